@@ -1,0 +1,63 @@
+"""EF-HC: decentralized federated learning with personalized event-triggered communication.
+
+import efhc
+result = efhc.simulate(devices=10, network=efhc.Geometric(radius=0.4))
+print(result.summary())
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.metadata import version as _version
+from typing import TYPE_CHECKING, Any
+
+__version__ = _version("efhc")
+
+# Names and where they live. Loaded when first used: `import efhc` and `efhc --help` stay quick.
+_HOMES = {
+    "efhc.experiments.execute": ["simulate"],
+    "efhc.experiments.config": ["Experiment"],
+    "efhc.experiments.config_files": ["load_experiment"],
+    "efhc.experiments.result": ["Result"],
+    "efhc.core.errors": ["EfhcError", "InputError"],
+    "efhc.core.schedules": ["Constant", "Diminishing"],
+    "efhc.core.triggers": ["EventTriggered", "GlobalThreshold", "Never", "RandomizedGossip", "ZeroThreshold"],
+    "efhc.learning.data": ["Dataset", "Digits", "FashionMNIST", "NpzFile"],
+    "efhc.learning.initial": ["ModelFile", "PerDevice", "Shared", "Zeros"],
+    "efhc.learning.models": ["SVM", "Softmax"],
+    "efhc.learning.partition": ["IID", "Dirichlet", "IndexFile", "LabelsPerDevice"],
+    "efhc.network.bandwidths": [
+        "BandwidthFile",
+        "BetaBandwidth",
+        "ConstantBandwidth",
+        "GivenBandwidths",
+        "UniformBandwidth",
+    ],
+    "efhc.network.dynamics": ["RandomLinks", "RandomWaypoint", "Rotating"],
+    "efhc.network.files": ["EdgeListFile", "EdgeSequenceFile", "GraphMLFile"],
+    "efhc.network.topologies": ["Complete", "ErdosRenyi", "Geometric", "Grid", "InternetAS", "Ring", "Star"],
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = sorted(_HOME_OF)  # noqa: PLE0605
+
+if TYPE_CHECKING:
+    from efhc.core.errors import EfhcError as EfhcError
+    from efhc.core.errors import InputError as InputError
+    from efhc.core.schedules import Constant as Constant
+    from efhc.core.schedules import Diminishing as Diminishing
+    from efhc.core.triggers import EventTriggered as EventTriggered
+    from efhc.core.triggers import GlobalThreshold as GlobalThreshold
+    from efhc.core.triggers import Never as Never
+    from efhc.core.triggers import RandomizedGossip as RandomizedGossip
+    from efhc.core.triggers import ZeroThreshold as ZeroThreshold
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME_OF:
+        return getattr(import_module(_HOME_OF[name]), name)
+    raise AttributeError(f"module 'efhc' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

@@ -1,0 +1,259 @@
+"""The command line: parse, call, print. Everything heavy is imported by the command that needs it."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from efhc.core.errors import EfhcError, InputError, did_you_mean
+
+if TYPE_CHECKING:
+    from efhc.experiments.config import Experiment
+    from efhc.experiments.execute import Progress
+    from efhc.experiments.result import Result
+    from efhc.learning.data.store import Archive
+
+app = typer.Typer(
+    help="Decentralized federated learning with personalized event-triggered communication (EF-HC).",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+config_app = typer.Typer(help="Show a complete config, or the schema of config files.", no_args_is_help=True)
+data_app = typer.Typer(help="List, fetch and verify data sets.", no_args_is_help=True)
+app.add_typer(config_app, name="config")
+app.add_typer(data_app, name="data")
+
+console = Console()
+debugging = False
+
+Overrides = Annotated[list[str] | None, typer.Argument(help="key.sub=value ...", metavar="[OVERRIDES]...")]
+INTERRUPTED = 130
+
+
+def main() -> None:
+    """Errors that the user can mend are one line and exit code 2; `--debug` shows where they came from."""
+    try:
+        app()
+    except EfhcError as error:
+        if debugging:
+            raise
+        print(f"efhc: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+@app.callback()
+def _options(
+    debug: Annotated[bool, typer.Option("--debug", help="Show the full traceback of an error.")] = False,
+    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
+) -> None:
+    global debugging  # noqa: PLW0603 - one process, one command line
+    debugging = debug
+    if version:
+        from efhc import __version__
+
+        print(f"efhc {__version__}")
+        raise typer.Exit
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Where to keep the results.")] = Path("runs/demo"),
+) -> None:
+    """EF-HC against GT, ZT and RG on the digits, in under a minute: a table and the paper's four panels."""
+    from efhc.experiments.demo import EXPERIMENT, RUNS, run_demo
+
+    with _progress(RUNS * EXPERIMENT.iterations) as progress:
+        result, figure = run_demo(out, progress)
+    _print_summary(result)
+    console.print(f"\nThe paper's four panels: [bold]{figure}[/bold]")
+    console.print(
+        f"All results:             [bold]{out}[/bold] (metrics.parquet, events.parquet, models.safetensors, ...)"
+    )
+    console.print("\nTry next:", style="bold")
+    console.print(
+        f"  efhc run {out / 'config.toml'} strategies.EF-HC.r=500 --out runs/smaller-threshold", soft_wrap=True
+    )
+    console.print(
+        f"  efhc run {out / 'config.toml'} network.kind=random-links --out runs/links-that-fail", soft_wrap=True
+    )
+    console.print("  efhc config show            every setting and its default")
+
+
+@app.command()
+def run(
+    file: Annotated[Path, typer.Argument(help="The experiment, a TOML file.")],
+    overrides: Overrides = None,
+    out: Annotated[Path | None, typer.Option(help="The run directory; by default runs/NAME-OF-FILE.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run that was stopped there.")] = False,
+) -> None:
+    """Run an experiment and keep it in a run directory."""
+    from efhc.experiments.config_files import load_experiment
+    from efhc.experiments.execute import simulate
+
+    experiment = load_experiment(file, overrides or ())
+    out = out or Path("runs") / file.stem
+    _fetch_missing(experiment)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # asked to end: stop as with Ctrl-C, with a checkpoint
+    try:
+        with _progress(len(experiment.seeds) * len(experiment.strategies) * experiment.iterations) as progress:
+            result = simulate(experiment, out=out, resume=resume, progress=progress)
+    except KeyboardInterrupt:
+        command = " ".join(["efhc run", str(file), *(overrides or ()), "--out", str(out), "--resume"])
+        print(f"efhc: stopped; go on with: {command}", file=sys.stderr)
+        raise typer.Exit(INTERRUPTED) from None
+    _print_summary(result)
+    console.print(
+        f"\nResults: [bold]{out}[/bold], figure: [bold]{out / 'figures' / 'comparison.png'}[/bold]", soft_wrap=True
+    )
+
+
+@config_app.command("show")
+def config_show(
+    file: Annotated[Path | None, typer.Argument(help="A TOML file; without one, the defaults.")] = None,
+    overrides: Overrides = None,
+) -> None:
+    """Print the complete config: what the file says, the overrides, and every default."""
+    from efhc.experiments.config_files import build_experiment, load_experiment, to_toml, with_overrides
+
+    if file and "=" in str(file) and not file.exists():
+        file, overrides = None, [str(file), *(overrides or ())]
+    experiment = (
+        load_experiment(file, overrides or ()) if file else build_experiment(with_overrides({}, overrides or ()))
+    )
+    print(to_toml(experiment), end="")
+
+
+@config_app.command("schema")
+def config_schema() -> None:
+    """Print the JSON schema of config files, for editors and checkers."""
+    import json
+
+    from efhc.experiments.config_files import json_schema
+
+    print(json.dumps(json_schema(), indent=2))
+
+
+@data_app.command("list")
+def data_list() -> None:
+    """Which data sets there are, and where on this machine."""
+    from efhc.learning.data import ARCHIVES
+
+    table = Table("name", "where", "path")
+    table.add_row("digits", "scikit-learn", "installed with efhc")
+    for archive in ARCHIVES.values():
+        found = archive.find()
+        table.add_row(
+            archive.name, *((found[0], str(found[1])) if found else ("missing", f"efhc data fetch {archive.name}"))
+        )
+    table.add_row("npz", "your own", 'data.kind = "npz", data.path = "FILE.npz"')
+    console.print(table)
+
+
+@data_app.command("fetch")
+def data_fetch(name: Annotated[str, typer.Argument(help="The data set.")]) -> None:
+    """Download a data set into the user's cache; every file is checked by its SHA-256."""
+    _fetch(_archive(name))
+
+
+@data_app.command("verify")
+def data_verify(name: Annotated[str, typer.Argument(help="The data set.")]) -> None:
+    """Check the copy that would be used, file by file, by its SHA-256."""
+    archive = _archive(name)
+    found = archive.find()
+    if not found:
+        raise InputError(
+            "data set", f"{name}, which is not on this machine", f"one that is; `efhc data fetch {name}` gets it"
+        )
+    archive.read(found[1])
+    console.print(f"{found[1]}: {len(archive.sha256)} files, all with the right SHA-256", soft_wrap=True)
+
+
+@app.command()
+def doctor() -> None:
+    """Check this installation: versions, machine, data, and the engine against Alg. 1 in plain loops."""
+    from efhc.experiments.doctor import checks
+
+    table = Table("check", "", "found")
+    healthy = True
+    for name, good, found in checks():
+        healthy &= good
+        table.add_row(name, "[green]ok[/green]" if good else "[red]bad[/red]", found)
+    console.print(table)
+    if not healthy:
+        raise typer.Exit(1)
+
+
+def _archive(name: str) -> Archive:
+    from efhc.learning.data import ARCHIVES
+
+    if name not in ARCHIVES:
+        raise InputError("data set", f"'{name}'{did_you_mean(name, ARCHIVES)}", ", ".join(ARCHIVES))
+    return ARCHIVES[name]
+
+
+def _fetch_missing(experiment: Experiment) -> None:
+    archive: Archive | None = getattr(experiment.data, "archive", None)
+    if archive and not archive.find():
+        _fetch(archive)
+
+
+def _fetch(archive: Archive) -> None:
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn()
+    with Progress(*columns, console=console) as bars:
+        tasks = {name: bars.add_task(name, total=None) for name in archive.sha256}
+        folder = archive.fetch(lambda name, done, total: bars.update(tasks[name], completed=done, total=total or None))
+    console.print(f"{archive.name} is in {folder}", soft_wrap=True)
+
+
+@contextmanager
+def _progress(iterations: int) -> Iterator[Progress]:
+    """A bar over all iterations of all runs, told often enough to be smooth and seldom enough to cost nothing."""
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bars
+
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    with Bars(*columns, console=console) as bars:
+        task = bars.add_task("preparing", total=iterations)
+        last, finished = 0, 0
+
+        def progress(strategy: str, seed: int, done: int) -> None:
+            nonlocal last, finished
+            if done < last:  # the next strategy or seed has begun
+                finished, last = finished + last, 0
+            if done % 20 == 0 or done > last + 1:
+                bars.update(task, completed=finished + done, description=f"{strategy}, seed {seed}")
+            last = done
+
+        yield progress
+        bars.update(task, completed=iterations, description="done")
+
+
+def _print_summary(result: Result) -> None:
+    table = Table(
+        title=f"{result.experiment.name}: means over {len(result.experiment.seeds)} seeds", title_justify="left"
+    )
+    table.add_column("strategy")
+    for name in ("accuracy", "worst seed", "of mean model", "devices firing", "transmission time", "consensus error"):
+        table.add_column(name, justify="right")
+    for strategy, accuracy, worst, mean_model, firing, time, error in result.summary().rows():
+        table.add_row(
+            strategy,
+            f"{accuracy:.3f}",
+            f"{worst:.3f}",
+            f"{mean_model:.3f}",
+            f"{firing:.1%}",
+            f"{time:.4g}",
+            f"{error:.3g}",
+        )
+    console.print(table)

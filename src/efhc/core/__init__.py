@@ -1,0 +1,12 @@
+"""The paper: four events and one iteration, as pure functions and small frozen policies.
+
+No I/O, no clock, no global randomness; nothing of ours is imported from outside this folder.
+
+    iteration.py   the four events of Alg. 1, all devices at once
+    reference.py   the same in plain loops
+    triggers.py    who fires: EF-HC, GT, ZT, RG, never
+    mixing.py      Metropolis weights, the mixing matrix, what an iteration costs
+    schedules.py   alpha(k), gamma(k)
+    graph.py       the physical network at one iteration
+    randomness.py  one seed, one stream per purpose and device
+"""

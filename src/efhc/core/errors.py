@@ -1,0 +1,34 @@
+"""What a user can mend. The text of an `EfhcError` is the one line they see; anything else is a bug of ours."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+
+class EfhcError(Exception):
+    """A problem that its one line explains."""
+
+
+class InputError(EfhcError):
+    """A value that cannot be used: which field, what was given, what is allowed."""
+
+    def __init__(self, field: str, given: object, allowed: str) -> None:
+        super().__init__(f"{field}: got {given}; allowed: {allowed}")
+        self.field, self.given, self.allowed = field, given, allowed
+
+
+@contextmanager
+def within(table: str) -> Iterator[None]:
+    """Name the config table in whose service the body runs: `radius` becomes `network.radius`."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{table}.{error.field}", error.given, error.allowed) from error
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """`, did you mean 'radius'?` where a known word is close, else nothing."""
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f", did you mean '{close[0]}'?" if close else ""

@@ -1,0 +1,65 @@
+"""The physical network at one iteration: who is in radio reach of whom."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+
+from efhc.core.arrays import Flags, Ints
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """An undirected graph on devices 0 .. m-1.
+
+    `links` has one row (i, j), i < j, per link, sorted by j, then i: a device that is added later has its links last.
+    """
+
+    devices: int
+    links: Ints
+
+    @classmethod
+    def of(cls, devices: int, pairs: Iterable[tuple[int, int]] | Ints) -> Graph:
+        """The graph with these pairs as links; order, direction and repetition do not matter."""
+        ends = np.array(pairs if isinstance(pairs, np.ndarray) else list(pairs), dtype=np.int64).reshape(-1, 2)
+        if ends.size and (ends.min() < 0 or ends.max() >= devices or (ends[:, 0] == ends[:, 1]).any()):
+            raise ValueError(f"links join two different devices of 0..{devices - 1}")
+        codes = np.unique(ends.max(axis=1) * devices + ends.min(axis=1))
+        return cls(devices, np.column_stack([codes % devices, codes // devices]))
+
+    @cached_property
+    def degrees(self) -> Ints:
+        """d_i: how many neighbours each device has."""
+        return np.bincount(self.links.ravel(), minlength=self.devices)
+
+    @cached_property
+    def _codes(self) -> Ints:
+        codes: Ints = self.links[:, 1] * self.devices + self.links[:, 0]
+        return codes
+
+    def new_since(self, previous: Graph) -> Flags:
+        """For each link, whether `previous` was without it."""
+        if previous is self:
+            return np.zeros(len(self.links), dtype=bool)
+        return np.isin(self._codes, previous._codes, assume_unique=True, invert=True)
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether every device can reach every other."""
+        i, j = self.links.T
+        matrix = coo_array((np.ones(len(i)), (i, j)), shape=(self.devices, self.devices))
+        parts, _ = connected_components(matrix, directed=False)
+        return parts == 1
+
+    def neighbours(self) -> list[set[int]]:
+        """The same graph as one set of neighbours per device."""
+        sets: list[set[int]] = [set() for _ in range(self.devices)]
+        for i, j in self.links.tolist():
+            sets[i].add(j)
+            sets[j].add(i)
+        return sets

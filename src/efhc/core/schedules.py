@@ -1,0 +1,34 @@
+"""Step sizes alpha(k) and threshold decays gamma(k). Any function of k will do; these two a file can name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+from pydantic import Field
+
+from efhc.core.policy import Policy
+
+Schedule = Callable[[int], float]
+
+
+class Constant(Policy):
+    """alpha(k) = value"""
+
+    kind: Literal["constant"] = "constant"
+    value: float = Field(default=0.01, gt=0)
+
+    def __call__(self, k: int) -> float:
+        return self.value
+
+
+class Diminishing(Policy):
+    """alpha(k) = initial / (1 + k / timescale) ** power, the paper's alpha_0 / (1 + k/eta)^theta"""
+
+    kind: Literal["diminishing"] = "diminishing"
+    initial: float = Field(default=0.1, gt=0)
+    timescale: float = Field(default=1.0, gt=0)
+    power: float = Field(default=0.5, ge=0, le=1)
+
+    def __call__(self, k: int) -> float:
+        return float(self.initial / (1 + k / self.timescale) ** self.power)

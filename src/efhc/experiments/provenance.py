@@ -1,0 +1,46 @@
+"""What made a result: versions, git state, machine."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from datetime import UTC, datetime
+from importlib.metadata import version
+from typing import Any
+
+PACKAGES = ("efhc", "numpy", "scipy", "networkx", "polars", "pydantic", "scikit-learn")
+
+
+def provenance() -> dict[str, Any]:
+    """For meta.json."""
+    return {
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "versions": {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}},
+        "git": git_state(),
+        "machine": machine(),
+    }
+
+
+def git_state() -> dict[str, Any] | None:
+    """Commit of the current folder's repository and whether it has changes; None outside of one."""
+    try:
+        commit = _git("rev-parse", "HEAD")
+        return {"commit": commit, "changed": bool(_git("status", "--porcelain"))}
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _git(*words: str) -> str:
+    return subprocess.run(["git", *words], capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+
+
+def machine() -> dict[str, Any]:
+    """What it ran on."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else None
+    return {
+        "system": platform.platform(),
+        "processor": platform.processor() or platform.machine(),
+        "cores": os.cpu_count(),
+        "memory_bytes": memory,
+    }

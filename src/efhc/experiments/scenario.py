@@ -1,0 +1,42 @@
+"""From the experiment to one seed's draw of everything."""
+
+from __future__ import annotations
+
+from efhc.core.errors import within
+from efhc.core.randomness import Coins, Randomness
+from efhc.experiments.config import Experiment
+from efhc.learning.data import Dataset
+from efhc.learning.learner import Learner
+from efhc.simulation.lockstep import Scenario
+
+
+def load_data(experiment: Experiment) -> Dataset:
+    """The experiment's data set; the same for every seed."""
+    with within("data"):
+        return experiment.data.load(experiment.precision)
+
+
+def draw_scenario(experiment: Experiment, data: Dataset, seed: int) -> Scenario:
+    """What `seed` draws. Strategies have no part in it."""
+    randomness, devices = Randomness(seed), experiment.devices
+    with within("network"):
+        network = experiment.network.over_time(devices, randomness)
+    with within("bandwidths"):
+        bandwidths = experiment.bandwidths.draw(devices, randomness)
+    with within("partition"):
+        parts = experiment.partition.split(data.y_train, data.classes, devices, randomness)
+    learner = Learner(experiment.model, data, parts, experiment.batch_size, randomness)
+    with within("initial_models"):
+        initial_models = experiment.initial_models.models(
+            experiment.model, data.features, data.classes, devices, randomness
+        )
+    return Scenario(
+        network=network,
+        bandwidths=bandwidths,
+        learner=learner,
+        initial_models=initial_models.astype(experiment.precision),
+        coins=Coins(randomness, devices),
+        step_size=experiment.step_size,
+        threshold_decay=experiment.threshold_decay or experiment.step_size,
+        exchange_at_start=experiment.exchange_at_start,
+    )

@@ -1,0 +1,49 @@
+"""Mini-batches: at each iteration a device draws distinct samples of its own, uniformly, anew."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from efhc.core.arrays import Ints
+from efhc.core.errors import InputError
+from efhc.core.randomness import Purpose, Randomness
+
+
+def draw_subsets(population: int, size: int, rows: int, stream: np.random.Generator) -> Ints:
+    """`rows` independent uniform subsets of 0 .. population-1, `size` members each."""
+    if 2 * size > population:  # shuffling everybody costs no more than the subset itself
+        return stream.permuted(np.tile(np.arange(population), (rows, 1)), axis=1)[:, :size]
+    # Members that occur twice are drawn again until all differ. No member is preferred, so all subsets are as likely.
+    subsets = np.sort(stream.integers(population, size=(rows, size)), axis=1)
+    while (again := subsets[:, 1:] == subsets[:, :-1]).any():
+        subsets[:, 1:][again] = stream.integers(population, size=int(again.sum()))
+        subsets.sort(axis=1)
+    return subsets
+
+
+class MiniBatches:
+    """The mini-batches of all devices, as positions in each device's own samples."""
+
+    BLOCK = 64
+    """Iterations drawn at once, from one stream per device and block. Part of a run's identity."""
+
+    def __init__(self, samples: list[int], size: int, randomness: Randomness) -> None:
+        for device, available in enumerate(samples):
+            if size > available:
+                raise InputError("batch_size", size, f"at most {available}, the samples of device {device}, or 'full'")
+        self._samples, self._size, self._randomness = samples, size, randomness
+        self._block, self._positions = -1, np.empty((0, 0, 0), dtype=np.int64)
+
+    def positions(self, k: int) -> Ints:
+        """(devices, batch size) for iteration k."""
+        block, row = divmod(k, self.BLOCK)
+        if block != self._block:
+            self._block = block
+            self._positions = np.stack(
+                [
+                    draw_subsets(count, self._size, self.BLOCK, self._randomness.stream(Purpose.BATCHES, device, block))
+                    for device, count in enumerate(self._samples)
+                ]
+            )
+        positions: Ints = self._positions[:, row]
+        return positions

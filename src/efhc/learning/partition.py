@@ -1,0 +1,115 @@
+"""Which training samples each device holds: one array of indices per device."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import Field
+
+from efhc.core.arrays import Ints
+from efhc.core.errors import InputError
+from efhc.core.policy import Policy, default_kind, or_your_own
+from efhc.core.randomness import Purpose, Randomness
+from efhc.inputs import InputFile, read_json
+
+
+def _without_empty(parts: list[Ints], allowed: str) -> list[Ints]:
+    for device, part in enumerate(parts):
+        if not len(part):
+            raise InputError("kind", f"a partition that leaves device {device} without samples", allowed)
+    return parts
+
+
+class IID(Policy):
+    """All samples shuffled and cut into equal parts (to within one sample)."""
+
+    kind: Literal["iid"] = "iid"
+
+    def split(self, labels: Ints, classes: int, devices: int, randomness: Randomness) -> list[Ints]:
+        shuffled = randomness.stream(Purpose.PARTITION).permutation(len(labels))
+        return _without_empty(np.array_split(shuffled, devices), f"at most {len(labels)} devices, one per sample")
+
+
+class LabelsPerDevice(Policy):
+    """Each device has samples of a few labels only; devices that share a label get disjoint samples of it.
+
+    The labels are dealt round and round in one random order: each is held by equally many devices, to within one.
+    """
+
+    kind: Literal["labels"] = "labels"
+    labels_per_device: int = Field(default=1, ge=1)
+
+    def split(self, labels: Ints, classes: int, devices: int, randomness: Randomness) -> list[Ints]:
+        if self.labels_per_device > classes:
+            raise InputError("labels_per_device", self.labels_per_device, f"at most {classes}, the number of classes")
+        deck = randomness.stream(Purpose.PARTITION).permutation(classes)
+        dealt = deck[np.arange(devices * self.labels_per_device) % classes].reshape(devices, -1)
+        parts: list[list[Ints]] = [[] for _ in range(devices)]
+        for label in range(classes):
+            holders = np.flatnonzero((dealt == label).any(axis=1))
+            if len(holders):
+                samples = randomness.stream(Purpose.PARTITION, label).permutation(np.flatnonzero(labels == label))
+                for holder, share in zip(holders, np.array_split(samples, len(holders)), strict=True):
+                    parts[holder].append(share)
+        return _without_empty([np.concatenate(part) for part in parts], "fewer devices, or more samples of every label")
+
+
+class Dirichlet(Policy):
+    """For each label, the devices' shares of its samples are Dirichlet(a, ..., a); a small a is far from IID."""
+
+    kind: Literal["dirichlet"] = "dirichlet"
+    concentration: float = Field(default=0.5, gt=0)
+    """a"""
+    attempts: int = Field(default=100, ge=1)
+    """How often to draw at most until every device has a sample."""
+
+    def split(self, labels: Ints, classes: int, devices: int, randomness: Randomness) -> list[Ints]:
+        for attempt in range(self.attempts):
+            stream = randomness.stream(Purpose.PARTITION, attempt)
+            parts: list[list[Ints]] = [[] for _ in range(devices)]
+            for label in range(classes):
+                samples = stream.permutation(np.flatnonzero(labels == label))
+                shares = stream.dirichlet(np.full(devices, self.concentration))
+                cuts = np.round(np.cumsum(shares)[:-1] * len(samples)).astype(int)
+                for device, share in enumerate(np.split(samples, cuts)):
+                    parts[device].append(share)
+            joined = [np.concatenate(part) for part in parts]
+            if all(map(len, joined)):
+                return joined
+        raise InputError(
+            "concentration",
+            f"{self.concentration}, which left a device without samples in each of {self.attempts} draws",
+            "a larger concentration, fewer devices, or more attempts",
+        )
+
+
+class IndexFile(Policy):
+    """Your own: a JSON file with one list of training-sample numbers per device, `[[0, 5, 7], [1, 2], ...]`."""
+
+    kind: Literal["file"] = "file"
+    path: InputFile
+
+    def split(self, labels: Ints, classes: int, devices: int, randomness: Randomness) -> list[Ints]:
+        allowed = f"a JSON list of {devices} non-empty lists of sample numbers, 0 to {len(labels) - 1}"
+        lists = read_json(self.path, allowed)
+        if not isinstance(lists, list) or len(lists) != devices:
+            given = f"{len(lists)} entries" if isinstance(lists, list) else type(lists).__name__
+            raise InputError("path", f"{given} in {self.path}", allowed)
+        for device, indices in enumerate(lists):
+            if not isinstance(indices, list) or not indices:
+                raise InputError("path", f"no samples for device {device} in {self.path}", allowed)
+            for index in indices:
+                if type(index) is not int or not 0 <= index < len(labels):
+                    raise InputError("path", f"sample {index!r} for device {device} in {self.path}", allowed)
+            if len(set(indices)) < len(indices):
+                raise InputError("path", f"a sample twice for device {device} in {self.path}", allowed)
+        return [np.array(indices, dtype=np.int64) for indices in lists]
+
+
+AnyPartition = Annotated[
+    IID | LabelsPerDevice | Dirichlet | IndexFile,
+    Field(discriminator="kind"),
+    default_kind("labels"),
+    or_your_own("split"),
+]

@@ -1,0 +1,128 @@
+"""Bandwidths b_i. Each kind also says its nominal bandwidth b_M, the 1/rho of the global threshold (GT)."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import Field
+
+from efhc.core.errors import InputError
+from efhc.core.policy import Policy, default_kind, or_your_own
+from efhc.core.randomness import Purpose, Randomness
+from efhc.core.triggers import Bandwidths
+from efhc.inputs import InputFile, read_text
+
+Positive = Annotated[float, Field(gt=0)]
+
+
+class ConstantBandwidth(Policy):
+    """b_i = value"""
+
+    kind: Literal["constant"] = "constant"
+    value: float = Field(default=5000.0, gt=0)
+
+    def draw(self, devices: int, randomness: Randomness) -> Bandwidths:
+        return Bandwidths(np.full(devices, self.value), self.value)
+
+
+class UniformBandwidth(Policy):
+    """b_i uniform in ((1 - spread) b_M, (1 + spread) b_M)"""
+
+    kind: Literal["uniform"] = "uniform"
+    nominal: float = Field(default=5000.0, gt=0)
+    """b_M, here the mean."""
+    spread: float = Field(default=0.9, ge=0, lt=1)
+    """The paper's sigma_N."""
+
+    def draw(self, devices: int, randomness: Randomness) -> Bandwidths:
+        low, high = (1 - self.spread) * self.nominal, (1 + self.spread) * self.nominal
+        return Bandwidths(randomness.stream(Purpose.BANDWIDTHS).uniform(low, high, devices), self.nominal)
+
+
+class BetaBandwidth(Policy):
+    """b_i = max(Beta(a, b), floor) b_M"""
+
+    kind: Literal["beta"] = "beta"
+    nominal: float = Field(default=5000.0, gt=0)
+    """b_M, here the upper end."""
+    a: float = Field(default=0.5, gt=0)
+    b: float = Field(default=0.5, gt=0)
+    floor: float = Field(default=0.01, gt=0, le=1)
+    """Least share of b_M: the cost n / b_i explodes near 0."""
+
+    def draw(self, devices: int, randomness: Randomness) -> Bandwidths:
+        shares = randomness.stream(Purpose.BANDWIDTHS).beta(self.a, self.b, devices)
+        return Bandwidths(np.maximum(shares, self.floor) * self.nominal, self.nominal)
+
+
+def _given(field: str, values: Sequence[float], nominal: float | None, devices: int) -> Bandwidths:
+    if len(values) != devices:
+        raise InputError(field, f"{len(values)} bandwidths", f"one per device, {devices}")
+    return Bandwidths(np.array(values), float(np.mean(values)) if nominal is None else nominal)
+
+
+class GivenBandwidths(Policy):
+    """b_i from a list."""
+
+    kind: Literal["list"] = "list"
+    values: tuple[Positive, ...] = Field(strict=False)
+    nominal: float | None = Field(default=None, gt=0)
+    """b_M; left out, the mean of the list."""
+
+    def draw(self, devices: int, randomness: Randomness) -> Bandwidths:
+        return _given("values", self.values, self.nominal, devices)
+
+
+class BandwidthFile(Policy):
+    """b_i from a CSV file: one number a line, device by device, or columns `device` and `bandwidth` under a header."""
+
+    kind: Literal["csv"] = "csv"
+    path: InputFile
+    nominal: float | None = Field(default=None, gt=0)
+    """b_M; left out, the mean of the file."""
+
+    def draw(self, devices: int, randomness: Randomness) -> Bandwidths:
+        rows = [row for row in csv.reader(read_text(self.path).splitlines()) if row]
+        header = [name.strip() for name in rows[0]] if rows else []
+        if "bandwidth" in header:
+            column = header.index("bandwidth")
+            named = [
+                (self._device(row, header, n, devices), row[column : column + 1]) for n, row in enumerate(rows[1:])
+            ]
+            if len({device for device, _ in named}) != len(named):
+                raise InputError("path", f"a device twice in {self.path}", "each device once")
+            cells = [cell for _, cell in sorted(named, key=lambda pair: pair[0])]
+        else:
+            cells = rows
+        return _given("path", [self._number(cell, n) for n, cell in enumerate(cells)], self.nominal, devices)
+
+    def _device(self, row: list[str], header: list[str], order: int, devices: int) -> int:
+        if "device" not in header:
+            return order
+        cell = "".join(row[header.index("device") :][:1]).strip()
+        if not cell.isdecimal() or int(cell) >= devices:
+            raise InputError("path", f"device {cell!r} in {self.path}", f"devices 0 to {devices - 1}")
+        return int(cell)
+
+    def _number(self, cell: list[str], device: int) -> float:
+        try:
+            (text,) = cell
+            bandwidth = float(text)
+        except ValueError:
+            bandwidth = np.nan
+        if not (np.isfinite(bandwidth) and bandwidth > 0):
+            raise InputError(
+                "path", f"{','.join(cell)!r} for device {device} in {self.path}", "a finite number above 0"
+            )
+        return bandwidth
+
+
+AnyBandwidths = Annotated[
+    ConstantBandwidth | UniformBandwidth | BetaBandwidth | GivenBandwidths | BandwidthFile,
+    Field(discriminator="kind"),
+    default_kind("uniform"),
+    or_your_own("draw"),
+]

@@ -1,0 +1,54 @@
+"""A network over time is a function of k: `graph(k)` may be asked in any order and answers the same each time."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Protocol
+
+from efhc.core.graph import Graph
+
+
+class GraphsOverTime(Protocol):
+    """The physical graphs G(0), G(1), ..."""
+
+    def graph(self, k: int) -> Graph:
+        """G(k). Iterations with the same links may return the same object."""
+        ...
+
+
+class StaticGraph:
+    """G(k) = G."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+
+    def graph(self, k: int) -> Graph:
+        return self._graph
+
+
+class GraphList:
+    """G(k) from a list of graphs, which is repeated, or whose last one is held."""
+
+    def __init__(self, graphs: list[Graph], *, hold_last: bool = False) -> None:
+        self._graphs, self._hold_last = graphs, hold_last
+
+    def graph(self, k: int) -> Graph:
+        last = len(self._graphs) - 1
+        return self._graphs[min(k, last) if self._hold_last else k % (last + 1)]
+
+
+class DrawnGraphs(ABC):
+    """Graphs drawn iteration by iteration. The last two are kept: an iteration looks at G(k-1) and G(k)."""
+
+    def __init__(self) -> None:
+        self._recent: dict[int, Graph] = {}
+
+    @abstractmethod
+    def draw(self, k: int) -> Graph:
+        """G(k), anew."""
+
+    def graph(self, k: int) -> Graph:
+        if k not in self._recent:
+            self._recent = {kept: graph for kept, graph in self._recent.items() if kept == k - 1}
+            self._recent[k] = self.draw(k)
+        return self._recent[k]

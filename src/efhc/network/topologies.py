@@ -1,0 +1,142 @@
+"""Graphs that stay as they are. Adding one: a `Topology` with a `kind`, and a line in `network/kinds.py`."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Literal
+
+import networkx as nx
+import numpy as np
+from pydantic import Field
+from scipy.spatial import cKDTree
+
+from efhc.core.arrays import Floats, Ints
+from efhc.core.errors import InputError
+from efhc.core.graph import Graph
+from efhc.core.policy import Policy
+from efhc.core.randomness import Purpose, Randomness
+from efhc.network.over_time import GraphsOverTime, StaticGraph
+
+
+class Topology(Policy, ABC):
+    """A way to draw one graph."""
+
+    @abstractmethod
+    def graph(self, devices: int, randomness: Randomness) -> Graph:
+        """The graph on `devices` devices."""
+
+    def over_time(self, devices: int, randomness: Randomness) -> GraphsOverTime:
+        """A topology is a network that never changes."""
+        return StaticGraph(self.graph(devices, randomness))
+
+
+class DrawnTopology(Topology):
+    """A random graph, drawn again until it is connected, if that is asked."""
+
+    connected: bool = True
+    """Draw again until the graph is connected."""
+    attempts: int = Field(default=10_000, ge=1)
+    """How often to draw at most."""
+
+    @abstractmethod
+    def draw(self, devices: int, stream: np.random.Generator) -> Graph:
+        """One draw, connected or not."""
+
+    def graph(self, devices: int, randomness: Randomness) -> Graph:
+        for attempt in range(self.attempts):
+            graph = self.draw(devices, randomness.stream(Purpose.TOPOLOGY, attempt))
+            if graph.is_connected or not self.connected:
+                return graph
+        raise InputError(
+            "connected",
+            f"no connected graph in {self.attempts} draws of {self!r} on {devices} devices",
+            "parameters that make a denser graph, more attempts, or connected = false",
+        )
+
+
+def links_within(positions: Floats, radius: float) -> Ints:
+    """All pairs of points at most `radius` apart."""
+    return cKDTree(positions).query_pairs(radius, output_type="ndarray")
+
+
+class Geometric(DrawnTopology):
+    """Random geometric: points uniform in the unit square, a link where two are at most `radius` apart."""
+
+    kind: Literal["geometric"] = "geometric"
+    radius: float = Field(default=0.4, gt=0)
+
+    def draw(self, devices: int, stream: np.random.Generator) -> Graph:
+        return Graph.of(devices, links_within(stream.random((devices, 2)), self.radius))
+
+
+class ErdosRenyi(DrawnTopology):
+    """Each pair is linked with the same probability."""
+
+    kind: Literal["erdos-renyi"] = "erdos-renyi"
+    probability: float = Field(default=0.4, ge=0, le=1)
+
+    def draw(self, devices: int, stream: np.random.Generator) -> Graph:
+        # One coin per pair in the order (1,0), (2,0), (2,1) ...: a further device tosses only further coins.
+        later, earlier = np.tril_indices(devices, -1)
+        linked = stream.random(len(later)) < self.probability
+        return Graph.of(devices, np.column_stack([earlier, later])[linked])
+
+
+class InternetAS(DrawnTopology):
+    """The Internet's autonomous systems (Elmokashfi et al. 2010), networkx `random_internet_as_graph`.
+
+    networkx documents it for 1000 to 10000 nodes; it also works for the paper's 10 and 30.
+    """
+
+    kind: Literal["internet-as"] = "internet-as"
+
+    def draw(self, devices: int, stream: np.random.Generator) -> Graph:
+        drawn = nx.random_internet_as_graph(devices, seed=int(stream.integers(2**32)))
+        return Graph.of(devices, drawn.edges)
+
+
+class Ring(Topology):
+    """Each device is linked to the next, the last to the first."""
+
+    kind: Literal["ring"] = "ring"
+
+    def graph(self, devices: int, randomness: Randomness) -> Graph:
+        return Graph.of(devices, [(i, (i + 1) % devices) for i in range(devices) if devices > 1])
+
+
+class Grid(Topology):
+    """A rectangle of devices, each linked to those beside, above and below; as a torus it has no border."""
+
+    kind: Literal["grid"] = "grid"
+    rows: int | None = Field(default=None, ge=1)
+    """Left out, the most nearly square rectangle that the devices fill."""
+    torus: bool = False
+
+    def graph(self, devices: int, randomness: Randomness) -> Graph:
+        rows = self.rows or max(r for r in range(1, int(devices**0.5) + 1) if devices % r == 0)
+        if devices % rows:
+            raise InputError("rows", rows, f"a divisor of the number of devices, {devices}")
+        grid = nx.grid_2d_graph(rows, devices // rows, periodic=self.torus)
+        number = {node: row_major for row_major, node in enumerate(sorted(grid))}
+        return Graph.of(devices, [(number[a], number[b]) for a, b in grid.edges if a != b])
+
+
+class Star(Topology):
+    """All devices are linked to one in the middle."""
+
+    kind: Literal["star"] = "star"
+    center: int = Field(default=0, ge=0)
+
+    def graph(self, devices: int, randomness: Randomness) -> Graph:
+        if self.center >= devices:
+            raise InputError("center", self.center, f"a device, 0 to {devices - 1}")
+        return Graph.of(devices, [(self.center, i) for i in range(devices) if i != self.center])
+
+
+class Complete(Topology):
+    """Every device is linked to every other."""
+
+    kind: Literal["complete"] = "complete"
+
+    def graph(self, devices: int, randomness: Randomness) -> Graph:
+        return Graph.of(devices, np.column_stack(np.tril_indices(devices, -1)))
