@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from efhc import __version__
 from efhc.core.errors import EfhcError, InputError, did_you_mean
 
 if TYPE_CHECKING:
@@ -50,18 +51,21 @@ def main() -> None:
         sys.exit(2)
 
 
+def _show_version(asked: bool) -> None:
+    if asked:
+        print(f"efhc {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
 def _options(
     debug: Annotated[bool, typer.Option("--debug", help="Show the full traceback of an error.")] = False,
-    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
 ) -> None:
     global debugging  # noqa: PLW0603 - one process, one command line
     debugging = debug
-    if version:
-        from efhc import __version__
-
-        print(f"efhc {__version__}")
-        raise typer.Exit
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""Files that a user names. A relative path counts from the config file that names it, or from the current folder."""
+"""Files that a user names. A relative path counts from the config file that names it, else from the current folder."""
 
 from __future__ import annotations
 

@@ -42,6 +42,8 @@ def with_overrides(tables: Mapping[str, Any], overrides: Iterable[str]) -> dict[
         if not equals or not all(keys):
             raise InputError("override", repr(override), "key.sub=value")
         value = _toml_value(text.strip())
+        if keys[-1] == "path" and isinstance(value, str):  # typed in a shell, it counts from the current folder
+            value = str(Path(value).expanduser().absolute())
         if keys[0] not in changed and len(keys) > 1:  # a table that the file leaves out is changed from its default
             changed[keys[0]] = _copied(default_tables().get(keys[0], {}))
         table = changed

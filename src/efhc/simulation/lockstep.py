@@ -79,7 +79,8 @@ def lockstep(scenario: Scenario, trigger: Trigger, start: State | None = None) -
     while True:
         k = state.k
         previous_graph, graph = scenario.graphs(k)
-        gradients, losses = scenario.learner.gradients(state.models, k)
+        with np.errstate(over="ignore", invalid="ignore"):  # what overflows is told below, with its device
+            gradients, losses = scenario.learner.gradients(state.models, k)
         if not np.isfinite(losses).all():
             device = int(np.argmin(np.isfinite(losses)))
             raise EfhcError(f"the loss of device {device} at iteration {k} is not finite; try a smaller step_size")

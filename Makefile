@@ -1,0 +1,50 @@
+# Every target sets up what it needs in .venv; nothing has to be installed by hand.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check lint format lock clean
+
+help: ## What there is
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: $(BIN)/python pyproject.toml constraints.txt
+	$(INSTALL) --editable .
+	@touch $@
+
+$(VENV)/.installed-dev: $(BIN)/python pyproject.toml constraints.txt
+	$(INSTALL) --editable '.[dev]'
+	@touch $@ $(VENV)/.installed
+
+demo: $(VENV)/.installed ## EF-HC against its baselines, in under a minute
+	$(BIN)/efhc demo
+
+test: $(VENV)/.installed-dev ## The whole test suite
+	$(BIN)/python -m pytest
+
+check: lint ## Lint, types, import contract, and the tests with branch coverage
+	$(BIN)/python -m pytest --cov --cov-report=term
+
+lint: $(VENV)/.installed-dev ## Lint, types and import contract only
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/.installed-dev ## Put the code into its standard form
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+lock: ## Write constraints.txt anew, with today's newest versions
+	rm -rf build/lock && $(PYTHON) -m venv build/lock
+	build/lock/bin/python -m pip install --quiet '.[dev]'
+	{ sed '/^[^#]/,$$d' constraints.txt; build/lock/bin/python -m pip freeze --exclude efhc | sed 's/+cpu$$//'; } > build/constraints.txt
+	mv build/constraints.txt constraints.txt && rm -rf build
+
+clean: ## Remove .venv and caches
+	rm -rf $(VENV) build .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

@@ -1,0 +1,5 @@
+"""`python -m efhc`"""
+
+from efhc.cli import main
+
+main()

@@ -1,0 +1,214 @@
+"""The command as a user types it: real processes, real files, real signals."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from polars.testing import assert_frame_equal
+
+import efhc
+
+EFHC = str(Path(sys.executable).with_name("efhc"))
+SMALL = "iterations = 40\nseeds = [0]\nevaluate_every = 20\n"
+
+
+def call(*words: object, cwd: Path | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "COLUMNS": "120", **variables}
+    command = [EFHC, *map(str, words)]
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=120, check=False)
+
+
+def refused(*words: object, cwd: Path | None = None) -> str:
+    """The one line that a bad input gets."""
+    done = call(*words, cwd=cwd)
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert done.stderr.startswith("efhc: ")
+    return done.stderr
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "small.toml"
+    path.write_text(SMALL)
+    return path
+
+
+def test_help_and_version_answer_without_the_heavy_parts():
+    heavy = ("numpy", "scipy", "polars", "matplotlib", "pydantic", "networkx", "sklearn")
+    code = f"import sys, efhc.cli; print([module for module in {heavy} if module in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+    assert "demo" in call("--help").stdout
+    assert call("--version").stdout == f"efhc {efhc.__version__}\n"
+
+
+def test_run_writes_a_run_directory_and_says_where(config, tmp_path):
+    done = call("run", config, "strategies.EF-HC.r=100", "--out", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    for word in ("EF-HC", "GT", "ZT", "RG", str(tmp_path / "out"), "comparison.png"):
+        assert word in done.stdout
+    assert tomllib.loads((tmp_path / "out" / "config.toml").read_text())["strategies"]["EF-HC"]["r"] == 100
+    assert len(pl.read_parquet(tmp_path / "out" / "metrics.parquet")) == 4 * 40
+
+
+def test_run_directory_is_named_after_the_file_by_default(config, tmp_path):
+    assert call("run", config, "iterations=2", cwd=tmp_path).returncode == 0
+    assert (tmp_path / "runs" / "small" / "metrics.parquet").exists()
+
+
+def test_a_killed_run_leaves_no_half_file_and_resumes_bit_for_bit(config, tmp_path):
+    words = ["run", config, "iterations=3000", "evaluate_every=1000"]
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    assert call(*words, "--out", whole).returncode == 0
+    command = [EFHC, *map(str, words), "--out", str(killed), "--resume"]
+    kills = 0
+    for sign, pause in ((signal.SIGKILL, 0.2), (signal.SIGTERM, 0.5), (signal.SIGINT, 0.7)):
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        deadline = time.monotonic() + 60
+        while not (killed / "meta.json").exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(pause + (1.5 if kills else 0))  # the later ones first load what was done
+        process.send_signal(sign)
+        _, error = process.communicate(timeout=60)
+        kills += process.returncode != 0
+        if sign != signal.SIGKILL and process.returncode:
+            assert process.returncode == 130, error
+            assert re.search(r"^efhc: stopped; go on with: efhc run .* --resume$", error, re.MULTILINE)
+        for path in killed.rglob("*"):  # whole files only; a .partial is never one of ours
+            if path.suffix == ".json":
+                json.loads(path.read_text())
+            elif path.suffix == ".toml":
+                tomllib.loads(path.read_text())
+    assert kills >= 2
+    assert not (killed / "metrics.parquet").exists()
+    assert call(*words, "--out", killed, "--resume").returncode == 0
+    for name in ("metrics", "events", "network", "devices"):
+        a, b = (pl.read_parquet(folder / f"{name}.parquet") for folder in (whole, killed))
+        assert_frame_equal(a, b, check_exact=True)
+    assert (whole / "models.safetensors").read_bytes() == (killed / "models.safetensors").read_bytes()
+    assert json.loads((killed / "meta.json").read_text())["status"] == "complete"
+
+
+def test_bad_inputs_get_one_line_and_leave_nothing(config, tmp_path):
+    (tmp_path / "loop.txt").write_text("0 1\n3 3\n")
+    (tmp_path / "asymmetric.txt").write_text("0 1\n1 0\n1 2\n")
+    (tmp_path / "beyond.txt").write_text("0 1\n1 10\n")
+    (tmp_path / "apart.txt").write_text("0 1\n2 3\n")
+    (tmp_path / "nan.csv").write_text("\n".join(["5000"] * 9 + ["nan"]))
+    (tmp_path / "zero.csv").write_text("\n".join(["5000"] * 9 + ["0"]))
+    x = np.ones((40, 3))
+    x[7, 1] = np.nan
+    arrays = {"y_train": np.arange(40) % 10, "x_test": np.ones((10, 3)), "y_test": np.arange(10)}
+    np.savez(tmp_path / "nan.npz", x_train=x, **arrays)
+    np.savez(tmp_path / "good.npz", x_train=np.ones((40, 3)), **arrays)
+    content = (tmp_path / "good.npz").read_bytes()
+    (tmp_path / "short.npz").write_bytes(content[: len(content) // 2])
+    (tmp_path / "parts.json").write_text(json.dumps([[0]] * 9 + [[]]))
+    edge_list = ["network.kind=edge-list"]
+    npz = ["data.kind=npz"]
+    cases = [
+        (["network.raduis=1"], ["network.raduis", "did you mean 'radius'?"]),
+        (["iterations=lots"], ["iterations", "'lots'", "a whole number"]),
+        (["bandwidths.kind=constant", "bandwidths.value=-5"], ["bandwidths.value", "-5", "greater than 0"]),
+        (["bandwidths.kind=csv", "bandwidths.path=zero.csv"], ["bandwidths.path", "'0' for device 9", "above 0"]),
+        (["bandwidths.kind=csv", "bandwidths.path=nan.csv"], ["bandwidths.path", "'nan' for device 9", "finite"]),
+        ([*npz, "data.path=nan.npz"], ["data.x_train", "1 values that are NaN", "sample 7"]),
+        ([*npz, "data.path=short.npz"], ["data.path", "short.npz", "corrupt"]),
+        ([*edge_list, "network.path=loop.txt"], ["network.path", "self-loop at device 3", "line 2"]),
+        ([*edge_list, "network.path=asymmetric.txt"], ["network.path", "asymmetric", "line 3"]),
+        ([*edge_list, "network.path=beyond.txt"], ["network.path", "device 10", "line 2", "0 to 9"]),
+        ([*edge_list, "network.path=apart.txt", "network.connected=true"], ["network.path", "disconnected"]),
+        (["network.radius=0.05", "network.attempts=3"], ["network.connected", "no connected graph in 3 draws"]),
+        (["partition.labels_per_device=11"], ["partition.labels_per_device", "11", "at most 10"]),
+        (["partition.kind=file", "partition.path=parts.json"], ["partition.path", "device 9"]),
+        (["batch_size=1000"], ["batch_size", "1000", "at most"]),
+    ]
+    for overrides, parts in cases:
+        line = refused("run", config, *overrides, "--out", "out", cwd=tmp_path)
+        for part in parts:
+            assert part in line
+        assert not (tmp_path / "out").exists()
+
+
+def test_an_output_directory_that_holds_another_run_is_refused(config, tmp_path):
+    out = tmp_path / "out"
+    assert call("run", config, "iterations=2", "--out", out).returncode == 0
+    assert "holds another run" in refused("run", config, "--out", out)
+    assert "iterations: got 40 to resume" in refused("run", config, "--out", out, "--resume")
+
+
+def test_debug_shows_where_an_error_came_from(config):
+    done = call("--debug", "run", config, "network.raduis=1")
+    assert done.returncode != 0
+    assert "Traceback" in done.stderr
+
+
+def test_config_show_prints_a_config_that_runs(config, tmp_path):
+    shown = call("config", "show", config, "devices=7")
+    assert tomllib.loads(shown.stdout)["devices"] == 7
+    (tmp_path / "complete.toml").write_text(shown.stdout)
+    assert call("config", "show", tmp_path / "complete.toml").stdout == shown.stdout
+    assert tomllib.loads(call("config", "show", "devices=3").stdout)["devices"] == 3
+    assert tomllib.loads(call("config", "show").stdout)["devices"] == 10
+
+
+def test_config_schema_is_json_schema():
+    schema = json.loads(call("config", "schema").stdout)
+    assert schema["properties"]["devices"]["minimum"] == 1
+
+
+def test_data_commands(tmp_path):
+    listed = call("data", "list").stdout
+    assert "digits" in listed
+    assert "fashion-mnist" in listed
+    assert "did you mean 'fashion-mnist'?" in refused("data", "verify", "fashion-mnits")
+    folder = tmp_path / "fashion-mnist"
+    folder.mkdir()
+    for name in ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"):
+        (folder / f"{name}-ubyte.gz").write_bytes(b"\x1f\x8bnot a gzip file")
+    done = call("data", "verify", "fashion-mnist", EFHC_DATA=str(tmp_path))
+    assert done.returncode == 2
+    assert re.match(r"efhc: files: got .*train-images-idx3-ubyte.gz, truncated or corrupt", done.stderr)
+
+
+def test_doctor_finds_this_installation_sound():
+    done = call("doctor")
+    assert done.returncode == 0, done.stdout
+    assert "Alg. 1" in done.stdout
+
+
+def test_demo_draws_the_four_panels_and_says_what_to_try_next(tmp_path):
+    started = time.monotonic()
+    done = call("demo", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert time.monotonic() - started < 60
+    out = tmp_path / "runs" / "demo"
+    assert (out / "figures" / "demo.png").read_bytes().startswith(b"\x89PNG")
+    for word in ("EF-HC", "ZT", "Try next", "demo.png"):
+        assert word in done.stdout
+    summary = efhc.Result.load(out).summary()
+    accuracy = dict(zip(summary["strategy"], summary["accuracy"], strict=True))
+    assert accuracy["ZT"] > 0.85  # all four learn; the one that talks all the time learns most
+    assert min(accuracy.values()) > 0.4
+    connectivity = pl.read_parquet(out / "connectivity.parquet")
+    assert len(connectivity) == 5 * 4 * 3
+    suggested = re.findall(r"efhc (run .*)", done.stdout)
+    assert call(*suggested[0].split(), "iterations=3", cwd=tmp_path).returncode == 0
+
+
+def test_python_dash_m_works():
+    done = subprocess.run([sys.executable, "-m", "efhc", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("efhc ")

@@ -1,0 +1,177 @@
+"""The laws of one iteration, and the vectorised engine against Alg. 1 in plain loops."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from problems import bandwidths, graphs, graphs_with_used_links, triggers
+
+from efhc.core.graph import Graph
+from efhc.core.iteration import State, drift, iterate
+from efhc.core.mixing import metropolis_weights, mixing_matrix, transmission_time
+from efhc.core.randomness import Coins, Randomness
+from efhc.core.reference import reference_iteration
+from efhc.core.triggers import Bandwidths, EventTriggered, GlobalThreshold, Never, RandomizedGossip, ZeroThreshold
+
+
+@given(graphs_with_used_links())
+def test_mixing_matrix_is_symmetric_and_doubly_stochastic_with_positive_diagonal(problem):
+    graph, used = problem
+    P = mixing_matrix(graph, used).toarray()
+    assert (P == P.T).all()
+    assert np.allclose(P.sum(axis=0), 1, atol=1e-15)
+    assert np.allclose(P.sum(axis=1), 1, atol=1e-15)
+    assert (P >= 0).all()
+    assert (P.diagonal() > 0).all()
+
+
+@given(graphs_with_used_links())
+def test_mixing_matrix_is_the_papers_entry_by_entry(problem):
+    graph, used = problem
+    P = mixing_matrix(graph, used).toarray()
+    used_pairs = {tuple(pair) for pair in graph.links[used].tolist()}
+    degree = [len(neighbours) for neighbours in graph.neighbours()]
+    for i in range(graph.devices):
+        for j in range(graph.devices):
+            if i != j:
+                beta = min(1 / (1 + degree[i]), 1 / (1 + degree[j]))
+                assert P[i, j] == (beta if (min(i, j), max(i, j)) in used_pairs else 0)
+
+
+@given(graphs_with_used_links(), st.integers(0, 2**32))
+def test_mixing_leaves_the_mean_model_where_it_is(problem, seed):
+    graph, used = problem
+    models = np.random.default_rng(seed).normal(size=(graph.devices, 5))
+    mixed = mixing_matrix(graph, used) @ models
+    assert np.allclose(mixed.mean(axis=0), models.mean(axis=0), atol=1e-14)
+
+
+def test_metropolis_weights_of_a_path():
+    path = Graph.of(4, [(0, 1), (1, 2), (2, 3)])
+    assert metropolis_weights(path).tolist() == [1 / 3, 1 / 3, 1 / 3]
+    star = Graph.of(4, [(0, 1), (0, 2), (0, 3)])
+    assert metropolis_weights(star).tolist() == [1 / 4] * 3
+
+
+@given(st.data())
+def test_engine_follows_the_reference_on_random_graphs_that_change(data):
+    devices = data.draw(st.integers(1, 8))
+    sequence = data.draw(st.lists(graphs(devices), min_size=2, max_size=5))
+    b, trigger = data.draw(bandwidths(devices)), data.draw(triggers())
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    coins = Coins(Randomness(data.draw(st.integers(0, 2**32))), devices)
+    initial = rng.normal(size=(devices, 4))
+    last = initial + rng.normal(size=(devices, 4)) * 0.1
+    state, models, last_broadcast = State(0, initial, last), list(initial), list(last)
+    for k, (previous, graph) in enumerate(zip([sequence[0], *sequence], sequence, strict=False)):
+        gradients = rng.normal(size=(devices, 4))
+        thresholds = trigger.thresholds(k, 0.1 / (1 + k), b, coins)
+        mean = state.models.mean(axis=0)
+        state, info = iterate(state, graph, previous, thresholds, gradients, 0.05)
+        models, last_broadcast, fired, used = reference_iteration(
+            models,
+            last_broadcast,
+            graph.neighbours(),
+            previous.neighbours(),
+            thresholds.tolist(),
+            lambda i, _w, G=gradients: G[i],
+            0.05,
+        )
+        assert set(np.flatnonzero(info.fired)) == fired
+        assert set(map(tuple, graph.links[info.used].tolist())) == used
+        assert np.allclose(state.models, models, rtol=1e-12, atol=1e-13)
+        assert np.allclose(state.last_broadcast, last_broadcast, rtol=1e-12, atol=1e-13)
+        assert np.allclose(state.models.mean(axis=0), mean - 0.05 * gradients.mean(axis=0), atol=1e-13)
+    assert state.k == len(sequence)
+
+
+@given(graphs(), st.integers(0, 2**32), st.sampled_from([np.float32, np.float64]))
+def test_zero_threshold_fires_all_and_never_fires_none(graph, seed, dtype):
+    models = np.random.default_rng(seed).normal(size=(graph.devices, 3)).astype(dtype)
+    b = Bandwidths(np.ones(graph.devices), 1.0)
+    state = State(0, models, models)
+    for trigger, everybody in ((ZeroThreshold(), True), (Never(), False)):
+        _, info = iterate(state, graph, graph, trigger.thresholds(0, 1.0, b, np.zeros), np.zeros_like(models), 0.1)
+        assert (info.fired == everybody).all()
+        assert (info.used == everybody).all()
+
+
+@given(st.integers(1, 20).flatmap(bandwidths), st.floats(0, 1e3), st.floats(1e-6, 10), st.integers(0, 1000))
+def test_thresholds_scale_with_one_over_the_own_bandwidth(b, r, gamma, k):
+    personal = EventTriggered(r=r).thresholds(k, gamma, b, np.zeros)
+    assert np.allclose(personal * b.values, r * gamma)
+    assert np.allclose(GlobalThreshold(r=r).thresholds(k, gamma, b, np.zeros), r * gamma / b.nominal)
+    assert np.allclose(GlobalThreshold(r=r, rho="mean").thresholds(k, gamma, b, np.zeros), personal.mean())
+
+
+def test_a_drift_equal_to_the_threshold_fires():
+    models, last = np.array([[3.0, 4.0], [3.0, 4.0]]), np.zeros((2, 2))
+    exactly = float(drift(models, last)[0])
+    assert exactly == np.sqrt(0.5) * 5
+    pair = Graph.of(2, [(0, 1)])
+    thresholds = np.array([exactly, np.nextafter(exactly, 9)])
+    state, info = iterate(State(0, models, last), pair, pair, thresholds, np.zeros((2, 2)), 0.1)
+    assert info.fired.tolist() == [True, False]
+    # Device 1 answers the broadcast, and so mixes, but has not broadcast itself.
+    assert info.used.tolist() == [True]
+    assert (state.last_broadcast == [[3, 4], [0, 0]]).all()
+
+
+def test_new_links_exchange_and_gone_links_are_forgotten():
+    models = np.array([[0.0], [3.0], [9.0]])
+    before, now = Graph.of(3, [(0, 1)]), Graph.of(3, [(1, 2)])
+    never = np.full(3, np.inf)
+    state, info = iterate(State(5, models, models), now, before, never, np.zeros((3, 1)), 0.1)
+    assert not info.fired.any()
+    assert state.models.tolist() == [[0.0], [6.0], [6.0]]
+    again, info = iterate(state, now, now, never, np.zeros((3, 1)), 0.1)
+    assert not info.used.any()
+    assert (again.models == state.models).all()
+
+
+def test_gradient_is_taken_before_mixing():
+    pair = Graph.of(2, [(0, 1)])
+    models = np.array([[0.0], [2.0]])
+    state, _ = iterate(State(0, models, models), pair, pair, np.zeros(2), 10 * models, 0.1)
+    assert state.models.tolist() == [[1.0], [-1.0]]
+
+
+@given(graphs_with_used_links(), st.data(), st.integers(1, 10_000))
+def test_cost_is_the_papers_formula(problem, data, parameters):
+    graph, used = problem
+    b = data.draw(bandwidths(graph.devices)).values
+    m, degree = graph.devices, [len(neighbours) for neighbours in graph.neighbours()]
+    total = 0.0
+    for i in range(m):
+        links = sum(1 for link, u in zip(graph.links.tolist(), used, strict=True) if u and i in link)
+        total += links / degree[i] * parameters / b[i] if degree[i] else 0.0
+    assert transmission_time(graph, used, b, parameters) == pytest.approx(total / m, rel=1e-12)
+
+
+def test_cost_of_everything_used_is_the_mean_of_model_size_over_bandwidth():
+    graph = Graph.of(3, [(0, 1), (1, 2)])
+    assert transmission_time(graph, np.ones(2, bool), np.array([1.0, 2.0, 4.0]), 8) == (8 + 4 + 2) / 3
+    assert transmission_time(graph, np.zeros(2, bool), np.array([1.0, 2.0, 4.0]), 8) == 0
+
+
+def test_randomized_gossip_fires_with_its_probability():
+    b = Bandwidths(np.ones(20), 1.0)
+    coins = Coins(Randomness(3), 20)
+
+    def share(trigger):
+        return np.mean([trigger.thresholds(k, 1.0, b, coins) == 0 for k in range(2000)])
+
+    assert share(RandomizedGossip()) == pytest.approx(1 / 20, abs=0.005)
+    assert share(RandomizedGossip(probability=0.7)) == pytest.approx(0.7, abs=0.01)
+    assert share(RandomizedGossip(probability=0.0)) == 0
+    assert share(RandomizedGossip(probability=1.0)) == 1
+
+
+@given(graphs_with_used_links(), st.integers(0, 2**32))
+def test_single_precision_stays_single_precision(problem, seed):
+    graph, _ = problem
+    models = np.random.default_rng(seed).normal(size=(graph.devices, 3)).astype(np.float32)
+    state, _ = iterate(State(0, models, models), graph, graph, np.zeros(graph.devices), models, 0.1)
+    assert state.models.dtype == state.last_broadcast.dtype == np.float32

@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+import numpy as np
+
+from efhc.core.randomness import Coins, Purpose, Randomness
+
+
+def test_a_stream_is_a_function_of_seed_purpose_and_place():
+    def numbers(seed, purpose, *where):
+        return Randomness(seed).stream(purpose, *where).random(4).tolist()
+
+    one = numbers(1, Purpose.BATCHES, 2, 3)
+    assert numbers(1, Purpose.BATCHES, 2, 3) == one
+    for other in [
+        (2, Purpose.BATCHES, 2, 3),
+        (1, Purpose.GOSSIP, 2, 3),
+        (1, Purpose.BATCHES, 3, 2),
+        (1, Purpose.BATCHES, 2),
+    ]:
+        assert numbers(*other) != one
+
+
+def test_streams_are_numpys_own_spawned_seed_sequences():
+    child = np.random.SeedSequence(7).spawn(int(Purpose.GOSSIP) + 1)[Purpose.GOSSIP]
+    assert np.random.default_rng(child).random() == Randomness(7).stream(Purpose.GOSSIP).random()
+
+
+def test_a_device_more_leaves_the_coins_of_the_others_alone():
+    few, more = Coins(Randomness(5), 3), Coins(Randomness(5), 4)
+    for k in (0, 1, 255, 256, 1000, 2):
+        assert np.array_equal(few(k), more(k)[:3])
+
+
+def test_coins_do_not_depend_on_the_order_of_asking():
+    coins = Coins(Randomness(5), 2)
+    forward = [coins(k).tolist() for k in range(600)]
+    assert [coins(k).tolist() for k in reversed(range(600))] == forward[::-1]

@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import tomllib
+
+import numpy as np
+import pytest
+
+import efhc
+from efhc.core.errors import EfhcError, InputError
+from efhc.experiments.config import Experiment
+from efhc.experiments.config_files import build_experiment, json_schema, load_experiment, to_toml, with_overrides
+
+
+def problem_with(*overrides: str) -> str:
+    with pytest.raises(InputError) as caught:
+        build_experiment(with_overrides({}, overrides))
+    text = str(caught.value)
+    assert "\n" not in text
+    return text
+
+
+@pytest.mark.parametrize(
+    ("override", "parts"),
+    [
+        ("network.raduis=3", ["network.raduis", "did you mean 'radius'?", "allowed: "]),
+        ("netwrok.radius=3", ["netwrok", "did you mean 'network'?"]),
+        ("strategies.EF-HC.q=1", ["strategies.EF-HC.q", "unknown key", "kind, r"]),
+        ("strategies.zt.kind=ztt", ["strategies.zt.kind", "'ztt', did you mean 'zt'?"]),
+        ("network.kind=geometrik", ["network.kind", "did you mean 'geometric'?", "ring"]),
+        ("iterations=many", ["iterations", "'many'", "a whole number"]),
+        ('iterations="100"', ["iterations", "'100'", "a whole number"]),
+        ("iterations=2.5", ["iterations", "2.5", "a whole number"]),
+        ("devices=true", ["devices", "True"]),
+        ("devices=0", ["devices", "0", "greater than or equal to 1"]),
+        ("batch_size=some", ["batch_size", "'some'", "a whole number or 'full'"]),
+        ("batch_size=0", ["batch_size", "greater than or equal to 1 or 'full'"]),
+        ("seeds=[1,1]", ["seeds", "[1, 1]", "each seed once"]),
+        ("seeds=[]", ["seeds", "[]", "at least 1"]),
+        ("network.radius=-1", ["network.radius", "-1", "greater than 0"]),
+        ("step_size.initial=nan", ["step_size.initial", "nan", "a finite number"]),
+        ("data.standardize=3", ["data.standardize", "3", "true or false or a table"]),
+        ('bandwidths={kind="list",values=[5, 0]}', ["bandwidths.values.1", "0", "greater than 0"]),
+        ('bandwidths={kind="list",values=[5, -2]}', ["bandwidths.values.1", "-2", "greater than 0"]),
+        ("bandwidths.kind=csv", ["bandwidths.path", "nothing", "required"]),
+        ('network={kind="waypoint",fastest=0.001}', ["network", "must not be below slowest"]),
+        ("strategies.mine.r=3", ["strategies.mine", "a table with a kind"]),
+        ("nonsense", ["override", "'nonsense'", "key.sub=value"]),
+        ("devices.kind=3", ["override", "devices is a value"]),
+    ],
+)
+def test_a_bad_value_is_one_line_with_field_given_and_allowed(override, parts):
+    text = problem_with("devices=10", override)
+    for part in parts:
+        assert part in text
+
+
+def test_several_problems_are_counted():
+    assert "(and 1 more problem)" in problem_with("devices=0", "iterations=0")
+
+
+def test_the_complete_config_reads_back_the_same():
+    experiment = build_experiment(
+        with_overrides(
+            {},
+            [
+                "network.kind=random-links",
+                "network.topology.kind=grid",
+                "bandwidths.kind=beta",
+                "partition.kind=dirichlet",
+                "model.kind=softmax",
+                "initial_models.kind=shared",
+                "threshold_decay.kind=constant",
+                "strategies.RG.probability=0.25",
+                "data.standardize={mean=0.5, std=2}",
+            ],
+        )
+    )
+    text = to_toml(experiment)
+    assert build_experiment(tomllib.loads(text)) == experiment
+    assert experiment.strategies["RG"] == efhc.RandomizedGossip(probability=0.25)
+    assert experiment.network == efhc.RandomLinks(topology=efhc.Grid())
+
+
+def test_an_empty_file_is_the_default_and_says_everything(tmp_path):
+    (tmp_path / "empty.toml").write_text("")
+    assert load_experiment(tmp_path / "empty.toml") == Experiment()
+    written = tomllib.loads(to_toml(Experiment()))
+    assert set(written) == set(Experiment.model_fields) - {"threshold_decay"}  # left out: it is the step size
+
+
+def test_changing_a_kind_resets_its_table():
+    tables = {"network": {"kind": "erdos-renyi", "probability": 0.9, "attempts": 3}}
+    assert with_overrides(tables, ["network.kind=geometric"])["network"] == {"kind": "geometric"}
+    assert with_overrides(tables, ["network.kind=erdos-renyi"]) == tables
+    assert tables["network"]["probability"] == 0.9  # the file's own tables are not touched
+
+
+def test_an_override_changes_one_default_strategy_and_leaves_the_others():
+    strategies = build_experiment(with_overrides({}, ["strategies.EF-HC.r=7"])).strategies
+    assert strategies["EF-HC"] == efhc.EventTriggered(r=7.0)
+    assert list(strategies) == ["EF-HC", "GT", "ZT", "RG"]
+
+
+def test_paths_count_from_the_config_file_and_overrides_from_the_current_folder(tmp_path, monkeypatch):
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "e.toml").write_text('[network]\nkind = "edge-list"\npath = "links.txt"\n')
+    assert load_experiment(tmp_path / "sub" / "e.toml").network.path == tmp_path / "sub" / "links.txt"
+    monkeypatch.chdir(tmp_path)
+    assert load_experiment(tmp_path / "sub" / "e.toml", ["network.path=here.txt"]).network.path == tmp_path / "here.txt"
+
+
+def test_files_that_are_no_config_are_one_line(tmp_path):
+    (tmp_path / "bad.toml").write_text("devices = = 3")
+    for name in ("bad.toml", "absent.toml"):
+        with pytest.raises(InputError, match="config file") as caught:
+            load_experiment(tmp_path / name)
+        assert "\n" not in str(caught.value)
+
+
+def test_objects_made_in_python_run_but_are_not_written(tmp_path):
+    experiment = build_experiment({"step_size": lambda k: 0.1, "strategies": {"ZT": efhc.ZeroThreshold()}})
+    assert experiment.step_size(3) == 0.1
+    with pytest.raises(EfhcError, match="step_size: a function made in Python"):
+        to_toml(experiment)
+    rng = np.random.default_rng(0)
+    arrays = efhc.Dataset(rng.normal(size=(40, 3)), np.arange(40) % 4, rng.normal(size=(8, 3)), np.arange(8) % 4)
+    with pytest.raises(EfhcError, match="data: a Dataset made in Python"):
+        efhc.simulate(data=arrays, devices=4, batch_size=2, iterations=2, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_schema_names_every_kind():
+    text = str(json_schema())
+    for kind in ("geometric", "waypoint", "edge-sequence", "beta", "dirichlet", "softmax", "npy", "never"):
+        assert f"'{kind}'" in text

@@ -1,0 +1,301 @@
+"""Runs: fair between strategies, repeatable, and the same whether stopped and resumed or not."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+
+import numpy as np
+import polars as pl
+import pytest
+from polars.testing import assert_frame_equal
+
+import efhc
+from efhc.experiments.run_directory import RunDirectory
+
+SMALL = {"iterations": 12, "seeds": (0, 1), "evaluate_every": 5, "devices": 6}
+METRIC_COLUMNS = [
+    "strategy",
+    "seed",
+    "iteration",
+    "transmission_time",
+    "transmission_time_total",
+    "fired",
+    "links_used",
+    "train_loss",
+    "accuracy",
+    "accuracy_min",
+    "accuracy_max",
+    "consensus_error",
+    "mean_model_accuracy",
+]
+
+
+def assert_same(a: efhc.Result, b: efhc.Result) -> None:
+    """Bit for bit."""
+    for table in ("metrics", "events", "network", "devices"):
+        assert_frame_equal(getattr(a, table), getattr(b, table), check_exact=True)
+    assert a.models.keys() == b.models.keys()
+    for run, models in a.models.items():
+        assert models.dtype == b.models[run].dtype
+        assert np.array_equal(models, b.models[run])
+
+
+def test_metrics_have_a_row_per_strategy_seed_and_iteration():
+    result = efhc.simulate(**SMALL)
+    assert result.metrics.columns == METRIC_COLUMNS
+    assert len(result.metrics) == 4 * 2 * 12
+    evaluated = result.metrics.filter(pl.col("accuracy").is_not_null())["iteration"].unique().sort().to_list()
+    assert evaluated == [0, 4, 9, 11]
+    totals = result.metrics.group_by("strategy", "seed").agg(
+        pl.col("transmission_time").sum(), pl.col("transmission_time_total").last()
+    )
+    assert np.allclose(totals["transmission_time"], totals["transmission_time_total"], rtol=1e-12)
+    for models in result.models.values():
+        assert models.shape == (6, 650)
+
+
+def test_events_are_what_the_metrics_count():
+    result = efhc.simulate(**SMALL, network=efhc.RandomLinks())
+    counted = result.events.select(pl.col("fired").list.len(), pl.col("link_from").list.len().alias("links_used"))
+    assert counted["fired"].to_list() == result.metrics["fired"].to_list()
+    assert counted["links_used"].to_list() == result.metrics["links_used"].to_list()
+    zero = result.events.filter(strategy="ZT")
+    assert zero["fired"].to_list() == [list(range(6))] * 24
+    physical = result.network.select("seed", "iteration", "link_from", "link_to")
+    both = zero.join(physical, on=["seed", "iteration"], how="inner")  # with all firing, all physical links are used
+    assert len(both) > 12
+    assert both["link_from"].to_list() == both["link_from_right"].to_list()
+    assert both["link_to"].to_list() == both["link_to_right"].to_list()
+
+
+def test_the_last_row_tells_of_the_final_models():
+    result = efhc.simulate(**SMALL)
+    data = efhc.Digits().load()
+    for (strategy, seed), models in result.models.items():
+        last = result.metrics.filter(strategy=strategy, seed=seed, iteration=11).row(0, named=True)
+        scores = [data.x_test @ w[:640].reshape(10, 64).T + w[640:] for w in models]
+        accuracies = [np.mean(s.argmax(axis=1) == data.y_test) for s in scores]
+        assert last["accuracy"] == pytest.approx(np.mean(accuracies), abs=1e-12)
+        assert (last["accuracy_min"], last["accuracy_max"]) == (min(accuracies), max(accuracies))
+        spread = ((models - models.mean(axis=0)) ** 2).sum()
+        assert last["consensus_error"] == pytest.approx(spread, rel=1e-4)
+
+
+def test_a_strategy_more_leaves_the_others_alone():
+    rg = {"RG": efhc.RandomizedGossip()}
+    alone = efhc.simulate(**SMALL, strategies=rg)
+    among = efhc.simulate(**SMALL, strategies={"ZT": efhc.ZeroThreshold(), **rg, "RG2": efhc.RandomizedGossip()})
+    assert_frame_equal(among.metrics.filter(strategy="RG"), alone.metrics, check_exact=True)
+    twin = among.metrics.filter(strategy="RG2").with_columns(strategy=pl.lit("RG"))
+    assert_frame_equal(twin, alone.metrics, check_exact=True)
+
+
+def test_a_seed_more_leaves_the_others_alone():
+    one = efhc.simulate(**{**SMALL, "seeds": (1,)})
+    two = efhc.simulate(**SMALL)
+    assert_frame_equal(two.metrics.filter(seed=1), one.metrics, check_exact=True)
+    assert not np.array_equal(two.models["ZT", 0], two.models["ZT", 1])
+
+
+def test_a_device_more_leaves_the_draws_of_the_others_alone():
+    few, more = (
+        efhc.simulate(
+            iterations=1,
+            seeds=(0,),
+            devices=m,
+            network=efhc.ErdosRenyi(probability=0.5, connected=False),
+            strategies={"never": efhc.Never()},
+            partition=efhc.IID(),
+            step_size=lambda k: 0.0,
+        )
+        for m in (5, 6)
+    )
+    assert few.devices["bandwidth"].to_list() == more.devices["bandwidth"].to_list()[:5]
+    assert np.array_equal(few.models["never", 0], more.models["never", 0][:5])
+    (links,) = few.network.select("link_from", "link_to").rows()
+    (more_links,) = more.network.select("link_from", "link_to").rows()
+    assert [pair for pair in zip(*more_links, strict=True) if 5 not in pair] == list(zip(*links, strict=True))
+
+
+class StopAt:
+    """Interrupts like Ctrl-C when so many iterations have been done in all."""
+
+    def __init__(self, iterations: int) -> None:
+        self.left = iterations
+
+    def __call__(self, strategy: str, seed: int, done: int) -> None:
+        if done:
+            self.left -= 1
+            if self.left == 0:
+                raise KeyboardInterrupt
+
+
+NETWORKS = {
+    "static": efhc.Geometric(),
+    "random links": efhc.RandomLinks(),
+    "waypoint": efhc.RandomWaypoint(radius=0.5, slowest=0.05, fastest=0.2, pause=2),
+    "rotating": efhc.Rotating(period=3),
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "stop"), [*(("static", stop) for stop in (1, 7, 12, 13, 50, 95)), *((kind, 43) for kind in NETWORKS)]
+)
+def test_stopped_at_any_iteration_and_resumed_is_bit_identical(tmp_path, kind, stop):
+    network = NETWORKS[kind]
+    whole = efhc.simulate(**SMALL, network=network)
+    with pytest.raises(KeyboardInterrupt):
+        efhc.simulate(**SMALL, network=network, out=tmp_path / "run", progress=StopAt(stop))
+    assert not (tmp_path / "run" / "metrics.parquet").exists()
+    done_again = []
+    resumed = efhc.simulate(
+        **SMALL,
+        network=network,
+        out=tmp_path / "run",
+        resume=True,
+        progress=lambda strategy, seed, done: done_again.append(done) if done else None,
+    )
+    assert_same(resumed, whole)
+    assert_same(efhc.Result.load(tmp_path / "run"), whole)
+    assert sum(1 for _ in done_again) <= 4 * 2 * 12 - stop + 8  # what was done is not done again
+    assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+def test_a_run_directory_is_complete_and_its_config_runs_again(tmp_path):
+    run = tmp_path / "run"
+    first = efhc.simulate(**SMALL, out=run)
+    names = {"config.toml", "meta.json", "figures"}
+    tables = {f"{name}.parquet" for name in ("metrics", "events", "network", "devices")}
+    assert {path.name for path in run.iterdir()} == names | tables | {"models.safetensors"}
+    again = efhc.simulate(efhc.load_experiment(run / "config.toml"), out=tmp_path / "again")
+    assert_same(first, again)
+    for name in [*tables, "models.safetensors", "config.toml"]:
+        assert (run / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
+    meta = json.loads((run / "meta.json").read_text())
+    assert meta["status"] == "complete"
+    assert meta["seeds"] == [0, 1]
+    assert meta["data_sha256"].keys() == {"digits"}
+    assert {"versions", "git", "machine", "wall_seconds", "started", "finished"} <= meta.keys()
+    assert (run / "figures" / "comparison.png").read_bytes().startswith(b"\x89PNG")
+    assert tomllib.loads((run / "config.toml").read_text())["iterations"] == 12
+
+
+def test_an_output_directory_that_holds_something_is_refused(tmp_path):
+    efhc.simulate(**SMALL, out=tmp_path / "run")
+    with pytest.raises(efhc.InputError, match=r"--out.*holds another run.*--resume"):
+        efhc.simulate(**SMALL, out=tmp_path / "run")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.tex").touch()
+    with pytest.raises(efhc.InputError, match=r"--out.*holds other files"):
+        efhc.simulate(**SMALL, out=tmp_path / "other")
+
+
+def test_a_resume_with_a_changed_config_or_changed_data_is_refused(tmp_path):
+    data = tmp_path / "d.npz"
+    rng = np.random.default_rng(0)
+
+    def write():
+        np.savez(
+            data,
+            x_train=rng.normal(size=(60, 4)),
+            y_train=np.arange(60) % 6,
+            x_test=np.ones((6, 4)),
+            y_test=np.arange(6),
+        )
+
+    write()
+    fields = {**SMALL, "data": {"kind": "npz", "path": str(data)}, "batch_size": 2}
+    with pytest.raises(KeyboardInterrupt):
+        efhc.simulate(**fields, out=tmp_path / "run", progress=StopAt(5))
+    with pytest.raises(efhc.InputError, match=r"iterations: got 13 to resume .*allowed: 12"):
+        efhc.simulate(**{**fields, "iterations": 13}, out=tmp_path / "run", resume=True)
+    with pytest.raises(efhc.InputError, match=r"network.radius: got 0.5 .*allowed: 0.4"):
+        efhc.simulate(**fields, network={"radius": 0.5}, out=tmp_path / "run", resume=True)
+    write()
+    with pytest.raises(efhc.InputError, match=r"a changed d\.npz"):
+        efhc.simulate(**fields, out=tmp_path / "run", resume=True)
+
+
+def test_resuming_a_complete_run_gives_its_result(tmp_path):
+    first = efhc.simulate(**SMALL, out=tmp_path / "run")
+    written = (tmp_path / "run" / "metrics.parquet").stat().st_mtime_ns
+    assert_same(efhc.simulate(**SMALL, out=tmp_path / "run", resume=True), first)
+    assert (tmp_path / "run" / "metrics.parquet").stat().st_mtime_ns == written
+
+
+def test_a_corrupt_checkpoint_says_what_to_do(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        efhc.simulate(**SMALL, out=tmp_path / "run", progress=StopAt(5))
+    (checkpoint,) = (tmp_path / "run" / "checkpoints").iterdir()
+    checkpoint.write_bytes(checkpoint.read_bytes()[:100])
+    with pytest.raises(efhc.EfhcError, match=r"corrupt.*remove it"):
+        efhc.simulate(**SMALL, out=tmp_path / "run", resume=True)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"partition": {"labels_per_device": 11}}, "partition.labels_per_device: got 11; allowed: at most 10"),
+        ({"batch_size": 10_000}, "batch_size: got 10000; allowed: at most"),
+        ({"devices": 2000, "partition": {"kind": "iid"}}, "partition.kind: got a partition that leaves device"),
+        ({"network": {"radius": 0.01, "attempts": 5}}, "network.connected: got no connected graph in 5 draws"),
+        ({"network": {"kind": "grid", "rows": 4}}, "network.rows: got 4; allowed: a divisor"),
+        ({"network": {"kind": "rotating", "period": 6}}, "network.period: got 6; allowed: at most 5"),
+        (
+            {"network": {"kind": "rotating", "topology": {"kind": "star", "center": 9}}},
+            "network.topology.center: got 9",
+        ),
+        (
+            {"bandwidths": {"kind": "list", "values": [1.0]}},
+            "bandwidths.values: got 1 bandwidths; allowed: one per device",
+        ),
+    ],
+)
+def test_impossible_draws_are_refused_before_anything_is_written(tmp_path, fields, message):
+    with pytest.raises(efhc.InputError) as caught:
+        efhc.simulate(**{**SMALL, **fields}, out=tmp_path / "run")
+    assert message in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_divergence_stops_with_device_and_iteration_and_keeps_the_run_so_far(tmp_path):
+    growing = {"kind": "constant", "value": 1e30}
+    with pytest.raises(efhc.EfhcError, match=r"the loss of device \d at iteration \d+ is not finite"):
+        efhc.simulate(**SMALL, model={"kind": "softmax"}, step_size=growing, out=tmp_path / "run")
+    checkpoint = RunDirectory(tmp_path / "run").load_checkpoint("EF-HC", 0)
+    assert checkpoint is not None
+    assert 0 < checkpoint[0].k == len(checkpoint[1]) < 12
+
+
+def test_arrays_and_policies_of_ones_own_can_be_handed_over():
+    class Path:
+        """A topology of one's own."""
+
+        def over_time(self, devices, randomness):
+            return self
+
+        def graph(self, k):
+            from efhc.core.graph import Graph
+
+            return Graph.of(4, [(0, 1), (1, 2), (2, 3)])
+
+    class EveryTenth:
+        def thresholds(self, k, gamma, bandwidths, coins):
+            return np.full(len(bandwidths.values), 0.0 if k % 10 == 0 else np.inf)
+
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(80, 3))
+    arrays = efhc.Dataset(x, np.arange(80) % 4, x, np.arange(80) % 4)
+    result = efhc.simulate(
+        data=arrays,
+        devices=4,
+        batch_size="full",
+        iterations=20,
+        seeds=[0],
+        network=Path(),
+        strategies={"every tenth": EveryTenth()},
+        step_size=lambda k: 0.05,
+    )
+    assert result.metrics.filter(pl.col("fired") > 0)["iteration"].to_list() == [0, 10]
+    assert result.metrics["links_used"].max() == 3

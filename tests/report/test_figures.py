@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+import polars as pl
+
+import efhc
+from efhc.experiments.demo import accuracy_at
+from efhc.report.figures import comparison_figure
+
+
+def test_panels_show_one_line_per_strategy(tmp_path):
+    result = efhc.simulate(iterations=30, seeds=(0, 1), evaluate_every=10)
+    figure = result.plot(tmp_path / "picture.pdf")
+    assert (tmp_path / "picture.pdf").read_bytes().startswith(b"%PDF")
+    assert [len(axes.lines) for axes in figure.axes] == [4, 4, 4, 4]
+    accuracy = figure.axes[1].lines[2]
+    expected = result.metrics.filter(strategy="ZT").drop_nulls("accuracy").group_by("iteration", maintain_order=True)
+    assert accuracy.get_ydata().tolist() == expected.agg(pl.col("accuracy").mean())["accuracy"].to_list()
+    assert figure.axes[3].get_yscale() == "log"
+
+
+def test_fourth_panel_shows_connectivity_where_there_is_some():
+    result = efhc.simulate(iterations=10, seeds=(0, 1), evaluate_every=5)
+    tables = [accuracy_at(result.metrics, 0.1).with_columns(radius=pl.lit(radius)) for radius in (0.3, 0.5)]
+    figure = comparison_figure(result.metrics, pl.concat(tables))
+    assert figure.axes[3].lines[0].get_xdata().tolist() == [0.3, 0.5]
+    assert "budget" in figure.axes[3].get_title()
+
+
+def test_accuracy_at_a_budget_is_read_off_the_curve():
+    metrics = pl.DataFrame(
+        {
+            "strategy": ["A"] * 3,
+            "seed": [0] * 3,
+            "transmission_time_total": [1.0, 2.0, 4.0],
+            "accuracy": [0.1, None, 0.7],
+        }
+    )
+    assert accuracy_at(metrics, 2.5)["accuracy"].to_list() == [0.4]
+    assert accuracy_at(metrics, 99)["accuracy"].to_list() == [0.7]
