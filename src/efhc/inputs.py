@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 from pydantic import BeforeValidator, ValidationInfo
 
 from efhc.core.errors import InputError
@@ -37,7 +39,7 @@ def read_bytes(path: Path, field: str = "path") -> bytes:
 def read_text(path: Path, field: str = "path") -> str:
     """The whole file as UTF-8."""
     try:
-        return read_bytes(path, field).decode()
+        return read_bytes(path, field).decode("utf-8-sig")  # spreadsheets put a mark in front
     except UnicodeDecodeError:
         raise InputError(field, f"{path} (not UTF-8 text)", "a text file") from None
 
@@ -46,8 +48,18 @@ def read_json(path: Path, allowed: str, field: str = "path") -> Any:
     """What the JSON file holds; `allowed` says what it should."""
     try:
         return json.loads(read_text(path, field))
-    except json.JSONDecodeError as error:
-        raise InputError(field, f"{path} (line {error.lineno}: {error.msg})", allowed) from None
+    except (ValueError, RecursionError) as error:
+        raise InputError(field, f"{path} ({error})", allowed) from None
+
+
+def read_numpy(path: Path, allowed: str, field: str = "path") -> dict[str, np.ndarray]:
+    """The arrays of an .npz file by name; that of an .npy file has no name. Nothing is unpickled."""
+    content = read_bytes(path, field)
+    try:
+        loaded = np.load(io.BytesIO(content), allow_pickle=False)
+        return {name: loaded[name] for name in loaded} if isinstance(loaded, np.lib.npyio.NpzFile) else {"": loaded}
+    except Exception as error:  # a damaged file raises whatever its first wrong byte leads numpy, zip and zlib to
+        raise InputError(field, f"{path}, corrupt or of another kind ({error})", allowed) from error
 
 
 def sha256(content: bytes) -> str:

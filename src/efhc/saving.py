@@ -6,10 +6,19 @@ import os
 import tempfile
 from pathlib import Path
 
+from efhc.core.errors import EfhcError
+
 
 def write_safely(path: Path, content: bytes) -> None:
     """Put `content` at `path`. A process killed at any moment leaves the old file, or none, or the new one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _write_and_move(path, content)
+    except OSError as error:
+        raise EfhcError(f"{path} cannot be written ({error.strerror})") from error
+
+
+def _write_and_move(path: Path, content: bytes) -> None:
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".partial")
     try:
         with os.fdopen(handle, "wb") as file:

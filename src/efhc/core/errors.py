@@ -8,7 +8,10 @@ from contextlib import contextmanager
 
 
 class EfhcError(Exception):
-    """A problem that its one line explains."""
+    """A problem that its one line explains, whatever it quotes from elsewhere."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(" ".join(text.split()))
 
 
 class InputError(EfhcError):

@@ -127,7 +127,7 @@ def _physical_links(scenario: Scenario, iterations: int, seed: int) -> pl.DataFr
     rows = []
     for k in range(iterations):
         before, now = scenario.graphs(k)
-        if k == 0 or not np.array_equal(before.links, now.links):
+        if k == 0 or (before is not now and not np.array_equal(before.links, now.links)):
             rows.append((seed, k, now.links[:, 0].tolist(), now.links[:, 1].tolist()))
     lists = pl.List(pl.Int32)
     schema = {"seed": pl.Int64(), "iteration": pl.Int64(), "link_from": lists, "link_to": lists}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from typing import Annotated, Literal
 
 import numpy as np
@@ -12,7 +11,7 @@ from efhc.core.arrays import Floats
 from efhc.core.errors import InputError
 from efhc.core.policy import Policy, default_kind, or_your_own
 from efhc.core.randomness import Purpose, Randomness
-from efhc.inputs import InputFile, read_bytes
+from efhc.inputs import InputFile, read_numpy
 from efhc.learning.models import LinearModel
 
 
@@ -54,11 +53,8 @@ class ModelFile(Policy):
     def models(self, model: LinearModel, features: int, classes: int, devices: int, randomness: Randomness) -> Floats:
         parameters = model.parameters(features, classes)
         allowed = f"a .npy file of finite numbers of shape ({devices}, {parameters}) or ({parameters},)"
-        try:
-            given = np.load(io.BytesIO(read_bytes(self.path)), allow_pickle=False)
-        except (ValueError, EOFError, OSError) as error:
-            raise InputError("path", f"{self.path} ({error})", allowed) from None
-        if not isinstance(given, np.ndarray) or given.dtype.kind not in "fiu":
+        given = read_numpy(self.path, allowed).get("")
+        if given is None or given.dtype.kind not in "fiu":
             raise InputError("path", f"{self.path}, not an array of numbers", allowed)
         if given.shape not in ((parameters,), (1, parameters), (devices, parameters)):
             raise InputError("path", f"shape {given.shape} in {self.path}", allowed)

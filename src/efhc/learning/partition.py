@@ -50,9 +50,16 @@ class LabelsPerDevice(Policy):
             holders = np.flatnonzero((dealt == label).any(axis=1))
             if len(holders):
                 samples = randomness.stream(Purpose.PARTITION, label).permutation(np.flatnonzero(labels == label))
+                if len(samples) < len(holders):
+                    raise InputError(
+                        "labels_per_device",
+                        f"{self.labels_per_device}: {len(holders)} devices hold label {label}, "
+                        f"with {len(samples)} samples",
+                        "fewer devices, or a sample of its labels for every device",
+                    )
                 for holder, share in zip(holders, np.array_split(samples, len(holders)), strict=True):
                     parts[holder].append(share)
-        return _without_empty([np.concatenate(part) for part in parts], "fewer devices, or more samples of every label")
+        return [np.concatenate(part) for part in parts]
 
 
 class Dirichlet(Policy):

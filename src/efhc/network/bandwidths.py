@@ -85,8 +85,11 @@ class BandwidthFile(Policy):
     """b_M; left out, the mean of the file."""
 
     def draw(self, devices: int, randomness: Randomness) -> Bandwidths:
-        rows = [row for row in csv.reader(read_text(self.path).splitlines()) if row]
-        header = [name.strip() for name in rows[0]] if rows else []
+        try:
+            rows = [row for row in csv.reader(read_text(self.path).splitlines()) if row]
+        except csv.Error as error:
+            raise InputError("path", f"{self.path} ({error})", "a CSV file") from None
+        header = [name.strip().lower() for name in rows[0]] if rows else []
         if "bandwidth" in header:
             column = header.index("bandwidth")
             named = [
@@ -103,8 +106,8 @@ class BandwidthFile(Policy):
         if "device" not in header:
             return order
         cell = "".join(row[header.index("device") :][:1]).strip()
-        if not cell.isdecimal() or int(cell) >= devices:
-            raise InputError("path", f"device {cell!r} in {self.path}", f"devices 0 to {devices - 1}")
+        if not cell.isdecimal() or len(cell) > len(str(devices)) or int(cell) >= devices:
+            raise InputError("path", f"device {cell[:20]!r} in {self.path}", f"devices 0 to {devices - 1}")
         return int(cell)
 
     def _number(self, cell: list[str], device: int) -> float:

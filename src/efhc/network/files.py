@@ -71,8 +71,10 @@ class EdgeListFile(FileTopology):
             try:
                 i, j = map(int, words)
             except ValueError:
-                raise InputError("path", f"{line.strip()!r} (line {number})", "two device numbers a line") from None
-            links.append((i, j, f"line {number}"))
+                raise InputError(
+                    "path", f"{line.strip()!r} ({self.path.name}, line {number})", "two device numbers a line"
+                ) from None
+            links.append((i, j, f"{self.path.name}, line {number}"))
         return self._checked(checked_graph(devices, links))
 
 
@@ -93,7 +95,7 @@ class GraphMLFile(FileTopology):
         number = {
             node: int(name) if numbered else order for order, (node, name) in enumerate(zip(graph, names, strict=True))
         }
-        links = [(number[a], number[b], f"edge {a}-{b}") for a, b in nx.DiGraph(graph).edges]
+        links = [(number[a], number[b], f"{self.path.name}, edge {a}-{b}") for a, b in nx.DiGraph(graph).edges]
         return self._checked(checked_graph(devices, links, one_way=True))
 
 
@@ -107,7 +109,9 @@ class EdgeSequenceFile(Policy):
 
     def over_time(self, devices: int, randomness: Randomness) -> GraphsOverTime:
         graphs = [
-            checked_graph(devices, [(i, j, f"iteration {k}, link {n}") for n, (i, j) in enumerate(links)])
+            checked_graph(
+                devices, [(i, j, f"{self.path.name}, iteration {k}, link {n}") for n, (i, j) in enumerate(links)]
+            )
             for k, links in enumerate(self._lists())
         ]
         return GraphList(graphs, hold_last=self.at_end == "hold")

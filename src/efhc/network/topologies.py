@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Literal
+from typing import ClassVar, Literal
 
 import networkx as nx
 import numpy as np
@@ -89,8 +89,12 @@ class InternetAS(DrawnTopology):
     """
 
     kind: Literal["internet-as"] = "internet-as"
+    LEAST: ClassVar[int] = 7
+    """With fewer, networkx makes more nodes than asked."""
 
     def draw(self, devices: int, stream: np.random.Generator) -> Graph:
+        if devices < self.LEAST:
+            raise InputError("kind", f"internet-as on {devices} devices", f"at least {self.LEAST} devices")
         drawn = nx.random_internet_as_graph(devices, seed=int(stream.integers(2**32)))
         return Graph.of(devices, drawn.edges)
 

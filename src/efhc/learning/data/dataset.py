@@ -86,17 +86,19 @@ class Dataset:
             raise InputError(
                 name, f"{len(bad)} values that are NaN or infinite, the first in sample {bad[0][0]}", "finite numbers"
             )
-        return x.astype(precision)
+        with np.errstate(over="ignore"):
+            cast = x.astype(precision)
+        if not np.isfinite(cast).all():
+            raise InputError(name, f"values too large for {precision}", "smaller numbers, or precision = 'float64'")
+        return cast
 
     @staticmethod
     def _checked_labels(name: str, y: Ints, samples: int) -> Ints:
         if y.shape != (samples,):
             raise InputError(name, f"shape {y.shape}", f"one label per sample, ({samples},)")
-        if y.dtype.kind == "f" and np.isfinite(y).all() and (y == np.floor(y)).all():
-            y = y.astype(np.int64)
-        if y.dtype.kind not in "iu" or y.min() < 0:
-            bad = y.min() if y.dtype.kind in "iu" else y.dtype
-            raise InputError(
-                name, f"label {bad}" if y.dtype.kind in "iu" else f"labels of type {bad}", "whole numbers from 0"
-            )
+        if y.dtype.kind not in "fiu":
+            raise InputError(name, f"labels of type {y.dtype}", "whole numbers from 0")
+        wrong = ~((y >= 0) & (y < 2**31) & (y == np.floor(y)))
+        if wrong.any():
+            raise InputError(name, f"label {y[wrong][0]} of sample {np.argmax(wrong)}", "whole numbers from 0")
         return y.astype(np.int64)

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import io
-import zipfile
 from typing import Literal
 
-import numpy as np
-
 from efhc.core.errors import InputError
-from efhc.inputs import InputFile, read_bytes, sha256
+from efhc.inputs import InputFile, read_bytes, read_numpy, sha256
 from efhc.learning.data.dataset import DataPolicy, Dataset, Moments
 
 ARRAYS = ("x_train", "y_train", "x_test", "y_test")
@@ -24,14 +20,11 @@ class NpzFile(DataPolicy):
     """Scale inputs to (x - mean) / std. By default your numbers are used as they are."""
 
     def load(self, precision: str = "float32") -> Dataset:
-        content = read_bytes(self.path)
         allowed = f"a complete .npz file with {', '.join(ARRAYS)}, made by numpy.savez"
-        try:
-            with np.load(io.BytesIO(content), allow_pickle=False) as file:
-                if missing := [name for name in ARRAYS if name not in file]:
-                    raise InputError("path", f"{self.path} without {missing[0]}", allowed)
-                x_train, y_train, x_test, y_test = (file[name] for name in ARRAYS)
-        except (ValueError, EOFError, OSError, zipfile.BadZipFile, AttributeError, TypeError) as error:
-            raise InputError("path", f"{self.path}, corrupt or of another kind ({error})", allowed) from error
-        data = Dataset(x_train, y_train, x_test, y_test, name=self.path.stem, sha256={self.path.name: sha256(content)})
+        file = read_numpy(self.path, allowed)
+        if missing := [name for name in ARRAYS if name not in file]:
+            raise InputError("path", f"{self.path} without {missing[0]}", allowed)
+        x_train, y_train, x_test, y_test = (file[name] for name in ARRAYS)
+        checksum = {self.path.name: sha256(read_bytes(self.path))}
+        data = Dataset(x_train, y_train, x_test, y_test, name=self.path.stem, sha256=checksum)
         return data.prepared(self.standardize, precision)

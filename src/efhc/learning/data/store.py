@@ -6,6 +6,7 @@ Every file is known by the SHA-256 of what it holds once unpacked, so a copy tha
 from __future__ import annotations
 
 import gzip
+import http.client
 import os
 import urllib.error
 import urllib.request
@@ -55,17 +56,18 @@ class Archive:
         """Every file unpacked and checked."""
         return {name: self.unpack(name, read_bytes(folder / name), str(folder / name)) for name in self.sha256}
 
-    def unpack(self, name: str, packed: bytes, origin: str) -> bytes:
-        """The content of one file, if it is the known one."""
+    def unpack(self, name: str, packed: bytes, origin: str, remedy: str = "") -> bytes:
+        """The content of one file, if it is the known one; `remedy` says what to do if not."""
+        remedy = remedy or self.remedy
         try:
             content = gzip.decompress(packed)
         except (OSError, EOFError, zlib.error) as error:
             raise InputError(
-                "files", f"{origin}, truncated or corrupt ({error})", f"the {self.name} file; {self.remedy}"
+                "files", f"{origin}, truncated or corrupt ({error})", f"the {self.name} file; {remedy}"
             ) from None
         if (found := sha256(content)) != self.sha256[name]:
             raise InputError(
-                "files", f"{origin} with SHA-256 {found[:12]}...", f"{self.sha256[name][:12]}...; {self.remedy}"
+                "files", f"{origin} with SHA-256 {found[:12]}...", f"{self.sha256[name][:12]}...; {remedy}"
             )
         return content
 
@@ -82,7 +84,7 @@ class Archive:
                 self.unpack(name, (folder / name).read_bytes(), name)
             except (OSError, InputError):
                 packed = self._download(name, progress)
-                self.unpack(name, packed, f"{self.address}{name}")
+                self.unpack(name, packed, f"{self.address}{name}", "fetch it again later")
                 write_safely(folder / name, packed)
         return folder
 
@@ -94,7 +96,9 @@ class Archive:
                 while chunk := response.read(1 << 16):
                     chunks.append(chunk)
                     progress(name, sum(map(len, chunks)), total)
-        except (OSError, urllib.error.URLError) as error:
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            if isinstance(error, urllib.error.HTTPError):
+                error.close()
             raise EfhcError(
                 f"data: {self.name} is not on this machine and {self.address}{name} cannot be reached ({error}); "
                 f"put its files into $EFHC_DATA/{self.name}, or install Debian's package {self.system_package}"

@@ -1,0 +1,81 @@
+"""Mini-batches: distinct members, all subsets equally likely, a function of seed, device and k alone."""
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from efhc.core.errors import InputError
+from efhc.core.randomness import Randomness
+from efhc.learning.batches import MiniBatches, draw_subsets
+
+SEED = Randomness(2)
+
+
+@given(population=st.integers(1, 60), seed=st.integers(0, 1000), data=st.data())
+@settings(max_examples=50, deadline=None)
+def test_members_are_distinct_and_in_range(population: int, seed: int, data: st.DataObject):
+    size = data.draw(st.integers(1, population))
+    subsets = draw_subsets(population, size, 20, np.random.default_rng(seed))
+    assert subsets.shape == (20, size)
+    assert subsets.min() >= 0
+    assert subsets.max() < population
+    assert all(len(set(row)) == size for row in subsets.tolist())
+
+
+@pytest.mark.parametrize(("population", "size"), [(6, 2), (7, 3), (8, 4), (5, 3), (4, 1), (6, 5)])
+def test_all_subsets_are_equally_likely(population: int, size: int):
+    drawn = np.sort(draw_subsets(population, size, 100_000, np.random.default_rng(1)), axis=1)
+    every = list(combinations(range(population), size))
+    found, counts = np.unique(drawn, axis=0, return_counts=True)
+    assert list(map(tuple, found.tolist())) == every
+    assert stats.chisquare(counts).pvalue > 1e-4
+
+
+def test_rows_are_independent():
+    drawn = draw_subsets(10, 1, 20_000, np.random.default_rng(3))[:, 0]
+    table = np.zeros((10, 10))
+    np.add.at(table, (drawn[:-1:2], drawn[1::2]), 1)
+    assert stats.chi2_contingency(table).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("size", [1, 3, 12])
+def test_over_time_every_sample_is_drawn_as_often(size: int):
+    batches = MiniBatches([20, 20], size, SEED)
+    drawn = np.stack([batches.positions(k) for k in range(3000)])
+    for device in range(2):
+        counts = np.bincount(drawn[:, device].ravel(), minlength=20)
+        expected = 3000 * size / 20
+        assert (abs(counts - expected) < 4.5 * np.sqrt(expected * (1 - size / 20))).all()
+    assert not np.array_equal(drawn[:, 0], drawn[:, 1])  # each device draws its own
+
+
+@given(order=st.lists(st.integers(0, 300), min_size=1, max_size=15))
+@settings(max_examples=25, deadline=None)
+def test_is_a_function_of_k_in_whatever_order(order: list[int]):
+    batches = MiniBatches([9, 30, 14], 4, SEED)
+    for k in order:
+        assert np.array_equal(batches.positions(k), MiniBatches([9, 30, 14], 4, SEED).positions(k))
+
+
+def test_iterations_and_seeds_differ():
+    batches, other = MiniBatches([1000], 5, SEED), MiniBatches([1000], 5, Randomness(3))
+    seen = {tuple(batches.positions(k)[0]) for k in range(200)}
+    assert len(seen) == 200
+    assert not any(np.array_equal(batches.positions(k), other.positions(k)) for k in range(200))
+
+
+def test_a_further_device_leaves_the_others_batches_alone():
+    small, large = MiniBatches([9, 30], 4, SEED), MiniBatches([9, 30, 14, 8], 4, SEED)
+    for k in (0, 1, 63, 64, 200):
+        assert np.array_equal(small.positions(k), large.positions(k)[:2])
+
+
+def test_a_batch_may_be_all_that_a_device_has_and_no_more():
+    assert sorted(MiniBatches([5], 5, SEED).positions(0)[0]) == [0, 1, 2, 3, 4]
+    with pytest.raises(InputError, match=r"^batch_size: got 6; allowed: at most 5, the samples of device 1") as caught:
+        MiniBatches([9, 5], 6, SEED)
+    assert caught.value.field == "batch_size"

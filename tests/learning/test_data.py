@@ -1,0 +1,267 @@
+"""A data set that loads is finite, flat and labelled from 0; anything else is refused by name."""
+
+import io
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pydantic import TypeAdapter, ValidationError
+
+from efhc.core.errors import InputError
+from efhc.learning.data import AnyData, Dataset, Digits, NpzFile
+from efhc.learning.data.fashion_mnist import parse_idx
+
+Save = Callable[..., Path]
+
+
+def arrays(**other: object) -> dict[str, object]:
+    rng = np.random.default_rng(0)
+    good = {
+        "x_train": rng.random((6, 3)),
+        "y_train": np.array([0, 1, 2, 0, 1, 2]),
+        "x_test": rng.random((4, 3)),
+        "y_test": np.array([0, 1, 2, 0]),
+    }
+    return {name: array for name, array in {**good, **other}.items() if array is not None}
+
+
+@pytest.fixture
+def save(tmp_path: Path) -> Save:
+    def put(**other: object) -> Path:
+        path = tmp_path / "mine.npz"
+        np.savez(path, **arrays(**other))
+        return path
+
+    return put
+
+
+def refused(path: Path, **policy: object) -> InputError:
+    with pytest.raises(InputError) as caught:
+        NpzFile(path=path, **policy).load()
+    assert "\n" not in str(caught.value)
+    return caught.value
+
+
+# Digits
+
+
+def test_digits_shape_and_labels():
+    data = Digits().load()
+    assert data.x_train.shape == (1438, 64)
+    assert data.x_test.shape == (359, 64)
+    assert data.shape == (8, 8)
+    assert data.features == 64
+    assert data.classes == 10
+    assert set(data.y_train) == set(data.y_test) == set(range(10))
+    assert data.name == "digits"
+    assert len(data.sha256["digits"]) == 64
+
+
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+def test_digits_are_standardised_by_the_training_set(precision: str):
+    raw, scaled = Digits(standardize=False).load(precision), Digits().load(precision)
+    tolerance = 1e-5 if precision == "float32" else 1e-12
+    assert scaled.x_train.dtype == scaled.x_test.dtype == precision
+    assert raw.x_train.min() == 0
+    assert raw.x_train.max() == 1
+    assert scaled.x_train.mean(dtype=np.float64) == pytest.approx(0, abs=tolerance)
+    assert scaled.x_train.std(dtype=np.float64) == pytest.approx(1, abs=tolerance)
+    mean, std = raw.x_train.mean(dtype=np.float64), raw.x_train.std(dtype=np.float64)
+    np.testing.assert_allclose(scaled.x_test, (raw.x_test - mean) / std, rtol=0, atol=10 * tolerance)
+
+
+def test_digits_train_and_test_are_sklearns_own_samples_once_each():
+    from sklearn.datasets import load_digits
+
+    pixels, labels = load_digits(return_X_y=True)
+    data = Digits(standardize=False).load("float64")
+    mine = np.column_stack([np.concatenate([data.x_train * 16, data.x_test * 16]), np.r_[data.y_train, data.y_test]])
+    theirs = np.column_stack([pixels, labels])
+    assert sorted(map(tuple, mine)) == sorted(map(tuple, theirs))
+
+
+def test_given_moments_scale():
+    raw = Digits(standardize=False).load("float64")
+    scaled = Digits(standardize={"mean": 0.5, "std": 2.0}).load("float64")
+    np.testing.assert_allclose(scaled.x_train, (raw.x_train - 0.5) / 2, atol=1e-15)
+    np.testing.assert_allclose(scaled.x_test, (raw.x_test - 0.5) / 2, atol=1e-15)
+
+
+def test_moments_must_be_possible():
+    for std in (0.0, -1.0, float("nan")):
+        with pytest.raises(ValidationError):
+            Digits(standardize={"mean": 0.0, "std": std})
+
+
+def test_a_table_without_a_kind_is_digits_and_a_data_set_will_do():
+    data = Dataset(**arrays())
+    assert TypeAdapter(AnyData).validate_python({}) == Digits()
+    assert TypeAdapter(AnyData).validate_python(data) is data
+
+
+# npz
+
+
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+def test_npz_is_used_as_it_is(save: Save, precision: str):
+    data = NpzFile(path=save()).load(precision)
+    good = arrays()
+    assert data.x_train.dtype == precision
+    assert data.y_train.dtype == data.y_test.dtype == np.int64
+    for name, array in good.items():
+        assert np.array_equal(getattr(data, name), array.astype(getattr(data, name).dtype))
+    assert (data.features, data.classes, data.name) == (3, 3, "mine")
+    assert set(data.sha256) == {"mine.npz"}
+
+
+def test_npz_images_are_flattened_row_by_row(save: Save):
+    images = np.arange(6 * 4 * 5).reshape(6, 4, 5).astype(np.uint8)
+    data = NpzFile(path=save(x_train=images, x_test=images[:4])).load()
+    assert data.shape == (4, 5)
+    assert np.array_equal(data.x_train, images.reshape(6, 20))
+    assert np.array_equal(data.x_test, images[:4].reshape(4, 20))
+
+
+def test_npz_whole_floats_are_labels_and_the_test_set_counts_for_classes(save: Save):
+    data = NpzFile(path=save(y_train=np.array([0.0, 1, 2, 0, 1, 2]), y_test=np.array([0, 1, 2, 6]))).load()
+    assert data.y_train.dtype == np.int64
+    assert data.classes == 7
+
+
+def test_npz_standardised_when_asked(save: Save):
+    data = NpzFile(path=save(), standardize=True).load("float64")
+    assert data.x_train.mean() == pytest.approx(0, abs=1e-12)
+    assert data.x_train.std() == pytest.approx(1)
+    constant = refused(save(x_train=np.ones((6, 3))), standardize=True)
+    assert constant.field == "standardize"
+
+
+@pytest.mark.parametrize("name", ["x_train", "y_train", "x_test", "y_test"])
+def test_npz_without_an_array(save: Save, name: str):
+    error = refused(save(**{name: None}))
+    assert error.field == "path"
+    assert f"without {name}" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("field", "array", "what"),
+    [
+        ("x_train", np.full((6, 3), np.nan), "NaN"),
+        ("x_test", np.where(np.arange(12).reshape(4, 3) == 7, np.inf, 0.0), "sample 2"),
+        ("x_train", np.array([["a"] * 3] * 6), "<U1"),
+        ("x_train", np.zeros((6, 3), complex), "complex"),
+        ("x_train", np.zeros(6), "(6,)"),
+        ("x_train", np.zeros((6, 0)), "(6, 0)"),
+        ("x_test", np.zeros((4, 5)), "(5,)"),
+        ("x_test", np.zeros((4, 3, 1)), "(3, 1)"),
+        ("y_train", np.array([0, 1, -1, 0, 1, 2]), "-1"),
+        ("y_test", np.array([0, 1, 0.5, 1]), "label 0.5 of sample 2"),
+        ("y_test", np.array([0, 1, np.nan, 1]), "label nan of sample 2"),
+        ("y_train", np.array(list("abcabc")), "<U1"),
+        ("y_train", np.zeros(5, int), "(5,)"),
+        ("y_test", np.zeros((4, 1), int), "(4, 1)"),
+        ("y_test", np.int64(3), "()"),
+    ],
+    ids=str,
+)
+def test_npz_refusals_name_the_array(save: Save, field: str, array: object, what: str):
+    error = refused(save(**{field: array}))
+    assert error.field == field
+    assert what in str(error)
+
+
+def test_npz_labels_too_large_to_count_do_not_turn_negative(save: Save):
+    error = refused(save(y_train=np.full(6, 2**64 - 1, dtype=np.uint64)))
+    assert error.field == "y_train"
+
+
+def test_npz_numbers_that_the_precision_cannot_hold_are_refused(save: Save):
+    path = save(x_train=np.full((6, 3), 1e300))
+    assert np.isfinite(NpzFile(path=path).load("float64").x_train).all()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert refused(path).field == "x_train"
+
+
+class Trap:
+    """What a malicious file would run when unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
+        return Path.touch, (self.path,)
+
+
+def test_npz_never_unpickles(save: Save, tmp_path: Path):
+    sprung = tmp_path / "sprung"
+    path = save(x_train=np.array([[Trap(sprung)] * 3] * 6, dtype=object))
+    assert refused(path).field == "path"
+    assert not sprung.exists()
+    np.load(path, allow_pickle=True)["x_train"]
+    assert sprung.exists()  # the trap is a real one
+
+
+def test_npz_missing_or_another_kind_of_file(tmp_path: Path):
+    path = tmp_path / "gone.npz"
+    assert str(path) in str(refused(path))
+    np.save(tmp_path / "one.npy", np.zeros(3))
+    assert refused(tmp_path / "one.npy").field == "path"
+    (tmp_path / "text.npz").write_text("x_train = 3\n")
+    assert refused(tmp_path / "text.npz").field == "path"
+
+
+def packed(compressed: bool) -> bytes:
+    buffer = io.BytesIO()
+    (np.savez_compressed if compressed else np.savez)(buffer, **arrays())
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_npz_cut_off_anywhere_is_refused(tmp_path: Path, compressed: bool):
+    whole, path = packed(compressed), tmp_path / "cut.npz"
+    for length in range(0, len(whole), 7):
+        path.write_bytes(whole[:length])
+        assert str(path) in str(refused(path))
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_npz_with_any_byte_altered_loads_or_is_refused(tmp_path: Path, compressed: bool):
+    whole, path = packed(compressed), tmp_path / "altered.npz"
+    escaped: dict[str, int] = {}
+    refusals = 0
+    for place in range(len(whole)):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :])
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                NpzFile(path=path).load()
+        except InputError:
+            refusals += 1
+        except Exception as error:  # anything else would be a traceback to the user
+            escaped.setdefault(f"{type(error).__name__}: {error}", place)
+    assert not escaped
+    assert refusals > len(whole) / 3
+
+
+# In memory
+
+
+def test_a_data_set_in_memory_is_checked_when_it_is_loaded():
+    data = Dataset(**arrays()).load("float64")
+    assert np.array_equal(data.x_train, arrays()["x_train"])
+    with pytest.raises(InputError, match=r"^y_test: "):
+        Dataset(**arrays(y_test=np.zeros(9, int))).load()
+
+
+# IDX
+
+
+def test_idx_files_are_read_big_endian_and_must_fit():
+    content = bytes([0, 0, 8, 2, 0, 0, 0, 2, 0, 0, 0, 3, 1, 2, 3, 4, 5, 6])
+    assert parse_idx(content).tolist() == [[1, 2, 3], [4, 5, 6]]
+    for bad in (content[:-1], content + b"\0", b"\1" + content[1:], content[:2] + b"\x0d" + content[3:]):
+        with pytest.raises(InputError, match="IDX"):
+            parse_idx(bad)

@@ -1,0 +1,148 @@
+"""The models that devices start from: their own, one for all, zeros, or those of a file."""
+
+import io
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pydantic import TypeAdapter
+
+from efhc.core.errors import InputError
+from efhc.core.randomness import Randomness
+from efhc.learning.initial import AnyInitialModels, ModelFile, PerDevice, Shared, Zeros
+from efhc.learning.models import SVM
+
+SEED = Randomness(9)
+SHAPE = {"model": SVM(), "features": 4, "classes": 3}
+N = 15
+
+
+def test_per_device_differ_and_do_not_depend_on_the_others():
+    few, many = (PerDevice().models(**SHAPE, devices=m, randomness=SEED) for m in (3, 6))
+    assert few.shape == (3, N)
+    assert len(np.unique(many, axis=0)) == 6
+    assert np.array_equal(few, many[:3])
+    assert abs(many).max() <= 0.5
+    assert not np.array_equal(few, PerDevice().models(**SHAPE, devices=3, randomness=Randomness(8)))
+
+
+def test_shared_are_one_and_the_same():
+    models = Shared().models(**SHAPE, devices=4, randomness=SEED)
+    assert models.shape == (4, N)
+    assert (models == models[0]).all()
+    assert len(np.unique(models[0])) == N
+    assert np.array_equal(models[:2], Shared().models(**SHAPE, devices=2, randomness=SEED))
+    assert not np.array_equal(models, Shared().models(**SHAPE, devices=4, randomness=Randomness(8)))
+
+
+def test_zeros():
+    models = Zeros().models(**SHAPE, devices=4, randomness=SEED)
+    assert models.shape == (4, N)
+    assert not models.any()
+
+
+@pytest.mark.parametrize("policy", [PerDevice(), Shared(), Zeros()], ids=repr)
+def test_rows_can_be_written_to_one_by_one(policy: PerDevice):
+    models = policy.models(**SHAPE, devices=3, randomness=SEED)
+    before = models[1].copy()
+    models[0] += 1
+    assert np.array_equal(models[1], before)
+
+
+def from_file(path: Path, devices: int = 3) -> np.ndarray:
+    return ModelFile(path=path).models(**SHAPE, devices=devices, randomness=SEED)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int64"])
+def test_file_with_a_row_per_device_or_one_for_all(tmp_path: Path, dtype: str):
+    path = tmp_path / "models.npy"
+    rows = np.arange(3 * N).reshape(3, N).astype(dtype)
+    np.save(path, rows)
+    assert np.array_equal(from_file(path), rows)
+    for one in (rows[1], rows[1:2]):
+        np.save(path, one)
+        models = from_file(path)
+        assert np.array_equal(models, np.stack([rows[1]] * 3))
+        models[0] = -1  # rows of their own
+        assert np.array_equal(models[1], rows[1])
+
+
+@pytest.mark.parametrize(
+    ("array", "what"),
+    [
+        (np.zeros((2, N)), f"(2, {N})"),
+        (np.zeros((3, N + 1)), f"(3, {N + 1})"),
+        (np.zeros((N, 3)), f"({N}, 3)"),
+        (np.zeros(3), "(3,)"),
+        (np.zeros(()), "()"),
+        (np.full((3, N), np.nan), "NaN"),
+        (np.full(N, -np.inf), "NaN or infinity"),
+        (np.zeros((3, N), complex), "not an array of numbers"),
+        (np.array([["0"] * N] * 3), "not an array of numbers"),
+        (np.array([[None] * N] * 3, dtype=object), "allow_pickle"),
+    ],
+    ids=lambda value: str(getattr(value, "shape", value)),
+)
+def test_file_refusals(tmp_path: Path, array: np.ndarray, what: str):
+    path = tmp_path / "models.npy"
+    np.save(path, array)
+    with pytest.raises(InputError) as caught:
+        from_file(path)
+    text = str(caught.value)
+    assert caught.value.field == "path"
+    assert what in text
+    assert str(path) in text
+    assert f"(3, {N}) or ({N},)" in text
+    assert "\n" not in text
+
+
+def saved() -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, np.zeros((3, N)))
+    return buffer.getvalue()
+
+
+def test_file_cut_off_anywhere(tmp_path: Path):
+    path = tmp_path / "models.npy"
+    whole = saved()
+    for length in range(0, len(whole), 3):
+        path.write_bytes(whole[:length])
+        with pytest.raises(InputError, match=r"^path: .*models\.npy"):
+            from_file(path)
+
+
+def test_file_with_any_byte_of_its_header_altered_loads_or_is_refused(tmp_path: Path):
+    whole, path = saved(), tmp_path / "models.npy"
+    escaped: dict[str, tuple[int, int]] = {}
+    for place in range(128):
+        for byte in b"\0 (',9\n\xff":
+            path.write_bytes(whole[:place] + bytes([byte]) + whole[place + 1 :])
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    from_file(path)
+            except InputError:
+                pass
+            except Exception as error:  # anything else would be a traceback to the user
+                escaped.setdefault(type(error).__name__, (place, byte))
+    assert not escaped
+
+
+@pytest.mark.parametrize("cut", [False, True])
+def test_a_file_of_several_arrays_is_refused(tmp_path: Path, cut: bool):
+    path = tmp_path / "models.npz"
+    np.savez(path, w=np.zeros((3, N)))
+    if cut:
+        path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(InputError, match=r"^path: .*models\.npz"):
+        from_file(path)
+
+
+def test_file_missing(tmp_path: Path):
+    with pytest.raises(InputError, match=r"gone\.npy"):
+        from_file(tmp_path / "gone.npy")
+
+
+def test_a_table_without_a_kind_is_per_device():
+    assert TypeAdapter(AnyInitialModels).validate_python({}) == PerDevice()

@@ -1,0 +1,142 @@
+"""Losses and gradients are torch's, for one device and for all at once."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import TypeAdapter, ValidationError
+
+from efhc.learning.models import SVM, AnyModel, LinearModel, Softmax
+
+MODELS = [SVM(), Softmax(l2=0), Softmax(l2=0.3)]
+
+
+def problem(
+    seed: int, features: int = 5, classes: int = 4, batch: int = 7, devices: int | None = None, scale: float = 1.0
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    lead = () if devices is None else (devices,)
+    w = scale * rng.normal(size=(*lead, classes * (features + 1)))
+    return w, rng.normal(size=(*lead, batch, features)), rng.integers(classes, size=(*lead, batch))
+
+
+def torch_linear(w: np.ndarray, features: int, classes: int) -> torch.nn.Linear:
+    linear = torch.nn.Linear(features, classes, dtype=torch.float64)
+    torch.nn.utils.vector_to_parameters(torch.from_numpy(w.copy()), linear.parameters())
+    return linear
+
+
+def torch_loss_and_gradient(
+    model: LinearModel, w: np.ndarray, x: np.ndarray, y: np.ndarray, classes: int
+) -> tuple[float, np.ndarray]:
+    linear = torch_linear(w, x.shape[-1], classes)
+    scores, target = linear(torch.from_numpy(x)), torch.from_numpy(y)
+    if isinstance(model, SVM):
+        loss = torch.nn.MultiMarginLoss()(scores, target)
+    else:
+        norm = sum(parameter.square().sum() for parameter in linear.parameters())
+        loss = torch.nn.functional.cross_entropy(scores, target) + model.l2 / 2 * norm
+    loss.backward()
+    gradient = torch.nn.utils.parameters_to_vector([parameter.grad for parameter in linear.parameters()])
+    return loss.item(), gradient.numpy()
+
+
+@pytest.mark.parametrize("model", MODELS, ids=repr)
+@given(
+    seed=st.integers(0, 10_000), features=st.integers(1, 9), classes=st.integers(2, 7), batch=st.integers(1, 9),
+    scale=st.sampled_from([0.0, 0.1, 1.0, 30.0]),
+)  # fmt: skip
+@settings(max_examples=30, deadline=None)
+def test_loss_and_gradient_are_torchs(
+    model: LinearModel, seed: int, features: int, classes: int, batch: int, scale: float
+):
+    w, x, y = problem(seed, features, classes, batch, scale=scale)
+    loss, gradient = model.loss_and_gradient(w, x, y)
+    want_loss, want_gradient = torch_loss_and_gradient(model, w, x, y, classes)
+    np.testing.assert_allclose(loss, want_loss, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(gradient, want_gradient, rtol=1e-12, atol=1e-12)
+
+
+@given(seed=st.integers(0, 10_000))
+@settings(max_examples=20, deadline=None)
+def test_svm_takes_torchs_subgradient_on_the_margin_itself(seed: int):
+    rng = np.random.default_rng(seed)
+    w, x = rng.integers(-1, 2, 4 * 3).astype(float), rng.integers(-1, 2, (20, 2)).astype(float)
+    y = rng.integers(4, size=20)
+    loss, gradient = SVM().loss_and_gradient(w, x, y)
+    want_loss, want_gradient = torch_loss_and_gradient(SVM(), w, x, y, 4)
+    assert loss == pytest.approx(want_loss, abs=1e-12)
+    np.testing.assert_allclose(gradient, want_gradient, atol=1e-12)
+
+
+def test_softmax_does_not_overflow():
+    w, x, y = problem(0, scale=1e4)
+    loss, gradient = Softmax(l2=0).loss_and_gradient(w, x, y)
+    want_loss, want_gradient = torch_loss_and_gradient(Softmax(l2=0), w, x, y, 4)
+    assert loss == pytest.approx(want_loss)
+    np.testing.assert_allclose(gradient, want_gradient, atol=1e-12)
+
+
+@pytest.mark.parametrize("model", MODELS, ids=repr)
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+def test_all_devices_at_once_are_one_at_a_time(model: LinearModel, precision: str):
+    w, x, y = problem(1, devices=6)
+    w, x = w.astype(precision), x.astype(precision)
+    losses, gradients = model.loss_and_gradient(w, x, y)
+    assert losses.shape == (6,)
+    assert gradients.shape == w.shape
+    assert losses.dtype == gradients.dtype == precision
+    tolerance = 1e-5 if precision == "float32" else 1e-13
+    for i in range(6):
+        loss, gradient = model.loss_and_gradient(w[i], x[i], y[i])
+        np.testing.assert_allclose(losses[i], loss, rtol=tolerance)
+        np.testing.assert_allclose(gradients[i], gradient, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("model", MODELS, ids=repr)
+def test_arguments_are_left_as_they_were(model: LinearModel):
+    given_arrays = problem(2, devices=3)
+    copies = [array.copy() for array in given_arrays]
+    model.loss_and_gradient(*given_arrays)
+    assert all(np.array_equal(a, b) for a, b in zip(given_arrays, copies, strict=True))
+
+
+@pytest.mark.parametrize("model", MODELS, ids=repr)
+def test_a_batch_is_the_mean_of_its_samples(model: LinearModel):
+    w, x, y = problem(3)
+    each = [model.loss_and_gradient(w, x[s : s + 1], y[s : s + 1]) for s in range(len(y))]
+    loss, gradient = model.loss_and_gradient(w, x, y)
+    assert loss == pytest.approx(np.mean([loss for loss, _ in each]))
+    np.testing.assert_allclose(gradient, np.mean([gradient for _, gradient in each], axis=0), atol=1e-13)
+
+
+def test_scores_are_those_of_torchs_linear():
+    w, x, _ = problem(4)
+    linear = torch_linear(w, 5, 4)
+    np.testing.assert_allclose(SVM.scores(w, x), linear(torch.from_numpy(x)).detach().numpy(), atol=1e-12)
+    stacked_w, stacked_x, _ = problem(5, devices=3)
+    stacked = SVM.scores(stacked_w, stacked_x)
+    for i in range(3):
+        np.testing.assert_allclose(stacked[i], SVM.scores(stacked_w[i], stacked_x[i]), atol=1e-13)
+
+
+@given(features=st.integers(1, 50), classes=st.integers(1, 20))
+@settings(max_examples=20, deadline=None)
+def test_parameters_are_counted_as_torch_does(features: int, classes: int):
+    linear = torch.nn.Linear(features, classes)
+    assert SVM.parameters(features, classes) == sum(parameter.numel() for parameter in linear.parameters())
+
+
+def test_initial_numbers_fill_torchs_range():
+    drawn = SVM.initial(100, 40, np.random.default_rng(0))
+    assert drawn.shape == (4040,)
+    assert abs(drawn).max() <= 0.1
+    assert abs(drawn).max() > 0.099
+    assert abs(drawn.mean()) < 4 * 0.1 / np.sqrt(3 * 4040)
+
+
+def test_a_table_without_a_kind_is_the_svm_and_l2_is_not_negative():
+    assert TypeAdapter(AnyModel).validate_python({}) == SVM()
+    with pytest.raises(ValidationError):
+        Softmax(l2=-0.1)

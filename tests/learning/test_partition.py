@@ -1,0 +1,163 @@
+"""Partitions give every device some of the training samples, none to two devices, as unevenly as was asked."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import TypeAdapter
+
+from efhc.core.errors import InputError
+from efhc.core.randomness import Randomness
+from efhc.learning.partition import IID, AnyPartition, Dirichlet, IndexFile, LabelsPerDevice
+
+SEED = Randomness(5)
+TEN = np.random.default_rng(0).permutation(np.arange(1000) % 10)
+
+
+def disjoint(parts: list[np.ndarray]) -> np.ndarray:
+    """All samples that were given, each once."""
+    given_out = np.concatenate(parts)
+    assert len(set(given_out.tolist())) == len(given_out)
+    return np.sort(given_out)
+
+
+DRAWN = [IID(), LabelsPerDevice(), LabelsPerDevice(labels_per_device=3), Dirichlet()]
+
+
+@pytest.mark.parametrize("policy", DRAWN, ids=repr)
+def test_same_seed_same_parts_other_seed_other_parts(policy: IID):
+    first, again, other = (policy.split(TEN, 10, 7, Randomness(seed)) for seed in (1, 1, 2))
+    assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
+    assert not all(np.array_equal(a, b) for a, b in zip(first, other, strict=True))
+
+
+@given(samples=st.integers(1, 200), devices=st.integers(1, 30), seed=st.integers(0, 99))
+@settings(max_examples=40, deadline=None)
+def test_iid_gives_all_in_equal_parts(samples: int, devices: int, seed: int):
+    labels = np.arange(samples) % 3
+    if devices > samples:
+        with pytest.raises(InputError, match=f"device {samples} without samples"):
+            IID().split(labels, 3, devices, Randomness(seed))
+        return
+    parts = IID().split(labels, 3, devices, Randomness(seed))
+    assert len(parts) == devices
+    assert np.array_equal(disjoint(parts), np.arange(samples))
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+def test_iid_mixes_the_labels():
+    labels = np.repeat(np.arange(10), 100)  # sorted, as some files are
+    for part in IID().split(labels, 10, 5, SEED):
+        assert (abs(np.bincount(labels[part], minlength=10) - 20) < 16).all()  # 4 sigma
+
+
+@given(classes=st.integers(1, 12), devices=st.integers(1, 25), seed=st.integers(0, 99), data=st.data())
+@settings(max_examples=40, deadline=None)
+def test_labels_are_dealt_fairly_and_samples_to_one_device_only(
+    classes: int, devices: int, seed: int, data: st.DataObject
+):
+    k = data.draw(st.integers(1, classes))
+    labels = np.random.default_rng(seed).permutation(np.arange(classes * 30) % classes)
+    parts = LabelsPerDevice(labels_per_device=k).split(labels, classes, devices, Randomness(seed))
+    held = [set(labels[part].tolist()) for part in parts]
+    assert [len(its) for its in held] == [k] * devices
+    holders = np.bincount([label for its in held for label in its], minlength=classes)
+    assert holders.max() - holders.min() <= 1
+    # Every sample of a label that somebody holds is given out, in shares equal to within one.
+    assert np.array_equal(disjoint(parts), np.flatnonzero(holders[labels] > 0))
+    for label in np.flatnonzero(holders):
+        shares = [size for part in parts if (size := int((labels[part] == label).sum()))]
+        assert max(shares) - min(shares) <= 1
+
+
+def test_more_labels_per_device_than_classes():
+    with pytest.raises(InputError, match=r"^labels_per_device: got 11; allowed: at most 10"):
+        LabelsPerDevice(labels_per_device=11).split(TEN, 10, 5, SEED)
+
+
+@pytest.mark.parametrize("labels", [np.array([0, 1, 1, 1]), np.array([1, 1, 1, 1])])
+def test_labels_that_leave_a_device_empty_handed(labels: np.ndarray):
+    with pytest.raises(InputError, match=r"^labels_per_device: got 1: 2 devices hold label 0, with [01] samples"):
+        LabelsPerDevice().split(labels, 2, 4, SEED)
+
+
+@given(devices=st.integers(1, 12), concentration=st.floats(0.05, 100), seed=st.integers(0, 99))
+@settings(max_examples=30, deadline=None)
+def test_dirichlet_gives_all_and_leaves_nobody_out(devices: int, concentration: float, seed: int):
+    parts = Dirichlet(concentration=concentration).split(TEN, 10, devices, Randomness(seed))
+    assert len(parts) == devices
+    assert min(map(len, parts)) > 0
+    assert np.array_equal(disjoint(parts), np.arange(1000))
+
+
+def test_dirichlet_nears_iid_as_its_concentration_grows():
+    def unevenness(concentration: float) -> float:
+        parts = Dirichlet(concentration=concentration).split(TEN, 10, 5, SEED)
+        counts = np.array([np.bincount(TEN[part], minlength=10) for part in parts])
+        return float(abs(counts - 20).mean())
+
+    assert unevenness(0.1) > 2 * unevenness(5) > 4 * unevenness(10_000)
+    assert unevenness(10_000) < 1
+
+
+def test_dirichlet_gives_up_on_what_cannot_be():
+    with pytest.raises(InputError, match=r"^concentration: got 0.5, .*each of 4 draws"):
+        Dirichlet(attempts=4).split(np.array([0, 1]), 2, 5, SEED)
+
+
+# Files
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[[str], Path]:
+    def put(content: str) -> Path:
+        (tmp_path / "parts.json").write_text(content)
+        return tmp_path / "parts.json"
+
+    return put
+
+
+def test_index_file_is_used_as_it_stands(write: Callable[[str], Path]):
+    parts = IndexFile(path=write("[[4, 0, 9], [1], [2, 3]]")).split(TEN[:10], 10, 3, SEED)
+    assert [part.tolist() for part in parts] == [[4, 0, 9], [1], [2, 3]]
+    assert all(part.dtype == np.int64 for part in parts)
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        ("[[0], [1]", "line 1"),
+        ("[[0], [1]]", "2 entries"),
+        ("[[0], [1], [2], [3]]", "4 entries"),
+        ('{"0": [0], "1": [1], "2": [2]}', "dict"),
+        ("[[0], [], [2]]", "device 1"),
+        ("[[0], 1, [2]]", "device 1"),
+        ("[[0], [1], [10]]", "sample 10 for device 2"),
+        ("[[0], [1], [-1]]", "sample -1 for device 2"),
+        ("[[0], [1.0], [2]]", "sample 1.0 for device 1"),
+        ("[[0], [true], [2]]", "sample True for device 1"),
+        ('[["0"], [1], [2]]', "sample '0' for device 0"),
+        ("[[0], [1, 1], [2]]", "a sample twice for device 1"),
+    ],
+)
+def test_index_file_refusals(write: Callable[[str], Path], content: str, what: str):
+    path = write(content)
+    with pytest.raises(InputError) as caught:
+        IndexFile(path=path).split(TEN[:10], 10, 3, SEED)
+    assert caught.value.field == "path"
+    assert what in str(caught.value)
+    assert str(path) in str(caught.value)
+
+
+def test_index_file_missing(tmp_path: Path):
+    with pytest.raises(InputError, match=r"gone\.json"):
+        IndexFile(path=tmp_path / "gone.json").split(TEN, 10, 3, SEED)
+
+
+def test_a_table_without_a_kind_is_labels():
+    assert TypeAdapter(AnyPartition).validate_python({"labels_per_device": 2}) == LabelsPerDevice(labels_per_device=2)
+    assert json.loads(IID().model_dump_json()) == {"kind": "iid"}

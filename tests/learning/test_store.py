@@ -1,0 +1,325 @@
+"""The real Fashion-MNIST: found in order, verified, and fetched over a real connection, whole or not at all."""
+
+import dataclasses
+import gzip
+import shutil
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.error import HTTPError
+
+import numpy as np
+import pytest
+
+from efhc.core.errors import EfhcError, InputError
+from efhc.learning.data import ARCHIVES, FashionMNIST
+from efhc.learning.data.fashion_mnist import ARCHIVE
+from efhc.learning.data.store import Archive, cache_folder
+
+LABELS = "t10k-labels-idx1-ubyte.gz"
+"""The smallest of the four files: most tests need no more."""
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fashion_files: Path) -> Path:
+    """No test sees or touches the user's cache. (After `fashion_files`, which may be found there.)"""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    monkeypatch.delenv("EFHC_DATA", raising=False)
+    return cache_folder() / ARCHIVE.name
+
+
+@pytest.fixture
+def only_labels(tmp_path: Path) -> Archive:
+    """The archive cut down to one small file, and no system package."""
+    return dataclasses.replace(
+        ARCHIVE, sha256={LABELS: ARCHIVE.sha256[LABELS]}, system_folder=tmp_path / "not installed"
+    )
+
+
+def stock(folder: Path, files: Path, names: object = ARCHIVE.sha256) -> Path:
+    folder.mkdir(parents=True)
+    for name in names:
+        (folder / name).symlink_to(files / name)
+    return folder
+
+
+# Looking
+
+
+def test_loads_the_real_thing(fashion_files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    stock(tmp_path / "data" / ARCHIVE.name, fashion_files)
+    monkeypatch.setenv("EFHC_DATA", str(tmp_path / "data"))
+    data = FashionMNIST(standardize=False).load()
+    assert data.x_train.shape == (60_000, 784)
+    assert data.x_test.shape == (10_000, 784)
+    assert data.shape == (28, 28)
+    assert data.classes == 10
+    assert np.bincount(data.y_train).tolist() == [6000] * 10
+    assert np.bincount(data.y_test).tolist() == [1000] * 10
+    assert data.x_train.dtype == np.float32
+    assert data.x_train.min() == 0
+    assert data.x_train.max() == 1
+    assert data.x_train.mean(dtype=np.float64) == pytest.approx(0.2860, abs=5e-5)
+    assert data.x_train.std(dtype=np.float64) == pytest.approx(0.3530, abs=5e-5)
+    assert data.sha256 == ARCHIVE.sha256
+
+    scaled = data.prepared(FashionMNIST().standardize, "float32")
+    assert scaled.x_train.mean(dtype=np.float64) == pytest.approx(0, abs=1e-5)
+    assert scaled.x_train.std(dtype=np.float64) == pytest.approx(1, abs=1e-5)
+
+
+def test_search_order_is_the_variable_then_the_cache_then_the_system(
+    fashion_files: Path, own_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    archive = dataclasses.replace(ARCHIVE, system_folder=tmp_path / "system")
+    assert archive.find() is None
+    system = stock(tmp_path / "system", fashion_files)
+    assert archive.find() == ("system", system)
+    stock(own_cache, fashion_files)
+    assert archive.find() == ("cache", own_cache)
+    monkeypatch.setenv("EFHC_DATA", str(tmp_path / "chosen"))
+    assert archive.find() == ("cache", own_cache)  # nothing there yet
+    chosen = stock(tmp_path / "chosen" / ARCHIVE.name, fashion_files)
+    assert archive.find() == ("$EFHC_DATA", chosen)
+    (chosen / LABELS).unlink()
+    assert archive.find() == ("cache", own_cache)  # a folder counts when it has all files
+    assert [place for place, _ in archive.folders()] == ["$EFHC_DATA", "cache", "system"]
+
+
+def test_it_is_known_by_name():
+    assert ARCHIVES["fashion-mnist"] is ARCHIVE
+
+
+# Damaged copies
+
+
+def damaged(content: bytes) -> dict[str, bytes]:
+    values = gzip.decompress(content)
+    return {
+        "truncated": content[: len(content) // 2],
+        "short by one": content[:-1],
+        "empty": b"",
+        "not gzip": values,
+        "altered": gzip.compress(values[:-1] + bytes([values[-1] ^ 1])),
+        "flipped": content[:2000] + bytes([content[2000] ^ 0xFF]) + content[2001:],
+        "longer": content + b"more",
+    }
+
+
+KINDS = ["truncated", "short by one", "empty", "not gzip", "altered", "flipped", "longer"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_damaged_copy_is_refused_by_name(fashion_files: Path, tmp_path: Path, only_labels: Archive, kind: str):
+    (tmp_path / LABELS).write_bytes(damaged((fashion_files / LABELS).read_bytes())[kind])
+    with pytest.raises(InputError) as caught:
+        only_labels.read(tmp_path)
+    assert str(tmp_path / LABELS) in str(caught.value)
+    assert "efhc data fetch fashion-mnist" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_copy_that_was_compressed_anew_counts(fashion_files: Path, tmp_path: Path, only_labels: Archive):
+    content = (fashion_files / LABELS).read_bytes()
+    (tmp_path / LABELS).write_bytes(gzip.compress(gzip.decompress(content), compresslevel=1))
+    assert only_labels.read(tmp_path) == {LABELS: gzip.decompress(content)}
+
+
+def test_loading_refuses_a_damaged_copy_where_it_looks_first(
+    fashion_files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    folder = stock(tmp_path / "data" / ARCHIVE.name, fashion_files)
+    images = "train-images-idx3-ubyte.gz"
+    (folder / images).unlink()
+    (folder / images).write_bytes((fashion_files / images).read_bytes()[:1_000_000])
+    monkeypatch.setenv("EFHC_DATA", str(tmp_path / "data"))
+    with pytest.raises(InputError, match=images):
+        FashionMNIST().load()
+
+
+def test_a_file_gone_meanwhile_is_named(tmp_path: Path, only_labels: Archive):
+    with pytest.raises(InputError, match=LABELS):
+        only_labels.read(tmp_path)
+
+
+# Fetching
+
+Respond = Callable[[BaseHTTPRequestHandler, bytes], None]
+
+
+@contextmanager
+def serving(files: Path, respond: Respond) -> Iterator[tuple[str, list[str]]]:
+    """A real server on this machine; its address and the paths it was asked for."""
+    asked: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            respond(self, (files / self.path.lstrip("/")).read_bytes())
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/", asked
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def send(handler: BaseHTTPRequestHandler, body: bytes, promised: int | None = None) -> None:
+    handler.send_response(200)
+    handler.send_header("Content-Length", str(len(body) if promised is None else promised))
+    handler.end_headers()
+    handler.wfile.write(body)
+
+
+def without_length(handler: BaseHTTPRequestHandler, body: bytes) -> None:
+    handler.send_response(200)
+    handler.end_headers()
+    handler.wfile.write(body)
+
+
+def leftovers(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file()] if folder.exists() else []
+
+
+def test_fetches_all_files_into_the_cache_and_then_no_more(fashion_files: Path, own_cache: Path, tmp_path: Path):
+    calls: list[tuple[str, int, int]] = []
+    with serving(fashion_files, send) as (address, asked):
+        archive = dataclasses.replace(ARCHIVE, address=address, system_folder=tmp_path / "none")
+        folder = archive.fetch(lambda *call: calls.append(call))
+        assert folder == own_cache
+        assert asked == [f"/{name}" for name in ARCHIVE.sha256]
+        for name in ARCHIVE.sha256:
+            content = (fashion_files / name).read_bytes()
+            assert (folder / name).read_bytes() == content
+            done = [sofar for file, sofar, _ in calls if file == name]
+            assert done == sorted(set(done))
+            assert done[-1] == len(content)
+            assert {total for file, _, total in calls if file == name} == {len(content)}
+        assert len(leftovers(own_cache)) == 4
+        assert archive.find() == ("cache", folder)
+
+        (folder / LABELS).write_bytes(b"damaged since")
+        archive.fetch()
+        assert asked[4:] == [f"/{LABELS}"]  # only what the cache lacks
+        assert (folder / LABELS).read_bytes() == (fashion_files / LABELS).read_bytes()
+
+
+def test_a_server_that_does_not_say_the_length(fashion_files: Path, only_labels: Archive):
+    calls: list[tuple[str, int, int]] = []
+    with serving(fashion_files, without_length) as (address, _):
+        dataclasses.replace(only_labels, address=address).fetch(lambda *call: calls.append(call))
+    assert calls[-1] == (LABELS, (fashion_files / LABELS).stat().st_size, 0)
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "cut off"])
+def test_a_damaged_download_leaves_nothing_behind(
+    fashion_files: Path, own_cache: Path, only_labels: Archive, kind: str
+):
+    def respond(handler: BaseHTTPRequestHandler, body: bytes) -> None:
+        if kind == "cut off":  # promises all, sends half
+            send(handler, body[: len(body) // 2], promised=len(body))
+        else:
+            send(handler, damaged(body)[kind])
+
+    with serving(fashion_files, respond) as (address, _), pytest.raises(EfhcError) as caught:
+        dataclasses.replace(only_labels, address=address).fetch()
+    assert f"{address}{LABELS}" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert leftovers(own_cache) == []
+
+
+def test_a_damaged_download_spares_a_good_file_and_earlier_ones(fashion_files: Path, own_cache: Path, tmp_path: Path):
+    first = "train-labels-idx1-ubyte.gz"
+    archive = dataclasses.replace(
+        ARCHIVE, sha256={name: ARCHIVE.sha256[name] for name in (first, LABELS)}, system_folder=tmp_path / "none"
+    )
+
+    def respond(handler: BaseHTTPRequestHandler, body: bytes) -> None:
+        send(handler, body if first in handler.path else body[:100])
+
+    with serving(fashion_files, respond) as (address, _), pytest.raises(EfhcError, match=LABELS):
+        dataclasses.replace(archive, address=address).fetch()
+    assert leftovers(own_cache) == [own_cache / first]
+    assert archive.find() is None
+
+
+def test_a_fetch_that_is_interrupted_leaves_nothing_behind(fashion_files: Path, own_cache: Path, only_labels: Archive):
+    def interrupt(name: str, done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    with serving(fashion_files, send) as (address, _), pytest.raises(KeyboardInterrupt):
+        dataclasses.replace(only_labels, address=address).fetch(interrupt)
+    assert leftovers(own_cache) == []
+
+
+def not_found(handler: BaseHTTPRequestHandler, body: bytes) -> None:
+    handler.send_error(404)
+
+
+def another_protocol(handler: BaseHTTPRequestHandler, body: bytes) -> None:
+    handler.wfile.write(b"SSH-2.0-OpenSSH_9.6\r\n\r\n")
+
+
+def chunk_cut_off(handler: BaseHTTPRequestHandler, body: bytes) -> None:
+    handler.wfile.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n10000\r\n" + body[:100])
+
+
+def length_that_is_no_number(handler: BaseHTTPRequestHandler, body: bytes) -> None:
+    handler.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: many\r\n\r\n" + body[:100])
+
+
+MISBEHAVING = [not_found, another_protocol, chunk_cut_off, length_that_is_no_number]
+
+
+@pytest.mark.parametrize("respond", MISBEHAVING)
+def test_a_server_that_misbehaves_gives_one_line_and_its_connection_is_closed(
+    fashion_files: Path, own_cache: Path, only_labels: Archive, respond: Respond
+):
+    with serving(fashion_files, respond) as (address, _), pytest.raises(EfhcError) as caught:
+        dataclasses.replace(only_labels, address=address).fetch()
+    assert f"{address}{LABELS}" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert leftovers(own_cache) == []
+    answer = caught.value.__cause__
+    if isinstance(answer, HTTPError):  # an open connection of its own, until it is closed
+        closed = answer.closed
+        answer.close()
+        assert closed
+
+
+def test_a_server_that_is_not_there_gives_one_line_with_the_way_out(own_cache: Path, only_labels: Archive):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    with pytest.raises(EfhcError) as caught:
+        dataclasses.replace(only_labels, address=f"http://127.0.0.1:{port}/").fetch()
+    text = str(caught.value)
+    assert f"127.0.0.1:{port}" in text
+    assert "EFHC_DATA" in text
+    assert ARCHIVE.system_package in text
+    assert "\n" not in text
+    assert leftovers(own_cache) == []
+
+
+def test_a_cache_that_cannot_be_written_gives_one_line(fashion_files: Path, own_cache: Path, only_labels: Archive):
+    own_cache.parent.parent.mkdir(parents=True)
+    own_cache.parent.write_text("a file where a folder should be")
+    with serving(fashion_files, send) as (address, _), pytest.raises(EfhcError, match="efhc"):
+        dataclasses.replace(only_labels, address=address).fetch()
+
+
+def test_what_was_fetched_can_be_loaded(fashion_files: Path, only_labels: Archive):
+    with serving(fashion_files, send) as (address, _):
+        folder = dataclasses.replace(only_labels, address=address).fetch()
+    (content,) = only_labels.read(folder).values()
+    assert content == gzip.decompress((fashion_files / LABELS).read_bytes())
+    shutil.rmtree(folder)
+    assert only_labels.find() is None

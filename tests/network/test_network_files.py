@@ -1,0 +1,226 @@
+"""A network file is read as it stands, or refused with the place that is wrong."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import networkx as nx
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from efhc.core.errors import InputError
+from efhc.core.graph import Graph
+from efhc.core.randomness import Randomness
+from efhc.inputs import CONFIG_FOLDER
+from efhc.network.files import EdgeListFile, EdgeSequenceFile, GraphMLFile
+
+SEED = Randomness(0)
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    def put(content: str | bytes, name: str = "network.txt") -> Path:
+        path = tmp_path / name
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return path
+
+    return put
+
+
+def pairs(graph: Graph) -> set[tuple[int, int]]:
+    return set(map(tuple, graph.links.tolist()))
+
+
+def refused(read: Callable[[], object]) -> str:
+    """The one line of the InputError about `path`."""
+    with pytest.raises(InputError) as caught:
+        read()
+    assert caught.value.field == "path"
+    text = str(caught.value)
+    assert text.startswith("path: ")
+    assert "\n" not in text
+    return text
+
+
+# Edge lists
+
+
+def test_edge_list_with_comments_commas_and_blank_lines(write: Write):
+    path = write("# my network\n0 1\n1,2   # a comma\n\n  3 , 2\n\t4\t0\n")
+    assert pairs(EdgeListFile(path=path).graph(5, SEED)) == {(0, 1), (1, 2), (2, 3), (0, 4)}
+
+
+def test_edge_list_of_windows(write: Write):
+    assert pairs(EdgeListFile(path=write("0 1\r\n1 2\r\n")).graph(3, SEED)) == {(0, 1), (1, 2)}
+
+
+def test_edge_list_in_both_directions(write: Write):
+    path = write("0 1\n1 0\n1 2\n2 1\n")
+    assert pairs(EdgeListFile(path=path).graph(3, SEED)) == {(0, 1), (1, 2)}
+
+
+@given(data=st.data(), devices=st.integers(2, 12), both=st.booleans())
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_graph_survives_the_file(tmp_path: Path, data: st.DataObject, devices: int, both: bool):
+    ends = st.tuples(st.integers(0, devices - 1), st.integers(0, devices - 1)).filter(lambda link: link[0] != link[1])
+    links = data.draw(st.lists(ends, unique_by=frozenset))
+    path = tmp_path / "links.txt"
+    lines = links + [(j, i) for i, j in links] if both else links
+    path.write_text("".join(f"{i} {j}\n" for i, j in lines))
+    assert pairs(EdgeListFile(path=path).graph(devices, SEED)) == {(min(link), max(link)) for link in links}
+
+
+def test_a_file_may_leave_devices_alone_unless_connected_is_asked(write: Write):
+    path = write("0 1\n")
+    assert list(EdgeListFile(path=path).graph(3, SEED).degrees) == [1, 1, 0]
+    text = refused(lambda: EdgeListFile(path=path, connected=True).graph(3, SEED))
+    assert "disconnected" in text
+    assert str(path) in text
+    assert pairs(EdgeListFile(path=path, connected=True).graph(2, SEED)) == {(0, 1)}
+
+
+@pytest.mark.parametrize(
+    ("content", "place", "what"),
+    [
+        ("0 1\n1 0\n1 2\n", "line 3", "asymmetric"),
+        ("0 1\n\n2 2\n", "line 3", "self-loop at device 2"),
+        ("0 1\n1 3\n", "line 2", "device 3"),
+        ("0 1\n-1 2\n", "line 2", "device -1"),
+        ("0 1\n1 2\n0 1\n", "line 3", "link 0 1 twice"),
+        ("0 1\none two\n", "line 2", "one two"),
+        ("# head\n0 1 2\n", "line 2", "0 1 2"),
+        ("0\n", "line 1", "'0'"),
+        ("0 1.0\n", "line 1", "1.0"),
+    ],
+)
+def test_edge_list_refusals_name_line_and_fault(write: Write, content: str, place: str, what: str):
+    text = refused(lambda: EdgeListFile(path=write(content)).graph(3, SEED))
+    assert place in text
+    assert what in text
+
+
+@pytest.mark.parametrize("kind", [EdgeListFile, GraphMLFile])
+def test_a_missing_file_is_named(tmp_path: Path, kind: type[EdgeListFile]):
+    path = tmp_path / "nowhere.txt"
+    assert str(path) in refused(lambda: kind(path=path).graph(3, SEED))
+
+
+def test_a_folder_and_bytes_that_are_no_text_are_refused(tmp_path: Path, write: Write):
+    assert str(tmp_path) in refused(lambda: EdgeListFile(path=tmp_path).graph(3, SEED))
+    assert "not UTF-8" in refused(lambda: EdgeListFile(path=write(b"0 1\n\xff\xfe\n")).graph(3, SEED))
+
+
+def test_a_relative_path_counts_from_the_config_file_else_from_here(write: Write, monkeypatch: pytest.MonkeyPatch):
+    path = write("0 1\n", "net.txt")
+    table = {"kind": "edge-list", "path": "net.txt"}
+    from_config = EdgeListFile.model_validate(table, context={CONFIG_FOLDER: path.parent})
+    assert from_config.path == path
+    monkeypatch.chdir(path.parent)
+    assert EdgeListFile(path="net.txt").path == path
+
+
+# GraphML
+
+
+def test_graphml_with_device_numbers(tmp_path: Path):
+    path = tmp_path / "net.graphml"
+    graph = nx.Graph([(3, 1), (1, 0), (0, 2)])  # nodes stand as 3, 1, 0, 2
+    nx.write_graphml(graph, path)
+    assert pairs(GraphMLFile(path=path).graph(4, SEED)) == {(1, 3), (0, 1), (0, 2)}
+
+
+def test_graphml_with_names_numbers_them_in_order(tmp_path: Path):
+    path = tmp_path / "net.graphml"
+    nx.write_graphml(nx.Graph([("anna", "bob"), ("bob", "carl")]), path)
+    assert pairs(GraphMLFile(path=path, connected=True).graph(3, SEED)) == {(0, 1), (1, 2)}
+
+
+def test_graphml_directed_must_be_symmetric(tmp_path: Path):
+    path = tmp_path / "net.graphml"
+    graph = nx.DiGraph([(0, 1), (1, 0), (1, 2), (2, 1)])
+    nx.write_graphml(graph, path)
+    assert pairs(GraphMLFile(path=path).graph(3, SEED)) == {(0, 1), (1, 2)}
+    graph.remove_edge(2, 1)
+    nx.write_graphml(graph, path)
+    text = refused(lambda: GraphMLFile(path=path).graph(3, SEED))
+    assert "asymmetric" in text
+    assert "1-2" in text
+
+
+def test_graphml_directed_with_no_link_back_at_all_is_asymmetric(tmp_path: Path):
+    path = tmp_path / "net.graphml"
+    nx.write_graphml(nx.DiGraph([(0, 1)]), path)
+    assert "asymmetric" in refused(lambda: GraphMLFile(path=path).graph(2, SEED))
+
+
+def test_graphml_of_the_wrong_size_with_a_loop_out_of_range_or_disconnected(tmp_path: Path):
+    path = tmp_path / "net.graphml"
+    nx.write_graphml(nx.path_graph(4), path)
+    text = refused(lambda: GraphMLFile(path=path).graph(5, SEED))
+    assert "4 nodes" in text
+    assert str(path) in text
+    nx.write_graphml(nx.Graph([(0, 1), (1, 1)]), path)
+    assert "self-loop at device 1" in refused(lambda: GraphMLFile(path=path).graph(2, SEED))
+    nx.write_graphml(nx.Graph([(1, 2), (2, 3)]), path)
+    assert "device 3" in refused(lambda: GraphMLFile(path=path).graph(3, SEED))
+    nx.write_graphml(nx.Graph([(0, 1), (2, 3)]), path)
+    assert "disconnected" in refused(lambda: GraphMLFile(path=path, connected=True).graph(4, SEED))
+
+
+@pytest.mark.parametrize("content", ["", "0 1\n", "<a/>", "<graphml>", '<key id="d"/>'])
+def test_graphml_that_is_none(write: Write, content: str):
+    path = write(content)
+    assert str(path) in refused(lambda: GraphMLFile(path=path).graph(2, SEED))
+
+
+# One list per iteration
+
+
+def test_edge_sequence_repeats_or_holds(write: Write):
+    lists = [[[0, 1], [1, 2]], [], [[2, 0]]]
+    want = [{(0, 1), (1, 2)}, set(), {(0, 2)}]
+    path = write(json.dumps(lists))
+    repeated = EdgeSequenceFile(path=path).over_time(3, SEED)
+    held = EdgeSequenceFile(path=path, at_end="hold").over_time(3, SEED)
+    for k in range(10):
+        assert pairs(repeated.graph(k)) == want[k % 3]
+        assert pairs(held.graph(k)) == want[min(k, 2)]
+
+
+@pytest.mark.parametrize(
+    ("content", "place"),
+    [
+        ("[[[0, 1]],\n[[0, 1]", "line 2"),
+        ("", "line 1"),
+        ("[]", "no list of iterations"),
+        ('{"0": [[0, 1]]}', "no list of iterations"),
+        ("[[[0, 1]], 3]", "iteration 1"),
+        ("[[[0, 1]], [[0, 1, 2]]]", "iteration 1"),
+        ("[[[0, 1]], [0, 1]]", "iteration 1"),
+        ("[[], [[0, 1.0]]]", "iteration 1"),
+        ('[[], [[0, "1"]]]', "iteration 1"),
+        ("[[], [[0, true]]]", "iteration 1"),
+        ("[[], [[0, NaN]]]", "iteration 1"),
+        ("[[], [[0, 1], [1, 3]]]", "iteration 1, link 1"),
+        ("[[], [[0, -1]]]", "iteration 1, link 0"),
+        ("[[], [], [[1, 1]]]", "iteration 2, link 0"),
+        ("[[[0, 1], [0, 1]]]", "iteration 0, link 1"),
+        ("[[[0, 1], [1, 0], [1, 2]]]", "iteration 0, link 2"),
+    ],
+)
+def test_edge_sequence_refusals_name_the_place(write: Write, content: str, place: str):
+    path = write(content)
+    assert place in refused(lambda: EdgeSequenceFile(path=path).over_time(3, SEED))
+
+
+def test_edge_sequence_missing(tmp_path: Path):
+    path = tmp_path / "gone.json"
+    assert str(path) in refused(lambda: EdgeSequenceFile(path=path).over_time(3, SEED))
+
+
+@pytest.mark.parametrize("content", ["[" * 100_000, "[[[0, " + "9" * 5000 + "]]]"], ids=["deep", "huge number"])
+def test_json_that_python_itself_cannot_read_is_refused_too(write: Write, content: str):
+    path = write(content)
+    refused(lambda: EdgeSequenceFile(path=path).over_time(3, SEED))
