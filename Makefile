@@ -25,10 +25,10 @@ demo: $(VENV)/.installed ## EF-HC against its baselines, in under a minute
 	$(BIN)/efhc demo
 
 test: $(VENV)/.installed-dev ## The whole test suite
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
 check: lint ## Lint, types, import contract, and the tests with branch coverage
-	$(BIN)/python -m pytest --cov --cov-report=term
+	$(BIN)/python -m pytest --numprocesses auto --dist worksteal --cov --cov-report=term
 
 lint: $(VENV)/.installed-dev ## Lint, types and import contract only
 	$(BIN)/ruff format --check .

@@ -227,7 +227,7 @@ def _progress(iterations: int) -> Iterator[Progress]:
     from rich.progress import Progress as Bars
 
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    with Bars(*columns, console=console) as bars:
+    with Bars(*columns, console=console, disable=not console.is_terminal) as bars:
         task = bars.add_task("preparing", total=iterations)
         last, finished = 0, 0
 

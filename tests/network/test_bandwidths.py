@@ -164,7 +164,7 @@ def test_file_with_a_bad_number_names_it(write: Write, bad: str):
         ("device,bandwidth\n0,1\n1,2\nx,3\n", "device 'x'"),
         ("device,bandwidth\n0,1\n1,2\n-1,3\n", "device '-1'"),
         ("device,bandwidth\n0,1\n1,2\n,3\n", "device ''"),
-        ("device,bandwidth\n0,1\n1,2\n1,3\n", "a device twice"),
+        ("device,bandwidth\n0,1\n1,2\n1,3\n", "device 1 twice"),
         ("device,bandwidth\n0,1\n1,2\n2\n", "device 2"),
         ("1,2,3\n", "'1,2,3'"),
         ("node,speed\n0,1\n1,2\n2,3\n", "'node,speed'"),

@@ -84,7 +84,7 @@ class RandomizedGossip(Policy):
 
 
 class Never(Policy):
-    """No device ever fires: each learns alone. The floor that any communication has to beat."""
+    """No device ever fires: only neighbours that have just met (Event 1) exchange models. The floor to beat."""
 
     kind: Literal["never"] = "never"
 

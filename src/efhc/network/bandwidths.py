@@ -95,8 +95,9 @@ class BandwidthFile(Policy):
             named = [
                 (self._device(row, header, n, devices), row[column : column + 1]) for n, row in enumerate(rows[1:])
             ]
-            if len({device for device, _ in named}) != len(named):
-                raise InputError("path", f"a device twice in {self.path}", "each device once")
+            numbers = [device for device, _ in named]
+            if twice := [device for device in numbers if numbers.count(device) > 1]:
+                raise InputError("path", f"device {twice[0]} twice in {self.path}", "each device once")
             cells = [cell for _, cell in sorted(named, key=lambda pair: pair[0])]
         else:
             cells = rows
