@@ -51,12 +51,50 @@ if TYPE_CHECKING:
     from efhc.core.triggers import Never as Never
     from efhc.core.triggers import RandomizedGossip as RandomizedGossip
     from efhc.core.triggers import ZeroThreshold as ZeroThreshold
+    from efhc.experiments.config import Experiment as Experiment
+    from efhc.experiments.config_files import load_experiment as load_experiment
+    from efhc.experiments.execute import simulate as simulate
+    from efhc.experiments.result import Result as Result
+    from efhc.learning.data import Dataset as Dataset
+    from efhc.learning.data import Digits as Digits
+    from efhc.learning.data import FashionMNIST as FashionMNIST
+    from efhc.learning.data import NpzFile as NpzFile
+    from efhc.learning.initial import ModelFile as ModelFile
+    from efhc.learning.initial import PerDevice as PerDevice
+    from efhc.learning.initial import Shared as Shared
+    from efhc.learning.initial import Zeros as Zeros
+    from efhc.learning.models import SVM as SVM
+    from efhc.learning.models import Softmax as Softmax
+    from efhc.learning.partition import IID as IID
+    from efhc.learning.partition import Dirichlet as Dirichlet
+    from efhc.learning.partition import IndexFile as IndexFile
+    from efhc.learning.partition import LabelsPerDevice as LabelsPerDevice
+    from efhc.network.bandwidths import BandwidthFile as BandwidthFile
+    from efhc.network.bandwidths import BetaBandwidth as BetaBandwidth
+    from efhc.network.bandwidths import ConstantBandwidth as ConstantBandwidth
+    from efhc.network.bandwidths import GivenBandwidths as GivenBandwidths
+    from efhc.network.bandwidths import UniformBandwidth as UniformBandwidth
+    from efhc.network.dynamics import RandomLinks as RandomLinks
+    from efhc.network.dynamics import RandomWaypoint as RandomWaypoint
+    from efhc.network.dynamics import Rotating as Rotating
+    from efhc.network.files import EdgeListFile as EdgeListFile
+    from efhc.network.files import EdgeSequenceFile as EdgeSequenceFile
+    from efhc.network.files import GraphMLFile as GraphMLFile
+    from efhc.network.topologies import Complete as Complete
+    from efhc.network.topologies import ErdosRenyi as ErdosRenyi
+    from efhc.network.topologies import Geometric as Geometric
+    from efhc.network.topologies import Grid as Grid
+    from efhc.network.topologies import InternetAS as InternetAS
+    from efhc.network.topologies import Ring as Ring
+    from efhc.network.topologies import Star as Star
 
 
-def __getattr__(name: str) -> Any:
-    if name in _HOME_OF:
-        return getattr(import_module(_HOME_OF[name]), name)
-    raise AttributeError(f"module 'efhc' has no attribute {name!r}")
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        if name in _HOME_OF:
+            return getattr(import_module(_HOME_OF[name]), name)
+        raise AttributeError(f"module 'efhc' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

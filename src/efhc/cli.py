@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from efhc import __version__
@@ -39,16 +41,24 @@ debugging = False
 Overrides = Annotated[list[str] | None, typer.Argument(help="key.sub=value ...", metavar="[OVERRIDES]...")]
 INTERRUPTED = 130
 
+UsageError: Any = typer.BadParameter.__base__  # typer does not export it by name
+
 
 def main() -> None:
     """Errors that the user can mend are one line and exit code 2; `--debug` shows where they came from."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # asked to end: stop as with Ctrl-C
     try:
-        app()
-    except EfhcError as error:
+        sys.exit(app(standalone_mode=False))
+    except (EfhcError, UsageError) as error:
         if debugging:
             raise
-        print(f"efhc: {error}", file=sys.stderr)
+        if type(error).__name__ != "NoArgsIsHelpError":  # then the help is printed already
+            text = error.format_message() if isinstance(error, UsageError) else str(error)
+            print(f"efhc: {' '.join(text.split())}", file=sys.stderr)
         sys.exit(2)
+    except (KeyboardInterrupt, typer.Abort):
+        print("efhc: stopped", file=sys.stderr)
+        sys.exit(INTERRUPTED)
 
 
 def _show_version(asked: bool) -> None:
@@ -73,23 +83,21 @@ def demo(
     out: Annotated[Path, typer.Option(help="Where to keep the results.")] = Path("runs/demo"),
 ) -> None:
     """EF-HC against GT, ZT and RG on the digits, in under a minute: a table and the paper's four panels."""
-    from efhc.experiments.demo import EXPERIMENT, RUNS, run_demo
+    from efhc.experiments.demo import BUDGET, EXPERIMENT, RUNS, run_demo
 
     with _progress(RUNS * EXPERIMENT.iterations) as progress:
-        result, figure = run_demo(out, progress)
+        result, at_budget, figure = run_demo(out, progress)
     _print_summary(result)
-    console.print(f"\nThe paper's four panels: [bold]{figure}[/bold]")
-    console.print(
-        f"All results:             [bold]{out}[/bold] (metrics.parquet, events.parquet, models.safetensors, ...)"
-    )
+    means = at_budget.group_by("strategy", maintain_order=True).mean().select("strategy", "accuracy").rows()
+    console.print(f"Accuracy when {BUDGET:.0%} of ZT's transmission time is spent:", end=" ")
+    console.print(", ".join(f"{strategy} {accuracy:.3f}" for strategy, accuracy in means))
+    config = shlex.quote(str(out / "config.toml"))
+    print(f"\nThe paper's four panels: {figure}")
+    print(f"All results:             {out}")
     console.print("\nTry next:", style="bold")
-    console.print(
-        f"  efhc run {out / 'config.toml'} strategies.EF-HC.r=500 --out runs/smaller-threshold", soft_wrap=True
-    )
-    console.print(
-        f"  efhc run {out / 'config.toml'} network.kind=random-links --out runs/links-that-fail", soft_wrap=True
-    )
-    console.print("  efhc config show            every setting and its default")
+    print(f"  efhc run {config} strategies.EF-HC.r=500 --out runs/smaller-threshold")
+    print(f"  efhc run {config} network.kind=random-links --out runs/links-that-fail")
+    print("  efhc config show            every setting and its default")
 
 
 @app.command()
@@ -105,19 +113,20 @@ def run(
 
     experiment = load_experiment(file, overrides or ())
     out = out or Path("runs") / file.stem
+    if resume and not (out / "config.toml").exists():
+        print(f"efhc: there is no run in {out} to go on with; it is begun", file=sys.stderr)
     _fetch_missing(experiment)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # asked to end: stop as with Ctrl-C, with a checkpoint
     try:
         with _progress(len(experiment.seeds) * len(experiment.strategies) * experiment.iterations) as progress:
             result = simulate(experiment, out=out, resume=resume, progress=progress)
     except KeyboardInterrupt:
-        command = " ".join(["efhc run", str(file), *(overrides or ()), "--out", str(out), "--resume"])
+        if not (out / "config.toml").exists():
+            raise
+        command = shlex.join(["efhc", "run", str(file), *(overrides or ()), "--out", str(out), "--resume"])
         print(f"efhc: stopped; go on with: {command}", file=sys.stderr)
         raise typer.Exit(INTERRUPTED) from None
     _print_summary(result)
-    console.print(
-        f"\nResults: [bold]{out}[/bold], figure: [bold]{out / 'figures' / 'comparison.png'}[/bold]", soft_wrap=True
-    )
+    print(f"\nResults: {out}, figure: {out / 'figures' / 'comparison.png'}")
 
 
 @config_app.command("show")
@@ -178,7 +187,7 @@ def data_verify(name: Annotated[str, typer.Argument(help="The data set.")]) -> N
             "data set", f"{name}, which is not on this machine", f"one that is; `efhc data fetch {name}` gets it"
         )
     archive.read(found[1])
-    console.print(f"{found[1]}: {len(archive.sha256)} files, all with the right SHA-256", soft_wrap=True)
+    print(f"{found[1]}: {len(archive.sha256)} files, all with the right SHA-256")
 
 
 @app.command()
@@ -199,6 +208,8 @@ def doctor() -> None:
 def _archive(name: str) -> Archive:
     from efhc.learning.data import ARCHIVES
 
+    if name == "digits":
+        raise InputError("data set", "digits, which comes with scikit-learn", "data sets with files of their own")
     if name not in ARCHIVES:
         raise InputError("data set", f"'{name}'{did_you_mean(name, ARCHIVES)}", ", ".join(ARCHIVES))
     return ARCHIVES[name]
@@ -217,7 +228,7 @@ def _fetch(archive: Archive) -> None:
     with Progress(*columns, console=console) as bars:
         tasks = {name: bars.add_task(name, total=None) for name in archive.sha256}
         folder = archive.fetch(lambda name, done, total: bars.update(tasks[name], completed=done, total=total or None))
-    console.print(f"{archive.name} is in {folder}", soft_wrap=True)
+    print(f"{archive.name} is in {folder}")
 
 
 @contextmanager
@@ -229,26 +240,26 @@ def _progress(iterations: int) -> Iterator[Progress]:
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     with Bars(*columns, console=console, disable=not console.is_terminal) as bars:
         task = bars.add_task("preparing", total=iterations)
-        last, finished = 0, 0
+        last: dict[tuple[str, int], int] = {}
 
         def progress(strategy: str, seed: int, done: int) -> None:
-            nonlocal last, finished
-            if done < last:  # the next strategy or seed has begun
-                finished, last = finished + last, 0
-            if done % 20 == 0 or done > last + 1:
-                bars.update(task, completed=finished + done, description=f"{strategy}, seed {seed}")
-            last = done
+            step = done - last.get((strategy, seed), 0)
+            if step >= 20 or done == 0:
+                last[strategy, seed] = done
+                bars.update(task, advance=step, description=escape(f"{strategy}, seed {seed}"))
 
         yield progress
         bars.update(task, completed=iterations, description="done")
 
 
 def _print_summary(result: Result) -> None:
+    seeds = len(result.experiment.seeds)
     table = Table(
-        title=f"{result.experiment.name}: means over {len(result.experiment.seeds)} seeds", title_justify="left"
+        title=escape(f"{result.experiment.name}: means over {seeds} seed{'s' if seeds > 1 else ''}"),
+        title_justify="left",
     )
     table.add_column("strategy")
-    for name in ("accuracy", "worst seed", "of mean model", "devices firing", "transmission time", "consensus error"):
+    for name in ("accuracy", "worst seed", "of mean model", "fire", "total time", "consensus error"):
         table.add_column(name, justify="right")
     for strategy, accuracy, worst, mean_model, firing, time, error in result.summary().rows():
         table.add_row(

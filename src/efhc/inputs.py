@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,7 +22,7 @@ def _absolute(path: object, info: ValidationInfo) -> object:
     if not isinstance(path, str | Path):
         return path
     folder = (info.context or {}).get(CONFIG_FOLDER, Path())
-    return (Path(folder) / Path(path).expanduser()).absolute()
+    return (Path(folder) / os.path.expanduser(path)).absolute()  # noqa: PTH111 - it leaves ~nobody as it is
 
 
 InputFile = Annotated[Path, BeforeValidator(_absolute)]
@@ -32,8 +33,8 @@ def read_bytes(path: Path, field: str = "path") -> bytes:
     """The whole file, or an `InputError` that says why not."""
     try:
         return path.read_bytes()
-    except OSError as error:
-        raise InputError(field, f"{path} ({error.strerror})", "a file that can be read") from None
+    except (OSError, ValueError) as error:
+        raise InputError(field, f"{path} ({getattr(error, 'strerror', error)})", "a file that can be read") from None
 
 
 def read_text(path: Path, field: str = "path") -> str:
@@ -52,9 +53,8 @@ def read_json(path: Path, allowed: str, field: str = "path") -> Any:
         raise InputError(field, f"{path} ({error})", allowed) from None
 
 
-def read_numpy(path: Path, allowed: str, field: str = "path") -> dict[str, np.ndarray]:
+def parse_numpy(content: bytes, path: Path, allowed: str, field: str = "path") -> dict[str, np.ndarray]:
     """The arrays of an .npz file by name; that of an .npy file has no name. Nothing is unpickled."""
-    content = read_bytes(path, field)
     try:
         loaded = np.load(io.BytesIO(content), allow_pickle=False)
         return {name: loaded[name] for name in loaded} if isinstance(loaded, np.lib.npyio.NpzFile) else {"": loaded}

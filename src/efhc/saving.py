@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import os
-import tempfile
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from efhc.core.errors import EfhcError
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+UNFINISHED = ".partial"
+"""Ending of a file that is being written; one that is left over is of no use."""
 
 
 def write_safely(path: Path, content: bytes) -> None:
@@ -18,15 +28,33 @@ def write_safely(path: Path, content: bytes) -> None:
         raise EfhcError(f"{path} cannot be written ({error.strerror})") from error
 
 
-def _write_and_move(path: Path, content: bytes) -> None:
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".partial")
+@contextmanager
+def lock(path: Path) -> Iterator[None]:
+    """Hold `path` against other processes; it is let go when this one ends, however it does."""
     try:
-        with os.fdopen(handle, "wb") as file:
+        file = path.open("w")
+    except OSError as error:
+        raise EfhcError(f"{path.parent} cannot be written ({error.strerror})") from error
+    with file:
+        if fcntl:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise EfhcError(f"another process is working on {path.parent}; wait for it, or stop it") from None
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def _write_and_move(path: Path, content: bytes) -> None:
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}{UNFINISHED}")
+    try:
+        with temporary.open("xb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(path)
+        temporary.replace(path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise

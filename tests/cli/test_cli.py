@@ -87,7 +87,7 @@ def test_a_killed_run_leaves_no_half_file_and_resumes_bit_for_bit(config, tmp_pa
         if sign != signal.SIGKILL and process.returncode:
             assert process.returncode == 130, error
             assert re.search(r"^efhc: stopped; go on with: efhc run .* --resume$", error, re.MULTILINE)
-        for path in killed.rglob("*"):  # whole files only; a .partial is never one of ours
+        for path in killed.rglob("*"):
             if path.suffix == ".json":
                 json.loads(path.read_text())
             elif path.suffix == ".toml":
@@ -131,7 +131,10 @@ def test_bad_inputs_get_one_line_and_leave_nothing(config, tmp_path):
         ([*edge_list, "network.path=asymmetric.txt"], ["network.path", "asymmetric", "line 3"]),
         ([*edge_list, "network.path=beyond.txt"], ["network.path", "device 10", "line 2", "0 to 9"]),
         ([*edge_list, "network.path=apart.txt", "network.connected=true"], ["network.path", "disconnected"]),
-        (["network.radius=0.05", "network.attempts=3"], ["network.connected", "no connected graph in 3 draws"]),
+        (
+            ["network.radius=0.05", "network.attempts=3"],
+            ["network.connected", "no connected graph on 10 devices in 3 draws"],
+        ),
         (["partition.labels_per_device=11"], ["partition.labels_per_device", "11", "at most 10"]),
         (["partition.kind=file", "partition.path=parts.json"], ["partition.path", "device 9"]),
         (["batch_size=1000"], ["batch_size", "1000", "at most"]),
@@ -148,6 +151,40 @@ def test_an_output_directory_that_holds_another_run_is_refused(config, tmp_path)
     assert call("run", config, "iterations=2", "--out", out).returncode == 0
     assert "holds another run" in refused("run", config, "--out", out)
     assert "iterations: got 40 to resume" in refused("run", config, "--out", out, "--resume")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["run"],
+        ["run", "absent.toml"],
+        ["run", "."],
+        ["runn"],
+        ["run", "small.toml", "--outt", "x"],
+        ["config", "shoo"],
+        ["run", "small.toml", "partition=idd"],
+        ["run", "small.toml", "--out", "x" * 300],
+        ["run", "small.toml", "--out", "small.toml"],
+        ["data", "fetch", "digits"],
+    ],
+)
+@pytest.mark.usefixtures("config")
+def test_words_that_mean_nothing_are_one_line(tmp_path, words):
+    refused(*words, cwd=tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"small.toml"}
+
+
+def test_no_words_at_all_are_helped():
+    done = call()
+    assert "Usage" in done.stdout + done.stderr
+    assert "demo" in done.stdout + done.stderr
+
+
+def test_demo_leaves_other_peoples_files_alone(tmp_path):
+    (tmp_path / "config.toml").write_text('name = "demo"\niterations = 3\n')
+    (tmp_path / "thesis.tex").write_text("years of work")
+    refused("demo", "--out", ".", cwd=tmp_path)
+    assert (tmp_path / "thesis.tex").read_text() == "years of work"
 
 
 def test_debug_shows_where_an_error_came_from(config):
@@ -179,6 +216,7 @@ def test_data_commands(tmp_path):
     folder.mkdir()
     for name in ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"):
         (folder / f"{name}-ubyte.gz").write_bytes(b"\x1f\x8bnot a gzip file")
+    assert "scikit-learn" in refused("data", "verify", "digits")
     done = call("data", "verify", "fashion-mnist", EFHC_DATA=str(tmp_path))
     assert done.returncode == 2
     assert re.match(r"efhc: files: got .*train-images-idx3-ubyte.gz, truncated or corrupt", done.stderr)

@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from problems import bandwidths, graphs, graphs_with_used_links, triggers
 
+from efhc.core.cost import transmission_time
 from efhc.core.graph import Graph
 from efhc.core.iteration import State, drift, iterate
-from efhc.core.mixing import metropolis_weights, mixing_matrix, transmission_time
+from efhc.core.mixing import metropolis_weights, mixing_matrix
 from efhc.core.randomness import Coins, Randomness
 from efhc.core.reference import reference_iteration
 from efhc.core.triggers import Bandwidths, EventTriggered, GlobalThreshold, Never, RandomizedGossip, ZeroThreshold

@@ -30,12 +30,12 @@ def problem_with(*overrides: str) -> str:
         ("iterations=many", ["iterations", "'many'", "a whole number"]),
         ('iterations="100"', ["iterations", "'100'", "a whole number"]),
         ("iterations=2.5", ["iterations", "2.5", "a whole number"]),
-        ("devices=true", ["devices", "True"]),
+        ("devices=true", ["devices", "got true", "a whole number"]),
         ("devices=0", ["devices", "0", "greater than or equal to 1"]),
         ("batch_size=some", ["batch_size", "'some'", "a whole number or 'full'"]),
         ("batch_size=0", ["batch_size", "greater than or equal to 1 or 'full'"]),
         ("seeds=[1,1]", ["seeds", "[1, 1]", "each seed once"]),
-        ("seeds=[]", ["seeds", "[]", "at least 1"]),
+        ("seeds=[]", ["seeds", "[]", "at least 1 entry"]),
         ("network.radius=-1", ["network.radius", "-1", "greater than 0"]),
         ("step_size.initial=nan", ["step_size.initial", "nan", "a finite number"]),
         ("data.standardize=3", ["data.standardize", "3", "true or false or a table"]),
@@ -44,6 +44,13 @@ def problem_with(*overrides: str) -> str:
         ("bandwidths.kind=csv", ["bandwidths.path", "nothing", "required"]),
         ('network={kind="waypoint",fastest=0.001}', ["network", "must not be below slowest"]),
         ("strategies.mine.r=3", ["strategies.mine", "a table with a kind"]),
+        ("partition=idd", ["partition.kind", "'idd', did you mean 'iid'?"]),
+        ("network=3", ["network", "3", "a table with a kind"]),
+        ("seeds=[9223372036854775808]", ["seeds.0", "less than 9223372036854775808"]),
+        ("seeds=[-1]", ["seeds.0", "-1", "greater than or equal to 0\n"]),
+        ("strategies={}", ["strategies", "at least 1 entry"]),
+        ("devices=10000000000000", ["devices", "less than or equal to"]),
+        ("bandwidths.nominal=1e308", ["bandwidths.nominal", "less than or equal to"]),
         ("nonsense", ["override", "'nonsense'", "key.sub=value"]),
         ("devices.kind=3", ["override", "devices is a value"]),
     ],
@@ -51,7 +58,7 @@ def problem_with(*overrides: str) -> str:
 def test_a_bad_value_is_one_line_with_field_given_and_allowed(override, parts):
     text = problem_with("devices=10", override)
     for part in parts:
-        assert part in text
+        assert part in text + "\n"
 
 
 def test_several_problems_are_counted():
@@ -99,6 +106,24 @@ def test_an_override_changes_one_default_strategy_and_leaves_the_others():
     strategies = build_experiment(with_overrides({}, ["strategies.EF-HC.r=7"])).strategies
     assert strategies["EF-HC"] == efhc.EventTriggered(r=7.0)
     assert list(strategies) == ["EF-HC", "GT", "ZT", "RG"]
+
+
+def test_a_bare_word_is_a_kind():
+    experiment = build_experiment(with_overrides({}, ["network=ring", "partition=iid", "strategies.ZT=zt"]))
+    assert experiment.network == efhc.Ring()
+    assert experiment.partition == efhc.IID()
+    assert experiment.strategies["ZT"] == efhc.ZeroThreshold()
+
+
+def test_an_override_is_one_value():
+    assert with_overrides({}, ["name=a\niterations=7"])["name"] == "a\niterations=7"
+    assert with_overrides({}, ["name=" + "9" * 5000])["name"] == "9" * 5000
+
+
+@pytest.mark.parametrize("fields", [{"network": efhc.Ring}, {"strategies": {"ZT": efhc.ZeroThreshold}}, {"data": [1]}])
+def test_a_class_or_a_list_in_place_of_an_object_is_refused(fields):
+    with pytest.raises(InputError, match="a table with a kind"):
+        build_experiment(fields)
 
 
 def test_paths_count_from_the_config_file_and_overrides_from_the_current_folder(tmp_path, monkeypatch):

@@ -177,6 +177,7 @@ def test_a_run_directory_is_complete_and_its_config_runs_again(tmp_path):
     assert meta["seeds"] == [0, 1]
     assert meta["data_sha256"].keys() == {"digits"}
     assert {"versions", "git", "machine", "wall_seconds", "started", "finished"} <= meta.keys()
+    assert [session["wall_seconds"] for session in meta["sessions"]] == [meta["wall_seconds"]]
     assert (run / "figures" / "comparison.png").read_bytes().startswith(b"\x89PNG")
     assert tomllib.loads((run / "config.toml").read_text())["iterations"] == 12
 
@@ -239,7 +240,10 @@ def test_a_corrupt_checkpoint_says_what_to_do(tmp_path):
         ({"partition": {"labels_per_device": 11}}, "partition.labels_per_device: got 11; allowed: at most 10"),
         ({"batch_size": 10_000}, "batch_size: got 10000; allowed: at most"),
         ({"devices": 2000, "partition": {"kind": "iid"}}, "partition.kind: got a partition that leaves device"),
-        ({"network": {"radius": 0.01, "attempts": 5}}, "network.connected: got no connected graph in 5 draws"),
+        (
+            {"network": {"radius": 0.01, "attempts": 5}},
+            "network.connected: got no connected graph on 6 devices",
+        ),
         ({"network": {"kind": "grid", "rows": 4}}, "network.rows: got 4; allowed: a divisor"),
         ({"network": {"kind": "rotating", "period": 6}}, "network.period: got 6; allowed: at most 5"),
         (
@@ -261,7 +265,7 @@ def test_impossible_draws_are_refused_before_anything_is_written(tmp_path, field
 
 def test_divergence_stops_with_device_and_iteration_and_keeps_the_run_so_far(tmp_path):
     growing = {"kind": "constant", "value": 1e30}
-    with pytest.raises(efhc.EfhcError, match=r"the loss of device \d at iteration \d+ is not finite"):
+    with pytest.raises(efhc.EfhcError, match=r"diverged at iteration \d+: loss or model of device \d is not finite"):
         efhc.simulate(**SMALL, model={"kind": "softmax"}, step_size=growing, out=tmp_path / "run")
     checkpoint = RunDirectory(tmp_path / "run").load_checkpoint("EF-HC", 0)
     assert checkpoint is not None
@@ -299,3 +303,113 @@ def test_arrays_and_policies_of_ones_own_can_be_handed_over():
     )
     assert result.metrics.filter(pl.col("fired") > 0)["iteration"].to_list() == [0, 10]
     assert result.metrics["links_used"].max() == 3
+
+
+def interrupt(monkeypatch, name: str, at: int) -> None:
+    from efhc.learning.learner import Learner
+
+    original, calls = getattr(Learner, name), []
+
+    def counted(self, *arguments):
+        calls.append(1)
+        if len(calls) == at:
+            raise KeyboardInterrupt
+        return original(self, *arguments)
+
+    monkeypatch.setattr(Learner, name, counted)
+
+
+@pytest.mark.parametrize(("what", "at"), [("gradients", 1), ("gradients", 13), ("accuracies", 1), ("accuracies", 5)])
+def test_stopped_in_the_middle_of_an_iteration_and_resumed_is_bit_identical(tmp_path, monkeypatch, what, at):
+    whole = efhc.simulate(**SMALL)
+    interrupt(monkeypatch, what, at)
+    with pytest.raises(KeyboardInterrupt):
+        efhc.simulate(**SMALL, out=tmp_path / "run")
+    monkeypatch.undo()
+    assert_same(efhc.simulate(**SMALL, out=tmp_path / "run", resume=True), whole)
+    meta = json.loads((tmp_path / "run" / "meta.json").read_text())
+    assert len(meta["sessions"]) == 2
+    assert meta["wall_seconds"] == pytest.approx(sum(s["wall_seconds"] for s in meta["sessions"]), abs=2e-3)
+
+
+def test_stopped_in_an_evaluation_keeps_what_was_done(tmp_path, monkeypatch):
+    interrupt(monkeypatch, "accuracies", 3)  # of k = 4, after two for k = 0
+    with pytest.raises(KeyboardInterrupt):
+        efhc.simulate(**SMALL, out=tmp_path / "run")
+    checkpoint = RunDirectory(tmp_path / "run").load_checkpoint("EF-HC", 0)
+    assert checkpoint is not None
+    assert checkpoint[0].k == 4
+
+
+def test_killed_between_any_two_files_the_run_can_be_finished(tmp_path):
+    whole = efhc.simulate(**SMALL, out=tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        efhc.simulate(**SMALL, out=tmp_path / "run", progress=StopAt(20))
+    run = tmp_path / "run"
+    (run / "meta.json").unlink()  # killed before it was written
+    (run / ".config.toml.0badcafe.partial").write_text("dev")  # and while writing another
+    (run / "checkpoints" / ".ZT.seed0.safetensors.0badcafe.partial").write_text("")
+    (run / "metrics.parquet").write_bytes((tmp_path / "whole" / "metrics.parquet").read_bytes())
+    assert_same(efhc.simulate(**SMALL, out=run, resume=True), whole)
+    assert not list(run.rglob("*.partial"))
+    (run / "figures" / "comparison.png").unlink()
+    (run / "checkpoints").mkdir()  # killed before they were removed
+    assert_same(efhc.simulate(**SMALL, out=run, resume=True), whole)
+    assert (run / "figures" / "comparison.png").exists()
+    assert not (run / "checkpoints").exists()
+
+
+def test_a_resume_with_a_changed_input_file_is_refused(tmp_path):
+    links = tmp_path / "links.txt"
+    links.write_text("0 1\n1 2\n2 3\n3 4\n4 5\n")
+    fields = {**SMALL, "network": {"kind": "edge-list", "path": str(links)}}
+    with pytest.raises(KeyboardInterrupt):
+        efhc.simulate(**fields, out=tmp_path / "run", progress=StopAt(5))
+    links.write_text("0 1\n1 2\n2 3\n3 4\n4 5\n5 0\n")
+    with pytest.raises(efhc.InputError, match=r"^network.path: got a changed network.path"):
+        efhc.simulate(**fields, out=tmp_path / "run", resume=True)
+
+
+def test_strategies_named_in_another_order_resume_the_same_run(tmp_path):
+    a, b = {"ZT": efhc.ZeroThreshold()}, {"RG": efhc.RandomizedGossip()}
+    with pytest.raises(KeyboardInterrupt):
+        efhc.simulate(**SMALL, strategies=a | b, out=tmp_path / "run", progress=StopAt(5))
+    resumed = efhc.simulate(**SMALL, strategies=b | a, out=tmp_path / "run", resume=True)
+    assert_same(resumed, efhc.simulate(**SMALL, strategies=a | b))
+
+
+def test_a_folder_with_other_files_is_refused_to_resume_too(tmp_path):
+    (tmp_path / "thesis.tex").touch()
+    with pytest.raises(efhc.InputError, match="holds other files"):
+        efhc.simulate(**SMALL, out=tmp_path, resume=True)
+
+
+@pytest.mark.parametrize(("name", "content"), [("meta.json", ""), ("config.toml", "= ="), ("metrics.parquet", "PAR")])
+def test_a_damaged_run_directory_is_one_line(tmp_path, name, content):
+    efhc.simulate(**SMALL, out=tmp_path / "run")
+    (tmp_path / "run" / name).write_text(content)
+    with pytest.raises(efhc.EfhcError, match=rf"{name} is missing or corrupt") as caught:
+        efhc.simulate(**SMALL, out=tmp_path / "run", resume=True)
+    assert "\n" not in str(caught.value)
+
+
+def test_two_processes_do_not_work_on_one_run(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        efhc.simulate(**SMALL, out=tmp_path / "run", progress=StopAt(5))
+    with RunDirectory(tmp_path / "run").session(), pytest.raises(efhc.EfhcError, match="another process is working on"):
+        efhc.simulate(**SMALL, out=tmp_path / "run", resume=True)
+    efhc.simulate(**SMALL, out=tmp_path / "run", resume=True)
+
+
+def test_any_name_can_be_drawn_and_a_single_device_too(tmp_path):
+    efhc.simulate(
+        iterations=3, seeds=[0], devices=1, name="from $10_{ to [/b] $20", network=efhc.Ring(), out=tmp_path / "r"
+    )
+    assert (tmp_path / "r" / "figures" / "comparison.png").exists()
+
+
+def test_models_that_overflow_in_the_last_iteration_are_not_called_a_result():
+    with pytest.raises(efhc.EfhcError, match="diverged at iteration 0"):
+        efhc.simulate(
+            **{**SMALL, "iterations": 1}, step_size=lambda k: 3e38, precision="float32", model={"kind": "softmax"}
+        )

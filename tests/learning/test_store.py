@@ -86,7 +86,10 @@ def test_search_order_is_the_variable_then_the_cache_then_the_system(
     assert archive.find() == ("$EFHC_DATA", chosen)
     (chosen / LABELS).unlink()
     assert archive.find() == ("cache", own_cache)  # a folder counts when it has all files
-    assert [place for place, _ in archive.folders()] == ["$EFHC_DATA", "cache", "system"]
+    assert [place for place, _ in archive.folders()] == ["$EFHC_DATA", "$EFHC_DATA", "cache", "system"]
+    direct = stock(tmp_path / "direct", fashion_files)
+    monkeypatch.setenv("EFHC_DATA", str(direct))
+    assert archive.find() == ("$EFHC_DATA", direct)  # the files may lie in the folder itself
 
 
 def test_it_is_known_by_name():

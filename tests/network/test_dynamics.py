@@ -156,7 +156,7 @@ def track(network: RandomWaypoint, iterations: int, devices: int = 6) -> np.ndar
 
 
 @given(
-    slowest=st.floats(0.001, 0.4), more=st.floats(0, 3), pause=st.integers(0, 4), radius=st.floats(0.05, 1.0),
+    slowest=st.floats(0.001, 0.4), more=st.floats(0, 0.6), pause=st.integers(0, 4), radius=st.floats(0.05, 1.0),
     seed=st.integers(0, 1000),
 )  # fmt: skip
 @settings(max_examples=25, deadline=None)

@@ -164,7 +164,11 @@ def test_graphml_of_the_wrong_size_with_a_loop_out_of_range_or_disconnected(tmp_
     nx.write_graphml(nx.Graph([(0, 1), (1, 1)]), path)
     assert "self-loop at device 1" in refused(lambda: GraphMLFile(path=path).graph(2, SEED))
     nx.write_graphml(nx.Graph([(1, 2), (2, 3)]), path)
-    assert "device 3" in refused(lambda: GraphMLFile(path=path).graph(3, SEED))
+    assert "nodes 1, 2, 3" in refused(lambda: GraphMLFile(path=path).graph(3, SEED))
+    isolated = nx.Graph([(0, 1)])
+    isolated.add_node(57)
+    nx.write_graphml(isolated, path)
+    assert "nodes 0, 1, 57" in refused(lambda: GraphMLFile(path=path).graph(3, SEED))
     nx.write_graphml(nx.Graph([(0, 1), (2, 3)]), path)
     assert "disconnected" in refused(lambda: GraphMLFile(path=path, connected=True).graph(4, SEED))
 

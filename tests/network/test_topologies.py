@@ -178,7 +178,7 @@ def test_draws_again_until_connected(topology: Topology):
     "topology", [Geometric(radius=0.01, attempts=3), ErdosRenyi(probability=0, attempts=3)], ids=repr
 )
 def test_gives_up_after_its_attempts(topology: Topology):
-    with pytest.raises(InputError, match=r"^connected: got no connected graph in 3 draws") as caught:
+    with pytest.raises(InputError, match=r"^connected: got no connected graph on 10 devices in 3 draws") as caught:
         topology.graph(10, SEED)
     assert caught.value.field == "connected"
     assert "\n" not in str(caught.value)

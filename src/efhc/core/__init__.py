@@ -5,7 +5,8 @@ No I/O, no clock, no global randomness; nothing of ours is imported from outside
     iteration.py   the four events of Alg. 1, all devices at once
     reference.py   the same in plain loops
     triggers.py    who fires: EF-HC, GT, ZT, RG, never
-    mixing.py      Metropolis weights, the mixing matrix, what an iteration costs
+    mixing.py      Metropolis weights, the mixing matrix
+    cost.py        transmission time
     schedules.py   alpha(k), gamma(k)
     graph.py       the physical network at one iteration
     randomness.py  one seed, one stream per purpose and device

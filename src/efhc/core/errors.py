@@ -6,6 +6,9 @@ import difflib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
+LONGEST = 300
+"""Characters of what was given that an error repeats."""
+
 
 class EfhcError(Exception):
     """A problem that its one line explains, whatever it quotes from elsewhere."""
@@ -18,7 +21,9 @@ class InputError(EfhcError):
     """A value that cannot be used: which field, what was given, what is allowed."""
 
     def __init__(self, field: str, given: object, allowed: str) -> None:
-        super().__init__(f"{field}: got {given}; allowed: {allowed}")
+        text = str(given)
+        shown = text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
+        super().__init__(f"{field}: got {shown}; allowed: {allowed}")
         self.field, self.given, self.allowed = field, given, allowed
 
 

@@ -45,16 +45,20 @@ def drift(models: Floats, last_broadcast: Floats) -> Floats:
 def iterate(
     state: State, graph: Graph, previous_graph: Graph, thresholds: Floats, gradients: Floats, step_size: float
 ) -> tuple[State, Info]:
-    """The four events. `gradients` are taken at `state.models`, before mixing."""
+    """W(k+1) = P(k) W(k) - alpha(k) G(k), by the four events of Alg. 1.
+
+    W: `state.models`; w_hat: `state.last_broadcast`; G: `gradients`, taken at W(k), before mixing; alpha: `step_size`;
+    r rho_i gamma(k): `thresholds`; E(k), E(k-1): `graph`, `previous_graph`. Inside, v_i is `fired[i]`, v_ij is `used`.
+    """
     k, models, last_broadcast = state
     i, j = graph.links.T
 
     new_links = graph.new_since(previous_graph)  # Event 1: neighbours that have just met exchange models
     fired = drift(models, last_broadcast) >= thresholds  # Event 2: a device that drifted far enough broadcasts
-    used = new_links | fired[i] | fired[j]
+    next_last_broadcast = np.where(fired[:, None], models, last_broadcast)
+    used = new_links | fired[i] | fired[j]  # whoever hears a broadcast answers it
 
     P = mixing_matrix(graph, used).astype(models.dtype)  # Event 3: both ends of a used link average
     next_models = P @ models - models.dtype.type(step_size) * gradients  # Event 4: gradient descent
 
-    next_last_broadcast = np.where(fired[:, None], models, last_broadcast)
     return State(k + 1, next_models, next_last_broadcast), Info(fired, used)

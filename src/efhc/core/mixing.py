@@ -1,4 +1,4 @@
-"""Event 3: the weights with which neighbours average, and what using a link costs."""
+"""Event 3: the weights with which neighbours average."""
 
 from __future__ import annotations
 
@@ -28,13 +28,3 @@ def mixing_matrix(graph: Graph, used: Flags) -> csr_array:
     entries = np.concatenate([beta, beta, 1.0 - given_away])
     rows, columns = np.concatenate([i, j, devices]), np.concatenate([j, i, devices])
     return csr_array((entries, (rows, columns)), shape=(graph.devices, graph.devices))
-
-
-def transmission_time(graph: Graph, used: Flags, bandwidths: Floats, parameters: int) -> float:
-    """(1/m) sum_i (sum_j v_ij / d_i) n / b_i: the mean over devices of link use times model size over bandwidth.
-
-    v_ij: whether link (i, j) is `used`; n: `parameters`; b_i: `bandwidths`. A device without neighbours pays nothing.
-    """
-    links_used = np.bincount(graph.links[used].ravel(), minlength=graph.devices)
-    utilization = links_used / np.maximum(graph.degrees, 1)
-    return float(np.mean(utilization * (parameters / bandwidths)))

@@ -20,18 +20,27 @@ class Policy(BaseModel):
 
 
 def default_kind(kind: str) -> BeforeValidator:
-    """For a union of policies: a table that does not say its `kind` is of this one."""
+    """For a union of policies: a table that does not say its `kind` is of this one, and a bare word is a kind."""
 
     def add_kind(table: Any) -> Any:
-        return {"kind": kind, **table} if isinstance(table, dict) else table
+        return {"kind": kind, **table} if isinstance(table, dict) else _named(table)
 
     return BeforeValidator(add_kind)
+
+
+def _named(table: Any) -> Any:
+    return {"kind": table} if isinstance(table, str) else table
+
+
+by_name = BeforeValidator(_named)
+"""For a union of policies: a bare word is a kind."""
 
 
 def or_your_own(method: str) -> WrapValidator:
     """For a union of policies: from Python, any object with this method will do as well."""
 
     def pass_objects(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
-        return value if callable(getattr(value, method, None)) and not isinstance(value, dict) else validate(value)
+        is_object = not isinstance(value, dict | list | tuple | str | bytes | type)
+        return value if is_object and callable(getattr(value, method, None)) else validate(value)
 
     return WrapValidator(pass_objects)

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from efhc.core.policy import Policy, default_kind, or_your_own
+from efhc.core.policy import Policy, by_name, default_kind, or_your_own
 from efhc.core.schedules import Constant, Diminishing
 from efhc.core.triggers import EventTriggered, GlobalThreshold, Never, RandomizedGossip, ZeroThreshold
 from efhc.learning.data import AnyData, Digits
@@ -22,8 +22,8 @@ Strategies = EventTriggered | GlobalThreshold | ZeroThreshold | RandomizedGossip
 AnySchedule = Annotated[
     Constant | Diminishing, Field(discriminator="kind"), default_kind("diminishing"), or_your_own("__call__")
 ]
-AnyStrategy = Annotated[Strategies, Field(discriminator="kind"), or_your_own("thresholds")]
-StrategyName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._=-]*$", max_length=60)]
+AnyStrategy = Annotated[Strategies, Field(discriminator="kind"), by_name, or_your_own("thresholds")]
+StrategyName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 .,_=+-]*$", max_length=60)]
 
 PAPER_STRATEGIES: dict[str, Strategies] = {
     "EF-HC": EventTriggered(),
@@ -37,11 +37,11 @@ class Experiment(Policy):
     """Strategies compared over seeds; within a seed all meet the same graph, bandwidths, data and initial models."""
 
     name: str = Field(default="experiment", min_length=1)
-    devices: int = Field(default=10, ge=1)
+    devices: int = Field(default=10, ge=1, le=1_000_000)
     """m"""
     iterations: int = Field(default=500, ge=1)
     """K: the run makes iterations 0 to K-1."""
-    seeds: tuple[Annotated[int, Field(ge=0)], ...] = Field(default=(0, 1, 2), min_length=1, strict=False)
+    seeds: tuple[Annotated[int, Field(ge=0, lt=2**63)], ...] = Field(default=(0, 1, 2), min_length=1, strict=False)
     """One independent draw of everything per seed."""
     batch_size: Annotated[int, Field(ge=1)] | Literal["full"] = 16
     """Samples per device and iteration, or "full" for all of a device's."""

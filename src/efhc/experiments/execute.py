@@ -12,14 +12,15 @@ import numpy as np
 import polars as pl
 from threadpoolctl import threadpool_limits
 
-from efhc.core.arrays import Floats
+from efhc.core.arrays import Floats, Ints
 from efhc.experiments.config import Experiment
 from efhc.experiments.config_files import build_experiment
 from efhc.experiments.result import Result
 from efhc.experiments.run_directory import RunDirectory
 from efhc.experiments.scenario import draw_scenario, load_data
+from efhc.learning.data import Dataset
 from efhc.simulation.lockstep import Scenario, lockstep
-from efhc.simulation.record import Record
+from efhc.simulation.record import Record, list_column
 
 
 class Progress(Protocol):
@@ -51,28 +52,40 @@ def simulate(
     data = load_data(experiment)
     for seed in experiment.seeds:  # whatever is wrong shows before anything is written
         draw_scenario(experiment, data, seed)
-    directory = RunDirectory.start(Path(out), experiment, data.sha256, resume=resume) if out is not None else None
-    if directory and directory.is_complete:
-        return Result.load(directory.path)
+    if out is None:
+        return _run_all(Runner(experiment, None, progress, checkpoint_seconds), data)
 
-    runner = Runner(experiment, directory, progress, checkpoint_seconds)
-    started = time.monotonic()
+    directory = RunDirectory.start(Path(out), experiment, data.sha256, resume=resume)
+    with directory.session():
+        if directory.is_complete:
+            result = Result.load(directory.path)
+        else:
+            runner = Runner(directory.load_experiment(), directory, progress, checkpoint_seconds)
+            result = _run_all(runner, data)
+            for name in ("metrics", "events", "network", "devices"):
+                directory.save_table(name, getattr(result, name))
+            directory.save_models(result.models)
+        directory.finish()
+    figure = directory.path / "figures" / "comparison.png"
+    if not figure.exists():
+        result.plot(figure)
+    return result
+
+
+def _run_all(runner: Runner, data: Dataset) -> Result:
+    """Every seed, every strategy, one after the other."""
+    experiment = runner.experiment
     records: dict[tuple[str, int], Record] = {}
     models: dict[tuple[str, int], Floats] = {}
     networks, devices = [], []
-    try:
-        # BLAS with several threads is slower on matrices this small, and its rounding depends on their number.
-        with threadpool_limits(limits=1):
-            for seed in experiment.seeds:
-                scenario = draw_scenario(experiment, data, seed)
-                networks.append(_physical_links(scenario, experiment.iterations, seed))
-                devices.append(_devices(scenario, seed))
-                for strategy in experiment.strategies:
-                    models[strategy, seed], records[strategy, seed] = runner.run(scenario, strategy, seed)
-    except BaseException:
-        if directory:
-            directory.pause(time.monotonic() - started)
-        raise
+    # BLAS with several threads is slower on matrices this small, and its rounding depends on their number.
+    with threadpool_limits(limits=1):
+        for seed in experiment.seeds:
+            scenario = draw_scenario(experiment, data, seed)
+            networks.append(_physical_links(scenario, experiment.iterations, seed))
+            devices.append(_devices(scenario, seed))
+            for strategy in experiment.strategies:
+                models[strategy, seed], records[strategy, seed] = runner.run(scenario, strategy, seed)
 
     def joined(table: Callable[[Record], pl.DataFrame]) -> pl.DataFrame:
         return pl.concat(
@@ -80,16 +93,8 @@ def simulate(
             for (strategy, seed), record in records.items()
         )
 
-    result = Result(
-        experiment, joined(Record.metrics), joined(Record.events), pl.concat(networks), pl.concat(devices), models
-    )
-    if directory:
-        for name in ("metrics", "events", "network", "devices"):
-            directory.save_table(name, getattr(result, name))
-        directory.save_models(models)
-        result.plot(directory.path / "figures" / "comparison.png")
-        directory.finish(time.monotonic() - started)
-    return result
+    metrics, events = joined(Record.metrics), joined(Record.events)
+    return Result(experiment, metrics, events, pl.concat(networks), pl.concat(devices), models)
 
 
 @dataclass(frozen=True)
@@ -110,28 +115,34 @@ class Runner:
         saved_at = time.monotonic()
         try:
             while state.k < self.experiment.iterations:
-                state, step = next(steps)
-                record.add(state, step, scenario.learner, evaluate=self.experiment.is_evaluated(step.k))
+                next_state, step = next(steps)
+                record.add(next_state, step, scenario.learner, evaluate=self.experiment.is_evaluated(step.k))
+                state = next_state
                 self.progress(strategy, seed, state.k)
                 if self.directory and time.monotonic() - saved_at > self.checkpoint_seconds:
                     self.directory.save_checkpoint(strategy, seed, state, record)
                     saved_at = time.monotonic()
         finally:  # done, stopped or failed: what there is, is kept
-            if self.directory and len(record) == state.k:
+            if self.directory and len(record) == state.k > 0:
                 self.directory.save_checkpoint(strategy, seed, state, record)
         return state.models, record
 
 
 def _physical_links(scenario: Scenario, iterations: int, seed: int) -> pl.DataFrame:
     """The links of G(k), one row for each k at which they changed."""
-    rows = []
+    changes: dict[int, Ints] = {}
     for k in range(iterations):
         before, now = scenario.graphs(k)
         if k == 0 or (before is not now and not np.array_equal(before.links, now.links)):
-            rows.append((seed, k, now.links[:, 0].tolist(), now.links[:, 1].tolist()))
-    lists = pl.List(pl.Int32)
-    schema = {"seed": pl.Int64(), "iteration": pl.Int64(), "link_from": lists, "link_to": lists}
-    return pl.DataFrame(rows, schema=schema, orient="row")
+            changes[k] = now.links.astype(np.int32)
+    return pl.DataFrame(
+        {
+            "seed": pl.Series([seed] * len(changes), dtype=pl.Int64),
+            "iteration": pl.Series(list(changes), dtype=pl.Int64),
+            "link_from": list_column([links[:, 0] for links in changes.values()]),
+            "link_to": list_column([links[:, 1] for links in changes.values()]),
+        }
+    )
 
 
 def _devices(scenario: Scenario, seed: int) -> pl.DataFrame:

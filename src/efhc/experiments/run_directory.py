@@ -1,7 +1,8 @@
 """The directory that holds a run. Every file in it is whole or absent, whenever the run is killed.
 
 config.toml          the complete config: `efhc run config.toml` does the same again
-meta.json            versions, git state, seeds, machine, times, checksums of the data; status running or complete
+meta.json            status (running or complete), seeds, checksums of all input; versions, git state, machine and
+                     wall time, at the start and for each session that worked on the run
 metrics.parquet      a row per strategy, seed and iteration
 events.parquet       who fired and which links were used, a row per strategy, seed and iteration
 network.parquet      the physical links, a row per seed and iteration at which they changed
@@ -16,11 +17,13 @@ from __future__ import annotations
 import io
 import json
 import shutil
+import time
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import polars as pl
@@ -30,10 +33,13 @@ import safetensors.numpy
 from efhc.core.errors import EfhcError, InputError
 from efhc.core.iteration import State
 from efhc.experiments.config import Experiment
-from efhc.experiments.config_files import build_experiment, first_difference, to_tables, to_toml
+from efhc.experiments.config_files import build_experiment, first_difference, input_files, to_tables, to_toml
 from efhc.experiments.provenance import provenance
-from efhc.saving import write_safely
+from efhc.inputs import read_bytes, sha256
+from efhc.saving import UNFINISHED, lock, write_safely
 from efhc.simulation.record import Record
+
+T = TypeVar("T")
 
 
 class RunDirectory:
@@ -46,51 +52,74 @@ class RunDirectory:
     def start(cls, path: Path, experiment: Experiment, data_sha256: Mapping[str, str], *, resume: bool) -> RunDirectory:
         """A new directory for this experiment, or with `resume` the one that it was begun in."""
         directory = cls(path)
-        if not resume and path.exists() and (not path.is_dir() or any(path.iterdir())):
-            what = "another run" if (path / "config.toml").exists() else "other files"
-            raise InputError(
-                "--out", f"{path}, which holds {what}", "a new or empty directory, or --resume to go on with its run"
-            )
-        if resume and (path / "config.toml").exists():
-            directory._check_same(experiment, data_sha256)
+        try:
+            begun = (path / "config.toml").exists()
+        except (OSError, ValueError) as error:
+            raise InputError("--out", f"{str(path)[:60]} ({error})", "a path that can be a directory") from None
+        if begun and not resume:
+            allowed = "a new or empty directory, or --resume to go on with its run"
+            raise InputError("--out", f"{path}, which holds another run", allowed)
+        if not begun and path.exists() and (not path.is_dir() or any(map(_is_foreign, path.iterdir()))):
+            raise InputError("--out", f"{path}, which holds other files", "a new or empty directory")
+        inputs = {name: sha256(read_bytes(file, name)) for name, file in input_files(experiment).items()}
+        seeds, checksums = list(experiment.seeds), {"data_sha256": dict(data_sha256), "input_sha256": inputs}
+        if begun:
+            directory._check_same(experiment, checksums)
         else:
             write_safely(path / "config.toml", to_toml(experiment).encode())
-            directory._write_meta(
-                {
-                    "status": "running",
-                    **provenance(),
-                    "seeds": experiment.seeds,
-                    "data_sha256": dict(data_sha256),
-                    "wall_seconds": 0.0,
-                }
-            )
+        if not (path / "meta.json").exists():  # new, or killed before it was written
+            begun_with = {"status": "running", "seeds": seeds, **checksums, **provenance()}
+            directory._write_meta(begun_with | {"wall_seconds": 0.0, "sessions": []})
         return directory
 
-    def _check_same(self, experiment: Experiment, data_sha256: Mapping[str, str]) -> None:
-        now = to_tables(experiment)
-        before = tomllib.loads((self.path / "config.toml").read_text())
-        if difference := first_difference(before, now):
+    def _check_same(self, experiment: Experiment, checksums: Mapping[str, Mapping[str, str]]) -> None:
+        if difference := first_difference(self._tables(), to_tables(experiment)):
             key, old, new = difference
-            raise InputError(
-                key,
-                f"{new!r} to resume {self.path}",
-                f"{old!r}, as that run was begun; a changed run needs another --out",
-            )
-        if (self.path / "meta.json").exists():
-            for name, old in self.meta["data_sha256"].items():
-                if data_sha256.get(name) != old:
-                    raise InputError(
-                        "data", f"a changed {name}", f"the file with SHA-256 {old[:12]}... that the run was begun with"
-                    )
+            allowed = f"{old!r}, as that run was begun; a changed run needs another --out"
+            raise InputError(key, f"{new!r} to resume {self.path}", allowed)
+        meta = self.meta if (self.path / "meta.json").exists() else {}
+        for what, now in checksums.items():
+            for name, old in meta.get(what, {}).items():
+                if now.get(name) != old:
+                    allowed = f"the file with SHA-256 {old[:12]}... that the run was begun with"
+                    raise InputError(name if what == "input_sha256" else "data", f"a changed {name}", allowed)
+
+    @contextmanager
+    def session(self) -> Iterator[None]:
+        """Work on the run: nobody else does meanwhile, and meta.json tells who did, and for how long."""
+        with lock(self.path / ".lock"):
+            for leftover in self.path.rglob(f".*{UNFINISHED}"):
+                leftover.unlink()
+            earlier, this, started = self.meta["sessions"], provenance(), time.monotonic()
+            self._write_meta(self.meta | {"sessions": [*earlier, this]})
+            try:
+                yield
+            finally:
+                this["wall_seconds"] = round(time.monotonic() - started, 3)
+                total = sum(session.get("wall_seconds", 0.0) for session in [*earlier, this])
+                self._write_meta(self.meta | {"wall_seconds": round(total, 3), "sessions": [*earlier, this]})
+
+    def _read(self, name: str, parse: Callable[[bytes], T]) -> T:
+        try:
+            return parse((self.path / name).read_bytes())
+        except (OSError, ValueError, KeyError, pl.exceptions.PolarsError, safetensors.SafetensorError) as error:
+            raise EfhcError(f"{self.path / name} is missing or corrupt ({error})") from error
 
     @property
     def meta(self) -> dict[str, Any]:
         """meta.json"""
-        meta: dict[str, Any] = json.loads((self.path / "meta.json").read_text())
+        meta: dict[str, Any] = self._read("meta.json", json.loads)
         return meta
 
     def _write_meta(self, meta: Mapping[str, Any]) -> None:
         write_safely(self.path / "meta.json", json.dumps(meta, indent=2).encode() + b"\n")
+
+    def _tables(self) -> dict[str, Any]:
+        return self._read("config.toml", lambda content: tomllib.loads(content.decode()))
+
+    def load_experiment(self) -> Experiment:
+        """config.toml"""
+        return build_experiment(self._tables(), self.path)
 
     @property
     def is_complete(self) -> bool:
@@ -130,7 +159,7 @@ class RunDirectory:
 
     def load_table(self, name: str) -> pl.DataFrame:
         """NAME.parquet"""
-        return pl.read_parquet(self.path / f"{name}.parquet")
+        return self._read(f"{name}.parquet", pl.read_parquet)
 
     def save_models(self, models: Mapping[tuple[str, int], np.ndarray]) -> None:
         """models.safetensors"""
@@ -139,21 +168,16 @@ class RunDirectory:
 
     def load_models(self) -> dict[tuple[str, int], np.ndarray]:
         """models.safetensors"""
-        tensors = safetensors.numpy.load((self.path / "models.safetensors").read_bytes())
+        tensors = self._read("models.safetensors", safetensors.numpy.load)
         names = {name: name.rsplit("/", 1) for name in tensors}
         return {(names[name][0], int(names[name][1])): tensor for name, tensor in tensors.items()}
 
-    def load_experiment(self) -> Experiment:
-        """config.toml"""
-        return build_experiment(tomllib.loads((self.path / "config.toml").read_text()), self.path)
-
-    def finish(self, wall_seconds: float) -> None:
+    def finish(self) -> None:
         """Say that all is there, and let go of the checkpoints."""
         finished = datetime.now(UTC).isoformat(timespec="seconds")
-        total = self.meta["wall_seconds"] + wall_seconds
-        self._write_meta(self.meta | {"status": "complete", "finished": finished, "wall_seconds": round(total, 3)})
+        self._write_meta({"finished": finished} | self.meta | {"status": "complete"})
         shutil.rmtree(self.path / "checkpoints", ignore_errors=True)
 
-    def pause(self, wall_seconds: float) -> None:
-        """Note the time spent by a run that stops before its end."""
-        self._write_meta(self.meta | {"wall_seconds": round(self.meta["wall_seconds"] + wall_seconds, 3)})
+
+def _is_foreign(path: Path) -> bool:
+    return not path.name.endswith(UNFINISHED) and path.name != ".lock"

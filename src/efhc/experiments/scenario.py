@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from efhc.core.errors import within
+import numpy as np
+
+from efhc.core.errors import InputError, within
 from efhc.core.randomness import Coins, Randomness
 from efhc.experiments.config import Experiment
 from efhc.learning.data import Dataset
@@ -30,11 +32,19 @@ def draw_scenario(experiment: Experiment, data: Dataset, seed: int) -> Scenario:
         initial_models = experiment.initial_models.models(
             experiment.model, data.features, data.classes, devices, randomness
         )
+        with np.errstate(over="ignore"):
+            initial_models = initial_models.astype(experiment.precision)
+        if not np.isfinite(initial_models).all():
+            raise InputError("kind", f"numbers too large for {experiment.precision}", "smaller ones, or float64")
+    with np.errstate(over="ignore"):
+        if not np.isfinite(learner.parameters / bandwidths.values).all():
+            smallest = bandwidths.values.min()
+            raise InputError("bandwidths", smallest, "bandwidths for which the time n / b_i is a finite number")
     return Scenario(
         network=network,
         bandwidths=bandwidths,
         learner=learner,
-        initial_models=initial_models.astype(experiment.precision),
+        initial_models=initial_models,
         coins=Coins(randomness, devices),
         step_size=experiment.step_size,
         threshold_decay=experiment.threshold_decay or experiment.step_size,

@@ -11,7 +11,7 @@ from efhc.core.arrays import Floats
 from efhc.core.errors import InputError
 from efhc.core.policy import Policy, default_kind, or_your_own
 from efhc.core.randomness import Purpose, Randomness
-from efhc.inputs import InputFile, read_numpy
+from efhc.inputs import InputFile, parse_numpy, read_bytes
 from efhc.learning.models import LinearModel
 
 
@@ -53,7 +53,7 @@ class ModelFile(Policy):
     def models(self, model: LinearModel, features: int, classes: int, devices: int, randomness: Randomness) -> Floats:
         parameters = model.parameters(features, classes)
         allowed = f"a .npy file of finite numbers of shape ({devices}, {parameters}) or ({parameters},)"
-        given = read_numpy(self.path, allowed).get("")
+        given = parse_numpy(read_bytes(self.path), self.path, allowed).get("")
         if given is None or given.dtype.kind not in "fiu":
             raise InputError("path", f"{self.path}, not an array of numbers", allowed)
         if given.shape not in ((parameters,), (1, parameters), (devices, parameters)):

@@ -34,7 +34,7 @@ class Learner:
 
     @property
     def parameters(self) -> int:
-        """N"""
+        """n, the number of parameters."""
         return self.model.parameters(self.data.features, self.data.classes)
 
     def gradients(self, models: Floats, k: int) -> tuple[Floats, Floats]:

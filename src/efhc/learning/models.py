@@ -21,7 +21,7 @@ class LinearModel(Policy):
 
     @staticmethod
     def parameters(features: int, classes: int) -> int:
-        """N"""
+        """n, the number of parameters."""
         return classes * (features + 1)
 
     @staticmethod

@@ -15,14 +15,14 @@ from efhc.core.randomness import Purpose, Randomness
 from efhc.core.triggers import Bandwidths
 from efhc.inputs import InputFile, read_text
 
-Positive = Annotated[float, Field(gt=0)]
+Positive = Annotated[float, Field(gt=0, le=1e100)]
 
 
 class ConstantBandwidth(Policy):
     """b_i = value"""
 
     kind: Literal["constant"] = "constant"
-    value: float = Field(default=5000.0, gt=0)
+    value: float = Field(default=5000.0, gt=0, le=1e100)
 
     def draw(self, devices: int, randomness: Randomness) -> Bandwidths:
         return Bandwidths(np.full(devices, self.value), self.value)
@@ -32,7 +32,7 @@ class UniformBandwidth(Policy):
     """b_i uniform in ((1 - spread) b_M, (1 + spread) b_M)"""
 
     kind: Literal["uniform"] = "uniform"
-    nominal: float = Field(default=5000.0, gt=0)
+    nominal: float = Field(default=5000.0, gt=0, le=1e100)
     """b_M, here the mean."""
     spread: float = Field(default=0.9, ge=0, lt=1)
     """The paper's sigma_N."""
@@ -46,7 +46,7 @@ class BetaBandwidth(Policy):
     """b_i = max(Beta(a, b), floor) b_M"""
 
     kind: Literal["beta"] = "beta"
-    nominal: float = Field(default=5000.0, gt=0)
+    nominal: float = Field(default=5000.0, gt=0, le=1e100)
     """b_M, here the upper end."""
     a: float = Field(default=0.5, gt=0)
     b: float = Field(default=0.5, gt=0)

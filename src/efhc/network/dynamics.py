@@ -59,8 +59,8 @@ class Rotating(OverTopology):
     period: int = Field(default=2, ge=1)
 
     def over_time(self, devices: int, randomness: Randomness) -> GraphsOverTime:
-        if self.period > max(devices - 1, 1):
-            raise InputError("period", self.period, f"at most {devices - 1}, the links of a tree on {devices} devices")
+        if self.period > (most := max(devices - 1, 1)):
+            raise InputError("period", self.period, f"at most {most}, the links of a tree on {devices} devices")
         all_links = self._all_links(devices, randomness)
         if not all_links.is_connected:
             raise InputError("topology", "a disconnected graph", "a connected one, to rotate through a spanning tree")
@@ -78,11 +78,11 @@ class RandomWaypoint(Policy):
 
     kind: Literal["waypoint"] = "waypoint"
     radius: float = Field(default=0.4, gt=0)
-    slowest: float = Field(default=0.002, gt=0)
+    slowest: float = Field(default=0.002, gt=1e-9, le=1)
     """Least speed, in sides of the square per iteration."""
-    fastest: float = Field(default=0.01, gt=0)
+    fastest: float = Field(default=0.01, gt=1e-9, le=1)
     """Greatest speed; each walk has one drawn uniformly between the two."""
-    pause: int = Field(default=0, ge=0)
+    pause: int = Field(default=0, ge=0, le=10**9)
     """How many iterations a device rests at each point."""
 
     @model_validator(mode="after")

@@ -92,6 +92,8 @@ class GraphMLFile(FileTopology):
             raise InputError("path", f"{len(graph)} nodes in {self.path}", f"one node per device, {devices}")
         names = [str(node) for node in graph]
         numbered = all(name.isdecimal() for name in names)
+        if numbered and sorted(map(int, names)) != list(range(devices)):
+            raise InputError("path", f"nodes {', '.join(names)[:60]} in {self.path}", f"devices 0 to {devices - 1}")
         number = {
             node: int(name) if numbered else order for order, (node, name) in enumerate(zip(graph, names, strict=True))
         }

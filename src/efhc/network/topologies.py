@@ -49,7 +49,7 @@ class DrawnTopology(Topology):
                 return graph
         raise InputError(
             "connected",
-            f"no connected graph in {self.attempts} draws of {self!r} on {devices} devices",
+            f"no connected graph on {devices} devices in {self.attempts} draws",
             "parameters that make a denser graph, more attempts, or connected = false",
         )
 

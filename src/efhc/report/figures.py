@@ -51,12 +51,13 @@ def comparison_figure(metrics: pl.DataFrame, connectivity: pl.DataFrame | None =
             _label(fourth, "(iv) accuracy at a fixed budget", "connectivity (radius)", "accuracy")
         else:
             _lines(fourth, metrics, "consensus_error", smooth=True)
-            fourth.set_yscale("log")
+            if (metrics["consensus_error"] > 0).any():
+                fourth.set_yscale("log")
             _label(fourth, "consensus error per iteration", "iteration", r"$\sum_i\|w_i-\bar w\|^2$ (running mean)")
         handles, names = second.get_legend_handles_labels()
         figure.legend(handles, names, loc="outside lower center", ncols=len(names), frameon=False)
         if title:
-            figure.suptitle(title)
+            figure.suptitle(title, parse_math=False)
         return figure
 
 

@@ -6,16 +6,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from efhc.core.arrays import Flags, Floats, Ints
+from efhc.core.cost import transmission_time
 from efhc.core.errors import EfhcError
 from efhc.core.graph import Graph
 from efhc.core.iteration import State, iterate
-from efhc.core.mixing import transmission_time
 from efhc.core.randomness import Coins
 from efhc.core.schedules import Schedule
 from efhc.core.triggers import Bandwidths, Trigger
@@ -38,20 +38,17 @@ class Scenario:
     """gamma(k)"""
     exchange_at_start: bool = False
     """Whether the links of k = 0 count as new."""
-    _linkless: Graph = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_linkless", Graph.of(len(self.initial_models), []))
 
     def initial_state(self) -> State:
-        """K = 0; nobody has drifted yet."""
+        """The state at k = 0; nobody has drifted yet."""
         return State(0, self.initial_models, self.initial_models)
 
     def graphs(self, k: int) -> tuple[Graph, Graph]:
         """G(k-1) and G(k)."""
         if k > 0:
             return self.network.graph(k - 1), self.network.graph(k)
-        return self._linkless if self.exchange_at_start else self.network.graph(0), self.network.graph(0)
+        first = self.network.graph(0)
+        return Graph.of(first.devices, []) if self.exchange_at_start else first, first
 
 
 class Step(NamedTuple):
@@ -79,13 +76,16 @@ def lockstep(scenario: Scenario, trigger: Trigger, start: State | None = None) -
     while True:
         k = state.k
         previous_graph, graph = scenario.graphs(k)
+        thresholds = trigger.thresholds(k, scenario.threshold_decay(k), scenario.bandwidths, scenario.coins)
         with np.errstate(over="ignore", invalid="ignore"):  # what overflows is told below, with its device
             gradients, losses = scenario.learner.gradients(state.models, k)
-        if not np.isfinite(losses).all():
-            device = int(np.argmin(np.isfinite(losses)))
-            raise EfhcError(f"the loss of device {device} at iteration {k} is not finite; try a smaller step_size")
-        gamma = scenario.threshold_decay(k)
-        thresholds = trigger.thresholds(k, gamma, scenario.bandwidths, scenario.coins)
-        state, info = iterate(state, graph, previous_graph, thresholds, gradients, scenario.step_size(k))
+            state, info = iterate(state, graph, previous_graph, thresholds, gradients, scenario.step_size(k))
+        finite = np.isfinite(losses) & np.isfinite(state.models).all(axis=1)
+        if not finite.all():
+            device = int(np.argmin(finite))
+            raise EfhcError(
+                f"training diverged at iteration {k}: loss or model of device {device} is not finite; "
+                "try a smaller step_size, and look at the scale of data and initial models"
+            )
         cost = transmission_time(graph, info.used, scenario.bandwidths.values, parameters)
         yield state, Step(k, graph, info.fired, info.used, cost, losses)

@@ -39,7 +39,8 @@ def consensus_error(models: Floats) -> float:
     return float(np.einsum("ij,ij->", distance, distance))
 
 
-def _lists(arrays: list[np.ndarray]) -> pl.Series:
+def list_column(arrays: list[np.ndarray]) -> pl.Series:
+    """A column that holds one list of numbers per row."""
     lists = pl.List(pl.Int32)
     # The cast is for arrays that happen to be all of one length, which polars makes a matrix of.
     return pl.Series(arrays, dtype=lists).cast(lists)
@@ -92,14 +93,14 @@ class Record:
         return pl.DataFrame(
             {
                 "iteration": pl.Series([row[0] for row in self._rows], dtype=pl.Int64),
-                "fired": _lists(self._fired),
-                "link_from": _lists([links[:, 0] for links in self._links]),
-                "link_to": _lists([links[:, 1] for links in self._links]),
+                "fired": list_column(self._fired),
+                "link_from": list_column([links[:, 0] for links in self._links]),
+                "link_to": list_column([links[:, 1] for links in self._links]),
             }
         )
 
     def to_arrays(self) -> dict[str, np.ndarray]:
-        """Everything, as arrays that a checkpoint can hold. Null becomes NaN: no accuracy is NaN otherwise."""
+        """Everything, as arrays that a checkpoint can hold. Null becomes NaN: nothing that is recorded is NaN."""
         return {
             "rows": np.array(self._rows, dtype=np.float64).reshape(-1, len(METRICS)),
             "fired_counts": np.array([len(fired) for fired in self._fired], dtype=np.int64),
@@ -117,6 +118,8 @@ class Record:
             tuple(int(v) if w else None if np.isnan(v) else v for v, w in zip(row, whole, strict=True))
             for row in arrays["rows"].tolist()
         ]
-        record._fired = np.split(arrays["fired"], np.cumsum(arrays["fired_counts"])[:-1])
-        record._links = np.split(arrays["links"], np.cumsum(arrays["links_counts"])[:-1])
+        record._fired = np.split(arrays["fired"], np.cumsum(arrays["fired_counts"]))[:-1]
+        record._links = np.split(arrays["links"], np.cumsum(arrays["links_counts"]))[:-1]
+        if not len(record._rows) == len(record._fired) == len(record._links):
+            raise ValueError("its parts tell of different numbers of iterations")
         return record

@@ -14,6 +14,9 @@ from efhc.core.arrays import Floats, Ints
 from efhc.core.errors import InputError
 from efhc.core.policy import Policy
 
+MOST_CLASSES = 100_000
+"""A label beyond this is taken for a damaged one: a model has a row for every class."""
+
 
 class Moments(TypedDict):
     """Scale inputs by these."""
@@ -98,7 +101,9 @@ class Dataset:
             raise InputError(name, f"shape {y.shape}", f"one label per sample, ({samples},)")
         if y.dtype.kind not in "fiu":
             raise InputError(name, f"labels of type {y.dtype}", "whole numbers from 0")
-        wrong = ~((y >= 0) & (y < 2**31) & (y == np.floor(y)))
+        wrong = ~((y >= 0) & (y < MOST_CLASSES) & (y == np.floor(y)))
         if wrong.any():
-            raise InputError(name, f"label {y[wrong][0]} of sample {np.argmax(wrong)}", "whole numbers from 0")
+            raise InputError(
+                name, f"label {y[wrong][0]} of sample {np.argmax(wrong)}", f"whole numbers from 0, below {MOST_CLASSES}"
+            )
         return y.astype(np.int64)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from efhc.core.errors import InputError
-from efhc.inputs import InputFile, read_bytes, read_numpy, sha256
+from efhc.inputs import InputFile, parse_numpy, read_bytes, sha256
 from efhc.learning.data.dataset import DataPolicy, Dataset, Moments
 
 ARRAYS = ("x_train", "y_train", "x_test", "y_test")
@@ -21,10 +21,11 @@ class NpzFile(DataPolicy):
 
     def load(self, precision: str = "float32") -> Dataset:
         allowed = f"a complete .npz file with {', '.join(ARRAYS)}, made by numpy.savez"
-        file = read_numpy(self.path, allowed)
+        content = read_bytes(self.path)
+        file = parse_numpy(content, self.path, allowed)
         if missing := [name for name in ARRAYS if name not in file]:
             raise InputError("path", f"{self.path} without {missing[0]}", allowed)
         x_train, y_train, x_test, y_test = (file[name] for name in ARRAYS)
-        checksum = {self.path.name: sha256(read_bytes(self.path))}
+        checksum = {self.path.name: sha256(content)}
         data = Dataset(x_train, y_train, x_test, y_test, name=self.path.stem, sha256=checksum)
         return data.prepared(self.standardize, precision)

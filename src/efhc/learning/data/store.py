@@ -45,6 +45,7 @@ class Archive:
         """Where to look, in order, and what to call that place."""
         if chosen := os.environ.get("EFHC_DATA"):
             yield "$EFHC_DATA", Path(chosen) / self.name
+            yield "$EFHC_DATA", Path(chosen)
         yield "cache", cache_folder() / self.name
         yield "system", self.system_folder
 
