@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import shutil
 import signal
 import sys
 from collections.abc import Iterator
@@ -91,13 +93,13 @@ def demo(
     means = at_budget.group_by("strategy", maintain_order=True).mean().select("strategy", "accuracy").rows()
     console.print(f"Accuracy when {BUDGET:.0%} of ZT's transmission time is spent:", end=" ")
     console.print(", ".join(f"{strategy} {accuracy:.3f}" for strategy, accuracy in means))
-    config = shlex.quote(str(out / "config.toml"))
+    efhc, config = _this_command(), shlex.quote(str(out / "config.toml"))
     print(f"\nThe paper's four panels: {figure}")
     print(f"All results:             {out}")
     console.print("\nTry next:", style="bold")
-    print(f"  efhc run {config} strategies.EF-HC.r=500 --out runs/smaller-threshold")
-    print(f"  efhc run {config} network.kind=random-links --out runs/links-that-fail")
-    print("  efhc config show            every setting and its default")
+    print(f"  {efhc} run {config} strategies.EF-HC.r=500 --out runs/smaller-threshold")
+    print(f"  {efhc} run {config} network.kind=random-links --out runs/links-that-fail")
+    print(f"  {efhc} config show            every setting and its default")
 
 
 @app.command()
@@ -113,17 +115,17 @@ def run(
 
     experiment = load_experiment(file, overrides or ())
     out = out or Path("runs") / file.stem
-    if resume and not (out / "config.toml").exists():
+    if resume and not _holds_run(out):
         print(f"efhc: there is no run in {out} to go on with; it is begun", file=sys.stderr)
     _fetch_missing(experiment)
     try:
         with _progress(len(experiment.seeds) * len(experiment.strategies) * experiment.iterations) as progress:
             result = simulate(experiment, out=out, resume=resume, progress=progress)
     except KeyboardInterrupt:
-        if not (out / "config.toml").exists():
+        if not _holds_run(out):
             raise
-        command = shlex.join(["efhc", "run", str(file), *(overrides or ()), "--out", str(out), "--resume"])
-        print(f"efhc: stopped; go on with: {command}", file=sys.stderr)
+        words = shlex.join(["run", str(file), *(overrides or ()), "--out", str(out), "--resume"])
+        print(f"efhc: stopped; go on with: {_this_command()} {words}", file=sys.stderr)
         raise typer.Exit(INTERRUPTED) from None
     _print_summary(result)
     print(f"\nResults: {out}, figure: {out / 'figures' / 'comparison.png'}")
@@ -203,6 +205,18 @@ def doctor() -> None:
     console.print(table)
     if not healthy:
         raise typer.Exit(1)
+
+
+def _this_command() -> str:
+    """How the user can call this command: by its name if it is on the path, else as it was called."""
+    if shutil.which("efhc"):
+        return "efhc"
+    called = Path(sys.argv[0])
+    return shlex.join([sys.executable, "-m", "efhc"] if called.name == "__main__.py" else [str(called)])
+
+
+def _holds_run(out: Path) -> bool:
+    return os.path.exists(out / "config.toml")  # noqa: PTH110 - unlike Path.exists, it never fails
 
 
 def _archive(name: str) -> Archive:

@@ -263,6 +263,16 @@ def test_impossible_draws_are_refused_before_anything_is_written(tmp_path, field
     assert not (tmp_path / "run").exists()
 
 
+def test_numbers_out_of_range_are_refused_before_anything_is_written(tmp_path):
+    np.save(tmp_path / "large.npy", np.full(650, 1e300))
+    large = {"kind": "npy", "path": str(tmp_path / "large.npy")}
+    with pytest.raises(efhc.InputError, match=r"^initial_models.kind: got numbers too large for float32"):
+        efhc.simulate(**SMALL, initial_models=large, out=tmp_path / "run")
+    with pytest.raises(efhc.InputError, match=r"^bandwidths: got 1e-320; allowed: .* finite"):
+        efhc.simulate(**SMALL, bandwidths={"kind": "constant", "value": 1e-320}, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_divergence_stops_with_device_and_iteration_and_keeps_the_run_so_far(tmp_path):
     growing = {"kind": "constant", "value": 1e30}
     with pytest.raises(efhc.EfhcError, match=r"diverged at iteration \d+: loss or model of device \d is not finite"):
