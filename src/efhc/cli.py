@@ -110,22 +110,21 @@ def run(
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run that was stopped there.")] = False,
 ) -> None:
     """Run an experiment and keep it in a run directory."""
-    from efhc.experiments.config_files import load_experiment
-    from efhc.experiments.execute import simulate
-
-    experiment = load_experiment(file, overrides or ())
     out = out or Path("runs") / file.stem
-    if resume and not _holds_run(out):
-        print(f"efhc: there is no run in {out} to go on with; it is begun", file=sys.stderr)
-    _fetch_missing(experiment)
     try:
+        from efhc.experiments.config_files import load_experiment
+        from efhc.experiments.execute import simulate
+
+        experiment = load_experiment(file, overrides or ())
+        if resume and not _holds_run(out):
+            print(f"efhc: there is no run in {out} to go on with; it is begun", file=sys.stderr)
+        _fetch_missing(experiment)
         with _progress(len(experiment.seeds) * len(experiment.strategies) * experiment.iterations) as progress:
             result = simulate(experiment, out=out, resume=resume, progress=progress)
     except KeyboardInterrupt:
-        if not _holds_run(out):
-            raise
         words = shlex.join(["run", str(file), *(overrides or ()), "--out", str(out), "--resume"])
-        print(f"efhc: stopped; go on with: {_this_command()} {words}", file=sys.stderr)
+        go_on = f"go on with: {_this_command()} {words}" if _holds_run(out) else "nothing was written"
+        print(f"efhc: stopped; {go_on}", file=sys.stderr)
         raise typer.Exit(INTERRUPTED) from None
     _print_summary(result)
     print(f"\nResults: {out}, figure: {out / 'figures' / 'comparison.png'}")

@@ -423,3 +423,24 @@ def test_models_that_overflow_in_the_last_iteration_are_not_called_a_result():
         efhc.simulate(
             **{**SMALL, "iterations": 1}, step_size=lambda k: 3e38, precision="float32", model={"kind": "softmax"}
         )
+
+
+def test_stopped_while_an_iteration_is_noted_down_keeps_those_before(tmp_path, monkeypatch):
+    from efhc.simulation import record
+
+    original, calls = record.consensus_error, []
+
+    def interrupted(models):
+        calls.append(1)
+        if len(calls) == 8:
+            raise KeyboardInterrupt
+        return original(models)
+
+    monkeypatch.setattr(record, "consensus_error", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        efhc.simulate(**SMALL, out=tmp_path / "run")
+    monkeypatch.undo()
+    checkpoint = RunDirectory(tmp_path / "run").load_checkpoint("EF-HC", 0)
+    assert checkpoint is not None
+    assert checkpoint[0].k == 7
+    assert_same(efhc.simulate(**SMALL, out=tmp_path / "run", resume=True), efhc.simulate(**SMALL))

@@ -34,6 +34,9 @@ def test_a_record_comes_back_from_a_checkpoint_bit_for_bit(data, rows):
     assert_frame_equal(again.metrics(), record.metrics(), check_exact=True)
     assert_frame_equal(again.events(), record.events(), check_exact=True)
 
+    again.keep(2)
+    assert again.metrics()["iteration"].to_list() == list(range(min(rows, 2)))
+
 
 def test_a_record_whose_parts_do_not_fit_is_refused():
     arrays = Record().to_arrays()

@@ -123,7 +123,8 @@ class Runner:
                     self.directory.save_checkpoint(strategy, seed, state, record)
                     saved_at = time.monotonic()
         finally:  # done, stopped or failed: what there is, is kept
-            if self.directory and len(record) == state.k > 0:
+            if self.directory and state.k > 0:
+                record.keep(state.k)
                 self.directory.save_checkpoint(strategy, seed, state, record)
         return state.models, record
 

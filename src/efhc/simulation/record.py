@@ -7,7 +7,7 @@ the models that it left, W(k+1): their consensus error and, where evaluated, the
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -46,20 +46,31 @@ def list_column(arrays: list[np.ndarray]) -> pl.Series:
     return pl.Series(arrays, dtype=lists).cast(lists)
 
 
+class Entry(NamedTuple):
+    """One iteration: its row of metrics, who fired, the links used."""
+
+    row: tuple[Any, ...]
+    fired: np.ndarray
+    links: np.ndarray
+
+
 class Record:
     """Grows by one row per iteration; goes into a checkpoint and comes back bit for bit."""
 
     def __init__(self) -> None:
-        self._rows: list[tuple[Any, ...]] = []
-        self._fired: list[np.ndarray] = []
-        self._links: list[np.ndarray] = []
+        # One list, so that an iteration is noted down whole or, if that is interrupted, not at all.
+        self._entries: list[Entry] = []
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self._entries)
+
+    def keep(self, iterations: int) -> None:
+        """Forget what came after so many iterations."""
+        del self._entries[iterations:]
 
     def add(self, state: State, step: Step, learner: Learner, *, evaluate: bool) -> None:
         """Note down iteration `step.k`, which led to `state`."""
-        total = step.transmission_time + (self._rows[-1][2] if self._rows else 0.0)
+        total = step.transmission_time + (self._entries[-1].row[2] if self._entries else 0.0)
         accuracy: tuple[float | None, ...] = (None, None, None)
         mean_model_accuracy = None
         if evaluate:
@@ -67,46 +78,43 @@ class Record:
             accuracy = float(each.mean()), float(each.min()), float(each.max())
             mean_model = state.models.mean(axis=0, dtype=np.float64).astype(state.models.dtype)
             mean_model_accuracy = float(learner.accuracies(mean_model[None])[0])
-        self._fired.append(np.flatnonzero(step.fired).astype(np.int32))
-        self._links.append(step.links_used.astype(np.int32))
-        # The row comes last: a record that is interrupted before it does not count this iteration.
-        self._rows.append(
-            (
-                step.k,
-                step.transmission_time,
-                total,
-                int(step.fired.sum()),
-                int(step.used.sum()),
-                float(step.losses.mean(dtype=np.float64)),
-                *accuracy,
-                consensus_error(state.models),
-                mean_model_accuracy,
-            )
+        row = (
+            step.k,
+            step.transmission_time,
+            total,
+            int(step.fired.sum()),
+            int(step.used.sum()),
+            float(step.losses.mean(dtype=np.float64)),
+            *accuracy,
+            consensus_error(state.models),
+            mean_model_accuracy,
         )
+        fired, links = np.flatnonzero(step.fired).astype(np.int32), step.links_used.astype(np.int32)
+        self._entries.append(Entry(row, fired, links))
 
     def metrics(self) -> pl.DataFrame:
         """One row per iteration."""
-        return pl.DataFrame(self._rows, schema=METRICS, orient="row")
+        return pl.DataFrame([entry.row for entry in self._entries], schema=METRICS, orient="row")
 
     def events(self) -> pl.DataFrame:
         """One row per iteration: the devices that fired, and the two ends of every link used."""
         return pl.DataFrame(
             {
-                "iteration": pl.Series([row[0] for row in self._rows], dtype=pl.Int64),
-                "fired": list_column(self._fired),
-                "link_from": list_column([links[:, 0] for links in self._links]),
-                "link_to": list_column([links[:, 1] for links in self._links]),
+                "iteration": pl.Series([entry.row[0] for entry in self._entries], dtype=pl.Int64),
+                "fired": list_column([entry.fired for entry in self._entries]),
+                "link_from": list_column([entry.links[:, 0] for entry in self._entries]),
+                "link_to": list_column([entry.links[:, 1] for entry in self._entries]),
             }
         )
 
     def to_arrays(self) -> dict[str, np.ndarray]:
         """Everything, as arrays that a checkpoint can hold. Null becomes NaN: nothing that is recorded is NaN."""
         return {
-            "rows": np.array(self._rows, dtype=np.float64).reshape(-1, len(METRICS)),
-            "fired_counts": np.array([len(fired) for fired in self._fired], dtype=np.int64),
-            "fired": np.concatenate([np.empty(0, np.int32), *self._fired]),
-            "links_counts": np.array([len(links) for links in self._links], dtype=np.int64),
-            "links": np.concatenate([np.empty((0, 2), np.int32), *self._links]),
+            "rows": np.array([entry.row for entry in self._entries], dtype=np.float64).reshape(-1, len(METRICS)),
+            "fired_counts": np.array([len(entry.fired) for entry in self._entries], dtype=np.int64),
+            "fired": np.concatenate([np.empty(0, np.int32), *(entry.fired for entry in self._entries)]),
+            "links_counts": np.array([len(entry.links) for entry in self._entries], dtype=np.int64),
+            "links": np.concatenate([np.empty((0, 2), np.int32), *(entry.links for entry in self._entries)]),
         }
 
     @classmethod
@@ -114,12 +122,13 @@ class Record:
         """The reverse of `to_arrays`."""
         record = cls()
         whole = [isinstance(kind, pl.Int64) for kind in METRICS.values()]
-        record._rows = [
+        rows = [
             tuple(int(v) if w else None if np.isnan(v) else v for v, w in zip(row, whole, strict=True))
             for row in arrays["rows"].tolist()
         ]
-        record._fired = np.split(arrays["fired"], np.cumsum(arrays["fired_counts"]))[:-1]
-        record._links = np.split(arrays["links"], np.cumsum(arrays["links_counts"]))[:-1]
-        if not len(record._rows) == len(record._fired) == len(record._links):
+        fired = np.split(arrays["fired"], np.cumsum(arrays["fired_counts"]))[:-1]
+        links = np.split(arrays["links"], np.cumsum(arrays["links_counts"]))[:-1]
+        if not len(rows) == len(fired) == len(links):
             raise ValueError("its parts tell of different numbers of iterations")
+        record._entries = list(map(Entry, rows, fired, links))
         return record
