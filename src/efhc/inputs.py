@@ -18,11 +18,15 @@ CONFIG_FOLDER = "config_folder"
 """Key of the validation context under which the config file's folder is handed down."""
 
 
+def absolute(path: str | Path, folder: Path) -> Path:
+    """The path from the root; a relative one counts from `folder`."""
+    return (folder / os.path.expanduser(path)).absolute()  # noqa: PTH111 - unlike Path's, it leaves ~nobody as it is
+
+
 def _absolute(path: object, info: ValidationInfo) -> object:
     if not isinstance(path, str | Path):
         return path
-    folder = (info.context or {}).get(CONFIG_FOLDER, Path())
-    return (Path(folder) / os.path.expanduser(path)).absolute()  # noqa: PTH111 - it leaves ~nobody as it is
+    return absolute(path, (info.context or {}).get(CONFIG_FOLDER, Path()))
 
 
 InputFile = Annotated[Path, BeforeValidator(_absolute)]

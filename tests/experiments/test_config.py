@@ -134,6 +134,11 @@ def test_paths_count_from_the_config_file_and_overrides_from_the_current_folder(
     assert load_experiment(tmp_path / "sub" / "e.toml", ["network.path=here.txt"]).network.path == tmp_path / "here.txt"
 
 
+def test_a_path_in_the_home_of_nobody_is_left_as_it_is():
+    changed = with_overrides({}, ["data.kind=npz", "data.path=~nobody-of-that-name/x.npz"])
+    assert changed["data"]["path"].endswith("~nobody-of-that-name/x.npz")
+
+
 def test_files_that_are_no_config_are_one_line(tmp_path):
     (tmp_path / "bad.toml").write_text("devices = = 3")
     for name in ("bad.toml", "absent.toml"):

@@ -14,7 +14,7 @@ from efhc.core.errors import EfhcError, InputError
 from efhc.core.policy import Policy
 from efhc.experiments.config import Experiment
 from efhc.experiments.config_errors import as_input_error
-from efhc.inputs import CONFIG_FOLDER, read_text
+from efhc.inputs import CONFIG_FOLDER, absolute, read_text
 
 
 def load_experiment(path: Path | str, overrides: Iterable[str] = ()) -> Experiment:
@@ -45,7 +45,7 @@ def with_overrides(tables: Mapping[str, Any], overrides: Iterable[str]) -> dict[
             raise InputError("override", repr(override), "key.sub=value")
         value = _toml_value(text.strip())
         if keys[-1] == "path" and isinstance(value, str):  # typed in a shell, it counts from the current folder
-            value = str(Path(value).expanduser().absolute())
+            value = str(absolute(value, Path()))
         if keys[0] not in changed and len(keys) > 1:  # a table that the file leaves out is changed from its default
             changed[keys[0]] = _copied(default_tables().get(keys[0], {}))
         table = changed
