@@ -22,10 +22,10 @@ _HOMES = {
     "efhc.core.errors": ["EfhcError", "InputError"],
     "efhc.core.schedules": ["Constant", "Diminishing"],
     "efhc.core.triggers": ["EventTriggered", "GlobalThreshold", "Never", "RandomizedGossip", "ZeroThreshold"],
-    "efhc.learning.data": ["Dataset", "Digits", "FashionMNIST", "NpzFile"],
+    "efhc.learning.data": ["CIFAR10", "FEMNIST", "Dataset", "Digits", "FashionMNIST", "ImageFolder", "NpzFile"],
     "efhc.learning.initial": ["ModelFile", "PerDevice", "Shared", "Zeros"],
-    "efhc.learning.models": ["SVM", "Softmax"],
-    "efhc.learning.partition": ["IID", "Dirichlet", "IndexFile", "LabelsPerDevice"],
+    "efhc.learning.models": ["MLP", "SVM", "LeNet5", "Module", "ResNet18", "Softmax"],
+    "efhc.learning.partition": ["IID", "Dirichlet", "IndexFile", "LabelsPerDevice", "Writers"],
     "efhc.network.bandwidths": [
         "BandwidthFile",
         "BetaBandwidth",
@@ -55,20 +55,28 @@ if TYPE_CHECKING:
     from efhc.experiments.config_files import load_experiment as load_experiment
     from efhc.experiments.execute import simulate as simulate
     from efhc.experiments.result import Result as Result
+    from efhc.learning.data import CIFAR10 as CIFAR10
+    from efhc.learning.data import FEMNIST as FEMNIST
     from efhc.learning.data import Dataset as Dataset
     from efhc.learning.data import Digits as Digits
     from efhc.learning.data import FashionMNIST as FashionMNIST
+    from efhc.learning.data import ImageFolder as ImageFolder
     from efhc.learning.data import NpzFile as NpzFile
     from efhc.learning.initial import ModelFile as ModelFile
     from efhc.learning.initial import PerDevice as PerDevice
     from efhc.learning.initial import Shared as Shared
     from efhc.learning.initial import Zeros as Zeros
+    from efhc.learning.models import MLP as MLP
     from efhc.learning.models import SVM as SVM
+    from efhc.learning.models import LeNet5 as LeNet5
+    from efhc.learning.models import Module as Module
+    from efhc.learning.models import ResNet18 as ResNet18
     from efhc.learning.models import Softmax as Softmax
     from efhc.learning.partition import IID as IID
     from efhc.learning.partition import Dirichlet as Dirichlet
     from efhc.learning.partition import IndexFile as IndexFile
     from efhc.learning.partition import LabelsPerDevice as LabelsPerDevice
+    from efhc.learning.partition import Writers as Writers
     from efhc.network.bandwidths import BandwidthFile as BandwidthFile
     from efhc.network.bandwidths import BetaBandwidth as BetaBandwidth
     from efhc.network.bandwidths import ConstantBandwidth as ConstantBandwidth

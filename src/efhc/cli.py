@@ -18,7 +18,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from efhc import __version__
-from efhc.core.errors import EfhcError, InputError, did_you_mean
+from efhc.core.errors import EfhcError, InputError, did_you_mean, within
 
 if TYPE_CHECKING:
     from efhc.experiments.config import Experiment
@@ -33,7 +33,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 config_app = typer.Typer(help="Show a complete config, or the schema of config files.", no_args_is_help=True)
-data_app = typer.Typer(help="List, fetch and verify data sets.", no_args_is_help=True)
+data_app = typer.Typer(help="List, fetch and verify data sets; show who holds what.", no_args_is_help=True)
 app.add_typer(config_app, name="config")
 app.add_typer(data_app, name="data")
 
@@ -42,6 +42,9 @@ debugging = False
 
 Overrides = Annotated[list[str] | None, typer.Argument(help="key.sub=value ...", metavar="[OVERRIDES]...")]
 INTERRUPTED = 130
+FIGURES = (".png", ".pdf", ".svg")
+MOST_ROWS = 100
+"""A table with more devices than this ends there."""
 
 UsageError: Any = typer.BadParameter.__base__  # typer does not export it by name
 
@@ -108,6 +111,7 @@ def run(
     overrides: Overrides = None,
     out: Annotated[Path | None, typer.Option(help="The run directory; by default runs/NAME-OF-FILE.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run that was stopped there.")] = False,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Cores to use; by default all.")] = None,
 ) -> None:
     """Run an experiment and keep it in a run directory."""
     out = out or Path("runs") / file.stem
@@ -120,7 +124,7 @@ def run(
             print(f"efhc: there is no run in {out} to go on with; it is begun", file=sys.stderr)
         _fetch_missing(experiment)
         with _progress(len(experiment.seeds) * len(experiment.strategies) * experiment.iterations) as progress:
-            result = simulate(experiment, out=out, resume=resume, progress=progress)
+            result = simulate(experiment, out=out, resume=resume, progress=progress, jobs=jobs)
     except KeyboardInterrupt:
         words = shlex.join(["run", str(file), *(overrides or ()), "--out", str(out), "--resume"])
         go_on = f"go on with: {_this_command()} {words}" if _holds_run(out) else "nothing was written"
@@ -168,6 +172,7 @@ def data_list() -> None:
         table.add_row(
             archive.name, *((found[0], str(found[1])) if found else ("missing", f"efhc data fetch {archive.name}"))
         )
+    table.add_row("image-folder", "your own", 'data.kind = "image-folder", data.path = "FOLDER"')
     table.add_row("npz", "your own", 'data.kind = "npz", data.path = "FILE.npz"')
     console.print(table)
 
@@ -179,16 +184,61 @@ def data_fetch(name: Annotated[str, typer.Argument(help="The data set.")]) -> No
 
 
 @data_app.command("verify")
-def data_verify(name: Annotated[str, typer.Argument(help="The data set.")]) -> None:
-    """Check the copy that would be used, file by file, by its SHA-256."""
-    archive = _archive(name)
-    found = archive.find()
+def data_verify(
+    name: Annotated[str, typer.Argument(help="The data set.")],
+    path: Annotated[Path | None, typer.Option(help="A folder of your own, as data.path names it.")] = None,
+) -> None:
+    """Read the copy that would be used, file by file, and show the SHA-256 of each, checked where it is known."""
+    from efhc.learning.data import STORED
+
+    found = _archive(name).find(path)
     if not found:
         raise InputError(
             "data set", f"{name}, which is not on this machine", f"one that is; `efhc data fetch {name}` gets it"
         )
-    archive.read(found[1])
-    print(f"{found[1]}: {len(archive.sha256)} files, all with the right SHA-256")
+    data = STORED[name](path=path).load()
+    for file, checksum in data.sha256.items():
+        print(f"{checksum}  {file}")
+    verdict = "your own copy, whose SHA-256 are not compared" if found.is_given else "all with the right SHA-256"
+    print(f"{found.folder}: {len(data.sha256)} files, {verdict}")
+    print(f"{len(data.y_train)} training samples, {len(data.y_test)} test samples, {data.classes} classes")
+
+
+@data_app.command("show")
+def data_show(
+    file: Annotated[Path, typer.Argument(help="The experiment, a TOML file.")],
+    overrides: Overrides = None,
+    out: Annotated[Path | None, typer.Option(help="The figure; by default runs/NAME-OF-FILE-partition.png.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="By default the first of the experiment.")] = None,
+) -> None:
+    """Which device holds which labels: a figure and a table."""
+    from efhc.core.randomness import Randomness
+    from efhc.experiments.config_files import load_experiment
+    from efhc.report.figures import save_figure
+    from efhc.report.partition_figure import label_counts, partition_figure
+
+    out = out or Path("runs") / f"{file.stem}-partition.png"
+    if out.suffix not in FIGURES:
+        raise InputError("--out", out, f"a file that ends in {', '.join(FIGURES)}")
+    experiment = load_experiment(file, overrides or ())
+    seed = experiment.seeds[0] if seed is None else seed
+    _fetch_missing(experiment)
+    with within("data"):
+        data = experiment.data.load(experiment.precision)
+    with within("partition"):
+        parts = experiment.partition.split(data, experiment.devices, Randomness(seed))
+    counts = label_counts(data, parts)
+    title = f"{data.name}: {experiment.partition.kind} partition, seed {seed}"
+    save_figure(partition_figure(counts, data.label_names, title), out)
+    table = Table("device", "samples", "labels", "most samples of", title=escape(title), title_justify="left")
+    for device, row in enumerate(counts[:MOST_ROWS]):
+        held = [escape(data.label_names[label]) for label in (-row).argsort(kind="stable") if row[label]]
+        names = ", ".join(held[:10]) + (", ..." if len(held) > 10 else "")
+        table.add_row(str(device), str(row.sum()), str(len(held)), names)
+    console.print(table)
+    if len(counts) > MOST_ROWS:
+        print(f"... and {len(counts) - MOST_ROWS} devices more")
+    print(f"Figure: {out}")
 
 
 @app.command()
@@ -204,6 +254,43 @@ def doctor() -> None:
     console.print(table)
     if not healthy:
         raise typer.Exit(1)
+
+
+@app.command()
+def bench(
+    workloads: Annotated[
+        list[str] | None, typer.Argument(help="Which ones, or `limit`, or `scaling`; by default all.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds by turns; the median counts.")] = 5,
+    out: Annotated[Path, typer.Option(help="The picture that `scaling` draws.")] = Path("runs/scaling.png"),
+) -> None:
+    """Measure our iterations against the plain per-device PyTorch loop, by turns in one process."""
+    from rich.status import Status
+
+    from efhc.benchmarks import run as benches
+
+    with Status("measuring", console=Console(stderr=True)) as status:
+
+        def tell(what: str) -> None:
+            status.update(f"measuring {what}")
+
+        if workloads == ["limit"]:
+            found, tables = benches.bench_limit(rounds), benches.limit_table
+        elif workloads == ["scaling"]:
+            found, tables = benches.bench_scaling(rounds, out, tell), benches.scaling_table
+        else:
+            found, tables = benches.bench(workloads or (), rounds, tell), benches.bench_table
+    if as_json:
+        import json
+
+        print(json.dumps(found, indent=2))
+        return
+    rows = tables(found)
+    table = Table(*rows[0])
+    for row in rows[1:]:
+        table.add_row(*row)
+    console.print(table)
 
 
 def _this_command() -> str:
@@ -229,18 +316,28 @@ def _archive(name: str) -> Archive:
 
 
 def _fetch_missing(experiment: Experiment) -> None:
-    archive: Archive | None = getattr(experiment.data, "archive", None)
-    if archive and not archive.find():
-        _fetch(archive)
+    from efhc.learning.data.store import StoredData
+
+    if isinstance(experiment.data, StoredData):
+        with within("data"):
+            found = experiment.data.archive.find(experiment.data.path)
+        if not found:
+            _fetch(experiment.data.archive)
 
 
 def _fetch(archive: Archive) -> None:
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+    from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
 
     columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn()
     with Progress(*columns, console=console) as bars:
-        tasks = {name: bars.add_task(name, total=None) for name in archive.sha256}
-        folder = archive.fetch(lambda name, done, total: bars.update(tasks[name], completed=done, total=total or None))
+        tasks: dict[str, TaskID] = {}
+
+        def show(name: str, done: int, total: int) -> None:
+            if name not in tasks:
+                tasks[name] = bars.add_task(name)
+            bars.update(tasks[name], completed=done, total=total or None)
+
+        folder = archive.fetch(show)
     print(f"{archive.name} is in {folder}")
 
 

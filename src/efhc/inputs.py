@@ -32,6 +32,14 @@ def _absolute(path: object, info: ValidationInfo) -> object:
 InputFile = Annotated[Path, BeforeValidator(_absolute)]
 """A path in a config."""
 
+InputFolder = InputFile
+"""A folder in a config. Whoever reads its files takes their checksums."""
+
+
+def is_folder(path: Path) -> bool:
+    """Whether the folder is there."""
+    return os.path.isdir(path)  # noqa: PTH112 - unlike Path's, it takes names of any length
+
 
 def read_bytes(path: Path, field: str = "path") -> bytes:
     """The whole file, or an `InputError` that says why not."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+
+import numpy as np
 
 from efhc.core.errors import EfhcError
 
@@ -19,13 +22,40 @@ UNFINISHED = ".partial"
 """Ending of a file that is being written; one that is left over is of no use."""
 
 
-def write_safely(path: Path, content: bytes) -> None:
+def write_safely(path: Path, *content: bytes | memoryview) -> None:
     """Put `content` at `path`. A process killed at any moment leaves the old file, or none, or the new one."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _write_and_move(path, content)
     except OSError as error:
         raise EfhcError(f"{path} cannot be written ({error.strerror})") from error
+
+
+def write_tensors(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
+    """A .safetensors file, straight from the arrays: the library's own `save` would hold a copy of all of them.
+
+    Eight bytes that say how long the header is; the header, JSON; the numbers of all tensors end to end.
+    """
+    arrays = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
+    header, end = {}, 0
+    for name, array in arrays.items():
+        start, end = end, end + array.nbytes
+        header[name] = {"dtype": _DTYPES[array.dtype.name], "shape": array.shape, "data_offsets": [start, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)  # so that the numbers begin where processors like it
+    flat = (array.reshape(-1).view(np.uint8).data for array in arrays.values())
+    write_safely(path, len(text).to_bytes(8, "little"), text, *flat)
+
+
+_DTYPES = {
+    "float32": "F32",
+    "float64": "F64",
+    "int64": "I64",
+    "int32": "I32",
+    "uint8": "U8",
+    "bool": "BOOL",
+    "float16": "F16",
+}
 
 
 @contextmanager
@@ -47,11 +77,11 @@ def lock(path: Path) -> Iterator[None]:
             path.unlink(missing_ok=True)
 
 
-def _write_and_move(path: Path, content: bytes) -> None:
+def _write_and_move(path: Path, content: Iterable[bytes | memoryview]) -> None:
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}{UNFINISHED}")
     try:
         with temporary.open("xb") as file:
-            file.write(content)
+            file.writelines(content)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)

@@ -10,8 +10,8 @@ from problems import bandwidths, graphs, graphs_with_used_links, triggers
 
 from efhc.core.cost import transmission_time
 from efhc.core.graph import Graph
-from efhc.core.iteration import State, drift, iterate
-from efhc.core.mixing import metropolis_weights, mixing_matrix
+from efhc.core.iteration import Diverged, State, consensus_error, drift, iterate
+from efhc.core.mixing import mix_and_descend, mixing_matrix
 from efhc.core.randomness import Coins, Randomness
 from efhc.core.reference import reference_iteration
 from efhc.core.triggers import Bandwidths, EventTriggered, GlobalThreshold, Never, RandomizedGossip, ZeroThreshold
@@ -49,11 +49,65 @@ def test_mixing_leaves_the_mean_model_where_it_is(problem, seed):
     assert np.allclose(mixed.mean(axis=0), models.mean(axis=0), atol=1e-14)
 
 
+@given(graphs_with_used_links(), st.integers(0, 2**32), st.sampled_from([np.float32, np.float64]), st.integers(1, 3))
+def test_mixing_in_place_is_the_product_with_the_matrix(problem, seed, dtype, threads):
+    graph, used = problem
+    rng = np.random.default_rng(seed)
+    models, gradients = (rng.normal(size=(graph.devices, 1500)).astype(dtype) for _ in range(2))
+    want = mixing_matrix(graph, used) @ models - 0.1 * gradients
+    got = mix_and_descend(graph, used, models, gradients, 0.1, threads)
+    assert got is gradients
+    assert np.allclose(got, want, rtol=0, atol=1e-13 if dtype == np.float64 else 1e-5)
+
+
+@given(graphs(), st.integers(0, 2**32), st.integers(1, 2500))
+def test_the_bits_do_not_depend_on_the_number_of_threads(graph, seed, parameters):
+    rng = np.random.default_rng(seed)
+    models, last, gradients = (rng.normal(size=(graph.devices, parameters)).astype(np.float32) for _ in range(3))
+    one, several = (
+        iterate(State(0, models.copy(), last.copy()), graph, graph, np.ones(graph.devices), gradients.copy(), 0.1, n)
+        for n in (1, 3)
+    )
+    assert np.array_equal(one[0].models, several[0].models)
+    assert np.array_equal(one[0].last_broadcast, several[0].last_broadcast)
+    assert one[1].consensus_error == several[1].consensus_error
+
+
+def test_large_graphs_are_mixed_in_an_order_that_keeps_neighbours_close():
+    rng = np.random.default_rng(0)
+    shuffled = rng.permutation(400)
+    ring = Graph.of(400, [(shuffled[i], shuffled[(i + 1) % 400]) for i in range(400)])
+    order = ring.rows.order
+    assert sorted(order) == list(range(400))
+    place = np.argsort(order)
+    assert np.abs(place[ring.links[:, 0]] - place[ring.links[:, 1]]).max() <= 2
+
+
+@pytest.mark.parametrize("value", [np.inf, np.nan])
+def test_an_iteration_that_leaves_the_numbers_changes_nothing(value):
+    graph, models = Graph.of(3, [(0, 1)]), np.arange(6.0).reshape(3, 2)
+    state = State(7, models.copy(), models + 1)
+    gradients = np.zeros((3, 2))
+    gradients[2, 1] = value
+    with pytest.raises(Diverged, match=r"^training diverged at iteration 7: the model of device 2 is not finite"):
+        iterate(state, graph, graph, np.zeros(3), gradients, 0.1)
+    assert np.array_equal(state.models, models)
+    assert np.array_equal(state.last_broadcast, models + 1)
+
+
+@given(st.integers(1, 6), st.integers(0, 2**32), st.sampled_from([3, 2000]))
+def test_consensus_error_is_the_papers(devices, seed, parameters):
+    models = np.random.default_rng(seed).normal(size=(devices, parameters)) + 5
+    mean = models.mean(axis=0)
+    want = sum(np.linalg.norm(w - mean) ** 2 for w in models)
+    assert consensus_error(models) == pytest.approx(want, rel=1e-12, abs=1e-12)
+
+
 def test_metropolis_weights_of_a_path():
     path = Graph.of(4, [(0, 1), (1, 2), (2, 3)])
-    assert metropolis_weights(path).tolist() == [1 / 3, 1 / 3, 1 / 3]
+    assert path.metropolis_weights.tolist() == [1 / 3, 1 / 3, 1 / 3]
     star = Graph.of(4, [(0, 1), (0, 2), (0, 3)])
-    assert metropolis_weights(star).tolist() == [1 / 4] * 3
+    assert star.metropolis_weights.tolist() == [1 / 4] * 3
 
 
 @given(st.data())
@@ -65,12 +119,12 @@ def test_engine_follows_the_reference_on_random_graphs_that_change(data):
     coins = Coins(Randomness(data.draw(st.integers(0, 2**32))), devices)
     initial = rng.normal(size=(devices, 4))
     last = initial + rng.normal(size=(devices, 4)) * 0.1
-    state, models, last_broadcast = State(0, initial, last), list(initial), list(last)
+    state, models, last_broadcast = State(0, initial.copy(), last.copy()), list(initial), list(last)
     for k, (previous, graph) in enumerate(zip([sequence[0], *sequence], sequence, strict=False)):
         gradients = rng.normal(size=(devices, 4))
         thresholds = trigger.thresholds(k, 0.1 / (1 + k), b, coins)
         mean = state.models.mean(axis=0)
-        state, info = iterate(state, graph, previous, thresholds, gradients, 0.05)
+        state, info = iterate(state, graph, previous, thresholds, gradients.copy(), 0.05)
         models, last_broadcast, fired, used = reference_iteration(
             models,
             last_broadcast,
@@ -92,8 +146,8 @@ def test_engine_follows_the_reference_on_random_graphs_that_change(data):
 def test_zero_threshold_fires_all_and_never_fires_none(graph, seed, dtype):
     models = np.random.default_rng(seed).normal(size=(graph.devices, 3)).astype(dtype)
     b = Bandwidths(np.ones(graph.devices), 1.0)
-    state = State(0, models, models)
     for trigger, everybody in ((ZeroThreshold(), True), (Never(), False)):
+        state = State(0, models.copy(), models.copy())
         _, info = iterate(state, graph, graph, trigger.thresholds(0, 1.0, b, np.zeros), np.zeros_like(models), 0.1)
         assert (info.fired == everybody).all()
         assert (info.used == everybody).all()
@@ -124,18 +178,19 @@ def test_new_links_exchange_and_gone_links_are_forgotten():
     models = np.array([[0.0], [3.0], [9.0]])
     before, now = Graph.of(3, [(0, 1)]), Graph.of(3, [(1, 2)])
     never = np.full(3, np.inf)
-    state, info = iterate(State(5, models, models), now, before, never, np.zeros((3, 1)), 0.1)
+    state, info = iterate(State(5, models, models.copy()), now, before, never, np.zeros((3, 1)), 0.1)
     assert not info.fired.any()
     assert state.models.tolist() == [[0.0], [6.0], [6.0]]
+    before = state.models.copy()
     again, info = iterate(state, now, now, never, np.zeros((3, 1)), 0.1)
     assert not info.used.any()
-    assert (again.models == state.models).all()
+    assert (again.models == before).all()
 
 
 def test_gradient_is_taken_before_mixing():
     pair = Graph.of(2, [(0, 1)])
     models = np.array([[0.0], [2.0]])
-    state, _ = iterate(State(0, models, models), pair, pair, np.zeros(2), 10 * models, 0.1)
+    state, _ = iterate(State(0, models, models.copy()), pair, pair, np.zeros(2), 10 * models, 0.1)
     assert state.models.tolist() == [[1.0], [-1.0]]
 
 
@@ -174,5 +229,5 @@ def test_randomized_gossip_fires_with_its_probability():
 def test_single_precision_stays_single_precision(problem, seed):
     graph, _ = problem
     models = np.random.default_rng(seed).normal(size=(graph.devices, 3)).astype(np.float32)
-    state, _ = iterate(State(0, models, models), graph, graph, np.zeros(graph.devices), models, 0.1)
+    state, _ = iterate(State(0, models, models.copy()), graph, graph, np.zeros(graph.devices), models.copy(), 0.1)
     assert state.models.dtype == state.last_broadcast.dtype == np.float32

@@ -15,6 +15,22 @@ from efhc.learning.batches import MiniBatches, draw_subsets
 SEED = Randomness(2)
 
 
+def parts(*sizes: int) -> list[np.ndarray]:
+    """Every device's samples are numbered from 0, so that samples are positions."""
+    return [np.arange(size) for size in sizes]
+
+
+def test_samples_are_the_devices_own_and_come_in_runs_of_a_block():
+    mine = [np.array([7, 3, 9, 1]), np.array([2, 4, 6, 8])]
+    batches, positions = MiniBatches(mine, 2, SEED), MiniBatches(parts(4, 4), 2, SEED)
+    for k in (0, 60, 64, 130):
+        for device in range(2):
+            assert np.array_equal(batches.samples(k)[0, device], mine[device][positions.samples(k)[0, device]])
+    several = batches.samples(60, 10)
+    assert len(several) == 4  # to the end of the block
+    assert np.array_equal(several[3], batches.samples(63)[0])
+
+
 @given(population=st.integers(1, 60), seed=st.integers(0, 1000), data=st.data())
 @settings(max_examples=50, deadline=None)
 def test_members_are_distinct_and_in_range(population: int, seed: int, data: st.DataObject):
@@ -44,8 +60,8 @@ def test_rows_are_independent():
 
 @pytest.mark.parametrize("size", [1, 3, 12])
 def test_over_time_every_sample_is_drawn_as_often(size: int):
-    batches = MiniBatches([20, 20], size, SEED)
-    drawn = np.stack([batches.positions(k) for k in range(3000)])
+    batches = MiniBatches(parts(20, 20), size, SEED)
+    drawn = np.stack([batches.samples(k)[0] for k in range(3000)])
     for device in range(2):
         counts = np.bincount(drawn[:, device].ravel(), minlength=20)
         expected = 3000 * size / 20
@@ -56,26 +72,26 @@ def test_over_time_every_sample_is_drawn_as_often(size: int):
 @given(order=st.lists(st.integers(0, 300), min_size=1, max_size=15))
 @settings(max_examples=25, deadline=None)
 def test_is_a_function_of_k_in_whatever_order(order: list[int]):
-    batches = MiniBatches([9, 30, 14], 4, SEED)
+    batches = MiniBatches(parts(9, 30, 14), 4, SEED)
     for k in order:
-        assert np.array_equal(batches.positions(k), MiniBatches([9, 30, 14], 4, SEED).positions(k))
+        assert np.array_equal(batches.samples(k)[0], MiniBatches(parts(9, 30, 14), 4, SEED).samples(k)[0])
 
 
 def test_iterations_and_seeds_differ():
-    batches, other = MiniBatches([1000], 5, SEED), MiniBatches([1000], 5, Randomness(3))
-    seen = {tuple(batches.positions(k)[0]) for k in range(200)}
+    batches, other = MiniBatches(parts(1000), 5, SEED), MiniBatches(parts(1000), 5, Randomness(3))
+    seen = {tuple(batches.samples(k)[0][0]) for k in range(200)}
     assert len(seen) == 200
-    assert not any(np.array_equal(batches.positions(k), other.positions(k)) for k in range(200))
+    assert not any(np.array_equal(batches.samples(k)[0], other.samples(k)[0]) for k in range(200))
 
 
 def test_a_further_device_leaves_the_others_batches_alone():
-    small, large = MiniBatches([9, 30], 4, SEED), MiniBatches([9, 30, 14, 8], 4, SEED)
+    small, large = MiniBatches(parts(9, 30), 4, SEED), MiniBatches(parts(9, 30, 14, 8), 4, SEED)
     for k in (0, 1, 63, 64, 200):
-        assert np.array_equal(small.positions(k), large.positions(k)[:2])
+        assert np.array_equal(small.samples(k)[0], large.samples(k)[0][:2])
 
 
 def test_a_batch_may_be_all_that_a_device_has_and_no_more():
-    assert sorted(MiniBatches([5], 5, SEED).positions(0)[0]) == [0, 1, 2, 3, 4]
+    assert sorted(MiniBatches(parts(5), 5, SEED).samples(0)[0][0]) == [0, 1, 2, 3, 4]
     with pytest.raises(InputError, match=r"^batch_size: got 6; allowed: at most 5, the samples of device 1") as caught:
-        MiniBatches([9, 5], 6, SEED)
+        MiniBatches(parts(9, 5), 6, SEED)
     assert caught.value.field == "batch_size"

@@ -64,6 +64,7 @@ def test_digits_are_standardised_by_the_training_set(precision: str):
     raw, scaled = Digits(standardize=False).load(precision), Digits().load(precision)
     tolerance = 1e-5 if precision == "float32" else 1e-12
     assert scaled.x_train.dtype == scaled.x_test.dtype == precision
+    assert scaled.inputs(scaled.x_train) is scaled.x_train  # scaled already
     assert raw.x_train.min() == 0
     assert raw.x_train.max() == 1
     assert scaled.x_train.mean(dtype=np.float64) == pytest.approx(0, abs=tolerance)
@@ -130,6 +131,26 @@ def test_npz_whole_floats_are_labels_and_the_test_set_counts_for_classes(save: S
     assert data.classes == 7
 
 
+def test_npz_bytes_stay_bytes_and_are_scaled_when_they_are_looked_at(save: Save):
+    images = np.arange(6 * 20).reshape(6, 4, 5).astype(np.uint8)
+    path = save(x_train=images, x_test=images[:4])
+    data = NpzFile(path=path).load("float64")
+    assert data.x_train.dtype == np.uint8
+    assert np.array_equal(data.inputs(data.x_train), images.reshape(6, 20))
+    scaled = NpzFile(path=path, standardize=True).load("float64")
+    assert scaled.x_train.dtype == np.uint8
+    flat = images.reshape(6, 20)
+    np.testing.assert_allclose(scaled.inputs(scaled.x_train), (flat - flat.mean()) / flat.std(), atol=1e-12)
+    np.testing.assert_allclose(scaled.inputs(scaled.x_test), (flat[:4] - flat.mean()) / flat.std(), atol=1e-12)
+
+
+def test_npz_may_say_who_wrote_what(save: Save):
+    assert NpzFile(path=save()).load().writers is None
+    data = NpzFile(path=save(writers=np.array([4.0, 4, 0, 1, 1, 0]))).load()
+    assert data.writers.tolist() == [4, 4, 0, 1, 1, 0]
+    assert data.writers.dtype == np.int64
+
+
 def test_npz_standardised_when_asked(save: Save):
     data = NpzFile(path=save(), standardize=True).load("float64")
     assert data.x_train.mean() == pytest.approx(0, abs=1e-12)
@@ -157,12 +178,15 @@ def test_npz_without_an_array(save: Save, name: str):
         ("x_test", np.zeros((4, 5)), "(5,)"),
         ("x_test", np.zeros((4, 3, 1)), "(3, 1)"),
         ("y_train", np.array([0, 1, -1, 0, 1, 2]), "-1"),
-        ("y_test", np.array([0, 1, 0.5, 1]), "label 0.5 of sample 2"),
-        ("y_test", np.array([0, 1, np.nan, 1]), "label nan of sample 2"),
+        ("y_test", np.array([0, 1, 0.5, 1]), "0.5 for sample 2"),
+        ("y_test", np.array([0, 1, np.nan, 1]), "nan for sample 2"),
         ("y_train", np.array(list("abcabc")), "<U1"),
         ("y_train", np.zeros(5, int), "(5,)"),
         ("y_test", np.zeros((4, 1), int), "(4, 1)"),
         ("y_test", np.int64(3), "()"),
+        ("writers", np.array([0, 1, 2]), "(3,)"),
+        ("writers", np.array([0, 1, 2, 0, -1, 2]), "-1 for sample 4"),
+        ("writers", np.array(list("abcabc")), "<U1"),
     ],
     ids=str,
 )
@@ -256,12 +280,25 @@ def test_a_data_set_in_memory_is_checked_when_it_is_loaded():
         Dataset(**arrays(y_test=np.zeros(9, int))).load()
 
 
+def test_classes_with_names_are_classes_whether_they_occur_or_not():
+    assert Dataset(**arrays(), class_names=("a", "b", "c", "d")).classes == 4
+    some = Dataset(**arrays(), class_names=("a", "b"))
+    assert (some.classes, some.label_names) == (3, ("a", "b", "2"))
+
+
 # IDX
 
 
 def test_idx_files_are_read_big_endian_and_must_fit():
     content = bytes([0, 0, 8, 2, 0, 0, 0, 2, 0, 0, 0, 3, 1, 2, 3, 4, 5, 6])
     assert parse_idx(content).tolist() == [[1, 2, 3], [4, 5, 6]]
-    for bad in (content[:-1], content + b"\0", b"\1" + content[1:], content[:2] + b"\x0d" + content[3:]):
+    for bad in (
+        content[:-1],
+        content + b"\0",
+        b"\1" + content[1:],
+        content[:2] + b"\x0d" + content[3:],
+        b"",
+        b"\0\0\x08\x03",
+    ):
         with pytest.raises(InputError, match="IDX"):
             parse_idx(bad)

@@ -10,11 +10,13 @@ from pydantic import TypeAdapter
 
 from efhc.core.errors import InputError
 from efhc.core.randomness import Randomness
+from efhc.learning.data import Dataset
 from efhc.learning.initial import AnyInitialModels, ModelFile, PerDevice, Shared, Zeros
 from efhc.learning.models import SVM
 
 SEED = Randomness(9)
-SHAPE = {"model": SVM(), "features": 4, "classes": 3}
+DATA = Dataset(np.eye(4)[:3], np.arange(3), np.eye(4)[:3], np.arange(3)).load("float64")
+SHAPE = {"model": SVM(), "data": DATA}
 N = 15
 
 

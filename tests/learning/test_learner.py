@@ -1,10 +1,14 @@
 """The learner's gradients are those of the devices' own samples; its accuracies can be counted by hand."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
 from efhc.core.errors import InputError
 from efhc.core.randomness import Randomness
+from efhc.learning.backends.arrays import ArraysBackend
+from efhc.learning.backends.linear import LinearBackend
 from efhc.learning.batches import MiniBatches
 from efhc.learning.data import Dataset, Digits
 from efhc.learning.learner import Learner
@@ -22,88 +26,107 @@ def digits() -> Dataset:
 
 @pytest.fixture(scope="module")
 def parts(digits: Dataset) -> list[np.ndarray]:
-    return LabelsPerDevice(labels_per_device=3).split(digits.y_train, 10, 4, SEED)
+    return LabelsPerDevice(labels_per_device=3).split(digits, 4, SEED)
+
+
+@pytest.fixture(params=[LinearBackend, ArraysBackend])
+def learner_of(request: pytest.FixtureRequest) -> Callable[..., Learner]:
+    """Makes learners: with compiled loops, and with the model's own functions."""
+
+    def make(model: LinearModel, data: Dataset, parts: list[np.ndarray], size: int | str, seed: Randomness) -> Learner:
+        return Learner(request.param(model, data), data, parts, size, seed)
+
+    return make
+
+
+def gradients(learner: Learner, W: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    out = np.empty_like(W)
+    losses, _ = learner.backend.grads(W, learner.batch(k), {}, out)
+    return out, losses
 
 
 def weights(learner: Learner, devices: int = 4) -> np.ndarray:
-    return np.random.default_rng(0).normal(size=(devices, learner.parameters)) / 8
+    return np.random.default_rng(0).normal(size=(devices, learner.backend.parameters)) / 8
 
 
-def test_parameters(digits: Dataset, parts: list[np.ndarray]):
-    assert Learner(SVM(), digits, parts, 1, SEED).parameters == 650
+def test_parameters(learner_of: Callable[..., Learner], digits: Dataset, parts: list[np.ndarray]):
+    assert learner_of(SVM(), digits, parts, 1, SEED).backend.parameters == 650
 
 
 @pytest.mark.parametrize("model", MODELS, ids=repr)
-def test_a_full_batch_is_the_mean_over_the_local_data(digits: Dataset, parts: list[np.ndarray], model: LinearModel):
-    learner = Learner(model, digits, parts, "full", SEED)
+def test_a_full_batch_is_the_mean_over_the_local_data(
+    learner_of: Callable[..., Learner], digits: Dataset, parts: list[np.ndarray], model: LinearModel
+):
+    learner = learner_of(model, digits, parts, "full", SEED)
     W = weights(learner)
-    G, losses = learner.gradients(W, 0)
+    G, losses = gradients(learner, W, 0)
     assert G.shape == W.shape
     for i, part in enumerate(parts):
         each = [model.loss_and_gradient(W[i], digits.x_train[[s]], digits.y_train[[s]]) for s in part]
         np.testing.assert_allclose(G[i], np.mean([gradient for _, gradient in each], axis=0), atol=1e-12)
         assert losses[i] == pytest.approx(np.mean([loss for loss, _ in each]))
-    again, _ = learner.gradients(W, 17)
+    again, _ = gradients(learner, W, 17)
     assert np.array_equal(G, again)
 
 
 @pytest.mark.parametrize("model", MODELS, ids=repr)
 @pytest.mark.parametrize("batch_size", [1, 16])
 def test_a_mini_batch_gradient_is_that_of_its_samples(
-    digits: Dataset, parts: list[np.ndarray], model: LinearModel, batch_size: int
+    learner_of: Callable[..., Learner], digits: Dataset, parts: list[np.ndarray], model: LinearModel, batch_size: int
 ):
-    learner = Learner(model, digits, parts, batch_size, SEED)
-    batches = MiniBatches([len(part) for part in parts], batch_size, SEED)
+    learner = learner_of(model, digits, parts, batch_size, SEED)
+    batches = MiniBatches(parts, batch_size, SEED)
     W = weights(learner)
     for k in (0, 5, 64):
-        G, losses = learner.gradients(W, k)
+        G, losses = gradients(learner, W, k)
         for i, part in enumerate(parts):
-            mine = part[batches.positions(k)[i]]
+            mine = batches.samples(k)[0, i]
             assert set(digits.y_train[mine]) <= set(digits.y_train[part])
             loss, gradient = model.loss_and_gradient(W[i], digits.x_train[mine], digits.y_train[mine])
             np.testing.assert_allclose(G[i], gradient, atol=1e-12)
             assert losses[i] == pytest.approx(loss)
 
 
-def test_a_batch_of_everything_is_the_full_batch(digits: Dataset):
+def test_a_batch_of_everything_is_the_full_batch(learner_of: Callable[..., Learner], digits: Dataset):
     parts = [np.arange(30), np.arange(30, 60)]
-    everything, full = (Learner(SVM(), digits, parts, size, SEED) for size in (30, "full"))
+    everything, full = (learner_of(SVM(), digits, parts, size, SEED) for size in (30, "full"))
     W = weights(full, 2)
-    for got, want in zip(everything.gradients(W, 3), full.gradients(W, 3), strict=True):
+    for got, want in zip(gradients(everything, W, 3), gradients(full, W, 3), strict=True):
         np.testing.assert_allclose(got, want, atol=1e-12)
 
 
-def test_mini_batch_gradients_are_unbiased(digits: Dataset):
+def test_mini_batch_gradients_are_unbiased(learner_of: Callable[..., Learner], digits: Dataset):
     parts = [np.arange(12)]
-    mini, full = (Learner(Softmax(), digits, parts, size, SEED) for size in (2, "full"))
+    mini, full = (learner_of(Softmax(), digits, parts, size, SEED) for size in (2, "full"))
     W = weights(full, 1)
-    drawn = np.stack([mini.gradients(W, k)[0][0] for k in range(3000)])
+    drawn = np.stack([gradients(mini, W, k)[0][0] for k in range(3000)])
     error = drawn.std(axis=0) / np.sqrt(3000)
-    assert (abs(drawn.mean(axis=0) - full.gradients(W, 0)[0][0]) <= 5 * error + 1e-12).all()
+    assert (abs(drawn.mean(axis=0) - gradients(full, W, 0)[0][0]) <= 5 * error + 1e-12).all()
 
 
-def test_parts_need_not_be_of_one_size_unless_batches_are_larger(digits: Dataset):
+def test_parts_need_not_be_of_one_size_unless_batches_are_larger(learner_of: Callable[..., Learner], digits: Dataset):
     parts = [np.arange(5), np.arange(5, 50)]
-    assert Learner(SVM(), digits, parts, 5, SEED).gradients(np.zeros((2, 650)), 0)[0].shape == (2, 650)
+    assert gradients(learner_of(SVM(), digits, parts, 5, SEED), np.zeros((2, 650)), 0)[0].shape == (2, 650)
     with pytest.raises(InputError, match=r"^batch_size: .*device 0"):
-        Learner(SVM(), digits, parts, 6, SEED)
+        learner_of(SVM(), digits, parts, 6, SEED)
 
 
-def test_accuracies_by_hand():
+def test_accuracies_by_hand(learner_of: Callable[..., Learner]):
     x_test = np.array([[1.0, 0.0], [0.0, 1.0], [2.0, 1.0], [-1.0, 3.0]])
     data = Dataset(np.eye(2), np.array([0, 1]), x_test, np.array([0, 1, 1, 1])).load("float64")
-    learner = Learner(SVM(), data, [np.array([0]), np.array([1])], 1, SEED)
+    learner = learner_of(SVM(), data, [np.array([0]), np.array([1])], 1, SEED)
     copies = [1.0, 0, 0, 1, 0, 0]  # class 0 scores x_0, class 1 scores x_1: answers 0, 1, 0, 1
     swapped = [0.0, 1, 1, 0, 0, 0]  # answers 1, 0, 1, 0
     always_one = [0.0, 0, 0, 0, 0, 1]  # by its bias
-    got = learner.accuracies(np.array([copies, swapped, always_one]))
+    got, of_mean = learner.accuracies(np.array([copies, swapped, always_one]), {})
     assert got.tolist() == [0.75, 0.25, 0.75]
+    assert of_mean == 0.75  # it scores (x_0 + x_1) / 3 for both, and the bias decides
 
 
-def test_gradient_descent_learns(digits: Dataset, parts: list[np.ndarray]):
-    learner = Learner(SVM(), digits, [np.arange(len(digits.y_train))], 16, SEED)
-    W = np.zeros((1, learner.parameters))
-    assert learner.accuracies(W)[0] == pytest.approx(np.mean(digits.y_test == 0))
+def test_gradient_descent_learns(learner_of: Callable[..., Learner], digits: Dataset, parts: list[np.ndarray]):
+    learner = learner_of(SVM(), digits, [np.arange(len(digits.y_train))], 16, SEED)
+    W = np.zeros((1, learner.backend.parameters))
+    assert learner.accuracies(W, {})[0][0] == pytest.approx(np.mean(digits.y_test == 0))
     for k in range(500):
-        W = W - 0.1 / np.sqrt(1 + k) * learner.gradients(W, k)[0]
-    assert learner.accuracies(W)[0] > 0.9
+        W = W - 0.1 / np.sqrt(1 + k) * gradients(learner, W, k)[0]
+    assert learner.accuracies(W, {})[0][0] > 0.9

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
+from efhc.learning.data import Dataset
 from efhc.learning.models import SVM, AnyModel, LinearModel, Softmax
 
 MODELS = [SVM(), Softmax(l2=0), Softmax(l2=0.3)]
@@ -121,15 +122,20 @@ def test_scores_are_those_of_torchs_linear():
         np.testing.assert_allclose(stacked[i], SVM.scores(stacked_w[i], stacked_x[i]), atol=1e-13)
 
 
+def data_of(features: int, classes: int) -> Dataset:
+    x, y = np.zeros((classes, features)), np.arange(classes)
+    return Dataset(x, y, x, y)
+
+
 @given(features=st.integers(1, 50), classes=st.integers(1, 20))
 @settings(max_examples=20, deadline=None)
 def test_parameters_are_counted_as_torch_does(features: int, classes: int):
     linear = torch.nn.Linear(features, classes)
-    assert SVM.parameters(features, classes) == sum(parameter.numel() for parameter in linear.parameters())
+    assert SVM.parameters(data_of(features, classes)) == sum(parameter.numel() for parameter in linear.parameters())
 
 
 def test_initial_numbers_fill_torchs_range():
-    drawn = SVM.initial(100, 40, np.random.default_rng(0))
+    drawn = SVM.initial(data_of(100, 40), np.random.default_rng(0))
     assert drawn.shape == (4040,)
     assert abs(drawn).max() <= 0.1
     assert abs(drawn).max() > 0.099

@@ -12,10 +12,16 @@ from pydantic import TypeAdapter
 
 from efhc.core.errors import InputError
 from efhc.core.randomness import Randomness
-from efhc.learning.partition import IID, AnyPartition, Dirichlet, IndexFile, LabelsPerDevice
+from efhc.learning.data import Dataset
+from efhc.learning.partition import IID, AnyPartition, Dirichlet, IndexFile, LabelsPerDevice, Writers
 
 SEED = Randomness(5)
 TEN = np.random.default_rng(0).permutation(np.arange(1000) % 10)
+
+
+def labelled(labels: np.ndarray, writers: np.ndarray | None = None) -> Dataset:
+    """Training samples with these labels."""
+    return Dataset(np.zeros((len(labels), 1)), labels, np.zeros((1, 1)), np.array([0]), writers=writers)
 
 
 def disjoint(parts: list[np.ndarray]) -> np.ndarray:
@@ -25,12 +31,13 @@ def disjoint(parts: list[np.ndarray]) -> np.ndarray:
     return np.sort(given_out)
 
 
-DRAWN = [IID(), LabelsPerDevice(), LabelsPerDevice(labels_per_device=3), Dirichlet()]
+DRAWN = [IID(), LabelsPerDevice(), LabelsPerDevice(labels_per_device=3), Dirichlet(), Writers()]
 
 
 @pytest.mark.parametrize("policy", DRAWN, ids=repr)
 def test_same_seed_same_parts_other_seed_other_parts(policy: IID):
-    first, again, other = (policy.split(TEN, 10, 7, Randomness(seed)) for seed in (1, 1, 2))
+    data = labelled(TEN, writers=np.arange(1000) % 20)
+    first, again, other = (policy.split(data, 7, Randomness(seed)) for seed in (1, 1, 2))
     assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
     assert not all(np.array_equal(a, b) for a, b in zip(first, other, strict=True))
 
@@ -41,9 +48,9 @@ def test_iid_gives_all_in_equal_parts(samples: int, devices: int, seed: int):
     labels = np.arange(samples) % 3
     if devices > samples:
         with pytest.raises(InputError, match=f"device {samples} without samples"):
-            IID().split(labels, 3, devices, Randomness(seed))
+            IID().split(labelled(labels), devices, Randomness(seed))
         return
-    parts = IID().split(labels, 3, devices, Randomness(seed))
+    parts = IID().split(labelled(labels), devices, Randomness(seed))
     assert len(parts) == devices
     assert np.array_equal(disjoint(parts), np.arange(samples))
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
@@ -51,7 +58,7 @@ def test_iid_gives_all_in_equal_parts(samples: int, devices: int, seed: int):
 
 def test_iid_mixes_the_labels():
     labels = np.repeat(np.arange(10), 100)  # sorted, as some files are
-    for part in IID().split(labels, 10, 5, SEED):
+    for part in IID().split(labelled(labels), 5, SEED):
         assert (abs(np.bincount(labels[part], minlength=10) - 20) < 16).all()  # 4 sigma
 
 
@@ -62,7 +69,7 @@ def test_labels_are_dealt_fairly_and_samples_to_one_device_only(
 ):
     k = data.draw(st.integers(1, classes))
     labels = np.random.default_rng(seed).permutation(np.arange(classes * 30) % classes)
-    parts = LabelsPerDevice(labels_per_device=k).split(labels, classes, devices, Randomness(seed))
+    parts = LabelsPerDevice(labels_per_device=k).split(labelled(labels), devices, Randomness(seed))
     held = [set(labels[part].tolist()) for part in parts]
     assert [len(its) for its in held] == [k] * devices
     holders = np.bincount([label for its in held for label in its], minlength=classes)
@@ -76,19 +83,19 @@ def test_labels_are_dealt_fairly_and_samples_to_one_device_only(
 
 def test_more_labels_per_device_than_classes():
     with pytest.raises(InputError, match=r"^labels_per_device: got 11; allowed: at most 10"):
-        LabelsPerDevice(labels_per_device=11).split(TEN, 10, 5, SEED)
+        LabelsPerDevice(labels_per_device=11).split(labelled(TEN), 5, SEED)
 
 
 @pytest.mark.parametrize("labels", [np.array([0, 1, 1, 1]), np.array([1, 1, 1, 1])])
 def test_labels_that_leave_a_device_empty_handed(labels: np.ndarray):
     with pytest.raises(InputError, match=r"^labels_per_device: got 1: 2 devices hold label 0, with [01] samples"):
-        LabelsPerDevice().split(labels, 2, 4, SEED)
+        LabelsPerDevice().split(labelled(labels), 4, SEED)
 
 
 @given(devices=st.integers(1, 12), concentration=st.floats(0.05, 100), seed=st.integers(0, 99))
 @settings(max_examples=30, deadline=None)
 def test_dirichlet_gives_all_and_leaves_nobody_out(devices: int, concentration: float, seed: int):
-    parts = Dirichlet(concentration=concentration).split(TEN, 10, devices, Randomness(seed))
+    parts = Dirichlet(concentration=concentration).split(labelled(TEN), devices, Randomness(seed))
     assert len(parts) == devices
     assert min(map(len, parts)) > 0
     assert np.array_equal(disjoint(parts), np.arange(1000))
@@ -96,7 +103,7 @@ def test_dirichlet_gives_all_and_leaves_nobody_out(devices: int, concentration: 
 
 def test_dirichlet_nears_iid_as_its_concentration_grows():
     def unevenness(concentration: float) -> float:
-        parts = Dirichlet(concentration=concentration).split(TEN, 10, 5, SEED)
+        parts = Dirichlet(concentration=concentration).split(labelled(TEN), 5, SEED)
         counts = np.array([np.bincount(TEN[part], minlength=10) for part in parts])
         return float(abs(counts - 20).mean())
 
@@ -106,7 +113,39 @@ def test_dirichlet_nears_iid_as_its_concentration_grows():
 
 def test_dirichlet_gives_up_on_what_cannot_be():
     with pytest.raises(InputError, match=r"^concentration: got 0.5, .*each of 4 draws"):
-        Dirichlet(attempts=4).split(np.array([0, 1]), 2, 5, SEED)
+        Dirichlet(attempts=4).split(labelled(np.array([0, 1])), 5, SEED)
+
+
+# Writers
+
+
+@given(sizes=st.lists(st.integers(1, 9), min_size=1, max_size=30), devices=st.integers(1, 30), seed=st.integers(0, 99))
+@settings(max_examples=60, deadline=None)
+def test_writers_are_dealt_whole_and_equally_many(sizes: list[int], devices: int, seed: int):
+    writers = np.random.default_rng(seed).permutation(np.repeat(np.arange(len(sizes)) * 3, sizes))  # numbers may skip
+    data = labelled(np.zeros(len(writers), int), writers)
+    if len(sizes) < devices:
+        with pytest.raises(InputError, match=f"^kind: got {len(sizes)} writers for {devices} devices"):
+            Writers().split(data, devices, Randomness(seed))
+        return
+    parts = Writers().split(data, devices, Randomness(seed))
+    assert len(parts) == devices
+    assert np.array_equal(disjoint(parts), np.arange(len(writers)))
+    held = [set(writers[part].tolist()) for part in parts]
+    assert sum(map(len, held)) == len(sizes)  # nobody's samples are on two devices
+    assert max(map(len, held)) - min(map(len, held)) <= 1
+
+
+def test_data_without_writers_cannot_be_dealt_by_writer():
+    with pytest.raises(InputError, match=r"^kind: got writers, which your arrays does not tell apart"):
+        Writers().split(labelled(TEN), 5, SEED)
+
+
+def test_real_writers_each_on_a_device_of_their_own(femnist: Dataset):
+    parts = Writers().split(femnist, 74, SEED)
+    assert sorted(map(len, parts)) == sorted(np.bincount(femnist.writers).tolist())
+    assert all(len(np.unique(femnist.writers[part])) == 1 for part in parts)
+    assert np.array_equal(disjoint(parts), np.arange(9619))
 
 
 # Files
@@ -122,7 +161,7 @@ def write(tmp_path: Path) -> Callable[[str], Path]:
 
 
 def test_index_file_is_used_as_it_stands(write: Callable[[str], Path]):
-    parts = IndexFile(path=write("[[4, 0, 9], [1], [2, 3]]")).split(TEN[:10], 10, 3, SEED)
+    parts = IndexFile(path=write("[[4, 0, 9], [1], [2, 3]]")).split(labelled(TEN[:10]), 3, SEED)
     assert [part.tolist() for part in parts] == [[4, 0, 9], [1], [2, 3]]
     assert all(part.dtype == np.int64 for part in parts)
 
@@ -147,7 +186,7 @@ def test_index_file_is_used_as_it_stands(write: Callable[[str], Path]):
 def test_index_file_refusals(write: Callable[[str], Path], content: str, what: str):
     path = write(content)
     with pytest.raises(InputError) as caught:
-        IndexFile(path=path).split(TEN[:10], 10, 3, SEED)
+        IndexFile(path=path).split(labelled(TEN[:10]), 3, SEED)
     assert caught.value.field == "path"
     assert what in str(caught.value)
     assert str(path) in str(caught.value)
@@ -155,7 +194,7 @@ def test_index_file_refusals(write: Callable[[str], Path], content: str, what: s
 
 def test_index_file_missing(tmp_path: Path):
     with pytest.raises(InputError, match=r"gone\.json"):
-        IndexFile(path=tmp_path / "gone.json").split(TEN, 10, 3, SEED)
+        IndexFile(path=tmp_path / "gone.json").split(labelled(TEN), 3, SEED)
 
 
 def test_a_table_without_a_kind_is_labels():

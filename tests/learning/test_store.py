@@ -4,39 +4,44 @@ import dataclasses
 import gzip
 import shutil
 import socket
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from urllib.error import HTTPError
 
 import numpy as np
 import pytest
+from servers import Respond, leftovers, send, serving, without_length
 
 from efhc.core.errors import EfhcError, InputError
+from efhc.inputs import sha256
 from efhc.learning.data import ARCHIVES, FashionMNIST
+from efhc.learning.data.download import GzipFiles
 from efhc.learning.data.fashion_mnist import ARCHIVE
-from efhc.learning.data.store import Archive, cache_folder
+from efhc.learning.data.store import Place, cache_folder
 
 LABELS = "t10k-labels-idx1-ubyte.gz"
 """The smallest of the four files: most tests need no more."""
 
 
 @pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fashion_files: Path) -> Path:
+def own_cache(fashion_files: Path, no_data: None) -> Path:
     """No test sees or touches the user's cache. (After `fashion_files`, which may be found there.)"""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    monkeypatch.delenv("EFHC_DATA", raising=False)
     return cache_folder() / ARCHIVE.name
 
 
 @pytest.fixture
-def only_labels(tmp_path: Path) -> Archive:
+def only_labels(tmp_path: Path) -> GzipFiles:
     """The archive cut down to one small file, and no system package."""
     return dataclasses.replace(
-        ARCHIVE, sha256={LABELS: ARCHIVE.sha256[LABELS]}, system_folder=tmp_path / "not installed"
+        ARCHIVE,
+        files=(LABELS,),
+        sha256={LABELS: ARCHIVE.sha256[LABELS]},
+        system_folder=tmp_path / "not installed",
     )
+
+
+def read(archive: GzipFiles, folder: Path, place: str = "cache") -> dict[str, bytes]:
+    return {file.name: file.content for file in archive.read(Place(place, folder))}
 
 
 def stock(folder: Path, files: Path, names: object = ARCHIVE.sha256) -> Path:
@@ -59,16 +64,19 @@ def test_loads_the_real_thing(fashion_files: Path, tmp_path: Path, monkeypatch: 
     assert data.classes == 10
     assert np.bincount(data.y_train).tolist() == [6000] * 10
     assert np.bincount(data.y_test).tolist() == [1000] * 10
-    assert data.x_train.dtype == np.float32
-    assert data.x_train.min() == 0
-    assert data.x_train.max() == 1
-    assert data.x_train.mean(dtype=np.float64) == pytest.approx(0.2860, abs=5e-5)
-    assert data.x_train.std(dtype=np.float64) == pytest.approx(0.3530, abs=5e-5)
+    assert data.x_train.dtype == np.uint8
+    inputs = data.inputs(data.x_train)
+    assert inputs.dtype == np.float32
+    assert inputs.min() == 0
+    assert inputs.max() == 1
+    assert inputs.mean(dtype=np.float64) == pytest.approx(0.2860, abs=5e-5)
+    assert inputs.std(dtype=np.float64) == pytest.approx(0.3530, abs=5e-5)
     assert data.sha256 == ARCHIVE.sha256
 
     scaled = data.prepared(FashionMNIST().standardize, "float32")
-    assert scaled.x_train.mean(dtype=np.float64) == pytest.approx(0, abs=1e-5)
-    assert scaled.x_train.std(dtype=np.float64) == pytest.approx(1, abs=1e-5)
+    inputs = scaled.inputs(scaled.x_train)
+    assert inputs.mean(dtype=np.float64) == pytest.approx(0, abs=1e-5)
+    assert inputs.std(dtype=np.float64) == pytest.approx(1, abs=1e-5)
 
 
 def test_search_order_is_the_variable_then_the_cache_then_the_system(
@@ -86,10 +94,34 @@ def test_search_order_is_the_variable_then_the_cache_then_the_system(
     assert archive.find() == ("$EFHC_DATA", chosen)
     (chosen / LABELS).unlink()
     assert archive.find() == ("cache", own_cache)  # a folder counts when it has all files
-    assert [place for place, _ in archive.folders()] == ["$EFHC_DATA", "$EFHC_DATA", "cache", "system"]
+    assert [place for place, _ in archive.places()] == ["$EFHC_DATA", "$EFHC_DATA", "cache", "system"]
     direct = stock(tmp_path / "direct", fashion_files)
     monkeypatch.setenv("EFHC_DATA", str(direct))
     assert archive.find() == ("$EFHC_DATA", direct)  # the files may lie in the folder itself
+
+
+def test_a_folder_given_is_used_whatever_its_checksums_and_these_are_reported(fashion_files: Path, tmp_path: Path):
+    folder = stock(tmp_path / "mine", fashion_files)
+    values = gzip.decompress((fashion_files / LABELS).read_bytes())
+    other = values[:-1] + bytes([(values[-1] + 1) % 10])
+    (folder / LABELS).unlink()
+    (folder / LABELS).write_bytes(gzip.compress(other))
+    data = FashionMNIST(path=folder).load()
+    assert data.y_test[-1] == other[-1]
+    assert data.sha256 == {**ARCHIVE.sha256, LABELS: sha256(other)}
+    with pytest.raises(InputError, match=LABELS):
+        read(ARCHIVE, folder, "system")
+
+
+@pytest.mark.parametrize(
+    ("folder", "what"), [("gone", "no such folder"), (".", f"without {next(iter(ARCHIVE.files))}")]
+)
+def test_a_folder_given_that_does_not_have_it_is_refused_and_nothing_else_is_tried(
+    tmp_path: Path, folder: str, what: str
+):
+    with pytest.raises(InputError, match=what) as caught:
+        FashionMNIST(path=tmp_path / folder).load()
+    assert caught.value.field == "path"
 
 
 def test_it_is_known_by_name():
@@ -116,19 +148,19 @@ KINDS = ["truncated", "short by one", "empty", "not gzip", "altered", "flipped",
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_damaged_copy_is_refused_by_name(fashion_files: Path, tmp_path: Path, only_labels: Archive, kind: str):
+def test_a_damaged_copy_is_refused_by_name(fashion_files: Path, tmp_path: Path, only_labels: GzipFiles, kind: str):
     (tmp_path / LABELS).write_bytes(damaged((fashion_files / LABELS).read_bytes())[kind])
     with pytest.raises(InputError) as caught:
-        only_labels.read(tmp_path)
+        read(only_labels, tmp_path)
     assert str(tmp_path / LABELS) in str(caught.value)
     assert "efhc data fetch fashion-mnist" in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_a_copy_that_was_compressed_anew_counts(fashion_files: Path, tmp_path: Path, only_labels: Archive):
+def test_a_copy_that_was_compressed_anew_counts(fashion_files: Path, tmp_path: Path, only_labels: GzipFiles):
     content = (fashion_files / LABELS).read_bytes()
     (tmp_path / LABELS).write_bytes(gzip.compress(gzip.decompress(content), compresslevel=1))
-    assert only_labels.read(tmp_path) == {LABELS: gzip.decompress(content)}
+    assert read(only_labels, tmp_path) == {LABELS: gzip.decompress(content)}
 
 
 def test_loading_refuses_a_damaged_copy_where_it_looks_first(
@@ -143,54 +175,12 @@ def test_loading_refuses_a_damaged_copy_where_it_looks_first(
         FashionMNIST().load()
 
 
-def test_a_file_gone_meanwhile_is_named(tmp_path: Path, only_labels: Archive):
+def test_a_file_gone_meanwhile_is_named(tmp_path: Path, only_labels: GzipFiles):
     with pytest.raises(InputError, match=LABELS):
-        only_labels.read(tmp_path)
+        read(only_labels, tmp_path)
 
 
 # Fetching
-
-Respond = Callable[[BaseHTTPRequestHandler, bytes], None]
-
-
-@contextmanager
-def serving(files: Path, respond: Respond) -> Iterator[tuple[str, list[str]]]:
-    """A real server on this machine; its address and the paths it was asked for."""
-    asked: list[str] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            asked.append(self.path)
-            respond(self, (files / self.path.lstrip("/")).read_bytes())
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}/", asked
-        finally:
-            server.shutdown()
-            thread.join()
-
-
-def send(handler: BaseHTTPRequestHandler, body: bytes, promised: int | None = None) -> None:
-    handler.send_response(200)
-    handler.send_header("Content-Length", str(len(body) if promised is None else promised))
-    handler.end_headers()
-    handler.wfile.write(body)
-
-
-def without_length(handler: BaseHTTPRequestHandler, body: bytes) -> None:
-    handler.send_response(200)
-    handler.end_headers()
-    handler.wfile.write(body)
-
-
-def leftovers(folder: Path) -> list[Path]:
-    return [path for path in folder.rglob("*") if path.is_file()] if folder.exists() else []
 
 
 def test_fetches_all_files_into_the_cache_and_then_no_more(fashion_files: Path, own_cache: Path, tmp_path: Path):
@@ -216,7 +206,7 @@ def test_fetches_all_files_into_the_cache_and_then_no_more(fashion_files: Path, 
         assert (folder / LABELS).read_bytes() == (fashion_files / LABELS).read_bytes()
 
 
-def test_a_server_that_does_not_say_the_length(fashion_files: Path, only_labels: Archive):
+def test_a_server_that_does_not_say_the_length(fashion_files: Path, only_labels: GzipFiles):
     calls: list[tuple[str, int, int]] = []
     with serving(fashion_files, without_length) as (address, _):
         dataclasses.replace(only_labels, address=address).fetch(lambda *call: calls.append(call))
@@ -225,7 +215,7 @@ def test_a_server_that_does_not_say_the_length(fashion_files: Path, only_labels:
 
 @pytest.mark.parametrize("kind", [*KINDS, "cut off"])
 def test_a_damaged_download_leaves_nothing_behind(
-    fashion_files: Path, own_cache: Path, only_labels: Archive, kind: str
+    fashion_files: Path, own_cache: Path, only_labels: GzipFiles, kind: str
 ):
     def respond(handler: BaseHTTPRequestHandler, body: bytes) -> None:
         if kind == "cut off":  # promises all, sends half
@@ -255,7 +245,9 @@ def test_a_damaged_download_spares_a_good_file_and_earlier_ones(fashion_files: P
     assert archive.find() is None
 
 
-def test_a_fetch_that_is_interrupted_leaves_nothing_behind(fashion_files: Path, own_cache: Path, only_labels: Archive):
+def test_a_fetch_that_is_interrupted_leaves_nothing_behind(
+    fashion_files: Path, own_cache: Path, only_labels: GzipFiles
+):
     def interrupt(name: str, done: int, total: int) -> None:
         raise KeyboardInterrupt
 
@@ -285,7 +277,7 @@ MISBEHAVING = [not_found, another_protocol, chunk_cut_off, length_that_is_no_num
 
 @pytest.mark.parametrize("respond", MISBEHAVING)
 def test_a_server_that_misbehaves_gives_one_line_and_its_connection_is_closed(
-    fashion_files: Path, own_cache: Path, only_labels: Archive, respond: Respond
+    fashion_files: Path, own_cache: Path, only_labels: GzipFiles, respond: Respond
 ):
     with serving(fashion_files, respond) as (address, _), pytest.raises(EfhcError) as caught:
         dataclasses.replace(only_labels, address=address).fetch()
@@ -299,7 +291,7 @@ def test_a_server_that_misbehaves_gives_one_line_and_its_connection_is_closed(
         assert closed
 
 
-def test_a_server_that_is_not_there_gives_one_line_with_the_way_out(own_cache: Path, only_labels: Archive):
+def test_a_server_that_is_not_there_gives_one_line_with_the_way_out(own_cache: Path, only_labels: GzipFiles):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     with pytest.raises(EfhcError) as caught:
@@ -307,22 +299,22 @@ def test_a_server_that_is_not_there_gives_one_line_with_the_way_out(own_cache: P
     text = str(caught.value)
     assert f"127.0.0.1:{port}" in text
     assert "EFHC_DATA" in text
-    assert ARCHIVE.system_package in text
+    assert "dataset-fashion-mnist" in text
     assert "\n" not in text
     assert leftovers(own_cache) == []
 
 
-def test_a_cache_that_cannot_be_written_gives_one_line(fashion_files: Path, own_cache: Path, only_labels: Archive):
+def test_a_cache_that_cannot_be_written_gives_one_line(fashion_files: Path, own_cache: Path, only_labels: GzipFiles):
     own_cache.parent.parent.mkdir(parents=True)
     own_cache.parent.write_text("a file where a folder should be")
     with serving(fashion_files, send) as (address, _), pytest.raises(EfhcError, match="efhc"):
         dataclasses.replace(only_labels, address=address).fetch()
 
 
-def test_what_was_fetched_can_be_loaded(fashion_files: Path, only_labels: Archive):
+def test_what_was_fetched_can_be_loaded(fashion_files: Path, only_labels: GzipFiles):
     with serving(fashion_files, send) as (address, _):
         folder = dataclasses.replace(only_labels, address=address).fetch()
-    (content,) = only_labels.read(folder).values()
+    (content,) = read(only_labels, folder).values()
     assert content == gzip.decompress((fashion_files / LABELS).read_bytes())
     shutil.rmtree(folder)
     assert only_labels.find() is None

@@ -1,15 +1,20 @@
-"""The driver in the default precision against Alg. 1 in plain loops, and its laws over many iterations."""
+"""The driver against Alg. 1 in plain loops, and its laws over many iterations."""
 
 from __future__ import annotations
+
+import re
 
 import numpy as np
 import pytest
 
 import efhc
-from efhc.core.reference import reference_iteration
+from efhc.core.iteration import Diverged
 from efhc.experiments.config import Experiment
 from efhc.experiments.scenario import draw_scenario, load_data
-from efhc.simulation.lockstep import lockstep
+from efhc.learning.backends.arrays import ArraysBackend
+from efhc.simulation import lockstep
+from efhc.simulation.agreement import difference_from_reference
+from efhc.simulation.lockstep import Lockstep
 
 NETWORKS = {
     "static": efhc.Geometric(),
@@ -19,51 +24,96 @@ NETWORKS = {
 }
 
 
+def scenario_of(seed: int = 3, **fields):
+    experiment = Experiment(**fields)
+    return experiment, draw_scenario(experiment, load_data(experiment), seed)
+
+
 @pytest.mark.parametrize("precision", ["float32", "float64"])
 @pytest.mark.parametrize("exchange_at_start", [False, True])
 @pytest.mark.parametrize("kind", NETWORKS)
 @pytest.mark.parametrize("strategy", ["EF-HC", "RG"])
-def test_lockstep_follows_the_reference(kind, strategy, exchange_at_start, precision):
-    experiment = Experiment(
-        network=NETWORKS[kind], precision=precision, exchange_at_start=exchange_at_start, model=efhc.Softmax()
+@pytest.mark.parametrize("backend", ["linear", "arrays"])
+def test_lockstep_follows_the_reference(kind, strategy, exchange_at_start, precision, backend):
+    experiment, scenario = scenario_of(
+        network=NETWORKS[kind],
+        precision=precision,
+        exchange_at_start=exchange_at_start,
+        model=efhc.Softmax(),
+        backend=backend,
     )
-    scenario = draw_scenario(experiment, load_data(experiment), seed=3)
-    trigger = experiment.strategies[strategy]
-    models = last_broadcast = list(scenario.initial_models)
-    tolerance = 1e-5 if precision == "float32" else 1e-12
-    mean = scenario.initial_models.mean(axis=0, dtype=np.float64)
-    links_seen = set()
-    for state, step in lockstep(scenario, trigger):
-        previous, graph = scenario.graphs(step.k)
-        gradients, _ = scenario.learner.gradients(np.stack(models), step.k)
-        thresholds = trigger.thresholds(step.k, scenario.threshold_decay(step.k), scenario.bandwidths, scenario.coins)
-        models, last_broadcast, fired, used = reference_iteration(
-            models,
-            last_broadcast,
-            graph.neighbours(),
-            previous.neighbours(),
-            thresholds.tolist(),
-            lambda i, _w, G=gradients: G[i],
-            np.dtype(precision).type(scenario.step_size(step.k)),
-        )
-        mean = mean - scenario.step_size(step.k) * gradients.mean(axis=0, dtype=np.float64)
-        assert set(np.flatnonzero(step.fired)) == fired
-        assert set(map(tuple, step.links_used.tolist())) == used
-        assert np.allclose(state.models, models, rtol=tolerance, atol=tolerance)
-        assert np.allclose(state.models.mean(axis=0, dtype=np.float64), mean, atol=tolerance)
-        assert state.models.dtype == precision
-        links_seen.add(len(used))
-        if state.k == 40:
-            break
-    assert len(links_seen) > 1 or kind == "rotating"  # where every link is new every time
+    oracle = ArraysBackend(experiment.model, scenario.learner.data)
+    difference = difference_from_reference(scenario, experiment.strategies[strategy], 40, oracle)
+    assert difference < (1e-5 if precision == "float32" else 1e-12)
+
+
+@pytest.mark.parametrize("batch_size", [1, 5, 16, "full"])
+@pytest.mark.parametrize("model", [efhc.SVM(), efhc.Softmax()], ids=repr)
+def test_stretches_and_single_iterations_are_the_reference_too(monkeypatch, model, batch_size):
+    """The same run in compiled stretches, and iteration by iteration as large models are run, on several threads."""
+    experiment, scenario = scenario_of(precision="float64", model=model, batch_size=batch_size)
+    oracle = ArraysBackend(model, scenario.learner.data)
+    trigger = experiment.strategies["EF-HC"]
+    assert difference_from_reference(scenario, trigger, 70, oracle) < 1e-11
+    monkeypatch.setattr(lockstep, "IN_CACHE", 0)
+    assert difference_from_reference(scenario, trigger, 70, oracle, threads=2) < 1e-11
+
+
+@pytest.mark.parametrize("kind", NETWORKS)
+def test_how_many_iterations_are_made_at_once_does_not_change_a_bit(kind):
+    experiment, scenario = scenario_of(network=NETWORKS[kind])
+    ends = []
+    for most in (1, 7, 200):
+        driver, state = Lockstep(scenario, experiment.strategies["EF-HC"]), scenario.initial_state()
+        fired = []
+        while state.k < 150:
+            state, steps = driver.advance(state, min(most, 150 - state.k))
+            fired.append(steps.fired)
+        assert state.k == 150
+        ends.append((state.models, state.last_broadcast, np.concatenate(fired)))
+    for other in ends[1:]:
+        for one, same in zip(ends[0], other, strict=True):
+            assert np.array_equal(one, same)
+
+
+def test_a_large_model_takes_the_same_bits_on_any_number_of_threads(monkeypatch):
+    monkeypatch.setattr(lockstep, "IN_CACHE", 0)
+    ends = []
+    for threads in (1, 3):
+        experiment = Experiment(devices=23, partition=efhc.IID())
+        scenario = draw_scenario(experiment, load_data(experiment), 0, threads)
+        driver, state = Lockstep(scenario, experiment.strategies["EF-HC"], threads), scenario.initial_state()
+        while state.k < 30:
+            state, steps = driver.advance(state)
+        ends.append((state.models, steps.consensus_errors))
+    assert np.array_equal(ends[0][0], ends[1][0])
+    assert np.array_equal(ends[0][1], ends[1][1])
 
 
 def test_the_mean_model_stays_where_gradients_put_it_over_a_long_run_in_single_precision():
-    experiment = Experiment(strategies={"ZT": efhc.ZeroThreshold()}, step_size=lambda k: 0.0)
-    scenario = draw_scenario(experiment, load_data(experiment), seed=0)
-    before = scenario.initial_models.mean(axis=0, dtype=np.float64)
-    for state, _ in lockstep(scenario, efhc.ZeroThreshold()):
-        if state.k == 1000:
-            break
+    _, scenario = scenario_of(seed=0, strategies={"ZT": efhc.ZeroThreshold()}, step_size=lambda k: 0.0)
+    before = scenario.initial_models().mean(axis=0, dtype=np.float64)
+    driver, state = Lockstep(scenario, efhc.ZeroThreshold()), scenario.initial_state()
+    while state.k < 1000:
+        state, _ = driver.advance(state, 1000 - state.k)
     assert np.abs(state.models.mean(axis=0, dtype=np.float64) - before).max() < 1e-5
     assert np.abs(state.models - before).max() < 1e-4  # and all devices agree
+
+
+@pytest.mark.parametrize("in_cache", [0, lockstep.IN_CACHE])
+@pytest.mark.parametrize("model", [efhc.SVM(), efhc.Softmax()], ids=repr)
+def test_where_training_diverges_the_state_is_left_as_it_was(monkeypatch, in_cache, model):
+    monkeypatch.setattr(lockstep, "IN_CACHE", in_cache)
+    experiment, scenario = scenario_of(model=model, step_size=lambda k: 1e-3 if k < 5 else 1e38)
+    driver, state = Lockstep(scenario, experiment.strategies["ZT"]), scenario.initial_state()
+    while state.k < 5:
+        state, _ = driver.advance(state, 5 - state.k)
+    for _ in range(7):
+        try:
+            state, _ = driver.advance(state, 50)
+        except Diverged as error:
+            message = str(error)
+    assert re.match(r"training diverged at iteration \d+: the (loss|model) of device \d+ is not finite", message)
+    assert 5 <= state.k < 12
+    assert np.isfinite(state.models).all()
+    assert np.isfinite(state.last_broadcast).all()

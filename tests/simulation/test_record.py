@@ -7,46 +7,37 @@ from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 from problems import graphs
 
-from efhc.core.iteration import State
-from efhc.simulation.lockstep import Step
-from efhc.simulation.record import Record, consensus_error
-
-
-class Accuracies:
-    """A learner that knows only how good models are."""
-
-    def accuracies(self, models):
-        return np.abs(models[:, 0]) % 1.0
+from efhc.network.over_time import GraphList
+from efhc.simulation.lockstep import Scenario, Steps
+from efhc.simulation.record import Record
 
 
 @given(st.data(), st.integers(0, 6))
-def test_a_record_comes_back_from_a_checkpoint_bit_for_bit(data, rows):
+def test_a_record_comes_back_from_a_checkpoint_bit_for_bit(data, stretches):
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
-    record = Record()
-    for k in range(rows):
+    record, sequence = Record(5), [data.draw(graphs(5))]
+    for _ in range(stretches):
+        length = data.draw(st.integers(1, 4))
         graph = data.draw(graphs(5))
-        step = Step(k, graph, rng.random(5) < 0.5, rng.random(len(graph.links)) < 0.5, rng.random(), rng.random(5))
-        record.add(
-            State(k + 1, rng.normal(size=(5, 3)), rng.normal(size=(5, 3))), step, Accuracies(), evaluate=k % 2 == 0
+        steps = Steps(
+            len(record), sequence[-1], graph, rng.random((length, 5)) < 0.5, rng.random((length, 5)), rng.random(length)
         )
+        sequence += [graph] * length
+        record.add(steps, rng.random(5) + 1, 7)
+        if data.draw(st.booleans()):
+            record.add_accuracies(rng.random(5), rng.random())
     again = Record.from_arrays(record.to_arrays())
-    assert len(again) == len(record) == rows
+    assert len(again) == len(record) == len(sequence) - 1
     assert_frame_equal(again.metrics(), record.metrics(), check_exact=True)
-    assert_frame_equal(again.events(), record.events(), check_exact=True)
-
-    again.keep(2)
-    assert again.metrics()["iteration"].to_list() == list(range(min(rows, 2)))
+    network = GraphList(sequence[1:] or sequence)
+    scenario = Scenario(network, None, None, None, None, None, None)
+    events = record.events(scenario)
+    assert_frame_equal(again.events(scenario), events, check_exact=True)
+    assert events["fired"].list.len().to_list() == record.metrics()["fired"].to_list()
 
 
 def test_a_record_whose_parts_do_not_fit_is_refused():
-    arrays = Record().to_arrays()
-    arrays["fired_counts"] = np.array([2])
+    arrays = Record(3).to_arrays()
+    arrays["fired"] = np.zeros((2, 3), dtype=bool)
     with pytest.raises(ValueError, match="different numbers of iterations"):
         Record.from_arrays(arrays)
-
-
-@given(st.integers(1, 6), st.integers(0, 2**32))
-def test_consensus_error_is_the_papers(devices, seed):
-    models = np.random.default_rng(seed).normal(size=(devices, 4))
-    mean = models.mean(axis=0)
-    assert consensus_error(models) == pytest.approx(sum(np.linalg.norm(w - mean) ** 2 for w in models), abs=1e-12)

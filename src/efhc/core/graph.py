@@ -5,12 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
+from scipy.sparse.csgraph import connected_components, reverse_cuthill_mckee
 
-from efhc.core.arrays import Flags, Ints
+from efhc.core.arrays import Flags, Floats, Ints
+
+FEW_DEVICES = 256
+"""Up to so many, the models of all fit into the cache in any order."""
+
+
+class Rows(NamedTuple):
+    """The neighbours of device i are neighbours[starts[i] : starts[i + 1]], over the links of the same place."""
+
+    starts: Ints
+    neighbours: Ints
+    link_of: Ints
+    order: Ints
+    """All devices, neighbours close to each other: in this order, models are still in the cache when needed again."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +50,31 @@ class Graph:
     def degrees(self) -> Ints:
         """d_i: how many neighbours each device has."""
         return np.bincount(self.links.ravel(), minlength=self.devices)
+
+    @cached_property
+    def metropolis_weights(self) -> Floats:
+        """beta_ij = min(1/(1+d_i), 1/(1+d_j)) for each link."""
+        i, j = self.links.T
+        beta: Floats = 1.0 / (1.0 + np.maximum(self.degrees[i], self.degrees[j]))
+        return beta
+
+    @cached_property
+    def rows(self) -> Rows:
+        """The same links device by device."""
+        i, j = self.links.T
+        numbers = np.arange(len(i))
+        here, there, link_of = np.concatenate([i, j]), np.concatenate([j, i]), np.concatenate([numbers, numbers])
+        by_device = np.lexsort((there, here))
+        starts = np.concatenate([[0], np.cumsum(self.degrees)])
+        return Rows(starts, there[by_device], link_of[by_device], self._near_each_other())
+
+    def _near_each_other(self) -> Ints:
+        if self.devices <= FEW_DEVICES:
+            return np.arange(self.devices)
+        i, j = self.links.T
+        matrix = coo_array((np.ones(2 * len(i)), (np.r_[i, j], np.r_[j, i])), shape=(self.devices, self.devices))
+        order: Ints = reverse_cuthill_mckee(matrix.tocsr(), symmetric_mode=True).astype(np.int64)
+        return order
 
     @cached_property
     def _codes(self) -> Ints:

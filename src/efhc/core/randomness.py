@@ -26,6 +26,7 @@ class Purpose(IntEnum):
     INITIAL_MODELS = 5
     BATCHES = 6
     GOSSIP = 7
+    NOISE = 8
 
 
 @dataclass(frozen=True)

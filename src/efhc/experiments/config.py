@@ -48,6 +48,10 @@ class Experiment(Policy):
     evaluate_every: int = Field(default=50, ge=1)
     """Accuracy is measured after the first iteration, after each that completes so many, and after the last."""
     precision: Literal["float32", "float64"] = "float32"
+    backend: Literal["auto", "linear", "arrays", "stacked", "loop"] = "auto"
+    """How gradients are computed: compiled loops ("linear"), NumPy, all devices stacked in torch, or one by one."""
+    device: str = Field(default="cpu", pattern=r"^(cpu|cuda(:\d+)?)$")
+    """Where torch modules compute: "cpu", "cuda" or "cuda:1"."""
     exchange_at_start: bool = False
     """Whether the links of iteration 0 count as new, so that all neighbours exchange models then (Event 1)."""
 
@@ -71,6 +75,10 @@ class Experiment(Policy):
             raise ValueError("each seed once")
         return seeds
 
-    def is_evaluated(self, k: int) -> bool:
-        """Whether accuracy is measured after iteration k."""
-        return k == 0 or (k + 1) % self.evaluate_every == 0 or k == self.iterations - 1
+    def next_evaluation(self, k: int) -> int:
+        """The least number of iterations above k after which accuracy is measured."""
+        return 1 if k == 0 else min((k // self.evaluate_every + 1) * self.evaluate_every, self.iterations)
+
+    def is_evaluated_after(self, k: int) -> bool:
+        """Whether accuracy is measured after k iterations."""
+        return k > 0 and self.next_evaluation(k - 1) == k

@@ -14,7 +14,7 @@ from efhc.core.errors import EfhcError, InputError
 from efhc.core.policy import Policy
 from efhc.experiments.config import Experiment
 from efhc.experiments.config_errors import as_input_error
-from efhc.inputs import CONFIG_FOLDER, absolute, read_text
+from efhc.inputs import CONFIG_FOLDER, absolute, is_folder, read_text
 
 
 def load_experiment(path: Path | str, overrides: Iterable[str] = ()) -> Experiment:
@@ -36,7 +36,7 @@ def build_experiment(fields: Mapping[str, Any], folder: Path | None = None) -> E
 
 
 def with_overrides(tables: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
-    """`tables` with `key.sub=value` set. A value is TOML, or else a string; a new `kind` resets its table."""
+    """`tables` with `key.sub=value` set. A value is TOML or else a string; a new `kind` or `module` resets its table."""
     changed = _copied(tables)
     for override in overrides:
         name, equals, text = override.partition("=")
@@ -44,8 +44,8 @@ def with_overrides(tables: Mapping[str, Any], overrides: Iterable[str]) -> dict[
         if not equals or not all(keys):
             raise InputError("override", repr(override), "key.sub=value")
         value = _toml_value(text.strip())
-        if keys[-1] == "path" and isinstance(value, str):  # typed in a shell, it counts from the current folder
-            value = str(absolute(value, Path()))
+        if isinstance(value, str) and (keys[-1] == "path" or ".py:" in value):
+            value = str(absolute(value, Path()))  # typed in a shell, it counts from the current folder
         if keys[0] not in changed and len(keys) > 1:  # a table that the file leaves out is changed from its default
             changed[keys[0]] = _copied(default_tables().get(keys[0], {}))
         table = changed
@@ -53,7 +53,7 @@ def with_overrides(tables: Mapping[str, Any], overrides: Iterable[str]) -> dict[
             if not isinstance(table.setdefault(key, {}), dict):
                 raise InputError("override", repr(override), f"keys of tables; {key} is a value")
             table = table[key]
-        if keys[-1] == "kind" and table.get("kind") != value:
+        if (keys[-1] == "kind" and table.get("kind") != value) or (keys[-1] == "module" and "module" not in table):
             table.clear()
         table[keys[-1]] = value
     return changed
@@ -98,8 +98,8 @@ def _leaves(choice: Any, name: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def input_files(experiment: Experiment) -> dict[str, Path]:
-    """The files that the experiment reads, by the name of the setting."""
-    return {name: value for name, value in _leaves(experiment) if isinstance(value, Path)}
+    """The files that the experiment reads, by the name of the setting. Those of a folder come with the data's own."""
+    return {name: value for name, value in _leaves(experiment) if isinstance(value, Path) and not is_folder(value)}
 
 
 def to_toml(experiment: Experiment) -> str:

@@ -6,16 +6,13 @@ import os
 import sys
 from collections.abc import Iterator
 
-import numpy as np
-
-from efhc.core.reference import reference_iteration
 from efhc.experiments.config import Experiment
 from efhc.experiments.provenance import machine, provenance
 from efhc.experiments.scenario import draw_scenario, load_data
 from efhc.learning.data import ARCHIVES
 from efhc.learning.data.store import cache_folder
 from efhc.network.dynamics import RandomLinks
-from efhc.simulation.lockstep import lockstep
+from efhc.simulation.agreement import difference_from_reference
 
 
 def checks() -> Iterator[tuple[str, bool, str]]:
@@ -31,7 +28,7 @@ def checks() -> Iterator[tuple[str, bool, str]]:
     yield "cache", os.access(existing, os.W_OK), str(cache_folder())
     for archive in ARCHIVES.values():
         place = archive.find()
-        yield archive.name, True, str(place[1]) if place else f"not here; `efhc data fetch {archive.name}` gets it"
+        yield archive.name, True, str(place[1]) if place else f"not here; {archive.remedy}"
     difference = engine_difference()
     yield "engine", difference < 1e-12, f"differs from Alg. 1 in plain loops by at most {difference:.1e}"
 
@@ -40,22 +37,4 @@ def engine_difference(iterations: int = 20) -> float:
     """How far the engine ends from `reference.py` on failing links; infinite if it fired or used others."""
     experiment = Experiment(precision="float64", network=RandomLinks())
     scenario = draw_scenario(experiment, load_data(experiment), seed=0)
-    trigger = experiment.strategies["EF-HC"]
-    models = last_broadcast = list(scenario.initial_models)
-    for state, step in lockstep(scenario, trigger):
-        k, (previous, graph) = step.k, scenario.graphs(step.k)
-        gradients, _ = scenario.learner.gradients(np.stack(models), k)
-        models, last_broadcast, fired, used = reference_iteration(
-            models,
-            last_broadcast,
-            graph.neighbours(),
-            previous.neighbours(),
-            trigger.thresholds(k, scenario.threshold_decay(k), scenario.bandwidths, scenario.coins).tolist(),
-            lambda i, w, gradients=gradients: gradients[i],  # type: ignore[misc]
-            scenario.step_size(k),
-        )
-        if fired != set(np.flatnonzero(step.fired)) or used != set(map(tuple, step.links_used.tolist())):
-            return np.inf
-        if state.k == iterations:
-            return float(np.abs(state.models - np.stack(models)).max())
-    raise AssertionError("lockstep never ends")
+    return difference_from_reference(scenario, experiment.strategies["EF-HC"], iterations)

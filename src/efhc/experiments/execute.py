@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Event, Lock
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,11 +17,12 @@ from threadpoolctl import threadpool_limits
 from efhc.core.arrays import Floats, Ints
 from efhc.experiments.config import Experiment
 from efhc.experiments.config_files import build_experiment
+from efhc.experiments.resources import Plan, plan
 from efhc.experiments.result import Result
 from efhc.experiments.run_directory import RunDirectory
 from efhc.experiments.scenario import draw_scenario, load_data
 from efhc.learning.data import Dataset
-from efhc.simulation.lockstep import Scenario, lockstep
+from efhc.simulation.lockstep import Lockstep, Scenario
 from efhc.simulation.record import Record, list_column
 
 
@@ -41,27 +44,30 @@ def simulate(
     resume: bool = False,
     progress: Progress = _silent,
     checkpoint_seconds: float = 30.0,
+    jobs: int | None = None,
     **fields: Any,
 ) -> Result:
     """Run an experiment, given as one object or by its fields: `simulate(devices=20, network=Ring())`.
 
     With `out` it is kept in a run directory, and with `resume` one that was stopped there is brought to its end,
-    bit for bit as if it had never stopped.
+    bit for bit as if it had never stopped. `jobs` is the number of cores to use; left out, all.
     """
     experiment = build_experiment({**(dict(experiment) if experiment else {}), **fields})
     data = load_data(experiment)
+    use = plan(experiment, data, jobs)
     for seed in experiment.seeds:  # whatever is wrong shows before anything is written
-        draw_scenario(experiment, data, seed)
+        draw_scenario(experiment, data, seed).initial_models()
     if out is None:
-        return _run_all(Runner(experiment, None, progress, checkpoint_seconds), data)
+        return _run_all(Runner(experiment, data, use.threads_per_run, None, progress, checkpoint_seconds), use)
 
     directory = RunDirectory.start(Path(out), experiment, data.sha256, resume=resume)
     with directory.session():
         if directory.is_complete:
             result = Result.load(directory.path)
         else:
-            runner = Runner(directory.load_experiment(), directory, progress, checkpoint_seconds)
-            result = _run_all(runner, data)
+            experiment = directory.load_experiment()
+            runner = Runner(experiment, data, use.threads_per_run, directory, progress, checkpoint_seconds)
+            result = _run_all(runner, use)
             for name in ("metrics", "events", "network", "devices"):
                 directory.save_table(name, getattr(result, name))
             directory.save_models(result.models)
@@ -72,29 +78,41 @@ def simulate(
     return result
 
 
-def _run_all(runner: Runner, data: Dataset) -> Result:
-    """Every seed, every strategy, one after the other."""
+def _run_all(runner: Runner, use: Plan) -> Result:
+    """Every seed, every strategy, several at once. All stop where one fails, or the user interrupts; each is kept."""
     experiment = runner.experiment
-    records: dict[tuple[str, int], Record] = {}
-    models: dict[tuple[str, int], Floats] = {}
-    networks, devices = [], []
+    pairs = [(strategy, seed) for seed in experiment.seeds for strategy in experiment.strategies]
     # BLAS with several threads is slower on matrices this small, and its rounding depends on their number.
-    with threadpool_limits(limits=1):
-        for seed in experiment.seeds:
-            scenario = draw_scenario(experiment, data, seed)
-            networks.append(_physical_links(scenario, experiment.iterations, seed))
-            devices.append(_devices(scenario, seed))
-            for strategy in experiment.strategies:
-                models[strategy, seed], records[strategy, seed] = runner.run(scenario, strategy, seed)
+    with threadpool_limits(limits=1), ThreadPoolExecutor(use.runs_at_once, thread_name_prefix="efhc-run") as pool:
+        # A scenario for each, so that runs share nothing that changes; torch traces modules one at a time only.
+        scenarios = {pair: draw_scenario(experiment, runner.data, pair[1], runner.threads) for pair in pairs}
+        runs = {pair: pool.submit(runner.run, scenario, *pair) for pair, scenario in scenarios.items()}
+        try:
+            for run in as_completed(runs.values()):
+                run.result()
+        except BaseException:
+            runner.stop.set()
+            pool.shutdown(cancel_futures=True)
+            raise
+    models, records = {}, {}
+    for pair, run in runs.items():
+        models[pair], records[pair] = run.result()
 
-    def joined(table: Callable[[Record], pl.DataFrame]) -> pl.DataFrame:
+    def joined(tables: Iterable[pl.DataFrame]) -> pl.DataFrame:
         return pl.concat(
-            table(record).select(pl.lit(strategy).alias("strategy"), pl.lit(seed, pl.Int64).alias("seed"), pl.all())
-            for (strategy, seed), record in records.items()
+            table.select(pl.lit(strategy).alias("strategy"), pl.lit(seed, pl.Int64).alias("seed"), pl.all())
+            for (strategy, seed), table in zip(pairs, tables, strict=True)
         )
 
-    metrics, events = joined(Record.metrics), joined(Record.events)
-    return Result(experiment, metrics, events, pl.concat(networks), pl.concat(devices), models)
+    of_seed = {seed: scenario for (_, seed), scenario in scenarios.items()}
+    return Result(
+        experiment,
+        metrics=joined(record.metrics() for record in records.values()),
+        events=joined(record.events(scenarios[pair]) for pair, record in records.items()),
+        network=pl.concat(_physical_links(drawn, experiment.iterations, seed) for seed, drawn in of_seed.items()),
+        devices=pl.concat(_devices(drawn, seed) for seed, drawn in of_seed.items()),
+        models=models,
+    )
 
 
 @dataclass(frozen=True)
@@ -102,31 +120,44 @@ class Runner:
     """Runs one strategy on one seed, from its checkpoint if it has one."""
 
     experiment: Experiment
+    data: Dataset
+    threads: int
     directory: RunDirectory | None
     progress: Progress
     checkpoint_seconds: float
+    stop: Event = field(default_factory=Event)
+    """Set when all runs shall come to a stop where they are."""
+    telling: Lock = field(default_factory=Lock)
+    """Progress is told by one run at a time."""
 
     def run(self, scenario: Scenario, strategy: str, seed: int) -> tuple[Floats, Record]:
         """The final models and the record of the way there."""
         checkpoint = self.directory.load_checkpoint(strategy, seed) if self.directory else None
-        state, record = checkpoint or (scenario.initial_state(), Record())
-        self.progress(strategy, seed, state.k)
-        steps = lockstep(scenario, self.experiment.strategies[strategy], state)
+        state, record = checkpoint or (scenario.initial_state(), Record(self.experiment.devices))
+        lockstep = Lockstep(scenario, self.experiment.strategies[strategy], self.threads)
+        bandwidths, parameters = scenario.bandwidths.values, scenario.learner.backend.parameters
+        self._tell(strategy, seed, state.k)
         saved_at = time.monotonic()
         try:
-            while state.k < self.experiment.iterations:
-                next_state, step = next(steps)
-                record.add(next_state, step, scenario.learner, evaluate=self.experiment.is_evaluated(step.k))
-                state = next_state
-                self.progress(strategy, seed, state.k)
+            while not self.stop.is_set():
+                if self.experiment.is_evaluated_after(state.k) and not record.is_evaluated:
+                    record.add_accuracies(*scenario.learner.accuracies(state.models, state.local))
+                if state.k == self.experiment.iterations:
+                    break
+                state, steps = lockstep.advance(state, self.experiment.next_evaluation(state.k) - state.k)
+                record.add(steps, bandwidths, parameters)
+                self._tell(strategy, seed, state.k)
                 if self.directory and time.monotonic() - saved_at > self.checkpoint_seconds:
                     self.directory.save_checkpoint(strategy, seed, state, record)
                     saved_at = time.monotonic()
         finally:  # done, stopped or failed: what there is, is kept
-            if self.directory and state.k > 0:
-                record.keep(state.k)
+            if self.directory and len(record) == state.k > 0:
                 self.directory.save_checkpoint(strategy, seed, state, record)
         return state.models, record
+
+    def _tell(self, strategy: str, seed: int, done: int) -> None:
+        with self.telling:
+            self.progress(strategy, seed, done)
 
 
 def _physical_links(scenario: Scenario, iterations: int, seed: int) -> pl.DataFrame:
@@ -135,7 +166,7 @@ def _physical_links(scenario: Scenario, iterations: int, seed: int) -> pl.DataFr
     for k in range(iterations):
         before, now = scenario.graphs(k)
         if k == 0 or (before is not now and not np.array_equal(before.links, now.links)):
-            changes[k] = now.links.astype(np.int32)
+            changes[k] = now.links
     return pl.DataFrame(
         {
             "seed": pl.Series([seed] * len(changes), dtype=pl.Int64),

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Any
 
-PACKAGES = ("efhc", "numpy", "scipy", "networkx", "polars", "pydantic", "scikit-learn")
+PACKAGES = ("efhc", "numpy", "scipy", "numba", "networkx", "polars", "pydantic", "scikit-learn")
 
 
 def provenance() -> dict[str, Any]:

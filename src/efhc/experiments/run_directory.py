@@ -36,10 +36,13 @@ from efhc.experiments.config import Experiment
 from efhc.experiments.config_files import build_experiment, first_difference, input_files, to_tables, to_toml
 from efhc.experiments.provenance import provenance
 from efhc.inputs import read_bytes, sha256
-from efhc.saving import UNFINISHED, lock, write_safely
+from efhc.saving import UNFINISHED, lock, write_safely, write_tensors
 from efhc.simulation.record import Record
 
 T = TypeVar("T")
+
+LOCAL = "local/"
+"""In front of the names of what devices keep to themselves, in a checkpoint."""
 
 
 class RunDirectory:
@@ -133,9 +136,9 @@ class RunDirectory:
 
     def save_checkpoint(self, strategy: str, seed: int, state: State, record: Record) -> None:
         """Keep where a strategy and seed has got to."""
-        tensors = {"models": state.models, "last_broadcast": state.last_broadcast, **record.to_arrays()}
-        content = safetensors.numpy.save({name: np.ascontiguousarray(t) for name, t in tensors.items()})
-        write_safely(self._checkpoint(strategy, seed), content)
+        local = {LOCAL + name: rows for name, rows in state.local.items()}
+        tensors = {"models": state.models, "last_broadcast": state.last_broadcast, **local, **record.to_arrays()}
+        write_tensors(self._checkpoint(strategy, seed), tensors)
 
     def load_checkpoint(self, strategy: str, seed: int) -> tuple[State, Record] | None:
         """Where a strategy and seed had got to."""
@@ -145,7 +148,8 @@ class RunDirectory:
         try:
             tensors = safetensors.numpy.load(path.read_bytes())
             record = Record.from_arrays(tensors)
-            return State(len(record), tensors["models"], tensors["last_broadcast"]), record
+            local = {name.removeprefix(LOCAL): rows for name, rows in tensors.items() if name.startswith(LOCAL)}
+            return State(len(record), tensors["models"], tensors["last_broadcast"], local), record
         except (safetensors.SafetensorError, KeyError, ValueError) as error:
             raise EfhcError(f"{path} is corrupt ({error}); remove it to do that part of the run again") from error
 
@@ -163,8 +167,8 @@ class RunDirectory:
 
     def save_models(self, models: Mapping[tuple[str, int], np.ndarray]) -> None:
         """models.safetensors"""
-        tensors = {f"{strategy}/{seed}": np.ascontiguousarray(w) for (strategy, seed), w in models.items()}
-        write_safely(self.path / "models.safetensors", safetensors.numpy.save(tensors))
+        tensors = {f"{strategy}/{seed}": w for (strategy, seed), w in models.items()}
+        write_tensors(self.path / "models.safetensors", tensors)
 
     def load_models(self) -> dict[tuple[str, int], np.ndarray]:
         """models.safetensors"""

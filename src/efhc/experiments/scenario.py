@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from efhc.core.arrays import Floats
 from efhc.core.errors import InputError, within
 from efhc.core.randomness import Coins, Randomness
 from efhc.experiments.config import Experiment
+from efhc.learning.backends import backend_for
 from efhc.learning.data import Dataset
 from efhc.learning.learner import Learner
 from efhc.simulation.lockstep import Scenario
@@ -18,7 +20,7 @@ def load_data(experiment: Experiment) -> Dataset:
         return experiment.data.load(experiment.precision)
 
 
-def draw_scenario(experiment: Experiment, data: Dataset, seed: int) -> Scenario:
+def draw_scenario(experiment: Experiment, data: Dataset, seed: int, threads: int = 1) -> Scenario:
     """What `seed` draws. Strategies have no part in it."""
     randomness, devices = Randomness(seed), experiment.devices
     with within("network"):
@@ -26,20 +28,18 @@ def draw_scenario(experiment: Experiment, data: Dataset, seed: int) -> Scenario:
     with within("bandwidths"):
         bandwidths = experiment.bandwidths.draw(devices, randomness)
     with within("partition"):
-        parts = experiment.partition.split(data.y_train, data.classes, devices, randomness)
-    learner = Learner(experiment.model, data, parts, experiment.batch_size, randomness)
-    with within("initial_models"):
-        initial_models = experiment.initial_models.models(
-            experiment.model, data.features, data.classes, devices, randomness
-        )
-        with np.errstate(over="ignore"):
-            initial_models = initial_models.astype(experiment.precision)
-        if not np.isfinite(initial_models).all():
-            raise InputError("kind", f"numbers too large for {experiment.precision}", "smaller ones, or float64")
+        parts = experiment.partition.split(data, devices, randomness)
+    backend = backend_for(experiment.model, data, randomness, experiment.backend, experiment.device, threads)
+    learner = Learner(backend, data, parts, experiment.batch_size, randomness)
     with np.errstate(over="ignore"):
-        if not np.isfinite(learner.parameters / bandwidths.values).all():
+        if not np.isfinite(backend.parameters / bandwidths.values).all():
             smallest = bandwidths.values.min()
             raise InputError("bandwidths", smallest, "bandwidths for which the time n / b_i is a finite number")
+
+    def initial_models() -> Floats:
+        with within("initial_models"):
+            return experiment.initial_models.models(experiment.model, data, devices, randomness)
+
     return Scenario(
         network=network,
         bandwidths=bandwidths,

@@ -22,28 +22,25 @@ def draw_subsets(population: int, size: int, rows: int, stream: np.random.Genera
 
 
 class MiniBatches:
-    """The mini-batches of all devices, as positions in each device's own samples."""
+    """The mini-batches of all devices, as numbers of training samples."""
 
     BLOCK = 64
     """Iterations drawn at once, from one stream per device and block. Part of a run's identity."""
 
-    def __init__(self, samples: list[int], size: int, randomness: Randomness) -> None:
-        for device, available in enumerate(samples):
-            if size > available:
-                raise InputError("batch_size", size, f"at most {available}, the samples of device {device}, or 'full'")
-        self._samples, self._size, self._randomness = samples, size, randomness
-        self._block, self._positions = -1, np.empty((0, 0, 0), dtype=np.int64)
+    def __init__(self, parts: list[Ints], size: int, randomness: Randomness) -> None:
+        for device, part in enumerate(parts):
+            if size > len(part):
+                raise InputError("batch_size", size, f"at most {len(part)}, the samples of device {device}, or 'full'")
+        self._parts, self._size, self._randomness = parts, size, randomness
+        self._block, self._samples = -1, np.empty((0, 0, 0), dtype=np.int64)
 
-    def positions(self, k: int) -> Ints:
-        """(devices, batch size) for iteration k."""
+    def samples(self, k: int, most: int = 1) -> Ints:
+        """(iterations, devices, batch size), from iteration k to the end of its block, but at most so many."""
         block, row = divmod(k, self.BLOCK)
         if block != self._block:
+            self._samples = np.empty((self.BLOCK, len(self._parts), self._size), dtype=np.int64)
+            for device, part in enumerate(self._parts):
+                stream = self._randomness.stream(Purpose.BATCHES, device, block)
+                self._samples[:, device] = part[draw_subsets(len(part), self._size, self.BLOCK, stream)]
             self._block = block
-            self._positions = np.stack(
-                [
-                    draw_subsets(count, self._size, self.BLOCK, self._randomness.stream(Purpose.BATCHES, device, block))
-                    for device, count in enumerate(self._samples)
-                ]
-            )
-        positions: Ints = self._positions[:, row]
-        return positions
+        return self._samples[row : row + most]

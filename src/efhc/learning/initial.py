@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Literal
 
 import numpy as np
@@ -12,7 +13,19 @@ from efhc.core.errors import InputError
 from efhc.core.policy import Policy, default_kind, or_your_own
 from efhc.core.randomness import Purpose, Randomness
 from efhc.inputs import InputFile, parse_numpy, read_bytes
-from efhc.learning.models import LinearModel
+from efhc.learning.data.dataset import Dataset
+from efhc.learning.models import Model
+
+
+def _rows(devices: int, parameters: int, precision: str, row: Callable[[int], Floats]) -> Floats:
+    """One row per device, made one at a time: nothing of their size in double precision is ever held."""
+    models = np.empty((devices, parameters), dtype=precision)
+    for i in range(devices):
+        with np.errstate(over="ignore"):
+            models[i] = row(i)
+        if not np.isfinite(models[i]).all():
+            raise InputError("kind", f"numbers too large for {precision}", "smaller ones, or float64")
+    return models
 
 
 class PerDevice(Policy):
@@ -20,9 +33,11 @@ class PerDevice(Policy):
 
     kind: Literal["per-device"] = "per-device"
 
-    def models(self, model: LinearModel, features: int, classes: int, devices: int, randomness: Randomness) -> Floats:
-        streams = (randomness.stream(Purpose.INITIAL_MODELS, i) for i in range(devices))
-        return np.stack([model.initial(features, classes, stream) for stream in streams])
+    def models(self, model: Model, data: Dataset, devices: int, randomness: Randomness) -> Floats:
+        def drawn(device: int) -> Floats:
+            return model.initial(data, randomness.stream(Purpose.INITIAL_MODELS, device))
+
+        return _rows(devices, model.parameters(data), data.precision, drawn)
 
 
 class Shared(Policy):
@@ -30,9 +45,9 @@ class Shared(Policy):
 
     kind: Literal["shared"] = "shared"
 
-    def models(self, model: LinearModel, features: int, classes: int, devices: int, randomness: Randomness) -> Floats:
-        drawn = model.initial(features, classes, randomness.stream(Purpose.INITIAL_MODELS))
-        return np.tile(drawn, (devices, 1))
+    def models(self, model: Model, data: Dataset, devices: int, randomness: Randomness) -> Floats:
+        drawn = model.initial(data, randomness.stream(Purpose.INITIAL_MODELS))
+        return _rows(devices, model.parameters(data), data.precision, lambda device: drawn)
 
 
 class Zeros(Policy):
@@ -40,8 +55,8 @@ class Zeros(Policy):
 
     kind: Literal["zeros"] = "zeros"
 
-    def models(self, model: LinearModel, features: int, classes: int, devices: int, randomness: Randomness) -> Floats:
-        return np.zeros((devices, model.parameters(features, classes)))
+    def models(self, model: Model, data: Dataset, devices: int, randomness: Randomness) -> Floats:
+        return np.zeros((devices, model.parameters(data)), dtype=data.precision)
 
 
 class ModelFile(Policy):
@@ -50,8 +65,8 @@ class ModelFile(Policy):
     kind: Literal["npy"] = "npy"
     path: InputFile
 
-    def models(self, model: LinearModel, features: int, classes: int, devices: int, randomness: Randomness) -> Floats:
-        parameters = model.parameters(features, classes)
+    def models(self, model: Model, data: Dataset, devices: int, randomness: Randomness) -> Floats:
+        parameters = model.parameters(data)
         allowed = f"a .npy file of finite numbers of shape ({devices}, {parameters}) or ({parameters},)"
         given = parse_numpy(read_bytes(self.path), self.path, allowed).get("")
         if given is None or given.dtype.kind not in "fiu":
@@ -60,7 +75,8 @@ class ModelFile(Policy):
             raise InputError("path", f"shape {given.shape} in {self.path}", allowed)
         if not np.isfinite(given).all():
             raise InputError("path", f"NaN or infinity in {self.path}", allowed)
-        return np.broadcast_to(given, (devices, parameters)).copy()
+        all_rows = np.broadcast_to(given, (devices, parameters))
+        return _rows(devices, parameters, data.precision, lambda device: all_rows[device])
 
 
 AnyInitialModels = Annotated[

@@ -12,6 +12,7 @@ from efhc.core.errors import InputError
 from efhc.core.policy import Policy, default_kind, or_your_own
 from efhc.core.randomness import Purpose, Randomness
 from efhc.inputs import InputFile, read_json
+from efhc.learning.data.dataset import Dataset
 
 
 def _without_empty(parts: list[Ints], allowed: str) -> list[Ints]:
@@ -26,9 +27,9 @@ class IID(Policy):
 
     kind: Literal["iid"] = "iid"
 
-    def split(self, labels: Ints, classes: int, devices: int, randomness: Randomness) -> list[Ints]:
-        shuffled = randomness.stream(Purpose.PARTITION).permutation(len(labels))
-        return _without_empty(np.array_split(shuffled, devices), f"at most {len(labels)} devices, one per sample")
+    def split(self, data: Dataset, devices: int, randomness: Randomness) -> list[Ints]:
+        shuffled = randomness.stream(Purpose.PARTITION).permutation(len(data.y_train))
+        return _without_empty(np.array_split(shuffled, devices), f"at most {len(data.y_train)} devices, one per sample")
 
 
 class LabelsPerDevice(Policy):
@@ -40,7 +41,8 @@ class LabelsPerDevice(Policy):
     kind: Literal["labels"] = "labels"
     labels_per_device: int = Field(default=1, ge=1)
 
-    def split(self, labels: Ints, classes: int, devices: int, randomness: Randomness) -> list[Ints]:
+    def split(self, data: Dataset, devices: int, randomness: Randomness) -> list[Ints]:
+        labels, classes = data.y_train, data.classes
         if self.labels_per_device > classes:
             raise InputError("labels_per_device", self.labels_per_device, f"at most {classes}, the number of classes")
         deck = randomness.stream(Purpose.PARTITION).permutation(classes)
@@ -71,7 +73,8 @@ class Dirichlet(Policy):
     attempts: int = Field(default=100, ge=1)
     """How often to draw at most until every device has a sample."""
 
-    def split(self, labels: Ints, classes: int, devices: int, randomness: Randomness) -> list[Ints]:
+    def split(self, data: Dataset, devices: int, randomness: Randomness) -> list[Ints]:
+        labels, classes = data.y_train, data.classes
         for attempt in range(self.attempts):
             stream = randomness.stream(Purpose.PARTITION, attempt)
             parts: list[list[Ints]] = [[] for _ in range(devices)]
@@ -91,14 +94,32 @@ class Dirichlet(Policy):
         )
 
 
+class Writers(Policy):
+    """Each device has all the samples of some writers; they are dealt in a random order, equally many to within one."""
+
+    kind: Literal["writers"] = "writers"
+
+    def split(self, data: Dataset, devices: int, randomness: Randomness) -> list[Ints]:
+        if data.writers is None:
+            given = f"writers, which {data.name} does not tell apart"
+            raise InputError(
+                "kind", given, "data with writers, as femnist or an .npz file may have; or another partition"
+            )
+        writers = np.unique(data.writers)
+        if len(writers) < devices:
+            raise InputError("kind", f"{len(writers)} writers for {devices} devices", "a writer or more per device")
+        shuffled = randomness.stream(Purpose.PARTITION).permutation(writers)
+        return [np.flatnonzero(np.isin(data.writers, hand)) for hand in np.array_split(shuffled, devices)]
+
+
 class IndexFile(Policy):
     """Your own: a JSON file with one list of training-sample numbers per device, `[[0, 5, 7], [1, 2], ...]`."""
 
     kind: Literal["file"] = "file"
     path: InputFile
 
-    def split(self, labels: Ints, classes: int, devices: int, randomness: Randomness) -> list[Ints]:
-        allowed = f"a JSON list of {devices} non-empty lists of sample numbers, 0 to {len(labels) - 1}"
+    def split(self, data: Dataset, devices: int, randomness: Randomness) -> list[Ints]:
+        allowed = f"a JSON list of {devices} non-empty lists of sample numbers, 0 to {len(data.y_train) - 1}"
         lists = read_json(self.path, allowed)
         if not isinstance(lists, list) or len(lists) != devices:
             given = f"{len(lists)} entries" if isinstance(lists, list) else type(lists).__name__
@@ -107,7 +128,7 @@ class IndexFile(Policy):
             if not isinstance(indices, list) or not indices:
                 raise InputError("path", f"no samples for device {device} in {self.path}", allowed)
             for index in indices:
-                if type(index) is not int or not 0 <= index < len(labels):
+                if type(index) is not int or not 0 <= index < len(data.y_train):
                     raise InputError("path", f"sample {index!r} for device {device} in {self.path}", allowed)
             if len(set(indices)) < len(indices):
                 raise InputError("path", f"a sample twice for device {device} in {self.path}", allowed)
@@ -115,7 +136,7 @@ class IndexFile(Policy):
 
 
 AnyPartition = Annotated[
-    IID | LabelsPerDevice | Dirichlet | IndexFile,
+    IID | LabelsPerDevice | Dirichlet | Writers | IndexFile,
     Field(discriminator="kind"),
     default_kind("labels"),
     or_your_own("split"),

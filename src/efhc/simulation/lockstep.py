@@ -1,26 +1,32 @@
 """All devices step together, k = 0, 1, ...: W(k+1) = P(k) W(k) - alpha(k) G(k).
 
-`lockstep` yields and measures nothing; whoever iterates over it looks at what it likes.
+`Lockstep` decides how many iterations are made in one go; the rules are `core.iteration`'s. Nothing here measures or
+keeps anything.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import cached_property
 
 import numpy as np
 
-from efhc.core.arrays import Flags, Floats, Ints
+from efhc import kernels
+from efhc.core.arrays import Flags, Floats
 from efhc.core.cost import transmission_time
-from efhc.core.errors import EfhcError
 from efhc.core.graph import Graph
-from efhc.core.iteration import State, iterate
+from efhc.core.iteration import Diverged, State, finite_rows, iterate
 from efhc.core.randomness import Coins
 from efhc.core.schedules import Schedule
 from efhc.core.triggers import Bandwidths, Trigger
+from efhc.learning.backends.linear import LinearBackend
+from efhc.learning.batches import MiniBatches
 from efhc.learning.learner import Learner
 from efhc.network.over_time import GraphsOverTime
+
+IN_CACHE = 2_000_000
+"""Numbers in W up to which a stretch of iterations is one compiled call; beyond, every pass is spread over threads."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,7 +36,8 @@ class Scenario:
     network: GraphsOverTime
     bandwidths: Bandwidths
     learner: Learner
-    initial_models: Floats
+    initial_models: Callable[[], Floats]
+    """Draws w_i(0), (m, n), the same each time: nobody keeps them."""
     coins: Coins
     step_size: Schedule
     """alpha(k)"""
@@ -41,7 +48,8 @@ class Scenario:
 
     def initial_state(self) -> State:
         """The state at k = 0; nobody has drifted yet."""
-        return State(0, self.initial_models, self.initial_models)
+        models = self.initial_models()
+        return State(0, models, models.copy(), self.learner.backend.initial_local(len(models)))
 
     def graphs(self, k: int) -> tuple[Graph, Graph]:
         """G(k-1) and G(k)."""
@@ -50,42 +58,120 @@ class Scenario:
         first = self.network.graph(0)
         return Graph.of(first.devices, []) if self.exchange_at_start else first, first
 
+    def thresholds(self, trigger: Trigger, k: int) -> Floats:
+        """r rho_i gamma(k) of every device under this strategy."""
+        return trigger.thresholds(k, self.threshold_decay(k), self.bandwidths, self.coins)
 
-class Step(NamedTuple):
-    """What iteration k did, for people to look at."""
+
+@dataclass(frozen=True, eq=False)
+class Steps:
+    """What iterations k, k+1, ..., all on one graph, did, for people to look at. Arrays have a row per iteration."""
 
     k: int
+    previous_graph: Graph
+    """G(k-1)"""
     graph: Graph
     fired: Flags
-    used: Flags
-    transmission_time: float
+    """(iterations, devices)"""
     losses: Floats
-    """Each device's loss on its batch at w_i(k)."""
+    """Each device's loss on its batch at w_i(k), (iterations, devices)."""
+    consensus_errors: Floats
+    """sum_i ||w_i - w_bar||^2 of the models that each iteration left."""
 
-    @property
-    def links_used(self) -> Ints:
-        """The used links, one row (i, j) each."""
-        links: Ints = self.graph.links[self.used]
-        return links
+    def __len__(self) -> int:
+        return len(self.fired)
+
+    @cached_property
+    def used(self) -> Flags:
+        """v_ij: new at the first iteration, or with an end that fired; (iterations, links)."""
+        i, j = self.graph.links.T
+        used: Flags = self.fired[:, i] | self.fired[:, j]
+        used[0] |= self.graph.new_since(self.previous_graph)
+        return used
+
+    def transmission_times(self, bandwidths: Floats, parameters: int) -> Floats:
+        """What each iteration cost."""
+        return transmission_time(self.graph, self.used, bandwidths, parameters)
 
 
-def lockstep(scenario: Scenario, trigger: Trigger, start: State | None = None) -> Iterator[tuple[State, Step]]:
-    """Iterate without end from `start`, or from k = 0. Yields the state W(k+1) and what iteration k did."""
-    state = start or scenario.initial_state()
-    parameters = state.models.shape[1]
-    while True:
-        k = state.k
+class Lockstep:
+    """Moves a state on. Holds three arrays (m, n) at a time: W, w_hat, and one for the gradients."""
+
+    def __init__(self, scenario: Scenario, trigger: Trigger, threads: int = 1) -> None:
+        self._scenario, self._trigger, self._threads = scenario, trigger, threads
+        self._spare: Floats = np.empty((0, 0))
+
+    def advance(self, state: State, most: int = 1) -> tuple[State, Steps]:
+        """Make at least one iteration and at most so many. The state that is given is used up.
+
+        If training diverges, `Diverged` is raised, and the given state is as it was.
+        """
+        if self._spare.shape != state.models.shape:
+            self._spare = np.empty_like(state.models)
+        backend = self._scenario.learner.backend
+        if isinstance(backend, LinearBackend) and state.models.size <= IN_CACHE:
+            next_state, steps = self._stretch(backend, state, most)
+        else:
+            next_state, steps = self._iteration(state)
+        if next_state.models is not state.models:
+            self._spare = state.models
+        return next_state, steps
+
+    def _iteration(self, state: State) -> tuple[State, Steps]:
+        scenario, k = self._scenario, state.k
         previous_graph, graph = scenario.graphs(k)
-        thresholds = trigger.thresholds(k, scenario.threshold_decay(k), scenario.bandwidths, scenario.coins)
-        with np.errstate(over="ignore", invalid="ignore"):  # what overflows is told below, with its device
-            gradients, losses = scenario.learner.gradients(state.models, k)
-            state, info = iterate(state, graph, previous_graph, thresholds, gradients, scenario.step_size(k))
-        finite = np.isfinite(losses) & np.isfinite(state.models).all(axis=1)
-        if not finite.all():
-            device = int(np.argmin(finite))
-            raise EfhcError(
-                f"training diverged at iteration {k}: loss or model of device {device} is not finite; "
-                "try a smaller step_size, and look at the scale of data and initial models"
-            )
-        cost = transmission_time(graph, info.used, scenario.bandwidths.values, parameters)
-        yield state, Step(k, graph, info.fired, info.used, cost, losses)
+        learner = scenario.learner
+        losses, local = learner.backend.grads(state.models, learner.batch(k), state.local, self._spare)
+        if not (finite := np.isfinite(losses)).all():
+            raise Diverged(k, "loss", finite)
+        next_state, info = iterate(
+            state,
+            graph,
+            previous_graph,
+            scenario.thresholds(self._trigger, k),
+            self._spare,
+            scenario.step_size(k),
+            self._threads,
+        )
+        errors = np.array([info.consensus_error])
+        return next_state._replace(local=local), Steps(k, previous_graph, graph, info.fired[None], losses[None], errors)
+
+    def _stretch(self, backend: LinearBackend, state: State, most: int) -> tuple[State, Steps]:
+        """Iterations on one graph and with batches of one draw, in one compiled call."""
+        scenario, (k, models, last_broadcast, _) = self._scenario, state
+        previous_graph, graph = scenario.graphs(k)
+        most = min(most, MiniBatches.BLOCK - k % MiniBatches.BLOCK)
+        count = 1
+        while count < most and scenario.network.graph(k + count) is graph:
+            count += 1
+        batches = scenario.learner.batches
+        samples = scenario.learner.parts if batches is None else batches.samples(k, count)
+        thresholds = np.stack([scenario.thresholds(self._trigger, k + step) for step in range(count)])
+        alphas = np.array([scenario.step_size(k + step) for step in range(count)], dtype=models.dtype)
+        fired, losses, errors = np.zeros(thresholds.shape, dtype=bool), np.zeros(thresholds.shape), np.zeros(count)
+        starts, neighbours, link_of, order = graph.rows
+        done = kernels.stretch(
+            models,
+            self._spare,
+            last_broadcast,
+            *backend.problem(samples),
+            *(order, starts, neighbours, link_of, graph.links),
+            graph.metropolis_weights.astype(models.dtype),
+            graph.new_since(previous_graph),
+            thresholds,
+            alphas,
+            fired,
+            losses,
+            errors,
+        )
+        if done == 0:
+            self._explain(k, losses[0])
+        models = self._spare if done % 2 else models
+        steps = Steps(k, previous_graph, graph, fired[:done], losses[:done], errors[:done])
+        return State(k + done, models, last_broadcast), steps
+
+    def _explain(self, k: int, losses: Floats) -> None:
+        """An iteration could not be made; its models, if it got that far, are in the spare array."""
+        if not (finite := np.isfinite(losses)).all():
+            raise Diverged(k, "loss", finite)
+        raise Diverged(k, "model", finite_rows(self._spare))

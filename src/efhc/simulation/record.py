@@ -1,21 +1,20 @@
-"""What is kept of one run (one strategy, one seed): a row of metrics and the events of every iteration.
+"""What is kept of one run (one strategy, one seed): a row of metrics and who fired, for every iteration.
 
 Row k tells of iteration k: who fired, which links were used and what they cost at W(k), the batch loss at W(k), and
-the models that it left, W(k+1): their consensus error and, where evaluated, their accuracy.
+the models that it left, W(k+1): their consensus error and, where evaluated, their accuracy. Which links were used
+follows from who fired and from the network, so it is worked out when it is asked for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 import polars as pl
 
-from efhc.core.arrays import Floats
-from efhc.core.iteration import State
-from efhc.learning.learner import Learner
-from efhc.simulation.lockstep import Step
+from efhc.core.arrays import Flags, Floats
+from efhc.core.graph import Graph
+from efhc.simulation.lockstep import Scenario, Steps
 
 METRICS: dict[str, pl.DataType] = {
     "iteration": pl.Int64(),
@@ -32,103 +31,104 @@ METRICS: dict[str, pl.DataType] = {
 }
 """Columns of the metrics, after `strategy` and `seed`. Accuracies are null where they were not evaluated."""
 
-
-def consensus_error(models: Floats) -> float:
-    """sum_i ||w_i - w_bar||^2"""
-    distance = models - models.mean(axis=0, dtype=np.float64)
-    return float(np.einsum("ij,ij->", distance, distance))
+_COLUMN = {name: position for position, name in enumerate(METRICS)}
 
 
-def list_column(arrays: list[np.ndarray]) -> pl.Series:
+def list_column(arrays: Iterable[np.ndarray]) -> pl.Series:
     """A column that holds one list of numbers per row."""
     lists = pl.List(pl.Int32)
     # The cast is for arrays that happen to be all of one length, which polars makes a matrix of.
-    return pl.Series(arrays, dtype=lists).cast(lists)
-
-
-class Entry(NamedTuple):
-    """One iteration: its row of metrics, who fired, the links used."""
-
-    row: tuple[Any, ...]
-    fired: np.ndarray
-    links: np.ndarray
+    return pl.Series([array.astype(np.int32) for array in arrays], dtype=lists).cast(lists)
 
 
 class Record:
-    """Grows by one row per iteration; goes into a checkpoint and comes back bit for bit."""
+    """Grows by a few iterations at a time; goes into a checkpoint and comes back bit for bit."""
 
-    def __init__(self) -> None:
-        # One list, so that an iteration is noted down whole or, if that is interrupted, not at all.
-        self._entries: list[Entry] = []
+    def __init__(self, devices: int) -> None:
+        self._devices = devices
+        self._rows: list[np.ndarray] = []
+        """Metrics, (iterations, columns) each; NaN where there is none: nothing that is recorded is NaN."""
+        self._fired: list[np.ndarray] = []
+        """Who fired, a bit per device, (iterations, bytes) each."""
+        self._length = 0
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return self._length
 
-    def keep(self, iterations: int) -> None:
-        """Forget what came after so many iterations."""
-        del self._entries[iterations:]
+    def add(self, steps: Steps, bandwidths: Floats, parameters: int) -> None:
+        """Note down what these iterations did."""
+        times = steps.transmission_times(bandwidths, parameters)
+        before = self._rows[-1][-1, _COLUMN["transmission_time_total"]] if self._rows else 0.0
+        rows = np.full((len(steps), len(METRICS)), np.nan)
+        for name, values in {
+            "iteration": steps.k + np.arange(len(steps)),
+            "transmission_time": times,
+            "transmission_time_total": np.cumsum([before, *times])[1:],
+            "fired": steps.fired.sum(axis=1),
+            "links_used": steps.used.sum(axis=1),
+            "train_loss": steps.losses.mean(axis=1, dtype=np.float64),
+            "consensus_error": steps.consensus_errors,
+        }.items():
+            rows[:, _COLUMN[name]] = values
+        self._rows.append(rows)
+        self._fired.append(np.packbits(steps.fired, axis=1))
+        self._length += len(steps)
 
-    def add(self, state: State, step: Step, learner: Learner, *, evaluate: bool) -> None:
-        """Note down iteration `step.k`, which led to `state`."""
-        total = step.transmission_time + (self._entries[-1].row[2] if self._entries else 0.0)
-        accuracy: tuple[float | None, ...] = (None, None, None)
-        mean_model_accuracy = None
-        if evaluate:
-            each = learner.accuracies(state.models)
-            accuracy = float(each.mean()), float(each.min()), float(each.max())
-            mean_model = state.models.mean(axis=0, dtype=np.float64).astype(state.models.dtype)
-            mean_model_accuracy = float(learner.accuracies(mean_model[None])[0])
-        row = (
-            step.k,
-            step.transmission_time,
-            total,
-            int(step.fired.sum()),
-            int(step.used.sum()),
-            float(step.losses.mean(dtype=np.float64)),
-            *accuracy,
-            consensus_error(state.models),
-            mean_model_accuracy,
-        )
-        fired, links = np.flatnonzero(step.fired).astype(np.int32), step.links_used.astype(np.int32)
-        self._entries.append(Entry(row, fired, links))
+    @property
+    def is_evaluated(self) -> bool:
+        """Whether it is known how good the models are that the last iteration left."""
+        return not np.isnan(self._rows[-1][-1, _COLUMN["accuracy"]])
+
+    def add_accuracies(self, accuracies: Floats, of_mean_model: float) -> None:
+        """Note down how good the models are that the last iteration left."""
+        last = self._rows[-1][-1]
+        values = accuracies.mean(), accuracies.min(), accuracies.max(), of_mean_model
+        names = "accuracy", "accuracy_min", "accuracy_max", "mean_model_accuracy"
+        last[[_COLUMN[name] for name in names]] = values
 
     def metrics(self) -> pl.DataFrame:
         """One row per iteration."""
-        return pl.DataFrame([entry.row for entry in self._entries], schema=METRICS, orient="row")
+        rows = pl.DataFrame(self._table(), schema=list(METRICS), orient="row")
+        return rows.fill_nan(None).select(pl.col(name).cast(kind) for name, kind in METRICS.items())
 
-    def events(self) -> pl.DataFrame:
+    def _table(self) -> np.ndarray:
+        return np.concatenate([np.empty((0, len(METRICS))), *self._rows])
+
+    def fired(self) -> Flags:
+        """(iterations, devices)"""
+        packed = np.concatenate([np.empty((0, -(-self._devices // 8)), np.uint8), *self._fired])
+        return np.unpackbits(packed, axis=1, count=self._devices).astype(bool)
+
+    def events(self, scenario: Scenario) -> pl.DataFrame:
         """One row per iteration: the devices that fired, and the two ends of every link used."""
+        fired = self.fired()
+        links = [graph.links[used] for graph, used in self._used(fired, scenario)]
         return pl.DataFrame(
             {
-                "iteration": pl.Series([entry.row[0] for entry in self._entries], dtype=pl.Int64),
-                "fired": list_column([entry.fired for entry in self._entries]),
-                "link_from": list_column([entry.links[:, 0] for entry in self._entries]),
-                "link_to": list_column([entry.links[:, 1] for entry in self._entries]),
+                "iteration": pl.Series(range(len(fired)), dtype=pl.Int64),
+                "fired": list_column(map(np.flatnonzero, fired)),
+                "link_from": list_column(ends[:, 0] for ends in links),
+                "link_to": list_column(ends[:, 1] for ends in links),
             }
         )
 
+    @staticmethod
+    def _used(fired: Flags, scenario: Scenario) -> Iterator[tuple[Graph, Flags]]:
+        for k, now in enumerate(fired):
+            previous_graph, graph = scenario.graphs(k)
+            nothing = np.empty((1, 0))
+            yield graph, Steps(k, previous_graph, graph, now[None], nothing, nothing).used[0]
+
     def to_arrays(self) -> dict[str, np.ndarray]:
-        """Everything, as arrays that a checkpoint can hold. Null becomes NaN: nothing that is recorded is NaN."""
-        return {
-            "rows": np.array([entry.row for entry in self._entries], dtype=np.float64).reshape(-1, len(METRICS)),
-            "fired_counts": np.array([len(entry.fired) for entry in self._entries], dtype=np.int64),
-            "fired": np.concatenate([np.empty(0, np.int32), *(entry.fired for entry in self._entries)]),
-            "links_counts": np.array([len(entry.links) for entry in self._entries], dtype=np.int64),
-            "links": np.concatenate([np.empty((0, 2), np.int32), *(entry.links for entry in self._entries)]),
-        }
+        """Everything, as arrays that a checkpoint can hold."""
+        return {"rows": self._table(), "fired": self.fired()}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> Record:
         """The reverse of `to_arrays`."""
-        record = cls()
-        whole = [isinstance(kind, pl.Int64) for kind in METRICS.values()]
-        rows = [
-            tuple(int(v) if w else None if np.isnan(v) else v for v, w in zip(row, whole, strict=True))
-            for row in arrays["rows"].tolist()
-        ]
-        fired = np.split(arrays["fired"], np.cumsum(arrays["fired_counts"]))[:-1]
-        links = np.split(arrays["links"], np.cumsum(arrays["links_counts"]))[:-1]
-        if not len(rows) == len(fired) == len(links):
+        rows, fired = arrays["rows"], arrays["fired"]
+        if len(rows) != len(fired) or rows.shape[1:] != (len(METRICS),):
             raise ValueError("its parts tell of different numbers of iterations")
-        record._entries = list(map(Entry, rows, fired, links))
+        record = cls(fired.shape[1])
+        record._rows, record._fired, record._length = [rows] * bool(len(rows)), [np.packbits(fired, axis=1)], len(rows)
         return record

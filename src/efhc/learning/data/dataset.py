@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Annotated
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 from typing_extensions import TypedDict
 
@@ -16,6 +18,10 @@ from efhc.core.policy import Policy
 
 MOST_CLASSES = 100_000
 """A label beyond this is taken for a damaged one: a model has a row for every class."""
+
+
+Numbers = NDArray[Any]
+"""Bytes or floating point."""
 
 
 class Moments(TypedDict):
@@ -34,34 +40,59 @@ class DataPolicy(Policy):
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Samples as rows of flat features, labels 0 .. classes-1. May be given to `efhc.simulate` as it is."""
+    """Samples as rows of features, labels 0 .. classes-1. May be given to `efhc.simulate` as it is.
 
-    x_train: Floats
+    Once prepared, samples are flat rows, and images of bytes stay bytes: `inputs` scales the rows that are looked at.
+    """
+
+    x_train: Numbers
     y_train: Ints
-    x_test: Floats
+    x_test: Numbers
     y_test: Ints
     name: str = "your arrays"
     shape: tuple[int, ...] = ()
     """The shape of one sample before it was flattened."""
     sha256: Mapping[str, str] = field(default_factory=dict)
     """The checksum of every file it came from."""
+    writers: Ints | None = None
+    """Who each training sample is from, 0, 1, ..., where that is known."""
+    class_names: tuple[str, ...] = ()
+    """What the labels stand for, where that is known: then these are the classes, whether all of them occur or not."""
+    precision: str = "float32"
+    """Of the numbers that models see."""
+    scale: float = 1.0
+    shift: float = 0.0
+    """Models see scale * x + shift."""
 
     @property
     def features(self) -> int:
         """Numbers per sample."""
-        return int(self.x_train.shape[1])
+        return math.prod(self.x_train.shape[1:])
 
     @property
     def classes(self) -> int:
         """Labels run from 0 to classes - 1."""
-        return int(max(self.y_train.max(), self.y_test.max())) + 1
+        return max(len(self.class_names), int(max(self.y_train.max(), self.y_test.max())) + 1)
+
+    @property
+    def label_names(self) -> tuple[str, ...]:
+        """What to call each label: its name where it has one, else its number."""
+        return (*self.class_names, *map(str, range(len(self.class_names), self.classes)))
+
+    def inputs(self, rows: Numbers) -> Floats:
+        """What models see of these rows of x_train or x_test."""
+        if rows.dtype == self.precision:
+            return rows
+        kind = np.dtype(self.precision).type
+        scaled: Floats = rows.astype(kind) * kind(self.scale) + kind(self.shift)
+        return scaled
 
     def load(self, precision: str = "float32") -> Dataset:
         """A data set in memory is its own source; its numbers are used as they are."""
         return self.prepared(False, precision)
 
-    def prepared(self, standardize: bool | Moments, precision: str) -> Dataset:
-        """Checked, flat, in floating point of that precision, and scaled."""
+    def prepared(self, standardize: bool | Moments, precision: str, *, unit: float = 1.0) -> Dataset:
+        """Checked, flat and scaled: first divided by `unit`, which makes pixels 0 .. 1, then standardized."""
         x_train, x_test = (self._checked_inputs(name, getattr(self, name), precision) for name in ("x_train", "x_test"))
         if x_train.shape[1:] != x_test.shape[1:]:
             raise InputError("x_test", f"samples of shape {x_test.shape[1:]}", f"x_train's, {x_train.shape[1:]}")
@@ -69,26 +100,35 @@ class Dataset:
             self._checked_labels(name, getattr(self, name), len(x))
             for name, x in (("y_train", x_train), ("y_test", x_test))
         )
+        writers = None if self.writers is None else self._checked_labels("writers", self.writers, len(x_train))
         shape = self.shape or x_train.shape[1:]
         x_train, x_test = x_train.reshape(len(x_train), -1), x_test.reshape(len(x_test), -1)
+        mean, std = 0.0, 1.0
         if standardize:
             if isinstance(standardize, dict):
                 mean, std = standardize["mean"], standardize["std"]
             else:
-                mean, std = float(x_train.mean(dtype=np.float64)), float(x_train.std(dtype=np.float64))
+                mean, std = (value / unit for value in _moments(x_train))
             if std == 0:
                 raise InputError("standardize", "a constant x_train", "inputs that vary, or standardize = false")
-            x_train, x_test = ((x - x.dtype.type(mean)) / x.dtype.type(std) for x in (x_train, x_test))
-        return Dataset(x_train, y_train, x_test, y_test, self.name, shape, self.sha256)
+        checked = replace(self, x_train=x_train, y_train=y_train, x_test=x_test, y_test=y_test, writers=writers)
+        scaled = replace(checked, shape=shape, precision=precision, scale=1 / (unit * std), shift=-mean / std)
+        if x_train.dtype == np.uint8:
+            return scaled
+        kind = x_train.dtype.type
+        x_train, x_test = (x * kind(scaled.scale) + kind(scaled.shift) for x in (x_train, x_test))
+        return replace(scaled, x_train=x_train, x_test=x_test, scale=1.0, shift=0.0)
 
     @staticmethod
-    def _checked_inputs(name: str, x: Floats, precision: str) -> Floats:
+    def _checked_inputs(name: str, x: Numbers, precision: str) -> Numbers:
         if x.ndim < 2 or not x.size or x.dtype.kind not in "fiub":
             raise InputError(name, f"{x.dtype} of shape {x.shape}", "numbers, one row or image per sample")
         if x.dtype.kind == "f" and (bad := np.argwhere(~np.isfinite(x))).size:
             raise InputError(
                 name, f"{len(bad)} values that are NaN or infinite, the first in sample {bad[0][0]}", "finite numbers"
             )
+        if x.dtype == np.uint8:
+            return np.ascontiguousarray(x)
         with np.errstate(over="ignore"):
             cast = x.astype(precision)
         if not np.isfinite(cast).all():
@@ -98,12 +138,21 @@ class Dataset:
     @staticmethod
     def _checked_labels(name: str, y: Ints, samples: int) -> Ints:
         if y.shape != (samples,):
-            raise InputError(name, f"shape {y.shape}", f"one label per sample, ({samples},)")
+            raise InputError(name, f"shape {y.shape}", f"one number per sample, ({samples},)")
         if y.dtype.kind not in "fiu":
-            raise InputError(name, f"labels of type {y.dtype}", "whole numbers from 0")
+            raise InputError(name, f"values of type {y.dtype}", "whole numbers from 0")
         wrong = ~((y >= 0) & (y < MOST_CLASSES) & (y == np.floor(y)))
         if wrong.any():
             raise InputError(
-                name, f"label {y[wrong][0]} of sample {np.argmax(wrong)}", f"whole numbers from 0, below {MOST_CLASSES}"
+                name, f"{y[wrong][0]} for sample {np.argmax(wrong)}", f"whole numbers from 0, below {MOST_CLASSES}"
             )
         return y.astype(np.int64)
+
+
+def _moments(x: Numbers) -> tuple[float, float]:
+    """Mean and standard deviation; those of bytes are counted, exactly."""
+    if x.dtype != np.uint8:
+        return float(x.mean(dtype=np.float64)), float(x.std(dtype=np.float64))
+    counts, values = np.bincount(x.ravel(), minlength=256), np.arange(256)
+    mean = float(counts @ values) / x.size
+    return mean, float(np.sqrt(counts @ (values - mean) ** 2 / x.size))

@@ -12,7 +12,10 @@ ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 
 
 class NpzFile(DataPolicy):
-    """Arrays x_train, y_train, x_test, y_test: one sample a row (or an image of any shape), labels from 0."""
+    """Arrays x_train, y_train, x_test, y_test: one sample a row (or an image of any shape), labels from 0.
+
+    An array `writers` may say who each training sample is from, as numbers from 0.
+    """
 
     kind: Literal["npz"] = "npz"
     path: InputFile
@@ -27,5 +30,7 @@ class NpzFile(DataPolicy):
             raise InputError("path", f"{self.path} without {missing[0]}", allowed)
         x_train, y_train, x_test, y_test = (file[name] for name in ARRAYS)
         checksum = {self.path.name: sha256(content)}
-        data = Dataset(x_train, y_train, x_test, y_test, name=self.path.stem, sha256=checksum)
+        data = Dataset(
+            x_train, y_train, x_test, y_test, name=self.path.stem, sha256=checksum, writers=file.get("writers")
+        )
         return data.prepared(self.standardize, precision)

@@ -7,28 +7,29 @@ A model is a flat vector of n = classes * (features + 1) numbers: the weights, c
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Annotated, Literal
+from typing import Literal
 
 import numpy as np
 from pydantic import Field
 
 from efhc.core.arrays import Floats, Ints
-from efhc.core.policy import Policy, default_kind, or_your_own
+from efhc.core.policy import Policy
+from efhc.learning.data.dataset import Dataset
 
 
 class LinearModel(Policy):
     """Scores s = A x + c, one per class; the largest is the answer."""
 
     @staticmethod
-    def parameters(features: int, classes: int) -> int:
+    def parameters(data: Dataset) -> int:
         """n, the number of parameters."""
-        return classes * (features + 1)
+        return data.classes * (data.features + 1)
 
     @staticmethod
-    def initial(features: int, classes: int, stream: np.random.Generator) -> Floats:
+    def initial(data: Dataset, stream: np.random.Generator) -> Floats:
         """Every number uniform in +-1/sqrt(features), as `torch.nn.Linear` does."""
-        bound = 1 / np.sqrt(features)
-        return stream.uniform(-bound, bound, LinearModel.parameters(features, classes))
+        bound = 1 / np.sqrt(data.features)
+        return stream.uniform(-bound, bound, LinearModel.parameters(data))
 
     @staticmethod
     def scores(w: Floats, x: Floats) -> Floats:
@@ -87,6 +88,3 @@ class Softmax(LinearModel):
         losses, gradient = super().loss_and_gradient(w, x, y)
         l2 = w.dtype.type(self.l2)
         return losses + l2 / 2 * np.square(w).sum(axis=-1), gradient + l2 * w
-
-
-AnyModel = Annotated[SVM | Softmax, Field(discriminator="kind"), default_kind("svm"), or_your_own("loss_and_gradient")]

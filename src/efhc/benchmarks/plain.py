@@ -1,0 +1,110 @@
+"""EF-HC as it is commonly written: a list of torch modules, autograd and SGD one device after the other.
+
+The same algorithm on the same draws as ours, so that the two can be compared in what they do and in how long they take.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from efhc.core.arrays import Floats
+from efhc.core.triggers import Trigger
+from efhc.learning.data.dataset import Dataset, Numbers
+from efhc.learning.models import LinearModel, ModuleModel
+from efhc.simulation.lockstep import Scenario
+
+
+def module_of(model: LinearModel | ModuleModel, data: Dataset) -> torch.nn.Module:
+    """The model in torch."""
+    return torch.nn.Linear(data.features, data.classes) if isinstance(model, LinearModel) else model.build(data)
+
+
+def tensor_of(model: LinearModel | ModuleModel, data: Dataset, rows: Numbers) -> torch.Tensor:
+    """Samples in floating point from the start, as a DataLoader's usual transforms make them."""
+    shape = (-1,) if isinstance(model, LinearModel) else (1, *data.shape) if len(data.shape) == 2 else data.shape
+    return torch.from_numpy(data.inputs(rows)).reshape(len(rows), *shape)
+
+
+class PlainLoop:
+    """All devices of a scenario, each an `nn.Module` with an optimizer of its own."""
+
+    def __init__(self, model: LinearModel | ModuleModel, scenario: Scenario, trigger: Trigger) -> None:
+        data = scenario.learner.data
+        self._scenario, self._trigger = scenario, trigger
+        self._x, self._x_test = (tensor_of(model, data, rows) for rows in (data.x_train, data.x_test))
+        self._y, self._y_test = torch.from_numpy(data.y_train), torch.from_numpy(data.y_test)
+        initial = scenario.initial_models()
+        self.modules = [module_of(model, data) for _ in initial]
+        self._loss = torch.nn.MultiMarginLoss() if isinstance(model, LinearModel) else torch.nn.CrossEntropyLoss()
+        for module, w in zip(self.modules, initial, strict=True):
+            torch.nn.utils.vector_to_parameters(torch.from_numpy(w), module.parameters())
+        self._last_broadcast = [self._vector(module).clone() for module in self.modules]
+        self._optimizers = [torch.optim.SGD(module.parameters(), lr=0.1) for module in self.modules]
+
+    @staticmethod
+    def _vector(module: torch.nn.Module) -> torch.Tensor:
+        return torch.nn.utils.parameters_to_vector(module.parameters()).detach()
+
+    def iterate(self, k: int) -> None:
+        """Iteration k."""
+        scenario = self._scenario
+        graph = scenario.network.graph(k)
+        thresholds, samples = scenario.thresholds(self._trigger, k), scenario.learner.batch(k).samples
+        fired = []
+        for i, module in enumerate(self.modules):
+            w = self._vector(module)
+            fired.append(float((w - self._last_broadcast[i]).norm()) / len(w) ** 0.5 >= thresholds[i])
+            if fired[i]:
+                self._last_broadcast[i] = w.clone()
+        for i, (module, optimizer) in enumerate(zip(self.modules, self._optimizers, strict=True)):
+            optimizer.zero_grad()
+            mine = torch.from_numpy(samples[i])
+            self._loss(module(self._x[mine]), self._y[mine]).backward()
+        self._mix(graph, fired)
+        for optimizer in self._optimizers:
+            optimizer.param_groups[0]["lr"] = scenario.step_size(k)
+            optimizer.step()
+
+    @torch.no_grad()
+    def _mix(self, graph: Any, fired: list[bool]) -> None:
+        old = [[p.clone() for p in module.parameters()] for module in self.modules]
+        for (i, j), beta in zip(graph.links.tolist(), graph.metropolis_weights.tolist(), strict=True):
+            if fired[i] or fired[j]:
+                for here, there in ((i, j), (j, i)):
+                    for p, mine, other in zip(self.modules[here].parameters(), old[here], old[there], strict=True):
+                        p.add_(beta * (other - mine))
+
+    def models(self) -> Floats:
+        """W, as ours."""
+        return np.stack([self._vector(module).numpy() for module in self.modules])
+
+    @torch.no_grad()
+    def accuracies(self) -> Floats:
+        """One device after the other, a thousand test samples at a time."""
+        starts = range(0, len(self._y_test), 1000)
+        right = [
+            sum(int((m(self._x_test[s : s + 1000]).argmax(1) == self._y_test[s : s + 1000]).sum()) for s in starts)
+            for m in self.modules
+        ]
+        return np.array(right) / len(self._y_test)
+
+
+class OneModel:
+    """One module on the batches of all devices together: what the same samples cost with nothing decentralized."""
+
+    def __init__(self, model: ModuleModel, scenario: Scenario) -> None:
+        data = scenario.learner.data
+        self._scenario, self._module = scenario, model.build(data)
+        self._x, self._y = tensor_of(model, data, data.x_train), torch.from_numpy(data.y_train)
+        self._optimizer = torch.optim.SGD(self._module.parameters(), lr=0.01)
+
+    def iterate(self, k: int) -> None:
+        """A step on all samples of iteration k."""
+        samples = torch.from_numpy(np.concatenate(list(self._scenario.learner.batch(k).samples)))
+        self._optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(self._module(self._x[samples]), self._y[samples])
+        loss.backward()  # type: ignore[no-untyped-call]
+        self._optimizer.step()

@@ -1,0 +1,121 @@
+"""A bench: every workload by turns, ratios with their spread, memory where it matters, and all of it as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from efhc.benchmarks.limit import beside_ours, limits
+from efhc.benchmarks.measure import Times, by_turns, peak_memory
+from efhc.benchmarks.scaling import scaling, scaling_figure
+from efhc.benchmarks.workloads import (
+    ONE_MODEL,
+    OURS,
+    PLAIN,
+    WORKLOADS,
+    Workload,
+    mixing_sides,
+    workload_named,
+)
+from efhc.experiments.provenance import provenance
+
+MEMORY = {"resnet18-b16": (PLAIN, OURS), "svm-m10000": (OURS,)}
+"""The workloads whose memory matters, and of which sides."""
+
+
+def bench(names: Iterable[str], rounds: int, tell: Callable[[str], None]) -> dict[str, Any]:
+    """The results by workload, and the facts of the machine. `tell` hears what is being measured."""
+    chosen = [workload_named(name) for name in names or WORKLOADS]
+    results = {}
+    for workload in chosen:
+        tell(workload.name)
+        results[workload.name] = measured(workload, rounds)
+    if {"svm-m1000", "svm-m10000"} <= results.keys():
+        small, large = (results[f"svm-m{m}"]["seconds"][OURS] / m for m in (1000, 10000))
+        results["svm-m10000"]["cost per device, against svm-m1000"] = large / small
+    return {"results": results, "rounds": rounds, **provenance()}
+
+
+def measured(workload: Workload, rounds: int) -> dict[str, Any]:
+    """Seconds per iteration of each side, and how many times the others take longer than ours."""
+    times = by_turns(workload.sides(), rounds)
+    result: dict[str, Any] = {
+        "about": workload.about,
+        "goal": workload.goal,
+        "seconds": {side: each.median for side, each in times.items()},
+        "ratio": _ratio(times[PLAIN], times[OURS]),
+    }
+    if ONE_MODEL in times:
+        result["ratio of one model"] = _ratio(times[ONE_MODEL], times[OURS])
+    if workload.name == "svm-m10000":
+        result["ratio of mixing, all fire to 5 %"] = _ratio(*by_turns(mixing_sides(10000), rounds).values())
+    if workload.name in MEMORY:
+        result["peak memory"] = {side: peak_memory(workload.name, side) for side in MEMORY[workload.name]}
+    return result
+
+
+def _ratio(others: Times, ours: Times) -> dict[str, float]:
+    """Of the medians, and the least and largest of any round."""
+    each = [other / own for other, own in zip(others.rounds, ours.rounds, strict=True)]
+    return {"median": others.median / ours.median, "least": min(each), "most": max(each)}
+
+
+def bench_limit(rounds: int) -> dict[str, Any]:
+    """What the machine can do, and what of it we use."""
+    found = limits(rounds)
+    return {**found._asdict(), "workloads": beside_ours(found, rounds), **provenance()}
+
+
+def bench_scaling(rounds: int, out: Path, tell: Callable[[str], None]) -> dict[str, Any]:
+    """How the time of an iteration grows with devices, links, parameters and batch, as numbers and as a picture."""
+    found = scaling(rounds, tell)
+    scaling_figure(found, out)
+    return {"results": found, "figure": str(out), **provenance()}
+
+
+Rows = list[list[str]]
+"""A table: its head, then its rows."""
+
+
+def bench_table(found: dict[str, Any]) -> Rows:
+    """One row per workload."""
+    rows = [["workload", "plain loop", "efhc", "ratio", "least-most", "goal", "besides"]]
+    for name, result in found["results"].items():
+        ratio = result["ratio"]
+        spread = f"{ratio['least']:.1f}-{ratio['most']:.1f}"
+        times = [f"{1e3 * result['seconds'][side]:.3g} ms" for side in (PLAIN, OURS)]
+        rows.append([name, *times, f"{ratio['median']:.1f}x", spread, result["goal"], "; ".join(_besides(result))])
+    return rows
+
+
+def _besides(result: dict[str, Any]) -> Iterable[str]:
+    for key in ("ratio of one model", "ratio of mixing, all fire to 5 %"):
+        if key in result:
+            yield f"{key} {result[key]['median']:.2f}"
+    if (key := "cost per device, against svm-m1000") in result:
+        yield f"{key} {result[key]:.2f}"
+    for side, size in result.get("peak memory", {}).items():
+        yield f"peak memory of {side} {size / 2**30:.2f} GiB"
+
+
+def limit_table(found: dict[str, Any]) -> Rows:
+    """What the machine can do, then one row per workload."""
+    rows = [["", "arithmetic alone", "memory alone", "ours", "of the limit"]]
+    for threads, flops in found["flops"].items():
+        speed = [f"{flops / 1e9:.0f} GFLOP/s", f"{found['bandwidth'][threads] / 1e9:.1f} GB/s"]
+        rows.append([f"{threads} thread{'s' if threads > 1 else ''}", *speed, "", ""])
+    for row in found["workloads"]:
+        ideal = max(row["arithmetic"], row["memory"])
+        times = [f"{1e6 * row[key]:.0f} us" for key in ("arithmetic", "memory", "ours")]
+        rows.append([row["workload"], *times, f"{ideal / row['ours']:.0%}"])
+    return rows
+
+
+def scaling_table(found: dict[str, Any]) -> Rows:
+    """One row per size: milliseconds per iteration, and per unit of what grows."""
+    rows = [["what grows", "size", "ms per iteration", "us per unit"]]
+    for what, points in found["results"].items():
+        for size, seconds in points:
+            rows.append([what, f"{size:,}", f"{1e3 * seconds:.3g}", f"{1e6 * seconds / size:.3g}"])
+    return rows

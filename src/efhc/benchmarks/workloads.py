@@ -1,0 +1,279 @@
+"""The official workloads. Each makes its sides: functions that do a few iterations and say how many."""
+
+from __future__ import annotations
+
+import math
+import resource
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from efhc.core.errors import EfhcError, InputError, did_you_mean
+from efhc.core.mixing import mix_and_descend
+from efhc.core.randomness import Randomness
+from efhc.experiments.config import Experiment
+from efhc.experiments.resources import usable_cores
+from efhc.experiments.scenario import draw_scenario
+from efhc.learning.data import CIFAR10, Dataset, FashionMNIST
+from efhc.learning.models import SVM, LeNet5, ResNet18
+from efhc.learning.partition import LabelsPerDevice
+from efhc.network.topologies import Complete, Geometric
+from efhc.simulation.lockstep import Lockstep, Scenario
+from efhc.simulation.record import Record
+
+Side = Callable[[], int]
+
+OURS, PLAIN, ONE_MODEL = "efhc", "plain loop", "one model"
+CORES = usable_cores()
+DEGREE = 13
+"""Neighbours on average in the sparse geometric graphs."""
+SAMPLES_EACH = 64
+"""Training samples per device where there are more devices than Fashion-MNIST has samples for."""
+
+
+@cache
+def fashion_mnist() -> Dataset:
+    """The real data."""
+    return FashionMNIST().load()
+
+
+@cache
+def cifar10() -> Dataset:
+    """The real data if they are here, else as many random bytes: how long an iteration takes is the same."""
+    try:
+        return CIFAR10().load()
+    except EfhcError:
+        rng = np.random.default_rng(0)
+        x = rng.integers(0, 256, (2000, 3, 32, 32), dtype=np.uint8)
+        y = np.arange(2000) % 10
+        return Dataset(x, y, x, y, "random bytes in the shape of CIFAR-10").prepared(True, "float32", unit=255)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One experiment to time, and how much of it in a round."""
+
+    name: str
+    about: str
+    goal: str
+    fields: dict[str, Any]
+    plain_iterations: int
+    our_iterations: int
+    runs: int = 1
+    threads: int = 1
+    measures: str = "iterations"
+    dataset: Callable[[], Dataset] = fashion_mnist
+
+    def scenario(self, seed: int = 0, threads: int | None = None) -> tuple[Experiment, Scenario]:
+        """What a seed draws."""
+        experiment = Experiment(**self.fields)
+        return experiment, draw_scenario(experiment, self.dataset(), seed, threads or self.threads)
+
+    def sides(self) -> dict[str, Side]:
+        """The plain loop, ours, and for networks one model on all samples."""
+        if self.measures == "evaluation":
+            return {PLAIN: self._plain_evaluation(), OURS: self._our_evaluation()}
+        sides = {PLAIN: self.plain(), OURS: self.ours()}
+        if not isinstance(self.fields["model"], SVM) and self.name.startswith("lenet"):
+            sides[ONE_MODEL] = self.one_model()
+        return sides
+
+    def plain(self) -> Side:
+        """The plain loop, with as many threads in torch as the workload may use."""
+        from efhc.benchmarks.plain import PlainLoop
+
+        experiment, scenario = self.scenario()
+        loop, done = PlainLoop(experiment.model, scenario, experiment.strategies["EF-HC"]), 0
+
+        def work() -> int:
+            nonlocal done
+            with torch_threads(self.threads):
+                for _ in range(self.plain_iterations):
+                    loop.iterate(done)
+                    done += 1
+            return self.plain_iterations
+
+        return work
+
+    def one_model(self) -> Side:
+        """One model on the batches of all devices."""
+        from efhc.benchmarks.plain import OneModel
+
+        _, scenario = self.scenario()
+        model, done = OneModel(self.fields["model"], scenario), 0
+
+        def work() -> int:
+            nonlocal done
+            with torch_threads(self.threads):
+                for _ in range(self.our_iterations):
+                    model.iterate(done)
+                    done += 1
+            return self.our_iterations
+
+        return work
+
+    def ours(self) -> Side:
+        """Our iterations with all that a run notes down of them; several runs share the cores."""
+        if self.runs > 1:
+            experiment = Experiment(**self.fields)
+            pairs = [(strategy, seed) for seed in range(self.runs // 4) for strategy in experiment.strategies]
+            runs = [self._run(strategy, seed) for strategy, seed in pairs]
+
+            def work() -> int:
+                with ThreadPoolExecutor(CORES) as pool:
+                    return sum(pool.map(lambda run: run(), runs))
+
+            return work
+        return self._run("EF-HC", 0)
+
+    def _run(self, strategy: str, seed: int) -> Side:
+        experiment, scenario = self.scenario(seed)
+        driver, state = Lockstep(scenario, experiment.strategies[strategy], self.threads), scenario.initial_state()
+        bandwidths, parameters = scenario.bandwidths.values, scenario.learner.backend.parameters
+
+        def work() -> int:
+            nonlocal state
+            record, end = Record(experiment.devices), state.k + self.our_iterations
+            with threadpool_limits(1):
+                while state.k < end:
+                    state, steps = driver.advance(state, end - state.k)
+                    record.add(steps, bandwidths, parameters)
+            return self.our_iterations
+
+        return work
+
+    def _plain_evaluation(self) -> Side:
+        from efhc.benchmarks.plain import PlainLoop
+
+        experiment, scenario = self.scenario()
+        loop = PlainLoop(experiment.model, scenario, experiment.strategies["EF-HC"])
+
+        def work() -> int:
+            with torch_threads(self.threads):
+                loop.accuracies()
+            return 1
+
+        return work
+
+    def _our_evaluation(self) -> Side:
+        _, scenario = self.scenario()
+        models, backend = scenario.initial_models(), scenario.learner.backend
+        local = backend.initial_local(len(models))
+
+        def work() -> int:
+            with threadpool_limits(self.threads):
+                backend.accuracies(models, local)
+            return 1
+
+        return work
+
+
+class torch_threads:  # noqa: N801 - a context, used like a function
+    """So many threads inside each operation of torch."""
+
+    def __init__(self, threads: int) -> None:
+        self._threads = threads
+
+    def __enter__(self) -> None:
+        import torch
+
+        self._before = torch.get_num_threads()
+        torch.set_num_threads(self._threads)
+
+    def __exit__(self, *error: object) -> None:
+        import torch
+
+        torch.set_num_threads(self._before)
+
+
+class WithOverlap:
+    """Each device holds a few samples of all, whoever else has them: for more devices than there are samples."""
+
+    def split(self, data: Dataset, devices: int, randomness: Randomness) -> list[np.ndarray]:
+        """`SAMPLES_EACH` per device."""
+        drawn = np.random.default_rng(randomness.seed).integers(len(data.y_train), size=(devices, SAMPLES_EACH))
+        return list(drawn)
+
+
+def sparse(devices: int) -> dict[str, Any]:
+    """A geometric graph with `DEGREE` neighbours on average; large ones are seldom connected."""
+    radius = math.sqrt(DEGREE / math.pi / devices)
+    network = Geometric(radius=radius, connected=False)
+    return {"devices": devices, "model": SVM(), "batch_size": 8, "network": network, "partition": WithOverlap()}
+
+
+def _svm(batch: int) -> dict[str, Any]:
+    return {"model": SVM(), "batch_size": batch}
+
+
+def _lenet(batch: int) -> dict[str, Any]:
+    return {"model": LeNet5(), "batch_size": batch, "partition": LabelsPerDevice(labels_per_device=2)}
+
+
+_RESNET = {"model": ResNet18(), "devices": 4, "batch_size": 16, "network": Complete()}
+
+WORKLOADS = {
+    workload.name: workload
+    for workload in (
+        Workload("svm-b1", "SVM, Fashion-MNIST, 10 devices, batch 1, one core", "30x", _svm(1), 40, 1280),
+        Workload("svm-b16", "the same, batch 16", "20x", _svm(16), 40, 640),
+        Workload("svm-b64", "the same, batch 64", "8x", _svm(64), 40, 320),
+        Workload("svm-20runs", "4 strategies x 5 seeds at once, batch 16", "45x", _svm(16), 40, 320, runs=20),
+        Workload("lenet-b16", "LeNet5, 10 devices, batch 16", "2.5x", _lenet(16), 8, 8, threads=CORES),
+        Workload("lenet-b32", "the same, batch 32", "2.5x", _lenet(32), 8, 8, threads=CORES),
+        Workload(
+            "resnet18-b16",
+            "ResNet18, CIFAR-10, 4 devices, batch 16",
+            "1.2x",
+            _RESNET,
+            1,
+            1,
+            threads=CORES,
+            dataset=cifar10,
+        ),
+        Workload("svm-m1000", "SVM, 1,000 devices, batch 8", "", sparse(1000), 1, 8, threads=CORES),
+        Workload("svm-m10000", "SVM, 10,000 devices, batch 8", "", sparse(10000), 1, 2, threads=CORES),
+        Workload("eval-10k", "SVM, 10 devices, 10,000 test images", "", _svm(1), 1, 1, measures="evaluation"),
+        Workload("eval-10k-lenet", "LeNet5, the same", "", _lenet(16), 1, 1, threads=CORES, measures="evaluation"),
+    )
+}
+
+
+def workload_named(name: str) -> Workload:
+    """The workload, or an error that lists them."""
+    if name not in WORKLOADS:
+        allowed = ", ".join([*WORKLOADS, "limit", "scaling"])
+        raise InputError("workload", f"'{name}'{did_you_mean(name, WORKLOADS)}", allowed)
+    return WORKLOADS[name]
+
+
+def mixing_sides(devices: int) -> dict[str, Side]:
+    """The mixing alone, with all devices firing and with 5 % of them."""
+    _, scenario = Workload("mixing", "", "", sparse(devices), 1, 1).scenario()
+    graph, models = scenario.network.graph(0), scenario.initial_models()
+    gradients = np.zeros_like(models)
+    i, j = graph.links.T
+    few = np.random.default_rng(0).random(devices) < 0.05
+
+    def side(fired: np.ndarray) -> Side:
+        def work() -> int:
+            mix_and_descend(graph, fired[i] | fired[j], models, gradients, 0.0, CORES)
+            return 1
+
+        return work
+
+    return {"all fire": side(np.ones(devices, dtype=bool)), "5 % fire": side(few)}
+
+
+if __name__ == "__main__":  # for `measure.peak_memory`: one side of one workload, and what it took at most
+    named, chosen = WORKLOADS[sys.argv[1]], sys.argv[2]
+    side = named.plain() if chosen == PLAIN else named.ours()
+    for _ in range(3):
+        side()
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)  # noqa: T201

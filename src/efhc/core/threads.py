@@ -1,0 +1,24 @@
+"""Spreading one pass over memory over threads. Where it is cut does not matter to its result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from itertools import pairwise
+from typing import Any
+
+
+@cache
+def _pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, thread_name_prefix="efhc-pass")
+
+
+def in_ranges(kernel: Callable[..., Any], arguments: tuple[Any, ...], count: int, threads: int) -> None:
+    """`kernel(*arguments, low, high)` for ranges that make up 0 .. count-1, at once if there are several threads."""
+    if threads == 1 or count == 1:
+        kernel(*arguments, 0, count)
+        return
+    cuts = [count * part // threads for part in range(threads + 1)]
+    for part in [_pool(threads).submit(kernel, *arguments, low, high) for low, high in pairwise(cuts)]:
+        part.result()

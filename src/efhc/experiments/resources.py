@@ -1,0 +1,68 @@
+"""How many runs at once, with how many threads each, and whether the memory will do. None of it changes a result."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from efhc.core.errors import EfhcError
+from efhc.experiments.config import Experiment
+from efhc.learning.data import Dataset
+
+LEFT_FREE = 256 * 2**20
+
+
+class Plan(NamedTuple):
+    """How an experiment uses the machine."""
+
+    runs_at_once: int
+    threads_per_run: int
+
+
+def plan(experiment: Experiment, data: Dataset, jobs: int | None = None) -> Plan:
+    """As many runs at once as there are cores (or `jobs`) and memory for; cores that are left over go into the runs."""
+    cores = jobs or usable_cores()
+    runs = len(experiment.seeds) * len(experiment.strategies)
+    at_once = min(cores, runs)
+    one_array, batch = array_bytes(experiment, data)
+    kept, running = runs * one_array, 2 * one_array + batch  # final models; last broadcasts and gradients; a batch
+    available = available_bytes()
+    if available is not None:
+        room = available - LEFT_FREE - kept
+        if running > room:
+            raise EfhcError(
+                f"memory: {runs} runs of {experiment.devices} devices with {experiment.model.parameters(data):,} "
+                f"parameters each need {_gigabytes(kept + running)}, and {_gigabytes(available)} are free; take fewer "
+                f"devices, seeds or strategies, a smaller model or batch_size"
+                + (", or float32" if experiment.precision == "float64" else "")
+            )
+        at_once = min(at_once, room // running)
+    return Plan(at_once, cores // at_once)
+
+
+def array_bytes(experiment: Experiment, data: Dataset) -> tuple[int, int]:
+    """The size of one array (m, n), of which a run holds three, and of a batch of all devices."""
+    number, parameters = np.dtype(experiment.precision).itemsize, experiment.model.parameters(data)
+    samples = len(data.y_train) if experiment.batch_size == "full" else experiment.devices * experiment.batch_size
+    return number * experiment.devices * parameters, number * samples * data.features
+
+
+def usable_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def available_bytes() -> int | None:
+    """Memory that is free to be used, where the system tells."""
+    try:
+        facts = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+        return int(facts["MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError, ValueError):
+        return None
+
+
+def _gigabytes(size: float) -> str:
+    return f"{size / 2**30:.1f} GiB"

@@ -1,0 +1,54 @@
+"""Ways to compute the gradients of all devices, each held to the others by tests, and which one is taken.
+
+Chosen by measurement (docs/performance.md): compiled loops for linear models; all devices stacked into one set of torch
+operations while a model is small; one device after the other beyond, where stacking only costs memory.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from efhc.core.errors import InputError
+from efhc.core.randomness import Randomness
+from efhc.learning.backends.arrays import ArraysBackend
+from efhc.learning.backends.backend import Backend, Batch
+from efhc.learning.backends.linear import LinearBackend
+from efhc.learning.data.dataset import Dataset
+from efhc.learning.models import LinearModel, ModuleModel
+
+__all__ = ["Backend", "Batch", "backend_for"]
+
+STACKED = 1_000_000
+"""Parameters up to which devices are stacked."""
+
+
+def backend_for(
+    model: Any,
+    data: Dataset,
+    randomness: Randomness,
+    name: str = "auto",
+    device: str = "cpu",
+    threads: int = 1,
+) -> Backend:
+    """The backend of that name, or the fastest one for this model."""
+    if not isinstance(model, ModuleModel):
+        known = ["linear", "arrays"] if isinstance(model, LinearModel) else ["arrays"]
+        if device != "cpu":
+            raise InputError("device", device, "'cpu' for a model that is not a torch module")
+        chosen = known[0] if name == "auto" else name
+        if chosen not in known:
+            raise InputError("backend", name, f"auto or {' or '.join(known)} for this model")
+        return LinearBackend(model, data, threads=threads) if chosen == "linear" else ArraysBackend(model, data)
+
+    from efhc.learning.backends.loop import LoopBackend
+    from efhc.learning.backends.stacked import StackedBackend, UnstackableError
+
+    if name not in {"auto", "stacked", "loop"}:
+        raise InputError("backend", name, "auto, stacked or loop for a torch module")
+    if name == "stacked" or (name == "auto" and model.parameters(data) <= STACKED):
+        try:
+            return StackedBackend(model, data, randomness, device=device, threads=threads)
+        except UnstackableError:
+            if name == "stacked":
+                raise
+    return LoopBackend(model, data, randomness, device=device, threads=threads)

@@ -1,0 +1,40 @@
+"""How gradients are computed: `grads(W, batch) -> G, loss`, for all devices at once.
+
+A backend holds a model and a data set and remembers nothing between calls. Its answers for a device depend on that
+device's model, samples and iteration alone: not on the other devices, nor on the number of threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from efhc.core.arrays import Floats, Ints
+from efhc.core.iteration import Local
+
+
+class Batch(NamedTuple):
+    """What every device looks at in iteration k."""
+
+    k: int
+    samples: Ints | Sequence[Ints]
+    """Numbers of training samples: (devices, batch size), or one array per device where their lengths differ."""
+
+
+class Backend(Protocol):
+    """Gradients and accuracies of all devices."""
+
+    parameters: int
+    """n"""
+
+    def initial_local(self, devices: int) -> Local:
+        """What devices keep to themselves at k = 0; for most models nothing."""
+        ...
+
+    def grads(self, models: Floats, batch: Batch, local: Local, out: Floats) -> tuple[Floats, Local]:
+        """Write G(k) at `models` to `out`, both (m, n). Returns each device's loss on its batch and its new local."""
+        ...
+
+    def accuracies(self, models: Floats, local: Local) -> Floats:
+        """The share of test samples that each of the models (m, n) gets right."""
+        ...

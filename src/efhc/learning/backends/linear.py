@@ -1,0 +1,69 @@
+"""SVM and softmax regression in compiled loops: batches of bytes are gathered, scaled and used while in the cache."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from efhc import kernels
+from efhc.core.arrays import Floats, Ints
+from efhc.core.iteration import NOTHING_LOCAL, Local
+from efhc.core.threads import in_ranges
+from efhc.learning.backends.backend import Batch
+from efhc.learning.data.dataset import Dataset
+from efhc.learning.models.linear import LinearModel, Softmax
+
+TEST_SAMPLES, SCORES = 1024, 1 << 24
+"""Test samples looked at and scores held at once during an evaluation, at most."""
+
+
+class LinearBackend:
+    """`LinearModel.loss_and_gradient`, compiled."""
+
+    def __init__(self, model: LinearModel, data: Dataset, *, threads: int = 1) -> None:
+        self.parameters, self.threads = model.parameters(data), threads
+        self._data = data
+        kind = np.dtype(data.precision).type
+        loss = kernels.CROSS_ENTROPY if isinstance(model, Softmax) else kernels.MULTI_MARGIN
+        self._inputs = data.x_train, kind(data.scale), kind(data.shift), data.y_train
+        self._loss = loss, kind(model.l2 if isinstance(model, Softmax) else 0)
+
+    def initial_local(self, devices: int) -> Local:
+        return NOTHING_LOCAL
+
+    def grads(self, models: Floats, batch: Batch, local: Local, out: Floats) -> tuple[Floats, Local]:
+        samples, ends = self._end_to_end(batch.samples)
+        losses = np.empty(len(models))
+        arguments = (models, *self._inputs, samples, ends, *self._loss, losses, out)
+        in_ranges(kernels.linear_rows, arguments, len(models), self.threads)
+        return losses, local
+
+    @staticmethod
+    def _end_to_end(samples: Ints | Sequence[Ints]) -> tuple[Ints, Ints]:
+        """The samples of all devices in one array, and where each device's begin."""
+        sizes = [len(mine) for mine in samples]
+        joined = samples.ravel() if isinstance(samples, np.ndarray) else np.concatenate(samples)
+        return joined, np.cumsum([0, *sizes])
+
+    def problem(self, samples: Ints | Sequence[Ints]) -> tuple[Any, ...]:
+        """What `kernels.stretch` wants to know: inputs, samples (iterations, all devices'), their ends, the loss."""
+        if isinstance(samples, np.ndarray):
+            iterations, devices, size = samples.shape
+            return *self._inputs, samples.reshape(iterations, -1), np.arange(devices + 1) * size, *self._loss
+        joined, ends = self._end_to_end(samples)
+        return *self._inputs, joined[None], ends, *self._loss
+
+    def accuracies(self, models: Floats, local: Local) -> Floats:
+        data, (devices, features) = self._data, (len(models), self._data.features)
+        classes = self.parameters // (features + 1)
+        weights, biases = models[:, : classes * features].reshape(-1, features), models[:, classes * features :].ravel()
+        right = np.zeros(devices, dtype=np.int64)
+        at_once = min(TEST_SAMPLES, max(1, SCORES // len(weights)))
+        for start in range(0, len(data.y_test), at_once):
+            x = data.inputs(data.x_test[start : start + at_once])
+            scores = x @ weights.T  # all samples, all devices, all classes: one matrix product
+            scores += biases
+            kernels.count_right(scores.reshape(len(x), devices, classes), data.y_test[start : start + at_once], right)
+        return right / len(data.y_test)

@@ -1,0 +1,227 @@
+"""What computing with a `torch.nn.Module` takes, whether one device after the other or several at once.
+
+Devices are cut into parts, which `threads` threads work on with one core each. The cut depends on the number of
+devices alone, so no answer depends on the number of threads; and since the last bits of a product of matrices depend on
+where in memory they begin, a part's parameters are copied to where torch would put them. On the CPU the same call
+therefore gives the same bits. A parameter's gradient goes to its columns of `out` as soon as it is there.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from efhc.core.arrays import Floats, Ints
+from efhc.core.errors import EfhcError, InputError
+from efhc.core.iteration import Local
+from efhc.core.randomness import Purpose, Randomness
+from efhc.learning.backends.backend import Batch
+from efhc.learning.backends.workers import Workers
+from efhc.learning.data.dataset import Dataset
+from efhc.learning.models.importing import in_one_line
+from efhc.learning.models.modules import BUILT_IN_LOSSES, ModuleModel, input_shape, trainable
+from efhc.learning.pytorch import drawing, nn, torch
+
+TESTED_AT_ONCE = 128
+"""Test samples per pass: few enough for a part's activations to stay in fast memory."""
+
+Tensors = dict[str, torch.Tensor]
+Modes = dict[bool, nn.Module]
+"""What trains (True) and what is tested (False)."""
+
+
+class ModuleBackend(ABC):
+    """Gradients and accuracies of all devices for a model that is a module."""
+
+    def __init__(
+        self, model: ModuleModel, data: Dataset, randomness: Randomness, *, device: str = "cpu", threads: int = 1
+    ) -> None:
+        if device.startswith("cuda") and not torch.cuda.is_available():
+            raise InputError("device", device, "cpu: PyTorch finds no CUDA device here")
+        self.data, self.device, self._randomness = data, device, randomness
+        self._shape = input_shape(data)
+        self._loss, self._loss_is_built_in = model.loss_function(), model.loss in BUILT_IN_LOSSES
+        with drawing(randomness.stream(Purpose.NOISE)):  # constants that a module draws: the same in every session
+            module = model.build(data).to(device=device, dtype=getattr(torch, data.precision))
+        start = {name: p.detach() for name, p in module.named_parameters() if p.requires_grad}
+        self.parameters = sum(parameter.numel() for parameter in trainable(module))
+        self._shapes = {name: parameter.shape for name, parameter in start.items()}
+        self._module = _without_memory(module)
+        self._draws, self._buffers = self._probed(start)
+        modes = {training: shared_copy(self._module).train(training) for training in (True, False)}
+        self._networks = self._chosen(modes, start)
+        self._workers, self._of_thread = Workers(threads), threading.local()
+
+    def _chosen(self, modes: Modes, start: Tensors) -> Modes:
+        """What `_scores` computes with, given the module in both modes and parameters to try it with."""
+        return modes
+
+    @abstractmethod
+    def _parts(self, samples: Ints | Sequence[Ints]) -> list[slice]:
+        """The devices that are computed together."""
+
+    @abstractmethod
+    def _leaf(self, columns: torch.Tensor, shape: torch.Size) -> torch.Tensor:
+        """A parameter of the devices of a part, given as (devices, numbers), as `_scores` wants it: a view."""
+
+    @abstractmethod
+    def _scores(self, network: nn.Module, parameters: Tensors, buffers: Tensors, x: torch.Tensor) -> torch.Tensor:
+        """Scores (devices, samples, classes) for x, (devices, samples, *shape), or (samples, *shape) for all alike.
+
+        `buffers`, (devices, *shape) each, are replaced by what they are after it.
+        """
+
+    def initial_local(self, devices: int) -> Local:
+        return {name: np.repeat(buffer.cpu().numpy()[None], devices, axis=0) for name, buffer in self._buffers.items()}
+
+    def grads(self, models: Floats, batch: Batch, local: Local, out: Floats) -> tuple[Floats, Local]:
+        losses = np.empty(len(models), models.dtype)
+        after = {name: np.empty_like(rows) for name, rows in local.items()}
+
+        def compute(part: slice) -> None:
+            x, y = self._inputs([batch.samples[i] for i in range(part.start, part.stop)])
+            out[part] = 0  # the gradient of what a loss does not depend on
+            leaves = self._leaves(models[part], torch.from_numpy(out[part]))
+            buffers = {name: self._copied(rows[part]) for name, rows in local.items()}
+            noise = self._randomness.stream(Purpose.NOISE, part.start, batch.k) if self._draws else None
+            with self._quoting():
+                with drawing(noise) if noise else nullcontext():
+                    scores = self._scores(self._network(training=True), leaves, buffers, x)
+                of_part = self._losses(scores, y)
+                torch.autograd.backward(of_part.sum())
+            losses[part] = of_part.detach().cpu().numpy()
+            for name, rows in after.items():
+                rows[part] = buffers[name].detach().cpu().numpy()
+
+        self._workers.each(compute, self._parts(batch.samples))
+        return losses, after
+
+    def accuracies(self, models: Floats, local: Local) -> Floats:
+        right = np.zeros(len(models), np.int64)
+
+        @torch.no_grad()
+        def count(part: slice) -> None:
+            leaves = self._leaves(models[part])
+            for first in range(0, len(self.data.y_test), TESTED_AT_ONCE):
+                several = slice(first, first + TESTED_AT_ONCE)
+                x = self._copied(self.data.inputs(self.data.x_test[several])).reshape(-1, *self._shape)
+                buffers = {name: self._copied(rows[part]) for name, rows in local.items()}
+                with self._quoting():
+                    scores = self._scores(self._network(training=False), leaves, buffers, x)
+                right[part] += (scores.argmax(-1).cpu().numpy() == self.data.y_test[several]).sum(axis=-1)
+
+        self._workers.each(count, self._parts(np.empty((len(models), 1), np.int64)))
+        return right / len(self.data.y_test)
+
+    def _network(self, *, training: bool) -> nn.Module:
+        """One of the thread's own: for as long as a module computes, its parameters are put into it."""
+        if not hasattr(self._of_thread, "networks"):
+            self._of_thread.networks = {key: shared_copy(network) for key, network in self._networks.items()}
+        network: nn.Module = self._of_thread.networks[training]
+        return network
+
+    def _inputs(self, samples: Sequence[Ints]) -> tuple[torch.Tensor, torch.Tensor]:
+        """x, (devices, samples, *shape), and y, (devices, samples)."""
+        rows = np.stack(samples)
+        x = self._copied(self.data.inputs(self.data.x_train[rows])).reshape(*rows.shape, *self._shape)
+        return x, self._copied(self.data.y_train[rows])
+
+    def _leaves(self, models: Floats, gradients: torch.Tensor | None = None) -> Tensors:
+        """The parameters of a part, and where their gradients go."""
+        rows, first, leaves = torch.from_numpy(models), 0, {}
+        for name, shape in self._shapes.items():
+            columns = slice(first, first := first + shape.numel())
+            leaf = self._leaf(rows[:, columns], shape)
+            order = torch.channels_last if leaf.ndim == 4 else torch.contiguous_format
+            leaves[name] = leaf = leaf.to(self.device, copy=True, memory_format=order)
+            if gradients is not None:
+                place = self._leaf(gradients[:, columns], shape)
+                leaf.requires_grad_()
+                leaf.register_post_accumulate_grad_hook(partial(_move_gradient, place))  # type: ignore[no-untyped-call]
+        return leaves
+
+    def _losses(self, scores: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Each device's mean loss."""
+        if self._loss_is_built_in:
+            loss: Any = self._loss
+            each: torch.Tensor = loss(scores.flatten(0, 1), y.flatten(), reduction="none")
+            return each.view(y.shape).mean(dim=1)
+        return torch.stack([self._loss(of_device, labels) for of_device, labels in zip(scores, y, strict=True)])
+
+    def _copied(self, array: Any) -> torch.Tensor:
+        return torch.tensor(array, device=self.device)
+
+    @contextmanager
+    def _quoting(self) -> Iterator[None]:
+        """The module is not ours: what fails in it is the user's to mend."""
+        try:
+            yield
+        except EfhcError:
+            raise
+        except Exception as error:
+            given = f"a {self._name} that fails on samples of shape {self._shape} ({in_one_line(error)})"
+            raise InputError("module", given, "a network and a loss for this data and batch size") from error
+
+    @property
+    def _name(self) -> str:
+        return type(self._module).__name__
+
+    def _probed(self, start: Tensors) -> tuple[bool, Tensors]:
+        """Two samples through the module: whether it draws random numbers, and the buffers that training changes."""
+        x, y = self._inputs([np.array([0, -1])])
+        before = {name: buffer.clone() for name, buffer in self._module.named_buffers()}
+        with drawing(np.random.default_rng(0)), torch.no_grad(), self._quoting():
+            scores = functional_call(self._module.eval(), {**start, **_cloned(before)}, x[0])
+            self._check(scores, y)
+            state, after = torch.get_rng_state(), _cloned(before)
+            functional_call(self._module.train(), {**start, **after}, x[0])
+            draws = not torch.equal(state, torch.get_rng_state())
+        owners = {name.rpartition(".")[0] for name in before if not torch.equal(before[name], after[name])}
+        return draws, {name: buffer for name, buffer in before.items() if name.rpartition(".")[0] in owners}
+
+    def _check(self, scores: Any, y: torch.Tensor) -> None:
+        shape = tuple(scores.shape) if isinstance(scores, torch.Tensor) else type(scores).__name__
+        if not isinstance(scores, torch.Tensor) or scores.ndim != 2 or len(scores) != 2:
+            raise InputError("module", f"outputs {shape} for 2 samples", "scores (samples, classes)")
+        if scores.shape[1] < self.data.classes:
+            raise InputError("module", f"{scores.shape[1]} outputs", f"{self.data.classes}, one per class of the data")
+        loss = self._loss(scores, y[0])
+        if not isinstance(loss, torch.Tensor) or loss.ndim:
+            raise InputError("loss", f"a function that returns a {type(loss).__name__}", "the batch's mean, one number")
+
+
+def functional_call(module: nn.Module, tensors: Tensors, x: torch.Tensor) -> Any:
+    """`module(x)` with these parameters and buffers; what it makes of the buffers is in `tensors` afterwards."""
+    return torch.func.functional_call(module, tensors, (x,))
+
+
+def _move_gradient(place: torch.Tensor, leaf: torch.Tensor) -> None:
+    place.copy_(leaf.grad)  # type: ignore[arg-type]
+    leaf.grad = None
+
+
+def shared_copy(module: nn.Module) -> nn.Module:
+    """A copy with the same tensors, for a thread of its own or another mode."""
+    return copy.deepcopy(module, {id(tensor): tensor for tensor in (*module.parameters(), *module.buffers())})
+
+
+def _cloned(tensors: Tensors) -> Tensors:
+    return {name: tensor.clone() for name, tensor in tensors.items()}
+
+
+def _without_memory(module: nn.Module) -> nn.Module:
+    """The module with trainable parameters that have a shape only: their values always come from a device's model."""
+    shapes: dict[int, nn.Parameter] = {}
+    for part in module.modules():
+        for name, parameter in part.named_parameters(recurse=False, remove_duplicate=False):
+            if parameter.requires_grad:
+                empty = nn.Parameter(torch.empty_like(parameter, device="meta"))
+                part.register_parameter(name, shapes.setdefault(id(parameter), empty))
+    return module

@@ -1,0 +1,51 @@
+"""PyTorch, or one line that says how to get it; and its random numbers, without a trace in the rest of the process.
+
+torch draws from one generator per process, which runs may share as threads: whoever draws holds the lock meanwhile.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+
+from efhc.core.errors import EfhcError
+
+try:
+    import torch
+    from torch import nn
+except ModuleNotFoundError:
+    raise EfhcError("a neural network needs PyTorch: pip install 'efhc[deep]'") from None
+
+__all__ = ["channels_last", "drawing", "nn", "skips_pixels", "torch"]
+
+_GENERATOR = threading.RLock()
+
+
+@contextmanager
+def drawing(stream: np.random.Generator) -> Iterator[None]:
+    """What torch draws in the body is a function of `stream` alone, and nobody else's draws change."""
+    with _GENERATOR:
+        before = torch.get_rng_state()
+        torch.default_generator.manual_seed(int(stream.integers(2**63)))
+        try:
+            yield
+        finally:
+            torch.set_rng_state(before)
+
+
+def channels_last(images: torch.Tensor) -> torch.Tensor:
+    """The same (samples, channels, height, width) with the channels next to each other in memory: faster on a CPU.
+
+    With one channel both orders are one; only a copy says so, and makes torch keep to it in the layers that follow.
+    """
+    if images.shape[1] == 1:
+        return images.clone(memory_format=torch.channels_last)
+    return images.contiguous(memory_format=torch.channels_last)
+
+
+def skips_pixels(layer: nn.Conv2d) -> bool:
+    """Whether it looks at single pixels, and not at all of them."""
+    return layer.kernel_size == (1, 1) and layer.stride != (1, 1) and layer.padding in ((0, 0), "valid")

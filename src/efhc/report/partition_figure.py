@@ -1,0 +1,65 @@
+"""Which device holds what: a map of labels by devices, shaded by the number of samples, below each device's total."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import ListedColormap, PowerNorm
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from efhc.core.arrays import Ints
+from efhc.learning.data import Dataset
+from efhc.report.figures import LAYOUT, STYLES
+
+LEGIBLE = 15
+"""With at most so many devices and labels, the numbers are written into the map."""
+
+# From pale to dark blue; a label that a device does not have stays white.
+SHADES = ListedColormap(mpl.colormaps["Blues"](np.linspace(0.1, 1, 256)))
+
+
+def label_counts(data: Dataset, parts: Sequence[Ints]) -> Ints:
+    """How many training samples of each label (column) each device (row) holds."""
+    return np.stack([np.bincount(data.y_train[part], minlength=data.classes) for part in parts])
+
+
+def partition_figure(counts: Ints, label_names: Sequence[str], title: str = "") -> Figure:
+    """`counts` has a row per device, a column per label. The shade grows with the square root: one sample shows."""
+    devices, labels = counts.shape
+    width, height = np.clip([0.18 * devices, 0.16 * labels], [5.0, 3.5], [14.0, 10.0])
+    device_edges, label_edges = np.arange(devices + 1) - 0.5, np.arange(labels + 1) - 0.5
+    with mpl.rc_context({**LAYOUT, "axes.grid": False}):
+        figure = Figure(figsize=(width + 1.8, height + 2.0), layout="constrained")
+        FigureCanvasAgg(figure)
+        totals, chart = figure.subplots(2, 1, sharex=True, height_ratios=[1.0, height])
+        totals.stairs(counts.sum(axis=1), device_edges, fill=True, color=STYLES[0][0])
+        if devices <= 100:  # more would leave nothing between the gaps
+            totals.vlines(device_edges, 0, counts.sum(axis=1).max(), color="white", linewidth=1)
+        totals.set_ylabel("samples")
+        totals.tick_params(bottom=False, labelbottom=False)
+        cells = chart.pcolormesh(
+            device_edges,
+            label_edges,
+            np.ma.masked_equal(counts.T, 0),
+            cmap=SHADES,
+            norm=PowerNorm(0.5, vmin=0, vmax=counts.max()),
+            edgecolors="white",
+            linewidth=1 if devices <= 100 else 0,
+        )
+        colours = figure.colorbar(cells, ax=chart, label="samples of a label on a device", pad=0.01, aspect=8 * height)
+        colours.locator = MaxNLocator(integer=True)
+        chart.set(xlabel="device", ylabel="label", xlim=(-0.5, devices - 0.5), ylim=(-0.5, labels - 0.5))
+        chart.xaxis.set_major_locator(MaxNLocator(nbins=20, integer=True))
+        if labels <= 100:
+            chart.set_yticks(range(labels), label_names, fontsize=min(9, 420 / labels), parse_math=False)
+        if max(devices, labels) <= LEGIBLE:
+            for (device, label), count in np.ndenumerate(counts):
+                colour = "white" if count > 0.4 * counts.max() else "black"
+                chart.text(device, label, str(count or ""), color=colour, ha="center", va="center", fontsize=7)
+        if title:
+            figure.suptitle(title, parse_math=False)
+        return figure

@@ -1,0 +1,129 @@
+"""`efhc data` as a user types it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+EFHC = str(Path(sys.executable).with_name("efhc"))
+
+
+@pytest.fixture
+def call(tmp_path: Path):
+    """Calls the command in an empty folder, on a machine without data."""
+
+    def run(*words: object, **variables: str) -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, "COLUMNS": "120", "XDG_CACHE_HOME": str(tmp_path / "xdg")}
+        environment.pop("EFHC_DATA", None)
+        command = [EFHC, "data", *map(str, words)]
+        return subprocess.run(
+            command, cwd=tmp_path, env=environment | variables, capture_output=True, text=True, timeout=120, check=False
+        )
+
+    return run
+
+
+@pytest.fixture
+def refused(call):
+    """The one line that a bad input gets."""
+
+    def run(*words: object, **variables: str) -> str:
+        done = call(*words, **variables)
+        assert done.returncode == 2, done.stderr
+        assert done.stderr.count("\n") == 1, done.stderr
+        return done.stderr
+
+    return run
+
+
+@pytest.fixture
+def cifar(tmp_path: Path) -> Path:
+    """A part of CIFAR-10, as a user may have it."""
+    folder = tmp_path / "data" / "cifar-10"
+    folder.mkdir(parents=True)
+    pixels = np.random.default_rng(0).integers(0, 256, (40, 3073), dtype=np.uint8)
+    pixels[:, 0] = np.arange(40) % 10
+    (folder / "data_batch_2.bin").write_bytes(pixels.tobytes())
+    (folder / "test_batch.bin").write_bytes(pixels[:10].tobytes())
+    return folder
+
+
+@pytest.fixture
+def config(tmp_path: Path, cifar: Path) -> Path:
+    path = tmp_path / "mine.toml"
+    path.write_text('devices = 5\nseeds = [3, 4]\ndata = { kind = "cifar-10", path = "data/cifar-10" }\n')
+    return path
+
+
+def test_list_names_every_data_set_and_where_it_is(call, tmp_path, cifar):
+    listed = call("list", EFHC_DATA=str(tmp_path / "data")).stdout
+    for name in ("digits", "fashion-mnist", "cifar-10", "femnist", "image-folder", "npz"):
+        assert name in listed
+    assert "$EFHC_DATA" in listed
+    assert "efhc data fetch femnist" in listed
+
+
+def test_fetch_of_what_cannot_be_downloaded_says_how_to_make_it(refused):
+    line = refused("fetch", "femnist")
+    assert "./preprocess.sh" in line
+    assert "data.path" in line
+
+
+def test_verify_reports_the_checksums_of_a_copy_of_ones_own(call, refused, tmp_path, cifar):
+    for done in (
+        call("verify", "cifar-10", EFHC_DATA=str(tmp_path / "data")),
+        call("verify", "cifar-10", "--path", cifar),
+    ):
+        assert done.returncode == 0, done.stderr
+        lines = done.stdout.splitlines()
+        assert [line.split()[1] for line in lines[:2]] == ["data_batch_2.bin", "test_batch.bin"]
+        assert all(len(line.split()[0]) == 64 for line in lines[:2])
+        assert "not compared" in lines[2]
+        assert lines[3] == "40 training samples, 10 test samples, 10 classes"
+    assert "not on this machine" in refused("verify", "cifar-10")
+    (cifar / "test_batch.bin").write_bytes(b"short")
+    assert "test_batch.bin of 5 bytes" in refused("verify", "cifar-10", "--path", cifar)
+
+
+def test_show_draws_who_holds_what(call, tmp_path, config):
+    done = call("show", config, "partition.labels_per_device=2")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "runs" / "mine-partition.png").read_bytes().startswith(b"\x89PNG")
+    assert "mine-partition.png" in done.stdout
+    assert "labels partition, seed 3" in done.stdout
+    rows = [line.split("│")[1:-1] for line in done.stdout.splitlines() if line.startswith("│")]
+    assert [int(device) for device, *_ in rows] == [0, 1, 2, 3, 4]
+    assert {int(labels) for _, _, labels, _ in rows} == {2}
+    assert sum(int(samples) for _, samples, _, _ in rows) == 40
+    assert "airplane" in done.stdout
+    other = call("show", config, "--seed", 4, "--out", "other.svg")
+    assert "seed 4" in other.stdout
+    assert "<svg" in (tmp_path / "other.svg").read_text()
+
+
+def test_show_ends_a_long_table(call, config, tmp_path):
+    done = call("show", config, "data=digits", "devices=120", "partition=iid", "--out", "many.pdf")
+    assert done.returncode == 0, done.stderr
+    assert "20 devices more" in done.stdout
+
+
+def test_show_refusals(refused, config, tmp_path):
+    assert "ends in .png" in refused("show", config, "--out", "parts.gif")
+    assert "--seed" in refused("show", config, "--seed", -1)
+    assert "partition.kind: got writers, which cifar-10" in refused("show", config, "partition=writers")
+    assert "data.path" in refused("show", config, "data.path=gone")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_run_keeps_the_checksums_of_a_folder(config, tmp_path):
+    from efhc.experiments.config_files import input_files, load_experiment, to_tables
+
+    experiment = load_experiment(config)
+    assert input_files(experiment) == {}
+    assert to_tables(experiment)["data"]["path"] == str(tmp_path / "data" / "cifar-10")
+    assert set(experiment.data.load().sha256) == {"data_batch_2.bin", "test_batch.bin"}
