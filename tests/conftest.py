@@ -1,8 +1,70 @@
-"""What all tests share."""
+"""What all tests share, real data as it is found on this machine. With EFHC_REQUIRE_DATA set, one without it fails."""
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+from typing import NoReturn
+
 import hypothesis
+import pytest
+
+from efhc.inputs import sha256
+from efhc.learning.data import FEMNIST, Dataset
+from efhc.learning.data.fashion_mnist import ARCHIVE
 
 hypothesis.settings.register_profile("efhc", deadline=None, max_examples=100)
 hypothesis.settings.load_profile("efhc")
+
+BESIDE_THE_REPOSITORY = Path(__file__).parents[2] / "shared" / "data"
+
+
+def lacking(reason: str) -> NoReturn:
+    if os.environ.get("EFHC_REQUIRE_DATA"):
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+def sample(folder: str, file: str, checksum: str) -> Path:
+    """The folder of the sample whose facts the tests know: in $EFHC_DATA, or where this project keeps it."""
+    roots = [*filter(None, [os.environ.get("EFHC_DATA")]), BESIDE_THE_REPOSITORY]
+    for found in (Path(root) / folder for root in roots):
+        if (found / file).is_file() and sha256((found / file).read_bytes()) == checksum:
+            return found.absolute()
+    lacking(f"the sample {folder} is not on this machine, neither in $EFHC_DATA nor beside the repository")
+
+
+@pytest.fixture(scope="session")
+def fashion_files() -> Path:
+    """The folder with the four real files."""
+    found = ARCHIVE.find()
+    if found is None:
+        lacking("Fashion-MNIST is not on this machine: install Debian's package dataset-fashion-mnist")
+    return found.folder
+
+
+@pytest.fixture(scope="session")
+def femnist_files() -> Path:
+    """LEAF's layout: 74 writers, 9,619 training and 2,405 test samples."""
+    return sample("femnist", "test/all_data_0.json", "f8ac450b5dcdbe16ce55638e04e15ced6bf930b2718b36bacae72d11973e796f")
+
+
+@pytest.fixture(scope="session")
+def femnist(femnist_files: Path) -> Dataset:
+    """The sample, read once for all."""
+    return FEMNIST(path=femnist_files).load()
+
+
+@pytest.fixture(scope="session")
+def cifar_files() -> Path:
+    """CIFAR-10's binary layout: 10,000 training and 2,000 test images, from JPEG files."""
+    return sample(
+        "cifar-10-batches-bin", "test_batch.bin", "7922f9d0cca94c15bf793c8dabdf3f01010710ce86590351fd4850f9ec9d4779"
+    )
+
+
+@pytest.fixture
+def no_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither $EFHC_DATA nor the user's cache."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    monkeypatch.delenv("EFHC_DATA", raising=False)

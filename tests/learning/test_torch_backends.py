@@ -215,14 +215,12 @@ def test_in_single_precision_they_agree_to_rounding(kind: type[ModuleBackend], c
     assert_close(results[:-1], problem.oracle(iterations=1)[:-1], 2e-5)
 
 
-@pytest.mark.parametrize("norm", ["group", "batch"])
-def test_resnet18(norm: str):
-    problem = Problem(ResNet18(norm=norm), (3, 32, 32), precision="float32", devices=2)  # type: ignore[arg-type]
+def test_resnet18():
+    problem = Problem(ResNet18(), (3, 32, 32), precision="float32", devices=2)
     problem.samples = problem.samples[:, :3]
-    loop, stacked = (problem.run(problem.backend(kind), iterations=1)[:-1] for kind in BACKENDS)
     want = problem.oracle(iterations=1)[:-1]
-    assert_close(loop, want, 2e-4)
-    assert_close(stacked, want, 2e-4)
+    for kind in BACKENDS:
+        assert_close(problem.run(problem.backend(kind), iterations=1)[:-1], want, 2e-4)
 
 
 @pytest.mark.parametrize("kind", BACKENDS)

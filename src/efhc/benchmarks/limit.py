@@ -17,6 +17,10 @@ COPIED = 64 * 2**20
 """Numbers in an array that no cache holds."""
 
 
+BESIDE = ("svm-b1", "svm-b16", "svm-b64", "svm-m1000", "svm-m10000")
+"""Workloads whose arithmetic and traffic are easily counted."""
+
+
 class Limits(NamedTuple):
     """Of this machine, now."""
 
@@ -61,7 +65,7 @@ def limits(rounds: int) -> Limits:
 def beside_ours(found: Limits, rounds: int) -> list[dict[str, object]]:
     """For each workload with an SVM: the least time its arithmetic and its memory traffic need, and ours."""
     rows: list[dict[str, object]] = []
-    for name in ("svm-b1", "svm-b16", "svm-b64", "svm-m1000", "svm-m10000"):
+    for name in BESIDE:
         workload = WORKLOADS[name]
         devices, batch = workload.fields.get("devices", 10), workload.fields["batch_size"]
         data = workload.dataset()

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from threadpoolctl import threadpool_limits
+
 from efhc.benchmarks.limit import beside_ours, limits
 from efhc.benchmarks.measure import Times, by_turns, peak_memory
 from efhc.benchmarks.scaling import scaling, scaling_figure
@@ -39,7 +41,8 @@ def bench(names: Iterable[str], rounds: int, tell: Callable[[str], None]) -> dic
 
 def measured(workload: Workload, rounds: int) -> dict[str, Any]:
     """Seconds per iteration of each side, and how many times the others take longer than ours."""
-    times = by_turns(workload.sides(), rounds)
+    with threadpool_limits(1, "blas"):  # as `simulate` has it
+        times = by_turns(workload.sides(), rounds)
     result: dict[str, Any] = {
         "about": workload.about,
         "goal": workload.goal,

@@ -12,7 +12,6 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from efhc.core.errors import EfhcError, InputError, did_you_mean
 from efhc.core.mixing import mix_and_descend
@@ -140,10 +139,9 @@ class Workload:
         def work() -> int:
             nonlocal state
             record, end = Record(experiment.devices), state.k + self.our_iterations
-            with threadpool_limits(1):
-                while state.k < end:
-                    state, steps = driver.advance(state, end - state.k)
-                    record.add(steps, bandwidths, parameters)
+            while state.k < end:
+                state, steps = driver.advance(state, end - state.k)
+                record.add(steps, bandwidths, parameters)
             return self.our_iterations
 
         return work
@@ -167,8 +165,7 @@ class Workload:
         local = backend.initial_local(len(models))
 
         def work() -> int:
-            with threadpool_limits(self.threads):
-                backend.accuracies(models, local)
+            backend.accuracies(models, local)
             return 1
 
         return work

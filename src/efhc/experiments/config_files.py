@@ -36,7 +36,7 @@ def build_experiment(fields: Mapping[str, Any], folder: Path | None = None) -> E
 
 
 def with_overrides(tables: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
-    """`tables` with `key.sub=value` set. A value is TOML or else a string; a new `kind` or `module` resets its table."""
+    """`tables` with `key.sub=value` set: TOML or else a string. A new `kind` or `module` resets its table."""
     changed = _copied(tables)
     for override in overrides:
         name, equals, text = override.partition("=")

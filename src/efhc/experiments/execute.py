@@ -83,7 +83,7 @@ def _run_all(runner: Runner, use: Plan) -> Result:
     experiment = runner.experiment
     pairs = [(strategy, seed) for seed in experiment.seeds for strategy in experiment.strategies]
     # BLAS with several threads is slower on matrices this small, and its rounding depends on their number.
-    with threadpool_limits(limits=1), ThreadPoolExecutor(use.runs_at_once, thread_name_prefix="efhc-run") as pool:
+    with threadpool_limits(1, "blas"), ThreadPoolExecutor(use.runs_at_once, thread_name_prefix="efhc-run") as pool:
         # A scenario for each, so that runs share nothing that changes; torch traces modules one at a time only.
         scenarios = {pair: draw_scenario(experiment, runner.data, pair[1], runner.threads) for pair in pairs}
         runs = {pair: pool.submit(runner.run, scenario, *pair) for pair, scenario in scenarios.items()}

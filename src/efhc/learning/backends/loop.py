@@ -42,5 +42,5 @@ class LoopBackend(ModuleBackend):
         return scores[None]
 
 
-def _every_pixel_of(stride: tuple[int, int], _: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+def _every_pixel_of(stride: tuple[int, ...], _: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
     return (inputs[0][..., :: stride[0], :: stride[1]], *inputs[1:])

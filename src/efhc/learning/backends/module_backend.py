@@ -56,7 +56,8 @@ class ModuleBackend(ABC):
         self._module = _without_memory(module)
         self._draws, self._buffers = self._probed(start)
         modes = {training: shared_copy(self._module).train(training) for training in (True, False)}
-        self._networks = self._chosen(modes, start)
+        with drawing(np.random.default_rng(0)):
+            self._networks = self._chosen(modes, start)
         self._workers, self._of_thread = Workers(threads), threading.local()
 
     def _chosen(self, modes: Modes, start: Tensors) -> Modes:

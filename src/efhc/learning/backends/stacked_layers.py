@@ -9,6 +9,7 @@ one product of batches of matrices. Whatever has no such form is computed by `to
 from __future__ import annotations
 
 import operator
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,8 @@ from torch.nn import functional
 from efhc.learning.pytorch import channels_last, nn, skips_pixels, torch
 
 Tensors = dict[str, torch.Tensor]
+
+_TRACING = threading.RLock()
 
 ELEMENTWISE: set[Any] = {
     nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.Softplus, nn.Hardtanh,
@@ -71,12 +74,27 @@ class Stacked:
 def traced(module: nn.Module) -> torch.fx.GraphModule | None:
     """Its graph of layers; None where it cannot be traced."""
     try:
-        return torch.fx.GraphModule(module, _Tracer().trace(module))
+        with _TRACING:
+            return torch.fx.GraphModule(module, _Tracer().trace(module))
     except Exception:  # control flow on values, unusual signatures ...: whatever stops the tracer
         return None
 
 
 class _Tracer(torch.fx.Tracer):
+    """While it traces, torch lets it see the calls of all modules in the process: those of other threads pass by."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._thread = threading.get_ident()
+
+    def call_module(self, m: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        traces = threading.get_ident() == self._thread
+        return super().call_module(m, forward, args, kwargs) if traces else forward(*args, **kwargs)
+
+    def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, Any]) -> Any:
+        traces = threading.get_ident() == self._thread
+        return super().getattr(attr, attr_val, parameter_proxy_cache) if traces else attr_val
+
     def is_leaf_module(self, module: nn.Module, name: str) -> bool:
         """torch's own layers, and those of yours that cannot be traced."""
         return super().is_leaf_module(module, name) or traced(module) is None

@@ -1,0 +1,118 @@
+"""What the bench compares does the same thing; what it reports is what it says."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from efhc.benchmarks import limit, run, scaling
+from efhc.benchmarks.measure import by_turns, peak_memory
+from efhc.benchmarks.plain import OneModel, PlainLoop
+from efhc.benchmarks.workloads import OURS, PLAIN, WORKLOADS, Workload
+from efhc.core.errors import InputError
+from efhc.simulation.lockstep import Lockstep
+
+pytestmark = pytest.mark.usefixtures("fashion_files")
+
+
+@pytest.mark.parametrize(("name", "iterations"), [("svm-b16", 40), ("lenet-b16", 3)])
+def test_the_plain_loop_ends_where_we_do(name: str, iterations: int):
+    experiment, scenario = WORKLOADS[name].scenario()
+    trigger = experiment.strategies["EF-HC"]
+    loop = PlainLoop(experiment.model, scenario, trigger)
+    for k in range(iterations):
+        loop.iterate(k)
+    driver, state = Lockstep(scenario, trigger), scenario.initial_state()
+    while state.k < iterations:
+        state, _ = driver.advance(state, iterations - state.k)
+    assert np.abs(loop.models() - state.models).max() < 2e-5
+    ours = scenario.learner.backend.accuracies(state.models, state.local)
+    assert np.allclose(loop.accuracies(), ours, atol=5e-4)
+
+
+def test_one_model_learns_from_the_samples_of_all():
+    _, scenario = WORKLOADS["lenet-b16"].scenario()
+    model = OneModel(WORKLOADS["lenet-b16"].fields["model"], scenario)
+    before = [parameter.detach().clone() for parameter in model._module.parameters()]
+    model.iterate(0)
+    assert any((a != b).any() for a, b in zip(before, model._module.parameters(), strict=True))
+
+
+def test_sides_take_turns_and_are_timed_per_iteration():
+    told = []
+
+    def side(name: str) -> int:
+        told.append(name)
+        return 4
+
+    times = by_turns({"a": lambda: side("a"), "b": lambda: side("b")}, 3)
+    assert told == ["a", "b"] * 4
+    assert all(len(each.rounds) == 3 and each.median >= 0 for each in times.values())
+
+
+def test_a_bench_reports_ratio_spread_and_machine():
+    told: list[str] = []
+    found = run.bench(["svm-b1", "eval-10k"], 1, told.append)
+    assert told == ["svm-b1", "eval-10k"]
+    assert json.loads(json.dumps(found)) == found
+    assert {"versions", "machine", "git", "rounds", "results"} <= found.keys()
+    for result in found["results"].values():
+        ratio = result["ratio"]
+        assert ratio["least"] <= ratio["median"] <= ratio["most"]
+        assert ratio["median"] == pytest.approx(result["seconds"][PLAIN] / result["seconds"][OURS])
+    rows = run.bench_table(found)
+    assert [row[0] for row in rows] == ["workload", "svm-b1", "eval-10k"]
+    assert len({len(row) for row in rows}) == 1
+
+
+def test_memory_is_that_of_a_process_of_its_own():
+    assert 100 * 2**20 < peak_memory("svm-b1", OURS) < 4 * 2**30
+
+
+def test_a_workload_that_does_not_exist_is_one_line():
+    with pytest.raises(
+        InputError, match=r"^workload: got 'svm-b17', did you mean 'svm-b1'\?; allowed: svm-b1, .*limit"
+    ):
+        run.bench(["svm-b17"], 1, print)
+
+
+def test_the_limit_stands_beside_ours(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(limit, "SIZE", 128)
+    monkeypatch.setattr(limit, "COPIED", 2**16)
+    monkeypatch.setattr(limit, "WORKLOADS", dict.fromkeys(limit.BESIDE, WORKLOADS["svm-b1"]))
+    found = run.bench_limit(1)
+    assert all(value > 0 for value in [*found["flops"].values(), *found["bandwidth"].values()])
+    assert [row["workload"] for row in found["workloads"]] == list(limit.BESIDE)
+    assert len({len(row) for row in run.limit_table(found)}) == 1
+
+
+def test_scaling_is_numbers_and_a_picture(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    for name, sizes in {"DEVICES": (40, 80), "LINKS": (50, 100), "FEATURES": (20, 40), "BATCHES": (1, 2)}.items():
+        monkeypatch.setattr(scaling, name, sizes)
+    monkeypatch.setattr(scaling, "_iterations", lambda fields, dataset=None: lambda: 1)
+    found = run.bench_scaling(1, tmp_path / "scaling.png", print)
+    assert [len(points) for points in found["results"].values()] == [2, 2, 2, 2]
+    assert (tmp_path / "scaling.png").read_bytes().startswith(b"\x89PNG")
+    assert len(run.scaling_table(found)) == 9
+
+
+def test_every_workload_can_be_drawn():
+    for workload in WORKLOADS.values():
+        assert isinstance(workload, Workload)
+        if workload.name != "svm-m10000":
+            assert workload.scenario()[0].devices >= 4
+
+
+def test_the_command_prints_json_or_a_table():
+    efhc = str(Path(sys.executable).with_name("efhc"))
+    done = subprocess.run(
+        [efhc, "bench", "svm-b1", "--json", "--rounds", "1"], capture_output=True, text=True, check=True
+    )
+    assert json.loads(done.stdout)["results"].keys() == {"svm-b1"}
+    done = subprocess.run([efhc, "bench", "svm-b1", "--rounds", "1"], capture_output=True, text=True, check=True)
+    assert "svm-b1" in done.stdout
