@@ -77,7 +77,7 @@ def test_a_mini_batch_gradient_is_that_of_its_samples(
     learner = learner_of(model, digits, parts, batch_size, SEED)
     batches = MiniBatches(parts, batch_size, SEED)
     W = weights(learner)
-    for k in (0, 5, 64):
+    for k in (0, 5, 256):
         G, losses = gradients(learner, W, k)
         for i, part in enumerate(parts):
             mine = batches.samples(k)[0, i]

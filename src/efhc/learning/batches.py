@@ -24,7 +24,7 @@ def draw_subsets(population: int, size: int, rows: int, stream: np.random.Genera
 class MiniBatches:
     """The mini-batches of all devices, as numbers of training samples."""
 
-    BLOCK = 64
+    BLOCK = 256
     """Iterations drawn at once, from one stream per device and block. Part of a run's identity."""
 
     def __init__(self, parts: list[Ints], size: int, randomness: Randomness) -> None:
@@ -32,13 +32,13 @@ class MiniBatches:
             if size > len(part):
                 raise InputError("batch_size", size, f"at most {len(part)}, the samples of device {device}, or 'full'")
         self._parts, self._size, self._randomness = parts, size, randomness
-        self._block, self._samples = -1, np.empty((0, 0, 0), dtype=np.int64)
+        self._block, self._samples = -1, np.empty((0, 0, 0), dtype=np.int32)
 
     def samples(self, k: int, most: int = 1) -> Ints:
         """(iterations, devices, batch size), from iteration k to the end of its block, but at most so many."""
         block, row = divmod(k, self.BLOCK)
         if block != self._block:
-            self._samples = np.empty((self.BLOCK, len(self._parts), self._size), dtype=np.int64)
+            self._samples = np.empty((self.BLOCK, len(self._parts), self._size), dtype=np.int32)
             for device, part in enumerate(self._parts):
                 stream = self._randomness.stream(Purpose.BATCHES, device, block)
                 self._samples[:, device] = part[draw_subsets(len(part), self._size, self.BLOCK, stream)]

@@ -19,7 +19,7 @@ try:
 except ModuleNotFoundError:
     raise EfhcError("a neural network needs PyTorch: pip install 'efhc[deep]'") from None
 
-__all__ = ["channels_last", "drawing", "nn", "skips_pixels", "torch"]
+__all__ = ["drawing", "nn", "torch"]
 
 _GENERATOR = threading.RLock()
 
@@ -34,18 +34,3 @@ def drawing(stream: np.random.Generator) -> Iterator[None]:
             yield
         finally:
             torch.set_rng_state(before)
-
-
-def channels_last(images: torch.Tensor) -> torch.Tensor:
-    """The same (samples, channels, height, width) with the channels next to each other in memory: faster on a CPU.
-
-    With one channel both orders are one; only a copy says so, and makes torch keep to it in the layers that follow.
-    """
-    if images.shape[1] == 1:
-        return images.clone(memory_format=torch.channels_last)
-    return images.contiguous(memory_format=torch.channels_last)
-
-
-def skips_pixels(layer: nn.Conv2d) -> bool:
-    """Whether it looks at single pixels, and not at all of them."""
-    return layer.kernel_size == (1, 1) and layer.stride != (1, 1) and layer.padding in ((0, 0), "valid")

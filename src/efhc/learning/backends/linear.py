@@ -44,7 +44,7 @@ class LinearBackend:
     def _end_to_end(samples: Ints | Sequence[Ints]) -> tuple[Ints, Ints]:
         """The samples of all devices in one array, and where each device's begin."""
         sizes = [len(mine) for mine in samples]
-        joined = samples.ravel() if isinstance(samples, np.ndarray) else np.concatenate(samples)
+        joined = samples.ravel() if isinstance(samples, np.ndarray) else np.concatenate(samples, dtype=np.int32)
         return joined, np.cumsum([0, *sizes])
 
     def problem(self, samples: Ints | Sequence[Ints]) -> tuple[Any, ...]:

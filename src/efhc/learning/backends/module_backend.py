@@ -139,9 +139,8 @@ class ModuleBackend(ABC):
         rows, first, leaves = torch.from_numpy(models), 0, {}
         for name, shape in self._shapes.items():
             columns = slice(first, first := first + shape.numel())
-            leaf = self._leaf(rows[:, columns], shape)
-            order = torch.channels_last if leaf.ndim == 4 else torch.contiguous_format
-            leaves[name] = leaf = leaf.to(self.device, copy=True, memory_format=order)
+            view = self._leaf(rows[:, columns], shape)
+            leaves[name] = leaf = view.to(self.device, copy=True, memory_format=torch.contiguous_format)
             if gradients is not None:
                 place = self._leaf(gradients[:, columns], shape)
                 leaf.requires_grad_()

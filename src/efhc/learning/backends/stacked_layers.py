@@ -17,7 +17,7 @@ from typing import Any
 from torch.fx.node import map_aggregate
 from torch.nn import functional
 
-from efhc.learning.pytorch import channels_last, nn, skips_pixels, torch
+from efhc.learning.pytorch import nn, torch
 
 Tensors = dict[str, torch.Tensor]
 
@@ -68,7 +68,14 @@ class Stacked:
         if self.among_channels:
             return self.tensor
         channels = self.tensor.transpose(0, 1).flatten(1, 2)
-        return channels_last(channels) if channels.ndim == 4 else channels
+        return _channels_last(channels) if channels.ndim == 4 else channels
+
+
+def _channels_last(images: torch.Tensor) -> torch.Tensor:
+    """With one channel both orders are one: only a copy says which is meant, and layers that follow keep to it."""
+    if images.shape[1] == 1:
+        return images.clone(memory_format=torch.channels_last)
+    return images.contiguous(memory_format=torch.channels_last)
 
 
 def traced(module: nn.Module) -> torch.fx.GraphModule | None:
@@ -245,10 +252,11 @@ def _convolution(run: StackedLayers, layer: nn.Conv2d, own: Tensors, x: Any) -> 
     shared = not isinstance(x, Stacked)
     if shared and layer.groups > 1:
         x, shared = run._stacked(x), False
-    images = channels_last(x) if shared else x.channels_of_all()
+    images = _channels_last(x) if shared else x.channels_of_all()
     groups = 1 if shared else run._devices * layer.groups
     stride = layer.stride
-    if skips_pixels(layer):  # why: see loop.py
+    if layer.kernel_size == (1, 1) and layer.padding == (0, 0) and stride != (1, 1):
+        # Channels last and on one core, torch 2.13 writes past the end of this layer's gradient; without stride it does not.
         images, stride = images[..., :: stride[0], :: stride[1]], (1, 1)
     filters, biases = weight.flatten(0, 1), None if bias is None else bias.flatten()
     outputs = functional.conv2d(images, filters, biases, stride, layer.padding, layer.dilation, groups)
