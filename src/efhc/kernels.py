@@ -255,6 +255,15 @@ def add_one(by_score, x, gradient):
 
 
 @compiled
+def gather_rows(rows, scale, shift, samples, x):
+    """x = scale * rows[samples] + shift, in one pass."""
+    for s in range(len(samples)):
+        row, scaled = rows[samples[s]], x[s]
+        for t in range(len(row)):
+            scaled[t] = row[t] * scale + shift
+
+
+@compiled
 def linear_row(w, rows, scale, shift, labels, samples, loss, l2, x, scores, y, gradient):
     """The mean loss of one model on `samples`, and its gradient; `x`, `scores`, `y` are room for `SAMPLES` samples."""
     features = rows.shape[1]
@@ -273,12 +282,9 @@ def linear_row(w, rows, scale, shift, labels, samples, loss, l2, x, scores, y, g
     total = 0.0
     for start in range(0, len(samples), SAMPLES):
         held = min(SAMPLES, len(samples) - start)
+        gather_rows(rows, scale, shift, samples[start : start + held], x)
         for s in range(held):
-            sample = samples[start + s]
-            y[s] = labels[sample]
-            row, scaled = rows[sample], x[s]
-            for t in range(features):
-                scaled[t] = row[t] * scale + shift
+            y[s] = labels[samples[start + s]]
         score(x[:held], weights, biases, scores[:held])
         if loss == MULTI_MARGIN:
             total += multi_margin(scores[:held], y, share)

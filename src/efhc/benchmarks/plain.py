@@ -5,12 +5,11 @@ The same algorithm on the same draws as ours, so that the two can be compared in
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 
-from efhc.core.arrays import Floats
+from efhc.core.arrays import Flags, Floats
+from efhc.core.graph import Graph
 from efhc.core.triggers import Trigger
 from efhc.learning.data.dataset import Dataset, Numbers
 from efhc.learning.models import LinearModel, ModuleModel
@@ -41,7 +40,7 @@ class PlainLoop:
         self._loss = torch.nn.MultiMarginLoss() if isinstance(model, LinearModel) else torch.nn.CrossEntropyLoss()
         for module, w in zip(self.modules, initial, strict=True):
             torch.nn.utils.vector_to_parameters(torch.from_numpy(w), module.parameters())
-        self._last_broadcast = [self._vector(module).clone() for module in self.modules]
+        self._last_broadcast = torch.from_numpy(initial.copy())
         self._optimizers = [torch.optim.SGD(module.parameters(), lr=0.1) for module in self.modules]
 
     @staticmethod
@@ -52,30 +51,31 @@ class PlainLoop:
         """Iteration k."""
         scenario = self._scenario
         graph = scenario.network.graph(k)
-        thresholds, samples = scenario.thresholds(self._trigger, k), scenario.learner.batch(k).samples
-        fired = []
-        for i, module in enumerate(self.modules):
-            w = self._vector(module)
-            fired.append(float((w - self._last_broadcast[i]).norm()) / len(w) ** 0.5 >= thresholds[i])
-            if fired[i]:
-                self._last_broadcast[i] = w.clone()
-        for i, (module, optimizer) in enumerate(zip(self.modules, self._optimizers, strict=True)):
+        samples = torch.from_numpy(np.asarray(scenario.learner.batch(k).samples))
+        old = torch.stack([self._vector(module) for module in self.modules])
+        drifts = (old - self._last_broadcast).norm(dim=1) / old.shape[1] ** 0.5
+        fired = drifts.numpy() >= scenario.thresholds(self._trigger, k)
+        for module, optimizer, mine in zip(self.modules, self._optimizers, samples, strict=True):
             optimizer.zero_grad()
-            mine = torch.from_numpy(samples[i])
             self._loss(module(self._x[mine]), self._y[mine]).backward()
-        self._mix(graph, fired)
+        for i in np.flatnonzero(fired):
+            self._last_broadcast[i] = old[i]
+        self._aggregate(graph, fired, old)
         for optimizer in self._optimizers:
             optimizer.param_groups[0]["lr"] = scenario.step_size(k)
             optimizer.step()
 
     @torch.no_grad()
-    def _mix(self, graph: Any, fired: list[bool]) -> None:
-        old = [[p.clone() for p in module.parameters()] for module in self.modules]
-        for (i, j), beta in zip(graph.links.tolist(), graph.metropolis_weights.tolist(), strict=True):
-            if fired[i] or fired[j]:
-                for here, there in ((i, j), (j, i)):
-                    for p, mine, other in zip(self.modules[here].parameters(), old[here], old[there], strict=True):
-                        p.add_(beta * (other - mine))
+    def _aggregate(self, graph: Graph, fired: Flags, old: torch.Tensor) -> None:
+        starts, neighbours, link_of, _ = graph.rows
+        for i, module in enumerate(self.modules):
+            heard = slice(starts[i], starts[i + 1])
+            used = fired[i] | fired[neighbours[heard]]
+            if used.any():
+                received = old[torch.from_numpy(neighbours[heard][used])]
+                weights = torch.from_numpy(graph.metropolis_weights[link_of[heard][used]]).to(old.dtype)
+                mixed = old[i] + weights @ (received - old[i])
+                torch.nn.utils.vector_to_parameters(mixed, module.parameters())
 
     def models(self) -> Floats:
         """W, as ours."""

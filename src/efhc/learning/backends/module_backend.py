@@ -13,11 +13,11 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from functools import partial
 from typing import Any
 
 import numpy as np
 
+from efhc import kernels
 from efhc.core.arrays import Floats, Ints
 from efhc.core.errors import EfhcError, InputError
 from efhc.core.iteration import Local
@@ -53,6 +53,7 @@ class ModuleBackend(ABC):
         start = {name: p.detach() for name, p in module.named_parameters() if p.requires_grad}
         self.parameters = sum(parameter.numel() for parameter in trainable(module))
         self._shapes = {name: parameter.shape for name, parameter in start.items()}
+        self._sizes = [shape.numel() for shape in self._shapes.values()]
         self._module = _without_memory(module)
         self._draws, self._buffers = self._probed(start)
         modes = {training: shared_copy(self._module).train(training) for training in (True, False)}
@@ -88,15 +89,18 @@ class ModuleBackend(ABC):
 
         def compute(part: slice) -> None:
             x, y = self._inputs([batch.samples[i] for i in range(part.start, part.stop)])
-            out[part] = 0  # the gradient of what a loss does not depend on
-            leaves = self._leaves(models[part], torch.from_numpy(out[part]))
+            leaves = {name: leaf.requires_grad_() for name, leaf in self._leaves(models[part]).items()}
             buffers = {name: self._copied(rows[part]) for name, rows in local.items()}
             noise = self._randomness.stream(Purpose.NOISE, part.start, batch.k) if self._draws else None
             with self._quoting():
                 with drawing(noise) if noise else nullcontext():
                     scores = self._scores(self._network(training=True), leaves, buffers, x)
                 of_part = self._losses(scores, y)
-                torch.autograd.backward(of_part.sum())
+                gradients = torch.autograd.grad(
+                    of_part.sum(), list(leaves.values()), allow_unused=True, materialize_grads=True
+                )
+            for place, gradient in zip(self._views(out[part]), gradients, strict=True):
+                place.copy_(gradient)
             losses[part] = of_part.detach().cpu().numpy()
             for name, rows in after.items():
                 rows[part] = buffers[name].detach().cpu().numpy()
@@ -130,22 +134,22 @@ class ModuleBackend(ABC):
 
     def _inputs(self, samples: Sequence[Ints]) -> tuple[torch.Tensor, torch.Tensor]:
         """x, (devices, samples, *shape), and y, (devices, samples)."""
-        rows = np.stack(samples)
-        x = self._copied(self.data.inputs(self.data.x_train[rows])).reshape(*rows.shape, *self._shape)
-        return x, self._copied(self.data.y_train[rows])
+        data, rows = self.data, np.stack(samples)
+        x = torch.empty((rows.size, data.features), dtype=getattr(torch, data.precision))
+        kind = np.dtype(data.precision).type
+        kernels.gather_rows(data.x_train, kind(data.scale), kind(data.shift), rows.ravel(), x.numpy())
+        return x.to(self.device).view(*rows.shape, *self._shape), self._copied(data.y_train[rows])
 
-    def _leaves(self, models: Floats, gradients: torch.Tensor | None = None) -> Tensors:
-        """The parameters of a part, and where their gradients go."""
-        rows, first, leaves = torch.from_numpy(models), 0, {}
-        for name, shape in self._shapes.items():
-            columns = slice(first, first := first + shape.numel())
-            view = self._leaf(rows[:, columns], shape)
-            leaves[name] = leaf = view.to(self.device, copy=True, memory_format=torch.contiguous_format)
-            if gradients is not None:
-                place = self._leaf(gradients[:, columns], shape)
-                leaf.requires_grad_()
-                leaf.register_post_accumulate_grad_hook(partial(_move_gradient, place))  # type: ignore[no-untyped-call]
-        return leaves
+    def _views(self, models: Floats) -> Iterator[torch.Tensor]:
+        """Each parameter of the devices of a part, where it is in their flat models."""
+        parts: Any = torch.from_numpy(models)
+        for columns, shape in zip(parts.split(self._sizes, dim=1), self._shapes.values(), strict=True):
+            yield self._leaf(columns, shape)
+
+    def _leaves(self, models: Floats) -> Tensors:
+        """The parameters of a part, in memory of their own."""
+        views = zip(self._shapes, self._views(models), strict=True)
+        return {name: view.to(self.device, copy=True, memory_format=torch.contiguous_format) for name, view in views}
 
     def _losses(self, scores: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """Each device's mean loss."""
@@ -200,11 +204,6 @@ class ModuleBackend(ABC):
 def functional_call(module: nn.Module, tensors: Tensors, x: torch.Tensor) -> Any:
     """`module(x)` with these parameters and buffers; what it makes of the buffers is in `tensors` afterwards."""
     return torch.func.functional_call(module, tensors, (x,))
-
-
-def _move_gradient(place: torch.Tensor, leaf: torch.Tensor) -> None:
-    place.copy_(leaf.grad)  # type: ignore[arg-type]
-    leaf.grad = None
 
 
 def shared_copy(module: nn.Module) -> nn.Module:

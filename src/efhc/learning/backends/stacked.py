@@ -43,7 +43,9 @@ class StackedBackend(ModuleBackend):
     def _scores(self, network: nn.Module, parameters: Tensors, buffers: Tensors, x: torch.Tensor) -> torch.Tensor:
         shared = x.ndim == len(self._shape) + 1
         if isinstance(network, torch.fx.GraphModule):
-            return StackedLayers(network, parameters, buffers, self._aliases).scores(x, shared=shared)
+            if network not in self._layers:
+                self._layers[network] = StackedLayers(network, self._aliases)
+            return self._layers[network].scores(parameters, buffers, x, shared=shared)
 
         def of_device(own: Tensors, own_buffers: Tensors, x: torch.Tensor) -> tuple[torch.Tensor, Tensors]:
             tensors = {**own, **own_buffers}
@@ -60,6 +62,7 @@ class StackedBackend(ModuleBackend):
         """The first way that gives two different devices what each gives alone."""
         names = {id(parameter): name for name, parameter in self._module.named_parameters()}
         all_names = self._module.named_parameters(remove_duplicate=False)
+        self._layers: dict[nn.Module, StackedLayers] = {}
         self._aliases = {name: names[id(parameter)] for name, parameter in all_names}
         problem: Exception | str = "its scores differ from those of one device at a time"
         layers: Modes = {mode: graph for mode, module in modes.items() if (graph := traced(shared_copy(module)))}

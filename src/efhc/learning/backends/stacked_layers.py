@@ -108,17 +108,17 @@ class _Tracer(torch.fx.Tracer):
 
 
 class StackedLayers(torch.fx.Interpreter):
-    """Runs the graph once, with the devices' own parameters and buffers."""
+    """Runs the graph with the devices' own parameters and buffers; for one thread at a time."""
 
-    def __init__(
-        self, graph: torch.fx.GraphModule, parameters: Tensors, buffers: Tensors, aliases: dict[str, str]
-    ) -> None:
+    def __init__(self, graph: torch.fx.GraphModule, aliases: dict[str, str]) -> None:
         super().__init__(graph)
-        self._parameters, self._buffers, self._aliases = parameters, buffers, aliases
-        self._devices = len(next(iter(parameters.values())))
+        self._aliases = aliases
+        self._tensors_of: dict[str, tuple[nn.Module, list[str]]] = {}
 
-    def scores(self, x: torch.Tensor, *, shared: bool) -> torch.Tensor:
+    def scores(self, parameters: Tensors, buffers: Tensors, x: torch.Tensor, *, shared: bool) -> torch.Tensor:
         """(devices, samples, classes). Inputs that all devices share are computed once as long as they are the same."""
+        self._parameters, self._buffers = parameters, buffers
+        self._devices = len(next(iter(parameters.values())))
         outputs = self.run(x if shared else Stacked(x, self._devices))
         return self._stacked(outputs).devices_first()
 
@@ -132,12 +132,12 @@ class StackedLayers(torch.fx.Interpreter):
         return self._parameters.get(self._aliases.get(name, name), self._buffers.get(name))
 
     def call_module(self, target: Any, args: Any, kwargs: Any) -> Any:
-        module = self.fetch_attr(target)
-        own = {
-            name: tensor
-            for name, _ in (*module.named_parameters(remove_duplicate=False), *module.named_buffers())
-            if (tensor := self._own(f"{target}.{name}")) is not None
-        }
+        if target not in self._tensors_of:
+            found = self.fetch_attr(target)
+            named = (*found.named_parameters(remove_duplicate=False), *found.named_buffers())
+            self._tensors_of[target] = found, [name for name, _ in named]
+        module, names = self._tensors_of[target]
+        own = {name: tensor for name in names if (tensor := self._own(f"{target}.{name}")) is not None}
         x = args[0] if args else None
         layer = LAYERS.get(type(module))
         if layer and len(args) == 1 and not kwargs:
@@ -256,7 +256,7 @@ def _convolution(run: StackedLayers, layer: nn.Conv2d, own: Tensors, x: Any) -> 
     groups = 1 if shared else run._devices * layer.groups
     stride = layer.stride
     if layer.kernel_size == (1, 1) and layer.padding == (0, 0) and stride != (1, 1):
-        # Channels last and on one core, torch 2.13 writes past the end of this layer's gradient; without stride it does not.
+        # Channels last and on one core, torch 2.13 writes past the end of its gradient; without a stride it does not.
         images, stride = images[..., :: stride[0], :: stride[1]], (1, 1)
     filters, biases = weight.flatten(0, 1), None if bias is None else bias.flatten()
     outputs = functional.conv2d(images, filters, biases, stride, layer.padding, layer.dilation, groups)
