@@ -353,7 +353,7 @@ def _progress(iterations: int) -> Iterator[Progress]:
         last: dict[tuple[str, int], int] = {}
 
         def progress(strategy: str, seed: int, done: int) -> None:
-            step = done - last.get((strategy, seed), 0)
+            step = 0 if done == 0 else done - last.get((strategy, seed), 0)
             if step >= 20 or done == 0:
                 last[strategy, seed] = done
                 bars.update(task, advance=step, description=escape(f"{strategy}, seed {seed}"))

@@ -33,7 +33,13 @@ MULTI_MARGIN, CROSS_ENTROPY = 0, 1
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """To machine code when first called, kept on disk. Sums may be reordered: that is what makes them vectors."""
-    return numba.njit(fastmath={"reassoc", "contract", "nsz"}, nogil=True, cache=True)(function)
+    options: dict[str, Any] = {"fastmath": {"reassoc", "contract", "nsz"}, "nogil": True}
+    kernel: Callable[..., Any]
+    try:
+        kernel = numba.njit(cache=True, **options)(function)
+    except RuntimeError:  # nowhere to keep it: neither beside this file nor in the user's cache
+        kernel = numba.njit(**options)(function)
+    return kernel
 
 
 # Events 2 and 3
@@ -110,7 +116,7 @@ def spread_tiles(models, spreads, low, high):
         width = min(TILE, parameters - left)
         squares = 0.0
         for t in range(width):
-            sums[t] = 0.0
+            sums[t] = 0.0 * first[t]  # not 0 where it is not finite
         for i in range(1, devices):
             w = models[i, left : left + TILE]
             for t in range(width):

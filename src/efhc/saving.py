@@ -48,13 +48,10 @@ def write_tensors(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
 
 
 _DTYPES = {
-    "float32": "F32",
-    "float64": "F64",
-    "int64": "I64",
-    "int32": "I32",
-    "uint8": "U8",
+    **{f"float{bits}": f"F{bits}" for bits in (16, 32, 64)},
+    **{f"int{bits}": f"I{bits}" for bits in (8, 16, 32, 64)},
+    **{f"uint{bits}": f"U{bits}" for bits in (8, 16, 32, 64)},
     "bool": "BOOL",
-    "float16": "F16",
 }
 
 

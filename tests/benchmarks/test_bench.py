@@ -76,7 +76,7 @@ def test_memory_is_that_of_a_process_of_its_own():
 
 def test_a_workload_that_does_not_exist_is_one_line():
     with pytest.raises(
-        InputError, match=r"^workload: got 'svm-b17', did you mean 'svm-b1'\?; allowed: svm-b1, .*limit"
+        InputError, match=r"^workload: got 'svm-b17', did you mean 'svm-b1'\?; allowed: svm-b1, .*; or `limit`"
     ):
         run.bench(["svm-b17"], 1, print)
 

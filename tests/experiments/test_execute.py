@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import tomllib
 
@@ -490,3 +491,103 @@ class Wide:
 
     def load(self, precision):
         return efhc.Dataset(np.ones((10, 5000)), np.arange(10), np.ones((10, 5000)), np.arange(10)).load(precision)
+
+
+def test_one_device_that_diverges_is_noticed_in_its_last_iteration_too():
+    alone = {"devices": 1, "network": efhc.Ring(), "model": efhc.Softmax(), "seeds": [0], "iterations": 1}
+    with pytest.raises(efhc.EfhcError, match="diverged at iteration 0: the model of device 0 is not finite"):
+        efhc.simulate(**alone, step_size=lambda k: 3e38)
+
+
+class Kept:
+    """Initial models that somebody else keeps."""
+
+    def __init__(self, models: np.ndarray) -> None:
+        self.kept = models
+
+    def models(self, *_):
+        return self.kept
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_initial_models_of_ones_own_are_left_alone(order):
+    kept = Kept(np.zeros((6, 650), order=order))
+    ours, zeros = (efhc.simulate(**SMALL, initial_models=start) for start in (kept, efhc.Zeros()))
+    assert not kept.kept.any()
+    assert_same(ours, zeros)
+
+
+class Parts:
+    """A partition of one's own."""
+
+    def __init__(self, *parts) -> None:
+        self.parts = parts
+
+    def split(self, data, devices, randomness):
+        return self.parts
+
+
+class Thresholds:
+    """A strategy with these thresholds, always."""
+
+    def __init__(self, given) -> None:
+        self.given = given
+
+    def thresholds(self, *_):
+        return self.given
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        (
+            {"partition": Parts([0, 1], [2, 10_000])},
+            "partition.split: got numbers from 2 to 10000 for device 1; allowed",
+        ),
+        ({"partition": Parts([0, 1], [-1, 3])}, "partition.split: got numbers from -1 to 3 for device 1"),
+        ({"partition": Parts([0, 1])}, "partition.split: got a partition of 1 parts; allowed: 2 arrays"),
+        ({"partition": Parts([0, 1], [])}, "float64 of shape (0,) for device 1"),
+        ({"partition": Parts([[0, 1]], [[2, 3]])}, "int64 of shape (1, 2) for device 0"),
+        ({"initial_models": Kept(np.zeros((2, 5)))}, "initial_models.models: got float64 of shape (2, 5); allowed"),
+        ({"initial_models": Kept(np.full((2, 650), 1e300))}, "initial_models.models: got numbers that are not finite"),
+        ({"jobs": 0}, "jobs: got 0; allowed: at least 1"),
+    ],
+    ids=itertools.count(),
+)
+def test_what_objects_of_ones_own_return_is_checked(fields, message):
+    with pytest.raises(efhc.InputError) as caught:
+        efhc.simulate(**{**SMALL, "devices": 2, "batch_size": 1, "network": efhc.Ring(), **fields})
+    assert message in str(caught.value)
+
+
+def test_a_graph_of_other_devices_is_refused():
+    class Wrong:
+        def over_time(self, devices, randomness):
+            return self
+
+        def graph(self, k):
+            from efhc.core.graph import Graph
+
+            return Graph.of(3 if k < 4 else 5, [(0, 1)])
+
+    with pytest.raises(
+        efhc.InputError, match=r"^network: got a graph of 5 devices at k = 4; allowed: graphs of 3 devices"
+    ):
+        efhc.simulate(**{**SMALL, "devices": 3}, network=Wrong())
+
+
+def test_thresholds_may_be_one_number_for_all():
+    given = {"one": Thresholds(0.0), "a list of one": Thresholds([0]), "ZT": efhc.ZeroThreshold()}
+    result = efhc.simulate(**SMALL, strategies=given)
+    for strategy in given:
+        assert np.array_equal(result.models[strategy, 0], result.models["ZT", 0])
+
+
+def test_a_source_of_data_may_return_images_as_they_are():
+    class Images:
+        def load(self, precision):
+            images = np.arange(60 * 4 * 4, dtype=np.uint8).reshape(60, 4, 4)
+            return efhc.Dataset(images, np.arange(60) % 6, np.asfortranarray(images), np.arange(60) % 6)
+
+    result = efhc.simulate(**SMALL, data=Images(), batch_size=2)
+    assert result.models["ZT", 0].shape == (6, 6 * 17)

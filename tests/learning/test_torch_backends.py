@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from efhc.core.errors import InputError
 from efhc.core.randomness import Randomness
+from efhc.learning.backends import backend_for
 from efhc.learning.backends.backend import Batch
 from efhc.learning.backends.loop import LoopBackend
 from efhc.learning.backends.module_backend import ModuleBackend
@@ -389,7 +390,7 @@ def test_what_fails_only_in_training_is_one_line_too(kind: type[ModuleBackend]):
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a machine without CUDA")
 def test_cuda_that_is_not_there_is_one_line():
     with pytest.raises(InputError, match="device: got cuda; allowed: cpu"):
-        LoopBackend(MLP(), images(6, 6), Randomness(0), device="cuda")
+        backend_for(MLP(), images(6, 6), Randomness(0), device="cuda")
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="a machine with CUDA")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -117,3 +118,20 @@ def test_where_training_diverges_the_state_is_left_as_it_was(monkeypatch, in_cac
     assert 5 <= state.k < 12
     assert np.isfinite(state.models).all()
     assert np.isfinite(state.last_broadcast).all()
+
+
+@pytest.mark.parametrize("in_cache", [0, 10**9])
+def test_a_run_holds_three_arrays_and_a_batch(monkeypatch, in_cache):
+    monkeypatch.setattr(lockstep, "IN_CACHE", in_cache)
+    rng = np.random.default_rng(0)
+    x, y = rng.integers(0, 256, (2000, 784), dtype=np.uint8), np.arange(2000) % 10
+    experiment = Experiment(data=efhc.Dataset(x, y, x, y), devices=200, partition=efhc.IID(), batch_size=8)
+    scenario = draw_scenario(experiment, load_data(experiment), 0)
+    one_array = 200 * 7850 * 4
+    tracemalloc.start()
+    driver, state = Lockstep(scenario, experiment.strategies["ZT"]), scenario.initial_state()
+    for _ in range(3):
+        state, _ = driver.advance(state)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert 3 * one_array <= peak < 3.5 * one_array

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 from problems import graphs
 
+from efhc.core.triggers import Bandwidths
 from efhc.network.over_time import GraphList
 from efhc.simulation.lockstep import Scenario, Steps
 from efhc.simulation.record import Record
@@ -30,7 +31,7 @@ def test_a_record_comes_back_from_a_checkpoint_bit_for_bit(data, stretches):
     assert len(again) == len(record) == len(sequence) - 1
     assert_frame_equal(again.metrics(), record.metrics(), check_exact=True)
     network = GraphList(sequence[1:] or sequence)
-    scenario = Scenario(network, None, None, None, None, None, None)
+    scenario = Scenario(network, Bandwidths(np.ones(5), 1.0), None, None, None, None, None)
     events = record.events(scenario)
     assert_frame_equal(again.events(scenario), events, check_exact=True)
     assert events["fired"].list.len().to_list() == record.metrics()["fired"].to_list()

@@ -34,7 +34,8 @@ def by_turns(sides: Mapping[str, Callable[[], int]], rounds: int) -> dict[str, T
     return {name: Times(each) for name, each in seconds.items()}
 
 
-def peak_memory(workload: str, side: str) -> int:
-    """The most bytes that a process held which does nothing but one side of a workload."""
+def peak_memory(workload: str, side: str) -> int | None:
+    """The most bytes that a process held which does nothing but one side of a workload; None if it could not."""
     command = [sys.executable, "-m", "efhc.benchmarks.workloads", workload, side]
-    return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    return int(done.stdout) if done.returncode == 0 else None

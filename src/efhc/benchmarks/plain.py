@@ -6,13 +6,13 @@ The same algorithm on the same draws as ours, so that the two can be compared in
 from __future__ import annotations
 
 import numpy as np
-import torch
 
 from efhc.core.arrays import Flags, Floats
 from efhc.core.graph import Graph
 from efhc.core.triggers import Trigger
 from efhc.learning.data.dataset import Dataset, Numbers
 from efhc.learning.models import LinearModel, ModuleModel
+from efhc.learning.pytorch import torch
 from efhc.simulation.lockstep import Scenario
 
 

@@ -99,7 +99,7 @@ def _besides(result: dict[str, Any]) -> Iterable[str]:
     if (key := "cost per device, against svm-m1000") in result:
         yield f"{key} {result[key]:.2f}"
     for side, size in result.get("peak memory", {}).items():
-        yield f"peak memory of {side} {size / 2**30:.2f} GiB"
+        yield f"peak memory of {side} {f'{size / 2**30:.2f} GiB' if size else 'unknown'}"
 
 
 def limit_table(found: dict[str, Any]) -> Rows:
@@ -107,7 +107,7 @@ def limit_table(found: dict[str, Any]) -> Rows:
     rows = [["", "arithmetic alone", "memory alone", "ours", "of the limit"]]
     for threads, flops in found["flops"].items():
         speed = [f"{flops / 1e9:.0f} GFLOP/s", f"{found['bandwidth'][threads] / 1e9:.1f} GB/s"]
-        rows.append([f"{threads} thread{'s' if threads > 1 else ''}", *speed, "", ""])
+        rows.append([f"threads: {threads}", *speed, "", ""])
     for row in found["workloads"]:
         ideal = max(row["arithmetic"], row["memory"])
         times = [f"{1e6 * row[key]:.0f} us" for key in ("arithmetic", "memory", "ours")]

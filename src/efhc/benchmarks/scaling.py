@@ -72,7 +72,7 @@ def _pairs(devices: int, links: int, rng: np.random.Generator) -> np.ndarray:
 
 
 def scaling_figure(found: dict[str, Points], out: Path) -> None:
-    """A panel per thing that grows: measured times, and the straight line through the largest."""
+    """A panel per thing that grows: measured times, and a straight line through them."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(12, 3), layout="constrained")

@@ -14,6 +14,7 @@ from efhc.core.threads import in_ranges
 def mixing_matrix(graph: Graph, used: Flags) -> csr_array:
     """P: p_ij = beta_ij on used links, p_ii = 1 - sum_j p_ij.
 
+    The law in one place, for tests and theory; `mix_and_descend` multiplies by it without writing it down.
     Symmetric, doubly stochastic and with p_ii > 0, whichever links are used: mixing never moves the mean model.
     """
     devices = np.arange(graph.devices)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import cache
 from itertools import pairwise
 from typing import Any
 
 
 @cache
-def _pool(threads: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(threads, thread_name_prefix="efhc-pass")
+def _pool() -> ThreadPoolExecutor:
+    """For all runs together: each asks for no more than its share of the cores."""
+    return ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="efhc-pass")
 
 
 def in_ranges(kernel: Callable[..., Any], arguments: tuple[Any, ...], count: int, threads: int) -> None:
@@ -20,5 +22,7 @@ def in_ranges(kernel: Callable[..., Any], arguments: tuple[Any, ...], count: int
         kernel(*arguments, 0, count)
         return
     cuts = [count * part // threads for part in range(threads + 1)]
-    for part in [_pool(threads).submit(kernel, *arguments, low, high) for low, high in pairwise(cuts)]:
+    parts = [_pool().submit(kernel, *arguments, low, high) for low, high in pairwise(cuts)]
+    wait(parts)
+    for part in parts:
         part.result()

@@ -44,7 +44,7 @@ def with_overrides(tables: Mapping[str, Any], overrides: Iterable[str]) -> dict[
         if not equals or not all(keys):
             raise InputError("override", repr(override), "key.sub=value")
         value = _toml_value(text.strip())
-        if isinstance(value, str) and (keys[-1] == "path" or ".py:" in value):
+        if isinstance(value, str) and (keys[-1] == "path" or _is_code(name, value)):
             value = str(absolute(value, Path()))  # typed in a shell, it counts from the current folder
         if keys[0] not in changed and len(keys) > 1:  # a table that the file leaves out is changed from its default
             changed[keys[0]] = _copied(default_tables().get(keys[0], {}))
@@ -99,7 +99,14 @@ def _leaves(choice: Any, name: str = "") -> Iterator[tuple[str, Any]]:
 
 def input_files(experiment: Experiment) -> dict[str, Path]:
     """The files that the experiment reads, by the name of the setting. Those of a folder come with the data's own."""
-    return {name: value for name, value in _leaves(experiment) if isinstance(value, Path) and not is_folder(value)}
+    leaves = dict(_leaves(experiment))
+    code = {name: Path(value.rpartition(":")[0]) for name, value in leaves.items() if _is_code(name, value)}
+    return {name: value for name, value in leaves.items() if isinstance(value, Path) and not is_folder(value)} | code
+
+
+def _is_code(name: str, value: Any) -> bool:
+    """Whether a setting names something in a file of Python."""
+    return name.strip() in {"model.module", "model.loss"} and isinstance(value, str) and ".py:" in value
 
 
 def to_toml(experiment: Experiment) -> str:

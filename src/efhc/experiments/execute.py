@@ -27,7 +27,7 @@ from efhc.simulation.record import Record, list_column
 
 
 class Progress(Protocol):
-    """Told after every iteration, and of those that a resumed run need not do again."""
+    """Told after every few iterations, and of those that a resumed run need not do again."""
 
     def __call__(self, strategy: str, seed: int, done: int) -> None:
         """`done` iterations of this strategy and seed are done."""
@@ -55,8 +55,9 @@ def simulate(
     experiment = build_experiment({**(dict(experiment) if experiment else {}), **fields})
     data = load_data(experiment)
     use = plan(experiment, data, jobs)
-    for seed in experiment.seeds:  # whatever is wrong shows before anything is written
-        draw_scenario(experiment, data, seed).initial_models()
+    if out is None or not RunDirectory(Path(out)).is_complete:
+        for seed in experiment.seeds:  # whatever is wrong shows before anything is written
+            draw_scenario(experiment, data, seed).initial_models()
     if out is None:
         return _run_all(Runner(experiment, data, use.threads_per_run, None, progress, checkpoint_seconds), use)
 
@@ -153,6 +154,8 @@ class Runner:
         finally:  # done, stopped or failed: what there is, is kept
             if self.directory and len(record) == state.k > 0:
                 self.directory.save_checkpoint(strategy, seed, state, record)
+        if scenario.learner.batches:
+            scenario.learner.batches.forget()
         return state.models, record
 
     def _tell(self, strategy: str, seed: int, done: int) -> None:

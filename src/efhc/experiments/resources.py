@@ -8,8 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from efhc.core.errors import EfhcError
+from efhc.core.errors import EfhcError, InputError, within
 from efhc.experiments.config import Experiment
+from efhc.learning.batches import MiniBatches
 from efhc.learning.data import Dataset
 
 LEFT_FREE = 256 * 2**20
@@ -24,10 +25,13 @@ class Plan(NamedTuple):
 
 def plan(experiment: Experiment, data: Dataset, jobs: int | None = None) -> Plan:
     """As many runs at once as there are cores (or `jobs`) and memory for; cores that are left over go into the runs."""
+    if jobs is not None and jobs < 1:
+        raise InputError("jobs", jobs, "at least 1, or nothing for all cores")
     cores = jobs or usable_cores()
     runs = len(experiment.seeds) * len(experiment.strategies)
     at_once = min(cores, runs)
-    one_array, batch = array_bytes(experiment, data)
+    with within("model"):
+        one_array, batch = array_bytes(experiment, data)
     kept, running = runs * one_array, 2 * one_array + batch  # final models; last broadcasts and gradients; a batch
     available = available_bytes()
     if available is not None:
@@ -44,10 +48,10 @@ def plan(experiment: Experiment, data: Dataset, jobs: int | None = None) -> Plan
 
 
 def array_bytes(experiment: Experiment, data: Dataset) -> tuple[int, int]:
-    """The size of one array (m, n), of which a run holds three, and of a batch of all devices."""
+    """The size of one array (m, n), of which a run holds three, and of the samples that it has drawn ahead."""
     number, parameters = np.dtype(experiment.precision).itemsize, experiment.model.parameters(data)
-    samples = len(data.y_train) if experiment.batch_size == "full" else experiment.devices * experiment.batch_size
-    return number * experiment.devices * parameters, number * samples * data.features
+    drawn = 0 if experiment.batch_size == "full" else MiniBatches.BLOCK * experiment.devices * experiment.batch_size
+    return number * experiment.devices * parameters, 4 * drawn
 
 
 def usable_cores() -> int:

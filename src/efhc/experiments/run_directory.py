@@ -146,7 +146,7 @@ class RunDirectory:
         if not path.exists():
             return None
         try:
-            tensors = safetensors.numpy.load(path.read_bytes())
+            tensors = safetensors.numpy.load_file(path)
             record = Record.from_arrays(tensors)
             local = {name.removeprefix(LOCAL): rows for name, rows in tensors.items() if name.startswith(LOCAL)}
             return State(len(record), tensors["models"], tensors["last_broadcast"], local), record

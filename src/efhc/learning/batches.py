@@ -31,16 +31,20 @@ class MiniBatches:
         for device, part in enumerate(parts):
             if size > len(part):
                 raise InputError("batch_size", size, f"at most {len(part)}, the samples of device {device}, or 'full'")
-        self._parts, self._size, self._randomness = parts, size, randomness
+        self._parts, self.size, self._randomness = parts, size, randomness
+        self.forget()
+
+    def forget(self) -> None:
+        """Let go of the memory; what is asked for again is drawn again."""
         self._block, self._samples = -1, np.empty((0, 0, 0), dtype=np.int32)
 
     def samples(self, k: int, most: int = 1) -> Ints:
         """(iterations, devices, batch size), from iteration k to the end of its block, but at most so many."""
         block, row = divmod(k, self.BLOCK)
         if block != self._block:
-            self._samples = np.empty((self.BLOCK, len(self._parts), self._size), dtype=np.int32)
+            self._samples = np.empty((self.BLOCK, len(self._parts), self.size), dtype=np.int32)
             for device, part in enumerate(self._parts):
                 stream = self._randomness.stream(Purpose.BATCHES, device, block)
-                self._samples[:, device] = part[draw_subsets(len(part), self._size, self.BLOCK, stream)]
+                self._samples[:, device] = part[draw_subsets(len(part), self.size, self.BLOCK, stream)]
             self._block = block
         return self._samples[row : row + most]

@@ -15,18 +15,21 @@ import numpy as np
 from efhc import kernels
 from efhc.core.arrays import Flags, Floats
 from efhc.core.cost import transmission_time
+from efhc.core.errors import InputError
 from efhc.core.graph import Graph
 from efhc.core.iteration import Diverged, State, finite_rows, iterate
 from efhc.core.randomness import Coins
 from efhc.core.schedules import Schedule
 from efhc.core.triggers import Bandwidths, Trigger
 from efhc.learning.backends.linear import LinearBackend
-from efhc.learning.batches import MiniBatches
 from efhc.learning.learner import Learner
 from efhc.network.over_time import GraphsOverTime
 
 IN_CACHE = 2_000_000
 """Numbers in W up to which a stretch of iterations is one compiled call; beyond, every pass is spread over threads."""
+
+AT_ONCE = 1 << 27
+"""Numbers of models and samples that one compiled call goes through at most."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,14 +56,17 @@ class Scenario:
 
     def graphs(self, k: int) -> tuple[Graph, Graph]:
         """G(k-1) and G(k)."""
+        now = self.network.graph(k)
+        if now.devices != (devices := len(self.bandwidths.values)):
+            raise InputError("network", f"a graph of {now.devices} devices at k = {k}", f"graphs of {devices} devices")
         if k > 0:
-            return self.network.graph(k - 1), self.network.graph(k)
-        first = self.network.graph(0)
-        return Graph.of(first.devices, []) if self.exchange_at_start else first, first
+            return self.network.graph(k - 1), now
+        return Graph.of(now.devices, []) if self.exchange_at_start else now, now
 
     def thresholds(self, trigger: Trigger, k: int) -> Floats:
         """r rho_i gamma(k) of every device under this strategy."""
-        return trigger.thresholds(k, self.threshold_decay(k), self.bandwidths, self.coins)
+        given = trigger.thresholds(k, self.threshold_decay(k), self.bandwidths, self.coins)
+        return np.broadcast_to(np.asarray(given, dtype=np.float64), self.bandwidths.values.shape)
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,12 +146,13 @@ class Lockstep:
         """Iterations on one graph and with batches of one draw, in one compiled call."""
         scenario, (k, models, last_broadcast, _) = self._scenario, state
         previous_graph, graph = scenario.graphs(k)
-        most = min(most, MiniBatches.BLOCK - k % MiniBatches.BLOCK)
+        batches = scenario.learner.batches
+        samples = scenario.learner.parts if batches is None else batches.samples(k, most)
+        most = min(most, self._most_at_once(graph, models), most if batches is None else len(samples))
         count = 1
         while count < most and scenario.network.graph(k + count) is graph:
             count += 1
-        batches = scenario.learner.batches
-        samples = scenario.learner.parts if batches is None else batches.samples(k, count)
+        samples = samples if batches is None else samples[:count]
         thresholds = np.stack([scenario.thresholds(self._trigger, k + step) for step in range(count)])
         alphas = np.array([scenario.step_size(k + step) for step in range(count)], dtype=models.dtype)
         fired, losses, errors = np.zeros(thresholds.shape, dtype=bool), np.zeros(thresholds.shape), np.zeros(count)
@@ -169,6 +176,12 @@ class Lockstep:
         models = self._spare if done % 2 else models
         steps = Steps(k, previous_graph, graph, fired[:done], losses[:done], errors[:done])
         return State(k + done, models, last_broadcast), steps
+
+    def _most_at_once(self, graph: Graph, models: Floats) -> int:
+        """So many iterations that nobody waits for them for long, nor needs much memory to look at what they did."""
+        learner = self._scenario.learner
+        samples = sum(map(len, learner.parts)) if learner.batches is None else learner.batches.size * len(models)
+        return max(1, AT_ONCE // (models.size + samples * learner.data.features + 8 * len(graph.links)))
 
     def _explain(self, k: int, losses: Floats) -> None:
         """An iteration could not be made; its models, if it got that far, are in the spare array."""

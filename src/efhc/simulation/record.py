@@ -96,8 +96,10 @@ class Record:
 
     def fired(self) -> Flags:
         """(iterations, devices)"""
-        packed = np.concatenate([np.empty((0, -(-self._devices // 8)), np.uint8), *self._fired])
-        return np.unpackbits(packed, axis=1, count=self._devices).astype(bool)
+        return np.unpackbits(self._packed(), axis=1, count=self._devices).astype(bool)
+
+    def _packed(self) -> np.ndarray:
+        return np.concatenate([np.empty((0, -(-self._devices // 8)), np.uint8), *self._fired])
 
     def events(self, scenario: Scenario) -> pl.DataFrame:
         """One row per iteration: the devices that fired, and the two ends of every link used."""
@@ -121,7 +123,7 @@ class Record:
 
     def to_arrays(self) -> dict[str, np.ndarray]:
         """Everything, as arrays that a checkpoint can hold."""
-        return {"rows": self._table(), "fired": self.fired()}
+        return {"rows": self._table(), "fired": self._packed(), "devices": np.array([self._devices])}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> Record:
@@ -129,6 +131,6 @@ class Record:
         rows, fired = arrays["rows"], arrays["fired"]
         if len(rows) != len(fired) or rows.shape[1:] != (len(METRICS),):
             raise ValueError("its parts tell of different numbers of iterations")
-        record = cls(fired.shape[1])
-        record._rows, record._fired, record._length = [rows] * bool(len(rows)), [np.packbits(fired, axis=1)], len(rows)
+        record = cls(int(arrays["devices"][0]))
+        record._rows, record._fired, record._length = [rows] * bool(len(rows)), [fired], len(rows)
         return record

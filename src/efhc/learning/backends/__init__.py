@@ -6,9 +6,10 @@ operations while a model is small; one device after the other beyond, where stac
 
 from __future__ import annotations
 
+from contextlib import nullcontext, suppress
 from typing import Any
 
-from efhc.core.errors import InputError
+from efhc.core.errors import InputError, within
 from efhc.core.randomness import Randomness
 from efhc.learning.backends.arrays import ArraysBackend
 from efhc.learning.backends.backend import Backend, Batch
@@ -42,13 +43,14 @@ def backend_for(
 
     from efhc.learning.backends.loop import LoopBackend
     from efhc.learning.backends.stacked import StackedBackend, UnstackableError
+    from efhc.learning.pytorch import torch
 
     if name not in {"auto", "stacked", "loop"}:
         raise InputError("backend", name, "auto, stacked or loop for a torch module")
-    if name == "stacked" or (name == "auto" and model.parameters(data) <= STACKED):
-        try:
-            return StackedBackend(model, data, randomness, device=device, threads=threads)
-        except UnstackableError:
-            if name == "stacked":
-                raise
-    return LoopBackend(model, data, randomness, device=device, threads=threads)
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise InputError("device", device, "cpu: PyTorch finds no CUDA device here")
+    with within("model"):
+        if name == "stacked" or (name == "auto" and model.parameters(data) <= STACKED):
+            with suppress(UnstackableError) if name == "auto" else nullcontext():
+                return StackedBackend(model, data, randomness, device=device, threads=threads)
+        return LoopBackend(model, data, randomness, device=device, threads=threads)

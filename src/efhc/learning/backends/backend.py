@@ -1,7 +1,8 @@
 """How gradients are computed: `grads(W, batch) -> G, loss`, for all devices at once.
 
-A backend holds a model and a data set and remembers nothing between calls. Its answers for a device depend on that
-device's model, samples and iteration alone: not on the other devices, nor on the number of threads.
+A backend holds a model and a data set and remembers nothing between calls. Its answers for a device are a function of
+that device's model, samples and iteration; their last bits may depend on how many devices there are, but never on what
+those do, nor on the number of threads.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ from efhc.learning.backends.backend import Batch
 from efhc.learning.data.dataset import Dataset
 from efhc.learning.models.linear import LinearModel, Softmax
 
-TEST_SAMPLES, SCORES = 1024, 1 << 24
-"""Test samples looked at and scores held at once during an evaluation, at most."""
+TEST_SAMPLES, DEVICES = 1024, 128
+"""Test samples and devices that an evaluation looks at at once."""
 
 
 class LinearBackend:
@@ -56,14 +56,18 @@ class LinearBackend:
         return *self._inputs, joined[None], ends, *self._loss
 
     def accuracies(self, models: Floats, local: Local) -> Floats:
-        data, (devices, features) = self._data, (len(models), self._data.features)
+        right = np.zeros(len(models), dtype=np.int64)
+        for first in range(0, len(models), DEVICES):
+            self._count_right(models[first : first + DEVICES], right[first : first + DEVICES])
+        return right / len(self._data.y_test)
+
+    def _count_right(self, models: Floats, right: Ints) -> None:
+        data, features = self._data, self._data.features
         classes = self.parameters // (features + 1)
         weights, biases = models[:, : classes * features].reshape(-1, features), models[:, classes * features :].ravel()
-        right = np.zeros(devices, dtype=np.int64)
-        at_once = min(TEST_SAMPLES, max(1, SCORES // len(weights)))
-        for start in range(0, len(data.y_test), at_once):
-            x = data.inputs(data.x_test[start : start + at_once])
+        for start in range(0, len(data.y_test), TEST_SAMPLES):
+            x = data.inputs(data.x_test[start : start + TEST_SAMPLES])
             scores = x @ weights.T  # all samples, all devices, all classes: one matrix product
             scores += biases
-            kernels.count_right(scores.reshape(len(x), devices, classes), data.y_test[start : start + at_once], right)
-        return right / len(data.y_test)
+            labels = data.y_test[start : start + TEST_SAMPLES]
+            kernels.count_right(scores.reshape(len(x), len(models), classes), labels, right)

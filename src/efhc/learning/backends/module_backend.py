@@ -43,8 +43,6 @@ class ModuleBackend(ABC):
     def __init__(
         self, model: ModuleModel, data: Dataset, randomness: Randomness, *, device: str = "cpu", threads: int = 1
     ) -> None:
-        if device.startswith("cuda") and not torch.cuda.is_available():
-            raise InputError("device", device, "cpu: PyTorch finds no CUDA device here")
         self.data, self.device, self._randomness = data, device, randomness
         self._shape = input_shape(data)
         self._loss, self._loss_is_built_in = model.loss_function(), model.loss in BUILT_IN_LOSSES

@@ -87,9 +87,19 @@ class Dataset:
         scaled: Floats = rows.astype(kind) * kind(self.scale) + kind(self.shift)
         return scaled
 
+    def _is_prepared_for(self, precision: str) -> bool:
+        """Whether it is as `prepared` leaves it."""
+        kinds = np.dtype(np.uint8), np.dtype(precision)
+        return (
+            self.precision == precision
+            and all(x.ndim == 2 and x.flags.c_contiguous and x.dtype in kinds for x in (self.x_train, self.x_test))
+            and all(y.dtype == np.int64 for y in (self.y_train, self.y_test))
+            and math.prod(self.shape) == self.features
+        )
+
     def load(self, precision: str = "float32") -> Dataset:
         """A data set in memory is its own source; its numbers are used as they are."""
-        return self.prepared(False, precision)
+        return self if self._is_prepared_for(precision) else self.prepared(False, precision)
 
     def prepared(self, standardize: bool | Moments, precision: str, *, unit: float = 1.0) -> Dataset:
         """Checked, flat and scaled: first divided by `unit`, which makes pixels 0 .. 1, then standardized."""
@@ -103,7 +113,7 @@ class Dataset:
         writers = None if self.writers is None else self._checked_labels("writers", self.writers, len(x_train))
         shape = self.shape or x_train.shape[1:]
         x_train, x_test = x_train.reshape(len(x_train), -1), x_test.reshape(len(x_test), -1)
-        mean, std = 0.0, 1.0
+        scale, shift = self.scale / unit, self.shift
         if standardize:
             if isinstance(standardize, dict):
                 mean, std = standardize["mean"], standardize["std"]
@@ -111,12 +121,13 @@ class Dataset:
                 mean, std = (value / unit for value in _moments(x_train))
             if std == 0:
                 raise InputError("standardize", "a constant x_train", "inputs that vary, or standardize = false")
+            scale, shift = 1 / (unit * std), -mean / std
         checked = replace(self, x_train=x_train, y_train=y_train, x_test=x_test, y_test=y_test, writers=writers)
-        scaled = replace(checked, shape=shape, precision=precision, scale=1 / (unit * std), shift=-mean / std)
-        if x_train.dtype == np.uint8:
+        scaled = replace(checked, shape=shape, precision=precision, scale=scale, shift=shift)
+        if x_train.dtype == x_test.dtype == np.uint8:
             return scaled
-        kind = x_train.dtype.type
-        x_train, x_test = (x * kind(scaled.scale) + kind(scaled.shift) for x in (x_train, x_test))
+        kind = np.dtype(precision).type
+        x_train, x_test = (x.astype(kind, copy=False) * kind(scale) + kind(shift) for x in (x_train, x_test))
         return replace(scaled, x_train=x_train, x_test=x_test, scale=1.0, shift=0.0)
 
     @staticmethod
@@ -130,7 +141,7 @@ class Dataset:
         if x.dtype == np.uint8:
             return np.ascontiguousarray(x)
         with np.errstate(over="ignore"):
-            cast = x.astype(precision)
+            cast = np.ascontiguousarray(x, dtype=precision)
         if not np.isfinite(cast).all():
             raise InputError(name, f"values too large for {precision}", "smaller numbers, or precision = 'float64'")
         return cast

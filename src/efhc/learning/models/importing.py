@@ -15,7 +15,7 @@ from pydantic import AfterValidator, ValidationInfo
 from pydantic.json_schema import SkipJsonSchema
 
 from efhc.core.errors import InputError, did_you_mean
-from efhc.inputs import CONFIG_FOLDER, absolute
+from efhc.inputs import CONFIG_FOLDER, absolute, sha256
 
 ALLOWED = "package.module:name or file.py:name"
 
@@ -74,9 +74,15 @@ def _imported(name: str) -> ModuleType:
 @functools.lru_cache(maxsize=16)
 def _executed(path: str, _modified: int) -> ModuleType:
     """The module of a file, executed once as long as it does not change."""
-    specification = importlib.util.spec_from_file_location(f"efhc_your_own.{Path(path).stem}", path)
+    name = f"efhc_your_own_{sha256(path.encode())[:12]}_{Path(path).stem}"
+    specification = importlib.util.spec_from_file_location(name, path)
     if specification is None or specification.loader is None:
         raise ImportError("not a Python file")
     module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
+    sys.modules[name] = module  # dataclasses and pickle look themselves up there
+    try:
+        specification.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
     return module
