@@ -1,4 +1,7 @@
-"""What all tests share, real data as it is found on this machine. With EFHC_REQUIRE_DATA set, one without it fails."""
+"""What all tests share, real data as it is found on this machine.
+
+EFHC_REQUIRE_DATA names the data sets without which tests fail instead of being skipped, "all" for all of them.
+"""
 
 from __future__ import annotations
 
@@ -19,19 +22,19 @@ hypothesis.settings.load_profile("efhc")
 BESIDE_THE_REPOSITORY = Path(__file__).parents[2] / "shared" / "data"
 
 
-def lacking(reason: str) -> NoReturn:
-    if os.environ.get("EFHC_REQUIRE_DATA"):
+def lacking(name: str, reason: str) -> NoReturn:
+    if {name, "all"} & set(os.environ.get("EFHC_REQUIRE_DATA", "").split()):
         pytest.fail(reason)
     pytest.skip(reason)
 
 
-def sample(folder: str, file: str, checksum: str) -> Path:
+def sample(name: str, folder: str, file: str, checksum: str) -> Path:
     """The folder of the sample whose facts the tests know: in $EFHC_DATA, or where this project keeps it."""
     roots = [*filter(None, [os.environ.get("EFHC_DATA")]), BESIDE_THE_REPOSITORY]
     for found in (Path(root) / folder for root in roots):
         if (found / file).is_file() and sha256((found / file).read_bytes()) == checksum:
             return found.absolute()
-    lacking(f"the sample {folder} is not on this machine, neither in $EFHC_DATA nor beside the repository")
+    lacking(name, f"the sample {folder} is not on this machine, neither in $EFHC_DATA nor beside the repository")
 
 
 @pytest.fixture(scope="session")
@@ -39,14 +42,16 @@ def fashion_files() -> Path:
     """The folder with the four real files."""
     found = ARCHIVE.find()
     if found is None:
-        lacking("Fashion-MNIST is not on this machine: install Debian's package dataset-fashion-mnist")
+        lacking("fashion-mnist", "Fashion-MNIST is not on this machine: install Debian's package dataset-fashion-mnist")
     return found.folder
 
 
 @pytest.fixture(scope="session")
 def femnist_files() -> Path:
     """LEAF's layout: 74 writers, 9,619 training and 2,405 test samples."""
-    return sample("femnist", "test/all_data_0.json", "f8ac450b5dcdbe16ce55638e04e15ced6bf930b2718b36bacae72d11973e796f")
+    return sample(
+        "femnist", "femnist", "test/all_data_0.json", "f8ac450b5dcdbe16ce55638e04e15ced6bf930b2718b36bacae72d11973e796f"
+    )
 
 
 @pytest.fixture(scope="session")
@@ -59,7 +64,10 @@ def femnist(femnist_files: Path) -> Dataset:
 def cifar_files() -> Path:
     """CIFAR-10's binary layout: 10,000 training and 2,000 test images, from JPEG files."""
     return sample(
-        "cifar-10-batches-bin", "test_batch.bin", "7922f9d0cca94c15bf793c8dabdf3f01010710ce86590351fd4850f9ec9d4779"
+        "cifar-10",
+        "cifar-10-batches-bin",
+        "test_batch.bin",
+        "7922f9d0cca94c15bf793c8dabdf3f01010710ce86590351fd4850f9ec9d4779",
     )
 
 

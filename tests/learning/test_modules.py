@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 import threading
@@ -54,7 +55,7 @@ class OwnLinear(nn.Module):
         (ResNet18(norm="batch"), (3, 32, 32), 11_173_962),
         (Module(module=linear), (8, 8), 650),
     ],
-    ids=repr,
+    ids=itertools.count(),
 )
 def test_parameters_are_counted_and_drawn_in_the_modules_order(model: ModuleModel, shape: tuple[int, ...], n: int):
     data = images(*shape)
@@ -174,7 +175,7 @@ def test_a_module_from_a_file_and_from_the_current_folder(tmp_path: Path, monkey
         (linear(), "a Sequential that is made already"),
         (nn.ReLU, "a ReLU without trainable parameters"),
     ],
-    ids=str,
+    ids=itertools.count(),
 )
 def test_what_makes_no_module_is_one_line(module: object, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     for name, source in {"my_nets": SOURCE, "syntax": "def", "quits": "raise SystemExit(2)"}.items():

@@ -84,36 +84,31 @@ class Workload:
         return sides
 
     def plain(self) -> Side:
-        """The plain loop, with as many threads in torch as the workload may use."""
+        """The plain loop."""
         from efhc.benchmarks.plain import PlainLoop
 
         experiment, scenario = self.scenario()
-        loop, done = PlainLoop(experiment.model, scenario, experiment.strategies["EF-HC"]), 0
-
-        def work() -> int:
-            nonlocal done
-            with torch_threads(self.threads):
-                for _ in range(self.plain_iterations):
-                    loop.iterate(done)
-                    done += 1
-            return self.plain_iterations
-
-        return work
+        loop = PlainLoop(experiment.model, scenario, experiment.strategies["EF-HC"])
+        return self._in_torch(loop.iterate, self.plain_iterations)
 
     def one_model(self) -> Side:
         """One model on the batches of all devices."""
         from efhc.benchmarks.plain import OneModel
 
         _, scenario = self.scenario()
-        model, done = OneModel(self.fields["model"], scenario), 0
+        return self._in_torch(OneModel(self.fields["model"], scenario).iterate, self.our_iterations)
+
+    def _in_torch(self, iterate: Callable[[int], object], iterations: int) -> Side:
+        """So many iterations, with as many threads in torch as the workload may use."""
+        done = 0
 
         def work() -> int:
             nonlocal done
             with torch_threads(self.threads):
-                for _ in range(self.our_iterations):
-                    model.iterate(done)
+                for _ in range(iterations):
+                    iterate(done)
                     done += 1
-            return self.our_iterations
+            return iterations
 
         return work
 
@@ -152,12 +147,7 @@ class Workload:
         experiment, scenario = self.scenario()
         loop = PlainLoop(experiment.model, scenario, experiment.strategies["EF-HC"])
 
-        def work() -> int:
-            with torch_threads(self.threads):
-                loop.accuracies()
-            return 1
-
-        return work
+        return self._in_torch(lambda _: loop.accuracies(), 1)
 
     def _our_evaluation(self) -> Side:
         _, scenario = self.scenario()

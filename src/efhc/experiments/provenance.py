@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+from contextlib import suppress
 from datetime import UTC, datetime
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 PACKAGES = ("efhc", "numpy", "scipy", "numba", "networkx", "polars", "pydantic", "scikit-learn")
@@ -16,10 +17,17 @@ def provenance() -> dict[str, Any]:
     """For meta.json."""
     return {
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
-        "versions": {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}},
+        "versions": {"python": platform.python_version(), **_versions()},
         "git": git_state(),
         "machine": machine(),
     }
+
+
+def _versions() -> dict[str, str]:
+    found = {name: version(name) for name in PACKAGES}
+    with suppress(PackageNotFoundError):  # only networks need it
+        found["torch"] = version("torch")
+    return found
 
 
 def git_state() -> dict[str, Any] | None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import shutil
 import time
 import tomllib
@@ -127,7 +128,8 @@ class RunDirectory:
     @property
     def is_complete(self) -> bool:
         """Whether the run has finished."""
-        return (self.path / "meta.json").exists() and bool(self.meta["status"] == "complete")
+        written = os.path.exists(self.path / "meta.json")  # noqa: PTH110 - unlike Path.exists, it never fails
+        return written and bool(self.meta["status"] == "complete")
 
     # Checkpoints
 
