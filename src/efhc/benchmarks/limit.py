@@ -33,7 +33,7 @@ class Limits(NamedTuple):
 def limits(rounds: int) -> Limits:
     """Measure both, with one thread and with all cores."""
     a, b = (np.random.default_rng(0).random((SIZE, SIZE), dtype=np.float32) for _ in range(2))
-    source, target = np.zeros(COPIED, np.float32), np.empty(COPIED, np.float32)
+    source, target = np.ones(COPIED, np.float32), np.zeros(COPIED, np.float32)
 
     def multiply(threads: int) -> Callable[[], int]:
         def work() -> int:

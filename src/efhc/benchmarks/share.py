@@ -1,0 +1,62 @@
+"""How much of a run is evaluation: the time inside it against that of the same run evaluated at its ends only."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from efhc.core.arrays import Floats
+from efhc.core.iteration import Local
+from efhc.core.triggers import EventTriggered
+from efhc.experiments import execute
+from efhc.learning.data import FashionMNIST
+from efhc.learning.learner import Learner
+from efhc.learning.models import LeNet5
+from efhc.learning.partition import LabelsPerDevice
+
+FASHION: dict[str, Any] = {"data": FashionMNIST()}
+LENET: dict[str, Any] = {**FASHION, "model": LeNet5(), "partition": LabelsPerDevice(labels_per_device=2)}
+RUNS: list[tuple[str, int, int, dict[str, Any]]] = [
+    ("digits, SVM, b = 16 (the default experiment)", 50, 5000, {}),
+    ("Fashion-MNIST, SVM, b = 16", 50, 3000, FASHION),
+    ("Fashion-MNIST, SVM, b = 16", 2000, 20000, FASHION),
+    ("Fashion-MNIST, LeNet5, b = 16", 50, 200, LENET),
+]
+"""What is run, the interval, the iterations, the settings that differ from the default."""
+
+
+def share(interval: int, iterations: int, fields: dict[str, Any]) -> float:
+    """Of the run's time, on one core."""
+    with_all, evaluating = _timed(interval, iterations, fields)
+    with_few, evaluating_few = _timed(iterations, iterations, fields)
+    return evaluating / (evaluating + min(with_few - evaluating_few, with_all - evaluating))
+
+
+def _timed(interval: int, iterations: int, fields: dict[str, Any]) -> tuple[float, float]:
+    """Seconds of a run, and of the evaluations in it."""
+    inside = 0.0
+    plain = Learner.accuracies
+
+    def timed(self: Learner, models: Floats, local: Local) -> tuple[Floats, float]:
+        nonlocal inside
+        started = time.perf_counter()
+        found = plain(self, models, local)
+        inside += time.perf_counter() - started
+        return found
+
+    strategies = {"EF-HC": EventTriggered()}
+    execute.simulate(**fields, iterations=2, evaluate_every=1, seeds=[0], strategies=strategies, jobs=1)  # to warm up
+    Learner.accuracies = timed  # type: ignore[method-assign]
+    try:
+        started = time.perf_counter()
+        execute.simulate(
+            **fields, iterations=iterations, evaluate_every=interval, seeds=[0], strategies=strategies, jobs=1
+        )
+        return time.perf_counter() - started, inside
+    finally:
+        Learner.accuracies = plain  # type: ignore[method-assign]
+
+
+if __name__ == "__main__":
+    for name, interval, iterations, fields in RUNS:
+        print(f"| {name} | {interval} | {share(interval, iterations, fields):.0%} |", flush=True)  # noqa: T201
