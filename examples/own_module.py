@@ -1,5 +1,7 @@
-"""Your own network: any function that makes a `torch.nn.Module` will do. Run me, or name me in a config file:
-`efhc run examples/changing-network.toml model.module=examples/own_module.py:network`"""
+"""Your own network: any function that makes a `torch.nn.Module` will do.
+
+Run me, or name me: `efhc run examples/changing-network.toml model.module=examples/own_module.py:network`.
+"""
 
 from torch import nn
 
