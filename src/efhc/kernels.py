@@ -307,7 +307,7 @@ def linear_row(w, rows, scale, shift, labels, samples, loss, l2, x, scores, y, g
 def fetch_line(typing_context, address):
     """Ask for the cache line at an address, and go on without waiting for it."""
 
-    def emit(context, builder, signature, arguments):
+    def emit(context, builder, signature, arguments):  # pragma: no cover - runs inside of numba, once
         byte_pointer, whole = ir.IntType(8).as_pointer(), ir.IntType(32)
         kind = ir.FunctionType(ir.VoidType(), [byte_pointer, whole, whole, whole])
         prefetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
@@ -319,7 +319,7 @@ def fetch_line(typing_context, address):
 
 
 @compiled
-def fetch(rows, samples):
+def fetch(rows, samples):  # pragma: no cover - has no meaning in Python
     """Ask for the inputs of these samples: they lie far apart, and come while something else is computed."""
     start, width = rows.ctypes.data, rows.strides[0]
     for s in range(min(len(samples), SAMPLES)):

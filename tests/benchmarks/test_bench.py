@@ -13,6 +13,7 @@ import pytest
 from efhc.benchmarks import limit, run, scaling
 from efhc.benchmarks.measure import by_turns, peak_memory
 from efhc.benchmarks.plain import OneModel, PlainLoop
+from efhc.benchmarks.share import share
 from efhc.benchmarks.workloads import OURS, PLAIN, WORKLOADS, Workload
 from efhc.core.errors import InputError
 from efhc.simulation.lockstep import Lockstep
@@ -116,3 +117,7 @@ def test_the_command_prints_json_or_a_table():
     assert json.loads(done.stdout)["results"].keys() == {"svm-b1"}
     done = subprocess.run([efhc, "bench", "svm-b1", "--rounds", "1"], capture_output=True, text=True, check=True)
     assert "svm-b1" in done.stdout
+
+
+def test_the_share_of_evaluation_is_a_share():
+    assert 0 < share(1, 3, {}) < 1
