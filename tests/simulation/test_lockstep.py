@@ -10,8 +10,10 @@ import pytest
 
 import efhc
 from efhc.core.iteration import Diverged
+from efhc.core.randomness import Randomness
 from efhc.experiments.config import Experiment
 from efhc.experiments.scenario import draw_scenario, load_data
+from efhc.learning.backends import backend_for
 from efhc.learning.backends.arrays import ArraysBackend
 from efhc.simulation import lockstep
 from efhc.simulation.agreement import difference_from_reference
@@ -135,3 +137,21 @@ def test_a_run_holds_three_arrays_and_a_batch(monkeypatch, in_cache):
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert 3 * one_array <= peak < 3.5 * one_array
+
+
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+@pytest.mark.parametrize(("backend", "other"), [("stacked", "loop"), ("loop", "stacked")])
+def test_networks_follow_the_reference_too(backend, other, precision):
+    """With the gradients of the other backend, so that both are held to Alg. 1 and to each other."""
+    experiment, scenario = scenario_of(
+        model=efhc.MLP(hidden=(8,)),
+        devices=5,
+        batch_size=4,
+        partition=efhc.IID(),
+        network=efhc.RandomLinks(up_probability=0.5),
+        precision=precision,
+        backend=backend,
+    )
+    oracle = backend_for(experiment.model, scenario.learner.data, Randomness(3), other)
+    difference = difference_from_reference(scenario, experiment.strategies["EF-HC"], 30, oracle)
+    assert difference < (1e-5 if precision == "float32" else 1e-12)
