@@ -130,6 +130,7 @@ def test_a_run_holds_three_arrays_and_a_batch(monkeypatch, in_cache):
     experiment = Experiment(data=efhc.Dataset(x, y, x, y), devices=200, partition=efhc.IID(), batch_size=8)
     scenario = draw_scenario(experiment, load_data(experiment), 0)
     one_array = 200 * 7850 * 4
+    Lockstep(scenario, experiment.strategies["ZT"]).advance(scenario.initial_state())  # compiling needs memory too
     tracemalloc.start()
     driver, state = Lockstep(scenario, experiment.strategies["ZT"]), scenario.initial_state()
     for _ in range(3):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event, Lock
@@ -89,8 +89,11 @@ def _run_all(runner: Runner, use: Plan) -> Result:
         scenarios = {pair: draw_scenario(experiment, runner.data, pair[1], runner.threads) for pair in pairs}
         runs = {pair: pool.submit(runner.run, scenario, *pair) for pair, scenario in scenarios.items()}
         try:
-            for run in as_completed(runs.values()):
-                run.result()
+            waiting = set(runs.values())
+            while waiting:  # not for long: a signal that comes just before a wait is heard only after it
+                done, waiting = wait(waiting, timeout=0.2, return_when=FIRST_EXCEPTION)
+                for run in done:
+                    run.result()
         except BaseException:
             runner.stop.set()
             pool.shutdown(cancel_futures=True)
