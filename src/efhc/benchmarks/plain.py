@@ -12,6 +12,7 @@ from efhc.core.graph import Graph
 from efhc.core.triggers import Trigger
 from efhc.learning.data.dataset import Dataset, Numbers
 from efhc.learning.models import LinearModel, ModuleModel
+from efhc.learning.models.modules import input_shape
 from efhc.learning.pytorch import torch
 from efhc.simulation.lockstep import Scenario
 
@@ -23,7 +24,7 @@ def module_of(model: LinearModel | ModuleModel, data: Dataset) -> torch.nn.Modul
 
 def tensor_of(model: LinearModel | ModuleModel, data: Dataset, rows: Numbers) -> torch.Tensor:
     """Samples in floating point from the start, as a DataLoader's usual transforms make them."""
-    shape = (-1,) if isinstance(model, LinearModel) else (1, *data.shape) if len(data.shape) == 2 else data.shape
+    shape = (-1,) if isinstance(model, LinearModel) else input_shape(data)
     return torch.from_numpy(data.inputs(rows)).reshape(len(rows), *shape)
 
 
