@@ -52,7 +52,7 @@ def problem_with(*overrides: str) -> str:
         ("devices=10000000000000", ["devices", "less than or equal to"]),
         ("bandwidths.nominal=1e308", ["bandwidths.nominal", "less than or equal to"]),
         ("nonsense", ["override", "'nonsense'", "key.sub=value"]),
-        ("devices.kind=3", ["override", "devices is a value"]),
+        ("devices.kind=3", ["devices.kind", "devices, which is a value"]),
     ],
 )
 def test_a_bad_value_is_one_line_with_field_given_and_allowed(override, parts):

@@ -47,6 +47,8 @@ class Experiment(Policy):
     """Samples per device and iteration, or "full" for all of a device's."""
     evaluate_every: int = Field(default=50, ge=1)
     """Accuracy is measured after the first iteration, after each that completes so many, and after the last."""
+    test_samples: Annotated[int, Field(ge=1)] | None = None
+    """Accuracy is measured on so many test samples, spread evenly over the test set; left out, on all."""
     precision: Literal["float32", "float64"] = "float32"
     backend: Literal["auto", "linear", "arrays", "stacked", "loop"] = "auto"
     """How gradients are computed: compiled loops ("linear"), NumPy, all devices stacked in torch, or one by one."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +17,37 @@ from efhc.experiments.config import Experiment
 from efhc.experiments.config_errors import as_input_error
 from efhc.inputs import CONFIG_FOLDER, absolute, is_folder, read_text
 
+SWEEP, FIGURE = "sweep", "figure"
+"""Tables of a config file beside the experiment: what `efhc sweep` varies, and which figure `efhc reproduce` draws."""
+
+
+PRESETS = Path(str(resources.files("efhc") / "presets"))
+"""One file for each figure of the paper."""
+
+
+def figure_names() -> list[str]:
+    """Of the paper's figures, in its order."""
+    return sorted(path.stem for path in PRESETS.glob("*.toml"))
+
 
 def load_experiment(path: Path | str, overrides: Iterable[str] = ()) -> Experiment:
     """The experiment of a TOML file, with `key.sub=value` overrides applied in order."""
-    path = Path(path)
+    tables = read_tables(path)
+    return build_experiment(with_overrides(only_experiment(tables), overrides), Path(path).parent)
+
+
+def read_tables(path: Path | str) -> dict[str, Any]:
+    """A TOML file, or a figure of the paper by its name."""
+    preset = PRESETS / f"{path}.toml"
     try:
-        tables = tomllib.loads(read_text(path, "config file"))
+        return tomllib.loads(read_text(preset if str(path) in figure_names() else Path(path), "config file"))
     except (ValueError, RecursionError) as error:
         raise InputError("config file", f"{path} ({error})", "a TOML file") from None
-    return build_experiment(with_overrides(tables, overrides), path.parent)
+
+
+def only_experiment(tables: Mapping[str, Any]) -> dict[str, Any]:
+    """Without the tables that are for other commands."""
+    return {key: value for key, value in tables.items() if key not in {SWEEP, FIGURE}}
 
 
 def build_experiment(fields: Mapping[str, Any], folder: Path | None = None) -> Experiment:
@@ -36,22 +59,30 @@ def build_experiment(fields: Mapping[str, Any], folder: Path | None = None) -> E
 
 
 def with_overrides(tables: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
-    """`tables` with `key.sub=value` set: TOML or else a string. A new `kind` or `module` resets its table."""
-    changed = _copied(tables)
+    """`tables` with `key.sub=value` set: TOML or else a string."""
+    settings: list[tuple[str, Any]] = []
     for override in overrides:
         name, equals, text = override.partition("=")
-        keys = name.strip().split(".")
-        if not equals or not all(keys):
+        if not equals or not all(name.strip().split(".")):
             raise InputError("override", repr(override), "key.sub=value")
         value = _toml_value(text.strip())
-        if isinstance(value, str) and (keys[-1] == "path" or _is_code(name, value)):
+        if isinstance(value, str) and (name.strip().split(".")[-1] == "path" or _is_code(name, value)):
             value = str(absolute(value, Path()))  # typed in a shell, it counts from the current folder
+        settings.append((name.strip(), value))
+    return with_settings(tables, settings)
+
+
+def with_settings(tables: Mapping[str, Any], settings: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """`tables` with each `key.sub` set to its value, in order. A new `kind` or `module` resets its table."""
+    changed = _copied(tables)
+    for name, value in settings:
+        keys = name.split(".")
         if keys[0] not in changed and len(keys) > 1:  # a table that the file leaves out is changed from its default
             changed[keys[0]] = _copied(default_tables().get(keys[0], {}))
         table = changed
         for key in keys[:-1]:
             if not isinstance(table.setdefault(key, {}), dict):
-                raise InputError("override", repr(override), f"keys of tables; {key} is a value")
+                raise InputError(name, f"a setting of {key}, which is a value here", "keys of tables")
             table = table[key]
         if (keys[-1] == "kind" and table.get("kind") != value) or (keys[-1] == "module" and "module" not in table):
             table.clear()

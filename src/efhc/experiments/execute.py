@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -69,8 +69,7 @@ def simulate(
             experiment = directory.load_experiment()
             runner = Runner(experiment, data, use.threads_per_run, directory, progress, checkpoint_seconds)
             result = _run_all(runner, use)
-            for name in ("metrics", "events", "network", "devices"):
-                directory.save_table(name, getattr(result, name))
+            directory.save_tables(result.tables)
             directory.save_models(result.models)
         directory.finish()
     figure = directory.path / "figures" / "comparison.png"
@@ -79,13 +78,50 @@ def simulate(
     return result
 
 
+class Stopped(Exception):
+    """A run was asked to stop, and did."""
+
+
+def run_alone(
+    experiment: Experiment,
+    data: Dataset,
+    out: Path,
+    *,
+    threads: int = 1,
+    progress: Progress = _silent,
+    stop: Event | None = None,
+    checkpoint_seconds: float = 30.0,
+) -> None:
+    """One strategy and one seed, for its tables only: `out` becomes a run directory without models and figures.
+
+    Goes on where it was stopped. Several may run at once, in threads of one process.
+    """
+    directory = RunDirectory.start(out, experiment, data.sha256, resume=True)
+    ((strategy,), (seed,)) = experiment.strategies, experiment.seeds
+    with directory.session():
+        if not directory.is_complete:
+            with _drawing:
+                scenario = draw_scenario(experiment, data, seed, threads)
+            runner = Runner(experiment, data, threads, directory, progress, checkpoint_seconds, stop or Event())
+            models, record = runner.run(scenario, strategy, seed)
+            if len(record) < experiment.iterations:
+                raise Stopped
+            pair = strategy, seed
+            directory.save_tables(_collected(experiment, {pair: scenario}, {pair: (models, record)}).tables)
+        directory.finish()
+
+
+_drawing = Lock()
+"""torch traces modules one at a time only."""
+
+
 def _run_all(runner: Runner, use: Plan) -> Result:
     """Every seed, every strategy, several at once. All stop where one fails, or the user interrupts; each is kept."""
     experiment = runner.experiment
     pairs = [(strategy, seed) for seed in experiment.seeds for strategy in experiment.strategies]
     # BLAS with several threads is slower on matrices this small, and its rounding depends on their number.
     with threadpool_limits(1, "blas"), ThreadPoolExecutor(use.runs_at_once, thread_name_prefix="efhc-run") as pool:
-        # A scenario for each, so that runs share nothing that changes; torch traces modules one at a time only.
+        # A scenario for each, so that runs share nothing that changes.
         scenarios = {pair: draw_scenario(experiment, runner.data, pair[1], runner.threads) for pair in pairs}
         runs = {pair: pool.submit(runner.run, scenario, *pair) for pair, scenario in scenarios.items()}
         try:
@@ -98,24 +134,30 @@ def _run_all(runner: Runner, use: Plan) -> Result:
             runner.stop.set()
             pool.shutdown(cancel_futures=True)
             raise
-    models, records = {}, {}
-    for pair, run in runs.items():
-        models[pair], records[pair] = run.result()
+    return _collected(experiment, scenarios, {pair: run.result() for pair, run in runs.items()})
+
+
+def _collected(
+    experiment: Experiment,
+    scenarios: Mapping[tuple[str, int], Scenario],
+    done: Mapping[tuple[str, int], tuple[Floats, Record]],
+) -> Result:
+    """The tables of all these runs, by strategy and seed."""
 
     def joined(tables: Iterable[pl.DataFrame]) -> pl.DataFrame:
         return pl.concat(
             table.select(pl.lit(strategy).alias("strategy"), pl.lit(seed, pl.Int64).alias("seed"), pl.all())
-            for (strategy, seed), table in zip(pairs, tables, strict=True)
+            for (strategy, seed), table in zip(done, tables, strict=True)
         )
 
     of_seed = {seed: scenario for (_, seed), scenario in scenarios.items()}
     return Result(
         experiment,
-        metrics=joined(record.metrics() for record in records.values()),
-        events=joined(record.events(scenarios[pair]) for pair, record in records.items()),
+        metrics=joined(record.metrics() for _, record in done.values()),
+        events=joined(record.events(scenarios[pair]) for pair, (_, record) in done.items()),
         network=pl.concat(_physical_links(drawn, experiment.iterations, seed) for seed, drawn in of_seed.items()),
         devices=pl.concat(_devices(drawn, seed) for seed, drawn in of_seed.items()),
-        models=models,
+        models={pair: models for pair, (models, _) in done.items()},
     )
 
 

@@ -23,24 +23,30 @@ class Plan(NamedTuple):
     threads_per_run: int
 
 
-def plan(experiment: Experiment, data: Dataset, jobs: int | None = None) -> Plan:
-    """As many runs at once as there are cores (or `jobs`) and memory for; cores that are left over go into the runs."""
+def plan(experiment: Experiment, data: Dataset, jobs: int | None = None, runs: int | None = None) -> Plan:
+    """As many runs at once as there are cores (or `jobs`) and memory for; cores that are left over go into the runs.
+
+    `runs` is how many there are like this one, of which nothing stays in memory; left out, they are the experiment's,
+    and all their models stay.
+    """
     if jobs is not None and jobs < 1:
         raise InputError("jobs", jobs, "at least 1, or nothing for all cores")
     cores = jobs or usable_cores()
-    runs = len(experiment.seeds) * len(experiment.strategies)
-    at_once = min(cores, runs)
+    own = len(experiment.seeds) * len(experiment.strategies)
+    at_once = min(cores, runs or own)
     with within("model"):
         one_array, batch = array_bytes(experiment, data)
-    kept, running = runs * one_array, 2 * one_array + batch  # final models; last broadcasts and gradients; a batch
+    # The models of all runs, or of those at work; last broadcasts and gradients; a batch.
+    kept, running = (own * one_array, 2 * one_array + batch) if runs is None else (0, 3 * one_array + batch)
     available = available_bytes()
     if available is not None:
         room = available - LEFT_FREE - kept
         if running > room:
             raise EfhcError(
-                f"memory: {runs} runs of {experiment.devices} devices with {experiment.model.parameters(data):,} "
-                f"parameters each need {_gigabytes(kept + running)}, and {_gigabytes(available)} are free; take fewer "
-                f"devices, seeds or strategies, a smaller model or batch_size"
+                f"memory: {runs or own} runs of {experiment.devices} devices with "
+                f"{experiment.model.parameters(data):,} parameters each need {_gigabytes(kept + running)}, and "
+                f"{_gigabytes(available)} are free; take fewer devices, seeds or strategies, a smaller model "
+                "or batch_size"
                 + (", or float32" if experiment.precision == "float64" else "")
             )
         at_once = min(at_once, room // running)

@@ -11,7 +11,7 @@ import polars as pl
 from efhc.core.arrays import Floats
 from efhc.core.errors import InputError
 from efhc.experiments.config import Experiment
-from efhc.experiments.run_directory import RunDirectory
+from efhc.experiments.run_directory import TABLES, RunDirectory
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -39,8 +39,13 @@ class Result:
         run = RunDirectory(Path(directory))
         if not run.is_complete:
             raise InputError("run directory", directory, "the directory of a run that has finished")
-        tables = {name: run.load_table(name) for name in ("metrics", "events", "network", "devices")}
+        tables = {name: run.load_table(name) for name in TABLES}
         return cls(run.load_experiment(), models=run.load_models(), **tables)
+
+    @property
+    def tables(self) -> dict[str, pl.DataFrame]:
+        """By the names of their files in a run directory."""
+        return {name: getattr(self, name) for name in TABLES}
 
     def summary(self) -> pl.DataFrame:
         """One row per strategy, means over seeds: final accuracies, share of devices firing, transmission time."""

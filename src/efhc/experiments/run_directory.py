@@ -42,6 +42,9 @@ from efhc.simulation.record import Record
 
 T = TypeVar("T")
 
+TABLES = ("metrics", "events", "network", "devices")
+"""Each is a NAME.parquet."""
+
 LOCAL = "local/"
 """In front of the names of what devices keep to themselves, in a checkpoint."""
 
@@ -157,6 +160,11 @@ class RunDirectory:
 
     # Results
 
+    def save_tables(self, tables: Mapping[str, pl.DataFrame]) -> None:
+        """All of them."""
+        for name, table in tables.items():
+            self.save_table(name, table)
+
     def save_table(self, name: str, table: pl.DataFrame) -> None:
         """NAME.parquet"""
         buffer = io.BytesIO()
@@ -164,8 +172,15 @@ class RunDirectory:
         write_safely(self.path / f"{name}.parquet", buffer.getvalue())
 
     def load_table(self, name: str) -> pl.DataFrame:
-        """NAME.parquet"""
-        return self._read(f"{name}.parquet", pl.read_parquet)
+        """NAME.parquet, if it is as it was written."""
+        expected = self.meta.get("table_sha256", {}).get(name)
+
+        def checked(content: bytes) -> pl.DataFrame:
+            if expected and sha256(content) != expected:
+                raise ValueError("its SHA-256 is not the one in meta.json")
+            return pl.read_parquet(content)
+
+        return self._read(f"{name}.parquet", checked)
 
     def save_models(self, models: Mapping[tuple[str, int], np.ndarray]) -> None:
         """models.safetensors"""
@@ -181,7 +196,8 @@ class RunDirectory:
     def finish(self) -> None:
         """Say that all is there, and let go of the checkpoints."""
         finished = datetime.now(UTC).isoformat(timespec="seconds")
-        self._write_meta({"finished": finished} | self.meta | {"status": "complete"})
+        checksums = {name: sha256((self.path / f"{name}.parquet").read_bytes()) for name in TABLES}
+        self._write_meta({"finished": finished, "table_sha256": checksums} | self.meta | {"status": "complete"})
         shutil.rmtree(self.path / "checkpoints", ignore_errors=True)
 
 

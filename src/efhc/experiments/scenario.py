@@ -21,7 +21,8 @@ def load_data(experiment: Experiment) -> Dataset:
     """The experiment's data set; the same for every seed."""
     with within("data"):
         # What a source of your own returns may be as it came.
-        return experiment.data.load(experiment.precision).load(experiment.precision)
+        data = experiment.data.load(experiment.precision).load(experiment.precision)
+    return data if experiment.test_samples is None else data.tested_on(experiment.test_samples)
 
 
 def draw_scenario(experiment: Experiment, data: Dataset, seed: int, threads: int = 1) -> Scenario:

@@ -87,6 +87,13 @@ class Dataset:
         scaled: Floats = rows.astype(kind) * kind(self.scale) + kind(self.shift)
         return scaled
 
+    def tested_on(self, samples: int) -> Dataset:
+        """With only so many test samples, spread evenly over the test set, or all if it has no more."""
+        count = min(samples, len(self.y_test))
+        rows = np.arange(count) * len(self.y_test) // count
+        names = self.label_names  # the classes stay as they are, whichever of them are tested
+        return replace(self, x_test=self.x_test[rows], y_test=self.y_test[rows], class_names=names)
+
     def _is_prepared_for(self, precision: str) -> bool:
         """Whether it is as `prepared` leaves it."""
         kinds = np.dtype(np.uint8), np.dtype(precision)

@@ -1,0 +1,68 @@
+"""efhc demo, efhc run: one experiment."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from efhc.cli.data import fetch_missing
+from efhc.cli.terminal import INTERRUPTED, Overrides, console, iterations_progress, print_summary, this_command, warn
+
+
+def demo(
+    out: Annotated[Path, typer.Option(help="Where to keep the results.")] = Path("runs/demo"),
+) -> None:
+    """EF-HC against GT, ZT and RG on the digits, in under a minute: a table and the paper's four panels."""
+    from efhc.experiments.demo import BUDGET, EXPERIMENT, RUNS, run_demo
+
+    with iterations_progress(RUNS * EXPERIMENT.iterations) as progress:
+        result, at_budget, figure = run_demo(out, progress)
+    print_summary(result)
+    means = at_budget.group_by("strategy", maintain_order=True).mean().select("strategy", "accuracy").rows()
+    console.print(f"Accuracy when {BUDGET:.0%} of ZT's transmission time is spent:", end=" ")
+    console.print(", ".join(f"{strategy} {accuracy:.3f}" for strategy, accuracy in means))
+    efhc, config = this_command(), shlex.quote(str(out / "config.toml"))
+    print(f"\nThe paper's four panels: {figure}")
+    print(f"All results:             {out}")
+    console.print("\nTry next:", style="bold")
+    print(f"  {efhc} run {config} strategies.EF-HC.r=500 --out runs/smaller-threshold")
+    print(f"  {efhc} run {config} network.kind=random-links --out runs/links-that-fail")
+    print(f"  {efhc} config show            every setting and its default")
+
+
+def run(
+    file: Annotated[Path, typer.Argument(help="The experiment, a TOML file, or a figure of the paper: fig2a.")],
+    overrides: Overrides = None,
+    out: Annotated[Path | None, typer.Option(help="The run directory; by default runs/NAME-OF-FILE.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run that was stopped there.")] = False,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Cores to use; by default all.")] = None,
+) -> None:
+    """Run an experiment and keep it in a run directory."""
+    out = out or Path("runs") / file.stem
+    try:
+        from efhc.experiments.config_files import load_experiment
+        from efhc.experiments.execute import simulate
+
+        experiment = load_experiment(file, overrides or ())
+        if resume and not _holds_run(out):
+            warn(f"there is no run in {out} to go on with; it is begun")
+        fetch_missing(experiment)
+        with iterations_progress(
+            len(experiment.seeds) * len(experiment.strategies) * experiment.iterations
+        ) as progress:
+            result = simulate(experiment, out=out, resume=resume, progress=progress, jobs=jobs)
+    except KeyboardInterrupt:
+        words = shlex.join(["run", str(file), *(overrides or ()), "--out", str(out), "--resume"])
+        go_on = f"go on with: {this_command()} {words}" if _holds_run(out) else "nothing was written"
+        warn(f"stopped; {go_on}")
+        raise typer.Exit(INTERRUPTED) from None
+    print_summary(result)
+    print(f"\nResults: {out}, figure: {out / 'figures' / 'comparison.png'}")
+
+
+def _holds_run(out: Path) -> bool:
+    return os.path.exists(out / "config.toml")  # noqa: PTH110 - unlike Path.exists, it never fails

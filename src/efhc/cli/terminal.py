@@ -1,0 +1,112 @@
+"""What commands show on the terminal: progress bars, tables, how to call them."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from efhc.experiments.execute import Progress
+    from efhc.experiments.result import Result
+    from efhc.experiments.runs import BatchProgress, Run
+
+console = Console()
+
+Overrides = Annotated[list[str] | None, typer.Argument(help="key.sub=value ...", metavar="[OVERRIDES]...")]
+INTERRUPTED = 130
+
+
+def warn(text: str) -> None:
+    """One line that is not a result."""
+    print(f"efhc: {text}", file=sys.stderr)
+
+
+def this_command() -> str:
+    """How the user can call this command: by its name if it is on the path, else as it was called."""
+    if shutil.which("efhc"):
+        return "efhc"
+    called = Path(sys.argv[0])
+    return shlex.join([sys.executable, "-m", "efhc"] if called.name == "__main__.py" else [str(called)])
+
+
+@contextmanager
+def iterations_progress(iterations: int) -> Iterator[Progress]:
+    """A bar over all iterations of all runs, told often enough to be smooth and seldom enough to cost nothing."""
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bars
+
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    with Bars(*columns, console=console, disable=not console.is_terminal) as bars:
+        task = bars.add_task("preparing", total=iterations)
+        last: dict[tuple[str, int], int] = {}
+
+        def progress(strategy: str, seed: int, done: int) -> None:
+            step = 0 if done == 0 else done - last.get((strategy, seed), 0)
+            if step >= 20 or done == 0:
+                last[strategy, seed] = done
+                bars.update(task, advance=step, description=escape(f"{strategy}, seed {seed}"))
+
+        yield progress
+        bars.update(task, completed=iterations, description="done")
+
+
+def print_summary(result: Result) -> None:
+    """One row per strategy."""
+    seeds = len(result.experiment.seeds)
+    table = Table(
+        title=escape(f"{result.experiment.name}: means over {seeds} seed{'s' if seeds > 1 else ''}"),
+        title_justify="left",
+    )
+    table.add_column("strategy")
+    for name in ("accuracy", "worst seed", "of mean model", "fire", "total time", "consensus error"):
+        table.add_column(name, justify="right")
+    for strategy, accuracy, worst, mean_model, firing, time, error in result.summary().rows():
+        table.add_row(
+            strategy,
+            f"{accuracy:.3f}",
+            f"{worst:.3f}",
+            f"{mean_model:.3f}",
+            f"{firing:.1%}",
+            f"{time:.4g}",
+            f"{error:.3g}",
+        )
+    console.print(table)
+
+
+@contextmanager
+def runs_progress(runs: int) -> Iterator[BatchProgress]:
+    """A bar over runs; each counts as far as it has got."""
+    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bars
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[finished]}/{task.total} runs"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Bars(*columns, console=console, disable=not console.is_terminal) as bars:
+        task = bars.add_task("preparing", total=runs, finished=0)
+        shares: dict[str, float] = {}
+
+        def progress(run: Run, share: float) -> None:
+            if share < 1.0 and share - shares.get(run.key, 0.0) < 0.01:  # seldom enough to cost nothing
+                return
+            shares[run.key] = share
+            finished = sum(share == 1.0 for share in shares.values())
+            name = escape(f"{run.strategy}, seed {run.seed}")
+            bars.update(task, completed=sum(shares.values()), finished=finished, description=name)
+
+        yield progress
+        bars.update(task, description="done")

@@ -1,0 +1,1 @@
+"""Where runs are made: on this machine, or on a cluster."""

@@ -1,0 +1,109 @@
+"""The numbers behind a figure's panels: per strategy and point the mean over seeds, its interval, and every seed's own.
+
+All start from evaluated iterations (strategy, seed, iteration, transmission_time_total, accuracy), each run's in order.
+Strategies stay in the order in which they first come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import polars as pl
+
+from efhc.report.figure_data import BUDGETS, FigureData
+from efhc.report.intervals import interval
+
+RUN = ("strategy", "seed")
+
+
+def panels(data: FigureData) -> dict[str, pl.DataFrame]:
+    """By number: i, ii, iii, and iv where connectivity was varied."""
+    tables = {
+        "i": time_per_iteration(data.curves),
+        "ii": accuracy_per_iteration(data.curves),
+        "iii": accuracy_per_time(data.curves),
+    }
+    if data.connectivity is not None:
+        tables["iv"] = accuracy_by_radius(data.connectivity)
+    return tables
+
+
+def time_per_iteration(curves: pl.DataFrame) -> pl.DataFrame:
+    """The mean transmission time of the iterations since the evaluation before (or since the start)."""
+    total, iteration = pl.col("transmission_time_total"), pl.col("iteration")
+    per_iteration = (total - total.shift(fill_value=0)) / (iteration - iteration.shift(fill_value=-1))
+    return _over_seeds(curves.with_columns(per_iteration.over(RUN).alias("value")), "iteration", "value")
+
+
+def accuracy_per_iteration(curves: pl.DataFrame) -> pl.DataFrame:
+    """The accuracy after each evaluated iteration."""
+    return _over_seeds(curves, "iteration", "accuracy")
+
+
+def accuracy_per_time(curves: pl.DataFrame, points: int = 200) -> pl.DataFrame:
+    """Each seed's curve read off at the same times, as far as all seeds of the strategy got."""
+    read_off = []
+    for (strategy,), runs in curves.group_by("strategy", maintain_order=True):
+        seeds = list(runs.group_by("seed", maintain_order=True))
+        furthest = min(run["transmission_time_total"].to_numpy().max() for _, run in seeds)
+        times = np.unique(np.linspace(0.0, furthest, points))  # a strategy that never transmits has the time 0 alone
+        for (seed,), run in seeds:
+            accuracy = np.interp(times, run["transmission_time_total"], run["accuracy"])
+            columns = {"strategy": strategy, "seed": seed, "transmission_time": times, "accuracy": accuracy}
+            read_off.append(pl.DataFrame(columns))
+    return _over_seeds(pl.concat(read_off), "transmission_time", "accuracy")
+
+
+def accuracy_by_radius(connectivity: pl.DataFrame) -> pl.DataFrame:
+    """The accuracy at each budget against the radius; budgets are shares of ZT's time at that seed and radius."""
+    tables = []
+    for budget in BUDGETS:
+        table = _over_seeds(accuracy_over_radii(connectivity, budget), "radius", "accuracy")
+        tables.append(table.select(pl.lit(budget).alias("budget"), pl.all()))
+    return pl.concat(tables)
+
+
+def accuracy_over_radii(connectivity: pl.DataFrame, share: float) -> pl.DataFrame:
+    """strategy, seed, accuracy, radius: `accuracy_at_share` of each radius, from the smallest."""
+    by_radius = connectivity.sort("radius", maintain_order=True).group_by("radius", maintain_order=True)
+    return pl.concat(
+        accuracy_at_share(curves, share).with_columns(pl.lit(radius).alias("radius")) for (radius,), curves in by_radius
+    )
+
+
+def accuracy_at_share(curves: pl.DataFrame, share: float) -> pl.DataFrame:
+    """`accuracy_at` a budget that is this share of the total transmission time of ZT with the same seed."""
+    totals = curves.filter(strategy="ZT").group_by("seed").agg(pl.col("transmission_time_total").max())
+    return _read_off(curves, {seed: share * total for seed, total in totals.iter_rows()})
+
+
+def accuracy_at(curves: pl.DataFrame, budget: float) -> pl.DataFrame:
+    """strategy, seed, accuracy: each run's when it has spent `budget` transmission time.
+
+    Linear between evaluations; a run that spends less is taken at its end.
+    """
+    return _read_off(curves, dict.fromkeys(curves["seed"].unique(), budget))
+
+
+def _read_off(curves: pl.DataFrame, budgets: Mapping[int, float]) -> pl.DataFrame:
+    """The accuracy of each run at the budget of its seed; seeds without one are left out."""
+    runs = curves.drop_nulls("accuracy").group_by(RUN, maintain_order=True)
+    rows = [
+        (strategy, seed, float(np.interp(budgets[seed], times, accuracies)))
+        for strategy, seed, times, accuracies in runs.agg("transmission_time_total", "accuracy").iter_rows()
+        if seed in budgets
+    ]
+    return pl.DataFrame(rows, schema={"strategy": pl.String, "seed": pl.Int64, "accuracy": pl.Float64}, orient="row")
+
+
+def _over_seeds(rows: pl.DataFrame, x: str, value: str) -> pl.DataFrame:
+    """strategy, x, mean, low, high, and the value of each seed, from one row per strategy, seed and x."""
+    tables = []
+    for (strategy,), runs in rows.group_by("strategy", maintain_order=True):
+        wide = runs.pivot(on="seed", index=x, values=value).sort(x)
+        per_seed = wide.drop(x).rename(lambda seed: f"seed {seed}")
+        over_seeds = pl.DataFrame(interval(per_seed.to_numpy().T)._asdict())
+        columns = [pl.Series("strategy", [strategy] * len(wide), pl.String), wide[x], *over_seeds, *per_seed]
+        tables.append(pl.DataFrame(columns))
+    return pl.concat(tables, how="diagonal")
