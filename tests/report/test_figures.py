@@ -3,8 +3,8 @@ from __future__ import annotations
 import polars as pl
 
 import efhc
-from efhc.experiments.demo import accuracy_at
 from efhc.report.figures import comparison_figure
+from efhc.report.panels import accuracy_at
 
 
 def test_panels_show_one_line_per_strategy(tmp_path):
@@ -24,16 +24,3 @@ def test_fourth_panel_shows_connectivity_where_there_is_some():
     figure = comparison_figure(result.metrics, pl.concat(tables))
     assert figure.axes[3].lines[0].get_xdata().tolist() == [0.3, 0.5]
     assert "budget" in figure.axes[3].get_title()
-
-
-def test_accuracy_at_a_budget_is_read_off_the_curve():
-    metrics = pl.DataFrame(
-        {
-            "strategy": ["A"] * 3,
-            "seed": [0] * 3,
-            "transmission_time_total": [1.0, 2.0, 4.0],
-            "accuracy": [0.1, None, 0.7],
-        }
-    )
-    assert accuracy_at(metrics, 2.5)["accuracy"].to_list() == [0.4]
-    assert accuracy_at(metrics, 99)["accuracy"].to_list() == [0.7]

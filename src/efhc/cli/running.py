@@ -44,10 +44,12 @@ def run(
     """Run an experiment and keep it in a run directory."""
     out = out or Path("runs") / file.stem
     try:
-        from efhc.experiments.config_files import load_experiment
+        from efhc.experiments.config_files import SWEEP, load_experiment, read_tables
         from efhc.experiments.execute import simulate
 
         experiment = load_experiment(file, overrides or ())
+        if SWEEP in read_tables(file):
+            warn(f"the table [sweep] is left alone; `{this_command()} sweep {file}` runs it")
         if resume and not _holds_run(out):
             warn(f"there is no run in {out} to go on with; it is begun")
         fetch_missing(experiment)

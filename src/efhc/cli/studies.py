@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
@@ -142,7 +143,36 @@ def tune(
     jobs: Jobs = None,
 ) -> None:
     """Find the r that reaches the best accuracy within a communication budget, and write the tuned config."""
-    raise NotImplementedError
+    from rich.status import Status
+
+    from efhc.experiments import tune as tuning
+    from efhc.experiments.config_files import load_experiment
+
+    out = out or Path("runs") / f"{file.stem}-tune"
+    amount = tuning.Budget.parse(budget)
+    experiment = load_experiment(file, overrides or ())
+    fetch_missing(experiment)
+    use = _engine(engine, address, jobs)
+    with _stoppable(), Status("preparing", console=Console(stderr=True)) as status:
+
+        def tell(trial: int, r: float, iterations: int, share: float) -> None:
+            status.update(f"trial {trial} of {trials}: r = {r:.4g}, {iterations:,} iterations, {share:.0%}")
+
+        found = tuning.tune(
+            experiment, amount, out, use, strategy=strategy, trials=trials, low=low, high=high, progress=tell, warn=warn
+        )
+    shown = Table(
+        "r", "accuracy", "95 % over seeds", "spent", "iterations", "", title=f"within {amount}", title_justify="left"
+    )
+    for row in found.table.sort("r").iter_rows(named=True):
+        best = row["r"] == found.best_r and row["state"] == "complete"
+        interval = f"{row['low']:.3f} to {row['high']:.3f}" if row["low"] is not None else ""
+        words = f"{row['r']:.4g}", f"{row['accuracy']:.3f}", interval, f"{row['spent']:.4g}", f"{row['iterations']:,}"
+        shown.add_row(*words, "best" if best else row["state"], style="bold" if best else None)
+    console.print(shown)
+    if found.advice:
+        warn(found.advice)
+    print(f"Tuned config: {out / tuning.TUNED} (r = {found.best_r:g}), curve: {out / tuning.FIGURES[0]}")
 
 
 def _engine(name: str, address: str | None, jobs: int | None) -> Engine:

@@ -14,6 +14,7 @@ from efhc.experiments.result import Result
 from efhc.experiments.run_directory import RunDirectory
 from efhc.network.topologies import Geometric
 from efhc.report.figures import comparison_figure, save_figure
+from efhc.report.panels import accuracy_at
 
 RADII = (0.3, 0.4, 0.5, 0.6, 0.7)
 BUDGET = 0.1
@@ -59,12 +60,3 @@ def run_demo(out: Path, progress: Progress) -> tuple[Result, pl.DataFrame, Path]
         figure,
     )
     return result, accuracy_at(result.metrics, budget), figure
-
-
-def accuracy_at(metrics: pl.DataFrame, budget: float) -> pl.DataFrame:
-    """Each run's accuracy when it has spent `budget` transmission time (or at its end, if it never does)."""
-    rows = [
-        (strategy, seed, float(np.interp(budget, run["transmission_time_total"], run["accuracy"])))
-        for (strategy, seed), run in metrics.drop_nulls("accuracy").group_by("strategy", "seed", maintain_order=True)
-    ]
-    return pl.DataFrame(rows, schema=["strategy", "seed", "accuracy"], orient="row")

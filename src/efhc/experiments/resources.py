@@ -46,8 +46,7 @@ def plan(experiment: Experiment, data: Dataset, jobs: int | None = None, runs: i
                 f"memory: {runs or own} runs of {experiment.devices} devices with "
                 f"{experiment.model.parameters(data):,} parameters each need {_gigabytes(kept + running)}, and "
                 f"{_gigabytes(available)} are free; take fewer devices, seeds or strategies, a smaller model "
-                "or batch_size"
-                + (", or float32" if experiment.precision == "float64" else "")
+                "or batch_size" + (", or float32" if experiment.precision == "float64" else "")
             )
         at_once = min(at_once, room // running)
     return Plan(at_once, cores // at_once)

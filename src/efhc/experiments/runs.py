@@ -128,7 +128,7 @@ class RunStore:
                     directory.load_table(name)
                 return True
             RunDirectory.start(directory.path, run.experiment, run.data.sha256, resume=True)
-            directory.load_checkpoint(*run.experiment.strategies, run.seed)
+            directory.load_checkpoint(next(iter(run.experiment.strategies)), run.seed)
         except (EfhcError, LookupError, TypeError, AttributeError) as error:
             self._warn(f"{directory.path} is damaged, and that run is made again: {error}")
             shutil.rmtree(directory.path)

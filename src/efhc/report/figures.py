@@ -28,6 +28,10 @@ LAYOUT: Any = {
     "axes.spines.top": False,
     "axes.spines.right": False,
 }
+DOTS_PER_INCH = 200
+# Text stays text: publishers ask for TrueType (42), and a reader can search it.
+FILES: Any = {"pdf.fonttype": 42, "ps.fonttype": 42, "svg.fonttype": "none", "svg.hashsalt": "efhc"}
+UNDATED: dict[str, Any] = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}
 
 
 def comparison_figure(metrics: pl.DataFrame, connectivity: pl.DataFrame | None = None, title: str = "") -> Figure:
@@ -62,9 +66,11 @@ def comparison_figure(metrics: pl.DataFrame, connectivity: pl.DataFrame | None =
 
 
 def save_figure(figure: Figure, path: Path) -> None:
-    """Written safely; the file's ending says the format."""
+    """Written safely; the file's ending says the format. The same figure gives the same bytes: no dates."""
+    kind = path.suffix.lstrip(".").lower() or "png"
     buffer = io.BytesIO()
-    figure.savefig(buffer, format=path.suffix.lstrip(".") or "png", dpi=150)
+    with mpl.rc_context(FILES):
+        figure.savefig(buffer, format=kind, dpi=DOTS_PER_INCH, metadata=UNDATED.get(kind))
     write_safely(path, buffer.getvalue())
 
 

@@ -7,6 +7,7 @@ Strategies stay in the order in which they first come.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 import numpy as np
 import polars as pl
@@ -17,7 +18,8 @@ from efhc.report.intervals import interval
 RUN = ("strategy", "seed")
 
 
-def panels(data: FigureData) -> dict[str, pl.DataFrame]:
+@lru_cache(maxsize=32)
+def panels(data: FigureData) -> Mapping[str, pl.DataFrame]:
     """By number: i, ii, iii, and iv where connectivity was varied."""
     tables = {
         "i": time_per_iteration(data.curves),

@@ -1,0 +1,165 @@
+"""The paper's figures on paper: mean lines over seeds with their 95 % intervals shaded, in the paper's layout."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import matplotlib as mpl
+import numpy as np
+import polars as pl
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from efhc.report.figure_data import FigureData
+from efhc.report.figures import LAYOUT, STYLES
+from efhc.report.panels import panels
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+BUDGET = 0.1
+"""The share of ZT's total transmission time at which panel (iv) is drawn."""
+
+# A strategy has one look in all figures, whichever others it is drawn with.
+PAPER_ORDER = ("EF-HC", "GT", "ZT", "RG")
+
+
+@dataclass(frozen=True)
+class Panel:
+    """What is drawn against what."""
+
+    title: str
+    column: str
+    """The frame's column on the horizontal axis."""
+    x: str
+    y: str
+
+
+PANELS = {
+    "i": Panel("(i) transmission time per iteration", "iteration", "iteration", "transmission time"),
+    "ii": Panel("(ii) accuracy per iteration", "iteration", "iteration", "accuracy"),
+    "iii": Panel("(iii) accuracy per transmission time", "transmission_time", "total transmission time", "accuracy"),
+    "iv": Panel("(iv) accuracy at {budget} of ZT's time", "radius", "connectivity (radius)", "accuracy"),
+}
+
+
+@dataclass(frozen=True)
+class Line:
+    """How a strategy is drawn."""
+
+    color: str
+    dash: str = "-"
+    """As matplotlib has it: - -- -. :"""
+    width: float = 1.6
+    reference: bool = False
+    """Drawn thin and behind the others, without its interval."""
+
+
+def line_styles(data: FigureData) -> dict[str, Line]:
+    """The look of each strategy, in the order of the legend.
+
+    In an ablation the strategies go from dark to light by their value, and what is not varied is a thin grey reference.
+    """
+    names: list[str] = data.curves["strategy"].unique(maintain_order=True).to_list()
+    if data.varied:
+        ordered = sorted((name for name in names if name in data.varied), key=lambda name: data.varied[name])
+        # The lightest end of the map would vanish on white.
+        shades = mpl.colormaps["viridis"](np.linspace(0.0, 0.88, len(ordered)))
+        varied = {name: Line(to_hex(shade)) for name, shade in zip(ordered, shades, strict=True)}
+        return varied | {name: Line("#8a8a8a", width=0.9, reference=True) for name in names if name not in varied}
+    own = [name for name in names if name not in PAPER_ORDER]
+    places = {name: n for n, name in enumerate([*PAPER_ORDER, *own])}
+    return {name: Line(*STYLES[places[name] % len(STYLES)]) for name in names}
+
+
+def paper_figure(data: FigureData) -> Figure:
+    """Panels (i)-(iv) in two rows where there is connectivity, (i)-(iii) in one otherwise.
+
+    (i) transmission time per iteration, (ii) accuracy per iteration, (iii) accuracy per transmission time,
+    (iv) accuracy at 10 % of ZT's total transmission time against connectivity.
+    """
+    frames = panels(data)
+    lines = line_styles(data)
+    square = "iv" in frames
+    with mpl.rc_context(LAYOUT):
+        figure = Figure(figsize=(7.2, 6.0) if square else (10.0, 3.5), layout="constrained")
+        FigureCanvasAgg(figure)
+        grid = figure.subplots(2, 2) if square else figure.subplots(1, 3)
+        for axes, key in zip(grid.flat, PANELS, strict=False):
+            _draw_panel(axes, key, frames[key], lines)
+        grid.flat[0].set_ylim(bottom=0)
+        if square:
+            grid.flat[3].set_xticks(sorted(frames["iv"]["radius"].unique()))
+        drawn = {str(line.get_label()): line for line in grid.flat[1].lines}
+        # Long names, or many, need more rows.
+        columns = max(1, min(len(drawn), int(figure.get_figwidth() * 11 / (6 + max(map(len, drawn))))))
+        legend = figure.legend(drawn.values(), drawn, loc="outside lower center", ncols=columns, frameon=False)
+        for text in legend.get_texts():
+            text.set_parse_math(False)
+        figure.suptitle(f"Fig. {data.number}: {data.title}", parse_math=False, fontsize=11)
+        return figure
+
+
+def percent(share: float) -> str:
+    """10 %"""
+    return f"{100 * share:g} %"
+
+
+def nearest_budget(frame: pl.DataFrame, budget: float = BUDGET) -> float:
+    """The frame's budget that is closest to `budget`."""
+    budgets: list[float] = frame["budget"].unique().sort().to_list()
+    return min(budgets, key=lambda given: abs(given - budget))
+
+
+def strategy_rows(frame: pl.DataFrame, lines: Mapping[str, Line]) -> Iterator[tuple[str, Line, pl.DataFrame]]:
+    """The part of each strategy that the frame has, in the order of the legend."""
+    for name, line in lines.items():
+        rows = frame.filter(pl.col("strategy") == name)
+        if len(rows):
+            yield name, line, rows
+
+
+def with_interval(rows: pl.DataFrame) -> pl.DataFrame:
+    """The rows that have one; with a single seed there is none."""
+    return rows.filter(pl.col("low").is_not_null() & pl.col("high").is_not_null()).filter(
+        pl.col("low").is_not_nan() & pl.col("high").is_not_nan()
+    )
+
+
+def _draw_panel(axes: Axes, key: str, frame: pl.DataFrame, lines: Mapping[str, Line]) -> None:
+    panel, title = PANELS[key], PANELS[key].title
+    if key == "iv":
+        budget = nearest_budget(frame)
+        frame = frame.filter(pl.col("budget") == budget)
+        title = title.format(budget=percent(budget))
+    for name, line, rows in strategy_rows(frame, lines):
+        axes.plot(
+            rows[panel.column],
+            rows["mean"],
+            label=name,
+            color=line.color,
+            linestyle=line.dash,
+            linewidth=line.width,
+            marker="o" if key == "iv" else None,
+            markersize=4,
+            zorder=1.5 if line.reference else 2,
+        )
+        shaded = with_interval(rows)
+        if not line.reference:
+            axes.fill_between(
+                shaded[panel.column],
+                shaded["low"],
+                shaded["high"],
+                facecolor=(line.color, 0.12),
+                edgecolor=(line.color, 0.45),  # where bands overlap, their edges still tell them apart
+                linewidth=0.5,
+            )
+    axes.set_title(title, fontsize=10)
+    axes.set_xlabel(panel.x)
+    axes.set_ylabel(panel.y)
+    axes.margins(x=0.02)
+    axes.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))

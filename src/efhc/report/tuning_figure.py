@@ -1,0 +1,51 @@
+"""Accuracy against r: every trial of a tuning, those that were run to the end told from those that were stopped."""
+
+from __future__ import annotations
+
+import matplotlib as mpl
+import numpy as np
+import polars as pl
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from efhc.report.figures import LAYOUT, STYLES
+
+COMPLETE, BEST = STYLES[0][0], STYLES[1][0]
+PRUNED = "#8a8a8a"
+
+
+def tuning_figure(trials: pl.DataFrame, best_r: float, title: str = "") -> Figure:
+    """`trials` has columns r, accuracy, low and high (its interval over seeds, or null), state, iterations."""
+    complete = trials.filter(state="complete").sort("r")
+    pruned = trials.filter(state="pruned").sort("r")
+    best = complete.filter(r=best_r).sort("accuracy").row(-1, named=True)
+    with mpl.rc_context(LAYOUT):
+        figure = Figure(figsize=(6, 4), layout="constrained")
+        FigureCanvasAgg(figure)
+        axes = figure.subplots()
+        sure = complete.drop_nulls(["low", "high"])
+        # The mean lies within its interval but for rounding.
+        below, above = (sure["accuracy"] - sure["low"]).clip(0), (sure["high"] - sure["accuracy"]).clip(0)
+        axes.errorbar(sure["r"], sure["accuracy"], np.stack([below, above]), fmt="none", color=COMPLETE, alpha=0.5)
+        axes.plot(
+            complete["r"], complete["accuracy"], "o-", color=COMPLETE, markersize=5, linewidth=1, label="complete"
+        )
+        if len(pruned):
+            axes.plot(
+                pruned["r"],
+                pruned["accuracy"],
+                "o",
+                color=PRUNED,
+                markerfacecolor="none",
+                markersize=5,
+                label="stopped early, so after fewer iterations",
+            )
+        label = f"best: r = {best['r']:.4g}, accuracy {best['accuracy']:.3f}"
+        axes.plot([best["r"]], [best["accuracy"]], "*", color=BEST, markersize=14, zorder=3, label=label)
+        axes.set_xscale("log")
+        axes.set_xlabel("threshold scale r")
+        axes.set_ylabel("accuracy")
+        figure.legend(loc="outside lower center", ncols=2, frameon=False)
+        if title:
+            axes.set_title(title, fontsize=10, parse_math=False)
+        return figure

@@ -1,0 +1,174 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+import efhc
+
+FIGURE = """
+iterations = 20
+evaluate_every = 10
+seeds = [0, 1]
+[strategies]
+EF-HC = { kind = "ef-hc", r = 1500.0 }
+ZT = "zt"
+[figure]
+number = "A"
+title = "digits"
+"""
+SWEEP = """
+iterations = 20
+seeds = [0]
+[strategies]
+EF-HC = { kind = "ef-hc", r = 1500.0 }
+ZT = "zt"
+[sweep]
+network.radius = [0.4, 0.6]
+"""
+
+
+def efhc_command(*words: object, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "efhc", *map(str, words)],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        env={**os.environ, "COLUMNS": "150", **environment},
+        timeout=120,
+        check=False,
+    )
+
+
+def one_line(done: subprocess.CompletedProcess[str]) -> str:
+    assert done.returncode == 2, done
+    assert done.stderr.startswith("efhc: ")
+    assert done.stderr.count("\n") == 1
+    return done.stderr
+
+
+def test_list_shows_every_figure_with_its_sizes(tmp_path):
+    shown = efhc_command("reproduce", "list", cwd=tmp_path).stdout
+    for words in ("fig2a", "fig8", "120 x 10,000", "ResNet18", "core hours", "presets"):
+        assert words in shown
+
+
+def test_reproduce_draws_a_figure_of_ones_own_and_says_where(tmp_path):
+    (tmp_path / "mine.toml").write_text(FIGURE)
+    done = efhc_command("reproduce", "mine.toml", "--seeds", 1, "--jobs", 1, "--out", "out", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "out/report.html" in done.stdout
+    assert {path.name for path in (tmp_path / "out" / "figures").iterdir()} == {
+        "mine.png",
+        "mine.pdf",
+        "mine-i.csv",
+        "mine-ii.csv",
+        "mine-iii.csv",
+    }
+    assert pl.read_csv(tmp_path / "out" / "figures" / "mine-ii.csv").columns[-1] == "seed 0"
+    metrics = next((tmp_path / "out" / "runs").glob("*/metrics.parquet"))
+    metrics.write_bytes(b"damaged")
+    again = efhc_command("reproduce", "mine.toml", "--seeds", 1, "--out", "out", cwd=tmp_path)
+    assert again.returncode == 0
+    assert metrics.parent.name in again.stderr
+    assert "made again" in again.stderr
+
+
+def test_judgements_are_printed(tmp_path):
+    (tmp_path / "fig2a.toml").write_text(FIGURE.replace("ZT = ", 'GT = "gt"\nRG = "rg"\nZT = '))
+    done = efhc_command("reproduce", "./fig2a.toml", "--out", "out", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "EF-HC takes less transmission time" in done.stdout
+    assert "undecided at this size" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        (["reproduce", "fig2c"], ["figure", "fig2c", "did you mean", "fig3b", "all"]),
+        (["reproduce", "fig2a", "--quick", "--full"], ["size", "one of the two"]),
+        (["reproduce", "fig2a", "--engine", "rayy"], ["--engine", "rayy", "local, ray"]),
+        (["reproduce", "fig2a", "--address", "auto"], ["--address", "--engine ray"]),
+        (["reproduce", "nowhere.toml"], ["nowhere.toml"]),
+        (["sweep", "sweep.toml", "network.radus=3"], ["network.radus", "did you mean 'radius'"]),
+        (["sweep", "typo.toml"], ["network.radus", "did you mean 'radius'"]),
+        (["sweep", "mine.toml"], ["sweep", "nothing in mine.toml"]),
+        (["sweep", "sweep.toml", "--engine", "ray", "--address", "127.0.0.1:1"], ["--address", "127.0.0.1:1"]),
+        (["tune", "sweep.toml"], ["--budget", "transmission_time=T"]),
+        (["tune", "sweep.toml", "--budget", "money=3"], ["--budget", "money=3", "broadcasts=N"]),
+        (["tune", "sweep.toml", "--budget", "broadcasts=3", "--strategy", "ZT"], ["strategy", "ZT"]),
+    ],
+    ids=lambda value: "-".join(value).replace("/", "") if isinstance(value, list) and len(value) < 6 else None,
+)
+def test_bad_input_is_one_line(tmp_path, fashion_files, words, parts):
+    (tmp_path / "mine.toml").write_text(FIGURE)
+    (tmp_path / "sweep.toml").write_text(SWEEP)
+    (tmp_path / "typo.toml").write_text(SWEEP.replace("radius", "radus"))
+    text = one_line(efhc_command(*words, cwd=tmp_path))
+    for part in parts:
+        assert part in text
+
+
+def test_figures_whose_data_are_missing_say_how_to_get_them(tmp_path):
+    environment = {"EFHC_DATA": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path)}
+    text = one_line(efhc_command("reproduce", "fig2b", cwd=tmp_path, **environment))
+    assert "femnist" in text
+    assert "LEAF" in text
+
+
+def test_sweep_prints_means_and_keeps_all_in_one_table(tmp_path):
+    (tmp_path / "sweep.toml").write_text(SWEEP)
+    done = efhc_command("sweep", "sweep.toml", "iterations=10", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    table = pl.read_parquet(tmp_path / "runs" / "sweep-sweep" / "results.parquet")
+    assert set(table["network.radius"]) == {0.4, 0.6}
+    assert table["iteration"].max() == 9
+    assert "0.6" in done.stdout
+    assert "results.parquet" in done.stdout
+
+
+def test_run_says_that_it_leaves_the_sweep_alone(tmp_path):
+    (tmp_path / "sweep.toml").write_text(SWEEP)
+    done = efhc_command("run", "sweep.toml", cwd=tmp_path)
+    assert done.returncode == 0
+    assert "efhc sweep" in done.stderr
+    assert efhc.Result.load(tmp_path / "runs" / "sweep").experiment.network == efhc.Geometric(radius=0.4)
+
+
+def test_a_figure_of_the_paper_is_a_config_like_any_other(tmp_path):
+    shown = efhc_command("config", "show", "fig2a", "iterations=7", cwd=tmp_path).stdout
+    assert "iterations = 7" in shown
+    assert 'kind = "fashion-mnist"' in shown
+
+
+def test_tune_finds_r_and_writes_the_config(tmp_path):
+    (tmp_path / "t.toml").write_text(SWEEP)
+    words = ["tune", "t.toml", "--budget", "broadcasts=60", "--trials", 4]
+    done = efhc_command(*words, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    out = tmp_path / "runs" / "t-tune"
+    best = pl.read_csv(out / "trials.csv").sort("accuracy")["r"][-1]
+    tuned = efhc.load_experiment(out / "tuned.toml")
+    assert tuned.strategies["EF-HC"].r == pytest.approx(best)
+    assert "tuned.toml" in done.stdout
+    assert (out / "tuning.png").exists()
+
+
+def test_interrupted_it_says_that_the_same_command_goes_on(tmp_path):
+    (tmp_path / "long.toml").write_text(FIGURE.replace("iterations = 20", "iterations = 1000000"))
+    command = [sys.executable, "-m", "efhc", "reproduce", "long.toml", "--out", "out"]
+    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    deadline = time.monotonic() + 60
+    while not list((tmp_path / "out" / "runs").glob("*")) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    time.sleep(0.3)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert said == "efhc: stopped; the same command goes on from here\n"

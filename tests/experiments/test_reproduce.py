@@ -1,0 +1,162 @@
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from efhc.core.errors import EfhcError
+from efhc.experiments.engines.local import LocalEngine
+from efhc.experiments.paper_figures import load_figure
+from efhc.experiments.reproduce import prepare, reproduce
+from efhc.experiments.runs import RunStore
+
+# A figure of one's own: the digits, all panels, small enough for a test.
+OWN = """
+iterations = 120
+evaluate_every = 10
+seeds = [0, 1, 2, 3, 4]
+
+[strategies]
+EF-HC = { kind = "ef-hc", r = 1500.0 }
+GT = { kind = "gt", r = 1500.0 }
+ZT = "zt"
+RG = "rg"
+
+[sweep]
+network.radius = [0.4, 0.6]
+
+[figure]
+number = "A"
+title = "digits"
+quick.iterations = 60
+quick.seeds = [0, 1]
+"""
+
+
+def silent(run, share):
+    pass
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    path = tmp_path / "fig2a.toml"  # by this name the paper's claims speak of it
+    path.write_text(OWN)
+    return path
+
+
+def draw(figure: Path | str, out: Path, size="quick", warn=lambda text: None):
+    return reproduce(
+        prepare([load_figure(str(figure), size)]), size, out, RunStore(out / "runs", warn), LocalEngine(), silent
+    )
+
+
+def results(out: Path) -> dict[str, bytes]:
+    """All tables and pictures of a reproduction and of its runs."""
+    endings = {".csv", ".parquet", ".png", ".pdf"}
+    return {str(path.relative_to(out)): path.read_bytes() for path in sorted(out.rglob("*")) if path.suffix in endings}
+
+
+def test_a_figure_comes_with_its_numbers_its_claims_and_a_report(own, tmp_path):
+    out = tmp_path / "out"
+    judgements = draw(own, out, "full")
+    panels = {name: pl.read_csv(out / "figures" / f"fig2a-{name}.csv") for name in ("i", "ii", "iii", "iv")}
+    assert (out / "figures" / "fig2a.png").read_bytes().startswith(b"\x89PNG")
+    assert (out / "figures" / "fig2a.pdf").read_bytes().startswith(b"%PDF")
+    # Every number of a panel can be found in the runs.
+    runs = [pl.read_parquet(path) for path in (out / "runs").glob("*/metrics.parquet")]
+    zt = [run for run in runs if run["strategy"][0] == "zt" and len(run) == 120]
+    assert len(zt) == 10  # five seeds at two radii; those at 0.4, the default, are shared with panels (i)-(iii)
+    row = panels["ii"].filter(strategy="ZT", iteration=119)
+    for seed in range(5):
+        assert row[f"seed {seed}"][0] in [run["accuracy"][-1] for run in zt if run["seed"][0] == seed]
+    assert row["mean"][0] == pytest.approx(np.mean([row[f"seed {seed}"][0] for seed in range(5)]))
+    assert row["low"][0] <= row["mean"][0] <= row["high"][0]
+    claims = pl.read_csv(out / "claims.csv")
+    assert set(claims["claim"]) == {judgement.claim for judgement in judgements} == {1, 2, 3, 4}
+    # All devices fire in ZT: it takes the most time per iteration, in every world.
+    saved = claims.filter(quantity="share of ZT's time that EF-HC saves")
+    assert saved["finding"].to_list() == ["holds"]
+    assert 0 < saved["low"][0] <= saved["mean"][0] <= saved["high"][0] < 1
+    report = (out / "report.html").read_text()
+    assert "digits" in report
+    assert "--full" in report
+
+
+def test_sizes_differ_and_quick_with_two_seeds_decides_nothing(own, tmp_path):
+    judgements = draw(own, tmp_path / "out")
+    assert {judgement.verdict for judgement in judgements} == {"undecided at this size"}
+    table = pl.read_csv(tmp_path / "out" / "figures" / "fig2a-ii.csv")
+    assert table["iteration"].max() == 59
+    assert [name for name in table.columns if name.startswith("seed")] == ["seed 0", "seed 1"]
+
+
+def test_a_second_time_nothing_is_run_and_nothing_changes(own, tmp_path):
+    draw(own, tmp_path / "out")
+    before = results(tmp_path / "out")
+    metas = [path.stat().st_mtime_ns for path in sorted((tmp_path / "out" / "runs").glob("*/meta.json"))]
+    draw(own, tmp_path / "out")
+    assert results(tmp_path / "out") == before
+    assert metas == [path.stat().st_mtime_ns for path in sorted((tmp_path / "out" / "runs").glob("*/meta.json"))]
+
+
+def test_more_seeds_only_add_runs(own, tmp_path):
+    out = tmp_path / "out"
+    draw(own, out)
+    before = {path.parent.name: path.stat().st_mtime_ns for path in (out / "runs").glob("*/meta.json")}
+    figure = load_figure(str(own), "quick", seeds=3)
+    reproduce(prepare([figure]), "quick", out, RunStore(out / "runs"), LocalEngine(), silent)
+    after = {path.parent.name: path.stat().st_mtime_ns for path in (out / "runs").glob("*/meta.json")}
+    assert before.items() <= after.items()
+    assert len(after) == len(before) * 3 / 2
+
+
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGINT], ids=["kill", "interrupt"])
+def test_killed_at_any_moment_and_run_again_it_ends_with_the_same_bytes(own, tmp_path, sent):
+    draw(own, tmp_path / "whole")
+    out = tmp_path / "killed"
+    command = [sys.executable, "-m", "efhc", "reproduce", str(own), "--out", str(out)]
+    chance = random.Random(time.time_ns())
+    kills = 0
+    for _ in range(20):
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+        begun, steps = len(list((out / "runs").glob("*"))), chance.randint(1, 8)
+        deadline = time.monotonic() + 60
+        while process.poll() is None and time.monotonic() < deadline:
+            if len(list((out / "runs").glob("*"))) >= begun + steps:  # a few runs further than before
+                break
+            time.sleep(0.005)
+        time.sleep(chance.uniform(0, 0.3))
+        if process.poll() is None:
+            os.kill(process.pid, sent)
+            kills += 1
+        _, said = process.communicate(timeout=60)
+        if process.returncode == 0:
+            break
+        assert process.returncode == (130 if sent == signal.SIGINT else -signal.SIGKILL), said
+    assert kills >= 1
+    assert process.returncode == 0
+    assert results(out) == results(tmp_path / "whole")
+
+
+def test_a_data_set_that_cannot_be_had_says_how_to_get_it(no_data, tmp_path):
+    with pytest.raises(EfhcError, match=r"femnist.*LEAF"):
+        draw("fig2b", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_the_paper_s_panels_of_fig_3b_on_fashion_mnist(fashion_files, tmp_path):
+    judgements = draw("fig3b", tmp_path / "out")
+    final = pl.read_csv(tmp_path / "out" / "figures" / "fig3b-ii.csv").group_by("strategy").last()
+    accuracy = dict(final.select("strategy", "mean").iter_rows())
+    assert accuracy["ZT"] > 0.7
+    assert accuracy["ZT"] > accuracy["EF-HC"] > accuracy["RG"] > 0.3
+    assert {judgement.claim for judgement in judgements} == {1, 2, 6}

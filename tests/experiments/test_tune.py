@@ -1,0 +1,426 @@
+"""Tuning r: what a budget allows, what is stopped early, and that a killed tuning ends as if nothing had happened."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import optuna
+import polars as pl
+import pytest
+
+from efhc.core.errors import EfhcError, InputError
+from efhc.core.triggers import EventTriggered, GlobalThreshold, ZeroThreshold
+from efhc.experiments.config import Experiment
+from efhc.experiments.config_files import load_experiment, to_toml
+from efhc.experiments.engines.local import LocalEngine
+from efhc.experiments.execute import simulate
+from efhc.experiments.run_directory import RunDirectory
+from efhc.experiments.runs import Runs, RunStore
+from efhc.experiments.tune import Budget, Search, Tuning, tune
+from efhc.report.tuning_figure import tuning_figure
+
+# The file's r is far too large: hardly anything is broadcast.
+EXPERIMENT = Experiment(
+    name="short",
+    iterations=180,
+    evaluate_every=10,
+    seeds=(0, 1),
+    strategies={"slow": EventTriggered(r=20000.0), "GT": GlobalThreshold(r=1000.0), "ZT": ZeroThreshold()},
+)
+BUDGET = Budget("broadcasts", 360.0)
+RANGE = {"low": 20.0, "high": 200000.0}
+TRIALS = 12
+
+
+def tuned(out: Path, trials: int = TRIALS, **changed) -> Tuning:
+    arguments = {"experiment": EXPERIMENT, "budget": BUDGET, "engine": LocalEngine(2), **RANGE, **changed}
+    return tune(out=out, trials=trials, **arguments)
+
+
+class NoEngine:
+    def make(self, runs, store, progress):
+        pytest.fail("nothing has to be run")
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Tuning, Path]:
+    """A whole tuning, and its folder, which tests leave as it is."""
+    out = tmp_path_factory.mktemp("tune") / "out"
+    return tuned(out), out
+
+
+@pytest.fixture
+def copied(done: tuple[Tuning, Path], tmp_path: Path) -> Path:
+    """The folder of the whole tuning, to change."""
+    return shutil.copytree(done[1], tmp_path / "out")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> RunStore:
+    """Runs to the last iteration."""
+    return RunStore(tmp_path_factory.mktemp("whole"))
+
+
+def full_curves(r: float, store: RunStore) -> pl.DataFrame:
+    """The curves of all seeds, to the last iteration."""
+    runs = Runs().of(EXPERIMENT.model_copy(update={"strategies": {"slow": EventTriggered(r=r)}}))
+    store.complete(runs, LocalEngine(2), lambda run, share: None)
+    return pl.concat(store.curve(run) for run in runs)
+
+
+# Budgets
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "amount", "words"),
+    [
+        ("transmission_time=500", "transmission_time", 500.0, "transmission time 500"),
+        (" broadcasts = 2e3 ", "broadcasts", 2000.0, "2000 broadcasts"),
+        ("transmission_time=0.25", "transmission_time", 0.25, "transmission time 0.25"),
+    ],
+)
+def test_a_budget_is_read(text: str, kind: str, amount: float, words: str):
+    budget = Budget.parse(text)
+    assert (budget.kind, budget.amount, budget.words) == (kind, amount, words)
+    assert Budget.parse(str(budget)) == budget
+
+
+NO_BUDGETS = ["", "500", "broadcasts", "broadcasts=", "broadcasts=0", "broadcasts=-3", "broadcasts=nan"]
+NO_BUDGETS += ["transmission_time=inf", "time=5", "broadcasts=many", "broadcasts=1=2"]
+
+
+@pytest.mark.parametrize("text", NO_BUDGETS)
+def test_what_is_no_budget_is_refused(text: str):
+    with pytest.raises(InputError) as refused:
+        Budget.parse(text)
+    assert (refused.value.field, refused.value.given) == ("--budget", repr(text))
+    assert "transmission_time=T or broadcasts=N" in str(refused.value)
+
+
+def test_accuracy_within_a_budget_is_read_off_what_the_budget_is_of():
+    one = {"strategy": "s", "seed": 0, "accuracy": [0.1, 0.2, 0.4, 0.6], "broadcasts_total": [10, 20, 20, 40]}
+    two = {"strategy": "s", "seed": 1, "accuracy": [0.5, 0.5, 0.5, 0.9], "broadcasts_total": [0, 0, 0, 10]}
+    curves = pl.concat(pl.DataFrame(one | {"transmission_time_total": [1.0, 2.0, 3.0, 4.0]}) for one in (one, two))
+    expected = {
+        5: [0.1, 0.7],  # less than the first iteration takes: what there is
+        15: [0.15, 0.9],
+        20: [0.4, 0.9],  # what is learned without another broadcast is still within
+        30: [0.5, 0.9],
+        40: [0.6, 0.9],
+        1000: [0.6, 0.9],  # never spent: at the end
+    }
+    for amount, accuracies in expected.items():
+        assert Budget("broadcasts", float(amount)).accuracies(curves) == pytest.approx(accuracies)
+        assert Budget("broadcasts", 2.0 * amount).accuracies(curves, share=0.5) == pytest.approx(accuracies)
+    assert Budget("transmission_time", 3.5).accuracies(curves) == pytest.approx([0.5, 0.7])
+    assert Budget("broadcasts", 25.0).spent(curves) == [25.0, 10.0]
+    assert Budget("broadcasts", 9.0).is_exceeded(curves)
+    assert not Budget("broadcasts", 10.0).is_exceeded(curves)  # the second may learn on, without another broadcast
+    assert not Budget("broadcasts", 25.0).is_exceeded(curves)
+
+
+# What is tuned, and where
+
+
+def test_rungs_are_a_ninth_a_third_and_all_as_far_as_there_is_something_to_evaluate():
+    def rungs(iterations: int, every: int) -> list[int]:
+        experiment = EXPERIMENT.model_copy(update={"iterations": iterations, "evaluate_every": every})
+        return Search.of(experiment, BUDGET, None, None, None).rungs
+
+    assert rungs(180, 10) == [20, 60, 180]
+    assert rungs(900, 1) == [100, 300, 900]
+    assert rungs(500, 50) == [50, 150, 500]
+    assert rungs(400, 100) == [100, 400]
+    assert rungs(400, 300) == [400]
+    assert rungs(1, 50) == [1]
+
+
+def test_the_first_trials_are_the_files_own_r_and_points_over_the_range():
+    search = Search.of(EXPERIMENT, BUDGET, None, None, None)
+    assert (search.low, search.high) == (200.0, 2e6)
+    assert search.first == [20000.0, 2000.0, 200000.0, 200.0, 2e6]
+    assert Search.of(EXPERIMENT, BUDGET, None, 1.0, 16.0).first == [4.0, 2.0, 8.0, 1.0, 16.0]  # without the file's
+    assert Search.of(EXPERIMENT, BUDGET, "GT", None, None).first[0] == 1000.0
+
+
+@pytest.mark.parametrize(
+    ("changed", "line"),
+    [
+        ({"strategies": {"ZT": ZeroThreshold()}}, "strategies: got ZT, none of kind ef-hc; allowed: one of kind ef-hc"),
+        ({"strategies": {"GT": GlobalThreshold()}}, "or --strategy with the name of one of kind gt"),
+        ({"strategies": {"EF": EventTriggered(r=0.0)}}, "--low and --high: got none, and r = 0 for EF; allowed: the"),
+        ({"strategy": "ZT"}, "--strategy: got ZT, which has no r; allowed: slow, GT"),
+        ({"strategy": "EF-HC"}, "--strategy: got EF-HC; allowed: slow, GT"),
+        ({"low": -1.0}, "--low: got -1.0; allowed: a positive number"),
+        ({"low": 5.0, "high": 5.0}, "--high: got 5.0; allowed: a number above --low, which is 5"),
+        ({"high": float("inf")}, "--high: got inf"),
+        ({"trials": 0}, "--trials: got 0; allowed: at least 1"),
+    ],
+)
+def test_what_cannot_be_tuned_is_said_in_one_line(changed: dict, line: str, tmp_path: Path):
+    experiment = EXPERIMENT.model_copy(update={key: changed.pop(key) for key in ("strategies",) if key in changed})
+    with pytest.raises(InputError) as refused:
+        tune(experiment, BUDGET, tmp_path / "out", NoEngine(), **changed)
+    assert line in str(refused.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_without_optuna_one_line_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(EfhcError, match=r"^tuning needs Optuna: pip install 'efhc\[tune\]'$"):
+        tuned(tmp_path / "out", engine=NoEngine())
+
+
+# What comes of it
+
+
+def test_the_tuned_r_is_as_good_as_the_best_of_a_grid(done: tuple[Tuning, Path], whole: RunStore):
+    grid = {r: float(np.mean(BUDGET.accuracies(full_curves(float(r), whole)))) for r in np.geomspace(20, 200000, 9)}
+    best = max(grid, key=grid.__getitem__)
+    assert RANGE["low"] < best < RANGE["high"]  # a budget that makes it neither always nor never best to broadcast
+    assert done[0].best_accuracy > grid[best] - 0.03
+    assert sorted(grid.values())[-2] < grid[best] - 0.03  # which its neighbours in the grid would not do
+    assert done[0].best_accuracy > done[0].table.row(0, named=True)["accuracy"] + 0.2  # the file's own r
+
+
+def test_trials_are_stopped_early_and_iterations_saved(done: tuple[Tuning, Path]):
+    tuning, out = done
+    table = tuning.table
+    pruned, complete = table.filter(state="pruned"), table.filter(state="complete")
+    assert len(pruned) >= TRIALS // 3
+    assert len(pruned) + len(complete) == TRIALS
+    assert set(pruned["iterations"]) <= {20, 60}
+    runs = [RunDirectory(path).load_experiment() for path in (out / "runs").iterdir()]
+    furthest: dict[float, int] = {}
+    for run in runs:
+        (strategy,) = run.strategies.values()
+        furthest[strategy.r] = max(furthest.get(strategy.r, 0), run.iterations)
+    assert furthest == dict(table.select("r", "iterations").iter_rows())
+    assert sum(run.iterations for run in runs) < 0.7 * TRIALS * len(EXPERIMENT.seeds) * EXPERIMENT.iterations
+
+
+def test_the_table_holds_what_full_runs_give(done: tuple[Tuning, Path], whole: RunStore):
+    """Also of those that were complete before the last iteration, because they had spent the budget."""
+    complete = done[0].table.filter(state="complete")
+    assert complete["iterations"].n_unique() > 1
+    for row in complete.iter_rows(named=True):
+        accuracies = BUDGET.accuracies(curves := full_curves(row["r"], whole))
+        assert [row["seed 0"], row["seed 1"]] == accuracies
+        assert row["accuracy"] == np.mean(accuracies)
+        assert min(accuracies) <= row["low"] <= row["high"] <= max(accuracies)
+        assert row["spent"] == np.mean(BUDGET.spent(curves))
+        assert row["iterations"] == EXPERIMENT.iterations or row["spent"] == BUDGET.amount
+
+
+def test_trials_are_judged_within_their_share_of_the_budget(done: tuple[Tuning, Path], tmp_path: Path):
+    """As any reader of Optuna's journal finds them."""
+    shutil.copy(done[1] / "optuna.journal", tmp_path)
+    backend = optuna.storages.journal.JournalFileBackend(str(tmp_path / "optuna.journal"))
+    study = optuna.load_study(study_name="r", storage=optuna.storages.JournalStorage(backend))
+    assert [trial.number for trial in study.trials] == list(range(TRIALS))
+    assert study.best_params["r"] == done[0].best_r
+    runs, store = Runs(), RunStore(done[1] / "runs")
+    passed: dict[int, list[float]] = {}
+    for trial in study.trials:
+        for step, value in trial.intermediate_values.items():
+            iterations = 20 * step
+            part = Search.of(EXPERIMENT, BUDGET, None, None, None).part(trial.params["r"], iterations)
+            curves = pl.concat(store.curve(run) for run in runs.of(part))
+            share = Budget(BUDGET.kind, BUDGET.amount * iterations / EXPERIMENT.iterations)
+            assert value == np.mean(share.accuracies(curves))
+            others = passed.setdefault(step, [])
+            others.append(value)
+            better = sum(other > value for other in others)
+            if step == trial.last_step and trial.state is optuna.trial.TrialState.PRUNED:
+                assert better >= max(len(others) // 3, 1)
+            elif step < trial.last_step:
+                assert better < max(len(others) // 3, 1)
+
+
+def test_the_tuned_config_runs_and_keeps_what_was_promised(done: tuple[Tuning, Path]):
+    tuning, out = done
+    experiment = load_experiment(out / "tuned.toml")
+    assert experiment == tuning.experiment
+    assert experiment.strategies["slow"] == EventTriggered(r=tuning.best_r)
+    assert experiment.model_copy(update={"strategies": EXPERIMENT.strategies}) == EXPERIMENT
+    assert {**experiment.strategies, "slow": None} == {**EXPERIMENT.strategies, "slow": None}
+    metrics = simulate(experiment, jobs=2).metrics.filter(strategy="slow")
+    curves = metrics.with_columns(broadcasts_total=pl.col("fired").cum_sum().over("seed")).drop_nulls("accuracy")
+    assert np.mean(BUDGET.accuracies(curves)) == tuning.best_accuracy
+
+
+def test_the_files_are_there_and_the_figure_tells_trials_apart(done: tuple[Tuning, Path]):
+    tuning, out = done
+    assert sorted(path.name for path in out.iterdir()) == [
+        *("optuna.journal", "runs", "trials.csv", "tuned.toml", "tuning.pdf", "tuning.png")
+    ]
+    assert pl.read_csv(out / "trials.csv").equals(tuning.table)
+    assert (out / "tuning.png").read_bytes().startswith(b"\x89PNG")
+    assert (out / "tuning.pdf").read_bytes().startswith(b"%PDF")
+    figure = tuning_figure(tuning.table, tuning.best_r, "100 % of $what")
+    (axes,) = figure.axes
+    drawn = {line.get_label(): sorted(zip(*line.get_data(), strict=True)) for line in axes.lines}
+    for label, state in (("complete", "complete"), ("stopped early, so after fewer iterations", "pruned")):
+        rows = tuning.table.filter(state=state).select("r", "accuracy").iter_rows()
+        assert drawn.pop(label) == sorted(rows)
+    ((label, (point,)),) = drawn.items()
+    assert point == (tuning.best_r, tuning.best_accuracy)
+    assert f"r = {tuning.best_r:.4g}" in label
+    assert axes.get_xscale() == "log"
+
+
+def test_another_strategy_with_r_may_be_tuned_and_one_seed_has_no_interval(tmp_path: Path):
+    experiment = EXPERIMENT.model_copy(update={"iterations": 20, "seeds": (3,)})
+    told = []
+    tuning = tune(
+        experiment,
+        Budget("transmission_time", 0.5),
+        tmp_path / "out",
+        LocalEngine(1),
+        strategy="GT",
+        trials=3,
+        progress=lambda trial, r, iterations, share: told.append((trial, r, iterations, share)),
+    )
+    assert tuning.table["r"].to_list() == [1000.0, 100.0, 10000.0]
+    assert tuning.experiment.strategies["GT"] == GlobalThreshold(r=tuning.best_r)
+    assert tuning.experiment.strategies["slow"] == EXPERIMENT.strategies["slow"]
+    assert tuning.table["low"].to_list() == [None] * 3
+    assert tuning.search.rungs == [10, 20]
+    assert {(trial, r) for trial, r, _, _ in told} == {(1, 1000.0), (2, 100.0), (3, 10000.0)}
+    assert told[-1][3] == 1.0
+    assert all(0 <= share <= 1 for *_, share in told)
+
+
+def test_an_r_at_the_edge_is_pointed_out(done: tuple[Tuning, Path]):
+    tuning = done[0]
+    assert tuning.advice is None
+    best = pl.col("r") == tuning.best_r
+    lowest = Tuning(tuning.search, tuning.table.filter(best | (pl.col("r") > tuning.best_r)))
+    assert lowest.advice is not None
+    assert "smallest that was tried; a better one may lie below: try another --low" in lowest.advice
+    highest = Tuning(tuning.search, tuning.table.filter(best | (pl.col("r") < tuning.best_r)))
+    assert highest.advice is not None
+    assert "largest that was tried; a better one may lie above: try another --high" in highest.advice
+    assert Tuning(tuning.search, tuning.table.filter(best)).advice is None
+
+
+def test_of_equals_the_one_that_spends_least_is_best(done: tuple[Tuning, Path]):
+    rows = {"trial": [1, 2, 3, 4], "r": [1.0, 2.0, 3.0, 4.0], "accuracy": [0.5, 0.7, 0.7, 0.9]}
+    rows |= {"spent": [10.0, 30.0, 20.0, 5.0], "state": ["complete"] * 3 + ["pruned"]}
+    assert Tuning(done[0].search, pl.DataFrame(rows)).best_r == 3.0
+
+
+# Going on
+
+
+def test_with_all_finished_it_only_reports(done: tuple[Tuning, Path], copied: Path):
+    for name in ("trials.csv", "tuned.toml", "tuning.png", "tuning.pdf"):
+        (copied / name).unlink()
+    again = tuned(copied, trials=2, engine=NoEngine())  # fewer than there are
+    assert again.table.equals(done[0].table)
+    for name in ("trials.csv", "tuned.toml", "tuning.png", "tuning.pdf"):
+        assert (copied / name).read_bytes() == (done[1] / name).read_bytes()
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from efhc.experiments.config_files import load_experiment
+from efhc.experiments.engines.local import LocalEngine
+from efhc.experiments.tune import Budget, tune
+
+def progress(trial, r, iterations, share):
+    if trial == 2 and iterations > 20 and 0 < share < 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+tune(load_experiment(sys.argv[1]), Budget("broadcasts", 360.0), Path(sys.argv[2]), LocalEngine(2),
+     trials=12, low=20.0, high=200000.0, progress=progress)
+"""
+
+
+def test_killed_and_interrupted_it_ends_with_the_same_bytes(done: tuple[Tuning, Path], tmp_path: Path):
+    config, out = tmp_path / "short.toml", tmp_path / "out"
+    config.write_text(to_toml(EXPERIMENT))
+
+    def left_off(finished: int) -> None:
+        assert (out / "optuna.journal").read_text().count('"op_code":4') == finished
+        assert any(not RunDirectory(path).is_complete for path in (out / "runs").iterdir())
+        assert not (out / "trials.csv").exists()
+
+    command = [sys.executable, "-c", KILLED, str(config), str(out)]
+    killed = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    left_off(1)  # in the second trial, after its first rung
+
+    def interrupt(trial: int, r: float, iterations: int, share: float) -> None:
+        if trial == 7 and 0 < share < 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        tuned(out, progress=interrupt)
+    left_off(6)
+    tuned(out)
+    for name in ("trials.csv", "tuned.toml", "tuning.png"):
+        assert (out / name).read_bytes() == (done[1] / name).read_bytes()
+
+
+def test_half_a_line_and_a_lock_that_a_killed_process_left_do_no_harm(done: tuple[Tuning, Path], copied: Path):
+    lines = (copied / "optuna.journal").read_bytes().splitlines(keepends=True)
+    (copied / "optuna.journal").write_bytes(b"".join(lines[:-1]) + lines[-1][:50])
+    for name in ("optuna.journal.lock", "optuna.journal.lock123.rename", ".lock", ".trials.csv.1.partial"):
+        (copied / name).touch()
+    (copied / "trials.csv").unlink()
+    tuned(copied, engine=NoEngine())  # the runs of the last trial are there
+    assert (copied / "trials.csv").read_bytes() == (done[1] / "trials.csv").read_bytes()
+
+
+def test_a_journal_that_is_lost_is_written_again_from_the_runs(done: tuple[Tuning, Path], copied: Path):
+    (copied / "optuna.journal").unlink()
+    assert tuned(copied, engine=NoEngine()).table.equals(done[0].table)
+
+
+def test_a_corrupt_journal_is_one_line(copied: Path):
+    lines = (copied / "optuna.journal").read_bytes().splitlines(keepends=True)
+    (copied / "optuna.journal").write_bytes(b"".join([*lines[:3], b"{half\n", *lines[3:]]))
+    with pytest.raises(EfhcError, match=r"optuna\.journal is corrupt \(.*\); remove it to tune again with the runs"):
+        tuned(copied, engine=NoEngine())
+
+
+@pytest.mark.parametrize(
+    ("changed", "line"),
+    [
+        ({"budget": Budget("broadcasts", 361.0)}, "--budget: got 'broadcasts=361' to go on with"),
+        ({"budget": Budget("transmission_time", 300.0)}, "--budget: got 'transmission_time=300' to go on with"),
+        ({"experiment": EXPERIMENT.model_copy(update={"devices": 9})}, "devices: got 9 to go on with"),
+        ({"high": 1000.0}, "--high: got 1000.0 to go on with"),
+        ({"strategy": "GT"}, "--strategy: got 'GT' to go on with"),
+    ],
+)
+def test_another_tuning_in_the_same_folder_is_refused(changed: dict, line: str, copied: Path, done):
+    with pytest.raises(InputError) as refused:
+        tuned(copied, engine=NoEngine(), **changed)
+    assert line in str(refused.value)
+    assert "as that tuning was begun; a changed one needs another --out" in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert (copied / "trials.csv").read_bytes() == (done[1] / "trials.csv").read_bytes()
+
+
+def test_a_folder_with_other_things_is_refused(tmp_path: Path):
+    (tmp_path / "config.toml").touch()
+    with pytest.raises(InputError, match=r"--out: got .*, which holds other files; allowed: a new or empty directory"):
+        tuned(tmp_path, engine=NoEngine())
+    with pytest.raises(InputError, match=r"--out: got .* allowed: a folder that can be written"):
+        tuned(tmp_path / "config.toml", engine=NoEngine())
+    assert [path.name for path in tmp_path.iterdir()] == ["config.toml"]
+
+
+def test_optuna_is_as_talkative_as_before(copied: Path, capfd: pytest.CaptureFixture[str]):
+    before = optuna.logging.get_verbosity()
+    tuned(copied, engine=NoEngine())
+    assert optuna.logging.get_verbosity() == before == optuna.logging.INFO
+    assert capfd.readouterr() == ("", "")
