@@ -11,6 +11,7 @@ import polars as pl
 import pytest
 
 import efhc
+from efhc.cli import main
 
 FIGURE = """
 iterations = 20
@@ -34,23 +35,35 @@ network.radius = [0.4, 0.6]
 """
 
 
-def efhc_command(*words: object, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+def efhc_command(*words: object, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "efhc", *map(str, words)],
         capture_output=True,
         text=True,
         cwd=cwd,
-        env={**os.environ, "COLUMNS": "150", **environment},
+        env={**os.environ, "COLUMNS": "150"},
         timeout=120,
         check=False,
     )
 
 
-def one_line(done: subprocess.CompletedProcess[str]) -> str:
-    assert done.returncode == 2, done
-    assert done.stderr.startswith("efhc: ")
-    assert done.stderr.count("\n") == 1
-    return done.stderr
+@pytest.fixture
+def refused(tmp_path, monkeypatch, capsys):
+    """The one line that a command in this process is refused with."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(signal, "signal", lambda number, handler: None)
+
+    def call(*words: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["efhc", *words])
+        with pytest.raises(SystemExit) as end:
+            main()
+        said = capsys.readouterr().err
+        assert end.value.code == 2
+        assert said.startswith("efhc: ")
+        assert said.count("\n") == 1
+        return said
+
+    return call
 
 
 def test_list_shows_every_figure_with_its_sizes(tmp_path):
@@ -106,18 +119,17 @@ def test_judgements_are_printed(tmp_path):
     ],
     ids=lambda value: "-".join(value).replace("/", "") if isinstance(value, list) and len(value) < 6 else None,
 )
-def test_bad_input_is_one_line(tmp_path, fashion_files, words, parts):
+def test_bad_input_is_one_line(tmp_path, fashion_files, refused, words, parts):
     (tmp_path / "mine.toml").write_text(FIGURE)
     (tmp_path / "sweep.toml").write_text(SWEEP)
     (tmp_path / "typo.toml").write_text(SWEEP.replace("radius", "radus"))
-    text = one_line(efhc_command(*words, cwd=tmp_path))
+    text = refused(*words)
     for part in parts:
         assert part in text
 
 
-def test_figures_whose_data_are_missing_say_how_to_get_them(tmp_path):
-    environment = {"EFHC_DATA": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path)}
-    text = one_line(efhc_command("reproduce", "fig2b", cwd=tmp_path, **environment))
+def test_figures_whose_data_are_missing_say_how_to_get_them(no_data, refused):
+    text = refused("reproduce", "fig2b")
     assert "femnist" in text
     assert "LEAF" in text
 

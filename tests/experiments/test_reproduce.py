@@ -52,9 +52,9 @@ def own(tmp_path: Path) -> Path:
     return path
 
 
-def draw(figure: Path | str, out: Path, size="quick", warn=lambda text: None):
+def draw(figure: Path | str, out: Path, size="quick", seeds=None):
     return reproduce(
-        prepare([load_figure(str(figure), size)]), size, out, RunStore(out / "runs", warn), LocalEngine(), silent
+        prepare([load_figure(str(figure), size, seeds)]), size, out, RunStore(out / "runs"), LocalEngine(), silent
     )
 
 
@@ -111,8 +111,7 @@ def test_more_seeds_only_add_runs(own, tmp_path):
     out = tmp_path / "out"
     draw(own, out)
     before = {path.parent.name: path.stat().st_mtime_ns for path in (out / "runs").glob("*/meta.json")}
-    figure = load_figure(str(own), "quick", seeds=3)
-    reproduce(prepare([figure]), "quick", out, RunStore(out / "runs"), LocalEngine(), silent)
+    draw(own, out, seeds=3)
     after = {path.parent.name: path.stat().st_mtime_ns for path in (out / "runs").glob("*/meta.json")}
     assert before.items() <= after.items()
     assert len(after) == len(before) * 3 / 2
@@ -154,7 +153,7 @@ def test_a_data_set_that_cannot_be_had_says_how_to_get_it(no_data, tmp_path):
 
 @pytest.mark.slow
 def test_the_paper_s_panels_of_fig_3b_on_fashion_mnist(fashion_files, tmp_path):
-    judgements = draw("fig3b", tmp_path / "out")
+    judgements = draw("fig3b", tmp_path / "out", seeds=2)
     final = pl.read_csv(tmp_path / "out" / "figures" / "fig3b-ii.csv").group_by("strategy").last()
     accuracy = dict(final.select("strategy", "mean").iter_rows())
     assert accuracy["ZT"] > 0.7

@@ -28,6 +28,15 @@ class Interval(NamedTuple):
     high: Floats | float
 
 
+def of_other_seeds(found: Interval) -> Interval:
+    """Where the mean of as many other seeds is to be expected, in 95 of 100 cases: sqrt(2) times as wide.
+
+    That is what to hold another implementation's curve against: its mean is as uncertain as this one.
+    """
+    mean, low, high = found
+    return Interval(mean, mean + sqrt(2) * (low - mean), mean + sqrt(2) * (high - mean))
+
+
 def interval(per_seed: Floats) -> Interval:
     """The mean over seeds (axis 0) and its 95 % bootstrap interval: the *expanded percentile* interval.
 

@@ -157,7 +157,8 @@ def _caption(plot: Plot) -> str:
 def _footer(provenance: Mapping[str, Any]) -> str:
     return (
         "<footer><h2>How to read it</h2>\n"
-        "<p>Lines are means over seeds. Bands and intervals are 95 % bootstrap intervals of that mean: percentiles of "
+        "<p>Lines are means over seeds; bands show where the mean of as many other seeds is to be expected, in 95 of "
+        "100 cases. Intervals of claims are 95 % bootstrap intervals of the mean over these seeds: percentiles of "
         f"{RESAMPLES:,} resamples, always the same ones, expanded as few seeds call for. One seed has no interval, and "
         f"fewer than {FEWEST_SEEDS} have no verdict. Strategies are compared seed by seed: of one seed, all have the "
         "same network, bandwidths and data. A budget is a share of the transmission time that ZT spends in all.</p>\n"

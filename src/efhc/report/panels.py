@@ -1,4 +1,5 @@
-"""The numbers behind a figure's panels: per strategy and point the mean over seeds, its interval, and every seed's own.
+"""The numbers behind a figure's panels: per strategy and point the mean over seeds, where the mean of as many other seeds
+is to be expected (95 %), and every seed's own.
 
 All start from evaluated iterations (strategy, seed, iteration, transmission_time_total, accuracy), each run's in order.
 Strategies stay in the order in which they first come.
@@ -13,7 +14,7 @@ import numpy as np
 import polars as pl
 
 from efhc.report.figure_data import BUDGETS, FigureData
-from efhc.report.intervals import interval
+from efhc.report.intervals import interval, of_other_seeds
 
 RUN = ("strategy", "seed")
 
@@ -105,7 +106,7 @@ def _over_seeds(rows: pl.DataFrame, x: str, value: str) -> pl.DataFrame:
     for (strategy,), runs in rows.group_by("strategy", maintain_order=True):
         wide = runs.pivot(on="seed", index=x, values=value).sort(x)
         per_seed = wide.drop(x).rename(lambda seed: f"seed {seed}")
-        over_seeds = pl.DataFrame(interval(per_seed.to_numpy().T)._asdict())
+        over_seeds = pl.DataFrame(of_other_seeds(interval(per_seed.to_numpy().T))._asdict())
         columns = [pl.Series("strategy", [strategy] * len(wide), pl.String), wide[x], *over_seeds, *per_seed]
         tables.append(pl.DataFrame(columns))
     return pl.concat(tables, how="diagonal")

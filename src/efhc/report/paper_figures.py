@@ -1,4 +1,4 @@
-"""The paper's figures on paper: mean lines over seeds with their 95 % intervals shaded, in the paper's layout."""
+"""The paper's figures on paper: mean lines over seeds, and where other seeds' would fall shaded, in its layout."""
 
 from __future__ import annotations
 
