@@ -1,0 +1,459 @@
+"""Runs made by Ray: the same tables as made here, through lost workers and nodes; and one line for what goes wrong."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+import efhc
+from efhc.core.iteration import Diverged
+from efhc.experiments.engines import cluster as engine
+from efhc.experiments.engines.cluster import ClusterEngine, Order, make_there
+from efhc.experiments.engines.local import LocalEngine
+from efhc.experiments.run_directory import TABLES
+from efhc.experiments.runs import Run, Runs, RunStore
+
+if find_spec("ray") is None and not os.environ.get("EFHC_REQUIRE_DATA"):
+    pytest.skip("ray is not installed", allow_module_level=True)
+
+WORKING = f"ray::{make_there.__name__}"
+"""What Ray calls a process that makes a run."""
+
+
+def silent(run: Run, share: float) -> None:
+    pass
+
+
+def runs_of(**fields: Any) -> list[Run]:
+    return Runs().of(efhc.Experiment(**{"iterations": 20, "evaluate_every": 10, "devices": 6, "seeds": (0,)} | fields))
+
+
+def assert_as_made_here(runs: list[Run], made: RunStore, folder: Path) -> None:
+    """Bit for bit."""
+    here = RunStore(folder)
+    here.complete(runs, LocalEngine(), silent)
+    for run in runs:
+        for name in TABLES:
+            table = f"{name}.parquet"
+            assert (made.directory(run) / table).read_bytes() == (here.directory(run) / table).read_bytes()
+        assert sorted(path.name for path in made.directory(run).iterdir()) == sorted(
+            path.name for path in here.directory(run).iterdir()
+        )
+        a, b = made.meta(run), here.meta(run)
+        for fact in ("status", "seeds", "data_sha256", "input_sha256", "table_sha256"):
+            assert a[fact] == b[fact]
+        config = made.directory(run) / "config.toml"
+        assert config.read_bytes() == (here.directory(run) / "config.toml").read_bytes()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def apart() -> Iterator[None]:
+    """Ray's files in a folder of this module's own, a short one for the sake of sockets; and no token in ~/.ray."""
+    with tempfile.TemporaryDirectory(prefix="efhc-", dir="/tmp") as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_TMPDIR", folder)
+        patch.setenv("TMPDIR", folder)  # and what killed workers leave behind
+        patch.setenv("RAY_AUTH_MODE", "disabled")
+        patch.delenv("RAY_ADDRESS", raising=False)
+        patch.delenv("COVERAGE_PROCESS_CONFIG", raising=False)  # a dozen processes of Ray's own would be measured
+        yield
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """A cluster on this machine: a head that makes no runs, and as many nodes of one CPU as are wanted."""
+
+    cluster: Any
+
+    @property
+    def address(self) -> str:
+        return str(self.cluster.address)
+
+    def of(self, count: int) -> list[Any]:
+        while len(self.cluster.worker_nodes) > count:
+            self.cluster.remove_node(next(iter(self.cluster.worker_nodes)))
+        while len(self.cluster.worker_nodes) < count:
+            self.cluster.add_node(num_cpus=1)
+        self.cluster.wait_for_nodes()
+        return list(self.cluster.worker_nodes)
+
+
+@pytest.fixture(scope="module")
+def nodes(apart: None) -> Iterator[Nodes]:
+    engine._imported_ray()  # as the engine does it, before anybody else
+    from ray.cluster_utils import Cluster
+
+    # A node that does not answer is given up after 2.5 seconds, not 15.
+    checks = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500}
+    head = {"num_cpus": 0, "include_dashboard": False, "_system_config": checks}
+    cluster = Cluster(initialize_head=True, head_node_args=head)
+    try:
+        yield Nodes(cluster)
+    finally:
+        cluster.shutdown()
+
+
+def descendants(pid: int) -> set[int]:
+    """The processes that a process has started, and those that they have; by what Linux tells."""
+    parents = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
+    found: set[int] = set()
+    while more := {child for child, parent in parents.items() if parent in found | {pid}} - found:
+        found |= more
+    return found
+
+
+def is_working(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_text().startswith(WORKING)
+    return False
+
+
+def is_alive(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
+def workers_of(node: Any) -> list[int]:
+    """The processes of a node that are making a run right now."""
+    (raylet,) = node.all_processes["raylet"]
+    return [pid for pid in descendants(raylet.process.pid) if is_working(pid)]
+
+
+def wait_for(condition: Any, seconds: float = 30.0) -> Any:
+    end = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    return value
+
+
+@pytest.fixture
+def own_ray(nodes: Nodes) -> Iterator[Any]:
+    """A process that has called ray.init itself, and will go on with it."""
+    import ray
+
+    nodes.of(1)
+    ray.init(nodes.address, **engine.QUIET)
+    yield ray
+    ray.shutdown()
+
+
+@pytest.fixture
+def no_runs(tmp_path) -> Any:
+    """Asks an engine for runs that it will not come to make."""
+
+    def ask(maker: ClusterEngine, within: float) -> str:
+        runs, _ = runs_of(), engine._imported_ray()
+        started = time.monotonic()
+        with pytest.raises(efhc.InputError) as caught:
+            RunStore(tmp_path / "none").complete(runs, maker, silent)
+        assert time.monotonic() - started < within
+        assert not (tmp_path / "none").exists() or list((tmp_path / "none").iterdir()) == []
+        return str(caught.value)
+
+    return ask
+
+
+# Made here or there
+
+
+def test_ray_on_this_machine_makes_the_tables_that_are_made_here(tmp_path):
+    runs = [
+        *runs_of(seeds=(0, 1)),
+        *runs_of(model=efhc.Softmax(), precision="float64", strategies={"RG": efhc.RandomizedGossip()}),
+    ]
+    store, told = RunStore(tmp_path / "ray"), []
+    before = signal.getsignal(signal.SIGTERM)
+    store.complete(runs, ClusterEngine(jobs=2), lambda run, share: told.append((run.key, share)))
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert sorted(told) == sorted((run.key, 1.0) for run in runs)
+    assert_as_made_here(runs, store, tmp_path / "here")
+
+
+def test_a_cluster_without_nodes_is_not_waited_for_forever(nodes, tmp_path, monkeypatch):
+    nodes.of(0)
+    monkeypatch.setattr(engine, "PATIENCE", 1.0)
+    with pytest.raises(efhc.EfhcError, match=r"^engine: no node is left in the cluster; 4 runs are still to be made$"):
+        RunStore(tmp_path).complete(runs_of(), ClusterEngine(nodes.address), silent)
+
+
+def test_a_node_needs_no_files(nodes, tmp_path, monkeypatch):
+    nodes.of(1)
+    monkeypatch.chdir(tmp_path)
+    mine = Path("/proc/self/cwd")  # a folder that the nodes' processes see something else in
+    data = efhc.Digits().load()
+    np.savez("data.npz", **{name: getattr(data, name) for name in ("x_train", "y_train", "x_test", "y_test")})
+    Path("graph.txt").write_text("".join(f"{i} {(i + 1) % 6}\n" for i in range(6)))
+    Path("loss.py").write_text("import torch\nloss = torch.nn.functional.cross_entropy\n")
+    runs = runs_of(
+        data=efhc.NpzFile(path=mine / "data.npz"),
+        network=efhc.EdgeListFile(path=mine / "graph.txt"),
+        model=efhc.MLP(hidden=(8,), loss=f"{mine}/loss.py:loss"),
+        strategies={"EF-HC": efhc.EventTriggered()},
+    )
+    store = RunStore(tmp_path / "ray")
+    store.complete(runs, ClusterEngine("auto"), silent)
+    assert set(store.meta(runs[0])["input_sha256"]) == {"data.path", "network.path", "model.loss"}
+    assert_as_made_here(runs, store, tmp_path / "here")
+
+
+def test_what_was_begun_here_is_made_there(own_ray, tmp_path):
+    runs = runs_of()
+    store = RunStore(tmp_path / "ray")
+
+    def interrupt(run: Run, share: float) -> None:
+        if share > 0:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        store.complete(runs, LocalEngine(jobs=1), interrupt)
+    assert list((store.directory(runs[0]) / "checkpoints").iterdir())
+    store.complete(runs, ClusterEngine(), silent)
+    assert_as_made_here(runs, store, tmp_path / "here")
+    assert own_ray.is_initialized()
+
+
+def test_what_a_node_does_with_its_order(own_ray, tmp_path):
+    """Here, where the order can be looked at."""
+    graph = tmp_path / "graph.txt"
+    graph.write_text("0 1\n")
+    changed = {graph: b"0 1\n1 2\n"}  # another node has another file there
+    run, *_ = runs_of(network=efhc.EdgeListFile(path=graph), devices=3)
+    order = Order(run.experiment, b"config", {"network.path": "checksum"}, efhc.__version__)
+    made = make_there(order, run.data, changed)
+    assert made["config.toml"] == b"config"
+    meta = json.loads(made["meta.json"])
+    assert meta["input_sha256"] == {"network.path": "checksum"}
+    assert meta["ray_node"] == own_ray.get_runtime_context().get_node_id()
+    assert pl.read_parquet(made["network.parquet"])["link_to"].to_list() == [[1, 2]]
+
+    error = make_there(order, run.data, {graph: b"\xff"}).error()
+    assert isinstance(error, efhc.InputError)
+    assert str(error) == f"network.path: got {graph} (not UTF-8 text); allowed: a text file"
+    assert (error.field, error.given) == ("network.path", f"{graph} (not UTF-8 text)")
+    older = make_there(replace(order, version="0.0.1"), run.data, {})
+    assert (
+        str(older.error()) == f"engine: a node has efhc {efhc.__version__}, and not 0.0.1; install the same everywhere"
+    )
+
+
+# What is lost
+
+
+def test_a_run_that_ends_its_worker_every_time_is_an_error(nodes, tmp_path, monkeypatch):
+    (node,) = nodes.of(1)
+    monkeypatch.setattr(engine, "RETRIES", 0)
+    run, *_ = runs_of(iterations=10_000_000, evaluate_every=1000)
+    done = False
+
+    def kill() -> None:
+        while not done:
+            for pid in workers_of(node):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.05)
+
+    killing = Thread(target=kill)
+    killing.start()
+    try:
+        with pytest.raises(efhc.EfhcError, match=r"^engine: EF-HC with seed 0 lost its worker 1 times, .*\)$"):
+            RunStore(tmp_path).complete([run], ClusterEngine(nodes.address, jobs=1), silent)
+    finally:
+        done = True
+        killing.join()
+
+
+def test_runs_of_a_killed_node_are_made_elsewhere(nodes, tmp_path, capfd):
+    staying, doomed = nodes.of(2)
+    runs = runs_of(seeds=(0, 1, 2), iterations=3000, evaluate_every=1000)
+    store, kept, in_flight = RunStore(tmp_path / "ray"), [], []
+
+    def kill_one(run: Run, share: float) -> None:
+        kept.append(store.meta(run)["ray_node"])
+        if not in_flight and set(kept) == {staying.node_id, doomed.node_id}:
+            in_flight.extend(wait_for(lambda: workers_of(doomed)))
+            nodes.cluster.remove_node(doomed, allow_graceful=False)
+
+    store.complete(runs, ClusterEngine(nodes.address), kill_one)
+    assert capfd.readouterr() == ("", "")
+    assert in_flight
+    assert not any(map(is_alive, in_flight))
+    assert len(kept) == len(runs)
+    assert kept[-1] == staying.node_id
+    assert_as_made_here(runs, store, tmp_path / "here")
+
+
+# Errors
+
+
+def test_an_error_in_a_run_is_the_same_as_here(own_ray, tmp_path):
+    for number, (wrong, kind) in enumerate(
+        [
+            ({"model": efhc.Softmax(l2=1.0), "step_size": efhc.Constant(value=1e10)}, Diverged),
+            ({"partition": efhc.LabelsPerDevice(labels_per_device=11)}, efhc.InputError),
+        ]
+    ):
+        run, *_ = runs_of(**wrong)
+        errors = []
+        for maker in (LocalEngine(jobs=1), ClusterEngine()):
+            with pytest.raises(kind) as caught:
+                RunStore(tmp_path / f"{number} {type(maker).__name__}").complete([run], maker, silent)
+            errors.append(caught.value)
+        here, there = errors
+        assert type(here) is type(there)
+        assert str(here) == str(there)
+        assert vars(there) == {name: str(value) for name, value in vars(here).items()}
+
+
+def test_a_process_that_uses_ray_already_names_no_address(own_ray, no_runs):
+    assert "ray.init" in no_runs(ClusterEngine("auto"), 5.0)
+
+
+def test_without_ray_one_line_says_how_to_get_it(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)  # as if it were not installed
+    with pytest.raises(efhc.EfhcError, match=r"^engine: a cluster needs Ray: pip install 'efhc\[cluster\]'$"):
+        RunStore(tmp_path).complete(runs_of(), ClusterEngine(), silent)
+
+
+@pytest.mark.parametrize(
+    "address", ["", "somewhere", ":6379", "host:", "host:port", "host:0", "host:65536", "ray://host"]
+)
+def test_an_address_is_auto_or_host_and_port(no_runs, address):
+    assert no_runs(ClusterEngine(address), 5.0) == f"--address: got {address}; allowed: {engine.ALLOWED}"
+
+
+def test_nothing_answers_at_an_address(no_runs):
+    with socket.socket() as closed:  # bound, so that nobody else takes the port, but nobody listens
+        closed.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{closed.getsockname()[1]}"
+        said = no_runs(ClusterEngine(address), 5.0)
+    assert said.startswith(f"--address: got {address}, where nothing answers (")
+
+
+def test_a_host_that_nobody_can_have(no_runs):
+    assert "where nothing answers" in no_runs(ClusterEngine(f"{'x' * 64}.org:6379"), 5.0)
+
+
+def test_something_else_answers_at_an_address(no_runs, monkeypatch):
+    monkeypatch.setattr(engine, "JOINED", 2.0)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        address = f"127.0.0.1:{listening.getsockname()[1]}"
+        said = no_runs(ClusterEngine(address), 10.0)
+    assert said.startswith(f"--address: got {address}, which does not answer as a cluster does;")
+
+
+def test_a_cluster_that_ray_cannot_join_for_its_own_reasons(nodes, no_runs, monkeypatch):
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", "/nowhere")
+    said = no_runs(ClusterEngine(nodes.address), 15.0)
+    assert said.startswith(f"--address: got {nodes.address}, which cannot be joined (")
+    assert "/nowhere" in said
+
+
+def test_where_ray_cannot_be_started(tmp_path, monkeypatch):
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path / ("x" * 100)))  # too long for a socket
+    with pytest.raises(efhc.EfhcError, match=r"^engine: Ray cannot be used \(.*path.*\)$"):
+        RunStore(tmp_path / "runs").complete(runs_of(), ClusterEngine(), silent)
+
+
+def test_auto_without_a_cluster(no_runs, tmp_path_factory, monkeypatch):
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path_factory.mktemp("empty")))
+    assert no_runs(ClusterEngine("auto"), 5.0).startswith("--address: got auto, and this machine is in no cluster;")
+
+
+def test_auto_with_a_cluster_that_is_gone(no_runs, tmp_path_factory, monkeypatch):
+    folder = tmp_path_factory.mktemp("gone")
+    (folder / "ray").mkdir()
+    (folder / "ray" / "ray_current_cluster").write_text("127.0.0.1:1\n")
+    monkeypatch.setenv("RAY_TMPDIR", str(folder))
+    assert no_runs(ClusterEngine("auto"), 5.0).startswith("--address: got 127.0.0.1:1, where nothing answers (")
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:2")
+    assert no_runs(ClusterEngine("auto"), 5.0).startswith("--address: got 127.0.0.1:2, where nothing answers (")
+
+
+@pytest.mark.parametrize("address", [None, "auto"])
+def test_jobs_are_at_least_one(no_runs, address):
+    assert no_runs(ClusterEngine(address, jobs=0), 5.0).startswith("jobs: got 0; allowed: at least 1")
+
+
+# Ctrl-C
+
+BATCH = """
+import sys
+import efhc
+import ray
+from pathlib import Path
+from efhc.experiments.engines.cluster import ClusterEngine
+from efhc.experiments.runs import Runs, RunStore
+
+if __name__ == "__main__":
+    runs = Runs().of(efhc.Experiment(iterations=2000, evaluate_every=1000, devices=6, seeds=tuple(range(100))))
+    def tell(run, share):
+        print(run.key, ray.get_runtime_context().gcs_address, flush=True)
+
+    try:
+        RunStore(Path(sys.argv[1])).complete(runs, ClusterEngine(jobs=2), tell)
+    except KeyboardInterrupt:
+        sys.exit(130)
+"""
+
+
+def test_ctrl_c_ends_ray_and_keeps_what_is_done(tmp_path, no_runs):
+    (tmp_path / "batch.py").write_text(BATCH)
+    out = tmp_path / "out"
+    environment = os.environ | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    with subprocess.Popen(
+        [sys.executable, tmp_path / "batch.py", out],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        start_new_session=True,
+    ) as batch:
+        try:
+            told = [batch.stdout.readline().split() for _ in range(3)]
+            # Nobody else gets in meanwhile.
+            address = told[0][1]
+            said = no_runs(ClusterEngine(address), 15.0)
+            assert said.startswith(f"--address: got {address}, which wants its token: set RAY_AUTH_MODE=token")
+
+            started = wait_for(lambda: (pids := descendants(batch.pid)) and any(map(is_working, pids)) and pids)
+            os.killpg(batch.pid, signal.SIGINT)  # as a terminal does: to Ray's processes too
+            asked = time.monotonic()
+            rest, said = batch.communicate(timeout=20)
+        except BaseException:
+            for pid in [batch.pid, *descendants(batch.pid)]:
+                os.kill(pid, signal.SIGKILL)
+            raise
+    took = time.monotonic() - asked
+    told = [key for key, address in [*told, *map(str.split, rest.splitlines())]]
+    assert batch.returncode == 130
+    assert said == ""
+    assert took < 15
+    wait_for(lambda: not any(map(is_alive, started)))
+    assert {path.parent.name for path in out.glob("*/meta.json")} == set(told)
+    assert len(told) < 400
+    runs = Runs().of(efhc.Experiment(iterations=2000, evaluate_every=1000, devices=6, seeds=tuple(range(100))))
+    finished = [run for run in runs if run.key in told[:3]]
+    assert_as_made_here(finished, RunStore(out), tmp_path / "here")
