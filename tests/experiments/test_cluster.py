@@ -183,9 +183,15 @@ def test_ray_on_this_machine_makes_the_tables_that_are_made_here(tmp_path):
         *runs_of(seeds=(0, 1)),
         *runs_of(model=efhc.Softmax(), precision="float64", strategies={"RG": efhc.RandomizedGossip()}),
     ]
+    import ray
+
     store, told = RunStore(tmp_path / "ray"), []
-    before = signal.getsignal(signal.SIGTERM)
-    store.complete(runs, ClusterEngine(jobs=2), lambda run, share: told.append((run.key, share)))
+    before, engine = signal.getsignal(signal.SIGTERM), ClusterEngine(jobs=2)
+    with engine.session():  # Ray is started once for both batches
+        for batch in (runs[:3], runs[3:]):
+            store.complete(batch, engine, lambda run, share: told.append((run.key, share)))
+            assert ray.is_initialized()
+    assert not ray.is_initialized()
     assert signal.getsignal(signal.SIGTERM) is before
     assert sorted(told) == sorted((run.key, 1.0) for run in runs)
     assert_as_made_here(runs, store, tmp_path / "here")

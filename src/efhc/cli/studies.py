@@ -64,7 +64,7 @@ def reproduce(
     with _stoppable():
         prepared = reproducing.prepare(loaded)
         runs = {run.key for figure in prepared for run in figure.all}
-        with runs_progress(len(runs)) as progress:
+        with use.session(), runs_progress(len(runs)) as progress:
             store = RunStore(out / "runs", warn)
             judgements = reproducing.reproduce(prepared, size, out, store, use, progress)
     _print_judgements(judgements)
@@ -153,7 +153,7 @@ def tune(
     experiment = load_experiment(file, overrides or ())
     fetch_missing(experiment)
     use = _engine(engine, address, jobs)
-    with _stoppable(), Status("preparing", console=Console(stderr=True)) as status:
+    with _stoppable(), use.session(), Status("preparing", console=Console(stderr=True)) as status:
 
         def tell(trial: int, r: float, iterations: int, share: float) -> None:
             status.update(f"trial {trial} of {trials}: r = {r:.4g}, {iterations:,} iterations, {share:.0%}")

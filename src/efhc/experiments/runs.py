@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -87,6 +88,9 @@ class BatchProgress(Protocol):
 
 class Engine(Protocol):
     """Makes runs, several at once, wherever it finds the cores."""
+
+    def session(self) -> AbstractContextManager[None]:
+        """For several batches one after the other: what the engine has to start, it starts once."""
 
     def make(self, runs: list[Run], store: RunStore, progress: BatchProgress) -> None:
         """Make them all and keep them in the store."""

@@ -1,5 +1,5 @@
-"""The numbers behind a figure's panels: per strategy and point the mean over seeds, where the mean of as many other seeds
-is to be expected (95 %), and every seed's own.
+"""The numbers behind a figure's panels: per strategy and point the mean over seeds, the range in which the mean of as
+many other seeds is to be expected (95 %), and every seed's own.
 
 All start from evaluated iterations (strategy, seed, iteration, transmission_time_total, accuracy), each run's in order.
 Strategies stay in the order in which they first come.

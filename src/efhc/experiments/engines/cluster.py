@@ -18,11 +18,11 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from threadpoolctl import threadpool_limits
@@ -33,7 +33,7 @@ from efhc.core.policy import Policy
 from efhc.experiments.config import Experiment
 from efhc.experiments.config_files import input_files, to_toml
 from efhc.experiments.execute import run_alone
-from efhc.experiments.resources import plan
+from efhc.experiments.resources import plan, usable_cores
 from efhc.experiments.runs import BatchProgress, Run, RunStore
 from efhc.inputs import read_bytes, sha256
 from efhc.learning.data import Dataset, Digits
@@ -52,7 +52,7 @@ Made = dict[str, bytes]
 """The files of a run directory, by name."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class ClusterEngine:
     """Makes runs in the Ray cluster at `address`: "auto" for the one this machine is in, or the head's host:port.
 
@@ -62,16 +62,26 @@ class ClusterEngine:
 
     address: str | None = None
     jobs: int | None = None
+    _session: Literal["none", "joined", "started"] = field(default="none", init=False, repr=False)
 
-    def make(self, runs: list[Run], store: RunStore, progress: BatchProgress) -> None:
+    @contextmanager
+    def session(self) -> Iterator[None]:
+        """All that is made in the body is made in one connection."""
         if self.jobs is not None and self.jobs < 1:
             raise InputError("jobs", self.jobs, "at least 1, or nothing for all cores")
         ray = _imported_ray()
-        if self.address is None and not ray.is_initialized():
-            connection, at_most = _started(ray, self._cores(runs)), None
-        else:
-            connection, at_most = _joined(ray, self.address), self.jobs
-        with connection:
+        starts = self.address is None and not ray.is_initialized()
+        with _started(ray, self.jobs or usable_cores()) if starts else _joined(ray, self.address):
+            self._session = "started" if starts else "joined"
+            try:
+                yield
+            finally:
+                self._session = "none"
+
+    def make(self, runs: list[Run], store: RunStore, progress: BatchProgress) -> None:
+        with self.session() if self._session == "none" else nullcontext():
+            ray = _imported_ray()
+            at_most = self._cores(runs) if self._session == "started" else self.jobs
             try:
                 _Batch(ray, store, progress, at_most).make(runs)
             except ray.exceptions.RayError as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import groupby
 from threading import Event, Lock
@@ -24,6 +25,9 @@ class LocalEngine:
     """Uses `jobs` cores; left out, all."""
 
     jobs: int | None = None
+
+    def session(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def make(self, runs: list[Run], store: RunStore, progress: BatchProgress) -> None:
         # BLAS with several threads is slower on matrices this small, and its rounding depends on their number.
