@@ -4,8 +4,8 @@ Two means of five seeds differ by chance, and most of it is in the draw of graph
 
 With seeds of its own, the other implementation draws everything itself. Its mean of five seeds may leave the published
 band at some rows even if both are right: five values know little of how far others spread, and rows of a curve go
-together, so such rows come in stretches. The rule is therefore: at all rows, inside the band or within 3 standard errors
-of the difference between the means. A wide net, but one that holds the draws as well.
+together, so such rows come in stretches. The rule is therefore: at all rows, inside the band or within 3 standard
+errors of the difference between the means. A wide net, but one that holds the draws as well.
 
 In the worlds of our seeds 0..4 (graph, bandwidths, labels as `efhc run` writes them down), only models and samples are
 its own. Little is left to chance there. The rule: means over the five worlds, after the last iteration, differ by at
