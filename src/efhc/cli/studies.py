@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -87,15 +88,13 @@ def _list_figures(seeds: int | None) -> None:
 
 
 def _print_judgements(judgements: list[Judgement]) -> None:
-    if not judgements:
-        return
-    table = Table("claim", "Fig.", "the paper says", "verdict here")
     colours = {"holds": "green", "does not hold": "red"}
-    for judgement in judgements:
-        colour = next((c for start, c in colours.items() if judgement.verdict.startswith(start)), "dim")
-        verdict = f"[{colour}]{escape(judgement.verdict)}[/{colour}]"
-        table.add_row(str(judgement.claim), judgement.figures, escape(judgement.words), verdict)
-    console.print(table)
+    for (claim, words), group in groupby(judgements, lambda judgement: (judgement.claim, judgement.words)):
+        console.print(f"claim {claim}: {escape(words)}", style="bold", highlight=False)
+        for judgement in group:
+            colour = next((c for start, c in colours.items() if judgement.verdict.startswith(start)), "dim")
+            figures, verdict = escape(f"{judgement.figures:>8}"), escape(judgement.verdict)
+            console.print(f"{figures}  [{colour}]{verdict}[/{colour}]", highlight=False)
 
 
 def sweep(

@@ -107,6 +107,7 @@ def _over_seeds(rows: pl.DataFrame, x: str, value: str) -> pl.DataFrame:
         wide = runs.pivot(on="seed", index=x, values=value).sort(x)
         per_seed = wide.drop(x).rename(lambda seed: f"seed {seed}")
         over_seeds = pl.DataFrame(of_other_seeds(interval(per_seed.to_numpy().T))._asdict())
+        over_seeds = over_seeds.with_columns(pl.col("low").clip(0))  # neither time nor accuracy is ever negative
         columns = [pl.Series("strategy", [strategy] * len(wide), pl.String), wide[x], *over_seeds, *per_seed]
         tables.append(pl.DataFrame(columns))
     return pl.concat(tables, how="diagonal")
