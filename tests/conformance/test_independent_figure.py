@@ -10,6 +10,9 @@ errors of the difference between the means. A wide net, but one that holds the d
 In the worlds of our seeds 0..4 (graph, bandwidths, labels as `efhc run` writes them down), only models and samples are
 its own. Little is left to chance there. The rule: means over the five worlds, after the last iteration, differ by at
 most 4 standard deviations of the difference of two such means.
+
+Curves cannot tell everything: with gradients taken after mixing instead of before, EF-HC and GT would pay 2 to 4 % more
+and reach the same accuracies, which five seeds do not show. `test_independent.py` compares iteration by iteration.
 """
 
 import csv
@@ -69,7 +72,7 @@ def in_our_worlds(images: other.Images, tmp_path_factory: pytest.TempPathFactory
             samples=[np.flatnonzero(np.isin(images.y_train, labels)) for labels in device["labels"].to_list()],
         )
         for strategy in other.STRATEGIES:
-            rows += other.run(strategy, seed, world, images, x_test, ITERATIONS, EVERY)
+            rows += other.run(strategy, seed, world, images, x_test, ITERATIONS, every=ITERATIONS)
     return rows
 
 
@@ -126,13 +129,16 @@ def test_accuracy_per_transmission_time(in_own_worlds: list[other.Row], strategy
 
 @every_strategy
 def test_total_transmission_time_in_our_worlds(in_our_worlds: list[other.Row], strategy: str) -> None:
-    at, totals, _ = curves(in_our_worlds, strategy)
-    ours = np.diff(at, prepend=-1) @ published("i", strategy)[: len(at), 4:]
+    _, totals, _ = curves(in_our_worlds, strategy)
+    ours = published("i", strategy)
+    ours = ours[ours[:, 0] < ITERATIONS]
+    ours = np.diff(ours[:, 0], prepend=-1) @ ours[:, 4:]
     assert totals[-1].mean() == pytest.approx(ours.mean(), rel=4 * np.sqrt(2) * SPREAD_OF_TIME[strategy])
 
 
 @every_strategy
 def test_accuracy_in_our_worlds(in_our_worlds: list[other.Row], strategy: str) -> None:
     at, _, accuracies = curves(in_our_worlds, strategy)
-    ours = published("ii", strategy)[len(at) - 1, 4:]
+    ours = published("ii", strategy)
+    ours = ours[ours[:, 0] == at[-1], 4:]
     assert accuracies[-1].mean() == pytest.approx(ours.mean(), abs=4 * np.sqrt(2) * SPREAD_OF_ACCURACY[strategy])

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 import random
 import signal
 import subprocess
@@ -117,8 +116,7 @@ def test_more_seeds_only_add_runs(own, tmp_path):
     assert len(after) == len(before) * 3 / 2
 
 
-@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGINT], ids=["kill", "interrupt"])
-def test_killed_at_any_moment_and_run_again_it_ends_with_the_same_bytes(own, tmp_path, sent):
+def test_killed_at_any_moment_and_run_again_it_ends_with_the_same_bytes(own, tmp_path):
     draw(own, tmp_path / "whole")
     out = tmp_path / "killed"
     command = [sys.executable, "-m", "efhc", "reproduce", str(own), "--out", str(out)]
@@ -134,12 +132,12 @@ def test_killed_at_any_moment_and_run_again_it_ends_with_the_same_bytes(own, tmp
             time.sleep(0.005)
         time.sleep(chance.uniform(0, 0.3))
         if process.poll() is None:
-            os.kill(process.pid, sent)
+            process.kill()
             kills += 1
         _, said = process.communicate(timeout=60)
         if process.returncode == 0:
             break
-        assert process.returncode == (130 if sent == signal.SIGINT else -signal.SIGKILL), said
+        assert process.returncode == -signal.SIGKILL, said
     assert kills >= 1
     assert process.returncode == 0
     assert results(out) == results(tmp_path / "whole")

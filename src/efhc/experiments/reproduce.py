@@ -114,8 +114,10 @@ def _facts(of_figure: FigureRuns, size: Size, metas: Sequence[dict[str, Any]]) -
     figure, experiment = of_figure.figure, of_figure.figure.experiment
     radii = sorted({radius for radius, _ in of_figure.connectivity})
     tested = "all" if experiment.test_samples is None else f"{experiment.test_samples:,} samples of the"
+    data = of_figure.curves[0].data
     facts = {
         "size": f"--{size}",
+        "data": f"{data.name}, {len(data.y_train):,} training samples",
         "devices": str(experiment.devices),
         "iterations": f"{experiment.iterations:,}",
         "seeds": str(len(experiment.seeds)),
