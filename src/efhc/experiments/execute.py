@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event, Lock
@@ -115,6 +115,20 @@ _drawing = Lock()
 """torch traces modules one at a time only."""
 
 
+def wait_for_all(pool: ThreadPoolExecutor, runs: Iterable[Future[Any]], stop: Event) -> None:
+    """Until all are done. Where one fails, or the user interrupts, `stop` is set and the others end."""
+    waiting = set(runs)
+    try:
+        while waiting:  # not for long: a signal that comes just before a wait is heard only after it
+            done, waiting = wait(waiting, timeout=0.2, return_when=FIRST_EXCEPTION)
+            for run in done:
+                run.result()
+    except BaseException:
+        stop.set()
+        pool.shutdown(cancel_futures=True)
+        raise
+
+
 def _run_all(runner: Runner, use: Plan) -> Result:
     """Every seed, every strategy, several at once. All stop where one fails, or the user interrupts; each is kept."""
     experiment = runner.experiment
@@ -124,16 +138,7 @@ def _run_all(runner: Runner, use: Plan) -> Result:
         # A scenario for each, so that runs share nothing that changes.
         scenarios = {pair: draw_scenario(experiment, runner.data, pair[1], runner.threads) for pair in pairs}
         runs = {pair: pool.submit(runner.run, scenario, *pair) for pair, scenario in scenarios.items()}
-        try:
-            waiting = set(runs.values())
-            while waiting:  # not for long: a signal that comes just before a wait is heard only after it
-                done, waiting = wait(waiting, timeout=0.2, return_when=FIRST_EXCEPTION)
-                for run in done:
-                    run.result()
-        except BaseException:
-            runner.stop.set()
-            pool.shutdown(cancel_futures=True)
-            raise
+        wait_for_all(pool, runs.values(), runner.stop)
     return _collected(experiment, scenarios, {pair: run.result() for pair, run in runs.items()})
 
 

@@ -7,7 +7,7 @@ of processes is `cluster.py`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import groupby
@@ -15,7 +15,7 @@ from threading import Event, Lock
 
 from threadpoolctl import threadpool_limits
 
-from efhc.experiments.execute import run_alone
+from efhc.experiments.execute import run_alone, wait_for_all
 from efhc.experiments.resources import Plan, plan
 from efhc.experiments.runs import BatchProgress, Run, RunStore
 
@@ -64,13 +64,4 @@ def _make_alike(runs: list[Run], use: Plan, store: RunStore, progress: BatchProg
             tell(1.0)
 
     with ThreadPoolExecutor(use.runs_at_once, thread_name_prefix="efhc-run") as pool:
-        waiting = {pool.submit(make, run) for run in runs}
-        try:
-            while waiting:  # not for long: a signal that comes just before a wait is heard only after it
-                done, waiting = wait(waiting, timeout=0.2, return_when=FIRST_EXCEPTION)
-                for run in done:
-                    run.result()
-        except BaseException:
-            stop.set()
-            pool.shutdown(cancel_futures=True)
-            raise
+        wait_for_all(pool, [pool.submit(make, run) for run in runs], stop)
