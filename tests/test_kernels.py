@@ -63,7 +63,7 @@ def test_linear_models(precision, classes):
         both(kernels.dots, x[0], x[1], weights, 0)
     both(kernels.dot, x[0], weights[0])
     *_, scores = both(kernels.score, x, weights, biases, np.zeros((SAMPLES, classes), precision))
-    for loss in (kernels.multi_margin, kernels.cross_entropy):
+    for loss in (kernels.multi_margin, kernels.cross_entropy, kernels.squared):
         by_score, *_ = both(loss, scores, y, precision(0.1))
         both(kernels.add_outer, by_score, x, weights)
     sparse = np.zeros((SAMPLES, classes), precision)
@@ -76,7 +76,7 @@ def test_linear_models(precision, classes):
     both(kernels.gather_rows, x, precision(2), precision(1), np.array([3, 0]), np.zeros((2, FEATURES), precision))
 
 
-@pytest.mark.parametrize("loss", [kernels.MULTI_MARGIN, kernels.CROSS_ENTROPY])
+@pytest.mark.parametrize("loss", [kernels.MULTI_MARGIN, kernels.CROSS_ENTROPY, kernels.SQUARED])
 @pytest.mark.parametrize("l2", [0, 0.1])
 def test_many_samples_and_whole_stretches(precision, loss, l2):
     devices, classes, samples = 3, 4, 2 * kernels.SAMPLES + 3

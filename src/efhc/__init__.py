@@ -24,7 +24,7 @@ _HOMES = {
     "efhc.core.triggers": ["EventTriggered", "GlobalThreshold", "Never", "RandomizedGossip", "ZeroThreshold"],
     "efhc.learning.data": ["CIFAR10", "FEMNIST", "Dataset", "Digits", "FashionMNIST", "ImageFolder", "NpzFile"],
     "efhc.learning.initial": ["ModelFile", "PerDevice", "Shared", "Zeros"],
-    "efhc.learning.models": ["MLP", "SVM", "LeNet5", "Module", "ResNet18", "Softmax"],
+    "efhc.learning.models": ["MLP", "SVM", "LeNet5", "LeastSquares", "Module", "ResNet18", "Softmax"],
     "efhc.learning.partition": ["IID", "Dirichlet", "IndexFile", "LabelsPerDevice", "Writers"],
     "efhc.network.bandwidths": [
         "BandwidthFile",
@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from efhc.learning.initial import Zeros as Zeros
     from efhc.learning.models import MLP as MLP
     from efhc.learning.models import SVM as SVM
+    from efhc.learning.models import LeastSquares as LeastSquares
     from efhc.learning.models import LeNet5 as LeNet5
     from efhc.learning.models import Module as Module
     from efhc.learning.models import ResNet18 as ResNet18

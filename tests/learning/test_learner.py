@@ -12,11 +12,11 @@ from efhc.learning.backends.linear import LinearBackend
 from efhc.learning.batches import MiniBatches
 from efhc.learning.data import Dataset, Digits
 from efhc.learning.learner import Learner
-from efhc.learning.models import SVM, LinearModel, Softmax
+from efhc.learning.models import SVM, LeastSquares, LinearModel, Softmax
 from efhc.learning.partition import LabelsPerDevice
 
 SEED = Randomness(4)
-MODELS = [SVM(), Softmax(l2=0.1)]
+MODELS = [SVM(), Softmax(l2=0.1), LeastSquares(l2=0.1)]
 
 
 @pytest.fixture(scope="module")

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from efhc.learning.data import Dataset
-from efhc.learning.models import SVM, AnyModel, LinearModel, Softmax
+from efhc.learning.models import SVM, AnyModel, LeastSquares, LinearModel, Softmax
 
-MODELS = [SVM(), Softmax(l2=0), Softmax(l2=0.3)]
+MODELS = [SVM(), Softmax(l2=0), Softmax(l2=0.3), LeastSquares(l2=0), LeastSquares(l2=0.3)]
 
 
 def problem(
@@ -28,6 +28,11 @@ def torch_linear(w: np.ndarray, features: int, classes: int) -> torch.nn.Linear:
     return linear
 
 
+def torch_squared(scores: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    one_hot = torch.nn.functional.one_hot(target, scores.shape[-1])
+    return torch.nn.functional.mse_loss(scores, one_hot.double(), reduction="sum") / (2 * len(target))
+
+
 def torch_loss_and_gradient(
     model: LinearModel, w: np.ndarray, x: np.ndarray, y: np.ndarray, classes: int
 ) -> tuple[float, np.ndarray]:
@@ -36,8 +41,9 @@ def torch_loss_and_gradient(
     if isinstance(model, SVM):
         loss = torch.nn.MultiMarginLoss()(scores, target)
     else:
+        of_scores = {Softmax: torch.nn.functional.cross_entropy, LeastSquares: torch_squared}
         norm = sum(parameter.square().sum() for parameter in linear.parameters())
-        loss = torch.nn.functional.cross_entropy(scores, target) + model.l2 / 2 * norm
+        loss = of_scores[type(model)](scores, target) + model.l2 / 2 * norm
     loss.backward()
     gradient = torch.nn.utils.parameters_to_vector([parameter.grad for parameter in linear.parameters()])
     return loss.item(), gradient.numpy()
@@ -146,3 +152,21 @@ def test_a_table_without_a_kind_is_the_svm_and_l2_is_not_negative():
     assert TypeAdapter(AnyModel).validate_python({}) == SVM()
     with pytest.raises(ValidationError):
         Softmax(l2=-0.1)
+    with pytest.raises(ValidationError):
+        LeastSquares(l2=-0.1)
+
+
+@pytest.mark.parametrize("l2", [0, 0.3])
+def test_least_squares_is_the_quadratic_of_its_hessian(l2: float):
+    (w, x, y), features, classes = problem(6), 5, 4
+    z = np.column_stack([x, np.ones(len(x))])
+    of_one_class = z.T @ z / len(z) + l2 * np.eye(features + 1)
+    # Kronecker's order has a class's bias after its weights; ours has all biases at the end.
+    places = np.arange(classes * (features + 1)).reshape(classes, features + 1)
+    places = np.concatenate([places[:, :-1].ravel(), places[:, -1]])
+    hessian = np.kron(np.eye(classes), of_one_class)[np.ix_(places, places)]
+    loss, gradient = LeastSquares(l2=l2).loss_and_gradient(w, x, y)
+    at_zero, slope = LeastSquares(l2=l2).loss_and_gradient(0 * w, x, y)
+    assert at_zero == pytest.approx(0.5)
+    np.testing.assert_allclose(gradient, slope + hessian @ w, atol=1e-12)
+    assert loss == pytest.approx(at_zero + slope @ w + w @ hessian @ w / 2)

@@ -25,6 +25,7 @@ NETWORKS = {
     "waypoint": efhc.RandomWaypoint(radius=0.4, slowest=0.02, fastest=0.1),
     "rotating": efhc.Rotating(period=3),
 }
+MODELS = [efhc.SVM(), efhc.Softmax(), efhc.LeastSquares()]
 
 
 def scenario_of(seed: int = 3, **fields):
@@ -51,7 +52,7 @@ def test_lockstep_follows_the_reference(kind, strategy, exchange_at_start, preci
 
 
 @pytest.mark.parametrize("batch_size", [1, 5, 16, "full"])
-@pytest.mark.parametrize("model", [efhc.SVM(), efhc.Softmax()], ids=repr)
+@pytest.mark.parametrize("model", MODELS, ids=repr)
 def test_stretches_and_single_iterations_are_the_reference_too(monkeypatch, model, batch_size):
     """The same run in compiled stretches, and iteration by iteration as large models are run, on several threads."""
     experiment, scenario = scenario_of(precision="float64", model=model, batch_size=batch_size)
@@ -60,6 +61,34 @@ def test_stretches_and_single_iterations_are_the_reference_too(monkeypatch, mode
     assert difference_from_reference(scenario, trigger, 70, oracle) < 1e-11
     monkeypatch.setattr(lockstep, "IN_CACHE", 0)
     assert difference_from_reference(scenario, trigger, 70, oracle, threads=2) < 1e-11
+
+
+@pytest.mark.parametrize("backend", ["linear", "arrays"])
+@pytest.mark.parametrize("l2", [0.0, 0.1])
+def test_least_squares_with_full_batches_reach_the_closed_form_of_ridge_regression(backend, l2):
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(60, 4)), np.arange(60) % 3
+    z = np.column_stack([x, np.ones(60)])
+    hessian = z.T @ z / 60 + l2 * np.eye(5)
+    solution = np.linalg.solve(hessian, z.T @ np.eye(3)[y] / 60)  # (features + 1, classes)
+    _, scenario = scenario_of(
+        data=efhc.Dataset(x, y, x, y),
+        model=efhc.LeastSquares(l2=l2),
+        devices=1,
+        network=efhc.Ring(),
+        partition=efhc.IID(),
+        batch_size="full",
+        step_size=efhc.Constant(value=1 / np.linalg.eigvalsh(hessian)[-1]),
+        precision="float64",
+        backend=backend,
+    )
+    driver, state = Lockstep(scenario, efhc.Never()), scenario.initial_state()
+    while state.k < 200:
+        state, steps = driver.advance(state, 200 - state.k)
+    want = np.concatenate([solution[:-1].T.ravel(), solution[-1]])
+    np.testing.assert_allclose(state.models[0], want, atol=1e-12)
+    least = np.square(z @ solution - np.eye(3)[y]).sum() / 120 + l2 / 2 * np.square(solution).sum()
+    assert steps.losses[-1, 0] == pytest.approx(least)
 
 
 @pytest.mark.parametrize("kind", NETWORKS)
@@ -104,7 +133,7 @@ def test_the_mean_model_stays_where_gradients_put_it_over_a_long_run_in_single_p
 
 
 @pytest.mark.parametrize("in_cache", [0, lockstep.IN_CACHE])
-@pytest.mark.parametrize("model", [efhc.SVM(), efhc.Softmax()], ids=repr)
+@pytest.mark.parametrize("model", MODELS, ids=repr)
 def test_where_training_diverges_the_state_is_left_as_it_was(monkeypatch, in_cache, model):
     monkeypatch.setattr(lockstep, "IN_CACHE", in_cache)
     experiment, scenario = scenario_of(model=model, step_size=lambda k: 1e-3 if k < 5 else 1e38)

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from efhc import __version__
-from efhc.cli import checking, data, running, studies
+from efhc.cli import checking, data, running, studies, theory
 from efhc.cli.terminal import INTERRUPTED
 from efhc.core.errors import EfhcError
 
@@ -33,6 +33,7 @@ for command in COMMANDS:
     app.command()(command)
 app.add_typer(checking.config_app, name="config")
 app.add_typer(data.app, name="data")
+app.add_typer(theory.app, name="theory")
 
 debugging = False
 

@@ -10,7 +10,17 @@ from typing import Annotated
 import typer
 
 from efhc.cli.data import fetch_missing
-from efhc.cli.terminal import INTERRUPTED, Overrides, console, iterations_progress, print_summary, this_command, warn
+from efhc.cli.terminal import (
+    BROKEN,
+    INTERRUPTED,
+    Overrides,
+    console,
+    iterations_progress,
+    print_summary,
+    this_command,
+    warn,
+)
+from efhc.core.errors import AssumptionBroken
 
 
 def demo(
@@ -40,12 +50,27 @@ def run(
     out: Annotated[Path | None, typer.Option(help="The run directory; by default runs/NAME-OF-FILE.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run that was stopped there.")] = False,
     jobs: Annotated[int | None, typer.Option(min=1, help="Cores to use; by default all.")] = None,
+    monitor: Annotated[
+        str | None, typer.Option(help="`theory`: say which assumption of the paper the run breaks, and when.")
+    ] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="With --monitor: stop there, exit code 3.")] = False,
+    window: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="With --monitor: in so many iterations all fire and are connected; by default a quarter of all."
+        ),
+    ] = None,
 ) -> None:
     """Run an experiment and keep it in a run directory."""
     out = out or Path("runs") / file.stem
+    if monitor not in (None, "theory"):
+        raise typer.BadParameter(f"got {monitor}; allowed: theory", param_hint="--monitor")
+    if not monitor and (strict or window):
+        raise typer.BadParameter("they go with --monitor theory", param_hint="--strict and --window")
     try:
         from efhc.experiments.config_files import SWEEP, load_experiment, read_tables
         from efhc.experiments.execute import simulate
+        from efhc.experiments.watching import TheoryWatcher
 
         experiment = load_experiment(file, overrides or ())
         if SWEEP in read_tables(file):
@@ -56,12 +81,13 @@ def run(
         with iterations_progress(
             len(experiment.seeds) * len(experiment.strategies) * experiment.iterations
         ) as progress:
-            result = simulate(experiment, out=out, resume=resume, progress=progress, jobs=jobs)
-    except KeyboardInterrupt:
+            watcher = TheoryWatcher(experiment, warn, strict, window) if monitor else None
+            result = simulate(experiment, out=out, resume=resume, progress=progress, jobs=jobs, watcher=watcher)
+    except (KeyboardInterrupt, AssumptionBroken) as stopped:
         words = shlex.join(["run", str(file), *(overrides or ()), "--out", str(out), "--resume"])
         go_on = f"go on with: {this_command()} {words}" if _holds_run(out) else "nothing was written"
-        warn(f"stopped; {go_on}")
-        raise typer.Exit(INTERRUPTED) from None
+        warn(f"{stopped or 'stopped'}; {go_on}")
+        raise typer.Exit(INTERRUPTED if isinstance(stopped, KeyboardInterrupt) else BROKEN) from None
     print_summary(result)
     print(f"\nResults: {out}, figure: {out / 'figures' / 'comparison.png'}")
 

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 console = Console()
 
 Overrides = Annotated[list[str] | None, typer.Argument(help="key.sub=value ...", metavar="[OVERRIDES]...")]
-INTERRUPTED = 130
+BROKEN, INTERRUPTED = 3, 130
+"""Exit codes: an assumption was broken that should hold; the user stopped it."""
 
 
 def warn(text: str) -> None:

@@ -27,6 +27,10 @@ class InputError(EfhcError):
         self.field, self.given, self.allowed = field, given, allowed
 
 
+class AssumptionBroken(EfhcError):
+    """A run that was to stop where it breaks an assumption of the theory did; its state is kept."""
+
+
 @contextmanager
 def within(table: str) -> Iterator[None]:
     """Name the config table in whose service the body runs: `radius` becomes `network.radius`."""

@@ -24,6 +24,7 @@ from efhc.experiments.scenario import draw_scenario, load_data
 from efhc.learning.data import Dataset
 from efhc.simulation.lockstep import Lockstep, Scenario
 from efhc.simulation.record import Record, list_column
+from efhc.simulation.watching import Watcher
 
 
 class Progress(Protocol):
@@ -45,12 +46,14 @@ def simulate(
     progress: Progress = _silent,
     checkpoint_seconds: float = 30.0,
     jobs: int | None = None,
+    watcher: Watcher | None = None,
     **fields: Any,
 ) -> Result:
     """Run an experiment, given as one object or by its fields: `simulate(devices=20, network=Ring())`.
 
     With `out` it is kept in a run directory, and with `resume` one that was stopped there is brought to its end,
-    bit for bit as if it had never stopped. `jobs` is the number of cores to use; left out, all.
+    bit for bit as if it had never stopped. `jobs` is the number of cores to use; left out, all. `watcher` is told of
+    every iteration that is made.
     """
     experiment = build_experiment({**(dict(experiment) if experiment else {}), **fields})
     data = load_data(experiment)
@@ -59,7 +62,7 @@ def simulate(
         for seed in experiment.seeds:  # whatever is wrong shows before anything is written
             draw_scenario(experiment, data, seed).initial_models()
     if out is None:
-        return _run_all(Runner(experiment, data, use.threads_per_run, None, progress, checkpoint_seconds), use)
+        return _run_all(Runner(experiment, data, use.threads_per_run, None, progress, checkpoint_seconds, watcher), use)
 
     directory = RunDirectory.start(Path(out), experiment, data.sha256, resume=resume)
     with directory.session():
@@ -67,7 +70,8 @@ def simulate(
             result = Result.load(directory.path)
         else:
             experiment = directory.load_experiment()
-            runner = Runner(experiment, data, use.threads_per_run, directory, progress, checkpoint_seconds)
+            threads = use.threads_per_run
+            runner = Runner(experiment, data, threads, directory, progress, checkpoint_seconds, watcher)
             result = _run_all(runner, use)
             directory.save_tables(result.tables)
             directory.save_models(result.models)
@@ -102,7 +106,7 @@ def run_alone(
         if not directory.is_complete:
             with _drawing:
                 scenario = draw_scenario(experiment, data, seed, threads)
-            runner = Runner(experiment, data, threads, directory, progress, checkpoint_seconds, stop or Event())
+            runner = Runner(experiment, data, threads, directory, progress, checkpoint_seconds, stop=stop or Event())
             models, record = runner.run(scenario, strategy, seed)
             if len(record) < experiment.iterations:
                 raise Stopped
@@ -176,6 +180,7 @@ class Runner:
     directory: RunDirectory | None
     progress: Progress
     checkpoint_seconds: float
+    watcher: Watcher | None = None
     stop: Event = field(default_factory=Event)
     """Set when all runs shall come to a stop where they are."""
     telling: Lock = field(default_factory=Lock)
@@ -187,6 +192,7 @@ class Runner:
         state, record = checkpoint or (scenario.initial_state(), Record(self.experiment.devices))
         lockstep = Lockstep(scenario, self.experiment.strategies[strategy], self.threads)
         bandwidths, parameters = scenario.bandwidths.values, scenario.learner.backend.parameters
+        watch = self.watcher and self.watcher(strategy, seed, scenario, state.k)
         self._tell(strategy, seed, state.k)
         saved_at = time.monotonic()
         try:
@@ -195,9 +201,12 @@ class Runner:
                     record.add_accuracies(*scenario.learner.accuracies(state.models, state.local))
                 if state.k == self.experiment.iterations:
                     break
-                state, steps = lockstep.advance(state, self.experiment.next_evaluation(state.k) - state.k)
+                most = 1 if watch else self.experiment.next_evaluation(state.k) - state.k
+                state, steps = lockstep.advance(state, most)
                 record.add(steps, bandwidths, parameters)
                 self._tell(strategy, seed, state.k)
+                if watch:
+                    watch(steps)
                 if self.directory and time.monotonic() - saved_at > self.checkpoint_seconds:
                     self.directory.save_checkpoint(strategy, seed, state, record)
                     saved_at = time.monotonic()

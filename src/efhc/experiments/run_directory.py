@@ -182,6 +182,13 @@ class RunDirectory:
 
         return self._read(f"{name}.parquet", checked)
 
+    def read_rows(self, name: str, rows: pl.Expr) -> pl.DataFrame:
+        """Some rows of NAME.parquet, for tables that do not fit into memory as a whole."""
+        try:
+            return pl.scan_parquet(self.path / f"{name}.parquet").filter(rows).collect()
+        except (OSError, pl.exceptions.PolarsError) as error:
+            raise EfhcError(f"{self.path / name}.parquet is missing or corrupt ({error})") from error
+
     def save_models(self, models: Mapping[tuple[str, int], np.ndarray]) -> None:
         """models.safetensors"""
         tensors = {f"{strategy}/{seed}": w for (strategy, seed), w in models.items()}

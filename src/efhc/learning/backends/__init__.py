@@ -15,7 +15,7 @@ from efhc.learning.backends.arrays import ArraysBackend
 from efhc.learning.backends.backend import Backend, Batch
 from efhc.learning.backends.linear import LinearBackend
 from efhc.learning.data.dataset import Dataset
-from efhc.learning.models import LinearModel, ModuleModel
+from efhc.learning.models import ModuleModel
 
 __all__ = ["Backend", "Batch", "backend_for"]
 
@@ -33,7 +33,7 @@ def backend_for(
 ) -> Backend:
     """The backend of that name, or the fastest one for this model."""
     if not isinstance(model, ModuleModel):
-        known = ["linear", "arrays"] if isinstance(model, LinearModel) else ["arrays"]
+        known = ["linear", "arrays"] if LinearBackend.knows(model) else ["arrays"]
         if device != "cpu":
             raise InputError("device", device, "'cpu' for a model that is not a torch module")
         chosen = known[0] if name == "auto" else name

@@ -1,8 +1,8 @@
-"""SVM and softmax regression in compiled loops: batches of bytes are gathered, scaled and used while in the cache."""
+"""Linear models in compiled loops: batches of bytes are gathered, scaled and used while in the cache."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,10 +13,16 @@ from efhc.core.iteration import NOTHING_LOCAL, Local
 from efhc.core.threads import in_ranges
 from efhc.learning.backends.backend import Batch
 from efhc.learning.data.dataset import Dataset
-from efhc.learning.models.linear import LinearModel, Softmax
+from efhc.learning.models.linear import SVM, LeastSquares, LinearModel, Regularized, Softmax
 
 TEST_SAMPLES, DEVICES = 1024, 128
 """Test samples and devices that an evaluation looks at at once."""
+COMPILED: dict[Callable[..., Any], int] = {
+    SVM.score_loss: kernels.MULTI_MARGIN,
+    Softmax.score_loss: kernels.CROSS_ENTROPY,
+    LeastSquares.score_loss: kernels.SQUARED,
+}
+"""What the kernels call the loss that a function computes."""
 
 
 class LinearBackend:
@@ -26,9 +32,13 @@ class LinearBackend:
         self.parameters, self.threads = model.parameters(data), threads
         self._data = data
         kind = np.dtype(data.precision).type
-        loss = kernels.CROSS_ENTROPY if isinstance(model, Softmax) else kernels.MULTI_MARGIN
         self._inputs = data.x_train, kind(data.scale), kind(data.shift), data.y_train
-        self._loss = loss, kind(model.l2 if isinstance(model, Softmax) else 0)
+        self._loss = COMPILED[type(model).score_loss], kind(model.l2 if isinstance(model, Regularized) else 0)
+
+    @staticmethod
+    def knows(model: Any) -> bool:
+        """Whether its loss is compiled; one that a subclass changed is not."""
+        return isinstance(model, LinearModel) and type(model).score_loss in COMPILED
 
     def initial_local(self, devices: int) -> Local:
         return NOTHING_LOCAL

@@ -10,10 +10,22 @@ from pydantic import BeforeValidator, Field
 from efhc.core.arrays import Floats
 from efhc.core.policy import or_your_own
 from efhc.learning.data.dataset import Dataset
-from efhc.learning.models.linear import SVM, LinearModel, Softmax
+from efhc.learning.models.linear import SVM, LeastSquares, LinearModel, Softmax
 from efhc.learning.models.modules import MLP, LeNet5, Module, ModuleModel, ResNet18
 
-__all__ = ["MLP", "SVM", "AnyModel", "LeNet5", "LinearModel", "Model", "Module", "ModuleModel", "ResNet18", "Softmax"]
+__all__ = [
+    "MLP",
+    "SVM",
+    "AnyModel",
+    "LeNet5",
+    "LeastSquares",
+    "LinearModel",
+    "Model",
+    "Module",
+    "ModuleModel",
+    "ResNet18",
+    "Softmax",
+]
 
 
 class Model(Protocol):
@@ -38,7 +50,7 @@ def _with_kind(given: Any) -> Any:
 
 
 AnyModel = Annotated[
-    SVM | Softmax | MLP | LeNet5 | ResNet18 | Module,
+    SVM | Softmax | LeastSquares | MLP | LeNet5 | ResNet18 | Module,
     Field(discriminator="kind"),
     BeforeValidator(_with_kind),
     or_your_own("loss_and_gradient"),

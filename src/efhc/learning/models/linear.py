@@ -68,11 +68,21 @@ class SVM(LinearModel):
         return margins.sum(axis=-1) / classes, by_score / classes
 
 
-class Softmax(LinearModel):
+class Regularized(LinearModel):
+    """A convex loss + (l2/2) ||w||^2 over all of w, biases too: l2-strongly convex."""
+
+    l2: float = Field(default=0.01, ge=0)
+
+    def loss_and_gradient(self, w: Floats, x: Floats, y: Ints) -> tuple[Floats, Floats]:
+        losses, gradient = super().loss_and_gradient(w, x, y)
+        l2 = w.dtype.type(self.l2)
+        return losses + l2 / 2 * np.square(w).sum(axis=-1), gradient + l2 * w
+
+
+class Softmax(Regularized):
     """Softmax regression: cross-entropy + (l2/2) ||w||^2 over all of w, biases too. Smooth and l2-strongly convex."""
 
     kind: Literal["softmax"] = "softmax"
-    l2: float = Field(default=0.01, ge=0)
 
     def score_loss(self, scores: Floats, y: Ints) -> tuple[Floats, Floats]:
         target = y[..., None]
@@ -84,7 +94,16 @@ class Softmax(LinearModel):
         np.put_along_axis(by_score, target, np.take_along_axis(by_score, target, axis=-1) - 1, axis=-1)
         return losses, by_score
 
-    def loss_and_gradient(self, w: Floats, x: Floats, y: Ints) -> tuple[Floats, Floats]:
-        losses, gradient = super().loss_and_gradient(w, x, y)
-        l2 = w.dtype.type(self.l2)
-        return losses + l2 / 2 * np.square(w).sum(axis=-1), gradient + l2 * w
+
+class LeastSquares(Regularized):
+    """Least squares: (1/2) ||s - e_y||^2, e_y one-hot, + (l2/2) ||w||^2 over all of w, biases too. A quadratic: for
+    each class, its Hessian is the mean of z z^T, z = (x, 1), + l2 I; between classes it is 0.
+    """
+
+    kind: Literal["least-squares"] = "least-squares"
+
+    def score_loss(self, scores: Floats, y: Ints) -> tuple[Floats, Floats]:
+        target = y[..., None]
+        by_score = scores.copy()
+        np.put_along_axis(by_score, target, np.take_along_axis(scores, target, axis=-1) - 1, axis=-1)
+        return np.square(by_score).sum(axis=-1) / 2, by_score

@@ -1,0 +1,144 @@
+"""efhc theory: the paper's analysis of a run, after it and before it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from typer.core import TyperGroup
+
+from efhc.cli.terminal import Overrides, console, warn
+
+if TYPE_CHECKING:
+    from efhc.experiments.theory_plan import StrategyPlan
+    from efhc.theory.findings import Finding
+    from efhc.theory.judgement import StrategyCheck
+
+COLOURS = {"held": "green", "broken": "red", "not checkable": "yellow"}
+
+
+class _RunDirByDefault(TyperGroup):
+    """`efhc theory RUN_DIR` is `efhc theory check RUN_DIR`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        words = [arg for arg in args if not arg.startswith("-")]
+        if words and words[0] not in self.commands:
+            args = ["check", *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    cls=_RunDirByDefault,
+    help="efhc theory RUN_DIR: were the assumptions met, what did the theorems promise, what happened?",
+    no_args_is_help=True,
+)
+
+
+@app.command()
+def check(
+    directory: Annotated[Path, typer.Argument(help="A run that has finished.", metavar="RUN_DIR")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, nothing else.")] = False,
+    points: Annotated[int, typer.Option(min=3, help="Iterations at which the models are looked at.")] = 64,
+    out: Annotated[Path | None, typer.Option(help="The picture; by default RUN_DIR/figures/theory.png.")] = None,
+) -> None:
+    """Check a finished run, assumption by assumption, and draw its errors under the bounds. `check` may be left out."""
+    from rich.status import Status
+
+    from efhc.experiments.theory_check import check_run
+    from efhc.report.figures import save_figure
+    from efhc.report.theory_figure import theory_figure
+
+    with Status("reading", console=Console(stderr=True)) as status:
+        checks = check_run(directory, points, lambda what: status.update(escape(what)))
+    figure = out or directory / "figures" / "theory.png"
+    save_figure(theory_figure(checks), figure)
+    if as_json:
+        import json
+
+        from efhc.report.theory_data import as_dict
+
+        print(json.dumps([as_dict(each) for each in checks], indent=2))
+        return
+    for each in checks:
+        _print_check(each)
+    print(f"Errors under their bounds: {figure}")
+
+
+def _print_check(of: StrategyCheck) -> None:
+    seeds = len(of.seeds)
+    _print_findings(f"{of.strategy}, {seeds} seed{'s' if seeds > 1 else ''}", of.findings)
+    if of.promises is None:
+        return
+    from efhc.theory.step_sizes import LABELS
+
+    limits = ", ".join(f"{LABELS[name]} {value:.3g}" for name, value in of.promises.limits._asdict().items())
+    print(f"largest step size alpha(0) by theorem: {limits}")
+    if of.promises.gap is not None:
+        optimisation, consensus = of.promises.gap
+        print(f"in the long run (theorem:constant): errors at most {optimisation:.3g} and {consensus:.3g}")
+    print()
+
+
+def _print_findings(title: str, findings: list[Finding]) -> None:
+    table = Table("assumption or promise", "", "found", title=escape(title), title_justify="left")
+    for label, what, verdict, detail, iteration, device in findings:
+        where = "" if iteration is None else f" at iteration {iteration}"
+        where += "" if device is None else f" by device {device}"
+        table.add_row(what, f"[{COLOURS[verdict]}]{verdict}[/]{where}", f"{escape(detail)} [dim]{escape(label)}[/]")
+    console.print(table)
+
+
+@app.command()
+def plan(
+    file: Annotated[Path, typer.Argument(help="The experiment, a TOML file, or a figure of the paper: fig2a.")],
+    overrides: Overrides = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, nothing else.")] = False,
+    rehearse: Annotated[int, typer.Option(min=1, help="Iterations to rehearse, to see how fast devices drift.")] = 200,
+) -> None:
+    """Before a run: the largest step size the theorems allow, the B to expect, and who will never fire."""
+    from rich.status import Status
+
+    from efhc.cli.data import fetch_missing
+    from efhc.experiments.config_files import load_experiment
+    from efhc.experiments.theory_plan import plan_theory
+
+    experiment = load_experiment(file, overrides or ())
+    fetch_missing(experiment)
+    with Status("reading", console=Console(stderr=True)) as status:
+        plans = plan_theory(experiment, rehearse, lambda what: status.update(escape(what)))
+    if as_json:
+        import json
+
+        print(json.dumps([each.as_dict() for each in plans], indent=2))
+        return
+    _print_plans(plans)
+    for each in plans:
+        for finding in each.findings:
+            if finding.verdict == "broken":
+                warn(f"{each.strategy}: {finding.label}: {finding.detail}")
+        for seed, devices in each.silent.items():
+            who = ", ".join(map(str, devices[:5])) + (", ..." if len(devices) > 5 else "")
+            plural = "s" if len(devices) > 1 else ""
+            warn(f"{each.strategy}, seed {seed}: device{plural} {who} will never fire; lower r, or the threshold decay")
+
+
+def _print_plans(plans: list[StrategyPlan]) -> None:
+    curvature = plans[0].curvature
+    print(f"L = {curvature.L:.4g}, mu = {curvature.mu:.4g} ({curvature.known})")
+    names = ("strategy", "B1", "B2", "B", "rho", "constant", "diminishing", "non-convex")
+    table = Table(*names, title="expected, and the largest alpha(0) allowed", title_justify="left")
+    for plan in plans:
+        found = list(plan.seeds.values())
+        b1, b2 = max(each.physical.length for each in found), max(each.broadcast.length for each in found)
+        limits = plan.limits and (plan.limits.constant, plan.limits.diminishing, plan.limits.nonconvex)
+        table.add_row(
+            escape(plan.strategy),
+            *(f"{length:.0f}" for length in (b1, b2, max(each.promised for each in found))),
+            "-" if plan.contraction is None else f"{plan.contraction:.4f}",
+            *(f"{limit:.3g}" for limit in limits or ()),
+        )
+    console.print(table)

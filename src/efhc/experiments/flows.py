@@ -1,0 +1,61 @@
+"""From a run directory to the information flow of one of its runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+
+import numpy as np
+import polars as pl
+
+from efhc.core.arrays import Flags, Ints
+from efhc.core.graph import Graph
+from efhc.experiments.config import Experiment
+from efhc.experiments.run_directory import RunDirectory
+from efhc.inputs import sha256
+from efhc.theory.flow import Flow
+
+GRAPHS = 32
+"""Graphs kept at once: those of a network that changes at every iteration would not fit into memory."""
+
+
+def load_flow(directory: RunDirectory, experiment: Experiment, strategy: str, seed: int) -> Flow:
+    """Who fired, and which links there were and were used, as the run directory has it."""
+    this_seed = pl.col("seed") == seed
+    events = directory.read_rows("events", (pl.col("strategy") == strategy) & this_seed)
+    starts, ends = _flat_links(events)
+    return Flow(
+        _graphs(directory.read_rows("network", this_seed), experiment),
+        _fired(events["fired"], experiment.devices),
+        lambda k: ends[starts[k] : starts[k + 1]],
+        exchange_at_start=experiment.exchange_at_start,
+    )
+
+
+def _graphs(network: pl.DataFrame, experiment: Experiment) -> Callable[[int], Graph]:
+    """G(k); rows with the same links give the same object, as long as it is kept."""
+    starts, ends = _flat_links(network)
+    changes = network["iteration"].to_numpy()
+    contents = [sha256(ends[starts[row] : starts[row + 1]].tobytes()) for row in range(len(changes))]
+    first_like_it = {content: row for row, content in reversed(list(enumerate(contents)))}
+    same_as = np.array([first_like_it[content] for content in contents])
+
+    @lru_cache(GRAPHS)
+    def graph_of_row(row: int) -> Graph:
+        return Graph.of(experiment.devices, ends[starts[row] : starts[row + 1]])
+
+    return lambda k: graph_of_row(int(same_as[np.searchsorted(changes, k, side="right") - 1]))
+
+
+def _flat_links(table: pl.DataFrame) -> tuple[Ints, Ints]:
+    """The links of all rows in one array (links, 2), and where those of each row begin."""
+    starts = np.concatenate([[0], np.cumsum(table["link_from"].list.len().to_numpy().astype(np.int64))])
+    columns = [table[name].explode().drop_nulls().to_numpy() for name in ("link_from", "link_to")]
+    return starts, np.column_stack(columns)
+
+
+def _fired(lists: pl.Series, devices: int) -> Flags:
+    fired = np.zeros((len(lists), devices), dtype=bool)
+    rows = np.repeat(np.arange(len(lists)), lists.list.len().to_numpy())
+    fired[rows, lists.explode().drop_nulls().to_numpy()] = True
+    return fired

@@ -1,0 +1,160 @@
+"""`efhc theory plan CONFIG`: what the theorems will say of a run, before it.
+
+Graphs, thresholds and step sizes are known beforehand. How fast devices drift is not: a rehearsal of the first
+iterations shows it, and who fires after that is predicted from there. Numbers are of that prediction.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from efhc.core.arrays import Flags
+from efhc.core.iteration import drift
+from efhc.experiments.config import Experiment
+from efhc.experiments.resources import usable_cores
+from efhc.experiments.scenario import draw_scenario, load_data
+from efhc.experiments.theory_check import SeedProblem, fitting_window, in_parallel
+from efhc.learning.data import Dataset
+from efhc.report.theory_data import plain
+from efhc.simulation.lockstep import Lockstep, Scenario
+from efhc.theory.bounds import Constants
+from efhc.theory.findings import Finding
+from efhc.theory.flow import Flow
+from efhc.theory.network import Connectivity, connectivity
+from efhc.theory.prediction import drift_speeds, predicted_firing
+from efhc.theory.problem import Curvature
+from efhc.theory.spectral import window_contractions
+from efhc.theory.step_sizes import Limits, check_schedule, check_step_size, limits
+
+HORIZON = 4_000
+"""Iterations that are predicted at most."""
+WORK = 4e9
+"""Of `window_contractions`: a plan need not be exact."""
+
+
+@dataclass(frozen=True, eq=False)
+class StrategyPlan:
+    """What is to be expected of one strategy."""
+
+    strategy: str
+    seeds: Mapping[int, Connectivity]
+    silent: Mapping[int, list[int]]
+    """By seed, the devices that will never fire."""
+    curvature: Curvature
+    window: int | None
+    contraction: float | None
+    limits: Limits | None
+    """None where the theorems allow no step size at all: B is infinite, or the loss is not smooth."""
+    findings: list[Finding]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain numbers, for JSON."""
+        windows = {
+            str(seed): {
+                "B1": found.physical.length,
+                "B2": found.broadcast.length,
+                "B_promised": found.promised,
+                "B_observed": found.observed.length,
+                "never_fire": self.silent.get(seed, []),
+            }
+            for seed, found in self.seeds.items()
+        }
+        numbers: dict[str, Any] = plain(
+            {
+                "strategy": self.strategy,
+                "seeds": windows,
+                "curvature": {"L": self.curvature.L, "mu": self.curvature.mu, "known": self.curvature.known},
+                "window": self.window,
+                "rho": self.contraction,
+                "step_size_limits": self.limits and self.limits._asdict(),
+                "findings": [finding._asdict() for finding in self.findings],
+            }
+        )
+        return numbers
+
+
+def plan_theory(
+    experiment: Experiment, rehearse: int = 200, tell: Callable[[str], None] = lambda what: None
+) -> list[StrategyPlan]:
+    """Every strategy, over all seeds; `rehearse` iterations are made."""
+    data = load_data(experiment)
+    with threadpool_limits(1, "blas"), ThreadPoolExecutor(usable_cores(), thread_name_prefix="efhc-theory") as pool:
+        tell("the learning problem")
+        curvature = Curvature.worst(in_parallel(pool, _curvature, _scenarios(experiment, data)))
+        plans = []
+        for strategy in experiment.strategies:
+            tell(f"{strategy}: a rehearsal")
+            items = ((*item[:2], strategy, rehearse) for item in _scenarios(experiment, data))
+            flows: list[Flow] = in_parallel(pool, _expected, items)
+            windows: list[Connectivity] = in_parallel(pool, connectivity, [(flow,) for flow in flows])
+            plans.append(_plan(experiment, strategy, flows, windows, curvature))
+    return plans
+
+
+def _scenarios(experiment: Experiment, data: Dataset) -> Iterator[tuple[Experiment, Scenario, int]]:
+    """One for each seed; drawn here, as torch traces modules one at a time only."""
+    return ((experiment, draw_scenario(experiment, data, seed), seed) for seed in experiment.seeds)
+
+
+def _curvature(experiment: Experiment, scenario: Scenario, seed: int) -> Curvature:
+    return SeedProblem.of(experiment, scenario, seed, optimum=False).curvature
+
+
+def _expected(experiment: Experiment, scenario: Scenario, strategy: str, rehearse: int) -> Flow:
+    """A rehearsal, and what is predicted after it."""
+    horizon = min(experiment.iterations, HORIZON)
+    fired = _rehearsed_firing(experiment, scenario, strategy, min(rehearse, horizon), horizon)
+    return Flow(scenario.network.graph, fired, exchange_at_start=experiment.exchange_at_start)
+
+
+def _rehearsed_firing(experiment: Experiment, scenario: Scenario, strategy: str, rehearse: int, horizon: int) -> Flags:
+    trigger = experiment.strategies[strategy]
+    lockstep, state = Lockstep(scenario, trigger), scenario.initial_state()
+    alphas = np.array([scenario.step_size(k) for k in range(horizon)])
+    thresholds = np.stack([scenario.thresholds(trigger, k) for k in range(horizon)])
+    drifts, fired = np.empty((rehearse, experiment.devices)), np.empty(thresholds.shape, dtype=bool)
+    for k in range(rehearse):
+        drifts[k] = drift(state.models, state.last_broadcast)
+        state, steps = lockstep.advance(state)
+        fired[k] = steps.fired[0]
+    speeds = drift_speeds(drifts, fired[:rehearse], alphas[:rehearse])
+    travelled = np.concatenate([[0.0], np.cumsum(alphas[:rehearse])])
+    last = np.where(fired[:rehearse].any(axis=0), rehearse - 1 - np.argmax(fired[:rehearse][::-1], axis=0), 0)
+    since = travelled[-1] - travelled[last]
+    fired[rehearse:] = predicted_firing(speeds, alphas[rehearse:], thresholds[rehearse:], since)
+    return fired
+
+
+def _plan(
+    experiment: Experiment, strategy: str, flows: list[Flow], windows: list[Connectivity], curvature: Curvature
+) -> StrategyPlan:
+    window = fitting_window(windows, flows[0].iterations)
+    contraction = window and max(
+        window_contractions(flow.matrix, flow.iterations, window, threads=usable_cores(), most_work=WORK).largest
+        for flow in flows
+    )
+    constants = None
+    if window and contraction is not None and math.isfinite(curvature.L):
+        constants = Constants(experiment.devices, curvature.L, curvature.mu, 0.0, 0.0, window, contraction)
+    silent = {
+        seed: np.flatnonzero(~flow.fired.any(axis=0)).tolist()
+        for seed, flow in zip(experiment.seeds, flows, strict=True)
+    }
+    schedule = experiment.step_size
+    return StrategyPlan(
+        strategy,
+        dict(zip(experiment.seeds, windows, strict=True)),
+        {seed: devices for seed, devices in silent.items() if devices},
+        curvature,
+        window,
+        contraction,
+        limits(constants) if constants else None,
+        [check_schedule(schedule), *([check_step_size(schedule, constants)] if constants else [])],
+    )

@@ -1,0 +1,65 @@
+"""A theory check as plain numbers, for JSON. What is infinite is the word "infinite"; what is not known is null."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+
+from efhc.theory.judgement import SeedCheck, StrategyCheck
+from efhc.theory.measured import Measured
+
+
+def as_dict(check: StrategyCheck) -> dict[str, Any]:
+    """Everything that was found of one strategy."""
+    promises = check.promises
+    whole = {
+        "strategy": check.strategy,
+        "findings": [finding._asdict() for finding in check.findings],
+        "window": check.window,
+        "curvature": {"L": check.curvature.L, "mu": check.curvature.mu, "known": check.curvature.known},
+        "constants": promises and promises.constants._asdict(),
+        "step_size_limits": promises and promises.limits._asdict(),
+        "asymptotic_gap": promises and promises.gap,
+        "iterations": check.iterations,
+        "measured": {field.name: check.of_seeds(field.name).mean(axis=0) for field in fields(Measured)},
+        "running_gradient_norm": check.running_gradient_norm,
+        "error_bound": promises and promises.bound,
+        "gradient_bound": promises and promises.gradient_bound,
+        "slope": check.slope and check.slope._asdict(),
+        "promised_slope": check.promised_slope,
+        "seeds": {str(seed): _of_seed(found) for seed, found in check.seeds.items()},
+    }
+    numbers: dict[str, Any] = plain(whole)
+    return numbers
+
+
+def _of_seed(check: SeedCheck) -> dict[str, Any]:
+    windows, contractions = check.connectivity, check.contractions
+    return {
+        "B1": windows.physical.length,
+        "B2": windows.broadcast.length,
+        "B_promised": windows.promised,
+        "B_sufficient": windows.sufficient,
+        "B_observed": windows.observed.length,
+        "rho": contractions and contractions.largest,
+        "rho_per_window": contractions and dict(zip(contractions.starts.tolist(), contractions.values, strict=True)),
+        "windows": contractions and contractions.of,
+        "optimum_within": check.optimum and check.optimum.distance,
+        "measured": {field.name: getattr(check.measured, field.name) for field in fields(Measured)},
+    }
+
+
+def plain(value: Any) -> Any:
+    """Only what JSON knows."""
+    if isinstance(value, dict):
+        return {str(key): plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple | np.ndarray):
+        return [plain(inner) for inner in value]
+    if isinstance(value, np.generic):
+        return plain(value.item())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else "infinite"
+    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**53 else value

@@ -1,0 +1,1 @@
+"""The paper's analysis, executable: assumptions, constants, bounds. Pure functions on arrays."""

@@ -1,0 +1,210 @@
+"""The constants of linear classifiers, exact or with certain bounds, whatever the precision of the run.
+
+Inputs are what the run's models see, the last bit included; everything after that is float64. With x~ = (x, 1) and
+scores s = A x~, a sample's gradient by A is (dl/ds) x~^T, and S_i is the mean of x~ x~^T over the samples of device i.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+
+from efhc.core.arrays import Floats, Ints
+from efhc.learning.data.dataset import Dataset
+from efhc.learning.models.linear import SVM, LeastSquares, Softmax
+from efhc.theory.optimum import least_squares_optimum, smooth_optimum
+from efhc.theory.problem import Curvature, Noise, Optimum
+
+HELD, AT_ONCE = 2**25, 2**18
+"""Numbers of inputs up to which all are kept as float64 (256 MiB); and how many are looked at at once (2 MiB, which
+stay in the cache from the scores to the gradient).
+"""
+
+
+class LinearProblem:
+    """F_i of an SVM, softmax regression or least squares."""
+
+    def __init__(
+        self,
+        model: SVM | Softmax | LeastSquares,
+        data: Dataset,
+        parts: list[Ints],
+        batch_size: int | Literal["full"],
+    ) -> None:
+        self.devices, self._model, self._data = len(parts), model, data
+        self._l2 = 0.0 if isinstance(model, SVM) else model.l2
+        self._sizes = np.array([len(part) for part in parts])
+        self._batch_sizes = self._sizes if batch_size == "full" else np.full(self.devices, batch_size)
+        # The devices' samples end to end; a sample that several devices have occurs several times.
+        self._samples, self._ends = np.concatenate(parts), np.cumsum([0, *self._sizes])
+        self._labels = data.y_train[self._samples]
+        self._weights = np.repeat(1 / (self.devices * self._sizes), self._sizes)
+        """F is the sum of the samples' losses with these."""
+
+    @staticmethod
+    def knows(model: Any) -> bool:
+        """Whether it is one of the models whose constants are written here."""
+        return isinstance(model, SVM | Softmax | LeastSquares)
+
+    def local(self, model: Floats) -> tuple[Floats, Floats]:
+        w = model.astype(np.float64)
+        losses, gradients = np.zeros(self.devices), np.zeros((self.devices, len(w)))
+        for i, n_i in enumerate(self._sizes):
+            losses[i], gradients[i] = self._sums(w, self._rows_of(i), np.broadcast_to(1 / n_i, len(self._weights)))
+        return losses, gradients
+
+    def noise(self, models: Floats) -> Noise:
+        """sigma_i^2 = (1/b) (n_i - b)/(n_i - 1) (1/n_i) sum_xi ||grad l_xi - grad F_i||^2, exactly.
+
+        That is the variance of a mean over b of n_i samples without replacement. The L2 term is in both gradients, and
+        ||grad l_xi|| = ||dl/ds|| ||x~||.
+        """
+        variance = np.zeros(self.devices)
+        for i, (n_i, b) in enumerate(zip(self._sizes, self._batch_sizes, strict=True)):
+            if b < n_i:
+                variance[i] = (n_i - b) / (b * (n_i - 1)) * self._spread(models[i].astype(np.float64), i)
+        return Noise(variance, np.zeros(self.devices))
+
+    def curvature(self, model: Floats) -> Curvature:
+        """Everywhere the same, so `model` does not matter.
+
+        Least squares: the Hessian by each class's row of A is S_i + l2 I. Softmax: that of a sample's cross-entropy by
+        its scores, diag(p) - p p^T, has eigenvalues between 0 and 1/2, so L_i <= lambda_max(S_i)/2 + l2 and mu_i >= l2.
+        """
+        return self._curvature
+
+    def optimum(self) -> Optimum | None:
+        """Of an SVM, or without the L2 term of softmax regression, none is known to be the only one."""
+        model, data = self._model, self._data
+        if isinstance(model, LeastSquares):
+            shape = data.classes, data.features + 1
+
+            def by_rows(rows: Floats) -> tuple[float, Floats]:
+                loss, gradient = self._total(_flat(rows))
+                return loss, _rows(gradient, shape)
+
+            hessian = self._second_moment(self._pieces(0, len(self._samples)), self._weights)
+            found = least_squares_optimum(by_rows, hessian + model.l2 * np.eye(len(hessian)), shape)
+            return None if found is None else found._replace(model=_flat(found.model))
+        if isinstance(model, Softmax) and model.l2 > 0:
+            return smooth_optimum(self._total, self._hessian, np.zeros(model.parameters(data)), model.l2)
+        return None
+
+    @cached_property
+    def _curvature(self) -> Curvature:
+        if isinstance(self._model, SVM):
+            return Curvature(np.full(self.devices, np.inf), np.zeros(self.devices), "exact")
+        smallest, largest = np.array([self._extremes(i) for i in range(self.devices)]).T
+        if isinstance(self._model, Softmax):
+            return Curvature(largest / 2 + self._l2, np.full(self.devices, self._l2), "bound")
+        return Curvature(largest + self._l2, smallest + self._l2, "exact")
+
+    def _extremes(self, device: int) -> tuple[float, float]:
+        """lambda_min(S_i) and lambda_max(S_i). With fewer samples than entries of x~ the first is 0."""
+        n_i = self._sizes[device]
+        if n_i <= self._data.features:
+            x = self._inputs(slice(self._ends[device], self._ends[device + 1]))
+            return 0.0, float(np.linalg.eigvalsh((x @ x.T + 1) / n_i)[-1])  # X~ X~^T has the eigenvalues of X~^T X~
+        eigenvalues = np.linalg.eigvalsh(self._second_moment(self._rows_of(device)) / n_i)
+        return max(0.0, float(eigenvalues[0])), float(eigenvalues[-1])
+
+    def _second_moment(self, pieces: Iterator[slice], weights: Floats | None = None) -> Floats:
+        """The sum of x~ x~^T, each with its weight."""
+        features = self._data.features
+        moment = np.zeros((features + 1, features + 1))
+        for rows in pieces:
+            x = self._inputs(rows)
+            scale = np.ones(len(x)) if weights is None else np.sqrt(weights[rows])
+            x = x if weights is None else x * scale[:, None]
+            moment[:-1, :-1] += x.T @ x
+            moment[-1, :-1] += scale @ x
+            moment[-1, -1] += scale @ scale
+        moment[:-1, -1] = moment[-1, :-1]
+        return moment
+
+    def _spread(self, w: Floats, device: int) -> float:
+        """(1/n_i) sum_xi ||grad l_xi - grad F_i||^2"""
+        shape = self._data.classes, self._data.features + 1
+        squares, total = 0.0, np.zeros(shape)
+        for rows in self._rows_of(device):
+            x = self._inputs(rows)
+            _, by_score = self._model.score_loss(self._model.scores(w, x), self._labels[rows])
+            squares += float(np.square(by_score).sum(axis=1) @ (np.square(x).sum(axis=1) + 1))
+            total += _outer(by_score, x)
+        mean = total / self._sizes[device]
+        return max(0.0, squares / float(self._sizes[device]) - float(np.square(mean).sum()))
+
+    def _total(self, w: Floats) -> tuple[float, Floats]:
+        """F(w) and grad F(w)"""
+        return self._sums(w, self._pieces(0, len(self._samples)), self._weights)
+
+    def _sums(self, w: Floats, pieces: Iterator[slice], weights: Floats) -> tuple[float, Floats]:
+        """The sums of weighted losses and gradients; the weights are those of a mean, so the L2 term comes once."""
+        loss, gradient = 0.0, np.zeros((self._data.classes, self._data.features + 1))
+        for rows in pieces:
+            x = self._inputs(rows)
+            losses, by_score = self._model.score_loss(self._model.scores(w, x), self._labels[rows])
+            loss += float(weights[rows] @ losses)
+            gradient += _outer(by_score * weights[rows, None], x)
+        return loss + self._l2 / 2 * float(w @ w), _flat(gradient) + self._l2 * w
+
+    def _hessian(self, w: Floats) -> Callable[[Floats], Floats]:
+        """v -> H v of the softmax F at w: the mean of (diag(p) - p p^T) V x~ x~^T, plus l2 V."""
+        probabilities = np.empty((len(self._samples), self._data.classes))
+        for rows in self._pieces(0, len(self._samples)):
+            _, probabilities[rows] = self._model.score_loss(
+                self._model.scores(w, self._inputs(rows)), self._labels[rows]
+            )
+        probabilities[np.arange(len(probabilities)), self._labels] += 1  # the derivative by the scores is p - e_y
+
+        def product(v: Floats) -> Floats:
+            image = np.zeros((self._data.classes, self._data.features + 1))
+            for rows in self._pieces(0, len(self._samples)):
+                x, p = self._inputs(rows), probabilities[rows]
+                by_score = p * self._model.scores(v, x)
+                by_score -= p * by_score.sum(axis=1, keepdims=True)
+                image += _outer(by_score * self._weights[rows, None], x)
+            return _flat(image) + self._l2 * v
+
+        return product
+
+    def _rows_of(self, device: int) -> Iterator[slice]:
+        return self._pieces(int(self._ends[device]), int(self._ends[device + 1]))
+
+    def _pieces(self, first: int, end: int) -> Iterator[slice]:
+        """These samples, in pieces that may be converted at once."""
+        most = max(1, AT_ONCE // self._data.features)
+        return (slice(low, min(low + most, end)) for low in range(first, end, most))
+
+    def _inputs(self, rows: slice) -> Floats:
+        return self._converted(rows) if self._held is None else self._held[rows]
+
+    @cached_property
+    def _held(self) -> Floats | None:
+        if len(self._samples) * self._data.features > HELD:
+            return None
+        held = np.empty((len(self._samples), self._data.features))
+        for rows in self._pieces(0, len(held)):
+            held[rows] = self._converted(rows)
+        return held
+
+    def _converted(self, rows: slice) -> Floats:
+        return self._data.inputs(self._data.x_train[self._samples[rows]]).astype(np.float64, copy=False)
+
+
+def _outer(by_score: Floats, x: Floats) -> Floats:
+    """The sum of (dl/ds) x~^T over samples, (classes, features + 1)."""
+    return np.column_stack([by_score.T @ x, by_score.sum(axis=0)])
+
+
+def _flat(rows: Floats) -> Floats:
+    """A, (classes, features + 1), as a model's flat vector: the weights, then the biases."""
+    return np.concatenate([rows[:, :-1].ravel(), rows[:, -1]])
+
+
+def _rows(w: Floats, shape: tuple[int, int]) -> Floats:
+    classes = shape[0]
+    return np.column_stack([w[:-classes].reshape(classes, -1), w[-classes:]])

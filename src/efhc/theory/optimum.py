@@ -1,0 +1,97 @@
+"""The minimiser w* of a strongly convex F, with a certificate: ||w - w*|| <= ||grad F(w)|| / mu."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from scipy.linalg import cho_factor, cho_solve
+from scipy.optimize import minimize
+
+from efhc.core.arrays import Floats
+from efhc.core.errors import EfhcError
+from efhc.theory.problem import Optimum
+
+CLOSE = 1e-10
+"""The distance ||grad F(w)|| / mu that is asked for."""
+NEWTON_STEPS, HALVINGS, CONJUGATE_STEPS = 50, 12, 1000
+LBFGS_GRADIENT = 1e-5
+"""The largest entry of grad F from which Newton's method takes over."""
+FORCING = 1e-2
+"""The residual at which a Newton system counts as solved, relative to ||grad F||."""
+
+Function = Callable[[Floats], tuple[float, Floats]]
+"""F and grad F at a model, which may have any shape."""
+Product = Callable[[Floats], Floats]
+"""v -> H v"""
+
+
+def least_squares_optimum(value_and_gradient: Function, hessian: Floats, shape: tuple[int, int]) -> Optimum | None:
+    """The minimiser of a quadratic F of the rows theta_c of `shape`, whose Hessian by each of them is H, `hessian`.
+
+    From 0, one Newton step solves the normal equations H theta_c = -grad_c F(0); another refines what it rounded.
+    None where H is singular, to within rounding.
+    """
+    eigenvalues = np.linalg.eigvalsh(hessian)
+    convexity, largest = float(eigenvalues[0]), float(eigenvalues[-1])
+    if convexity <= len(hessian) * np.finfo(np.float64).eps * largest:
+        return None
+    factors = cho_factor(hessian)
+    model: Floats = np.zeros(shape)
+    for _ in range(2):
+        model = model - cho_solve(factors, value_and_gradient(model)[1].T).T
+    loss, gradient = value_and_gradient(model)
+    return Optimum(model, loss, float(np.linalg.norm(gradient)) / convexity)
+
+
+def smooth_optimum(
+    value_and_gradient: Function, hessian_product: Callable[[Floats], Product], start: Floats, convexity: float
+) -> Optimum:
+    """The minimiser of a smooth F that is mu-strongly convex: L-BFGS from `start`, then Newton's method.
+
+    mu: `convexity`; H v at w: `hessian_product(w)(v)`. A Newton step is halved until it shortens the gradient, which
+    -H^-1 grad F always does in the end: half the squared norm has the slope -||grad F||^2 along it.
+    """
+    model: Floats = minimize(
+        value_and_gradient,
+        start,
+        method="L-BFGS-B",
+        jac=True,
+        options={"gtol": LBFGS_GRADIENT, "ftol": 0.0, "maxiter": 10_000, "maxfun": 20_000},
+    ).x
+    loss, gradient = value_and_gradient(model)
+    norm = float(np.linalg.norm(gradient))
+    for _ in range(NEWTON_STEPS):
+        if norm / convexity <= CLOSE:
+            return Optimum(model, loss, norm / convexity)
+        step = conjugate_gradients(hessian_product(model), -gradient, FORCING * norm)
+        for halving in range(HALVINGS):
+            size = 0.5**halving
+            there = model + size * step
+            loss_there, gradient_there = value_and_gradient(there)
+            norm_there = float(np.linalg.norm(gradient_there))
+            if norm_there <= (1 - size / 4) * norm:
+                break
+        else:
+            break  # no step helps: what is left of the gradient is rounding
+        model, loss, gradient, norm = there, loss_there, gradient_there, norm_there
+    raise EfhcError(
+        f"the minimiser of F is known to within {norm / convexity:.1e} only, not {CLOSE:.0e}: its gradient does not "
+        f"get below {norm:.1e}, and its convexity is {convexity:g}; try a larger l2"
+    )
+
+
+def conjugate_gradients(product: Product, right: Floats, tolerance: float) -> Floats:
+    """x with ||H x - b|| <= tolerance, or what is there after many steps; b: `right`."""
+    solution: Floats = np.zeros_like(right)
+    residual = right
+    direction, square = residual, float(np.vdot(residual, residual))
+    for _ in range(CONJUGATE_STEPS):
+        if square <= tolerance**2:
+            break
+        image = product(direction)
+        size = square / float(np.vdot(direction, image))
+        solution, residual = solution + size * direction, residual - size * image
+        before, square = square, float(np.vdot(residual, residual))
+        direction = residual + square / before * direction
+    return solution

@@ -1,0 +1,278 @@
+"""How much averaging contracts: the rho of Lemma `lemma:harnessing:spectral`, measured on the P(k) of a run.
+
+    ||P(k:s) W - 1 w_bar|| <= rho(P(k:s) - J) ||W - 1 w_bar||,    P(k:s) = P(k) P(k-1) ... P(s),    J = (1/m) 1 1^T
+
+P(k): `core.mixing.mixing_matrix`, symmetric and doubly stochastic; W: models, one row per device, w_bar their mean.
+
+rho(X) is the spectral *norm*, the largest singular value: so says the paper's notation, and so it has to be. Where the
+paper speaks of a "spectral radius", the largest |eigenvalue|, that is another number: each P(k) is symmetric, but
+their product in general is not. With m = 3, links (0,1) and (1,2) by turns and beta = 1/2,
+
+    P(1) P(0) = [[.5, .5, 0], [.25, .25, .5], [.25, .25, .5]],    norm of P(1:0) - J: 1/2,    spectral radius: 1/4,
+
+and W = (1, 1, -2)^T has its consensus error ||W - 1 w_bar|| halved, not quartered: with the radius in the place of rho
+the lemma is false. Here rho is the norm, called the contraction; `spectral_radius` stands beside it to compare.
+
+The contraction of a window is less than 1 if and only if the links used in it join all devices (`proposition:conn`).
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from scipy.sparse import csr_array
+
+from efhc import kernels
+from efhc.core.arrays import Floats, Ints
+from efhc.core.threads import in_ranges
+
+DENSE_DEVICES = 32
+"""Up to so many, P(k:s) is multiplied out and its singular values are taken; beyond, Lanczos."""
+TOLERANCE = 1e-7
+"""Relative residual at which Lanczos ends: its square, over the gap between eigenvalues, is the error that is left."""
+ROUNDING = 1e-14
+"""A smaller error in a contraction is not to be had."""
+MOST_WORK = 2e10
+"""Multiplications that windows may take: some 15 seconds on two slow cores."""
+ENTRIES_AT_ONCE, WINDOWS_AT_ONCE = 1_000_000, 1024
+"""Entries of matrices that lie in memory beside those of one window, if two are not more; and windows on them."""
+PROBES, TYPICAL_STEPS = 8, 30
+"""Windows from which the number of Lanczos steps is learnt, and what it is taken to be if they need none."""
+
+
+class Contractions(NamedTuple):
+    """rho(P(k+B-1:k) - J) for windows of B iterations."""
+
+    window: int
+    """B"""
+    starts: Ints
+    """k: the first iterations of the windows that were looked at, in order."""
+    values: Floats
+    """Their contractions."""
+    of: int
+    """How many windows there are."""
+
+    @property
+    def largest(self) -> float:
+        """rho = sup_k rho(P(k+B-1:k) - J), over the windows looked at (at least one)."""
+        return float(self.values.max())
+
+    @property
+    def largest_at(self) -> int:
+        """The first iteration of the first window that has it."""
+        return int(self.starts[self.values.argmax()])
+
+    @property
+    def complete(self) -> bool:
+        """Whether all windows were looked at; else `largest` is a lower bound of rho."""
+        return len(self.starts) == self.of
+
+
+def product(matrices: Sequence[csr_array]) -> Floats:
+    """P(k:s) = P(k) ... P(s), dense, of `matrices` [P(s), ..., P(k)] in the order of iterations."""
+    result: Floats = matrices[0].toarray()
+    for P in matrices[1:]:
+        result = P @ result
+    return result
+
+
+def contraction(matrices: Sequence[csr_array]) -> float:
+    """rho(P(k:s) - J) = ||P(k:s) - J||_2 of `matrices` [P(s), ..., P(k)], `lemma:harnessing:spectral`.
+
+    Exactly 1 if the links of all together leave the network in parts.
+    """
+    values, _ = _norms(_side_by_side(matrices), np.zeros(1, np.int64), len(matrices), threads=1)
+    return float(values[0])
+
+
+def spectral_radius(matrices: Sequence[csr_array]) -> float:
+    """The largest |eigenvalue| of P(k:s) - J: at most the contraction, and no bound on the consensus error."""
+    eigenvalues = np.linalg.eigvals(product(matrices) - 1.0 / matrices[0].shape[0])
+    return float(np.abs(eigenvalues).max())
+
+
+def window_contractions(
+    matrix: Callable[[int], csr_array],
+    iterations: int,
+    window: int,
+    *,
+    threads: int = 2,
+    most_work: float = MOST_WORK,
+) -> Contractions:
+    """rho(P(k+B-1:k) - J) for k = 0 .. iterations - B; P(k): `matrix(k)`, B: `window`.
+
+    Windows of the same objects in the same order are worked out once. If all windows take more than `most_work`
+    multiplications, only those at k = 0, B, 2B, ... are looked at, on which the recursion of the paper rests, and,
+    evenly spread, as many others as there is work left for.
+
+    `matrix` is asked for every iteration once, then again for those that are needed, a few windows at a time: it has
+    to give the same answer, and may forget it. The result does not depend on `threads`.
+    """
+    of = max(iterations - window + 1, 0)
+    if of == 0:
+        return Contractions(window, np.zeros(0, np.int64), np.zeros(0), 0)
+    objects, nonzeros, devices = _survey(matrix, iterations)
+    kinds = _kinds(objects, window)
+    first_of_kind = np.unique(kinds, return_index=True)[1]
+    everyone, aligned = np.sort(first_of_kind), np.unique(first_of_kind[kinds[::window]])
+
+    turns = _Turns(matrix, nonzeros, devices, window, threads)
+    values_of_kind = np.full(len(everyone), np.nan)
+    steps: list[Ints] = []
+
+    def look_at(starts: Ints) -> None:
+        for some, values, taken in turns.over(starts):
+            values_of_kind[kinds[some]] = values
+            steps.append(taken)
+
+    probes = aligned[_spread(len(aligned), PROBES)]
+    look_at(probes)
+    work = turns.work(np.concatenate(steps))
+    chosen = everyone
+    if work[everyone].sum() > most_work:
+        others = np.setdiff1d(everyone, aligned)
+        left = max(most_work - float(work[aligned].sum()), 0.0)
+        fitting = int(left / work[others].mean()) if len(others) else 0
+        chosen = np.union1d(aligned, others[_spread(len(others), fitting)])
+    look_at(np.setdiff1d(chosen, probes))
+
+    values = values_of_kind[kinds]
+    starts = np.flatnonzero(~np.isnan(values))
+    return Contractions(window, starts, values[starts], of)
+
+
+class _Stack(NamedTuple):
+    """Matrices of one size side by side: row i of P_t is entries[starts[t, i] : starts[t, i + 1]], at these columns."""
+
+    starts: Ints
+    columns: Ints
+    entries: Floats
+
+
+def _side_by_side(matrices: Sequence[csr_array]) -> _Stack:
+    before = np.cumsum([0, *(P.nnz for P in matrices[:-1])])
+    starts = np.stack([P.indptr for P in matrices]).astype(np.int64) + before[:, np.newaxis]
+    columns = np.concatenate([P.indices for P in matrices], dtype=np.uint32, casting="unsafe")
+    return _Stack(starts, columns, np.concatenate([P.data for P in matrices], dtype=np.float64))
+
+
+def _norms(stack: _Stack, firsts: Ints, window: int, threads: int) -> tuple[Floats, Ints]:
+    """||P_{t+window-1} ... P_t - J||_2 for t in `firsts`, and the Lanczos steps that each took."""
+    devices = stack.starts.shape[1] - 1
+    values, steps = np.empty(len(firsts)), np.zeros(len(firsts), np.int64)
+    if devices <= DENSE_DEVICES:
+        return _dense_norms(stack, firsts, window), steps
+    seed = np.random.default_rng(0).standard_normal(devices)
+    seed -= seed.mean()
+    most_steps = 100 + 10 * devices  # without rounding, devices - 1 would do
+    groups = _groups(firsts, window)
+    arguments = (*stack, firsts, groups, window, seed, most_steps, TOLERANCE, ROUNDING, values, steps)
+    in_ranges(kernels.window_norms, arguments, len(groups) - 1, threads)
+    return values, steps
+
+
+def _groups(firsts: Ints, window: int) -> Ints:
+    """Where `firsts`, in order, is cut so that the windows between two cuts overlap and are few enough for a kernel."""
+    cuts = [0]
+    for place, first in enumerate(firsts.tolist()):
+        if place - cuts[-1] == kernels.LANES or first - firsts[cuts[-1]] >= window:
+            cuts.append(place)
+    return np.array([*cuts, len(firsts)])
+
+
+def _dense_norms(stack: _Stack, firsts: Ints, window: int) -> Floats:
+    starts, columns, entries = stack
+    count, devices = starts.shape[0], starts.shape[1] - 1
+    rows = np.repeat(np.arange(count * devices), np.diff(starts).ravel())
+    P = np.bincount(rows * devices + columns, entries, count * devices * devices).reshape(count, devices, devices)
+    products = P[firsts]
+    for later in range(1, window):
+        products = P[firsts + later] @ products
+    values: Floats = np.linalg.norm(products - 1.0 / devices, 2, axis=(1, 2))
+    joined = [kernels.joined(starts[first : first + window], columns, entries) for first in firsts.tolist()]
+    return np.where(joined, values, 1.0)
+
+
+def _survey(matrix: Callable[[int], csr_array], iterations: int) -> tuple[Ints, Ints, int]:
+    """Which object each P(k) is, numbered as they appear; its entries; m. Nothing is kept alive for it."""
+    seen: dict[int, tuple[weakref.ref[csr_array], int]] = {}
+    objects, nonzeros = np.empty(iterations, np.int64), np.empty(iterations, np.int64)
+    count, devices = 0, 0
+    for k in range(iterations):
+        P = matrix(k)
+        known = seen.get(id(P))
+        if known is None or known[0]() is not P:  # an address is used again once its object is gone
+            known = seen[id(P)] = weakref.ref(P), count
+            count += 1
+        objects[k], nonzeros[k], devices = known[1], P.nnz, P.shape[0]
+    return objects, nonzeros, devices
+
+
+def _kinds(objects: Ints, window: int) -> Ints:
+    """A number for each window; two have the same if they are the same objects in the same order.
+
+    A window of length a + b, b <= a, is told by the windows of length a at its beginning and b later.
+    """
+    kinds, length = objects, 1
+    while length < window:
+        later = min(length, window - length)
+        codes = kinds[:-later] * (kinds.max() + 1) + kinds[later:]
+        kinds = np.unique(codes, return_inverse=True)[1]
+        length += later
+    return kinds
+
+
+def _spread(count: int, most: int) -> Ints:
+    """At most so many of 0 .. count-1, evenly."""
+    fitting = min(count, most)
+    places: Ints = (2 * np.arange(fitting) + 1) * count // max(2 * fitting, 1)
+    return places
+
+
+class _Turns(NamedTuple):
+    """Windows worked out a few at a time, so that few matrices need be in memory."""
+
+    matrix: Callable[[int], csr_array]
+    nonzeros: Ints
+    devices: int
+    window: int
+    threads: int
+
+    def work(self, steps: Ints) -> Floats:
+        """Multiplications for each window, if Lanczos takes as many steps as it took so far."""
+        until = np.concatenate([[0], np.cumsum(self.nonzeros)])
+        entries = until[self.window :] - until[: -self.window]
+        if self.devices <= DENSE_DEVICES:
+            return np.full(len(entries), 1e4 + (self.window + 25.0) * self.devices**3)
+        taken = steps[steps > 0]
+        multiplications: Floats = 2.0 * entries * (taken.mean() if len(taken) else TYPICAL_STEPS)
+        return multiplications
+
+    def over(self, starts: Ints) -> Iterator[tuple[Ints, Floats, Ints]]:
+        """(some of the starts, their contractions, their Lanczos steps)"""
+        held: dict[int, csr_array] = {}
+        for some in self._parts(starts):
+            needed = np.unique(some[:, np.newaxis] + np.arange(self.window))
+            held = {k: held[k] if k in held else self.matrix(k) for k in needed.tolist()}
+            firsts = np.searchsorted(needed, some)
+            yield some, *_norms(_side_by_side(list(held.values())), firsts, self.window, self.threads)
+
+    def _parts(self, starts: Ints) -> Iterator[Ints]:
+        sizes = np.full_like(self.nonzeros, self.devices**2) if self.devices <= DENSE_DEVICES else self.nonzeros
+        until = np.concatenate([[0], np.cumsum(sizes)]).tolist()
+        part: list[int] = []
+        size = end = 0
+        for start in starts.tolist():
+            new = until[start + self.window] - until[max(start, end)]
+            full = len(part) >= self.threads and size + new > ENTRIES_AT_ONCE
+            if full or len(part) == WINDOWS_AT_ONCE:
+                yield np.array(part)
+                part, size = [], 0
+            size += new if part else 0
+            part.append(start)
+            end = start + self.window
+        if part:
+            yield np.array(part)

@@ -1,0 +1,77 @@
+"""Assumption `assump:stepsizes`, and step sizes against the limits of the theorems."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from efhc.core.schedules import Constant, Diminishing, Schedule
+from efhc.theory import bounds, nonconvex
+from efhc.theory.bounds import Constants
+from efhc.theory.findings import Finding
+
+
+def check_schedule(schedule: Schedule) -> Finding:
+    """(a) constant, or (b) diminishing with sum alpha = infinity and sum alpha^2 < infinity."""
+    label, what = "assump:stepsizes", "step sizes"
+    if isinstance(schedule, Constant) or (isinstance(schedule, Diminishing) and schedule.power == 0):
+        return Finding(f"{label}-(a)", what, "held", "constant")
+    if not isinstance(schedule, Diminishing):
+        return Finding(label, what, "not checkable", "a function of your own")
+    theta = schedule.power
+    if theta > 0.5:
+        return Finding(f"{label}-(b)", what, "held", f"theta = {theta:g}: sum alpha diverges, sum alpha^2 does not")
+    allowed = "; theorem:diminishing does without it" if theta == 0.5 else ""
+    detail = f"theta = {theta:g}: sum alpha^2 diverges{allowed}"
+    return Finding(f"{label}-(b)", what, "broken", detail)
+
+
+class Limits(NamedTuple):
+    """The largest alpha(0) that each theorem allows; 0 where it allows none."""
+
+    non_increasing: float
+    """`proposition:nonIncreasing`"""
+    constant: float
+    """`theorem:constant`, the same."""
+    diminishing: float
+    """`theorem:diminishing`"""
+    nonconvex: float
+    """`theorem:nonconvex`"""
+
+
+LABELS = {
+    "non_increasing": "proposition:nonIncreasing",
+    "constant": "theorem:constant",
+    "diminishing": "theorem:diminishing",
+    "nonconvex": "theorem:nonconvex",
+}
+
+
+def limits(constants: Constants) -> Limits:
+    """Of all theorems."""
+    any_schedule = bounds.largest_step_size(constants)
+    return Limits(
+        any_schedule,
+        any_schedule,
+        bounds.largest_diminishing_step_size(constants),
+        nonconvex.largest_step_size(constants),
+    )
+
+
+def theorem_for(schedule: Schedule, convexity: float) -> str:
+    """Which theorem speaks of this schedule, by its name in `Limits`."""
+    if convexity <= 0:
+        return "nonconvex"
+    if isinstance(schedule, Constant):
+        return "constant"
+    return "diminishing" if isinstance(schedule, Diminishing) else "non_increasing"
+
+
+def check_step_size(schedule: Schedule, constants: Constants) -> Finding:
+    """alpha(0) against the limit of the theorem that speaks of this schedule."""
+    name = theorem_for(schedule, constants.convexity)
+    limit, label, alpha = getattr(limits(constants), name), LABELS[name], schedule(0)
+    comparison = f"alpha(0) = {alpha:.3g}, limit {limit:.3g}"
+    if alpha <= limit:
+        return Finding(label, "step-size limit", "held", comparison)
+    excess = f"{alpha / limit:.3g} times too large" if limit else "no step size is small enough"
+    return Finding(label, "step-size limit", "broken", f"{comparison}: {excess}", 0)
