@@ -6,6 +6,8 @@
     spread_tiles  sum_i ||w_i - w_bar||^2                core.iteration
     linear_rows   losses and gradients of linear models  learning.models.linear
     stretch       iterations of Alg. 1 on one graph      core.iteration.iterate
+    window_norms  ||P(k+B-1:k) - 11^T/m||                theory.spectral
+    strongest_tree, weights_are_sound                    theory.connectivity, theory.weights
 
 Each works on a range of rows (or tiles of columns) that depends on nothing outside of it: however the ranges are spread
 over threads, the bits are the same. All are in one file because numba's cache on disk looks at one file for changes.
@@ -373,6 +375,44 @@ def count_right(scores, labels, right):
 
 
 # All events of many iterations, while everything is in the cache
+
+
+@compiled
+def entry(starts, columns, entries, i, j):
+    """p_ij of a matrix by rows whose columns ascend."""
+    low, high = starts[i], starts[i + 1]
+    while low < high:
+        middle = (low + high) // 2
+        if columns[middle] < j:
+            low = middle + 1
+        else:
+            high = middle
+    return entries[low] if low < starts[i + 1] and columns[low] == j else 0.0
+
+
+@compiled
+def weights_are_sound(starts, columns, entries, links, demand_links, rounding, sums):
+    """Whether a matrix by rows meets `assump:weights`; `theory.weights` says what is wrong. `sums` is memory."""
+    devices = len(starts) - 1
+    sums[:] = 0.0
+    weighted = 0
+    sound = True
+    for i in range(devices):
+        row = 0.0
+        for place in range(starts[i], starts[i + 1]):
+            p, j = entries[place], columns[place]
+            row += p
+            sums[j] += p
+            weighted += p > 0.0 and i != j
+            sound &= p >= 0.0 and abs(p - entry(starts, columns, entries, j, i)) <= rounding
+        sound &= abs(row - 1.0) <= rounding and entry(starts, columns, entries, i, i) > 0.0
+    for i in range(devices):
+        sound &= abs(sums[i] - 1.0) <= rounding
+    if demand_links:
+        sound &= weighted == 2 * len(links)
+        for link in range(len(links)):
+            sound &= entry(starts, columns, entries, links[link, 0], links[link, 1]) > 0.0
+    return sound
 
 
 @compiled

@@ -77,7 +77,8 @@ class Graph:
         return order
 
     @cached_property
-    def _codes(self) -> Ints:
+    def codes(self) -> Ints:
+        """One number per link, in ascending order: j m + i."""
         codes: Ints = self.links[:, 1] * self.devices + self.links[:, 0]
         return codes
 
@@ -85,7 +86,7 @@ class Graph:
         """For each link, whether `previous` was without it."""
         if previous is self:
             return np.zeros(len(self.links), dtype=bool)
-        return np.isin(self._codes, previous._codes, assume_unique=True, invert=True)
+        return np.isin(self.codes, previous.codes, assume_unique=True, invert=True)
 
     @property
     def is_connected(self) -> bool:

@@ -27,7 +27,6 @@ from efhc.experiments.scenario import draw_scenario, load_data
 from efhc.learning.data import Dataset
 from efhc.simulation.lockstep import Lockstep, Scenario
 from efhc.theory.findings import Finding
-from efhc.theory.flow import Flow
 from efhc.theory.judgement import SeedCheck, StrategyCheck, judge
 from efhc.theory.measured import Measured, look
 from efhc.theory.network import Connectivity, check_connectivity, check_flow, connectivity
@@ -102,11 +101,11 @@ def _check_strategy(
     tell: Tell,
 ) -> StrategyCheck:
     tell(f"{strategy}: who fired, and who was reached")
-    flows: list[Flow] = in_parallel(pool, load_flow, ((run, experiment, strategy, seed) for seed in experiment.seeds))
-    windows: list[Connectivity] = in_parallel(pool, connectivity, ((flow,) for flow in flows))
+    flows = [load_flow(run, experiment, strategy, seed) for seed in experiment.seeds]
+    windows = [connectivity(flow) for flow in flows]
     window = fitting_window(windows, experiment.iterations)
     tell(f"{strategy}: transition weights")
-    weights = in_parallel(pool, check_flow, ((flow,) for flow in flows))
+    weights = [check_flow(flow) for flow in flows]
     tell(f"{strategy}: how much averaging contracts")
     cores = usable_cores()
     contractions = [
@@ -117,7 +116,7 @@ def _check_strategy(
     threads = max(1, cores // len(flows))
     replays = in_parallel(
         pool,
-        _replay,
+        replay,
         (
             (experiment, draw_scenario(experiment, data, seed, threads), strategy, look_at, problem, threads)
             for seed, problem in zip(experiment.seeds, problems, strict=True)
@@ -147,17 +146,19 @@ def fitting_window(found: Sequence[Connectivity], iterations: int) -> int | None
     return next((int(length) for length in lengths if length <= iterations), None)
 
 
-class _Replay(NamedTuple):
+class Replay(NamedTuple):
+    """A run, made once more and looked at."""
+
     measured: Measured
     curvature: Curvature
     fired: Flags
     models: Floats
 
 
-def _replay(
+def replay(
     experiment: Experiment, scenario: Scenario, strategy: str, look_at: Ints, of: SeedProblem, threads: int
-) -> _Replay:
-    """Make the run again and look at it."""
+) -> Replay:
+    """Make the run of one strategy in a scenario, and look at its models at the iterations `look_at`."""
     lockstep, state = Lockstep(scenario, experiment.strategies[strategy], threads), scenario.initial_state()
     fired = np.empty((experiment.iterations, experiment.devices), dtype=bool)
     rows, curvature = [], of.curvature
@@ -169,10 +170,10 @@ def _replay(
         if curvature.known == "estimate" and target in (look_at[len(look_at) // 2], look_at[-1]):
             here = of.problem.curvature(state.models.mean(axis=0, dtype=np.float64))
             curvature = Curvature.worst([curvature, here])
-    return _Replay(Measured.of_rows(rows), curvature, fired, state.models)
+    return Replay(Measured.of_rows(rows), curvature, fired, state.models)
 
 
-def _same_run(replay: _Replay, recorded: Flags, final: Floats | None) -> Finding:
+def _same_run(replay: Replay, recorded: Flags, final: Floats | None) -> Finding:
     label, what = "alg:efhc", "the run once more"
     if (differs := (replay.fired != recorded).any(axis=1)).any():
         k = int(np.argmax(differs))

@@ -35,8 +35,8 @@ from efhc.theory.step_sizes import Limits, check_schedule, check_step_size, limi
 
 HORIZON = 4_000
 """Iterations that are predicted at most."""
-WORK = 4e9
-"""Of `window_contractions`: a plan need not be exact."""
+CONTRACTED = 300
+"""Iterations whose windows' contraction is looked at; a plan need not be exact."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,8 +137,7 @@ def _plan(
 ) -> StrategyPlan:
     window = fitting_window(windows, flows[0].iterations)
     contraction = window and max(
-        window_contractions(flow.matrix, flow.iterations, window, threads=usable_cores(), most_work=WORK).largest
-        for flow in flows
+        window_contractions(flow.matrix, min(flow.iterations, CONTRACTED + window), window).largest for flow in flows
     )
     constants = None
     if window and contraction is not None and math.isfinite(curvature.L):
@@ -156,5 +155,8 @@ def _plan(
         window,
         contraction,
         limits(constants) if constants else None,
-        [check_schedule(schedule), *([check_step_size(schedule, constants)] if constants else [])],
+        [
+            check_schedule(schedule, experiment.iterations),
+            *([check_step_size(schedule, constants)] if constants else []),
+        ],
     )

@@ -59,7 +59,7 @@ def one_step(constants: Constants, step_size: float) -> OneStep:
         a12=(1 + mu * alpha) * alpha * L**2 / (mu * m) if mu > 0 else math.inf,
         a22=(1 + growth) ** 2,
         c1=alpha**2 * sigma2 / m,
-        c2=m * alpha**2 * (2 * (1 + growth) * delta**2 / growth + sigma2),
+        c2=m * (alpha * (1 + growth) * delta**2 / (math.sqrt(2) * L) + alpha**2 * sigma2),
     )
 
 
@@ -113,13 +113,13 @@ def block(constants: Constants, step_sizes: Floats) -> Block:
 def error_bound(constants: Constants, step_sizes: Floats, initial: Floats) -> Floats:
     """The bound on Xi(k) for k = 0 .. K, (K+1, 2), from Xi(0) = `initial` and alpha(0) .. alpha(K-1) = `step_sizes`.
 
-    At k = 0, B, 2B, ... by `eqn:PhikPsikRecursive`, in between by `eqn:AkCkRecursive`. Infinite where a step size is
-    not below 2 / (mu + L).
+    At k = 0, B, 2B, ... by `eqn:PhikPsikRecursive`, in between by `eqn:AkCkRecursive`. After a step size that is not
+    below 2 / (mu + L) nothing bounds the first column.
     """
     B = constants.window
     bounds = np.empty((len(step_sizes) + 1, 2))
     bounds[0] = optimisation, consensus = float(initial[0]), float(initial[1])
-    too_large = step_sizes >= 2 / (constants.convexity + constants.smoothness)
+    too_large = step_sizes * (constants.convexity + constants.smoothness) >= 2
     with np.errstate(over="ignore", invalid="ignore"):
         for first in range(0, len(step_sizes), B):
             steps = step_sizes[first : first + B]
@@ -155,8 +155,8 @@ def largest_diminishing_step_size(constants: Constants) -> float:
 
     As printed, and stricter than its proof, which needs no more than `largest_step_size`.
     """
-    rho = constants.contraction
-    return _least_gap(constants) / (4 * math.sqrt(2) * math.sqrt(5 - 3 * rho**2) * _slowdown(constants))
+    gap = _least_gap(constants)
+    return gap / (4 * math.sqrt(2) * math.sqrt(2 + 3 * gap) * _slowdown(constants))
 
 
 def _least_gap(constants: Constants) -> float:
@@ -204,6 +204,8 @@ def psi_ceiling(constants: Constants, step_size: float) -> Floats:
     """
     m, L, mu, delta, sigma2, B, _ = constants
     alpha, Gamma = step_size, gamma_1(constants)
+    if mu <= 0 or not _least_gap(constants):
+        return np.full(2, math.inf)
     nu = 2 / mu * (B - 1) * L**2 * (1 + Gamma) ** (2 * (B - 1))
     nu *= (1 + Gamma) * delta**2 / (math.sqrt(2) * L) + alpha * sigma2
     consensus = 2 * (delta**2 + 2 * mu * alpha * nu) / _least_gap(constants) + sigma2

@@ -102,15 +102,16 @@ def promised_window(physical: Length, broadcast: Length) -> Length:
 
 
 def sufficient_window(physical: Length, broadcast: Length) -> Length:
-    """What the proof of `proposition:conn` needs: B = (ceil((B2 - 1) / B1) + 1) B1, at most that of the proposition.
+    """The least B that follows from B1 and B2: B = B1 + B2 - 1, at most that of `proposition:conn`.
 
-    Let L = ceil((B2 - 1) / B1). Each link of the last block, iterations k + L B1 to k + (L + 1) B1 - 1, was there all
-    the time since k, which is at least B2 iterations, in which both of its ends fired; or it was not, then it came
-    anew, and Event 1 used it. The links of a block are connected.
+    The links of the last B1 of these iterations are connected. Each of them was there all the time since the first
+    one, for at least B2 iterations, in which both of its ends fired; or it was not, then it came anew, and Event 1
+    used it. Less is not enough: a link between two devices that comes, is used once, stays B2 - 1 iterations without a
+    broadcast and goes for B1 - 1 needs all of them.
     """
     if math.isinf(physical) or math.isinf(broadcast):
         return math.inf
-    return (math.ceil((broadcast - 1) / physical) + 1) * physical
+    return physical + broadcast - 1
 
 
 def _least(since: Ints) -> Window:

@@ -11,8 +11,8 @@ from efhc.core.arrays import Flags, Ints
 from efhc.core.graph import Graph
 from efhc.core.mixing import mixing_matrix
 
-KEPT = 16
-"""Matrices of whole graphs that are remembered."""
+KEPT_GRAPHS, KEPT_LINKS = 16, 5_000_000
+"""Matrices that are remembered: of so many whole graphs, and of the first iterations, up to so many links in all."""
 
 
 class Flow:
@@ -34,44 +34,59 @@ class Flow:
         self.iterations, self.devices = fired.shape
         self.used_links = recorded or self.links_by_rule
         self._whole: list[tuple[Graph, csr_array]] = []
+        self._kept: dict[int, csr_array] = {}
+        self._room = KEPT_LINKS
 
     def physical_links(self, k: int) -> Ints:
         """E(k)"""
         return self.graph(k).links
 
     def links_by_rule(self, k: int) -> Ints:
-        """The links that Events 1 and 2 use: (i, j) in E(k) where i or j fired, or that were not in E(k-1)."""
-        if k > 0:
-            previous = self.graph(k - 1)
+        """The links that Events 1 and 2 use."""
+        links: Ints = self.graph(k).links[self._rule(k)]
+        return links
+
+    def _rule(self, k: int) -> Flags:
+        """For each link of E(k), whether one of its ends fired, or it was not in E(k-1)."""
+        previous = self.graph(k - 1) if k > 0 else None
         graph, fired = self.graph(k), self.fired[k]
         i, j = graph.links.T
-        used = fired[i] | fired[j]
-        if k > 0:
-            used |= graph.new_since(previous)
-        elif self._exchange_at_start:
-            used[:] = True
-        links: Ints = graph.links[used]
-        return links
+        used: Flags = fired[i] | fired[j]
+        if previous is not None:
+            return used | graph.new_since(previous)
+        return used | self._exchange_at_start
+
+    def _used(self, k: int) -> tuple[Flags, Ints]:
+        """For each link of E(k), whether it was used; and the codes of links that were used and are not there."""
+        graph, ends = self.graph(k), np.asarray(self.used_links(k), dtype=np.int64)
+        codes = np.maximum(ends[:, 0], ends[:, 1]) * self.devices + np.minimum(ends[:, 0], ends[:, 1])
+        places = np.minimum(np.searchsorted(graph.codes, codes), len(graph.codes) - 1)
+        there = graph.codes[places] == codes if len(graph.codes) else np.zeros(len(codes), dtype=bool)
+        used = np.zeros(len(graph.links), dtype=bool)
+        used[places[there]] = True
+        return used, codes[~there]
 
     def matrix(self, k: int) -> csr_array:
         """P(k). One object for iterations that use all links of one graph."""
-        graph, links = self.graph(k), self.used_links(k)
-        if len(links) < len(graph.links):
-            return mixing_matrix(graph, np.isin(self._codes(graph.links), self._codes(links)))
+        if k not in self._kept:
+            graph, (used, _) = self.graph(k), self._used(k)
+            matrix = self._whole_matrix(graph) if used.all() else mixing_matrix(graph, used)
+            self._room -= len(used)
+            if self._room < 0:
+                return matrix
+            self._kept[k] = matrix
+        return self._kept[k]
+
+    def _whole_matrix(self, graph: Graph) -> csr_array:
         for known, matrix in self._whole:
             if known is graph:
                 return matrix
         matrix = mixing_matrix(graph, np.ones(len(graph.links), dtype=bool))
-        self._whole = [(graph, matrix), *self._whole[: KEPT - 1]]
+        self._whole = [(graph, matrix), *self._whole[: KEPT_GRAPHS - 1]]
         return matrix
 
     def stray_links(self, k: int) -> Ints:
         """Links that are used and, by Alg. 1 on E(k), should not be, or the other way round."""
-        used, due = self._codes(self.used_links(k)), self._codes(self.links_by_rule(k))
-        stray = np.setxor1d(used, due)
+        used, not_there = self._used(k)
+        stray = np.concatenate([self.graph(k).codes[used != self._rule(k)], not_there])
         return np.column_stack([stray % self.devices, stray // self.devices])
-
-    def _codes(self, links: Ints) -> Ints:
-        ends = np.asarray(links, dtype=np.int64)
-        codes: Ints = ends.max(axis=1) * self.devices + ends.min(axis=1)
-        return codes

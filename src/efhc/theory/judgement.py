@@ -96,7 +96,7 @@ def judge(
         *_network_findings(seeds),
         _contraction_finding(seeds, window),
         *_problem_findings(seeds, curvature),
-        check_schedule(schedule),
+        check_schedule(schedule, total_iterations),
         *_promise_findings(promises, schedule, seeds, iterations),
         *_slope_findings(slope, promised_slope),
     ]

@@ -36,21 +36,21 @@ class Monitor:
 
     def look(self, k: int, graph: Graph, fired: Flags, used: Flags) -> list[Finding]:
         """What iteration k breaks that was not broken before. `used` tells of each link of the graph."""
-        found = [*self._weights(k, graph, used), *self._steps(k), *self._connections(k, graph, fired, used)]
+        found = [*self._weights(k, graph), *self._steps(k), *self._connections(k, graph, fired, used)]
         news = [finding for finding in found if finding.label not in self._told]
         self._told.update(finding.label for finding in news)
         return news
 
-    def _weights(self, k: int, graph: Graph, used: Flags) -> list[Finding]:
+    def _weights(self, k: int, graph: Graph) -> list[Finding]:
         # p_ii is least when all links are used: a graph whose full P is sound is sound with any links in use.
         if graph is self._graph:
             return []
         self._graph = graph
-        for flags in (np.ones_like(used), used):
-            if breach := weights_breach(mixing_matrix(graph, flags), graph.links[flags]):
-                label = f"assump:weights-{breach.condition}"
-                return [Finding(label, "transition weights", "broken", breach.detail, k, breach.device)]
-        return []
+        breach = weights_breach(mixing_matrix(graph, np.ones(len(graph.links), dtype=bool)), graph.links)
+        if breach is None:
+            return []
+        label = f"assump:weights-{breach.condition}"
+        return [Finding(label, "transition weights", "broken", breach.detail, k, breach.device)]
 
     def _steps(self, k: int) -> list[Finding]:
         alpha, found = self._step_size(k), []

@@ -40,7 +40,7 @@ class Connectivity(NamedTuple):
 
     @property
     def sufficient(self) -> Length:
-        """The B that its proof needs."""
+        """The B that follows from B1 and B2 without its blocks."""
         return sufficient_window(self.physical.length, self.broadcast.length)
 
 
@@ -65,14 +65,11 @@ def check_flow(flow: Flow) -> list[Finding]:
 
 
 def _weights_finding(matrices: Iterable[tuple[csr_array | Floats, np.ndarray | None]]) -> Finding:
-    label, what, sound, count = "assump:weights", "transition weights", None, 0
+    label, what, count = "assump:weights", "transition weights", 0
     for k, (matrix, links) in enumerate(matrices):
         count += 1
-        if matrix is sound:
-            continue
         if breach := weights_breach(matrix, links):
             return Finding(f"{label}-{breach.condition}", what, "broken", breach.detail, k, breach.device)
-        sound = matrix
     return Finding(label, what, "held", f"positive, doubly stochastic and symmetric in all {count} iterations")
 
 

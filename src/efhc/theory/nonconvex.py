@@ -53,8 +53,14 @@ def largest_step_size(constants: Constants) -> float:
     """
     _, L, _, _, _, B, rho = constants
     gap = max(0.0, 1 - rho**2)
-    power = (2 * (1 + _gamma_1(constants))) ** (B / 2) if B < 2000 else math.inf
+    power = _power(2 * (1 + _gamma_1(constants)), B / 2)
     return gap / (4 * math.sqrt(2) * B * L * power * math.sqrt(1 + rho**2))
+
+
+def _power(base: float, exponent: float) -> float:
+    """Infinite where Python's own power would raise."""
+    with np.errstate(over="ignore"):
+        return float(np.float64(base) ** exponent)
 
 
 def _gamma_1(constants: Constants) -> float:
@@ -81,7 +87,9 @@ def printed_weights(constants: Constants, step_size: float) -> Weights:
     """
     m, L, _, delta, sigma2, B, rho = constants
     gap, Gamma = 1 - rho**2, _gamma_1(constants)
-    grown = L**2 * (16 * delta**2 + sigma2) * step_size**2 * (B - 1) * (2 * (1 + Gamma**2)) ** (B - 2)
+    if gap <= 0:
+        return Weights(0.5, math.inf, math.inf, L * sigma2 / (2 * m))
+    grown = L**2 * (16 * delta**2 + sigma2) * step_size**2 * (B - 1) * _power(2 * (1 + Gamma**2), B - 2)
     return Weights(
         w1=(1 - Gamma) / 2,
         w2=2 * L**2 * (1 + Gamma) / (m * gap),
@@ -107,7 +115,8 @@ def corrected_bound(
     """The same closed form with what its proof leaves out, for step sizes below `largest_step_size` / sqrt2.
 
     w_3 with 16 for 8 (1+rho^2) and 2 sigma^2 for sigma^2, since noise and later gradients are not independent; the sum
-    over all blocks; growth by G = [2 (1 + 2 Gamma_1^2)]^(B-1) within a block; w_4 alpha:
+    over all blocks; growth by G = [2 (1 + 2 Gamma_1^2)]^(B-1) within a block (w_3's base too is 2 (1 + 2 Gamma_1^2) by
+    the appendix's own a_22); w_4 alpha:
 
     1/w_1 [ (F(w_bar(0)) - F*) / (alpha T) + (G B w_2 / T) (e(0) + K B^2 w_3 alpha^2 + (K+1) (B-1) c_2) + w_4 alpha ]
 
@@ -116,7 +125,9 @@ def corrected_bound(
     m, L, _, delta, sigma2, B, rho = constants
     w1, w2, _, w4 = printed_weights(constants, step_size)
     gap, Gamma, alpha = 1 - rho**2, _gamma_1(constants), step_size
-    growth = (2 * (1 + 2 * Gamma**2)) ** (B - 1)
+    if gap <= 0:
+        return math.inf
+    growth = _power(2 * (1 + 2 * Gamma**2), B - 1)
     c2 = m * alpha**2 * (16 * delta**2 + sigma2)
     w3 = m * (16 / gap * (delta**2 + L**2 * (16 * delta**2 + sigma2) * alpha**2 * (B - 1) * growth) + 2 * sigma2)
     iterations = blocks * B + 1

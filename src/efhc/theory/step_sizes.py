@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
+
 from efhc.core.schedules import Constant, Diminishing, Schedule
 from efhc.theory import bounds, nonconvex
 from efhc.theory.bounds import Constants
 from efhc.theory.findings import Finding
 
 
-def check_schedule(schedule: Schedule) -> Finding:
-    """(a) constant, or (b) diminishing with sum alpha = infinity and sum alpha^2 < infinity."""
+def check_schedule(schedule: Schedule, iterations: int) -> Finding:
+    """(a) constant, or (b) diminishing, with sum alpha infinite and sum alpha^2 finite. A run has `iterations`."""
     label, what = "assump:stepsizes", "step sizes"
     if isinstance(schedule, Constant) or (isinstance(schedule, Diminishing) and schedule.power == 0):
         return Finding(f"{label}-(a)", what, "held", "constant")
     if not isinstance(schedule, Diminishing):
-        return Finding(label, what, "not checkable", "a function of your own")
+        alphas = np.array([schedule(k) for k in range(iterations)])
+        if (rises := np.diff(alphas) > 0).any():
+            return Finding(label, what, "broken", "larger than the one before", int(np.argmax(rises)) + 1)
+        return Finding(label, what, "not checkable", "a function of your own; not increasing in this run")
     theta = schedule.power
     if theta > 0.5:
         return Finding(f"{label}-(b)", what, "held", f"theta = {theta:g}: sum alpha diverges, sum alpha^2 does not")
@@ -60,10 +65,11 @@ def limits(constants: Constants) -> Limits:
 def theorem_for(schedule: Schedule, convexity: float) -> str:
     """Which theorem speaks of this schedule, by its name in `Limits`."""
     if convexity <= 0:
-        return "nonconvex"
-    if isinstance(schedule, Constant):
+        return "nonconvex"  # `proposition:nonconvex` has the same limit for steps that diminish
+    theta = schedule.power if isinstance(schedule, Diminishing) else None
+    if isinstance(schedule, Constant) or theta == 0:
         return "constant"
-    return "diminishing" if isinstance(schedule, Diminishing) else "non_increasing"
+    return "non_increasing" if theta is None or theta < 0.5 else "diminishing"
 
 
 def check_step_size(schedule: Schedule, constants: Constants) -> Finding:

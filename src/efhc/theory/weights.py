@@ -7,10 +7,11 @@ from typing import NamedTuple
 import numpy as np
 from scipy.sparse import csr_array
 
+from efhc import kernels
 from efhc.core.arrays import Flags, Floats, Ints
 
 ROUNDING = 1e-9
-"""How far a sum of weights may be from 1."""
+"""How far a sum of weights may be from 1, and p_ij from p_ji."""
 
 
 class Breach(NamedTuple):
@@ -24,44 +25,52 @@ class Breach(NamedTuple):
 def weights_breach(matrix: csr_array | Floats, used_links: Ints | None = None) -> Breach | None:
     """The first condition that P = `matrix` does not meet, or nothing.
 
-    (a) p_ii > 0; p_ij > 0 on used links and, where `used_links` (links, 2) are given, 0 elsewhere
+    (a) p_ii > 0; p_ij > 0 on used links and, where `used_links` (links, 2), each once, are given, 0 elsewhere
     (b) sum_j p_ij = 1 and sum_i p_ij = 1
     (c) p_ij = p_ji
     """
-    P: csr_array[np.float64, tuple[int, int]] = csr_array(matrix)  # type: ignore[assignment]
+    P: csr_array[np.float64, tuple[int, int]] = csr_array(matrix, copy=True)  # type: ignore[assignment]
     P.sum_duplicates()
-    entries = P.tocoo()
-    i, j, p = entries.coords[0], entries.coords[1], entries.data
-    if (bad := ~np.isfinite(p) | (p < 0)).any():
-        return _breach("(a)", i, bad, "p_ij of device {} is negative or not a number")
-    own = P.diagonal()
-    if (own <= 0).any():
-        return _breach("(a)", np.arange(len(own)), own <= 0, "p_ii of device {} is not positive")
-    if used_links is not None and (breach := _only_used(P, i[(p > 0) & (i != j)], j[(p > 0) & (i != j)], used_links)):
-        return breach
+    links = np.zeros((0, 2), np.int64) if used_links is None else np.asarray(used_links, np.int64).reshape(-1, 2)
+    parts = P.indptr, P.indices, P.data.astype(np.float64, copy=False), links
+    if kernels.weights_are_sound(*parts, used_links is not None, ROUNDING, np.empty(P.shape[0])):
+        return None
+    return _nonnegative(P) or (used_links is not None and _only_used(P, links)) or _stochastic(P) or _symmetric(P)
+
+
+def _nonnegative(P: csr_array) -> Breach | None:
+    rows = np.repeat(np.arange(P.shape[0]), np.diff(P.indptr))
+    return _breach("(a)", rows, ~(P.data >= 0), "p_ij of device {} is negative or not a number") or _breach(
+        "(a)", np.arange(P.shape[0]), ~(P.diagonal() > 0), "p_ii of device {} is not positive"
+    )
+
+
+def _only_used(P: csr_array, links: Ints) -> Breach | None:
+    """Positive exactly where a link is used."""
+    devices, entries = P.shape[0], P.tocoo()
+    i, j = (ends[(entries.data > 0) & (entries.coords[0] != entries.coords[1])] for ends in entries.coords)
+    codes = np.concatenate([links[:, 0] * devices + links[:, 1], links[:, 1] * devices + links[:, 0]])
+    weighted = i.astype(np.int64) * devices + j
+    return _breach("(a)", i, ~np.isin(weighted, codes), "device {} weighs a model that it did not receive") or _breach(
+        "(a)", codes // devices, ~np.isin(codes, weighted), "device {} gives no weight to a model that it received"
+    )
+
+
+def _stochastic(P: csr_array) -> Breach | None:
     for axis, word in ((1, "row"), (0, "column")):
         off = np.abs(np.asarray(P.sum(axis=axis)).ravel() - 1)
-        if off.max() > ROUNDING:
+        if not off.max() <= ROUNDING:
             return Breach("(b)", int(off.argmax()), f"{word} {int(off.argmax())} sums to 1 only within {off.max():.3g}")
+    return None
+
+
+def _symmetric(P: csr_array) -> Breach | None:
     skew = (P - P.T).tocoo()
-    if (bad := np.abs(skew.data) > ROUNDING).any():
-        return _breach("(c)", skew.coords[0], bad, "p_ij and p_ji of device {} differ")
-    return None
+    return _breach("(c)", skew.coords[0], np.abs(skew.data) > ROUNDING, "p_ij and p_ji of device {} differ")
 
 
-def _only_used(P: csr_array, i: Ints, j: Ints, used_links: Ints) -> Breach | None:
-    """Positive exactly where a link is used."""
-    devices = P.shape[0]
-    ends = np.asarray(used_links, dtype=np.int64).reshape(-1, 2)
-    codes = np.concatenate([ends[:, 0] * devices + ends[:, 1], ends[:, 1] * devices + ends[:, 0]])
-    weighted = i.astype(np.int64) * devices + j
-    if (bad := ~np.isin(weighted, codes)).any():
-        return _breach("(a)", i, bad, "device {} weighs a model that it did not receive")
-    if (bad := ~np.isin(codes, weighted)).any():
-        return _breach("(a)", codes // devices, bad, "device {} gives no weight to a model that it received")
-    return None
-
-
-def _breach(condition: str, devices: Ints, bad: Flags, text: str) -> Breach:
+def _breach(condition: str, devices: Ints, bad: Flags, text: str) -> Breach | None:
+    if not bad.any():
+        return None
     device = int(devices[np.argmax(bad)])
     return Breach(condition, device, text.format(device))

@@ -1,0 +1,244 @@
+"""The paper's bounds once more, in plain loops, from the paper alone. Nothing here comes from efhc.
+
+Written to be read next to the proofs (App. D to F, and the appendix on non-convex losses): sums and products over r
+and l as they are printed there, and A and C as matrices. `k` counts iterations, `b` blocks of B of them: what the
+paper calls phi^(k) with sums from kB on is phi(b) here.
+
+Where the print cannot be followed, the proof is: psi_2's inner term for r = kB+1 has no c_2, as the gradient at W(kB)
+is bounded directly, and psi_1 is the first entry of sum_r A(last:r) C(r-1) + C(last), not eqn:psiValues.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+Array = np.ndarray
+Steps = Callable[[int], float]
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """The constants of the assumptions. mu is None where the loss need not be convex."""
+
+    m: int
+    L: float
+    mu: float | None
+    delta: float
+    sigma: float
+    rho: float
+    B: int
+
+
+# Lemma kplus1: one iteration.
+
+
+def a11(n: Numbers, alpha: float) -> float:
+    return 1 - n.mu * alpha
+
+
+def a12(n: Numbers, alpha: float) -> float:
+    return (1 + n.mu * alpha) * alpha * n.L**2 / (n.mu * n.m)
+
+
+def a22(n: Numbers, alpha: float) -> float:
+    return (1 + 2 * math.sqrt(2) * alpha * n.L) ** 2
+
+
+def c1(n: Numbers, alpha: float) -> float:
+    return alpha**2 * n.sigma**2 / n.m
+
+
+def c2(n: Numbers, alpha: float) -> float:
+    s = 2 * math.sqrt(2) * alpha * n.L
+    return n.m * alpha**2 * (2 * (1 + s) * n.delta**2 / s + n.sigma**2)
+
+
+def matrix(n: Numbers, alpha: float) -> Array:
+    return np.array([[a11(n, alpha), a12(n, alpha)], [0.0, a22(n, alpha)]])
+
+
+def offset(n: Numbers, alpha: float) -> Array:
+    return np.array([c1(n, alpha), c2(n, alpha)])
+
+
+# eqn:AkCkExplicit, eqn:a_ks_Vals: products from iteration s to iteration k, the empty one where k < s.
+
+
+def a11_product(n: Numbers, steps: Steps, k: int, s: int) -> float:
+    product = 1.0
+    for r in range(s, k + 1):
+        product *= a11(n, steps(r))
+    return product
+
+
+def a22_product(n: Numbers, steps: Steps, k: int, s: int) -> float:
+    product = 1.0
+    for r in range(s, k + 1):
+        product *= a22(n, steps(r))
+    return product
+
+
+def matrix_product(n: Numbers, steps: Steps, k: int, s: int) -> Array:
+    product = np.eye(2)
+    for r in range(s, k + 1):
+        product = matrix(n, steps(r)) @ product
+    return product
+
+
+# Lemma kplusB, eqn:phiValues and the proof of proposition nonIncreasing: block b, iterations b B to (b+1) B - 1.
+
+
+def phi11(n: Numbers, steps: Steps, b: int) -> float:
+    return a11_product(n, steps, (b + 1) * n.B - 1, b * n.B)
+
+
+def phi12(n: Numbers, steps: Steps, b: int) -> float:
+    k, total = b * n.B, 0.0
+    for r in range(k + 1, k + n.B + 1):
+        total += a11_product(n, steps, k + n.B - 1, r) * a12(n, steps(r - 1)) * a22_product(n, steps, r - 2, k)
+    return total
+
+
+def phi22(n: Numbers, steps: Steps, b: int) -> float:
+    k, total = b * n.B, 0.0
+    for r in range(k + 1, k + n.B + 1):
+        total += steps(r - 1) ** 2 * a22_product(n, steps, r - 2, k)
+    return (1 + n.rho**2) / 2 + 16 / (1 - n.rho**2) * n.B * n.L**2 * total
+
+
+def psi1(n: Numbers, steps: Steps, b: int) -> float:
+    last = (b + 1) * n.B - 1
+    total = np.zeros(2)
+    for r in range(b * n.B + 1, last + 1):
+        total = total + matrix_product(n, steps, last, r) @ offset(n, steps(r - 1))
+    return float((total + offset(n, steps(last)))[0])
+
+
+def psi2(n: Numbers, steps: Steps, b: int) -> float:
+    k, gradients, noise = b * n.B, 0.0, 0.0
+    for r in range(k + 1, k + n.B + 1):
+        gathered = 0.0
+        for index in range(k + 1, r - 1):
+            gathered += a22_product(n, steps, r - 2, index) * c2(n, steps(index - 1))
+        if r > k + 1:
+            gathered += c2(n, steps(r - 2))
+        gradients += steps(r - 1) ** 2 * (n.m * n.delta**2 + 4 * n.L**2 * gathered)
+        noise += steps(r - 1) ** 2
+    return 4 / (1 - n.rho**2) * n.B * gradients + 2 * n.m * n.B * n.sigma**2 * noise
+
+
+def block(n: Numbers, steps: Steps, b: int) -> tuple[Array, Array]:
+    phi = np.array([[phi11(n, steps, b), phi12(n, steps, b)], [0.0, phi22(n, steps, b)]])
+    return phi, np.array([psi1(n, steps, b), psi2(n, steps, b)])
+
+
+def xi(n: Numbers, steps: Steps, start: tuple[float, float], k: int) -> Array:
+    """The bound on Xi(k): whole blocks (eqn:PhikPsikRecursive), then single iterations (eqn:AkCkRecursive)."""
+    value = np.array(start, dtype=float)
+    for b in range(k // n.B):
+        phi, psi = block(n, steps, b)
+        value = phi @ value + psi
+    for r in range(k // n.B * n.B, k):
+        value = matrix(n, steps(r)) @ value + offset(n, steps(r))
+    return value
+
+
+def spectral_radius(n: Numbers, steps: Steps, b: int) -> float:
+    phi, _ = block(n, steps, b)
+    return float(np.abs(np.linalg.eigvals(phi)).max())
+
+
+def limit(n: Numbers, alpha: float) -> Array:
+    phi, psi = block(n, lambda k: alpha, 0)
+    return np.linalg.inv(np.eye(2) - phi) @ psi
+
+
+# Step-size limits and the ceiling on psi.
+
+
+def gamma1(n: Numbers) -> float:
+    return (1 - n.rho**2) / (2 * math.sqrt(2) * n.B)
+
+
+def constant_limit(n: Numbers) -> float:
+    return (1 - n.rho**2) / (8 * n.B * n.L * (1 + gamma1(n)) ** (n.B - 1))
+
+
+def diminishing_limit(n: Numbers) -> float:
+    root = 4 * math.sqrt(2) * math.sqrt(5 - 3 * n.rho**2)
+    return (1 - n.rho**2) / (root * n.B * n.L * (1 + gamma1(n)) ** (n.B - 1))
+
+
+def nu(n: Numbers, alpha: float) -> float:
+    grown = 1 + gamma1(n)
+    inner = grown * n.delta**2 / (math.sqrt(2) * n.L) + alpha * n.sigma**2
+    return (2 / n.mu) * (n.B - 1) * n.L**2 * grown ** (2 * (n.B - 1)) * inner
+
+
+def psi_ceiling(n: Numbers, steps: Steps, b: int) -> Array:
+    alpha = steps(b * n.B)
+    inner = 2 * (n.delta**2 + 2 * n.mu * alpha * nu(n, alpha)) / (1 - n.rho**2) + n.sigma**2
+    return alpha**2 * n.B * np.array([n.sigma**2 / n.m + nu(n, alpha), 2 * n.m * n.B * inner])
+
+
+# The appendix on non-convex losses.
+
+
+def loss_a11(n: Numbers, alpha: float) -> float:
+    return alpha * (1 / 2 - n.L * alpha)
+
+
+def loss_a12(n: Numbers, alpha: float) -> float:
+    return n.L**2 / (2 * n.m) * alpha * (1 + 2 * n.L * alpha)
+
+
+def loss_c1(n: Numbers, alpha: float) -> float:
+    return n.L / 2 * alpha**2 * n.sigma**2 / n.m
+
+
+def consensus(n: Numbers, steps: Steps, start: float, k: int) -> float:
+    """The bound on E||W(k) - 1 w_bar(k)||^2: lemma kplusB for whole blocks, then lemma kplus1-(c)."""
+    value = start
+    for b in range(k // n.B):
+        value = phi22(n, steps, b) * value + psi2(n, steps, b)
+    for r in range(k // n.B * n.B, k):
+        value = a22(n, steps(r)) * value + c2(n, steps(r))
+    return value
+
+
+def running_mean_bound(n: Numbers, steps: Steps, loss_gap: float, start: float, k: int) -> float:
+    """The bound on the mean of E||grad F(w_bar(r))||^2 over r = 0..k: lemma nonconvex_lossdec summed up."""
+    total, least = loss_gap, math.inf
+    for r in range(k + 1):
+        total += loss_a12(n, steps(r)) * consensus(n, steps, start, r) + loss_c1(n, steps(r))
+        least = min(least, loss_a11(n, steps(r)))
+    return total / ((k + 1) * least) if least > 0 else math.inf
+
+
+def nonconvex_gamma1(n: Numbers) -> float:
+    return (1 - n.rho**2) / (2 * math.sqrt(2) * n.B * 2 ** (n.B / 2) * math.sqrt(1 + n.rho**2))
+
+
+def nonconvex_limit(n: Numbers) -> float:
+    shrink = 1 / (2 * (1 + nonconvex_gamma1(n))) ** (n.B / 2)
+    return 1 / (4 * math.sqrt(2) * n.B * n.L) * shrink * (1 - n.rho**2) / math.sqrt(1 + n.rho**2)
+
+
+def printed_weights(n: Numbers, alpha: float) -> tuple[float, float, float, float]:
+    """w_1 to w_4 of theorem nonconvex, with Gamma_1 for the Gamma_2 it does not define."""
+    gamma = nonconvex_gamma1(n)
+    gathered = n.L**2 * (16 * n.delta**2 + n.sigma**2) * alpha**2 * (n.B - 1) * (2 * (1 + gamma**2)) ** (n.B - 2)
+    w1 = (1 - gamma) / 2
+    w2 = 2 * n.L**2 * (1 + gamma) / (n.m * (1 - n.rho**2))
+    w3 = n.m * (8 * (1 + n.rho**2) / (1 - n.rho**2) * (n.delta**2 + gathered) + n.sigma**2)
+    w4 = n.L * n.sigma**2 / (2 * n.m)
+    return w1, w2, w3, w4
+
+
+def printed_bound(n: Numbers, alpha: float, loss_gap: float, start: float, blocks: int) -> float:
+    """The right-hand side of theorem nonconvex, K = blocks, as printed."""
+    w1, w2, w3, w4 = printed_weights(n, alpha)
+    last = blocks * n.B + 1
+    return (loss_gap / (alpha * last) + n.B * w2 * start / last + w2 * w3 * n.B**3 * alpha / last + w4 * alpha**2) / w1

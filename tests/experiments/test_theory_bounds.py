@@ -1,0 +1,124 @@
+"""The paper's promises held against real runs: mean errors over 20 seeds, on real data, over three kinds of network."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+
+import efhc
+from efhc.experiments.config_files import build_experiment
+from efhc.experiments.scenario import draw_scenario, load_data
+from efhc.experiments.theory_check import SeedProblem, check_run, replay, spread
+from efhc.experiments.theory_plan import plan_theory
+from efhc.theory.judgement import StrategyCheck
+from efhc.theory.rates import envelope_slope, fit_slope
+
+NETWORKS: dict[str, dict[str, Any]] = {
+    "static": {"kind": "ring"},
+    "random links": {"kind": "random-links", "up_probability": 0.7, "topology": {"kind": "complete"}},
+    "rotating": {"kind": "rotating", "period": 2, "topology": {"kind": "ring"}},
+}
+MODELS: dict[str, dict[str, Any]] = {
+    "softmax": {"kind": "softmax", "l2": 0.5},
+    "least-squares": {"kind": "least-squares", "l2": 0.5},
+}
+SCHEDULES = {
+    "constant": {"kind": "constant"},
+    "diminishing": {"kind": "diminishing", "power": 0.5, "timescale": 100.0},
+}
+CASES = [(model, network) for model in MODELS for network in NETWORKS]
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The zeros, ones and twos of the real digits. Scaled down, so that L is near mu and the limits allow to move."""
+    pixels, labels = load_digits(return_X_y=True)
+    chosen = np.flatnonzero(labels < 3)
+    x, y = pixels[chosen] / 64, labels[chosen]
+    path = tmp_path_factory.mktemp("data") / "three-digits.npz"
+    np.savez(path, x_train=x[:400], y_train=y[:400], x_test=x[400:], y_test=y[400:])
+    return path
+
+
+def settings(digits: Path, model: str, network: str, **fields: Any) -> dict[str, Any]:
+    return {
+        "devices": 6,
+        "evaluate_every": 10_000,
+        "batch_size": 4,
+        "precision": "float64",
+        "data": {"kind": "npz", "path": str(digits)},
+        "partition": {"kind": "labels", "labels_per_device": 1},
+        "model": MODELS[model],
+        "network": NETWORKS[network],
+        "bandwidths": {"kind": "uniform", "spread": 0.5},
+        "strategies": {"EF-HC": {"kind": "ef-hc", "r": 60.0}},
+        **fields,
+    }
+
+
+def within_the_limit(given: dict[str, Any], share: float) -> dict[str, Any]:
+    """With this share of the largest step size that `efhc theory plan` allows."""
+    (plan,) = plan_theory(build_experiment({**given, "seeds": (0, 1), "step_size": given["step_size"]}))
+    assert plan.limits is not None
+    kind = given["step_size"]["kind"]
+    largest = share * getattr(plan.limits, kind)
+    return {
+        **given,
+        "step_size": {**given["step_size"], {"constant": "value", "diminishing": "initial"}[kind]: largest},
+    }
+
+
+def assert_promises_kept(check: StrategyCheck) -> None:
+    assert check.promises is not None
+    assert check.promises.bound is not None
+    for seed in check.seeds.values():
+        windows = seed.connectivity
+        assert windows.observed.length <= windows.sufficient <= windows.promised
+        assert seed.optimum is not None
+        assert seed.optimum.distance <= 1e-10
+    for column, name in enumerate(("optimisation_error", "consensus_error")):
+        measured, bound = check.of_seeds(name).mean(axis=0), check.promises.bound[:, column]
+        assert np.isfinite(bound).all()
+        assert (measured <= bound).all(), (name, measured / bound)
+        assert measured[-1] < measured[0] / 2
+    assert (check.running_gradient_norm <= check.promises.gradient_bound).all()
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize(("model", "network"), CASES)
+def test_mean_errors_stay_under_their_bounds(
+    tmp_path: Path, digits: Path, model: str, network: str, schedule: str
+) -> None:
+    given = settings(digits, model, network, iterations=300, seeds=tuple(range(20)), step_size=SCHEDULES[schedule])
+    efhc.simulate(build_experiment(within_the_limit(given, 0.5)), out=tmp_path / "run")
+    (check,) = check_run(tmp_path / "run", points=25)
+    assert_promises_kept(check)
+    assert check.promises is not None
+    found = {f"{finding.label} {finding.what}": finding for finding in check.findings}
+    assert found[f"theorem:{schedule} step-size limit"].verdict == "held"
+    broken = {name for name, finding in found.items() if finding.verdict == "broken"}
+    assert broken == ({"assump:stepsizes-(b) step sizes"} if schedule == "diminishing" else set())  # theta = 0.5
+    if schedule == "constant":
+        assert check.promises.gap is not None
+        assert (np.array([check.of_seeds("optimisation_error").mean(axis=0)[-1], 0]) <= check.promises.gap).all()
+
+
+@pytest.mark.parametrize("theta", [0.5, 2 / 3, 1.0])
+@pytest.mark.parametrize(("model", "network"), CASES)
+def test_errors_fall_at_least_as_fast_as_promised(digits: Path, model: str, network: str, theta: float) -> None:
+    schedule = {"kind": "diminishing", "power": theta, "timescale": 300.0}
+    given = settings(digits, model, network, iterations=6000, seeds=tuple(range(5)), step_size=schedule)
+    experiment = build_experiment(within_the_limit(given, 0.9))
+    look_at, data = spread(experiment.iterations, 40), load_data(experiment)
+    errors = []
+    for seed in experiment.seeds:
+        scenario = draw_scenario(experiment, data, seed)
+        problem = SeedProblem.of(experiment, scenario, seed)
+        errors.append(replay(experiment, scenario, "EF-HC", look_at, problem, 1).measured.optimisation_error)
+    late = look_at >= 80
+    slope = fit_slope(look_at[late], np.stack(errors)[:, late])
+    assert slope.high <= envelope_slope(theta, look_at[late])

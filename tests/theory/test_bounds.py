@@ -1,0 +1,340 @@
+from __future__ import annotations
+
+import math
+
+import independent_theory as own
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from efhc.core.schedules import Constant, Diminishing
+from efhc.theory import bounds
+from efhc.theory.bounds import Constants
+
+RELATIVE = 1e-10
+MODEST = Constants(4, smoothness=2.0, convexity=0.5, diversity=0.7, noise=0.3, window=3, contraction=0.6)
+
+
+def zero_or(least, most):
+    return st.one_of(st.just(0.0), st.floats(least, most))
+
+
+@st.composite
+def numbers(draw):
+    L = draw(st.floats(0.1, 20))
+    return own.Numbers(
+        m=draw(st.integers(2, 30)),
+        L=L,
+        mu=draw(st.floats(0.1, 1)) * L,
+        delta=draw(zero_or(1e-3, 5)),
+        sigma=draw(zero_or(1e-3, 5)),
+        rho=draw(zero_or(1e-3, 0.97)),
+        B=draw(st.integers(1, 8)),
+    )
+
+
+def ours(n):
+    return Constants(n.m, n.L, n.mu, n.delta, n.sigma**2, n.B, n.rho)
+
+
+def schedule_from(initial, power, timescale):
+    return Constant(value=initial) if power == 0 else Diminishing(initial=initial, timescale=timescale, power=power)
+
+
+schedules = st.builds(
+    schedule_from, st.floats(0.1, 1), st.sampled_from([0, 0.5, 0.75, 1]), st.sampled_from([0.5, 1.0, 10.0])
+)
+"""alpha(0) = 0.1 .. 1, to be multiplied with a limit."""
+
+
+def scaled(schedule, factor):
+    return lambda k: factor * schedule(k)
+
+
+def array(steps, count, first=0):
+    return np.array([steps(k) for k in range(first, first + count)])
+
+
+# Conformance: bounds.py against what was written from the paper alone.
+
+
+@given(numbers(), st.floats(1e-4, 0.99))
+def test_one_step_agrees_with_the_paper(n, share):
+    alpha = share / n.L
+    step = bounds.one_step(ours(n), alpha)
+    expected = [f(n, alpha) for f in (own.a11, own.a12, own.a22, own.c1, own.c2)]
+    assert step == pytest.approx(expected, rel=RELATIVE, abs=0)
+
+
+@settings(max_examples=60)
+@given(numbers(), schedules, st.sampled_from(["within", "beyond"]), st.integers(0, 5))
+def test_block_agrees_with_the_paper(n, schedule, where, b):
+    steps = scaled(schedule, own.constant_limit(n) if where == "within" else 0.9 / n.L)
+    found = bounds.block(ours(n), array(steps, n.B, b * n.B))
+    phi, psi = own.block(n, steps, b)
+    np.testing.assert_allclose(found.phi, phi, rtol=RELATIVE, atol=0)
+    np.testing.assert_allclose(found.psi, psi, rtol=RELATIVE, atol=0)
+    assert found.spectral_radius == pytest.approx(own.spectral_radius(n, steps, b), rel=RELATIVE)
+
+
+@settings(max_examples=40)
+@given(numbers(), schedules, st.sampled_from(["within", "beyond"]), st.floats(0, 10), st.floats(0, 10))
+def test_error_bound_agrees_with_the_paper(n, schedule, where, optimisation, consensus):
+    steps = scaled(schedule, own.constant_limit(n) if where == "within" else 0.9 / n.L)
+    found = bounds.error_bound(ours(n), array(steps, 3 * n.B), np.array([optimisation, consensus]))
+    assert found.shape == (3 * n.B + 1, 2)
+    for k in {0, 1, n.B - 1, n.B, n.B + 1, 2 * n.B - 1, 2 * n.B, 2 * n.B + 1, 3 * n.B - 1, 3 * n.B}:
+        expected = own.xi(n, steps, (optimisation, consensus), k)
+        np.testing.assert_allclose(found[k], expected, rtol=RELATIVE, atol=1e-300)
+
+
+@given(numbers())
+def test_step_size_limits_agree_with_the_paper(n):
+    assert bounds.gamma_1(ours(n)) == pytest.approx(own.gamma1(n), rel=RELATIVE)
+    assert bounds.largest_step_size(ours(n)) == pytest.approx(own.constant_limit(n), rel=RELATIVE)
+    assert bounds.largest_diminishing_step_size(ours(n)) == pytest.approx(own.diminishing_limit(n), rel=RELATIVE)
+
+
+@given(numbers(), st.floats(0.05, 1), st.integers(0, 4))
+def test_psi_ceiling_agrees_with_the_paper(n, share, b):
+    steps = scaled(Diminishing(initial=share, timescale=3.0, power=0.5), own.constant_limit(n))
+    expected = own.psi_ceiling(n, steps, b)
+    np.testing.assert_allclose(bounds.psi_ceiling(ours(n), steps(b * n.B)), expected, rtol=RELATIVE, atol=0)
+
+
+@given(numbers(), st.floats(0.3, 1))
+def test_asymptotic_gap_agrees_with_the_paper(n, share):
+    alpha = share * own.constant_limit(n)
+    np.testing.assert_allclose(bounds.asymptotic_gap(ours(n), alpha), own.limit(n, alpha), rtol=RELATIVE, atol=0)
+
+
+# By hand.
+
+
+def test_blocks_of_one_by_hand():
+    constants = Constants(2, smoothness=1.0, convexity=1.0, diversity=0.0, noise=0.0, window=1, contraction=0.0)
+    step = bounds.one_step(constants, 0.1)
+    assert step == pytest.approx((0.9, 0.055, 1.08 + 0.4 * math.sqrt(2), 0, 0), rel=1e-14)
+    one = bounds.block(constants, np.array([0.1]))
+    np.testing.assert_allclose(one.phi, [[0.9, 0.055], [0, 0.66]], rtol=1e-14)
+    np.testing.assert_array_equal(one.psi, [0, 0])
+    # 0.9 * 1 + 0.055 * 1, 0.66; then 0.9 * 0.955 + 0.055 * 0.66, 0.66^2
+    by_hand = [[1, 1], [0.955, 0.66], [0.8958, 0.4356]]
+    np.testing.assert_allclose(bounds.error_bound(constants, np.full(2, 0.1), np.ones(2)), by_hand, rtol=1e-14)
+
+
+def test_blocks_of_two_by_hand():
+    constants = Constants(2, smoothness=1.0, convexity=1.0, diversity=1.0, noise=0.5, window=2, contraction=0.0)
+    s = math.sqrt(2)
+    a22 = 1.08 + 0.4 * s
+    c1 = 0.01 * 0.5 / 2
+    c2 = 2 * 0.01 * (2 * (1 + 0.2 * s) / (0.2 * s) + 0.5)
+    assert c2 == pytest.approx(0.05 + 0.1 * s, rel=1e-14)
+    phi12 = 0.9 * 0.055 + 0.055 * a22
+    phi22 = 0.5 + 32 * 0.01 * (1 + a22)
+    psi1 = 0.9 * c1 + 0.055 * c2 + c1
+    psi2 = 4 * (0.01 * (2 * 2 + 1) + 0.01 * (2 * (2 + 4 * c2) + 1))
+    assert psi2 == pytest.approx(0.416 + 0.032 * s, rel=1e-14)
+    two = bounds.block(constants, np.full(2, 0.1))
+    np.testing.assert_allclose(two.phi, [[0.81, phi12], [0, phi22]], rtol=1e-14)
+    np.testing.assert_allclose(two.psi, [psi1, psi2], rtol=1e-14)
+    within = [0.9 * 3 + 0.055 * 2 + c1, a22 * 2 + c2]
+    first = [0.81 * 3 + phi12 * 2 + psi1, phi22 * 2 + psi2]
+    then = [0.9 * first[0] + 0.055 * first[1] + c1, a22 * first[1] + c2]
+    second = [0.81 * first[0] + phi12 * first[1] + psi1, phi22 * first[1] + psi2]
+    found = bounds.error_bound(constants, np.full(4, 0.1), np.array([3.0, 2.0]))
+    np.testing.assert_allclose(found, [[3, 2], within, first, then, second], rtol=1e-13)
+
+
+# Laws.
+
+
+@given(numbers(), schedules)
+def test_within_the_limit_a_block_contracts(n, schedule):
+    steps = scaled(schedule, bounds.largest_step_size(ours(n)))
+    over_block = bounds.block(ours(n), array(steps, n.B))
+    assert over_block.phi[1, 1] <= (3 + n.rho**2) / 4 * (1 + 1e-12)
+    assert over_block.spectral_radius < 1
+
+
+@given(numbers())
+def test_at_the_limit_a_block_contracts(n):
+    over_block = bounds.block(ours(n), np.full(n.B, bounds.largest_step_size(ours(n))))
+    assert over_block.phi[1, 1] <= (3 + n.rho**2) / 4 * (1 + 1e-12)
+    if n.B == 1:
+        assert over_block.phi[1, 1] == pytest.approx((3 + n.rho**2) / 4, rel=1e-12)
+    assert over_block.spectral_radius < 1
+
+
+@given(numbers())
+def test_limits_are_in_order(n):
+    constants = ours(n)
+    assert bounds.largest_step_size(constants) <= 1 / 8 * 2 / (n.mu + n.L) * (1 + 1e-12)
+    assert bounds.largest_diminishing_step_size(constants) <= bounds.largest_step_size(constants)
+
+
+@pytest.mark.parametrize("largest", [bounds.largest_step_size, bounds.largest_diminishing_step_size])
+@given(n=numbers())
+def test_limits_fall_with_window_smoothness_and_contraction(largest, n):
+    constants = ours(n)
+    limit = largest(constants)
+    assert largest(constants._replace(window=n.B + 1)) < limit
+    assert largest(constants._replace(smoothness=n.L * 1.01)) < limit
+    assert largest(constants._replace(contraction=n.rho + 0.01)) < limit
+
+
+@pytest.mark.parametrize("largest", [bounds.largest_step_size, bounds.largest_diminishing_step_size])
+@pytest.mark.parametrize("contraction", [1.0, 1.0 + 1e-12, 1.1])
+def test_without_contraction_no_step_is_small_enough(largest, contraction):
+    assert largest(MODEST._replace(contraction=contraction)) == 0
+
+
+@settings(max_examples=200)
+@given(numbers(), schedules)
+def test_psi_stays_below_its_ceiling(n, schedule):
+    steps = scaled(schedule, bounds.largest_step_size(ours(n)))
+    for first in (0, 2 * n.B):
+        psi = bounds.block(ours(n), array(steps, n.B, first)).psi
+        assert (psi <= bounds.psi_ceiling(ours(n), steps(first)) * (1 + 1e-12)).all()
+
+
+@pytest.mark.parametrize("window", [1, 3])
+def test_asymptotic_gap_is_where_the_recursion_ends(window):
+    constants = MODEST._replace(window=window)
+    alpha = 0.8 * bounds.largest_step_size(constants)
+    gap = bounds.asymptotic_gap(constants, alpha)
+    reached = bounds.error_bound(constants, np.full(3000 * window, alpha), np.array([5.0, 7.0]))[-1]
+    np.testing.assert_allclose(reached, gap, rtol=1e-6)
+    over_block = bounds.block(constants, np.full(window, alpha))
+    np.testing.assert_allclose(over_block.phi @ gap + over_block.psi, gap, rtol=1e-12)
+
+
+def test_asymptotic_gap_is_infinite_without_contraction():
+    for alpha in (0.2, 1.0, 2 / (MODEST.convexity + MODEST.smoothness), 10.0):
+        assert bounds.block(MODEST, np.full(3, alpha)).spectral_radius >= 1
+        assert np.isposinf(bounds.asymptotic_gap(MODEST, alpha)).all()
+    assert np.isposinf(bounds.asymptotic_gap(MODEST._replace(contraction=1.0), 1e-3)).all()
+    assert np.isposinf(bounds.asymptotic_gap(MODEST._replace(convexity=0.0), 1e-3)).all()
+
+
+@given(numbers(), st.floats(0.01, 0.98))
+def test_asymptotic_gap_grows_with_the_step_size(n, share):
+    limit = bounds.largest_step_size(ours(n))
+    smaller = bounds.asymptotic_gap(ours(n), share * limit)
+    larger = bounds.asymptotic_gap(ours(n), (share + 0.02) * limit)
+    assert (smaller <= larger).all()
+    if n.delta or n.sigma:
+        assert (smaller < larger).all()
+
+
+@given(numbers(), schedules, st.tuples(st.floats(0, 9), st.floats(0, 9)), st.tuples(st.floats(0, 1), st.floats(0, 1)))
+def test_error_bound_from_a_smaller_start_is_smaller(n, schedule, start, shares):
+    steps = array(scaled(schedule, bounds.largest_step_size(ours(n))), 2 * n.B + 1)
+    larger = bounds.error_bound(ours(n), steps, np.array(start))
+    smaller = bounds.error_bound(ours(n), steps, np.array(start) * shares)
+    assert (smaller <= larger * (1 + 1e-12)).all()
+
+
+@given(numbers(), st.integers(0, 25))
+def test_error_bound_of_fewer_iterations_is_its_beginning(n, length):
+    steps = np.full(25, bounds.largest_step_size(ours(n)))
+    start = np.array([1.0, 2.0])
+    whole, part = bounds.error_bound(ours(n), steps, start), bounds.error_bound(ours(n), steps[:length], start)
+    np.testing.assert_array_equal(part, whole[: length + 1])
+
+
+@pytest.mark.parametrize("start", [(1.0, 2.0), (0.0, 0.0)])
+@pytest.mark.parametrize("window", [1, 3])
+def test_error_bound_is_infinite_without_contraction(window, start):
+    constants = MODEST._replace(contraction=1.0, window=window)
+    found = bounds.error_bound(constants, np.full(10, 0.01), np.array(start))
+    assert not np.isnan(found).any()
+    assert np.isfinite(found[:window]).all()
+    assert np.isposinf(found[window:, 1]).all()
+    assert np.isfinite(found[window, 0])  # from what the consensus error was before
+    assert np.isposinf(found[window + 1 :, 0]).all()
+    assert bounds.block(constants, np.full(window, 0.01)).spectral_radius == math.inf
+
+
+def test_error_bound_is_infinite_after_too_large_a_step():
+    edge = 2 / (MODEST.convexity + MODEST.smoothness)
+    steps = np.full(12, 0.001)
+    steps[4] = edge
+    found = bounds.error_bound(MODEST, steps, np.ones(2))
+    assert np.isfinite(found[:5]).all()
+    assert np.isposinf(found[5:, 0]).all()
+    assert np.isfinite(found[:, 1]).all()  # which needs no convexity
+    steps[4] = np.nextafter(edge, 0)
+    assert np.isfinite(bounds.error_bound(MODEST, steps, np.ones(2))).all()
+
+
+def test_error_bound_overflows_to_infinity():
+    found = bounds.error_bound(MODEST, np.full(3000, 0.7), np.ones(2))
+    assert not np.isnan(found).any()
+    assert np.isposinf(found[-1]).all()
+
+
+def test_error_bound_without_convexity_speaks_of_the_consensus_error_only():
+    steps = np.full(20, 0.5 * bounds.largest_step_size(MODEST))
+    flat = bounds.error_bound(MODEST._replace(convexity=0.0), steps, np.array([1.0, 2.0]))
+    np.testing.assert_array_equal(flat[:, 1], bounds.error_bound(MODEST, steps, np.array([1.0, 2.0]))[:, 1])
+    assert np.isposinf(flat[1:, 0]).all()
+
+
+# It is a bound.
+
+REPETITIONS = 200
+PAIRS = ([(0, 1), (2, 3)], [(1, 2)])
+"""A path of 4 devices whose links are used in turn: B = 2."""
+
+
+def averaging(pairs):
+    P = np.eye(4)
+    for i, j in pairs:
+        P[np.ix_([i, j], [i, j])] = 0.5
+    return P
+
+
+def descend(centres, steepness, noise, steps, start, seed):
+    """Mean Xi(k) over repetitions of W <- P W - alpha (grad + noise), F_i(w) = steepness/2 ||w - c_i||^2."""
+    random = np.random.default_rng(seed)
+    transitions = [averaging(pairs) for pairs in PAIRS]
+    m, n = centres.shape
+    models = np.broadcast_to(start, (REPETITIONS, m, n))
+    errors = []
+    for k in range(len(steps) + 1):
+        mean = models.mean(axis=1)
+        optimisation = ((mean - centres.mean(axis=0)) ** 2).sum(axis=1)
+        consensus = ((models - mean[:, None]) ** 2).sum(axis=(1, 2))
+        errors.append([optimisation.mean(), consensus.mean()])
+        if k < len(steps):
+            gradients = steepness * (models - centres) + random.normal(scale=math.sqrt(noise / n), size=models.shape)
+            models = transitions[k % 2] @ models - steps[k] * gradients
+    return np.array(errors)
+
+
+@pytest.mark.parametrize("power", [0, 0.5, 0.75, 1])
+@pytest.mark.parametrize(("spread", "noise"), [(1.0, 1.0), (0.0, 2.0), (3.0, 0.0), (0.0, 0.0)])
+def test_the_bound_is_a_bound(power, spread, noise):
+    random = np.random.default_rng(3)
+    centres, start, steepness = spread * random.normal(size=(4, 3)), random.normal(size=(4, 3)) + 2, 1.5
+    first, second = (averaging(pairs) for pairs in PAIRS)
+    both_ways = (second @ first - 0.25, first @ second - 0.25)
+    constants = Constants(
+        devices=4,
+        smoothness=steepness,
+        convexity=steepness,
+        diversity=steepness * float(np.linalg.norm(centres - centres.mean(axis=0), axis=1).max()),
+        noise=noise,
+        window=2,
+        contraction=float(max(np.linalg.norm(product, 2) for product in both_ways)),
+    )
+    assert 0.5 < constants.contraction < 0.95
+    steps = array(schedule_from(bounds.largest_step_size(constants), power, 20.0), 400)
+    measured = descend(centres, steepness, noise, steps, start, seed=1)
+    promised = bounds.error_bound(constants, steps, measured[0])
+    assert (measured <= promised * (1 + 1e-12)).all()
+    assert (measured[-1] < measured[0]).all()
+    if power == 0 and (spread or noise):
+        assert (measured[-1] <= bounds.asymptotic_gap(constants, steps[0])).all()
