@@ -26,6 +26,10 @@ def either_way(request, monkeypatch):
         monkeypatch.setattr(spectral, "DENSE_DEVICES", 0)
 
 
+def side_by_side(matrices):
+    return spectral._side_by_side(matrices, np.array([P.nnz for P in matrices]), matrices[0].shape[0])
+
+
 def everyone(graph):
     return mixing_matrix(graph, np.ones(len(graph.links), dtype=bool))
 
@@ -305,14 +309,14 @@ def call(request):
 def test_joined(call):
     first, then = alternating()
     for matrices, expected in [([first], False), ([then], False), ([first, then], True), ([everyone(PATH)], True)]:
-        assert call(kernels.joined, *spectral._side_by_side(matrices)) == expected
+        assert call(kernels.joined, *side_by_side(matrices)) == expected
     ends_first = everyone(Graph.of(5, [(0, 4), (1, 3), (2, 4), (3, 4)]))
-    assert call(kernels.joined, *spectral._side_by_side([ends_first]))
+    assert call(kernels.joined, *side_by_side([ends_first]))
 
 
 def test_four_columns_at_once(call):
     matrices = sporadic(9, 0.9, 5)
-    stack = spectral._side_by_side(matrices)
+    stack = side_by_side(matrices)
     x, y = np.random.default_rng(0).normal(size=(2, 9, 4))
     call(kernels.mix_lanes, stack.starts[2], stack.columns, stack.entries, x, y)
     assert y == pytest.approx(matrices[2] @ x)
@@ -347,7 +351,7 @@ def test_windows_side_by_side(call):
     firsts, groups = np.arange(9), np.array([0, 4, 7, 9])
     seed = np.linspace(-1, 1, 9) ** 3
     norms, steps = np.empty(9), np.empty(9, np.int64)
-    arguments = (*spectral._side_by_side(matrices), firsts, groups, 2, seed, 50, 1e-9, 1e-14, norms, steps)
+    arguments = (*side_by_side(matrices), firsts, groups, 2, seed, 50, 1e-9, 1e-14, norms, steps)
     call(kernels.window_norms, *arguments, 0, 3)
     assert norms.tolist() == pytest.approx([contraction(matrices[k : k + 2]) for k in range(9)], abs=1e-12)
     assert (norms[:7] < 1).all()

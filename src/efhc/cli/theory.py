@@ -42,7 +42,14 @@ app = typer.Typer(
 def check(
     directory: Annotated[Path, typer.Argument(help="A run that has finished.", metavar="RUN_DIR")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, nothing else.")] = False,
-    points: Annotated[int, typer.Option(min=3, help="Iterations at which the models are looked at.")] = 64,
+    points: Annotated[int, typer.Option(min=3, help="Iterations at which the models are looked at.")] = 40,
+    replay: Annotated[
+        bool | None,
+        typer.Option("--replay/--no-replay", help="Make the run again to look at it; by default if that is quick."),
+    ] = None,
+    window: Annotated[
+        str, typer.Option(help="The B to compute with: promised (proposition:conn), observed, or a number.")
+    ] = "promised",
     out: Annotated[Path | None, typer.Option(help="The picture; by default RUN_DIR/figures/theory.png.")] = None,
 ) -> None:
     """Check a finished run, assumption by assumption, and draw its errors under the bounds. `check` may be left out."""
@@ -52,8 +59,11 @@ def check(
     from efhc.report.figures import save_figure
     from efhc.report.theory_figure import theory_figure
 
+    length: Any = int(window) if window.isdigit() and int(window) > 0 else window
+    if length not in ("promised", "observed") and not isinstance(length, int):
+        raise typer.BadParameter(f"got {window}; allowed: promised, observed, a whole number", param_hint="--window")
     with Status("reading", console=Console(stderr=True)) as status:
-        checks = check_run(directory, points, lambda what: status.update(escape(what)))
+        checks = check_run(directory, points, replay, length, lambda what: status.update(escape(what)))
     figure = out or directory / "figures" / "theory.png"
     save_figure(theory_figure(checks), figure)
     if as_json:
@@ -84,7 +94,8 @@ def _print_check(of: StrategyCheck) -> None:
 
 
 def _print_findings(title: str, findings: list[Finding]) -> None:
-    table = Table("assumption or promise", "", "found", title=escape(title), title_justify="left")
+    table = Table("assumption or promise", "", title=escape(title), title_justify="left")
+    table.add_column("found", overflow="fold")
     for label, what, verdict, detail, iteration, device in findings:
         where = "" if iteration is None else f" at iteration {iteration}"
         where += "" if device is None else f" by device {device}"
@@ -97,7 +108,7 @@ def plan(
     file: Annotated[Path, typer.Argument(help="The experiment, a TOML file, or a figure of the paper: fig2a.")],
     overrides: Overrides = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, nothing else.")] = False,
-    rehearse: Annotated[int, typer.Option(min=1, help="Iterations to rehearse, to see how fast devices drift.")] = 200,
+    rehearse: Annotated[int, typer.Option(min=1, help="Iterations to rehearse, to see how fast devices drift.")] = 1000,
 ) -> None:
     """Before a run: the largest step size the theorems allow, the B to expect, and who will never fire."""
     from rich.status import Status

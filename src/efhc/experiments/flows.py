@@ -42,7 +42,9 @@ def _graphs(network: pl.DataFrame, experiment: Experiment) -> Callable[[int], Gr
 
     @lru_cache(GRAPHS)
     def graph_of_row(row: int) -> Graph:
-        return Graph.of(experiment.devices, ends[starts[row] : starts[row + 1]])
+        as_recorded = Graph(experiment.devices, ends[starts[row] : starts[row + 1]].astype(np.int64))
+        in_order = (np.diff(as_recorded.codes) > 0).all()
+        return as_recorded if in_order else Graph.of(experiment.devices, as_recorded.links)
 
     return lambda k: graph_of_row(int(same_as[np.searchsorted(changes, k, side="right") - 1]))
 

@@ -1,16 +1,18 @@
 """`efhc theory RUN_DIR`: were the assumptions met, what did the theorems promise, what happened?
 
-What the network did is read from the run directory. What the models did is not in it: the run is made again, which
-gives the same models bit for bit, and looked at on its way; that it fires as recorded is checked.
+What the network did is read from the run directory. What the models did is not in it but for where they ended: the run
+is made again, which gives the same models bit for bit, and looked at on its way; that it fires as recorded is checked.
+Of a long run only the first and the last models are looked at, unless more is asked for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from threadpoolctl import threadpool_limits
@@ -25,6 +27,7 @@ from efhc.experiments.resources import usable_cores
 from efhc.experiments.run_directory import RunDirectory
 from efhc.experiments.scenario import draw_scenario, load_data
 from efhc.learning.data import Dataset
+from efhc.learning.models import ModuleModel
 from efhc.simulation.lockstep import Lockstep, Scenario
 from efhc.theory.findings import Finding
 from efhc.theory.judgement import SeedCheck, StrategyCheck, judge
@@ -35,9 +38,25 @@ from efhc.theory.spectral import window_contractions
 
 Tell = Callable[[str], None]
 
+PATIENCE, OF_NETWORKS = 4e9, 30
+"""Parameters of all devices, times iterations, that are done again without being asked for; networks count for more."""
+MUCH_DATA = 10_000_000
+"""Numbers in the training data from which on matrix products gain by threads."""
 
-def check_run(directory: Path, points: int = 64, tell: Tell = lambda what: None) -> list[StrategyCheck]:
-    """Every strategy of a finished run. `points` is the number of iterations at which models are looked at."""
+
+def check_run(
+    directory: Path,
+    points: int = 40,
+    replay: bool | None = None,
+    window: int | Literal["promised", "observed"] = "promised",
+    tell: Tell = lambda what: None,
+) -> list[StrategyCheck]:
+    """Every strategy of a finished run.
+
+    `points` is the number of iterations at which models are looked at, if the run is made again: `replay`; left out,
+    that is done where it is quick. `window` is the B that rho and the bounds are computed with: the one of
+    `proposition:conn`, the one observed (which stands in where the first is longer than the run), or any other.
+    """
     run = RunDirectory(directory)
     if not run.is_complete:
         raise InputError("run directory", directory, "the directory of a run that has finished")
@@ -46,16 +65,23 @@ def check_run(directory: Path, points: int = 64, tell: Tell = lambda what: None)
     for name, checksum in run.meta.get("data_sha256", {}).items():
         if data.sha256.get(name) != checksum:
             raise InputError("data", f"a changed {name}", f"the file with SHA-256 {checksum[:12]}... of that run")
-    with threadpool_limits(1, "blas"), ThreadPoolExecutor(usable_cores(), thread_name_prefix="efhc-theory") as pool:
+    again = _is_quick(experiment, data) if replay is None else replay
+    look_at = spread(experiment.iterations, points) if again else np.array([0, experiment.iterations])
+    cores, seeds = usable_cores(), len(experiment.seeds)
+    blas = max(1, cores // seeds) if data.x_train.size > MUCH_DATA else 1
+    with threadpool_limits(blas, "blas"), ThreadPoolExecutor(cores, thread_name_prefix="efhc-theory") as pool:
         tell("the learning problem")
         drawn = ((experiment, draw_scenario(experiment, data, seed), seed) for seed in experiment.seeds)
         problems = in_parallel(pool, SeedProblem.of, drawn)
-        return [
-            _check_strategy(
-                run, experiment, data, strategy, problems, spread(experiment.iterations, points), pool, tell
-            )
-            for strategy in experiment.strategies
-        ]
+        check = _Check(run, experiment, data, problems, look_at, window, pool, tell)
+        return [check.strategy(strategy, again=again) for strategy in experiment.strategies]
+
+
+def _is_quick(experiment: Experiment, data: Dataset) -> bool:
+    """To make all runs again."""
+    runs = len(experiment.seeds) * len(experiment.strategies)
+    numbers = experiment.devices * experiment.model.parameters(data) * experiment.iterations * runs
+    return numbers * (OF_NETWORKS if isinstance(experiment.model, ModuleModel) else 1) <= PATIENCE
 
 
 def in_parallel(pool: ThreadPoolExecutor, work: Callable[..., Any], items: Iterable[tuple[Any, ...]]) -> list[Any]:
@@ -90,74 +116,85 @@ class SeedProblem(NamedTuple):
         return cls(problem, problem.curvature(start), problem.optimum() if optimum else None)
 
 
-def _check_strategy(
-    run: RunDirectory,
-    experiment: Experiment,
-    data: Dataset,
-    strategy: str,
-    problems: Sequence[SeedProblem],
-    look_at: Ints,
-    pool: ThreadPoolExecutor,
-    tell: Tell,
-) -> StrategyCheck:
-    tell(f"{strategy}: who fired, and who was reached")
-    flows = [load_flow(run, experiment, strategy, seed) for seed in experiment.seeds]
-    windows = [connectivity(flow) for flow in flows]
-    window = fitting_window(windows, experiment.iterations)
-    tell(f"{strategy}: transition weights")
-    weights = [check_flow(flow) for flow in flows]
-    tell(f"{strategy}: how much averaging contracts")
-    cores = usable_cores()
-    contractions = [
-        window and window_contractions(flow.matrix, flow.iterations, window, threads=cores) for flow in flows
-    ]
-    tell(f"{strategy}: the run once more")
-    final = run.load_models() if (run.path / "models.safetensors").exists() else {}
-    threads = max(1, cores // len(flows))
-    replays = in_parallel(
-        pool,
-        replay,
-        (
-            (experiment, draw_scenario(experiment, data, seed, threads), strategy, look_at, problem, threads)
-            for seed, problem in zip(experiment.seeds, problems, strict=True)
-        ),
-    )
-    seeds = {
-        seed: SeedCheck(
-            [
-                *weights[n],
-                _same_run(replays[n], flows[n].fired, final.get((strategy, seed))),
-                *check_connectivity(windows[n], experiment.iterations),
-            ],
-            windows[n],
-            contractions[n] or None,
-            replays[n].curvature,
-            problems[n].optimum,
-            replays[n].measured,
+def fitting_window(
+    found: Sequence[Connectivity], iterations: int, wanted: int | Literal["promised", "observed"] = "promised"
+) -> int | None:
+    """The B to compute with: the wanted one or, if the run is shorter than that, the one observed."""
+    promised, observed = max(each.promised for each in found), max(each.observed.length for each in found)
+    first = {"promised": promised, "observed": observed}[wanted] if isinstance(wanted, str) else wanted
+    return next((int(length) for length in (first, observed) if length <= iterations), None)
+
+
+@dataclass(frozen=True)
+class _Check:
+    run: RunDirectory
+    experiment: Experiment
+    data: Dataset
+    problems: Sequence[SeedProblem]
+    look_at: Ints
+    window: int | Literal["promised", "observed"]
+    pool: ThreadPoolExecutor
+    tell: Tell
+
+    def strategy(self, strategy: str, *, again: bool) -> StrategyCheck:
+        """All seeds of one strategy."""
+        experiment, iterations = self.experiment, self.experiment.iterations
+        self.tell(f"{strategy}: who fired, and who was reached")
+        flows = [load_flow(self.run, experiment, strategy, seed) for seed in experiment.seeds]
+        windows = [connectivity(flow) for flow in flows]
+        window = fitting_window(windows, iterations, self.window)
+        self.tell(f"{strategy}: transition weights")
+        findings = [check_flow(flow) for flow in flows]
+        self.tell(f"{strategy}: how much averaging contracts")
+        contractions = [
+            window_contractions(flow.matrix, iterations, window, threads=usable_cores()) if window else None
+            for flow in flows
+        ]
+        self.tell(f"{strategy}: the run once more" if again else f"{strategy}: the first and the last models")
+        final = self.run.load_models() if (self.run.path / "models.safetensors").exists() else {}
+        visits = self._replays(strategy) if again else self._ends(strategy, final)
+        seeds = {}
+        for n, seed in enumerate(experiment.seeds):
+            same = _same_run(visits[n], flows[n].fired, final.get((strategy, seed)))
+            found = [*findings[n], same, *check_connectivity(windows[n], iterations)]
+            curvature, optimum = visits[n].curvature, self.problems[n].optimum
+            seeds[seed] = SeedCheck(found, windows[n], contractions[n], curvature, optimum, visits[n].measured)
+        look_at = self.look_at[: len(visits[0].measured.loss)]
+        return judge(strategy, seeds, experiment.step_size, iterations, look_at, window)
+
+    def _replays(self, strategy: str) -> list[Visits]:
+        threads = max(1, usable_cores() // len(self.problems))
+        drawn = (draw_scenario(self.experiment, self.data, seed, threads) for seed in self.experiment.seeds)
+        items = (
+            (self.experiment, scenario, strategy, self.look_at, problem, threads)
+            for scenario, problem in zip(drawn, self.problems, strict=True)
         )
-        for n, seed in enumerate(experiment.seeds)
-    }
-    return judge(strategy, seeds, experiment.step_size, experiment.iterations, look_at, window)
+        return in_parallel(self.pool, replay_run, items)
+
+    def _ends(self, strategy: str, final: Mapping[tuple[str, int], Floats]) -> list[Visits]:
+        """Where models began and, if that was kept, where they ended."""
+        visits = []
+        for seed, of in zip(self.experiment.seeds, self.problems, strict=True):
+            first, last = draw_scenario(self.experiment, self.data, seed).initial_models(), final.get((strategy, seed))
+            rows = [look(models, of.problem, of.optimum) for models in (first, last) if models is not None]
+            visits.append(Visits(Measured.of_rows(rows), of.curvature))
+        return visits
 
 
-def fitting_window(found: Sequence[Connectivity], iterations: int) -> int | None:
-    """The B to compute with: what `proposition:conn` promises or, if the run is shorter than that, what was seen."""
-    lengths = max(each.promised for each in found), max(each.observed.length for each in found)
-    return next((int(length) for length in lengths if length <= iterations), None)
-
-
-class Replay(NamedTuple):
-    """A run, made once more and looked at."""
+class Visits(NamedTuple):
+    """A run that was looked at."""
 
     measured: Measured
     curvature: Curvature
-    fired: Flags
-    models: Floats
+    fired: Flags | None = None
+    """Who fired, if it was made again."""
+    models: Floats | None = None
+    """Where it ended, if it was made again."""
 
 
-def replay(
-    experiment: Experiment, scenario: Scenario, strategy: str, look_at: Ints, of: SeedProblem, threads: int
-) -> Replay:
+def replay_run(
+    experiment: Experiment, scenario: Scenario, strategy: str, look_at: Ints, of: SeedProblem, threads: int = 1
+) -> Visits:
     """Make the run of one strategy in a scenario, and look at its models at the iterations `look_at`."""
     lockstep, state = Lockstep(scenario, experiment.strategies[strategy], threads), scenario.initial_state()
     fired = np.empty((experiment.iterations, experiment.devices), dtype=bool)
@@ -170,16 +207,17 @@ def replay(
         if curvature.known == "estimate" and target in (look_at[len(look_at) // 2], look_at[-1]):
             here = of.problem.curvature(state.models.mean(axis=0, dtype=np.float64))
             curvature = Curvature.worst([curvature, here])
-    return Replay(Measured.of_rows(rows), curvature, fired, state.models)
+    return Visits(Measured.of_rows(rows), curvature, fired, state.models)
 
 
-def _same_run(replay: Replay, recorded: Flags, final: Floats | None) -> Finding:
+def _same_run(visits: Visits, recorded: Flags, final: Floats | None) -> Finding:
     label, what = "alg:efhc", "the run once more"
-    if (differs := (replay.fired != recorded).any(axis=1)).any():
+    if visits.fired is None:
+        return Finding(label, what, "not checkable", "long, so it was not made again; --replay does it")
+    if (differs := (visits.fired != recorded).any(axis=1)).any():
         k = int(np.argmax(differs))
-        device = int(np.argmax(replay.fired[k] != recorded[k]))
-        return Finding(
-            label, what, "broken", "fires otherwise than recorded: what was measured is not that run", k, device
-        )
-    same = final is not None and np.array_equal(replay.models, final)
+        device = int(np.argmax(visits.fired[k] != recorded[k]))
+        detail = "fires otherwise than recorded: what was measured is not that run"
+        return Finding(label, what, "broken", detail, k, device)
+    same = final is not None and np.array_equal(np.asarray(visits.models), final)
     return Finding(label, what, "held", "fires as recorded" + (", and ends with the same models" if same else ""))

@@ -81,7 +81,7 @@ class StrategyPlan:
 
 
 def plan_theory(
-    experiment: Experiment, rehearse: int = 200, tell: Callable[[str], None] = lambda what: None
+    experiment: Experiment, rehearse: int = 1000, tell: Callable[[str], None] = lambda what: None
 ) -> list[StrategyPlan]:
     """Every strategy, over all seeds; `rehearse` iterations are made."""
     data = load_data(experiment)

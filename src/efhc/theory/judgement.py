@@ -200,7 +200,7 @@ def _problem_findings(seeds: Mapping[int, SeedCheck], curvature: Curvature) -> l
     return [
         Finding(f"{label}-(a)", "smoothness", "not checkable" if estimated else "held", f"L = {curvature.L:.4g}, {how}")
         if smooth
-        else Finding(f"{label}-(a)", "smoothness", "broken", "the loss has kinks: no L is large enough", 0),
+        else Finding(f"{label}-(a)", "smoothness", "broken", "the loss has kinks: no L is large enough"),
         _convexity_finding(f"{label}-(b)", curvature, convex=convex),
         Finding(
             f"{label}-(c)",
@@ -221,7 +221,7 @@ def _convexity_finding(label: str, curvature: Curvature, *, convex: bool) -> Fin
     if convex:
         how = "exactly" if curvature.known == "exact" else "at least"
         return Finding(label, "strong convexity", "held", f"mu = {curvature.mu:.4g}, {how}")
-    return Finding(label, "strong convexity", "broken", "mu = 0", 0, device)
+    return Finding(label, "strong convexity", "broken", "mu = 0", None, device)
 
 
 def _promise_findings(
@@ -236,8 +236,9 @@ def _promise_findings(
         ):
             measured = _of_seeds(seeds, name).mean(axis=0)
             findings.append(_under("eqn:PhikPsikRecursive", what, measured, promises.bound[:, column], iterations))
-    running = running_mean(iterations, _of_seeds(seeds, "gradient_norm").mean(axis=0))
-    findings.append(_under("theorem:nonconvex", "gradients", running, promises.gradient_bound, iterations))
+    if len(iterations) > 2:  # else the mean over all of them is not known
+        running = running_mean(iterations, _of_seeds(seeds, "gradient_norm").mean(axis=0))
+        findings.append(_under("theorem:nonconvex", "gradients", running, promises.gradient_bound, iterations))
     return findings
 
 
@@ -252,7 +253,7 @@ def _under(label: str, what: str, measured: Floats, bound: Floats, iterations: I
         detail = f"{measured[above][0]:.3g} measured, {bound[above][0]:.3g} promised"
         return Finding(label, f"{what} under its bound", "broken", detail, k)
     share = float(np.max(measured[1:] / bound[1:], initial=0.0))
-    return Finding(label, f"{what} under its bound", "held", f"at most {share:.1%} of it after k = 0")
+    return Finding(label, f"{what} under its bound", "held", f"at most {share:.2g} times it after k = 0")
 
 
 def _slope_findings(slope: rates.Slope | None, promised: float | None) -> list[Finding]:

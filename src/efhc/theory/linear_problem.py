@@ -19,7 +19,7 @@ from efhc.theory.optimum import least_squares_optimum, smooth_optimum
 from efhc.theory.problem import Curvature, Noise, Optimum
 
 HELD, AT_ONCE = 2**25, 2**18
-"""Numbers of inputs up to which all are kept as float64 (256 MiB); and how many are looked at at once (2 MiB, which
+"""Numbers of inputs up to which all are kept as float64 (512 MiB); and how many are looked at at once (2 MiB, which
 stay in the cache from the scores to the gradient).
 """
 

@@ -19,7 +19,7 @@ The contraction of a window is less than 1 if and only if the links used in it j
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -35,8 +35,8 @@ TOLERANCE = 1e-7
 """Relative residual at which Lanczos ends: its square, over the gap between eigenvalues, is the error that is left."""
 ROUNDING = 1e-14
 """A smaller error in a contraction is not to be had."""
-MOST_WORK = 2e10
-"""Multiplications that windows may take: some 15 seconds on two slow cores."""
+MOST_WORK = 1e10
+"""Multiplications that windows may take: some 8 seconds on two slow cores."""
 ENTRIES_AT_ONCE, WINDOWS_AT_ONCE = 1_000_000, 1024
 """Entries of matrices that lie in memory beside those of one window, if two are not more; and windows on them."""
 PROBES, TYPICAL_STEPS = 8, 30
@@ -84,7 +84,8 @@ def contraction(matrices: Sequence[csr_array]) -> float:
 
     Exactly 1 if the links of all together leave the network in parts.
     """
-    values, _ = _norms(_side_by_side(matrices), np.zeros(1, np.int64), len(matrices), threads=1)
+    stack = _side_by_side(matrices, np.array([P.nnz for P in matrices]), matrices[0].shape[0])
+    values, _ = _norms(stack, np.zeros(1, np.int64), len(matrices), threads=1)
     return float(values[0])
 
 
@@ -152,11 +153,15 @@ class _Stack(NamedTuple):
     entries: Floats
 
 
-def _side_by_side(matrices: Sequence[csr_array]) -> _Stack:
-    before = np.cumsum([0, *(P.nnz for P in matrices[:-1])])
-    starts = np.stack([P.indptr for P in matrices]).astype(np.int64) + before[:, np.newaxis]
-    columns = np.concatenate([P.indices for P in matrices], dtype=np.uint32, casting="unsafe")
-    return _Stack(starts, columns, np.concatenate([P.data for P in matrices], dtype=np.float64))
+def _side_by_side(matrices: Iterable[csr_array], nonzeros: Ints, devices: int) -> _Stack:
+    """`nonzeros` tells how many entries each has: then none of them has to be kept."""
+    ends = np.concatenate([[0], np.cumsum(nonzeros)])
+    starts = np.empty((len(nonzeros), devices + 1), np.int64)
+    columns, entries = np.empty(ends[-1], np.uint32), np.empty(ends[-1])
+    for t, P in enumerate(matrices):
+        starts[t] = P.indptr + ends[t]
+        columns[ends[t] : ends[t + 1]], entries[ends[t] : ends[t + 1]] = P.indices, P.data
+    return _Stack(starts, columns, entries)
 
 
 def _norms(stack: _Stack, firsts: Ints, window: int, threads: int) -> tuple[Floats, Ints]:
@@ -253,25 +258,27 @@ class _Turns(NamedTuple):
 
     def over(self, starts: Ints) -> Iterator[tuple[Ints, Floats, Ints]]:
         """(some of the starts, their contractions, their Lanczos steps)"""
-        held: dict[int, csr_array] = {}
         for some in self._parts(starts):
             needed = np.unique(some[:, np.newaxis] + np.arange(self.window))
-            held = {k: held[k] if k in held else self.matrix(k) for k in needed.tolist()}
-            firsts = np.searchsorted(needed, some)
-            yield some, *_norms(_side_by_side(list(held.values())), firsts, self.window, self.threads)
+            matrices = (self.matrix(k) for k in needed.tolist())
+            stack = _side_by_side(matrices, self.nonzeros[needed], self.devices)
+            yield some, *_norms(stack, np.searchsorted(needed, some), self.window, self.threads)
 
     def _parts(self, starts: Ints) -> Iterator[Ints]:
+        """Windows that overlap stay together, up to twice the entries of one, so that no P(k) is asked for often."""
         sizes = np.full_like(self.nonzeros, self.devices**2) if self.devices <= DENSE_DEVICES else self.nonzeros
         until = np.concatenate([[0], np.cumsum(sizes)]).tolist()
         part: list[int] = []
-        size = end = 0
+        size = end = room = 0
         for start in starts.tolist():
             new = until[start + self.window] - until[max(start, end)]
-            full = len(part) >= self.threads and size + new > ENTRIES_AT_ONCE
-            if full or len(part) == WINDOWS_AT_ONCE:
+            if part and (size + new > room or len(part) == WINDOWS_AT_ONCE):
                 yield np.array(part)
-                part, size = [], 0
-            size += new if part else 0
+                part = []
+            if not part:
+                size, new = 0, until[start + self.window] - until[start]
+                room = max(ENTRIES_AT_ONCE, 2 * new)
+            size += new
             part.append(start)
             end = start + self.window
         if part:

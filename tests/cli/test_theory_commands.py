@@ -1,0 +1,508 @@
+"""efhc theory, efhc theory plan, efhc run --monitor theory: as a user types them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import polars as pl
+import pytest
+from matplotlib.figure import Figure
+from polars.testing import assert_frame_equal
+
+import efhc
+from efhc.cli import main
+from efhc.experiments.run_directory import RunDirectory
+from efhc.report import theory_figure
+
+CONFIG = """
+devices = 4
+iterations = 40
+seeds = [0, 1]
+evaluate_every = 20
+[network]
+kind = "ring"
+[model]
+kind = "softmax"
+l2 = 0.5
+[step_size]
+kind = "constant"
+value = 1e-5
+[strategies]
+EF-HC = { kind = "ef-hc", r = 2000.0 }
+ZT = "zt"
+"""
+PNG = b"\x89PNG"
+TABLES = ("metrics.parquet", "events.parquet", "network.parquet", "devices.parquet", "models.safetensors")
+
+
+def process(*words: object, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """A real one."""
+    return subprocess.run(
+        [sys.executable, "-m", "efhc", *map(str, words)],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        env={**os.environ, "COLUMNS": "200"},
+        timeout=120,
+        check=False,
+    )
+
+
+class Said(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    """The command in this process, in a folder of its own; its pictures are blank, as drawing takes long."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(efhc.Result, "plot", lambda self, path=None: None)
+    monkeypatch.setattr(theory_figure, "theory_figure", lambda checks: Figure())
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(signal, "signal", lambda number, handler: None)
+    (tmp_path / "small.toml").write_text(CONFIG)
+
+    def command(*words: object) -> Said:
+        monkeypatch.setattr(sys, "argv", ["efhc", *map(str, words)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as end:
+            main()
+        said = capsys.readouterr()
+        return Said(int(end.value.code or 0), said.out, said.err)
+
+    return command
+
+
+@pytest.fixture
+def refused(call: Any) -> Any:
+    def command(*words: object) -> str:
+        done = call(*words)
+        assert done.code == 2
+        assert done.err.startswith("efhc: ")
+        assert done.err.count("\n") == 1
+        return done.err
+
+    return command
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("finished")
+    (folder / "small.toml").write_text(CONFIG)
+    efhc.simulate(efhc.load_experiment(folder / "small.toml"), out=folder / "run")
+    return folder / "run"
+
+
+@pytest.fixture
+def run(finished: Path, tmp_path: Path) -> Path:
+    shutil.copytree(finished, tmp_path / "run")
+    return tmp_path / "run"
+
+
+def no_such_number(token: str) -> None:
+    raise AssertionError(f"{token} is not JSON")
+
+
+def as_json(text: str) -> Any:
+    return json.loads(text, parse_constant=no_such_number)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+# After a run
+
+
+def test_theory_of_a_run_in_a_real_process(call, run, tmp_path):
+    before = contents(run)
+    done = process("theory", "run", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    for words in (
+        "EF-HC, 2 seeds",
+        "ZT, 2 seeds",
+        "assump:conn-(b)",
+        "physical graph",
+        "held",
+        "fires as recorded, and ends with the same models",
+        "largest step size alpha(0) by theorem:",
+        "theorem:constant",
+        "run/figures/theory.png",
+    ):
+        assert words in done.stdout
+    assert "broken" not in done.stdout
+    assert "[green]" not in done.stdout
+    after = contents(run)
+    assert after.pop("figures/theory.png").startswith(PNG)
+    assert after == before
+    # and the run goes on as any other that is finished
+    assert call("run", run / "config.toml", "--out", "run", "--resume").code == 0
+    assert {name: (run / name).read_bytes() for name in TABLES} == {name: before[name] for name in TABLES}
+    assert (run / "figures" / "theory.png").exists()
+
+
+def test_json_is_json_and_the_same_each_time(call, run):
+    first = call("theory", "run", "--json", "--points", 6)
+    assert first.code == 0
+    assert first.err == ""
+    checks = as_json(first.out)
+    assert [check["strategy"] for check in checks] == ["EF-HC", "ZT"]
+    for check in checks:
+        assert {"B1", "B2", "B_promised", "B_observed", "rho"} <= set(check["seeds"]["1"])
+        assert set(check["step_size_limits"]) == {"non_increasing", "constant", "diminishing", "nonconvex"}
+        assert {finding["verdict"] for finding in check["findings"]} == {"held"}
+        assert len(check["iterations"]) <= 6
+        assert len(check["measured"]["consensus_error"]) == len(check["error_bound"]) == len(check["iterations"])
+    assert checks[1]["seeds"]["0"]["B1"] == checks[1]["seeds"]["0"]["B2"] == 1
+    assert checks[1]["seeds"]["0"]["B_promised"] == 3
+    assert (run / "figures" / "theory.png").read_bytes().startswith(PNG)
+    assert call("theory", "run", "--json", "--points", 6).out == first.out
+    assert call("theory", "check", "run", "--points=6", "--json").out == first.out
+    assert call("theory", "--json", "--points", 6, "run").out == first.out
+
+
+def test_check_may_be_left_out(call, run):
+    left_out, written = call("theory", "run", "--points", 4), call("theory", "check", "run", "--points", 4)
+    assert left_out.code == written.code == 0
+    assert left_out.out == written.out
+
+
+def test_windows_and_what_is_made_again_may_be_chosen(call, refused, run):
+    (first, _) = as_json(call("theory", run, "--json", "--no-replay", "--window", "observed").out)
+    assert first["iterations"] == [0, 40]
+    assert first["window"] == max(seed["B_observed"] for seed in first["seeds"].values())
+    (second, _) = as_json(call("theory", run, "--json", "--replay", "--points", 3, "--window", 9).out)
+    assert second["iterations"] == [0, 1, 40]
+    assert second["window"] == 9
+    for bad in ("0", "-3", "some", "2.5", "\u00b2"):
+        assert "--window" in refused("theory", run, f"--window={bad}")
+
+
+def test_the_picture_may_go_elsewhere(call, run, tmp_path):
+    done = call("theory", "run", "--points", 3, "--out", "elsewhere/picture.pdf")
+    assert done.code == 0
+    assert "elsewhere/picture.pdf" in done.out
+    assert (tmp_path / "elsewhere" / "picture.pdf").read_bytes().startswith(b"%PDF")
+    assert not (run / "figures" / "theory.png").exists()
+
+
+@pytest.mark.usefixtures("run")
+def test_a_picture_of_no_known_kind_is_one_line(refused):
+    assert "--out" in refused("theory", "run", "--points", 3, "--out", "picture.xyz")
+
+
+@pytest.mark.usefixtures("run")
+def test_too_few_points_are_one_line(refused):
+    assert "--points" in refused("theory", "run", "--points", 2)
+
+
+def test_help_names_both_ways(call):
+    done = call("theory", "--help")
+    assert done.code == 0
+    assert "efhc theory RUN_DIR" in done.out
+    assert re.search(r"^\W*plan\s+Before a run", done.out, re.MULTILINE)
+    assert re.search(r"^\W*check\s+Check a finished run", done.out, re.MULTILINE)
+    assert "--points" in call("theory", "check", "--help").out
+    assert "--points" in call("theory", "anything", "--help").out
+    assert "--rehearse" in call("theory", "plan", "--help").out
+
+
+def test_a_run_called_plan(call, run):
+    run.rename(run.with_name("plan"))
+    for words in (["check", "plan"], ["./plan"]):
+        done = call("theory", *words, "--points", 3)
+        assert done.code == 0
+        assert "ZT, 2 seeds" in done.out
+    run.with_name("plan").rename(run.with_name("check"))
+    assert call("theory", "check", "check", "--points", 3).code == 0
+
+
+def test_what_is_no_finished_run_is_one_line(refused, run, tmp_path):
+    (tmp_path / "empty").mkdir()
+    meta = json.loads((run / "meta.json").read_text())
+    (run / "meta.json").write_text(json.dumps(meta | {"status": "running"}))
+    for directory in ("run", "empty", "absent", "small.toml"):
+        line = refused("theory", directory)
+        assert line == f"efhc: run directory: got {directory}; allowed: the directory of a run that has finished\n"
+        assert refused("theory", "check", directory, "--json") == line
+    assert not (tmp_path / "absent").exists()
+    assert not (run / "figures" / "theory.png").exists()
+
+
+@pytest.mark.parametrize(
+    "words", [["theory", "--json"], ["theory", "check"], ["theory", "plan"], ["theory", "run", "x"]]
+)
+def test_words_that_are_missing_or_too_many(refused, words):
+    refused(*words)
+
+
+def test_no_words_at_all_are_helped(call):
+    done = call("theory")
+    assert "RUN_DIR" in done.out + done.err
+
+
+def test_changed_data_is_one_line(call, refused, tmp_path):
+    stream = np.random.default_rng(0)
+
+    def write() -> None:
+        x, y = stream.random((60, 4)), np.arange(60) % 3
+        np.savez(tmp_path / "mine.npz", x_train=x[:40], y_train=y[:40], x_test=x[40:], y_test=y[40:])
+
+    write()
+    words = ["data.kind=npz", "data.path=mine.npz", "batch_size=2", "iterations=5"]
+    assert call("run", "small.toml", *words, "--out", "mine").code == 0
+    assert call("theory", "mine", "--points", 3).code == 0
+    write()
+    assert re.match(r"efhc: data: got a changed .*; allowed: the file with SHA-256 \w+", refused("theory", "mine"))
+
+
+# Known to be bad
+
+
+def table_rows(text: str) -> dict[str, str]:
+    """The first cell of each row, and the rest of it."""
+    rows = [line.strip("│ \n").split("│", 1) for line in text.splitlines() if line.startswith("│")]
+    return {row[0].strip(): row[1] for row in rows}
+
+
+def test_a_device_that_never_fires(call):
+    words = ["strategies.EF-HC.r=1e12", "seeds=[0]"]
+    assert call("run", "small.toml", *words, "--out", "silent").code == 0
+    done = call("theory", "silent", "--points", 4)
+    assert done.code == 0
+    silent, sound = done.out.split("ZT, 1 seed")
+    rows = table_rows(silent)
+    assert "broken at iteration 0 by device 0" in rows["broadcasts"]
+    assert "device 0 never fires, B2 is infinite" in rows["broadcasts"]
+    assert "not checkable" in rows["information flow"]
+    assert "largest step size" not in silent
+    assert "held" in table_rows(sound)["broadcasts"]
+    (check, _) = as_json(call("theory", "silent", "--points", 4, "--json").out)
+    assert check["seeds"]["0"]["B2"] == "infinite"
+    assert check["step_size_limits"] is None
+
+
+def test_a_network_in_two_parts(call, tmp_path):
+    (tmp_path / "apart.txt").write_text("0 1\n2 3\n")
+    words = ["network.kind=edge-list", "network.path=apart.txt", "seeds=[0]"]
+    assert call("run", "small.toml", *words, "--out", "apart").code == 0
+    done = call("theory", "apart", "--points", 4)
+    rows = table_rows(done.out)
+    assert "broken at iteration 0 by device 0" in rows["physical graph"]
+    assert "cut off" in rows["physical graph"]
+    assert "not checkable" in rows["contraction"]
+    assert (tmp_path / "apart" / "figures" / "theory.png").read_bytes().startswith(PNG)
+
+
+def test_a_step_size_over_the_limit(call):
+    assert call("run", "small.toml", "step_size.value=0.1", "seeds=[0]", "--out", "large").code == 0
+    done = call("theory", "large", "--points", 30)
+    assert done.code == 0
+    rows = table_rows(done.out)
+    assert "broken at iteration 0" in rows["step-size limit"]
+    assert "times too large" in rows["step-size limit"]
+    for check in as_json(call("theory", "large", "--points", 30, "--json").out):
+        limit = next(finding for finding in check["findings"] if finding["what"] == "step-size limit")
+        assert limit["verdict"] == "broken"
+        assert limit["iteration"] == 0
+
+
+def use_links(run: Path, iteration: int, **lists: list[int]) -> None:
+    """Write into the events of ZT, seed 1, that other links were used."""
+    here = (pl.col("strategy") == "ZT") & (pl.col("seed") == 1) & (pl.col("iteration") == iteration)
+    events = pl.read_parquet(run / "events.parquet").with_columns(
+        pl.when(here).then(pl.lit(pl.Series([ends], dtype=pl.List(pl.Int32)))).otherwise(pl.col(name)).alias(name)
+        for name, ends in lists.items()
+    )
+    events.write_parquet(run / "events.parquet")
+    meta = json.loads((run / "meta.json").read_text())
+    del meta["table_sha256"]
+    (run / "meta.json").write_text(json.dumps(meta))
+
+
+def test_links_that_are_not_there(call, run):
+    use_links(run, 23, link_from=[0, 1], link_to=[2, 2])  # 0-2 is none of the ring's
+    done = call("theory", "run", "--points", 3)
+    assert done.code == 0
+    untouched, spoilt = done.out.split("ZT, 2 seeds")
+    assert "broken" not in untouched
+    rows = table_rows(spoilt)
+    assert "broken at iteration 23 by device 0" in rows["transition weights"]
+    assert "assump:weights-(a)" in rows["transition weights"]
+    assert "broken at iteration 23 by device 0" in rows["links used"]
+
+
+def test_links_of_devices_that_do_not_exist_are_one_line(run, tmp_path):
+    """In a process of its own: compiled loops look no index up twice."""
+    use_links(run, 23, link_from=[0, 7], link_to=[1, 1_000_000])
+    done = process("theory", "run", "--points", 3, cwd=tmp_path)
+    assert done.returncode == 2
+    assert re.fullmatch(r"efhc: .*events.*\n", done.stderr)
+
+
+# Before a run
+
+
+def test_plan_is_a_table_and_leaves_nothing(call, tmp_path):
+    done = call("theory", "plan", "small.toml", "strategies.RG.kind=rg", "--rehearse", 20)
+    assert done.code == 0
+    assert re.search(r"^L = [\d.]+, mu = 0.5 \(bound\)$", done.out, re.MULTILINE)
+    for words in ("strategy", "B1", "B2", "rho", "diminishing", "EF-HC", "ZT", "RG"):
+        assert words in done.out
+    assert {path.name for path in tmp_path.iterdir()} == {"small.toml"}
+
+
+def test_plan_as_json_is_what_the_run_shows(call, run):
+    done = call("theory", "plan", "small.toml", "--json")
+    assert done.code == 0
+    planned = {plan["strategy"]: plan for plan in as_json(done.out)}
+    checked = {check["strategy"]: check for check in as_json(call("theory", run, "--json", "--points", 3).out)}
+    assert planned["ZT"]["step_size_limits"] == checked["ZT"]["step_size_limits"]
+    for name, plan in planned.items():  # 40 iterations are all rehearsed
+        for seed, windows in plan["seeds"].items():
+            assert windows.pop("never_fire") == []
+            assert windows == {key: checked[name]["seeds"][seed][key] for key in windows}
+    assert planned["ZT"]["seeds"]["0"] == {"B1": 1, "B2": 1, "B_promised": 3, "B_observed": 1}
+
+
+def test_plan_warns_of_devices_that_never_fire(call):
+    quiet = call("theory", "plan", "small.toml", "strategies.EF-HC.r=10", "step_size.value=1e-9")
+    assert quiet.code == 0
+    assert quiet.err == ""
+    loud = call("theory", "plan", "small.toml", "strategies.EF-HC.r=1e12", "step_size.value=1e-9", "devices=6")
+    assert loud.code == 0
+    assert loud.err.splitlines() == [
+        f"efhc: EF-HC, seed {seed}: devices 0, 1, 2, 3, 4, ... will never fire; lower r, or the threshold decay"
+        for seed in (0, 1)
+    ]
+
+
+def test_plan_warns_of_a_step_size_over_the_limit(call):
+    done = call("theory", "plan", "small.toml", "step_size.value=1", "seeds=[0]")
+    assert done.code == 0
+    assert re.search(r"^efhc: ZT: theorem:constant: alpha\(0\) = 1, limit .* times too large$", done.err, re.MULTILINE)
+
+
+def test_plan_of_a_figure_of_the_paper(call):
+    words = ["iterations=50", "devices=4", "seeds=[0]", "data.kind=digits", "network.radius=0.8"]
+    done = call("theory", "plan", "fig2a", *words)
+    assert done.code == 0
+    assert "L = inf, mu = 0 (exact)" in done.out
+    for name in ("EF-HC", "GT", "ZT", "RG"):
+        assert name in done.out
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (["absent.toml"], "absent.toml"),
+        (["small.toml", "devises=3"], "devises"),
+        (["small.toml", "--rehearse", "0"], "--rehearse"),
+        (["fig9z"], "fig9z"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_plans_that_cannot_be_made_are_one_line(refused, words, part):
+    assert part in refused("theory", "plan", *words)
+
+
+# While it goes
+
+
+def test_a_sound_run_that_is_watched_is_the_same_and_says_nothing(call, finished, tmp_path):
+    done = call("run", "small.toml", "--out", "watched", "--monitor", "theory", "--window", 25)
+    assert done.code == 0
+    assert done.err == ""
+    for name in TABLES:
+        assert (tmp_path / "watched" / name).read_bytes() == (finished / name).read_bytes()
+
+
+def test_what_is_broken_is_told_once(call):
+    words = ["strategies.EF-HC.r=1e12", "seeds=[0]"]
+    done = call("run", "small.toml", *words, "--out", "out", "--monitor", "theory", "--window", 8)
+    assert done.code == 0
+    assert done.err.splitlines() == [
+        "efhc: EF-HC, seed 0: assump:conn-(b) (broadcasts) broken at iteration 7 by device 0: "
+        "device 0 did not fire in the 8 iterations up to 7",
+        "efhc: EF-HC, seed 0: proposition:conn (information flow) broken at iteration 7: "
+        "the links used in the 8 iterations up to 7 do not connect all devices",
+    ]
+
+
+def test_strictly_it_stops_and_can_go_on(call, tmp_path):
+    words = ["run", "small.toml", "strategies.EF-HC.r=1e12", "iterations=60", "--out", "out"]
+    watch = ["--monitor", "theory", "--strict", "--window", 30]
+    done = process(*words, *watch, "--jobs", 1, cwd=tmp_path)
+    assert done.returncode == 3
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    told, _, command = line.partition("; go on with: ")
+    assert told == (
+        "efhc: EF-HC, seed 0: assump:conn-(b) (broadcasts) broken at iteration 29 by device 0: "
+        "device 0 did not fire in the 30 iterations up to 29"
+    )
+    assert command.endswith("run small.toml strategies.EF-HC.r=1e12 iterations=60 --out out --resume")
+    checkpoint = RunDirectory(tmp_path / "out").load_checkpoint("EF-HC", 0)
+    assert checkpoint is not None
+    assert checkpoint[0].k == 30
+    assert call(*words, "--resume").code == 0
+    resumed = efhc.Result.load(tmp_path / "out")
+    undisturbed = efhc.simulate(resumed.experiment)
+    for name, table in undisturbed.tables.items():
+        assert_frame_equal(resumed.tables[name], table, check_exact=True)
+    for pair, models in undisturbed.models.items():
+        assert np.array_equal(resumed.models[pair], models)
+
+
+def test_resumed_it_watches_from_there(call):
+    words = ["run", "small.toml", "strategies.EF-HC.r=1e12", "seeds=[0]", "--out", "out", "--jobs", 1]
+    watch = ["--monitor", "theory", "--strict", "--window", 12]
+    for last in (11, 23, 35):
+        done = call(*words, *watch, "--resume")
+        assert done.code == 3
+        assert f"broken at iteration {last} by device 0" in done.err
+    done = call(*words, *watch, "--resume")
+    assert done.code == 0  # four iterations are no window
+    assert done.err == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        (["--strict"], ["--strict", "--monitor theory"]),
+        (["--window", "5"], ["--window", "--monitor theory"]),
+        (["--monitor", "other"], ["--monitor", "other", "theory"]),
+        (["--monitor", ""], ["--monitor"]),
+        (["--monitor", "theory", "--window", "0"], ["--window"]),
+    ],
+    ids=" ".join,
+)
+def test_words_that_do_not_go_together_are_one_line(refused, tmp_path, words, parts):
+    line = refused("run", "small.toml", *words)
+    for part in parts:
+        assert part in line
+    assert not (tmp_path / "runs").exists()
+
+
+def test_interrupted_it_says_that_it_was_stopped(call, monkeypatch):
+    from efhc.experiments import execute
+
+    def interrupted(*arguments: Any, **options: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(execute, "simulate", interrupted)
+    done = call("run", "small.toml", "--out", "out")
+    assert done.code == 130
+    assert done.err == "efhc: stopped; nothing was written\n"

@@ -1,0 +1,240 @@
+"""What is expected of a run, held against the run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+import efhc
+from efhc.experiments import theory_plan
+from efhc.experiments.config_files import build_experiment
+from efhc.experiments.theory_check import check_run
+from efhc.experiments.theory_plan import StrategyPlan, plan_theory
+
+ZT, RG = {"ZT": {"kind": "zt"}}, {"RG": {"kind": "rg", "probability": 0.3}}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_comparison() -> Iterator[None]:
+    """The picture that every run draws takes longer than the run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(efhc.Result, "plot", lambda self, path=None: None)
+        yield
+
+
+def settings(**fields: Any) -> dict[str, Any]:
+    return {
+        "devices": 4,
+        "iterations": 60,
+        "seeds": (0, 1),
+        "evaluate_every": 100,
+        "model": {"kind": "softmax", "l2": 0.5},
+        "network": {"kind": "ring"},
+        "step_size": {"kind": "constant", "value": 0.001},
+        "strategies": {"EF-HC": {"kind": "ef-hc", "r": 1000.0}, **ZT, **RG},
+        **fields,
+    }
+
+
+def planned(rehearse: int = 200, **fields: Any) -> dict[str, StrategyPlan]:
+    plans = plan_theory(build_experiment(settings(**fields)), rehearse)
+    assert all(plan.strategy == name for plan, name in zip(plans, settings(**fields)["strategies"], strict=True))
+    return {plan.strategy: plan for plan in plans}
+
+
+def broadcasts(plan: StrategyPlan) -> dict[int, float]:
+    return {seed: found.broadcast.length for seed, found in plan.seeds.items()}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("planned") / "run"
+    efhc.simulate(**settings(), out=out)
+    return out
+
+
+@pytest.fixture(scope="module")
+def checks(run: Path) -> dict[str, Any]:
+    return {check.strategy: check for check in check_run(run, 5)}
+
+
+@pytest.mark.parametrize("rehearse", [1, 7, 200])
+def test_coins_and_zero_thresholds_are_known_beforehand(checks, rehearse):
+    plans = planned(rehearse)
+    for name in ("ZT", "RG"):
+        for seed, found in plans[name].seeds.items():
+            assert found == checks[name].seeds[seed].connectivity
+        assert plans[name].window == checks[name].window
+        assert plans[name].silent == {}
+        assert plans[name].limits == checks[name].promises.limits
+        assert plans[name].contraction == checks[name].promises.constants.contraction
+    for found in plans["ZT"].seeds.values():
+        assert (found.physical.length, found.broadcast.length, found.promised) == (1, 1, 3)
+
+
+def test_a_rehearsal_of_the_whole_run_is_the_run(checks):
+    plan, check = planned(60)["EF-HC"], checks["EF-HC"]
+    assert {seed: found.connectivity for seed, found in check.seeds.items()} == plan.seeds
+    assert plan.limits == check.promises.limits
+
+
+def test_a_short_rehearsal_comes_close(checks):
+    plan = planned(20)["EF-HC"]
+    for seed, length in broadcasts(plan).items():
+        seen = checks["EF-HC"].seeds[seed].connectivity.broadcast.length
+        assert seen / 3 <= length <= 3 * seen
+
+
+def test_curvature_is_that_of_the_check(checks):
+    plan = planned(1)["ZT"]
+    for name in ("smoothness", "convexity"):
+        assert np.array_equal(getattr(plan.curvature, name), getattr(checks["ZT"].curvature, name))
+
+
+@pytest.mark.parametrize("network", ["random-links", "rotating", "waypoint"])
+def test_networks_that_change_are_known_beforehand(tmp_path, network):
+    fields = {"network": {"kind": network}, "strategies": ZT | RG, "seeds": (0, 1)}
+    plans = planned(5, **fields)
+    efhc.simulate(**settings(**fields), out=tmp_path / "run")
+    for check in check_run(tmp_path / "run", 3):
+        assert {seed: found.connectivity for seed, found in check.seeds.items()} == plans[check.strategy].seeds
+
+
+def test_an_exchange_at_the_start_is_known_beforehand():
+    fields = {"exchange_at_start": True, "strategies": {"never": {"kind": "never"}}}
+    plan = planned(5, **fields)["never"]
+    for found in plan.seeds.values():
+        assert found.observed.length == 60
+    assert plan.silent == {0: [0, 1, 2, 3], 1: [0, 1, 2, 3]}
+
+
+@pytest.mark.parametrize("rehearse", [10, 60])
+def test_devices_that_never_fire_are_named(rehearse):
+    huge = planned(rehearse, strategies={"EF-HC": {"kind": "ef-hc", "r": 1e9}})["EF-HC"]
+    assert huge.silent == {0: [0, 1, 2, 3], 1: [0, 1, 2, 3]}
+    assert huge.limits is None
+    assert huge.window is None
+    assert huge.contraction is None
+    small = planned(rehearse, strategies={"EF-HC": {"kind": "ef-hc", "r": 10.0}})["EF-HC"]
+    assert small.silent == {}
+    assert small.limits is not None
+
+
+def test_only_the_slow_device_is_named():
+    bandwidths = {"kind": "list", "values": [5000.0, 5000.0, 1e-6, 5000.0]}
+    plan = planned(20, strategies={"EF-HC": {"kind": "ef-hc", "r": 100.0}}, bandwidths=bandwidths)["EF-HC"]
+    assert plan.silent == {0: [2], 1: [2]}
+    for found in plan.seeds.values():
+        assert found.broadcast.device == 2
+
+
+def test_devices_stop_firing_if_the_threshold_stays_and_the_steps_do_not(tmp_path):
+    """They fire at first, then ever more seldom: B2 is predicted to be much of the run, and is."""
+    fields = {
+        "step_size": {"kind": "diminishing", "initial": 0.05, "power": 1.0},
+        "threshold_decay": {"kind": "constant", "value": 1.0},
+        "strategies": {"EF-HC": {"kind": "ef-hc", "r": 100.0}},
+        "bandwidths": {"kind": "constant"},
+        "iterations": 400,
+    }
+    steady = {**fields, "threshold_decay": None}
+    stops, goes_on = planned(50, **fields)["EF-HC"], planned(50, **steady)["EF-HC"]
+    efhc.simulate(**settings(**fields), out=tmp_path / "run")
+    (check,) = check_run(tmp_path / "run", 3)
+    for seed, length in broadcasts(stops).items():
+        assert length > 100 > 5 * broadcasts(goes_on)[seed]
+        assert check.seeds[seed].connectivity.broadcast.length > 100
+
+
+def test_a_threshold_that_stays_silences_all_in_the_end():
+    fields = {
+        "step_size": {"kind": "diminishing", "initial": 0.05, "power": 1.0},
+        "threshold_decay": {"kind": "constant", "value": 1.0},
+        "strategies": {"EF-HC": {"kind": "ef-hc", "r": 1e6}},
+    }
+    assert planned(10, **fields)["EF-HC"].silent == {0: [0, 1, 2, 3], 1: [0, 1, 2, 3]}
+
+
+def test_step_sizes_are_judged(checks):
+    found = {finding.what: finding for finding in planned(1)["ZT"].findings}
+    assert found["step sizes"].verdict == "held"
+    assert found["step-size limit"] == {f.what: f for f in checks["ZT"].findings}["step-size limit"]
+    large = planned(1, step_size={"kind": "constant", "value": 1.0})["ZT"]
+    (limit,) = [finding for finding in large.findings if finding.what == "step-size limit"]
+    assert limit.verdict == "broken"
+    assert "times too large" in limit.detail
+
+
+def test_an_svm_has_no_limits():
+    plan = planned(1, model={"kind": "svm"}, strategies=ZT)["ZT"]
+    assert plan.limits is None
+    assert plan.contraction is not None
+    assert plan.as_dict()["curvature"]["L"] == "infinite"
+
+
+def test_a_network_of_neurons_has_estimates():
+    pytest.importorskip("torch")
+    plan = planned(2, model={"kind": "mlp", "hidden": (4,)}, strategies=ZT, devices=3)["ZT"]
+    assert plan.curvature.known == "estimate"
+    assert plan.limits is not None
+
+
+def test_plain_numbers():
+    fields = {"strategies": {"EF-HC": {"kind": "ef-hc", "r": 1e9}, **ZT}}
+    silent, sound = (plan.as_dict() for plan in planned(5, **fields).values())
+    for numbers in (silent, sound):
+        text = json.dumps(numbers)
+        assert "NaN" not in text
+        assert "Infinity" not in text
+    assert silent["seeds"]["1"] == {
+        "B1": 1,
+        "B2": "infinite",
+        "B_promised": "infinite",
+        "B_observed": "infinite",
+        "never_fire": [0, 1, 2, 3],
+    }
+    assert silent["step_size_limits"] is None
+    assert sound["seeds"]["0"] == {"B1": 1, "B2": 1, "B_promised": 3, "B_observed": 1, "never_fire": []}
+    assert sound["window"] == 3
+    assert 0 < sound["rho"] < 1
+    assert set(sound["step_size_limits"]) == {"non_increasing", "constant", "diminishing", "nonconvex"}
+
+
+@pytest.mark.parametrize("iterations", [1, 2])
+def test_very_short_runs(iterations):
+    for plan in planned(iterations=iterations).values():
+        json.dumps(plan.as_dict())
+
+
+def test_one_device():
+    plan = planned(5, devices=1, strategies=ZT)["ZT"]
+    assert plan.contraction == 0
+    assert plan.limits is not None
+
+
+def test_what_it_does_is_told():
+    told: list[str] = []
+    plan_theory(build_experiment(settings(iterations=3)), 2, told.append)
+    assert told == ["the learning problem", "EF-HC: a rehearsal", "ZT: a rehearsal", "RG: a rehearsal"]
+
+
+def test_only_so_many_iterations_are_predicted(monkeypatch, run):
+    """Then those up to there are as in the run."""
+    monkeypatch.setattr(theory_plan, "HORIZON", 25)
+    plan = planned(10)["RG"]
+    events = pl.read_parquet(run / "events.parquet").filter(pl.col("iteration") < 25, strategy="RG", seed=0)
+    never = set(range(4)) - set(events["fired"].explode().to_list())
+    assert plan.silent.get(0, []) == sorted(never)
+
+
+def test_the_step_sizes_of_the_whole_run_are_judged_not_only_those_predicted(monkeypatch):
+    monkeypatch.setattr(theory_plan, "HORIZON", 5)
+    plan = planned(2, strategies=ZT)["ZT"]
+    assert plan.window == 3
+    assert plan.limits is not None
