@@ -45,7 +45,7 @@ def settings(**fields: Any) -> dict[str, Any]:
     return {
         "devices": DEVICES,
         "iterations": K,
-        "seeds": SEEDS,
+        "seeds": (0,),
         "evaluate_every": 100,
         "precision": "float64",
         "model": SOFTMAX,
@@ -89,7 +89,7 @@ def no_comparison() -> Iterator[None]:
 def sound(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path, Any]:
     """A sound run on each kind of network, and what was found of it."""
     out = tmp_path_factory.mktemp("sound") / "run"
-    return request.param, out, checked(out, network=NETWORKS[request.param])
+    return request.param, out, checked(out, network=NETWORKS[request.param], seeds=SEEDS)
 
 
 # What a sound run shows
@@ -323,14 +323,10 @@ def test_constants_are_the_worst_of_all_seeds(sound):
 def test_looking_changes_nothing_and_gives_the_same_again(sound):
     _, out, checks = sound
     before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
-    again = check_run(out, 9)
+    told: list[str] = []
+    again = check_run(out, 9, tell=told.append)
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
     assert [as_dict(check) for check in again] == [as_dict(check) for check in checks]
-
-
-def test_what_it_does_is_told_on_the_way(sound):
-    told: list[str] = []
-    check_run(sound[1], 3, tell=told.append)
     assert told[0] == "the learning problem"
     assert "EF-HC: the run once more" in told
     assert "ZT: transition weights" in told
@@ -380,7 +376,13 @@ def test_svm_has_kinks_and_is_promised_nothing(tmp_path):
 def test_a_network_has_estimates_that_are_called_so(tmp_path):
     pytest.importorskip("torch")
     (check,) = checks = checked(
-        tmp_path / "run", points=4, model={"kind": "mlp", "hidden": (4,)}, strategies=ZT, iterations=6, devices=3
+        tmp_path / "run",
+        points=4,
+        model={"kind": "mlp", "hidden": (4,)},
+        strategies=ZT,
+        iterations=6,
+        devices=3,
+        seeds=SEEDS,
     )
     found = named(check)
     assert check.curvature.known == "estimate"
@@ -427,7 +429,7 @@ def test_diminishing_step_sizes_have_a_rate(tmp_path):
     assert found["step sizes"].verdict == "held"
     assert found["step-size limit"].label == "theorem:diminishing"
     assert check.slope is not None
-    assert check.slope.seeds == len(SEEDS)
+    assert check.slope.seeds == 1
     assert check.promised_slope == pytest.approx(-0.25)
     assert found["rate"].verdict == "not checkable"  # such steps move nothing
     assert found["rate"].detail.endswith("promised -0.250: not reached yet")
@@ -503,7 +505,6 @@ def test_neither_made_again_nor_kept_only_the_beginning_is_looked_at(run):
     for check in checks:
         assert check.iterations.tolist() == [0]
     assert_all_can_be_told(checks)
-    theory_figure(checks[:1]).draw_without_rendering()
 
 
 def test_other_windows(sound):
@@ -512,15 +513,12 @@ def test_other_windows(sound):
         assert check.window == max(seed.connectivity.observed.length for seed in check.seeds.values())
         assert check.window <= wide.window
         assert named(check)["contraction"].verdict == "held"
-    for check in check_run(out, 3, window=10):
-        assert check.window == 10
     if network == "rotating":
         (_, check) = narrow = check_run(out, 3, window=2)
         assert broken(check) == {"contraction", "step-size limit"}
         assert named(check)["contraction"].detail.startswith("rho = 1 over")
         assert named(check)["step-size limit"].detail.endswith("no step size is small enough")
         assert_all_can_be_told(narrow)
-        theory_figure([check]).draw_without_rendering()
 
 
 # Networks and strategies that do not connect
@@ -530,12 +528,12 @@ def test_nobody_ever_fires(tmp_path):
     (check,) = checks = checked(tmp_path / "run", strategies={"never": {"kind": "never"}})
     assert broken(check) == {"broadcasts"}
     found = named(check)
-    assert found["broadcasts"] == (
+    assert found["broadcasts"][:6] == (
         "assump:conn-(b)",
         "broadcasts",
         "broken",
-        "seed 0: device 0 never fires, B2 is infinite",
-        0,
+        "device 0 never fires, B2 is infinite",
+        None,
         0,
     )
     assert found["information flow"].verdict == "not checkable"
@@ -576,7 +574,7 @@ def test_a_network_in_two_parts(tmp_path):
     assert broken(check) == {"physical graph"}
     found = named(check)["physical graph"]
     assert found.device == 3  # of the smaller part
-    assert found.detail == "seed 0: device 3 is cut off in all iterations together"
+    assert found.detail == "device 3 is cut off in all iterations together"
     assert named(check)["broadcasts"].detail == "B2 = 1"
     assert check.promises is None
     assert_all_can_be_told(checks)
@@ -590,10 +588,14 @@ def test_randomized_gossip_over_seeds_that_differ(tmp_path):
     found = [seed.connectivity for seed in check.seeds.values()]
     longest = max(each.broadcast.length for each in found)
     assert longest > min(each.broadcast.length for each in found)
-    assert named(check)["broadcasts"].detail == f"at most B2 = {longest:.0f}"
     promised, observed = max(each.promised for each in found), max(each.observed.length for each in found)
-    detail = f"at most B = {promised:.0f} promised, B = {observed:.0f} observed"
-    assert named(check)["information flow"].detail == detail
+    for what, numbers in (
+        ("broadcasts", [f"B2 = {longest:.0f}"]),
+        ("information flow", [f"B = {promised:.0f} promised", f"B = {observed:.0f} observed"]),
+    ):
+        detail = named(check)[what].detail
+        assert "at most" in detail
+        assert all(number in detail for number in numbers), detail
 
 
 @pytest.mark.parametrize("devices", [1, 2])
@@ -651,8 +653,8 @@ def test_a_run_that_is_shorter_than_its_window(tmp_path):
 def test_single_precision_runs_too(tmp_path):
     (check,) = checked(tmp_path / "run", precision="float32", strategies=ZT, step_size={"kind": "constant"})
     assert named(check)["the run once more"].detail == "fires as recorded, and ends with the same models"
-    metrics = pl.read_parquet(tmp_path / "run" / "metrics.parquet").filter(seed=3)
-    assert check.seeds[3].measured.consensus_error[-1] == pytest.approx(metrics["consensus_error"][-1], rel=1e-4)
+    metrics = pl.read_parquet(tmp_path / "run" / "metrics.parquet")
+    assert check.seeds[0].measured.consensus_error[-1] == pytest.approx(metrics["consensus_error"][-1], rel=1e-4)
 
 
 # What was tampered with
@@ -663,7 +665,7 @@ def run(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of a sound run, to spoil."""
     original = tmp_path_factory.getbasetemp() / "to-spoil"
     if not original.exists():
-        efhc.simulate(**settings(network={"kind": "star"}), out=original)
+        efhc.simulate(**settings(network={"kind": "star"}, seeds=SEEDS), out=original)
     shutil.copytree(original, tmp_path / "run")
     return tmp_path / "run"
 

@@ -99,7 +99,7 @@ def test_curvature_is_that_of_the_check(checks):
 
 @pytest.mark.parametrize("network", ["random-links", "rotating", "waypoint"])
 def test_networks_that_change_are_known_beforehand(tmp_path, network):
-    fields = {"network": {"kind": network}, "strategies": ZT | RG, "seeds": (0, 1)}
+    fields = {"network": {"kind": network}, "strategies": ZT | RG, "seeds": (1,)}
     plans = planned(5, **fields)
     efhc.simulate(**settings(**fields), out=tmp_path / "run")
     for check in check_run(tmp_path / "run", 3):
@@ -162,11 +162,8 @@ def test_a_threshold_that_stays_silences_all_in_the_end():
 
 
 def test_step_sizes_are_judged(checks):
-    found = {finding.what: finding for finding in planned(1)["ZT"].findings}
-    assert found["step sizes"].verdict == "held"
-    assert found["step-size limit"] == {f.what: f for f in checks["ZT"].findings}["step-size limit"]
-    large = planned(1, step_size={"kind": "constant", "value": 1.0})["ZT"]
-    (limit,) = [finding for finding in large.findings if finding.what == "step-size limit"]
+    assert planned(1)["ZT"].step_size == {f.what: f for f in checks["ZT"].findings}["step-size limit"]
+    limit = planned(1, step_size={"kind": "constant", "value": 1.0})["ZT"].step_size
     assert limit.verdict == "broken"
     assert "times too large" in limit.detail
 

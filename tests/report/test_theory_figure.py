@@ -12,7 +12,6 @@ import pytest
 
 import efhc
 from efhc.experiments.theory_check import check_run
-from efhc.report.figures import save_figure
 from efhc.report.theory_data import as_dict, plain
 from efhc.report.theory_figure import theory_figure
 from efhc.theory.judgement import StrategyCheck
@@ -71,7 +70,6 @@ def checks(tmp_path_factory: pytest.TempPathFactory) -> list[StrategyCheck]:
         ({1: {2.5: np.zeros(2)}}, {"1": {"2.5": [0, 0]}}),
         ([], []),
         (np.empty((0, 2)), []),
-        (np.array(1.5), 1.5),
     ],
     ids=repr,
 )
@@ -80,10 +78,6 @@ def test_plain(value, expected):
     assert found == expected
     assert type(found) is type(expected)
     json.dumps(found, allow_nan=False)
-
-
-def test_less_than_everything_is_not_called_infinite_without_its_sign():
-    assert plain(-math.inf) != plain(math.inf)
 
 
 def test_a_check_as_plain_numbers(checks):
@@ -143,23 +137,16 @@ def test_without_a_minimiser_the_panel_says_so(tmp_path):
     assert [text.get_text() for text in figure.axes[0].texts] == ["no unique minimiser"]
     assert labels(figure.axes[1]) == ["measured"]
     assert labels(figure.axes[3])[0] == "seed 4"
-    save_figure(figure, tmp_path / "theory.pdf")
-    assert (tmp_path / "theory.pdf").read_bytes().startswith(b"%PDF")
-
-
-def test_a_file_of_the_same_bytes_each_time(checks, tmp_path):
-    for name in ("a.png", "b.png"):
-        save_figure(theory_figure(checks[:1]), tmp_path / name)
-    content = (tmp_path / "a.png").read_bytes()
-    assert content.startswith(b"\x89PNG")
-    assert content == (tmp_path / "b.png").read_bytes()
+    figure.draw_without_rendering()
 
 
 def test_models_that_agree_are_drawn_too(tmp_path):
-    """One device: its consensus error is 0, which no logarithmic axis has."""
-    fields = {**FIELDS, "devices": 1, "strategies": {"ZT": {"kind": "zt"}}, "seeds": (0,)}
-    efhc.simulate(**fields, out=tmp_path / "run")
-    theory_figure(check_run(tmp_path / "run", 5)).draw_without_rendering()
-    shared = {**FIELDS, "initial_models": {"kind": "shared"}, "strategies": {"ZT": {"kind": "zt"}}}
-    efhc.simulate(**shared, out=tmp_path / "shared")
-    theory_figure(check_run(tmp_path / "shared", 5)).draw_without_rendering()
+    """A consensus error of 0, which no logarithmic axis has: of one device always, of shared models at first."""
+    fields = {**FIELDS, "strategies": {"ZT": {"kind": "zt"}}, "seeds": (0,)}
+    checks = []
+    for name, change in {"one": {"devices": 1}, "shared": {"initial_models": {"kind": "shared"}}}.items():
+        efhc.simulate(**{**fields, **change}, out=tmp_path / name)
+        checks += check_run(tmp_path / name, 5)
+    figure = theory_figure(checks)
+    assert figure.axes[1].get_yscale() == "linear"
+    figure.draw_without_rendering()

@@ -86,7 +86,7 @@ def run(
     except (KeyboardInterrupt, AssumptionBroken) as stopped:
         words = shlex.join(["run", str(file), *(overrides or ()), "--out", str(out), "--resume"])
         go_on = f"go on with: {this_command()} {words}" if _holds_run(out) else "nothing was written"
-        warn(f"{stopped or 'stopped'}; {go_on}")
+        warn(f"{str(stopped) or 'stopped'}; {go_on}")
         raise typer.Exit(INTERRUPTED if isinstance(stopped, KeyboardInterrupt) else BROKEN) from None
     print_summary(result)
     print(f"\nResults: {out}, figure: {out / 'figures' / 'comparison.png'}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,8 +26,11 @@ class _RunDirByDefault(TyperGroup):
     """`efhc theory RUN_DIR` is `efhc theory check RUN_DIR`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        words = [arg for arg in args if not arg.startswith("-")]
-        if words and words[0] not in self.commands:
+        word = next((arg for arg in args if not arg.startswith("-")), None)
+        if word is not None and word in self.commands:
+            args.remove(word)  # options may stand before it
+            args = [word, *args]
+        elif word is not None:
             args = ["check", *args]
         return super().parse_args(ctx, args)
 
@@ -59,9 +63,11 @@ def check(
     from efhc.report.figures import save_figure
     from efhc.report.theory_figure import theory_figure
 
-    length: Any = int(window) if window.isdigit() and int(window) > 0 else window
+    length: Any = int(window) if window.isdecimal() and int(window) > 0 else window
     if length not in ("promised", "observed") and not isinstance(length, int):
         raise typer.BadParameter(f"got {window}; allowed: promised, observed, a whole number", param_hint="--window")
+    if out and out.suffix not in (".png", ".pdf", ".svg"):
+        raise typer.BadParameter(f"got {out}; allowed: a .png, .pdf or .svg", param_hint="--out")
     with Status("reading", console=Console(stderr=True)) as status:
         checks = check_run(directory, points, replay, length, lambda what: status.update(escape(what)))
     figure = out or directory / "figures" / "theory.png"
@@ -128,28 +134,30 @@ def plan(
         return
     _print_plans(plans)
     for each in plans:
-        for finding in each.findings:
-            if finding.verdict == "broken":
-                warn(f"{each.strategy}: {finding.label}: {finding.detail}")
+        if each.step_size and each.step_size.verdict == "broken":
+            warn(f"{each.strategy}: {each.step_size.label}: {each.step_size.detail}")
         for seed, devices in each.silent.items():
             who = ", ".join(map(str, devices[:5])) + (", ..." if len(devices) > 5 else "")
             plural = "s" if len(devices) > 1 else ""
-            warn(f"{each.strategy}, seed {seed}: device{plural} {who} will never fire; lower r, or the threshold decay")
+            too_high = f"in {each.horizon} iterations the threshold is not reached; a smaller r would be"
+            warn(f"{each.strategy}, seed {seed}: device{plural} {who} will never fire: {too_high}")
 
 
 def _print_plans(plans: list[StrategyPlan]) -> None:
     curvature = plans[0].curvature
     print(f"L = {curvature.L:.4g}, mu = {curvature.mu:.4g} ({curvature.known})")
     names = ("strategy", "B1", "B2", "B", "rho", "constant", "diminishing", "non-convex")
-    table = Table(*names, title="expected, and the largest alpha(0) allowed", title_justify="left")
+    table = Table(*names, title="expected at least, and the largest alpha(0) then allowed", title_justify="left")
     for plan in plans:
         found = list(plan.seeds.values())
         b1, b2 = max(each.physical.length for each in found), max(each.broadcast.length for each in found)
+        promised = max(each.promised for each in found)
         limits = plan.limits and (plan.limits.constant, plan.limits.diminishing, plan.limits.nonconvex)
         table.add_row(
             escape(plan.strategy),
-            *(f"{length:.0f}" for length in (b1, b2, max(each.promised for each in found))),
+            *("infinite" if math.isinf(length) else f"{length:.0f}" for length in (b1, b2, promised)),
             "-" if plan.contraction is None else f"{plan.contraction:.4f}",
             *(f"{limit:.3g}" for limit in limits or ()),
+            *(["-"] * 3 if limits is None else ()),
         )
     console.print(table)

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 
 import numpy as np
 import polars as pl
 
 from efhc.core.arrays import Flags, Ints
+from efhc.core.errors import EfhcError
 from efhc.core.graph import Graph
 from efhc.experiments.config import Experiment
 from efhc.experiments.run_directory import RunDirectory
 from efhc.inputs import sha256
 from efhc.theory.flow import Flow
 
+ENDS = ("link_from", "link_to")
 GRAPHS = 32
 """Graphs kept at once: those of a network that changes at every iteration would not fit into memory."""
 
@@ -23,13 +25,26 @@ def load_flow(directory: RunDirectory, experiment: Experiment, strategy: str, se
     """Who fired, and which links there were and were used, as the run directory has it."""
     this_seed = pl.col("seed") == seed
     events = directory.read_rows("events", (pl.col("strategy") == strategy) & this_seed)
+    network = directory.read_rows("network", this_seed)
+    if events["iteration"].to_list() != list(range(experiment.iterations)) or network["iteration"].to_list()[:1] != [0]:
+        raise EfhcError(f"events.parquet or network.parquet lacks iterations of {strategy}, seed {seed}")
+    _check_devices("events", events, ("fired", *ENDS), experiment.devices)
+    _check_devices("network", network, ENDS, experiment.devices)
     starts, ends = _flat_links(events)
     return Flow(
-        _graphs(directory.read_rows("network", this_seed), experiment),
+        _graphs(network, experiment),
         _fired(events["fired"], experiment.devices),
         lambda k: ends[starts[k] : starts[k + 1]],
         exchange_at_start=experiment.exchange_at_start,
     )
+
+
+def _check_devices(table: str, rows: pl.DataFrame, columns: Iterable[str], devices: int) -> None:
+    """Compiled loops look no index up twice."""
+    for column in columns:
+        numbers = rows[column].explode().drop_nulls().to_numpy()
+        if len(numbers) and not 0 <= numbers.min() <= numbers.max() < devices:
+            raise EfhcError(f"{table}.parquet: {column} names a device that is not one of 0..{devices - 1}")
 
 
 def _graphs(network: pl.DataFrame, experiment: Experiment) -> Callable[[int], Graph]:
@@ -52,7 +67,7 @@ def _graphs(network: pl.DataFrame, experiment: Experiment) -> Callable[[int], Gr
 def _flat_links(table: pl.DataFrame) -> tuple[Ints, Ints]:
     """The links of all rows in one array (links, 2), and where those of each row begin."""
     starts = np.concatenate([[0], np.cumsum(table["link_from"].list.len().to_numpy().astype(np.int64))])
-    columns = [table[name].explode().drop_nulls().to_numpy() for name in ("link_from", "link_to")]
+    columns = [table[name].explode().drop_nulls().to_numpy() for name in ENDS]
     return starts, np.column_stack(columns)
 
 

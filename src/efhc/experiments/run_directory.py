@@ -54,6 +54,8 @@ class RunDirectory:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._checked: set[str] = set()
+        """Tables that are as they were written."""
 
     @classmethod
     def start(cls, path: Path, experiment: Experiment, data_sha256: Mapping[str, str], *, resume: bool) -> RunDirectory:
@@ -68,8 +70,7 @@ class RunDirectory:
             raise InputError("--out", f"{path}, which holds another run", allowed)
         if not begun and path.exists() and (not path.is_dir() or any(map(_is_foreign, path.iterdir()))):
             raise InputError("--out", f"{path}, which holds other files", "a new or empty directory")
-        inputs = {name: sha256(read_bytes(file, name)) for name, file in input_files(experiment).items()}
-        seeds, checksums = list(experiment.seeds), {"data_sha256": dict(data_sha256), "input_sha256": inputs}
+        seeds, checksums = list(experiment.seeds), _checksums(experiment, data_sha256)
         if begun:
             directory._check_same(experiment, checksums)
         else:
@@ -84,6 +85,13 @@ class RunDirectory:
             key, old, new = difference
             allowed = f"{old!r}, as that run was begun; a changed run needs another --out"
             raise InputError(key, f"{new!r} to resume {self.path}", allowed)
+        self._check_inputs(checksums)
+
+    def check_inputs(self, experiment: Experiment, data_sha256: Mapping[str, str]) -> None:
+        """That data and input files are those that the run was made with."""
+        self._check_inputs(_checksums(experiment, data_sha256))
+
+    def _check_inputs(self, checksums: Mapping[str, Mapping[str, str]]) -> None:
         meta = self.meta if (self.path / "meta.json").exists() else {}
         for what, now in checksums.items():
             for name, old in meta.get(what, {}).items():
@@ -132,7 +140,8 @@ class RunDirectory:
     def is_complete(self) -> bool:
         """Whether the run has finished."""
         written = os.path.exists(self.path / "meta.json")  # noqa: PTH110 - unlike Path.exists, it never fails
-        return written and bool(self.meta["status"] == "complete")
+        meta: Any = self.meta if written else None
+        return isinstance(meta, dict) and meta.get("status") == "complete"
 
     # Checkpoints
 
@@ -173,17 +182,25 @@ class RunDirectory:
 
     def load_table(self, name: str) -> pl.DataFrame:
         """NAME.parquet, if it is as it was written."""
+        self._check_table(name)
+        return self._read(f"{name}.parquet", pl.read_parquet)
+
+    def _check_table(self, name: str) -> None:
+        """That NAME.parquet is as it was written; looked at once."""
+        if name in self._checked:
+            return
         expected = self.meta.get("table_sha256", {}).get(name)
 
-        def checked(content: bytes) -> pl.DataFrame:
+        def check(content: bytes) -> None:
             if expected and sha256(content) != expected:
                 raise ValueError("its SHA-256 is not the one in meta.json")
-            return pl.read_parquet(content)
 
-        return self._read(f"{name}.parquet", checked)
+        self._read(f"{name}.parquet", check)
+        self._checked.add(name)
 
     def read_rows(self, name: str, rows: pl.Expr) -> pl.DataFrame:
         """Some rows of NAME.parquet, for tables that do not fit into memory as a whole."""
+        self._check_table(name)
         try:
             return pl.scan_parquet(self.path / f"{name}.parquet").filter(rows).collect()
         except (OSError, pl.exceptions.PolarsError) as error:
@@ -206,6 +223,11 @@ class RunDirectory:
         checksums = {name: sha256((self.path / f"{name}.parquet").read_bytes()) for name in TABLES}
         self._write_meta({"finished": finished, "table_sha256": checksums} | self.meta | {"status": "complete"})
         shutil.rmtree(self.path / "checkpoints", ignore_errors=True)
+
+
+def _checksums(experiment: Experiment, data_sha256: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    inputs = {name: sha256(read_bytes(file, name)) for name, file in input_files(experiment).items()}
+    return {"data_sha256": dict(data_sha256), "input_sha256": inputs}
 
 
 def _is_foreign(path: Path) -> bool:

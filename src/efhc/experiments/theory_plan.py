@@ -31,7 +31,7 @@ from efhc.theory.network import Connectivity, connectivity
 from efhc.theory.prediction import drift_speeds, predicted_firing
 from efhc.theory.problem import Curvature
 from efhc.theory.spectral import window_contractions
-from efhc.theory.step_sizes import Limits, check_schedule, check_step_size, limits
+from efhc.theory.step_sizes import Limits, check_step_size, limits
 
 HORIZON = 4_000
 """Iterations that are predicted at most."""
@@ -52,7 +52,10 @@ class StrategyPlan:
     contraction: float | None
     limits: Limits | None
     """None where the theorems allow no step size at all: B is infinite, or the loss is not smooth."""
-    findings: list[Finding]
+    step_size: Finding | None
+    """alpha(0) against its limit."""
+    horizon: int
+    """Iterations that were looked ahead."""
 
     def as_dict(self) -> dict[str, Any]:
         """Plain numbers, for JSON."""
@@ -74,7 +77,8 @@ class StrategyPlan:
                 "window": self.window,
                 "rho": self.contraction,
                 "step_size_limits": self.limits and self.limits._asdict(),
-                "findings": [finding._asdict() for finding in self.findings],
+                "step_size": self.step_size and self.step_size._asdict(),
+                "iterations": self.horizon,
             }
         )
         return numbers
@@ -146,7 +150,6 @@ def _plan(
         seed: np.flatnonzero(~flow.fired.any(axis=0)).tolist()
         for seed, flow in zip(experiment.seeds, flows, strict=True)
     }
-    schedule = experiment.step_size
     return StrategyPlan(
         strategy,
         dict(zip(experiment.seeds, windows, strict=True)),
@@ -155,8 +158,6 @@ def _plan(
         window,
         contraction,
         limits(constants) if constants else None,
-        [
-            check_schedule(schedule, experiment.iterations),
-            *([check_step_size(schedule, constants)] if constants else []),
-        ],
+        check_step_size(experiment.step_size, constants) if constants else None,
+        flows[0].iterations,
     )

@@ -56,10 +56,10 @@ def plain(value: Any) -> Any:
     """Only what JSON knows."""
     if isinstance(value, dict):
         return {str(key): plain(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple | np.ndarray):
+    if isinstance(value, np.ndarray | np.generic):
+        return plain(value.tolist())
+    if isinstance(value, list | tuple):
         return [plain(inner) for inner in value]
-    if isinstance(value, np.generic):
-        return plain(value.item())
     if isinstance(value, float) and not math.isfinite(value):
-        return None if math.isnan(value) else "infinite"
+        return None if math.isnan(value) else "infinite" if value > 0 else "-infinite"
     return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**53 else value

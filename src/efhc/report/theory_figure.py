@@ -11,6 +11,8 @@ from matplotlib.figure import Figure
 from efhc.core.arrays import Floats
 from efhc.theory.judgement import StrategyCheck
 
+LARGEST = 1e100
+"""Bounds above are not drawn: no axis would have room for anything else."""
 PANELS = (
     ("optimisation_error", r"$\|\bar w - w^\star\|^2$"),
     ("consensus_error", r"$\|W - \mathbf{1}\bar w\|^2$"),
@@ -41,7 +43,7 @@ def _under(axes: Axes, check: StrategyCheck, measured: Floats, bound: Floats | N
         return
     axes.plot(k, measured.mean(axis=0), label="measured")
     axes.fill_between(k, measured.min(axis=0), measured.max(axis=0), alpha=0.2, linewidth=0)
-    if bound is not None and (finite := np.isfinite(bound)).any():
+    if bound is not None and (finite := bound < LARGEST).any():
         axes.plot(k[finite], bound[finite], color="black", linestyle="--", label="bound")
     if (measured > 0).any():
         axes.set_yscale("log")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +14,7 @@ from efhc.theory import nonconvex, rates
 from efhc.theory.bounds import Constants, asymptotic_gap, error_bound
 from efhc.theory.findings import Finding
 from efhc.theory.measured import Measured, running_mean
-from efhc.theory.network import Connectivity
+from efhc.theory.network import Connectivity, check_connectivity
 from efhc.theory.problem import Curvature, Optimum
 from efhc.theory.spectral import Contractions
 from efhc.theory.step_sizes import Limits, check_schedule, check_step_size, limits
@@ -28,7 +28,7 @@ class SeedCheck:
     """What one run showed."""
 
     findings: list[Finding]
-    """Of its network."""
+    """Of its transition weights and links."""
     connectivity: Connectivity
     contractions: Contractions | None
     curvature: Curvature
@@ -93,7 +93,8 @@ def judge(
     promises = _promises(seeds, curvature, window, schedule, step_sizes, iterations)
     slope, promised_slope = _slopes(schedule, iterations, _of_seeds(seeds, "optimisation_error"))
     findings = [
-        *_network_findings(seeds),
+        *_worst_findings(seeds, [seed.findings for seed in seeds.values()]),
+        *_connectivity_findings(seeds, total_iterations),
         _contraction_finding(seeds, window),
         *_problem_findings(seeds, curvature),
         check_schedule(schedule, total_iterations),
@@ -157,23 +158,31 @@ def _slopes(schedule: Schedule, iterations: Ints, errors: Floats) -> tuple[rates
 # Findings
 
 
-def _network_findings(seeds: Mapping[int, SeedCheck]) -> list[Finding]:
-    """For each assumption the seed that broke it, or what is true of all."""
+def _worst_findings(seeds: Mapping[int, SeedCheck], of_seeds: Sequence[Sequence[Finding]]) -> list[Finding]:
+    """For each assumption what the first seed found that broke it, or else the first that could not check it."""
     together = []
-    for of_seeds in zip(*(seed.findings for seed in seeds.values()), strict=True):
-        worst = max(of_seeds, key=lambda finding: ("held", "not checkable", "broken").index(finding.verdict))
+    for findings in zip(*of_seeds, strict=True):
+        worst = max(findings, key=lambda finding: ("held", "not checkable", "broken").index(finding.verdict))
         if worst.verdict != "held" and len(seeds) > 1:
-            seed = list(seeds)[of_seeds.index(worst)]
-            worst = worst._replace(detail=f"seed {seed}: {worst.detail}")
-        elif len(set(details := [finding.detail for finding in of_seeds])) > 1:
-            worst = worst._replace(detail=f"at most {_largest(details)}")
+            worst = worst._replace(detail=f"seed {list(seeds)[findings.index(worst)]}: {worst.detail}")
         together.append(worst)
     return together
 
 
-def _largest(details: list[str]) -> str:
-    """Of sentences that differ in numbers, the one with the largest first number."""
-    return max(details, key=lambda text: float(next(word for word in text.replace(",", " ").split() if word.isdigit())))
+def _connectivity_findings(seeds: Mapping[int, SeedCheck], iterations: int) -> list[Finding]:
+    """With the largest windows of all seeds, if there are any."""
+    found = [seed.connectivity for seed in seeds.values()]
+    largest = Connectivity(*(max(windows, key=lambda window: window.length) for windows in zip(*found, strict=True)))
+    of_largest = check_connectivity(largest, iterations)
+    of_seeds = [check_connectivity(each, iterations) for each in found]
+    together = []
+    for worst, over_all, each in zip(
+        _worst_findings(seeds, of_seeds), of_largest, zip(*of_seeds, strict=True), strict=True
+    ):
+        differ = len({finding.detail for finding in each}) > 1
+        largest_of_each = over_all._replace(detail=f"at most {over_all.detail}") if differ else over_all
+        together.append(largest_of_each if worst.verdict == "held" else worst)
+    return together
 
 
 def _contraction_finding(seeds: Mapping[int, SeedCheck], window: int | None) -> Finding:
@@ -252,8 +261,10 @@ def _under(label: str, what: str, measured: Floats, bound: Floats, iterations: I
         k = int(iterations[np.argmax(above)])
         detail = f"{measured[above][0]:.3g} measured, {bound[above][0]:.3g} promised"
         return Finding(label, f"{what} under its bound", "broken", detail, k)
-    share = float(np.max(measured[1:] / bound[1:], initial=0.0))
-    return Finding(label, f"{what} under its bound", "held", f"at most {share:.2g} times it after k = 0")
+    some = bound[1:] > 0  # a bound of 0 is kept by 0 alone
+    share = float(np.max(measured[1:][some] / bound[1:][some], initial=0.0))
+    detail = f"at most {share:.2g} times it after k = 0, {measured[-1]:.2g} under {bound[-1]:.2g} in the end"
+    return Finding(label, f"{what} under its bound", "held", detail)
 
 
 def _slope_findings(slope: rates.Slope | None, promised: float | None) -> list[Finding]:

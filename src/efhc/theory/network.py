@@ -95,7 +95,7 @@ def check_connectivity(found: Connectivity, iterations: int) -> list[Finding]:
 
 def _window_finding(window: Window, label: str, what: str, letter: str, broken: str) -> Finding:
     if math.isinf(window.length):
-        return Finding(label, what, "broken", f"device {window.device} {broken}", 0, window.device)
+        return Finding(label, what, "broken", f"device {window.device} {broken}", None, window.device)
     return Finding(label, what, "held", f"{letter} = {window.length:.0f}")
 
 

@@ -6,13 +6,16 @@ import numpy as np
 
 from efhc.core.arrays import Flags, Floats
 
+LATEST = 5
+"""Broadcasts that tell how fast a device drifts: nearer to the optimum it drifts more slowly."""
+
 
 def drift_speeds(drifts: Floats, fired: Flags, step_sizes: Floats) -> Floats:
     """How fast each device drifts from its last broadcast, per unit of step size: v_i.
 
     A device that broadcast at iteration t has drifted by about v_i (alpha(t) + ... + alpha(k-1)) at iteration k. From
     a rehearsal: `drifts` and `fired`, (iterations, devices), and alpha(k), `step_sizes`. v_i is the median over its
-    broadcasts; of a device that did not fire, where it got to in the end.
+    latest broadcasts; of a device that did not fire, where it got to in the end.
     """
     travelled = np.concatenate([[0.0], np.cumsum(step_sizes)])
     since = np.zeros(drifts.shape[1])  # travelled at the last broadcast; at k = 0 all start from their last broadcast
@@ -25,7 +28,7 @@ def drift_speeds(drifts: Floats, fired: Flags, step_sizes: Floats) -> Floats:
         for device in np.flatnonzero(now & moved):
             speeds[device].append(float(latest[device]))
         since[now] = travelled[k]
-    return np.array([np.median(seen) if seen else last for seen, last in zip(speeds, latest, strict=True)])
+    return np.array([np.median(seen[-LATEST:]) if seen else last for seen, last in zip(speeds, latest, strict=True)])
 
 
 def predicted_firing(speeds: Floats, step_sizes: Floats, thresholds: Floats, since: Floats | None = None) -> Flags:
