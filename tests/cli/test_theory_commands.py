@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from polars.testing import assert_frame_equal
 
 import efhc
-from efhc.cli import main
+from efhc.cli import main, terminal
 from efhc.experiments.run_directory import RunDirectory
 from efhc.report import theory_figure
 
@@ -70,7 +70,7 @@ def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(efhc.Result, "plot", lambda self, path=None: None)
     monkeypatch.setattr(theory_figure, "theory_figure", lambda checks: Figure())
-    monkeypatch.setenv("COLUMNS", "300")
+    monkeypatch.setattr(terminal.console, "width", 300)
     monkeypatch.setattr(signal, "signal", lambda number, handler: None)
     (tmp_path / "small.toml").write_text(CONFIG)
 
@@ -266,9 +266,13 @@ def test_changed_data_is_one_line(call, refused, tmp_path):
 
 
 def table_rows(text: str) -> dict[str, str]:
-    """The first cell of each row, and the rest of it."""
-    rows = [line.strip("│ \n").split("│", 1) for line in text.splitlines() if line.startswith("│")]
-    return {row[0].strip(): row[1] for row in rows}
+    """The first cell of each row, and the rest of it; rows may go on in the next line."""
+    rows: list[tuple[str, str]] = []
+    for line in text.splitlines():
+        if line.startswith("│"):
+            first, rest = line[1:].split("│", 1)
+            rows = [*rows, (first.strip(), rest)] if first.strip() else [*rows[:-1], (rows[-1][0], rows[-1][1] + rest)]
+    return dict(rows)
 
 
 def test_a_device_that_never_fires(call):
