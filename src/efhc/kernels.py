@@ -374,7 +374,7 @@ def count_right(scores, labels, right):
             right[i] += best == labels[s]
 
 
-# All events of many iterations, while everything is in the cache
+# Which devices are joined by which links
 
 
 @compiled
@@ -416,6 +416,15 @@ def weights_are_sound(starts, columns, entries, links, demand_links, rounding, s
 
 
 @compiled
+def root(parents, device):
+    """Who stands for the part that a device is in; the way there becomes shorter."""
+    while parents[device] != device:
+        parents[device] = parents[parents[device]]
+        device = parents[device]
+    return device
+
+
+@compiled
 def strongest_tree(links, now, tree, size, next_tree, parents):
     """The spanning forest of the most recent links: rows (i, j, iteration), the most recent first; returns its size.
 
@@ -429,13 +438,7 @@ def strongest_tree(links, now, tree, size, next_tree, parents):
             i, j, seen = links[row, 0], links[row, 1], now
         else:
             i, j, seen = tree[row - len(links), 0], tree[row - len(links), 1], tree[row - len(links), 2]
-        a, b = i, j
-        while parents[a] != a:
-            parents[a] = parents[parents[a]]
-            a = parents[a]
-        while parents[b] != b:
-            parents[b] = parents[parents[b]]
-            b = parents[b]
+        a, b = root(parents, i), root(parents, j)
         if a != b:
             parents[a] = b
             next_tree[found, 0], next_tree[found, 1], next_tree[found, 2] = i, j, seen
@@ -443,6 +446,9 @@ def strongest_tree(links, now, tree, size, next_tree, parents):
             if found == len(next_tree):
                 break
     return found
+
+
+# All events of many iterations, while everything is in the cache
 
 
 @compiled
@@ -516,13 +522,7 @@ def joined(starts, columns, entries):
         for i in range(devices):
             for e in range(starts[t, i], starts[t, i + 1]):
                 if columns[e] < i and entries[e] != 0.0:
-                    a, b = i, columns[e]
-                    while parent[a] != a:
-                        parent[a] = parent[parent[a]]
-                        a = parent[a]
-                    while parent[b] != b:
-                        parent[b] = parent[parent[b]]
-                        b = parent[b]
+                    a, b = root(parent, i), root(parent, columns[e])
                     if a != b:
                         parent[a] = b
                         parts -= 1

@@ -22,10 +22,14 @@ from efhc.experiments.scenario import draw_scenario, load_data
 from efhc.experiments.theory_check import check_run, fitting_window, spread
 from efhc.report.theory_data import as_dict
 from efhc.report.theory_figure import theory_figure
+from efhc.theory import judgement
+from efhc.theory.bounds import error_bound
 from efhc.theory.connectivity import Window
 from efhc.theory.findings import Finding
 from efhc.theory.judgement import StrategyCheck
 from efhc.theory.network import Connectivity
+from efhc.theory.nonconvex import running_mean_bound
+from efhc.theory.spectral import window_contractions
 
 L2, K, DEVICES, SEEDS = 0.5, 40, 5, (0, 3)
 RING = {"kind": "ring"}
@@ -37,6 +41,7 @@ NETWORKS: dict[str, dict[str, Any]] = {
 SOFTMAX = {"kind": "softmax", "l2": L2}
 TINY = {"kind": "constant", "value": 1e-6}
 """A step size that every theorem allows."""
+BOUNDED = ("optimisation error", "consensus error", "gradient norms")
 ZT = {"ZT": {"kind": "zt"}}
 PAIR = {"EF-HC": {"kind": "ef-hc", "r": 2000.0}, **ZT}
 
@@ -108,10 +113,12 @@ EXPECTED = {
     "gradient noise": "assump:graderror",
     "step sizes": "assump:stepsizes-(a)",
     "step-size limit": "theorem:constant",
-    "optimisation error under its bound": "eqn:PhikPsikRecursive",
-    "consensus error under its bound": "eqn:PhikPsikRecursive",
-    "gradients under its bound": "theorem:nonconvex",
+    "optimisation error under bound": "eqn:PhikPsikRecursive",
+    "consensus error under bound": "eqn:PhikPsikRecursive",
+    "gradient norms under bound": "lemma:nonconvex_lossdec",
 }
+GROWS = "optimisation error under bound"
+"""Such small steps forget the start more slowly than the bound grows: it says nothing."""
 
 
 def test_every_assumption_and_promise_is_there_and_held(sound):
@@ -119,13 +126,43 @@ def test_every_assumption_and_promise_is_there_and_held(sound):
     assert [check.strategy for check in checks] == ["EF-HC", "ZT"]
     for check in checks:
         assert {what: finding.label for what, finding in named(check).items()} == EXPECTED
-        assert {finding.verdict for finding in check.findings} == {"held"}
+        assert {what: finding.verdict for what, finding in named(check).items()} == {
+            what: "not checkable" if what == GROWS else "held" for what in EXPECTED
+        }
         assert all(finding.iteration is None and finding.device is None for finding in check.findings)
         assert named(check)["the run once more"].detail == "fires as recorded, and ends with the same models"
         assert list(check.seeds) == list(SEEDS)
         assert check.promises is not None
         assert check.promises.gap is not None
         assert check.slope is None
+
+
+def test_bounds_are_told_with_what_was_measured_in_the_end(sound):
+    for check in sound[2]:
+        assert check.promises is not None
+        measured = {
+            "optimisation error": check.of_seeds("optimisation_error").mean(axis=0),
+            "consensus error": check.of_seeds("consensus_error").mean(axis=0),
+            "gradient norms": check.running_gradient_norm,
+        }
+        bounds = (*check.promises.bound.T, check.promises.gradient_bound)
+        for (what, values), bound in zip(measured.items(), bounds, strict=True):
+            assert (values <= bound * (1 + 1e-6)).all()
+            grows = f"{what} under bound" == GROWS
+            assert (bound[-1] > bound[0]) == grows
+            words = f"in the end {values[-1]:.2g} under {bound[-1]:.2g}"
+            detail = words + (": a bound that grows says nothing" if grows else "")
+            assert named(check)[f"{what} under bound"].detail == detail
+
+
+def test_the_gradient_bound_at_the_end_is_of_one_more_term(sound):
+    """The mean over k = 0 .. K has K + 1."""
+    for check in sound[2]:
+        assert check.promises is not None
+        starts = [seed.measured.loss[0] - seed.optimum.loss for seed in check.seeds.values()]
+        error = check.of_seeds("consensus_error")[:, 0].mean()
+        of = check.promises.constants, np.full(K + 1, 1e-6), np.mean(starts), error
+        assert check.promises.gradient_bound == pytest.approx(running_mean_bound(*of)[check.iterations], rel=1e-9)
 
 
 def test_iterations_looked_at_reach_from_0_to_the_end(sound):
@@ -216,7 +253,8 @@ def test_curvature_is_that_of_the_samples(sound):
         smoothness = check.curvature.L
         assert smoothness == pytest.approx(largest / 2 + L2, rel=1e-9)
         assert check.curvature.mu == L2
-        assert named(check)["smoothness"].detail == f"L = {largest / 2 + L2:.4g}, at most"
+        assert named(check)["smoothness"].detail == f"L = {largest / 2 + L2:.4g} at most"
+        assert named(check)["strong convexity"].detail == "mu = 0.5 at least"
 
 
 def links_of(table: pl.DataFrame) -> list[list[tuple[int, int]]]:
@@ -305,7 +343,9 @@ def test_contractions_are_norms_of_products(sound):
             worst = max(worst, *norms)
         assert check.promises.constants.contraction == pytest.approx(worst, abs=1e-12)
         assert worst < 1
-        assert f"rho = {worst:.6g} over" in named(check)["contraction"].detail
+        count = len(SEEDS) * (K - check.window + 1)
+        detail = f"rho = {worst:.6g} over {count} of {count} windows of B = {check.window}"
+        assert named(check)["contraction"].detail == detail
 
 
 def test_constants_are_the_worst_of_all_seeds(sound):
@@ -315,6 +355,13 @@ def test_constants_are_the_worst_of_all_seeds(sound):
         assert constants.window == check.window
         assert constants.diversity == check.of_seeds("diversity").max()
         assert constants.noise == check.of_seeds("noise").max()
+        points, found = len(check.iterations), named(check)
+        assert found["gradient diversity"].detail == (
+            f"delta = {constants.diversity:.4g} at the {points} mean models visited; elsewhere unknown"
+        )
+        assert found["gradient noise"].detail == (
+            f"sigma^2 = {constants.noise:.4g}, exactly, at the models of {points} iterations; elsewhere unknown"
+        )
         assert check.promises.bound[0].tolist() == pytest.approx(
             [check.of_seeds(name)[:, 0].mean() for name in ("optimisation_error", "consensus_error")]
         )
@@ -357,10 +404,11 @@ def test_svm_has_kinks_and_is_promised_nothing(tmp_path):
     assert check.promises is None
     found = named(check)
     assert found["step-size limit"].verdict == "not checkable"
+    assert found["step-size limit"].detail == "no theorem applies: L is infinite"
     assert set(EXPECTED) - set(found) == {
-        "optimisation error under its bound",
-        "consensus error under its bound",
-        "gradients under its bound",
+        "optimisation error under bound",
+        "consensus error under bound",
+        "gradient norms under bound",
     }
     assert found["contraction"].verdict == "held"
     assert np.isnan(check.of_seeds("optimisation_error")).all()
@@ -387,23 +435,40 @@ def test_a_network_has_estimates_that_are_called_so(tmp_path):
     found = named(check)
     assert check.curvature.known == "estimate"
     assert found["smoothness"].verdict == "not checkable"
-    assert found["smoothness"].detail.endswith(", estimated")
+    assert found["smoothness"].detail == f"L = {check.curvature.L:.4g}, estimated, if there is one"
     assert found["strong convexity"].verdict == "not checkable"
     assert found["strong convexity"].detail.endswith(", estimated")
     assert "(standard error)" in found["gradient noise"].detail
     assert found["the run once more"].verdict == "held"
     assert found["step-size limit"].label == "theorem:nonconvex"
     assert check.promises is not None
-    assert check.promises.bound is None
+    assert np.isinf(check.promises.bound[:, 0]).all()
+    assert np.isfinite(check.promises.bound[:, 1]).all()
+    for what in ("step-size limit", *(f"{what} under bound" for what in BOUNDED)):
+        assert found[what].verdict == "not checkable"
+        assert found[what].detail.endswith(" (L is an estimate)")
+        assert found[what].iteration is None
+    assert found["optimisation error under bound"].detail.startswith("no w*: ")
     assert (check.of_seeds("noise_error") > 0).all()
     assert_all_can_be_told(checks)
+
+
+def test_a_limit_from_an_estimate_is_not_broken_either(tmp_path):
+    pytest.importorskip("torch")
+    fields = {"model": {"kind": "mlp", "hidden": (4,)}, "step_size": {"kind": "constant", "value": 0.1}}
+    (check,) = checked(tmp_path / "run", points=3, strategies=ZT, iterations=4, devices=3, **fields)
+    limit = named(check)["step-size limit"]
+    assert (limit.verdict, limit.iteration) == ("not checkable", None)
+    assert limit.detail.endswith("times too large (L is an estimate)")
+    assert broken(check) == set()
 
 
 def test_least_squares_is_known_exactly(tmp_path):
     (check,) = checks = checked(tmp_path / "run", model={"kind": "least-squares", "l2": L2}, strategies=ZT)
     assert broken(check) == set()
     assert check.curvature.known == "exact"
-    assert named(check)["strong convexity"].detail == "mu = 0.5, exactly"  # digits have pixels that are always 0
+    assert named(check)["strong convexity"].detail == "mu = 0.5"  # digits have pixels that are always 0
+    assert named(check)["smoothness"].detail == f"L = {check.curvature.L:.4g}"
     assert_all_can_be_told(checks)
 
 
@@ -414,7 +479,12 @@ def test_least_squares_without_l2_is_not_strongly_convex(tmp_path):
     assert found["strong convexity"].device is not None
     assert found["step-size limit"].label == "theorem:nonconvex"
     assert check.promises is not None
-    assert check.promises.bound is None
+    assert np.isinf(check.promises.bound[:, 0]).all()
+    assert np.isfinite(check.promises.bound[:, 1]).all()
+    assert check.promises.gap is None
+    assert found["optimisation error under bound"].verdict == "not checkable"
+    assert found["optimisation error under bound"].detail.startswith("no w*: ")
+    assert found["consensus error under bound"].verdict == "held"
     assert_all_can_be_told(checks)
 
 
@@ -431,11 +501,49 @@ def test_diminishing_step_sizes_have_a_rate(tmp_path):
     assert check.slope is not None
     assert check.slope.seeds == 1
     assert check.promised_slope == pytest.approx(-0.25)
-    assert found["rate"].verdict == "not checkable"  # such steps move nothing
-    assert found["rate"].detail.endswith("promised -0.250: not reached yet")
+    assert found["rate"].label == "appendix:generalTheta"
+    assert found["rate"].verdict == "not checkable"
+    assert found["rate"].detail.endswith(", that of the paper's rate over these k -0.250; one seed is too few")
     assert check.promises is not None
     assert check.promises.gap is None
     assert_all_can_be_told(checks)
+
+
+@pytest.mark.parametrize(("power", "label"), [(0.5, "theorem:diminishing"), (0.75, "appendix:generalTheta")])
+def test_a_rate_that_is_not_reached_is_not_broken(tmp_path, power, label):
+    step_size = {"kind": "diminishing", "initial": 1e-6, "power": power}
+    (check,) = checked(tmp_path / "run", step_size=step_size, strategies=ZT, points=20, seeds=SEEDS)
+    assert check.slope is not None
+    assert check.promised_slope is not None
+    assert check.slope.high > check.promised_slope  # such steps move nothing
+    rate = named(check)["rate"]
+    assert (rate.label, rate.verdict) == (label, "not checkable")
+    words = f", that of the paper's rate over these k {check.promised_slope:.3f}"
+    assert rate.detail.endswith(f"{words}; not reached yet")
+
+
+@pytest.mark.parametrize(
+    ("power", "seeds", "why"),
+    [
+        (0.5, SEEDS, ""),
+        (0.5, (0,), "; one seed is too few"),
+        (0.75, range(5), ""),
+        (0.75, SEEDS, "; not reached yet"),
+    ],
+)
+def test_a_rate_is_held_where_all_of_the_interval_is_below(tmp_path, power, seeds, why):
+    """The slope itself is below in all of these."""
+    step_size = {"kind": "diminishing", "initial": 0.05, "power": power}
+    fields = {"step_size": step_size, "strategies": ZT, "points": 20, "batch_size": "full", "iterations": 300}
+    (check,) = checked(tmp_path / "run", seeds=tuple(seeds), **fields)
+    assert check.slope is not None
+    assert check.promised_slope is not None
+    assert check.slope.value < check.promised_slope
+    assert (check.slope.high <= check.promised_slope) == (why != "; not reached yet")
+    rate = named(check)["rate"]
+    assert rate.verdict == ("not checkable" if why else "held")
+    assert rate.label == ("theorem:diminishing" if power == 0.5 else "appendix:generalTheta")
+    assert rate.detail.endswith(f", that of the paper's rate over these k {check.promised_slope:.3f}{why}")
 
 
 def test_slowly_diminishing_step_sizes_have_none(tmp_path):
@@ -460,7 +568,14 @@ def test_step_sizes_over_the_limit(tmp_path, iterations):
         found = named(check)
         assert found["step-size limit"].detail.endswith("times too large")
         assert found["step-size limit"].iteration == 0
-        assert found["optimisation error under its bound"].verdict in {"held", "not checkable"}
+        for what in BOUNDED:
+            if (bounded := found.get(f"{what} under bound")) is None:
+                assert (what, iterations) == ("gradient norms", 1)  # two points are no mean
+            else:
+                assert bounded.verdict == "not checkable"
+        detail = found["optimisation error under bound"].detail
+        assert detail == "the bound is infinite: the step size is too large"
+        assert found["consensus error under bound"].detail.endswith(": a bound that grows says nothing")
     assert_all_can_be_told(checks)
 
 
@@ -470,7 +585,6 @@ def test_bounds_near_the_largest_number_are_drawn(tmp_path):
     fields = {"step_size": step_size, "strategies": ZT, "iterations": 150, "seeds": (0,)}
     (check,) = checks = checked(tmp_path / "run", points=200, **fields)
     assert check.promises is not None
-    assert check.promises.bound is not None
     bound = check.promises.bound[:, 1]
     assert bound[np.isfinite(bound)].max() > 1e290
     assert_all_can_be_told(checks)
@@ -484,9 +598,10 @@ def test_not_made_again_only_both_ends_are_looked_at(sound):
     for check, again in zip(check_run(sound[1], replay=False), sound[2], strict=True):
         assert check.iterations.tolist() == [0, K]
         found = named(check)
-        assert set(EXPECTED) - set(found) == {"gradients under its bound"}
-        assert found["the run once more"].verdict == "not checkable"
-        assert {finding.verdict for what, finding in found.items() if what != "the run once more"} == {"held"}
+        assert set(EXPECTED) - set(found) == {"gradient norms under bound"}
+        unchecked = {what for what, finding in found.items() if finding.verdict == "not checkable"}
+        assert unchecked == {"the run once more", GROWS}
+        assert broken(check) == set()
         for name in ("optimisation_error", "consensus_error", "loss", "gradient_norm", "diversity", "noise"):
             assert check.of_seeds(name).tolist() == again.of_seeds(name)[:, [0, -1]].tolist()
 
@@ -513,12 +628,71 @@ def test_other_windows(sound):
         assert check.window == max(seed.connectivity.observed.length for seed in check.seeds.values())
         assert check.window <= wide.window
         assert named(check)["contraction"].verdict == "held"
+        other = f"windows of B = {check.window}, not the promised one"
+        assert named(check)["contraction"].detail.endswith(other) == (check.window < wide.window)
     if network == "rotating":
         (_, check) = narrow = check_run(out, 3, window=2)
-        assert broken(check) == {"contraction", "step-size limit"}
-        assert named(check)["contraction"].detail.startswith("rho = 1 over")
+        assert broken(check) == {"step-size limit"}
+        contraction = named(check)["contraction"]
+        assert (contraction.verdict, contraction.iteration) == ("not checkable", None)
+        count = len(SEEDS) * (K - 1)
+        assert contraction.detail == (
+            f"rho = 1 over {count} of {count} windows of B = 2, not the promised one: B must be at least the observed 3"
+        )
         assert named(check)["step-size limit"].detail.endswith("no step size is small enough")
+        for what in BOUNDED:
+            bounded = named(check)[f"{what} under bound"]
+            assert bounded.verdict == "not checkable"
+            assert bounded.detail == "the bound is infinite: rho is 1"
         assert_all_can_be_told(narrow)
+
+
+def test_a_window_must_fit_into_the_run(run):
+    assert {check.window for check in check_run(run, 3, window=K)} == {K}
+    with pytest.raises(efhc.InputError, match=rf"^--window: got {K + 1}; allowed: at most {K}, the iterations of the"):
+        check_run(run, 3, window=K + 1)
+
+
+def test_of_windows_that_were_not_all_looked_at_rho_is_at_least_that(run, monkeypatch):
+    def some(*arguments: Any, **options: Any) -> Any:
+        found = window_contractions(*arguments, **options)
+        return found._replace(starts=found.starts[::2], values=found.values[::2])
+
+    monkeypatch.setattr(theory_check, "window_contractions", some)
+    check = check_run(run, 3)[1]
+    assert check.promises is not None
+    of = len(SEEDS) * (K - 2)
+    looked = of // 2
+    rho = check.promises.constants.contraction
+    assert named(check)["contraction"].detail == f"rho at least {rho:.6g} over {looked} of {of} windows of B = 3"
+
+
+# Means above their bounds
+
+
+@pytest.mark.parametrize(("seeds", "verdict"), [(4, "not checkable"), (5, "broken")])
+def test_above_a_bound_only_many_seeds_break_it(tmp_path, monkeypatch, seeds, verdict):
+    def too_low(*arguments: Any) -> np.ndarray:
+        bound = error_bound(*arguments)
+        bound[3:] /= 1e6
+        return bound
+
+    monkeypatch.setattr(judgement, "error_bound", too_low)
+    fields = {"strategies": ZT, "devices": 3, "iterations": 5, "seeds": tuple(range(seeds))}
+    (check,) = checked(tmp_path / "run", points=20, **fields)
+    assert check.promises is not None
+    place = int(np.argmax(check.iterations >= 3))
+    finding = named(check)["optimisation error under bound"]
+    detail = (
+        f"{check.of_seeds('optimisation_error').mean(axis=0)[place]:.3g} measured, "
+        f"{check.promises.bound[place, 0]:.3g} promised"
+    )
+    assert finding.verdict == verdict
+    if verdict == "broken":
+        assert (finding.detail, finding.iteration) == (detail, 3)
+    else:
+        assert finding.iteration is None
+        assert finding.detail == f"{detail} at k = 3; of a mean, and 4 seeds are few"
 
 
 # Networks and strategies that do not connect
@@ -540,6 +714,7 @@ def test_nobody_ever_fires(tmp_path):
     assert found["information flow"].detail.endswith("never connected")
     assert found["contraction"].verdict == "not checkable"
     assert found["step-size limit"].verdict == "not checkable"
+    assert found["step-size limit"].detail == "no theorem applies: no B: used links are not connected"
     assert check.promises is None
     assert check.window is None
     of_seed = as_dict(check)["seeds"]["0"]
@@ -574,10 +749,32 @@ def test_a_network_in_two_parts(tmp_path):
     assert broken(check) == {"physical graph"}
     found = named(check)["physical graph"]
     assert found.device == 3  # of the smaller part
-    assert found.detail == "device 3 is cut off in all iterations together"
+    assert found.detail == "the part of device 3 is never connected to the rest"
     assert named(check)["broadcasts"].detail == "B2 = 1"
     assert check.promises is None
     assert_all_can_be_told(checks)
+
+
+def test_a_silence_that_lasts_to_the_end_is_so_far_only(tmp_path):
+    """The threshold stays and the steps do not: devices fire at first, and then no more."""
+    fields = {
+        "step_size": {"kind": "diminishing", "initial": 0.05, "power": 1.0},
+        "threshold_decay": {"kind": "constant", "value": 1.0},
+        "strategies": {"EF-HC": {"kind": "ef-hc", "r": 100.0}},
+        "bandwidths": {"kind": "constant"},
+        "iterations": 400,
+        "devices": 4,
+    }
+    (check,) = checked(tmp_path / "run", 3, **fields)
+    fired = pl.read_parquet(tmp_path / "run" / "events.parquet").sort("iteration")["fired"].to_list()
+    last = [max(k for k, now in enumerate(fired) if i in now) for i in range(4)]
+    since = min(last) + 1
+    found = named(check)["broadcasts"]
+    assert (found.verdict, found.device) == ("held", None)
+    assert found.detail == (
+        f"B2 = {400 - since + 1}, so far: device {last.index(since - 1)} is silent from iteration {since} to the end"
+    )
+    assert check.seeds[0].connectivity.broadcast == (400 - since + 1, since, last.index(since - 1))
 
 
 def test_randomized_gossip_over_seeds_that_differ(tmp_path):
@@ -612,9 +809,10 @@ def test_few_devices(tmp_path, devices):
 def test_one_device_on_all_of_its_samples(tmp_path):
     """Nothing to agree on, nothing that varies: the consensus error and its bound are both 0."""
     (check,) = checks = checked(tmp_path / "run", devices=1, batch_size="full", strategies=ZT)
-    found = named(check)["consensus error under its bound"]
+    found = named(check)["consensus error under bound"]
     assert found.verdict == "held"
-    assert "nan" not in found.detail
+    assert found.detail == "in the end 0 under 0"
+    assert named(check)["optimisation error under bound"].verdict == "held"
     assert_all_can_be_told(checks)
 
 
@@ -628,7 +826,8 @@ def test_one_device_that_never_fires_is_connected_all_the_same(tmp_path):
 def test_all_samples_at_once_are_no_noise(tmp_path):
     (check,) = checks = checked(tmp_path / "run", batch_size="full", strategies=ZT, devices=3)
     assert (check.of_seeds("noise") == 0).all()
-    assert named(check)["gradient noise"].detail == "sigma^2 = 0, exactly, at models visited"
+    detail = named(check)["gradient noise"].detail
+    assert detail == "sigma^2 = 0, exactly, at the models of 9 iterations; elsewhere unknown"
     assert broken(check) == set()
     assert_all_can_be_told(checks)
 
@@ -783,12 +982,18 @@ def test_other_final_models_are_noticed(run, seeds):
 # What cannot be checked
 
 
+NOT_FINISHED = (
+    r"^run directory: got .*; allowed: the directory of a run that has finished "
+    r"\(before a run: efhc theory plan CONFIG\)$"
+)
+
+
 def test_a_run_that_is_not_there_or_not_finished(tmp_path, run):
     (tmp_path / "empty").mkdir()
     meta = json.loads((run / "meta.json").read_text())
     (run / "meta.json").write_text(json.dumps(meta | {"status": "running"}))
     for directory in (run, tmp_path / "empty", tmp_path / "absent", run / "meta.json"):
-        with pytest.raises(efhc.InputError, match=r"^run directory: got .*; allowed: the directory of a run that has"):
+        with pytest.raises(efhc.InputError, match=NOT_FINISHED):
             check_run(directory)
 
 
@@ -832,4 +1037,10 @@ def test_a_changed_network_file_is_one_line(tmp_path):
 
 def test_a_small_l2_does_not_keep_a_run_from_being_checked(tmp_path):
     (check,) = checked(tmp_path / "run", model={"kind": "softmax", "l2": 1e-9}, strategies=ZT, devices=3, iterations=5)
-    assert named(check)["physical graph"].verdict == "held"
+    found = named(check)
+    assert found["physical graph"].verdict == "held"
+    assert found["optimisation error under bound"].verdict == "not checkable"
+    assert found["optimisation error under bound"].detail == "no w*: not the only minimiser, or not found to 1e-10"
+    assert found["consensus error under bound"].verdict == "held"
+    assert check.promises is not None
+    assert np.isinf(check.promises.bound[:, 0]).all()

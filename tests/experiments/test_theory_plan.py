@@ -161,6 +161,33 @@ def test_a_threshold_that_stays_silences_all_in_the_end():
     assert planned(10, **fields)["EF-HC"].silent == {0: [0, 1, 2, 3], 1: [0, 1, 2, 3]}
 
 
+def test_devices_that_fell_silent_are_doubtful():
+    """A slow device is silent in the second half of the rehearsal, and predicted to fire later: that is a guess."""
+    fields = {"strategies": {"EF-HC": {"kind": "ef-hc", "r": 1000.0}, **ZT}, "seeds": (0,)}
+    fields["bandwidths"] = {"kind": "list", "values": [5000.0, 5000.0, 200.0, 5000.0]}
+    made = planned(60, **fields)["EF-HC"]  # all of it, so nothing is guessed
+    assert made.silent == made.doubtful == {}
+    plans = planned(20, **fields)
+    assert plans["EF-HC"].silent == {}
+    assert plans["EF-HC"].doubtful == {0: [2]}
+    assert plans["EF-HC"].as_dict()["seeds"]["0"]["may_never_fire"] == [2]
+    assert plans["ZT"].doubtful == {}
+
+
+def test_a_drift_that_has_come_to_a_stop_reaches_no_threshold():
+    """Models arrive at their minimisers, half the way to the threshold: at their mean speed they would get there."""
+    fields = {
+        "step_size": {"kind": "constant", "value": 0.05},
+        "strategies": {"EF-HC": {"kind": "ef-hc", "r": 12800.0}},
+        "bandwidths": {"kind": "constant"},
+        "batch_size": "full",
+        "iterations": 1500,
+        "seeds": (0,),
+    }
+    assert planned(500, **fields)["EF-HC"].silent == {0: [0, 1, 2, 3]}
+    assert not any(efhc.simulate(**settings(**fields)).events["fired"].to_list())
+
+
 def test_step_sizes_are_judged(checks):
     assert planned(1)["ZT"].step_size == {f.what: f for f in checks["ZT"].findings}["step-size limit"]
     limit = planned(1, step_size={"kind": "constant", "value": 1.0})["ZT"].step_size
@@ -195,9 +222,17 @@ def test_plain_numbers():
         "B_promised": "infinite",
         "B_observed": "infinite",
         "never_fire": [0, 1, 2, 3],
+        "may_never_fire": [],
     }
     assert silent["step_size_limits"] is None
-    assert sound["seeds"]["0"] == {"B1": 1, "B2": 1, "B_promised": 3, "B_observed": 1, "never_fire": []}
+    assert sound["seeds"]["0"] == {
+        "B1": 1,
+        "B2": 1,
+        "B_promised": 3,
+        "B_observed": 1,
+        "never_fire": [],
+        "may_never_fire": [],
+    }
     assert sound["window"] == 3
     assert 0 < sound["rho"] < 1
     assert set(sound["step_size_limits"]) == {"non_increasing", "constant", "diminishing", "nonconvex"}

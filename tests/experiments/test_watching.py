@@ -82,10 +82,10 @@ def test_files_are_the_same_byte_for_byte(tmp_path):
 def test_each_assumption_is_told_once_with_iteration_and_device():
     _, said = watched(window=10, strategies=SILENT)
     assert said == [
-        "EF-HC, seed 0: assump:conn-(b) (broadcasts) broken at iteration 9 by device 0: "
-        "device 0 did not fire in the 10 iterations up to 9",
-        "EF-HC, seed 0: proposition:conn (information flow) broken at iteration 9: "
-        "the links used in the 10 iterations up to 9 do not connect all devices",
+        "EF-HC, seed 0: assump:conn-(b) (broadcasts) at iteration 9: "
+        "device 0 did not fire in the 10 iterations up to 9, which is the window demanded",
+        "EF-HC, seed 0: proposition:conn (information flow) at iteration 9: "
+        "the links used do not connect all devices in the 10 iterations up to 9, which is the window demanded",
     ]
 
 
@@ -97,7 +97,9 @@ def test_every_seed_is_told_of():
 def test_a_quarter_of_the_run_is_demanded_by_default():
     _, said = watched(strategies=SILENT)
     assert "in the 10 iterations up to 9" in said[0]
-    assert watched(strategies=SILENT, iterations=3)[1][0].endswith("in the 1 iterations up to 0")
+    assert watched(strategies=SILENT, iterations=3)[1][0].endswith(
+        " did not fire in the 1 iterations up to 0, which is the window demanded"
+    )
 
 
 def test_a_window_longer_than_the_run_is_never_over():
@@ -109,8 +111,9 @@ def test_a_step_size_over_every_limit():
     _, said = watched(step_size={"kind": "constant", "value": 5.0}, strategies={"ZT": {"kind": "zt"}})
     (line,) = said
     assert line.startswith(
-        "ZT, seed 0: proposition:nonIncreasing (step-size limit) broken at iteration 0: alpha(0) = 5"
+        "ZT, seed 0: proposition:nonIncreasing (step-size limit) at iteration 0: alpha(0) = 5 is above 1/(8 L) = "
     )
+    assert line.endswith(": with this L no network allows it")
 
 
 @pytest.mark.parametrize("model", [{"kind": "svm"}, {"kind": "mlp", "hidden": (4,)}], ids=["svm", "mlp"])
@@ -126,7 +129,10 @@ def test_a_network_in_two_parts(tmp_path):
     network = {"kind": "edge-list", "path": str(tmp_path / "links.txt")}
     _, said = watched(network=network, strategies={"ZT": {"kind": "zt"}}, window=1)
     assert [line.split("(")[-1].split(")")[0] for line in said] == ["physical graph", "information flow"]
-    assert all("iteration 0" in line for line in said)
+    assert all(" at iteration 0: " in line for line in said)
+    assert said[0].endswith(
+        ": its links do not connect all devices in the 1 iterations up to 0, which is the window demanded"
+    )
 
 
 # Strictly
@@ -137,7 +143,10 @@ def test_strictly_it_stops_there_and_goes_on_bit_for_bit(tmp_path, window):
     fields = {**FIELDS, "strategies": SILENT}
     with pytest.raises(AssumptionBroken) as caught:
         watched(tmp_path / "run", strict=True, window=window, strategies=SILENT, jobs=1)
-    assert f"broken at iteration {window - 1} by device 0" in str(caught.value)
+    assert str(caught.value) == (
+        f"EF-HC, seed 0: assump:conn-(b) (broadcasts) at iteration {window - 1}: "
+        f"device 0 did not fire in the {window} iterations up to {window - 1}, which is the window demanded"
+    )
     assert "\n" not in str(caught.value)
     checkpoint = RunDirectory(tmp_path / "run").load_checkpoint("EF-HC", 0)
     assert checkpoint is not None
@@ -152,14 +161,14 @@ def test_strictly_a_sound_run_ends():
 
 
 def test_resumed_the_window_starts_anew(tmp_path):
-    with pytest.raises(AssumptionBroken, match="iteration 9 "):
+    with pytest.raises(AssumptionBroken, match="at iteration 9: "):
         watched(tmp_path / "run", strict=True, window=10, strategies=SILENT, jobs=1)
-    with pytest.raises(AssumptionBroken, match=r"iteration 19 .* up to 19$"):
+    with pytest.raises(AssumptionBroken, match=r"at iteration 19: .* up to 19, which is the window demanded$"):
         watched(tmp_path / "run", strict=True, window=10, strategies=SILENT, jobs=1, resume=True)
     _, said = watched(tmp_path / "run", window=15, strategies=SILENT, jobs=1, resume=True)
     assert [line.split(": ")[1] for line in said] == [
-        "assump:conn-(b) (broadcasts) broken at iteration 34 by device 0",
-        "proposition:conn (information flow) broken at iteration 34",
+        "assump:conn-(b) (broadcasts) at iteration 34",
+        "proposition:conn (information flow) at iteration 34",
     ]
     assert_same(efhc.Result.load(tmp_path / "run"), efhc.simulate(**{**FIELDS, "strategies": SILENT}))
 
@@ -171,6 +180,14 @@ def test_without_a_directory_it_stops_too():
 
 def test_in_words():
     finding = Finding("assump:x-(a)", "thing", "broken", "so it is", 7, 3)
-    assert in_words(finding) == "assump:x-(a) (thing) broken at iteration 7 by device 3: so it is"
-    assert in_words(finding._replace(device=0)).endswith("by device 0: so it is")
-    assert in_words(finding._replace(device=None)) == "assump:x-(a) (thing) broken at iteration 7: so it is"
+    assert in_words(finding) == "assump:x-(a) (thing) at iteration 7: so it is"
+    assert in_words(finding._replace(device=None)) == in_words(finding)  # details name the device
+
+
+@pytest.mark.parametrize(("window", "within"), [(None, 10), (1, 1), (25, 25)])
+def test_what_is_watched_is_told(window, within):
+    watcher = TheoryWatcher(build_experiment(FIELDS), print, window=window)
+    assert watcher.demands == (
+        "transition weights, step sizes (up to 1/(8 L) where L is known), and that in every "
+        f"{within} iterations all devices fire, and physical and used links connect them"
+    )

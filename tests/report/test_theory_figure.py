@@ -94,6 +94,9 @@ def test_a_check_as_plain_numbers(checks):
     assert np.shape(sound["error_bound"]) == (len(sound["iterations"]), 2)
     assert np.shape(sound["gradient_bound"]) == (len(sound["iterations"]),)
     assert len(sound["asymptotic_gap"]) == 2
+    assert set(sound["theorem_nonconvex_weights"]) == {"w1", "w2", "w3", "w4"}
+    assert all(weight > 0 for weight in sound["theorem_nonconvex_weights"].values())
+    assert silent["theorem_nonconvex_weights"] is None
     assert sound["seeds"]["0"]["windows"] == len(sound["seeds"]["0"]["rho_per_window"]) == 28
     assert sound["seeds"]["0"]["rho"] == max(sound["seeds"]["0"]["rho_per_window"].values())
     assert silent["error_bound"] is silent["step_size_limits"] is silent["constants"] is silent["window"] is None
@@ -134,7 +137,7 @@ def test_without_a_minimiser_the_panel_says_so(tmp_path):
     fields = {**FIELDS, "model": {"kind": "svm"}, "strategies": {"ZT": {"kind": "zt"}}, "seeds": (4,)}
     efhc.simulate(**fields, out=tmp_path / "run")
     figure = theory_figure(check_run(tmp_path / "run", 5))
-    assert [text.get_text() for text in figure.axes[0].texts] == ["no unique minimiser"]
+    assert [text.get_text() for text in figure.axes[0].texts] == ["no $w^\\star$"]
     assert labels(figure.axes[1]) == ["measured"]
     assert labels(figure.axes[3])[0] == "seed 4"
     figure.draw_without_rendering()

@@ -282,6 +282,50 @@ def test_error_bound_without_convexity_speaks_of_the_consensus_error_only():
     assert np.isposinf(flat[1:, 0]).all()
 
 
+# Without curvature: L = 0.
+
+FLAT = MODEST._replace(smoothness=0.0, convexity=0.0)
+
+
+@pytest.mark.parametrize("largest", [bounds.largest_step_size, bounds.largest_diminishing_step_size])
+def test_without_curvature_every_step_is_small_enough(largest):
+    assert largest(FLAT) == math.inf
+    assert largest(FLAT._replace(smoothness=1e-300)) > 1e290  # which is where it goes
+
+
+def test_one_step_without_curvature():
+    step = bounds.one_step(FLAT, 0.1)
+    assert (step.a11, step.a12, step.a22) == (1, math.inf, 1)
+    assert step.c1 == pytest.approx(0.01 * 0.3 / 4, rel=1e-14)
+    assert step.c2 == math.inf  # delta^2 / L
+    alike = bounds.one_step(FLAT._replace(diversity=0.0), 0.1)
+    assert alike == pytest.approx((1, math.inf, 1, 0.01 * 0.3 / 4, 4 * 0.01 * 0.3), rel=1e-14)
+    assert bounds.one_step(FLAT._replace(diversity=0.0, noise=0.0), 0.1).c2 == 0
+
+
+@pytest.mark.parametrize("window", [1, 3])
+@pytest.mark.parametrize("diversity", [0.0, 0.7])
+@pytest.mark.parametrize("start", [(1.0, 2.0), (0.0, 0.0)])
+def test_error_bound_without_curvature(start, diversity, window):
+    constants = FLAT._replace(diversity=diversity, window=window)
+    found = bounds.error_bound(constants, np.full(7, 0.1), np.array(start))
+    assert found[0].tolist() == list(start)
+    assert not np.isnan(found).any()
+    assert np.isposinf(found[1:, 0]).all()  # there is no single w*
+    assert np.isposinf(bounds.asymptotic_gap(constants, 0.1)).all()
+    if diversity and window > 1:
+        assert np.isposinf(found[1:window, 1]).all()
+        return
+    # (1 + rho^2)/2, and 2 B sum alpha^2 m (2 delta^2 / (1 - rho^2) + sigma^2), at every B; else 1 and m alpha^2 sigma^2
+    expected = at_block = start[1]
+    for k in range(1, 8):
+        expected += 4 * 0.01 * 0.3
+        if k % window == 0:
+            added = 2 * window * window * 0.01 * 4 * (2 * diversity**2 / 0.64 + 0.3)
+            expected = at_block = 0.68 * at_block + added
+        assert found[k, 1] == pytest.approx(expected, rel=1e-12)
+
+
 # It is a bound.
 
 REPETITIONS = 200

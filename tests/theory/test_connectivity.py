@@ -132,24 +132,25 @@ def test_small_integers_are_links_too():
 
 
 def test_everyone_at_every_iteration():
-    assert least_broadcast_window(flags("xxxx", "xxxx")) == Window(1)
+    assert least_broadcast_window(flags("xxxx", "xxxx")) == Window(1, device=0)
     assert broadcast_gaps(flags("xxxx", "xxxx")).tolist() == [1, 1]
 
 
 def test_every_third_iteration():
     fired = flags("xxxxxxxxx", "x..x..x..")
     assert broadcast_gaps(fired).tolist() == [1, 3]
-    assert least_broadcast_window(fired) == Window(3, witness=1)
+    assert least_broadcast_window(fired) == Window(3, witness=1, device=1)
 
 
 def test_before_the_first_broadcast_and_after_the_last_there_are_windows_too():
     assert broadcast_gaps(flags("...x", "x...", ".x..", "..x.")).tolist() == [4, 4, 3, 3]
-    assert least_broadcast_window(flags("...x")) == Window(4, witness=0)
-    assert least_broadcast_window(flags("x...")) == Window(4, witness=1)
+    assert least_broadcast_window(flags("...x")) == Window(4, witness=0, device=0)
+    assert least_broadcast_window(flags("x...")) == Window(4, witness=1, device=0)
 
 
 def test_b2_is_that_of_the_slowest_device():
-    assert least_broadcast_window(flags("x.x.x.", ".x.x.x")) == Window(2, witness=0)
+    assert least_broadcast_window(flags("x.x.x.", ".x.x.x")) == Window(2, witness=0, device=0)
+    assert least_broadcast_window(flags("x.x.x.", "xx..xx", "x.xxx.")) == Window(3, witness=2, device=1)
     # in every single iteration somebody is silent, though each iteration has a broadcast
     assert broadcast_gaps(flags("x.x.x.", ".x.x.x")).tolist() == [2, 2]
 
@@ -161,7 +162,7 @@ def test_a_device_that_never_fires_is_named():
 
 
 def test_one_iteration_of_broadcasts():
-    assert least_broadcast_window(flags("x", "x")) == Window(1)
+    assert least_broadcast_window(flags("x", "x")) == Window(1, device=0)
     assert least_broadcast_window(flags("x", ".")) == Window(math.inf, device=1)
 
 
@@ -233,10 +234,11 @@ def test_broadcast_gaps_against_all_windows(fired):
         assert gap == brute_force(lambda k, end, of=device: fired[k:end, of].any(), len(fired))[0]
     found = least_broadcast_window(fired)
     assert found.length == gaps.max()
+    assert found.device is not None
+    assert gaps[found.device] == found.length
     if math.isinf(found.length):
         assert not fired[:, found.device].any()
     else:
-        assert found.device is None
         _, witnesses = brute_force(lambda k, end: fired[k:end].any(axis=0).all(), len(fired))
         assert found.witness == (0 if found.length == 1 else witnesses[0])
 

@@ -95,7 +95,9 @@ def test_each_is_told_at_the_first_window_that_shows_it(flow, window, first):
             assert f"device {finding.device} " in finding.detail
         else:
             assert finding.device is None
-        assert f"{window} iterations up to {finding.iteration}" in finding.detail
+        words = f"in the {window} iterations up to {finding.iteration}, which is the window demanded"
+        assert words in finding.detail
+        assert finding.label == INFORMATION or finding.detail.endswith(words)
 
 
 @given(flows())
@@ -116,11 +118,15 @@ def test_by_hand_nobody_fires():
     assert when(told) == {BROADCASTS: 3, INFORMATION: 3}
     assert [finding.what for finding in told] == ["broadcasts", "information flow"]
     assert told[0].device == 0
+    assert told[0].detail == "device 0 did not fire in the 4 iterations up to 3, which is the window demanded"
 
 
 def test_by_hand_links_by_turns():
     flow = Flow(ALTERNATING.graph, fires(1))
-    assert when(watch(flow, 1)) == {PHYSICAL: 0, INFORMATION: 0}
+    told = watch(flow, 1)
+    assert when(told) == {PHYSICAL: 0, INFORMATION: 0}
+    words = "its links do not connect all devices in the 1 iterations up to 0, which is the window demanded"
+    assert told[0].detail == words
     assert watch(flow, 2) == []
 
 
@@ -147,6 +153,7 @@ def test_step_sizes_above_the_limit():
     told = watch(flow, 2, Constant(value=0.13), smoothness=1.0)
     assert [finding[:2] for finding in told] == [("proposition:nonIncreasing", "step-size limit")]
     assert told[0].iteration == 0
+    assert told[0].detail == "alpha(0) = 0.13 is above 1/(8 L) = 0.125: with this L no network allows it"
     assert watch(flow, 2, Constant(value=0.125), smoothness=1.0) == []
     assert watch(flow, 2, Constant(value=0.13)) == []
     # 0.2 / (1 + k) is above 1/16 up to k = 2: told at the first of them, whichever that is

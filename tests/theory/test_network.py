@@ -51,19 +51,19 @@ def recorded(*links):
 
 def test_one_link_and_everyone_fires():
     found = connectivity(Flow(StaticGraph(LINK).graph, everyone(6, 2)))
-    assert found == (Window(1), Window(1), Window(1))
+    assert found == (Window(1), Window(1, device=0), Window(1))
     assert (found.promised, found.sufficient) == (3, 1)
 
 
 def test_links_by_turns_and_everyone_fires():
     found = connectivity(Flow(ALTERNATING.graph, everyone(6)))
-    assert found == (Window(2), Window(1), Window(2))
+    assert found == (Window(2), Window(1, device=0), Window(2))
     assert (found.promised, found.sufficient) == (4, 2)
 
 
 def test_one_link_and_everyone_fires_every_third_iteration():
     found = connectivity(Flow(StaticGraph(LINK).graph, every(3, 9, 2)))
-    assert found == (Window(1), Window(3, witness=1), Window(3, witness=1))
+    assert found == (Window(1), Window(3, witness=1, device=0), Window(3, witness=1))
     assert (found.promised, found.sufficient) == (5, 3)
 
 
@@ -95,7 +95,7 @@ def test_exchange_at_start_connects_a_static_graph_once():
 
 def test_a_union_that_is_not_connected():
     found = connectivity(Flow(StaticGraph(Graph.of(3, [(0, 1)])).graph, everyone(4)))
-    assert found == (Window(math.inf, device=2), Window(1), Window(math.inf, device=2))
+    assert found == (Window(math.inf, device=2), Window(1, device=0), Window(math.inf, device=2))
     assert found.promised == found.sufficient == math.inf
 
 
@@ -105,7 +105,8 @@ def test_a_single_device():
 
 
 def test_a_single_iteration():
-    assert connectivity(Flow(StaticGraph(PATH).graph, everyone(1))) == (Window(1), Window(1), Window(1))
+    found = connectivity(Flow(StaticGraph(PATH).graph, everyone(1)))
+    assert found == (Window(1), Window(1, device=0), Window(1))
 
 
 def test_what_is_recorded_is_what_is_observed():
@@ -276,10 +277,62 @@ def test_a_device_that_is_cut_off():
     physical, broadcast, promise = check_connectivity(connectivity(flow), 4)
     assert physical[:3] == ("assump:conn-(a)", "physical graph", "broken")
     assert (physical.iteration, physical.device) == (None, 2)
-    assert "device 2 is cut off" in physical.detail
+    assert physical.detail == "the part of device 2 is never connected to the rest"
     assert broadcast.verdict == "held"
     assert promise.verdict == "not checkable"
     assert "never connected" in promise.detail
+
+
+def broadcasts(*silent, iterations=8):
+    """What is said of three devices that fire all the time, but for (device, first, last)."""
+    fired = everyone(iterations)
+    for device, first, last in silent:
+        fired[first : last + 1, device] = False
+    return check_connectivity(connectivity(Flow(StaticGraph(PATH).graph, fired)), iterations)[1]
+
+
+def test_a_device_that_is_silent_in_the_end():
+    """Nobody knows for how long it would have been."""
+    found = broadcasts((1, 5, 7))
+    detail = "B2 = 4, so far: device 1 is silent from iteration 5 to the end"
+    assert found == Finding("assump:conn-(b)", "broadcasts", "held", detail)
+    # it is the longest gap that counts, whoever else is silent in the end, or was before
+    assert broadcasts((1, 5, 7), (0, 6, 7), (2, 1, 2)).detail == detail
+    assert broadcasts((2, 7, 7)).detail == "B2 = 2, so far: device 2 is silent from iteration 7 to the end"
+    assert broadcasts((2, 1, 7)).detail == "B2 = 8, so far: device 2 is silent from iteration 1 to the end"
+
+
+def test_a_device_that_was_silent_and_fires_again():
+    assert broadcasts((1, 4, 6)).detail == "B2 = 4"
+    assert broadcasts((1, 0, 6)).detail == "B2 = 8"  # up to the last iteration, not in it
+    # one is silent in the end, but not for longer than was seen before
+    assert broadcasts((1, 2, 4), (0, 6, 7)).detail == "B2 = 4"
+    assert broadcasts((1, 1, 2), (0, 6, 7)).detail == "B2 = 3"
+
+
+@given(changing_flows())
+def test_who_is_silent_in_the_end_is_named(flow):
+    found = connectivity(flow)
+    assume(math.isfinite(found.broadcast.length))
+    length, witness, device = found.broadcast
+    detail = f"B2 = {length:.0f}"
+    if length > 1 and witness + length - 1 == flow.iterations:
+        assert not flow.fired[witness:, device].any()
+        detail += f", so far: device {device} is silent from iteration {witness} to the end"
+    assert check_connectivity(found, flow.iterations)[1].detail == detail
+
+
+def test_a_promise_that_is_given():
+    """As for windows that are the largest of several runs: B1 of one and B2 of another promise nothing together."""
+    found = Connectivity(Window(2), Window(4, witness=1, device=0), Window(7, witness=2))
+    assert found.promised == 8
+    *windows, promise = check_connectivity(found, 20)
+    assert (promise.verdict, promise.detail) == ("held", "B = 8 promised, B = 7 observed")
+    *same, promise = check_connectivity(found, 20, 6)
+    assert same == windows
+    assert (promise.verdict, promise.detail) == ("broken", "B = 6 promised, B = 7 observed")
+    assert promise.iteration == 2
+    assert check_connectivity(found, 20, math.inf)[-1].verdict == "not checkable"
 
 
 def test_a_promise_longer_than_the_run_and_not_yet_seen():

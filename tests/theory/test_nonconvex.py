@@ -273,3 +273,12 @@ def test_running_mean_bound_takes_the_consensus_errors_of_the_convex_part():
     sums = np.cumsum(L**2 / (2 * m) * 0.01 * (1 + 2 * L * 0.01) * errors + L / 2 * 0.01**2 * sigma2 / m)
     expected = (1.0 + sums) / (np.arange(1, 10) * 0.01 * (0.5 - L * 0.01))
     np.testing.assert_allclose(nonconvex.running_mean_bound(MODEST, steps, 1.0, 2.0), expected, rtol=1e-12)
+
+
+def test_without_curvature_every_step_is_small_enough():
+    flat = MODEST._replace(smoothness=0.0)
+    assert nonconvex.largest_step_size(flat) == math.inf
+    assert not np.isnan(nonconvex.running_mean_bound(flat, np.full(7, 0.1), 1.0, 2.0)).any()
+    # where losses are alike too: 2 (F(w_bar(0)) - F*) / (alpha (k+1))
+    found = nonconvex.running_mean_bound(flat._replace(diversity=0.0), np.full(7, 0.1), 1.0, 2.0)
+    np.testing.assert_allclose(found, 20 / np.arange(1, 8), rtol=1e-12)

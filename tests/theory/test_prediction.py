@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from efhc.theory.prediction import drift_speeds, predicted_firing
+from efhc.theory.prediction import LATEST, drift_speeds, predicted_firing
 
 
 def rehearse(speeds, step_sizes, thresholds):
@@ -46,10 +46,21 @@ def test_speed_of_a_device_that_fires():
     assert drift_speeds(drifts, fired, alphas).tolist() == speeds.tolist()
 
 
-def test_speed_of_a_device_that_never_fires_is_where_it_got_to():
-    alphas = np.array([0.5, 0.25, 0.25])
-    drifts = np.array([[0.0], [3.0], [3.0]])
-    assert drift_speeds(drifts, np.zeros((3, 1), dtype=bool), alphas).tolist() == [4.0]  # 3 / (0.5 + 0.25), not 3 / 0.5
+def test_speed_of_a_device_that_never_fires_is_what_it_gained_in_the_second_half():
+    alphas = np.array([0.5, 0.5, 0.25, 0.25, 0.25])
+    drifts = np.array([[0.0, 0.0, 0.0], [3.0, 3.0, 3.0], [4.0, 4.0, 4.0], [9.0, 4.0, 2.0], [6.0, 4.0, 1.0]])
+    # (6 - 4) / (0.25 + 0.25), whatever was in between and before; one that stands still, and one that comes back
+    assert drift_speeds(drifts, np.zeros((5, 3), dtype=bool), alphas).tolist() == [4.0, 0.0, 0.0]
+
+
+def test_speed_of_a_device_that_never_fires_in_a_rehearsal_too_short_to_halve():
+    drifts = np.array([[0.0], [3.0]])
+    assert drift_speeds(drifts, np.zeros((2, 1), dtype=bool), np.array([0.5, 0.25])).tolist() == [6.0]
+
+
+def test_speed_of_a_device_that_never_fires_where_the_second_half_has_no_steps():
+    drifts = np.array([[0.0], [3.0], [3.0], [3.0]])
+    assert drift_speeds(drifts, np.zeros((4, 1), dtype=bool), np.array([0.5, 0.0, 0.0, 0.0])).tolist() == [6.0]
 
 
 def test_speed_is_the_median_over_broadcasts():
@@ -59,12 +70,22 @@ def test_speed_is_the_median_over_broadcasts():
     assert drift_speeds(drifts, fired, alphas).tolist() == [3.0]
 
 
+def test_only_the_latest_broadcasts_count():
+    """Near the optimum a device drifts more slowly: what it did at first is not what it will do."""
+    early, late = [100.0] * 20, [1.0, 5.0, 2.0, 4.0, 3.0]
+    drifts = np.array([[0.0, 0.0], *([drift, drift] for drift in early + late)])
+    fired = np.ones((len(drifts), 2), dtype=bool)
+    fired[22:, 1] = False  # the second falls silent after its 21st broadcast: 100, 100, 100, 100, 1
+    assert len(late) == LATEST
+    assert drift_speeds(drifts, fired, np.ones(len(drifts))).tolist() == [3.0, 100.0]
+
+
 def test_what_comes_after_the_last_broadcast_counts_only_if_there_was_none_with_a_drift():
     alphas = np.ones(3)
     drifts = np.array([[0.0], [2.0], [7.0]])
     assert drift_speeds(drifts, np.array([[False], [True], [False]]), alphas).tolist() == [2.0]
     # a broadcast at k = 0 tells nothing: nobody has drifted yet
-    assert drift_speeds(drifts, np.array([[True], [False], [False]]), alphas).tolist() == [3.5]
+    assert drift_speeds(drifts, np.array([[True], [False], [False]]), alphas).tolist() == [5.0]  # from k = 1 to 2
 
 
 def test_one_iteration_tells_nothing():
@@ -121,7 +142,7 @@ def test_devices_do_not_mind_each_other():
 def test_thresholds_that_change():
     thresholds = np.array([[9.0], [9.0], [2.0], [2.0], [1.0], [9.0]])
     fired = predicted_firing(np.ones(1), np.ones(6), thresholds)
-    # travelled before each: 0 1 2 1 2 1
+    # drifts before each: 0 1 2 1 2 1
     assert np.flatnonzero(fired).tolist() == [2, 4]
 
 
@@ -135,16 +156,47 @@ def test_diminishing_step_sizes_make_gaps_longer():
         assert alphas[last:now].sum() >= 1 > alphas[last : now - 1].sum()
 
 
-def test_what_was_travelled_before_is_carried_over():
-    since = np.array([0.0, 1.0, 2.0, 7.0])
-    fired = predicted_firing(np.ones(4), np.ones(5), constant(2, 5, 4), since)
+def test_the_drift_before_is_carried_over():
+    drifted = np.array([0.0, 1.0, 2.0, 7.0])
+    fired = predicted_firing(np.ones(4), np.ones(5), constant(2, 5, 4), drifted)
     assert [np.flatnonzero(column).tolist() for column in fired.T] == [[2, 4], [1, 3], [0, 2, 4], [0, 2, 4]]
-    assert since.tolist() == [0, 1, 2, 7]
+    assert drifted.tolist() == [0, 1, 2, 7]
 
 
-def test_since_in_whole_numbers():
-    fired = predicted_firing(np.ones(1), np.full(4, 0.5), constant(2, 4), np.array([1]))
+def test_the_drift_before_is_a_drift_and_not_a_way_travelled():
+    """1 + 2 * 0.5 k >= 3 from k = 2 on, and then every 3; twice as fast, 2 * (1 + 0.5 k) would be there at k = 1."""
+    fired = predicted_firing(np.array([2.0]), np.full(9, 0.5), constant(3, 9), np.array([1.0]))
+    assert np.flatnonzero(fired).tolist() == [2, 5, 8]
+
+
+def test_drifted_in_whole_numbers():
+    drifted = np.array([1])
+    fired = predicted_firing(np.ones(1), np.full(4, 0.5), constant(2, 4), drifted)
     assert np.flatnonzero(fired).tolist() == [2]
+    assert drifted.tolist() == [1]
+
+
+def test_a_drift_that_saturates_below_the_threshold_never_fires():
+    """As near to 1 as it gets: at 20 iterations' average speed it would be past 1.5 after some 11 more."""
+    alphas = np.full(2000, 0.1)
+    drifts = np.column_stack([1 - 0.5 ** np.arange(20), np.minimum(np.arange(20) / 8, 1.0)])
+    drifts = np.round(drifts, 2)
+    fired = np.zeros(drifts.shape, dtype=bool)
+    speeds = drift_speeds(drifts, fired, alphas[:20])
+    assert speeds.tolist() == [0.0, 0.0]
+    assert not predicted_firing(speeds, alphas, constant(1.5, 2000, 2), drifts[-1]).any()
+    # but once the threshold falls below where it stands it does, and then no more
+    falling = np.repeat([[1.5, 1.5], [0.99, 0.99]], 1000, axis=0)
+    assert np.flatnonzero(predicted_firing(speeds, alphas, falling, drifts[-1]).any(axis=1)).tolist() == [1000]
+
+
+def test_a_drift_that_goes_on_below_the_threshold_fires_later():
+    alphas = np.full(60, 0.5)
+    drifts = np.arange(20.0)[:, None] / 16
+    speeds = drift_speeds(drifts, np.zeros((20, 1), dtype=bool), alphas[:20])
+    assert speeds.tolist() == [0.125]
+    fired = predicted_firing(speeds, alphas[20:], constant(1.5, 40), np.array([20 / 16]))
+    assert np.flatnonzero(fired).tolist() == [4, 28]  # 24/16, and every 24 from then on
 
 
 @given(
@@ -154,10 +206,9 @@ def test_a_rehearsal_goes_on_as_predicted(speeds, alphas, threshold, cut):
     speeds, alphas = np.array(speeds), np.array(alphas)
     cut = min(cut, len(alphas) - 1)
     thresholds = constant(threshold, len(alphas), len(speeds))
-    _, fired = rehearse(speeds, alphas, thresholds)
+    drifts, fired = rehearse(speeds, alphas, thresholds)
     assert np.array_equal(predicted_firing(speeds, alphas, thresholds), fired)
-    since = np.array([alphas[np.flatnonzero(row)[-1] if row.any() else 0 : cut].sum() for row in fired[:cut].T])
-    assert np.array_equal(predicted_firing(speeds, alphas[cut:], thresholds[cut:], since), fired[cut:])
+    assert np.array_equal(predicted_firing(speeds, alphas[cut:], thresholds[cut:], drifts[cut]), fired[cut:])
 
 
 def test_no_iterations_left():

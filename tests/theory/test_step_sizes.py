@@ -102,6 +102,15 @@ def test_a_step_size_against_its_limit(schedule, convexity, label, limit):
     assert f"limit {largest:.3g}" in broken.detail
 
 
+@pytest.mark.parametrize("schedule", [Constant(value=1e9), diminishing(0.5, 1e9), own_function])
+def test_without_curvature_every_step_size_holds(schedule):
+    flat = CONSTANTS._replace(smoothness=0.0, convexity=0.0)
+    assert limits(flat) == (float("inf"),) * 4
+    finding = check_step_size(schedule, flat)
+    assert (finding.verdict, finding.iteration) == ("held", None)
+    assert finding.detail.endswith("limit inf")
+
+
 def test_at_its_limit_a_step_size_holds():
     assert check_step_size(Constant(value=bounds.largest_step_size(CONSTANTS)), CONSTANTS).verdict == "held"
 

@@ -66,7 +66,7 @@ def run(
     if monitor not in (None, "theory"):
         raise typer.BadParameter(f"got {monitor}; allowed: theory", param_hint="--monitor")
     if not monitor and (strict or window):
-        raise typer.BadParameter("they go with --monitor theory", param_hint="--strict and --window")
+        raise typer.BadParameter("they go with --monitor theory", param_hint="--strict or --window")
     try:
         from efhc.experiments.config_files import SWEEP, load_experiment, read_tables
         from efhc.experiments.execute import simulate
@@ -82,11 +82,14 @@ def run(
             len(experiment.seeds) * len(experiment.strategies) * experiment.iterations
         ) as progress:
             watcher = TheoryWatcher(experiment, warn, strict, window) if monitor else None
+            if watcher:
+                warn(f"watching: {watcher.demands}")
             result = simulate(experiment, out=out, resume=resume, progress=progress, jobs=jobs, watcher=watcher)
     except (KeyboardInterrupt, AssumptionBroken) as stopped:
         words = shlex.join(["run", str(file), *(overrides or ()), "--out", str(out), "--resume"])
         go_on = f"go on with: {this_command()} {words}" if _holds_run(out) else "nothing was written"
-        warn(f"{str(stopped) or 'stopped'}; {go_on}")
+        why = f", {stopped}" if str(stopped) else ""
+        warn(f"stopped{why}; {go_on}")
         raise typer.Exit(INTERRUPTED if isinstance(stopped, KeyboardInterrupt) else BROKEN) from None
     print_summary(result)
     print(f"\nResults: {out}, figure: {out / 'figures' / 'comparison.png'}")

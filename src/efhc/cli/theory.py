@@ -65,7 +65,7 @@ def check(
 
     length: Any = int(window) if window.isdecimal() and int(window) > 0 else window
     if length not in ("promised", "observed") and not isinstance(length, int):
-        raise typer.BadParameter(f"got {window}; allowed: promised, observed, a whole number", param_hint="--window")
+        raise typer.BadParameter(f"got {window}; allowed: promised, observed, a number from 1", param_hint="--window")
     if out and out.suffix not in (".png", ".pdf", ".svg"):
         raise typer.BadParameter(f"got {out}; allowed: a .png, .pdf or .svg", param_hint="--out")
     with Status("reading", console=Console(stderr=True)) as status:
@@ -95,17 +95,21 @@ def _print_check(of: StrategyCheck) -> None:
     print(f"largest step size alpha(0) by theorem: {limits}")
     if of.promises.gap is not None:
         optimisation, consensus = of.promises.gap
-        print(f"in the long run (theorem:constant): errors at most {optimisation:.3g} and {consensus:.3g}")
+        gap = f"optimisation error at most {optimisation:.3g}, consensus error at most {consensus:.3g}"
+        print(f"in the long run, by theorem:constant: {gap if math.isfinite(optimisation) else 'no bound'}")
     print()
 
 
 def _print_findings(title: str, findings: list[Finding]) -> None:
-    table = Table("assumption or promise", "", title=escape(title), title_justify="left")
-    table.add_column("found", overflow="fold")
+    table = Table(title=escape(title), title_justify="left", show_lines=False)
+    table.add_column("assumption or promise", no_wrap=True)
+    table.add_column("verdict")
+    table.add_column("found")
     for label, what, verdict, detail, iteration, device in findings:
         where = "" if iteration is None else f" at iteration {iteration}"
         where += "" if device is None else f" by device {device}"
-        table.add_row(what, f"[{COLOURS[verdict]}]{verdict}[/]{where}", f"{escape(detail)} [dim]{escape(label)}[/]")
+        name = f"{what}\n[dim]{escape(label)}[/]"
+        table.add_row(name, f"[{COLOURS[verdict]}]{verdict}[/]{where}", escape(detail))
     console.print(table)
 
 
@@ -134,20 +138,33 @@ def plan(
         return
     _print_plans(plans)
     for each in plans:
+        if each.limits is None:
+            why = (
+                "L is infinite"
+                if not math.isfinite(each.curvature.L)
+                else "the links used will not connect all devices"
+            )
+            warn(f"{each.strategy}: no theorem applies: {why}")
         if each.step_size and each.step_size.verdict == "broken":
             warn(f"{each.strategy}: {each.step_size.label}: {each.step_size.detail}")
         for seed, devices in each.silent.items():
-            who = ", ".join(map(str, devices[:5])) + (", ..." if len(devices) > 5 else "")
-            plural = "s" if len(devices) > 1 else ""
-            too_high = f"in {each.horizon} iterations the threshold is not reached; a smaller r would be"
-            warn(f"{each.strategy}, seed {seed}: device{plural} {who} will never fire: {too_high}")
+            warn(f"{each.strategy}, seed {seed}: {_names(devices)} will never fire in {each.horizon} iterations")
+        for seed, devices in each.doubtful.items():
+            warn(f"{each.strategy}, seed {seed}: {_names(devices)} fell silent in the rehearsal and may never fire")
+
+
+def _names(devices: list[int]) -> str:
+    few = ", ".join(map(str, devices[:5])) + (", ..." if len(devices) > 5 else "")
+    return f"device{'s' if len(devices) > 1 else ''} {few}"
 
 
 def _print_plans(plans: list[StrategyPlan]) -> None:
     curvature = plans[0].curvature
     print(f"L = {curvature.L:.4g}, mu = {curvature.mu:.4g} ({curvature.known})")
-    names = ("strategy", "B1", "B2", "B", "rho", "constant", "diminishing", "non-convex")
-    table = Table(*names, title="expected at least, and the largest alpha(0) then allowed", title_justify="left")
+    title = f"expected over {plans[0].horizon} iterations, and the largest alpha(0) then allowed"
+    table = Table("strategy", title=title, title_justify="left")
+    for name in ("B1", "B2", "B", "rho", "constant", "dimin.", "nonconv."):
+        table.add_column(name, no_wrap=True, justify="right")
     for plan in plans:
         found = list(plan.seeds.values())
         b1, b2 = max(each.physical.length for each in found), max(each.broadcast.length for each in found)

@@ -59,10 +59,13 @@ def check_run(
     """
     run = RunDirectory(directory)
     if not run.is_complete:
-        raise InputError("run directory", directory, "the directory of a run that has finished")
+        allowed = "the directory of a run that has finished (before a run: efhc theory plan CONFIG)"
+        raise InputError("run directory", directory, allowed)
     experiment = run.load_experiment()
     data = load_data(experiment)
     run.check_inputs(experiment, data.sha256)
+    if isinstance(window, int) and window > experiment.iterations:
+        raise InputError("--window", window, f"at most {experiment.iterations}, the iterations of the run")
     again = _is_quick(experiment, data) if replay is None else replay
     look_at = spread(experiment.iterations, points) if again else np.array([0, experiment.iterations])
     cores, seeds = usable_cores(), len(experiment.seeds)

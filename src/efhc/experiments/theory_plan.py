@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from efhc.core.arrays import Flags
+from efhc.core.arrays import Flags, Ints
 from efhc.core.iteration import drift
 from efhc.experiments.config import Experiment
 from efhc.experiments.resources import usable_cores
@@ -47,6 +47,8 @@ class StrategyPlan:
     seeds: Mapping[int, Connectivity]
     silent: Mapping[int, list[int]]
     """By seed, the devices that will never fire."""
+    doubtful: Mapping[int, list[int]]
+    """By seed, those that were silent in the second half of the rehearsal: that they fire again is a guess."""
     curvature: Curvature
     window: int | None
     contraction: float | None
@@ -66,6 +68,7 @@ class StrategyPlan:
                 "B_promised": found.promised,
                 "B_observed": found.observed.length,
                 "never_fire": self.silent.get(seed, []),
+                "may_never_fire": self.doubtful.get(seed, []),
             }
             for seed, found in self.seeds.items()
         }
@@ -96,9 +99,10 @@ def plan_theory(
         for strategy in experiment.strategies:
             tell(f"{strategy}: a rehearsal")
             items = ((*item[:2], strategy, rehearse) for item in _scenarios(experiment, data))
-            flows: list[Flow] = in_parallel(pool, _expected, items)
+            expected: list[tuple[Flow, Ints]] = in_parallel(pool, _expected, items)
+            flows = [flow for flow, _ in expected]
             windows: list[Connectivity] = in_parallel(pool, connectivity, [(flow,) for flow in flows])
-            plans.append(_plan(experiment, strategy, flows, windows, curvature))
+            plans.append(_plan(experiment, strategy, expected, windows, curvature))
     return plans
 
 
@@ -111,34 +115,41 @@ def _curvature(experiment: Experiment, scenario: Scenario, seed: int) -> Curvatu
     return SeedProblem.of(experiment, scenario, seed, optimum=False).curvature
 
 
-def _expected(experiment: Experiment, scenario: Scenario, strategy: str, rehearse: int) -> Flow:
-    """A rehearsal, and what is predicted after it."""
+def _expected(experiment: Experiment, scenario: Scenario, strategy: str, rehearse: int) -> tuple[Flow, Ints]:
+    """A rehearsal, and what is predicted after it; and the devices of which that is a guess."""
     horizon = min(experiment.iterations, HORIZON)
-    fired = _rehearsed_firing(experiment, scenario, strategy, min(rehearse, horizon), horizon)
-    return Flow(scenario.network.graph, fired, exchange_at_start=experiment.exchange_at_start)
+    fired, guessed = _rehearsed_firing(experiment, scenario, strategy, min(rehearse, horizon), horizon)
+    return Flow(scenario.network.graph, fired, exchange_at_start=experiment.exchange_at_start), guessed
 
 
-def _rehearsed_firing(experiment: Experiment, scenario: Scenario, strategy: str, rehearse: int, horizon: int) -> Flags:
+def _rehearsed_firing(
+    experiment: Experiment, scenario: Scenario, strategy: str, rehearse: int, horizon: int
+) -> tuple[Flags, Ints]:
     trigger = experiment.strategies[strategy]
     lockstep, state = Lockstep(scenario, trigger), scenario.initial_state()
     alphas = np.array([scenario.step_size(k) for k in range(horizon)])
     thresholds = np.stack([scenario.thresholds(trigger, k) for k in range(horizon)])
-    drifts, fired = np.empty((rehearse, experiment.devices)), np.empty(thresholds.shape, dtype=bool)
+    drifts, fired = np.empty((rehearse + 1, experiment.devices)), np.zeros(thresholds.shape, dtype=bool)
     for k in range(rehearse):
         drifts[k] = drift(state.models, state.last_broadcast)
         state, steps = lockstep.advance(state)
         fired[k] = steps.fired[0]
-    speeds = drift_speeds(drifts, fired[:rehearse], alphas[:rehearse])
-    travelled = np.concatenate([[0.0], np.cumsum(alphas[:rehearse])])
-    last = np.where(fired[:rehearse].any(axis=0), rehearse - 1 - np.argmax(fired[:rehearse][::-1], axis=0), 0)
-    since = travelled[-1] - travelled[last]
-    fired[rehearse:] = predicted_firing(speeds, alphas[rehearse:], thresholds[rehearse:], since)
-    return fired
+    drifts[rehearse] = drift(state.models, state.last_broadcast)
+    silent_after = np.concatenate([fired[:rehearse], np.zeros((1, experiment.devices), dtype=bool)])
+    speeds = drift_speeds(drifts, silent_after, alphas[:rehearse])
+    fired[rehearse:] = predicted_firing(speeds, alphas[rehearse:], thresholds[rehearse:], drifts[rehearse])
+    by_drift = ((thresholds[rehearse:] > 0) & np.isfinite(thresholds[rehearse:])).any(axis=0)  # not by coins alone
+    return fired, np.flatnonzero(by_drift & ~fired[rehearse // 2 : rehearse].any(axis=0))
 
 
 def _plan(
-    experiment: Experiment, strategy: str, flows: list[Flow], windows: list[Connectivity], curvature: Curvature
+    experiment: Experiment,
+    strategy: str,
+    expected: list[tuple[Flow, Ints]],
+    windows: list[Connectivity],
+    curvature: Curvature,
 ) -> StrategyPlan:
+    flows = [flow for flow, _ in expected]
     window = fitting_window(windows, flows[0].iterations)
     contraction = window and max(
         window_contractions(flow.matrix, min(flow.iterations, CONTRACTED + window), window).largest for flow in flows
@@ -146,14 +157,16 @@ def _plan(
     constants = None
     if window and contraction is not None and math.isfinite(curvature.L):
         constants = Constants(experiment.devices, curvature.L, curvature.mu, 0.0, 0.0, window, contraction)
-    silent = {
-        seed: np.flatnonzero(~flow.fired.any(axis=0)).tolist()
-        for seed, flow in zip(experiment.seeds, flows, strict=True)
-    }
+    silent, doubtful = {}, {}
+    for seed, (flow, guessed) in zip(experiment.seeds, expected, strict=True):
+        fires: Flags = np.logical_or.reduce(flow.fired, axis=0)
+        silent[seed] = np.flatnonzero(~fires).tolist()
+        doubtful[seed] = [device for device in guessed.tolist() if fires[device]]
     return StrategyPlan(
         strategy,
         dict(zip(experiment.seeds, windows, strict=True)),
         {seed: devices for seed, devices in silent.items() if devices},
+        {seed: devices for seed, devices in doubtful.items() if devices},
         curvature,
         window,
         contraction,

@@ -28,9 +28,21 @@ class TheoryWatcher:
     window: int | None = None
     """The B that is demanded; left out, a quarter of the run."""
 
+    @property
+    def demands(self) -> str:
+        """What is watched, in words."""
+        return (
+            "transition weights, step sizes (up to 1/(8 L) where L is known), and that in every "
+            f"{self._within} iterations all devices fire, and physical and used links connect them"
+        )
+
+    @property
+    def _within(self) -> int:
+        return self.window or max(1, self.experiment.iterations // 4)
+
     def __call__(self, strategy: str, seed: int, scenario: Scenario, first: int) -> Watch:
         """Watch one run from iteration `first` on."""
-        window = self.window or max(1, self.experiment.iterations // 4)
+        window = self._within
         smoothness = _certain_smoothness(self.experiment, scenario)
         monitor = Monitor(self.experiment.devices, window, scenario.step_size, smoothness, first)
 
@@ -49,8 +61,7 @@ class TheoryWatcher:
 
 def in_words(finding: Finding) -> str:
     """One line."""
-    by = "" if finding.device is None else f" by device {finding.device}"
-    return f"{finding.label} ({finding.what}) broken at iteration {finding.iteration}{by}: {finding.detail}"
+    return f"{finding.label} ({finding.what}) at iteration {finding.iteration}: {finding.detail}"
 
 
 def _certain_smoothness(experiment: Experiment, scenario: Scenario) -> float | None:

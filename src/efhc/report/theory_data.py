@@ -28,6 +28,7 @@ def as_dict(check: StrategyCheck) -> dict[str, Any]:
         "running_gradient_norm": check.running_gradient_norm,
         "error_bound": promises and promises.bound,
         "gradient_bound": promises and promises.gradient_bound,
+        "theorem_nonconvex_weights": promises and promises.printed_weights._asdict(),
         "slope": check.slope and check.slope._asdict(),
         "promised_slope": check.promised_slope,
         "seeds": {str(seed): _of_seed(found) for seed, found in check.seeds.items()},

@@ -25,7 +25,7 @@ def theory_figure(checks: Sequence[StrategyCheck]) -> Figure:
     for row, check in zip(figure.subplots(len(checks), 4, squeeze=False), checks, strict=True):
         promises = check.promises
         for column, (axes, (name, label)) in enumerate(zip(row, PANELS, strict=False)):
-            bound = None if promises is None or promises.bound is None else promises.bound[:, column]
+            bound = None if promises is None else promises.bound[:, column]
             _under(axes, check, check.of_seeds(name), bound, label)
         running = check.running_gradient_norm[None]
         label = r"running mean of $\|\nabla F(\bar w)\|^2$"
@@ -39,7 +39,7 @@ def _under(axes: Axes, check: StrategyCheck, measured: Floats, bound: Floats | N
     k = check.iterations + 1  # so that k = 0 has a place
     axes.set(xlabel="k + 1", ylabel=label, xscale="log")
     if np.isnan(measured).all():
-        axes.text(0.5, 0.5, "no unique minimiser", ha="center", transform=axes.transAxes)
+        axes.text(0.5, 0.5, "no $w^\\star$", ha="center", transform=axes.transAxes)
         return
     axes.plot(k, measured.mean(axis=0), label="measured")
     axes.fill_between(k, measured.min(axis=0), measured.max(axis=0), alpha=0.2, linewidth=0)

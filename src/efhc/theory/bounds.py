@@ -54,12 +54,13 @@ def one_step(constants: Constants, step_size: float) -> OneStep:
     """
     m, L, mu, delta, sigma2, _, _ = constants
     alpha, growth = step_size, 2 * math.sqrt(2) * step_size * L
+    from_diversity = alpha * (1 + growth) * delta**2 / (math.sqrt(2) * L) if L > 0 else math.inf if delta else 0.0
     return OneStep(
         a11=1 - mu * alpha,
         a12=(1 + mu * alpha) * alpha * L**2 / (mu * m) if mu > 0 else math.inf,
         a22=(1 + growth) ** 2,
         c1=alpha**2 * sigma2 / m,
-        c2=m * (alpha * (1 + growth) * delta**2 / (math.sqrt(2) * L) + alpha**2 * sigma2),
+        c2=m * (from_diversity + alpha**2 * sigma2),
     )
 
 
@@ -106,7 +107,8 @@ def block(constants: Constants, step_sizes: Floats) -> Block:
     if gap <= 0:
         return Block(np.array([[phi11, phi12], [0.0, math.inf]]), np.array([psi1, math.inf]))
     phi22 = (1 + rho**2) / 2 + 16 * B * L**2 / gap * squares_grown
-    psi2 = 2 * B * (2 / gap * (m * delta**2 * squares + 4 * L**2 * squares_added) + m * sigma2 * squares)
+    grown_by = 4 * L**2 * squares_added if L else 0.0
+    psi2 = 2 * B * (2 / gap * (m * delta**2 * squares + grown_by) + m * sigma2 * squares)
     return Block(np.array([[phi11, phi12], [0.0, phi22]]), np.array([psi1, psi2]))
 
 
@@ -147,7 +149,7 @@ def largest_step_size(constants: Constants) -> float:
 
     Gamma_1 = (1 - rho^2) / (2 sqrt2 B). Then phi_22 <= (3 + rho^2)/4, and rho(Phi(k)) < 1. 0 if rho is not below 1.
     """
-    return _least_gap(constants) / (8 * _slowdown(constants))
+    return _limit(_least_gap(constants), 8 * _slowdown(constants))
 
 
 def largest_diminishing_step_size(constants: Constants) -> float:
@@ -156,7 +158,12 @@ def largest_diminishing_step_size(constants: Constants) -> float:
     As printed, and stricter than its proof, which needs no more than `largest_step_size`.
     """
     gap = _least_gap(constants)
-    return gap / (4 * math.sqrt(2) * math.sqrt(2 + 3 * gap) * _slowdown(constants))
+    return _limit(gap, 4 * math.sqrt(2) * math.sqrt(2 + 3 * gap) * _slowdown(constants))
+
+
+def _limit(gap: float, slowdown: float) -> float:
+    """gap / slowdown; without curvature any step size will do, without a gap none."""
+    return 0.0 if gap == 0 else gap / slowdown if slowdown > 0 else math.inf
 
 
 def _least_gap(constants: Constants) -> float:

@@ -28,7 +28,7 @@ class Window(NamedTuple):
     witness: int = 0
     """Where a window of B-1 iterations begins in which it does not hold; 0 where B is 1 or infinite."""
     device: int | None = None
-    """Where B is infinite: one that is cut off, or never fires."""
+    """Who needs so many: a device that is silent for so long, or never fires, or whose part is cut off."""
 
 
 def least_connected_window(links: Callable[[int], Ints], iterations: int, devices: int) -> Window:
@@ -82,7 +82,7 @@ def broadcast_gaps(fired: Flags) -> Floats:
 def least_broadcast_window(fired: Flags) -> Window:
     """`assump:conn`-(b): the least B2 such that every device fires in every B2 iterations."""
     window = _least(_last_fired(fired).min(axis=1))
-    return window._replace(device=int(np.argmin(fired.any(axis=0)))) if math.isinf(window.length) else window
+    return window._replace(device=int(np.argmax(broadcast_gaps(fired))))
 
 
 def _last_fired(fired: Flags) -> Ints:

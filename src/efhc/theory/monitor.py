@@ -57,8 +57,9 @@ class Monitor:
         if not alpha > 0 or (k > self._first and alpha > self._step_size(k - 1)):
             detail = f"alpha({k}) = {alpha:.3g} is not positive, or above the one before"
             found.append(Finding("assump:stepsizes", "step sizes", "broken", detail, k))
-        if self._smoothness is not None and alpha > (limit := 1 / (8 * self._smoothness)):
-            detail = f"alpha({k}) = {alpha:.3g} is above 1/(8 L) = {limit:.3g}, more than any network allows"
+        if self._smoothness is not None and 8 * self._smoothness * alpha > 1:
+            limit = 1 / (8 * self._smoothness)
+            detail = f"alpha({k}) = {alpha:.3g} is above 1/(8 L) = {limit:.3g}: with this L no network allows it"
             found.append(Finding("proposition:nonIncreasing", "step-size limit", "broken", detail, k))
         return found
 
@@ -67,14 +68,18 @@ class Monitor:
         physical, information = self._physical.add(k, graph.links), self._used.add(k, graph.links[used])
         if k - self._window + 1 < self._first:
             return []
-        words = f"in the {self._window} iterations up to {k}"
+        words = f"in the {self._window} iterations up to {k}, which is the window demanded"
         begin, found = k - self._window + 1, []
         if physical < begin:
-            found.append(Finding("assump:conn-(a)", "physical graph", "broken", f"not connected {words}", k))
+            found.append(
+                Finding(
+                    "assump:conn-(a)", "physical graph", "broken", f"its links do not connect all devices {words}", k
+                )
+            )
         if self._last_fired[silent := int(self._last_fired.argmin())] < begin:
             detail = f"device {silent} did not fire {words}"
             found.append(Finding("assump:conn-(b)", "broadcasts", "broken", detail, k, silent))
         if information < begin:
-            detail = f"the links used {words} do not connect all devices"
+            detail = f"the links used do not connect all devices {words}"
             found.append(Finding("proposition:conn", "information flow", "broken", detail, k))
         return found

@@ -83,30 +83,43 @@ def _rule_finding(flow: Flow) -> Finding:
     return Finding(label, what, "held", "those of Events 1 and 2 in every iteration")
 
 
-def check_connectivity(found: Connectivity, iterations: int) -> list[Finding]:
-    """`assump:conn` and `proposition:conn`, in words."""
+def check_connectivity(found: Connectivity, iterations: int, promised: Length | None = None) -> list[Finding]:
+    """`assump:conn` and `proposition:conn`, in words; `promised` is given where windows are those of several runs."""
     physical, broadcast, observed = found
     return [
-        _window_finding(physical, "assump:conn-(a)", "physical graph", "B1", "is cut off in all iterations together"),
-        _window_finding(broadcast, "assump:conn-(b)", "broadcasts", "B2", "never fires, B2 is infinite"),
-        _promise_finding(found, observed, iterations),
+        _physical_finding(physical),
+        _broadcast_finding(broadcast, iterations),
+        _promise_finding(found.promised if promised is None else promised, observed, iterations),
     ]
 
 
-def _window_finding(window: Window, label: str, what: str, letter: str, broken: str) -> Finding:
-    if math.isinf(window.length):
-        return Finding(label, what, "broken", f"device {window.device} {broken}", None, window.device)
-    return Finding(label, what, "held", f"{letter} = {window.length:.0f}")
+def _physical_finding(physical: Window) -> Finding:
+    label, what, device = "assump:conn-(a)", "physical graph", physical.device
+    if math.isinf(physical.length):
+        return Finding(
+            label, what, "broken", f"the part of device {device} is never connected to the rest", None, device
+        )
+    return Finding(label, what, "held", f"B1 = {physical.length:.0f}")
 
 
-def _promise_finding(found: Connectivity, observed: Window, iterations: int) -> Finding:
+def _broadcast_finding(broadcast: Window, iterations: int) -> Finding:
+    label, what, device = "assump:conn-(b)", "broadcasts", broadcast.device
+    if math.isinf(broadcast.length):
+        return Finding(label, what, "broken", f"device {device} never fires, B2 is infinite", None, device)
+    detail = f"B2 = {broadcast.length:.0f}"
+    if broadcast.length > 1 and broadcast.witness + broadcast.length - 1 == iterations:
+        detail += f", so far: device {device} is silent from iteration {broadcast.witness} to the end"
+    return Finding(label, what, "held", detail)
+
+
+def _promise_finding(promised: Length, observed: Window, iterations: int) -> Finding:
     label, what = "proposition:conn", "information flow"
     seen = "never connected" if math.isinf(observed.length) else f"B = {observed.length:.0f} observed"
-    if math.isinf(found.promised):
+    if math.isinf(promised):
         return Finding(label, what, "not checkable", f"promises nothing without B1 and B2; {seen}")
-    detail = f"B = {found.promised:.0f} promised, {seen}"
-    if observed.length <= found.promised:
+    detail = f"B = {promised:.0f} promised, {seen}"
+    if observed.length <= promised:
         return Finding(label, what, "held", detail)
-    if found.promised > iterations:
-        return Finding(label, what, "not checkable", f"{detail}; the run has no {found.promised:.0f} iterations")
+    if promised > iterations:
+        return Finding(label, what, "not checkable", f"{detail}; the run has no {promised:.0f} iterations")
     return Finding(label, what, "broken", detail, observed.witness)

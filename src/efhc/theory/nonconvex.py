@@ -39,7 +39,7 @@ def running_mean_bound(
     c1 = L / 2 * alpha**2 * sigma2 / m
     least = np.minimum.accumulate(a11)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        sums = initial_loss_gap + np.cumsum(a12 * errors + c1)
+        sums = initial_loss_gap + np.cumsum((a12 * errors if L else 0.0) + c1)
         bounds = sums / (np.arange(1, len(alpha) + 1) * least)
     bounds[(least <= 0) | np.isnan(bounds)] = math.inf
     return bounds
@@ -53,6 +53,8 @@ def largest_step_size(constants: Constants) -> float:
     """
     _, L, _, _, _, B, rho = constants
     gap = max(0.0, 1 - rho**2)
+    if not L:
+        return math.inf if gap else 0.0
     power = _power(2 * (1 + _gamma_1(constants)), B / 2)
     return gap / (4 * math.sqrt(2) * B * L * power * math.sqrt(1 + rho**2))
 

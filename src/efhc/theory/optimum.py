@@ -41,7 +41,17 @@ def least_squares_optimum(value_and_gradient: Function, hessian: Floats, shape: 
     for _ in range(2):
         model = model - cho_solve(factors, value_and_gradient(model)[1].T).T
     loss, gradient = value_and_gradient(model)
-    return Optimum(model, loss, float(np.linalg.norm(gradient)) / convexity)
+    norm = float(np.linalg.norm(gradient))
+    if norm / convexity > CLOSE:
+        raise _too_far(norm, convexity)
+    return Optimum(model, loss, norm / convexity)
+
+
+def _too_far(norm: float, convexity: float) -> EfhcError:
+    return EfhcError(
+        f"the minimiser of F is known to within {norm / convexity:.1e} only, not {CLOSE:.0e}: its gradient does not "
+        f"get below {norm:.1e}, and its convexity is {convexity:g}; try a larger l2"
+    )
 
 
 def smooth_optimum(
@@ -75,10 +85,7 @@ def smooth_optimum(
         else:
             break  # no step helps: what is left of the gradient is rounding
         model, loss, gradient, norm = there, loss_there, gradient_there, norm_there
-    raise EfhcError(
-        f"the minimiser of F is known to within {norm / convexity:.1e} only, not {CLOSE:.0e}: its gradient does not "
-        f"get below {norm:.1e}, and its convexity is {convexity:g}; try a larger l2"
-    )
+    raise _too_far(norm, convexity)
 
 
 def conjugate_gradients(product: Product, right: Floats, tolerance: float) -> Floats:

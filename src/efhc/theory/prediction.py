@@ -13,33 +13,39 @@ LATEST = 5
 def drift_speeds(drifts: Floats, fired: Flags, step_sizes: Floats) -> Floats:
     """How fast each device drifts from its last broadcast, per unit of step size: v_i.
 
-    A device that broadcast at iteration t has drifted by about v_i (alpha(t) + ... + alpha(k-1)) at iteration k. From
-    a rehearsal: `drifts` and `fired`, (iterations, devices), and alpha(k), `step_sizes`. v_i is the median over its
-    latest broadcasts; of a device that did not fire, where it got to in the end.
+    From a rehearsal: `drifts` and `fired`, (iterations, devices), and alpha(k), `step_sizes`. A device that broadcast
+    at iteration t and again at k drifted by v_i (alpha(t) + ... + alpha(k-1)); the median over its latest broadcasts
+    counts. Of a device that has been silent for half of the rehearsal, what its drift gained in that half counts: it
+    may have come to a stop.
     """
     travelled = np.concatenate([[0.0], np.cumsum(step_sizes)])
     since = np.zeros(drifts.shape[1])  # travelled at the last broadcast; at k = 0 all start from their last broadcast
     speeds: list[list[float]] = [[] for _ in since]
-    latest = np.zeros_like(since)
     for k, (drift, now) in enumerate(zip(drifts, fired, strict=True)):
-        distance = travelled[k] - since
-        moved = distance > 0
-        latest[moved] = drift[moved] / distance[moved]
-        for device in np.flatnonzero(now & moved):
-            speeds[device].append(float(latest[device]))
+        for device in np.flatnonzero(now & (travelled[k] > since)):
+            speeds[device].append(float(drift[device] / (travelled[k] - since[device])))
         since[now] = travelled[k]
-    return np.array([np.median(seen[-LATEST:]) if seen else last for seen, last in zip(speeds, latest, strict=True)])
+    half, last = len(drifts) // 2, len(drifts) - 1
+    distance = travelled[last] - travelled[half]
+    gained = (drifts[last] - drifts[half]) / distance if distance > 0 else drifts[last] / max(travelled[last], 1e-300)
+    lively: Flags = np.logical_or.reduce(fired[half:], axis=0)
+    return np.array(
+        [
+            np.median(seen[-LATEST:]) if seen and fires else max(late, 0.0)
+            for seen, fires, late in zip(speeds, lively, gained, strict=True)
+        ]
+    )
 
 
-def predicted_firing(speeds: Floats, step_sizes: Floats, thresholds: Floats, since: Floats | None = None) -> Flags:
+def predicted_firing(speeds: Floats, step_sizes: Floats, thresholds: Floats, drifted: Floats | None = None) -> Flags:
     """v_i(k) for the iterations of `step_sizes`, (iterations, devices): i fires once its drift reaches its threshold.
 
-    `thresholds`, (iterations, devices); drift = v_i times what was travelled since its last broadcast, and `since`
-    tells how much that was before the first of these iterations.
+    `thresholds`, (iterations, devices). A drift grows by v_i alpha(k) and begins anew with a broadcast; `drifted` is
+    what it is at the first of these iterations, 0 if left out.
     """
-    travelled = np.zeros_like(speeds) if since is None else since.astype(np.float64)
+    drift = np.zeros_like(speeds) if drifted is None else drifted.astype(np.float64)
     fired = np.empty(thresholds.shape, dtype=bool)
     for k, alpha in enumerate(step_sizes.tolist()):
-        fired[k] = speeds * travelled >= thresholds[k]
-        travelled = np.where(fired[k], 0.0, travelled) + alpha
+        fired[k] = drift >= thresholds[k]
+        drift = np.where(fired[k], 0.0, drift) + speeds * alpha
     return fired

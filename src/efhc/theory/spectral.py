@@ -10,7 +10,7 @@ their product in general is not. With m = 3, links (0,1) and (1,2) by turns and 
 
     P(1) P(0) = [[.5, .5, 0], [.25, .25, .5], [.25, .25, .5]],    norm of P(1:0) - J: 1/2,    spectral radius: 1/4,
 
-and W = (1, 1, -2)^T has its consensus error ||W - 1 w_bar|| halved, not quartered: with the radius in the place of rho
+and W = (1, 1, -2)^T has ||W - 1 w_bar|| halved, not quartered: with the radius in the place of rho
 the lemma is false. Here rho is the norm, called the contraction; `spectral_radius` stands beside it to compare.
 
 The contraction of a window is less than 1 if and only if the links used in it join all devices (`proposition:conn`).
