@@ -14,7 +14,7 @@ from efhc.experiments.config_files import build_experiment
 from efhc.experiments.scenario import draw_scenario, load_data
 from efhc.experiments.theory_check import SeedProblem, check_run, replay_run, spread
 from efhc.experiments.theory_plan import plan_theory
-from efhc.theory.judgement import StrategyCheck
+from efhc.theory.checks import StrategyCheck
 from efhc.theory.rates import envelope_slope, fit_slope
 
 NETWORKS: dict[str, dict[str, Any]] = {

@@ -14,7 +14,7 @@ import efhc
 from efhc.experiments.theory_check import check_run
 from efhc.report.theory_data import as_dict, plain
 from efhc.report.theory_figure import theory_figure
-from efhc.theory.judgement import StrategyCheck
+from efhc.theory.checks import StrategyCheck
 
 FIELDS: dict[str, Any] = {
     "devices": 3,

@@ -16,8 +16,8 @@ from efhc.cli.terminal import Overrides, console, warn
 
 if TYPE_CHECKING:
     from efhc.experiments.theory_plan import StrategyPlan
+    from efhc.theory.checks import StrategyCheck
     from efhc.theory.findings import Finding
-    from efhc.theory.judgement import StrategyCheck
 
 COLOURS = {"held": "green", "broken": "red", "not checkable": "yellow"}
 

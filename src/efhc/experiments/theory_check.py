@@ -29,8 +29,9 @@ from efhc.experiments.scenario import draw_scenario, load_data
 from efhc.learning.data import Dataset
 from efhc.learning.models import ModuleModel
 from efhc.simulation.lockstep import Lockstep, Scenario
+from efhc.theory.checks import SeedCheck, StrategyCheck
 from efhc.theory.findings import Finding
-from efhc.theory.judgement import SeedCheck, StrategyCheck, judge
+from efhc.theory.judgement import judge
 from efhc.theory.measured import Measured, look
 from efhc.theory.network import Connectivity, check_flow, connectivity
 from efhc.theory.problem import Curvature, Optimum, Problem, problem_for

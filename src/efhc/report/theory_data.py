@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from efhc.theory.judgement import SeedCheck, StrategyCheck
+from efhc.theory.checks import SeedCheck, StrategyCheck
 from efhc.theory.measured import Measured
 
 

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from efhc.core.arrays import Floats
-from efhc.theory.judgement import StrategyCheck
+from efhc.theory.checks import StrategyCheck
 
 LARGEST = 1e100
 """Bounds above are not drawn: no axis would have room for anything else."""
