@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -21,6 +21,10 @@ from efhc.cli.terminal import (
     warn,
 )
 from efhc.core.errors import AssumptionBroken
+
+if TYPE_CHECKING:
+    from efhc.experiments.config import Experiment
+    from efhc.experiments.watching import TheoryWatcher
 
 
 def demo(
@@ -70,7 +74,6 @@ def run(
     try:
         from efhc.experiments.config_files import SWEEP, load_experiment, read_tables
         from efhc.experiments.execute import simulate
-        from efhc.experiments.watching import TheoryWatcher
 
         experiment = load_experiment(file, overrides or ())
         if SWEEP in read_tables(file):
@@ -81,9 +84,7 @@ def run(
         with iterations_progress(
             len(experiment.seeds) * len(experiment.strategies) * experiment.iterations
         ) as progress:
-            watcher = TheoryWatcher(experiment, warn, strict, window) if monitor else None
-            if watcher:
-                warn(f"watching: {watcher.demands}")
+            watcher = _watcher(experiment, strict, window) if monitor else None
             result = simulate(experiment, out=out, resume=resume, progress=progress, jobs=jobs, watcher=watcher)
     except (KeyboardInterrupt, AssumptionBroken) as stopped:
         words = shlex.join(["run", str(file), *(overrides or ()), "--out", str(out), "--resume"])
@@ -93,6 +94,14 @@ def run(
         raise typer.Exit(INTERRUPTED if isinstance(stopped, KeyboardInterrupt) else BROKEN) from None
     print_summary(result)
     print(f"\nResults: {out}, figure: {out / 'figures' / 'comparison.png'}")
+
+
+def _watcher(experiment: Experiment, strict: bool, window: int | None) -> TheoryWatcher:
+    from efhc.experiments.watching import TheoryWatcher
+
+    watcher = TheoryWatcher(experiment, warn, strict, window)
+    warn(f"watching: {watcher.demands}")
+    return watcher
 
 
 def _holds_run(out: Path) -> bool:

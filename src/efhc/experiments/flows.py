@@ -21,34 +21,29 @@ GRAPHS = 32
 """Graphs kept at once: those of a network that changes at every iteration would not fit into memory."""
 
 
-def load_flow(directory: RunDirectory, experiment: Experiment, strategy: str, seed: int) -> Flow:
-    """Who fired, and which links there were and were used, as the run directory has it."""
-    this_seed = pl.col("seed") == seed
-    events = directory.read_rows("events", (pl.col("strategy") == strategy) & this_seed)
-    network = directory.read_rows("network", this_seed)
-    if events["iteration"].to_list() != list(range(experiment.iterations)) or network["iteration"].to_list()[:1] != [0]:
-        raise EfhcError(f"events.parquet or network.parquet lacks iterations of {strategy}, seed {seed}")
+def load_flow(
+    directory: RunDirectory, experiment: Experiment, strategy: str, seed: int, graph: Callable[[int], Graph]
+) -> Flow:
+    """Who fired, and which links were used, as the run directory has it; `graph(k)` is that of `load_graphs`."""
+    events = directory.read_rows("events", (pl.col("strategy") == strategy) & (pl.col("seed") == seed))
+    if events["iteration"].to_list() != list(range(experiment.iterations)):
+        raise EfhcError(f"events.parquet lacks iterations of {strategy}, seed {seed}")
     _check_devices("events", events, ("fired", *ENDS), experiment.devices)
-    _check_devices("network", network, ENDS, experiment.devices)
     starts, ends = _flat_links(events)
     return Flow(
-        _graphs(network, experiment),
+        graph,
         _fired(events["fired"], experiment.devices),
         lambda k: ends[starts[k] : starts[k + 1]],
         exchange_at_start=experiment.exchange_at_start,
     )
 
 
-def _check_devices(table: str, rows: pl.DataFrame, columns: Iterable[str], devices: int) -> None:
-    """Compiled loops look no index up twice."""
-    for column in columns:
-        numbers = rows[column].explode().drop_nulls().to_numpy()
-        if len(numbers) and not 0 <= numbers.min() <= numbers.max() < devices:
-            raise EfhcError(f"{table}.parquet: {column} names a device that is not one of 0..{devices - 1}")
-
-
-def _graphs(network: pl.DataFrame, experiment: Experiment) -> Callable[[int], Graph]:
+def load_graphs(directory: RunDirectory, experiment: Experiment, seed: int) -> Callable[[int], Graph]:
     """G(k); rows with the same links give the same object, as long as it is kept."""
+    network = directory.read_rows("network", pl.col("seed") == seed)
+    if network["iteration"].to_list()[:1] != [0]:
+        raise EfhcError(f"network.parquet lacks iterations of seed {seed}")
+    _check_devices("network", network, ENDS, experiment.devices)
     starts, ends = _flat_links(network)
     changes = network["iteration"].to_numpy()
     contents = [sha256(ends[starts[row] : starts[row + 1]].tobytes()) for row in range(len(changes))]
@@ -62,6 +57,14 @@ def _graphs(network: pl.DataFrame, experiment: Experiment) -> Callable[[int], Gr
         return as_recorded if in_order else Graph.of(experiment.devices, as_recorded.links)
 
     return lambda k: graph_of_row(int(same_as[np.searchsorted(changes, k, side="right") - 1]))
+
+
+def _check_devices(table: str, rows: pl.DataFrame, columns: Iterable[str], devices: int) -> None:
+    """Compiled loops look no index up twice."""
+    for column in columns:
+        numbers = rows[column].explode().drop_nulls().to_numpy()
+        if len(numbers) and not 0 <= numbers.min() <= numbers.max() < devices:
+            raise EfhcError(f"{table}.parquet: {column} names a device that is not one of 0..{devices - 1}")
 
 
 def _flat_links(table: pl.DataFrame) -> tuple[Ints, Ints]:

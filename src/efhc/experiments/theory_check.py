@@ -19,10 +19,11 @@ from threadpoolctl import threadpool_limits
 
 from efhc.core.arrays import Flags, Floats, Ints
 from efhc.core.errors import EfhcError, InputError
+from efhc.core.graph import Graph
 from efhc.core.randomness import Randomness
 from efhc.experiments.config import Experiment
 from efhc.experiments.execute import wait_for_all
-from efhc.experiments.flows import load_flow
+from efhc.experiments.flows import load_flow, load_graphs
 from efhc.experiments.resources import usable_cores
 from efhc.experiments.run_directory import RunDirectory
 from efhc.experiments.scenario import draw_scenario, load_data
@@ -75,7 +76,9 @@ def check_run(
         tell("the learning problem")
         drawn = ((experiment, draw_scenario(experiment, data, seed), seed) for seed in experiment.seeds)
         problems = in_parallel(pool, SeedProblem.of, drawn)
-        check = _Check(run, experiment, data, problems, look_at, window, pool, tell)
+        final = run.load_models() if (directory / "models.safetensors").exists() else {}
+        graphs = [load_graphs(run, experiment, seed) for seed in experiment.seeds]
+        check = _Check(run, experiment, data, graphs, final, problems, look_at, window, pool, tell)
         return [check.strategy(strategy, again=again) for strategy in experiment.strategies]
 
 
@@ -136,6 +139,9 @@ class _Check:
     run: RunDirectory
     experiment: Experiment
     data: Dataset
+    graphs: Sequence[Callable[[int], Graph]]
+    final: Mapping[tuple[str, int], Floats]
+    """Where models ended, if that was kept."""
     problems: Sequence[SeedProblem]
     look_at: Ints
     window: int | Literal["promised", "observed"]
@@ -146,7 +152,10 @@ class _Check:
         """All seeds of one strategy."""
         experiment, iterations = self.experiment, self.experiment.iterations
         self.tell(f"{strategy}: who fired, and who was reached")
-        flows = [load_flow(self.run, experiment, strategy, seed) for seed in experiment.seeds]
+        flows = [
+            load_flow(self.run, experiment, strategy, seed, graph)
+            for seed, graph in zip(experiment.seeds, self.graphs, strict=True)
+        ]
         windows = [connectivity(flow) for flow in flows]
         window = fitting_window(windows, iterations, self.window)
         self.tell(f"{strategy}: transition weights")
@@ -157,11 +166,10 @@ class _Check:
             for flow in flows
         ]
         self.tell(f"{strategy}: the run once more" if again else f"{strategy}: the first and the last models")
-        final = self.run.load_models() if (self.run.path / "models.safetensors").exists() else {}
-        visits = self._replays(strategy) if again else self._ends(strategy, final)
+        visits = self._replays(strategy) if again else self._ends(strategy)
         seeds = {}
         for n, seed in enumerate(experiment.seeds):
-            same = _same_run(visits[n], flows[n].fired, final.get((strategy, seed)))
+            same = _same_run(visits[n], flows[n].fired, self.final.get((strategy, seed)))
             curvature, optimum = visits[n].curvature, self.problems[n].optimum
             seeds[seed] = SeedCheck(
                 [*findings[n], same], windows[n], contractions[n], curvature, optimum, visits[n].measured
@@ -178,11 +186,12 @@ class _Check:
         )
         return in_parallel(self.pool, replay_run, items)
 
-    def _ends(self, strategy: str, final: Mapping[tuple[str, int], Floats]) -> list[Visits]:
+    def _ends(self, strategy: str) -> list[Visits]:
         """Where models began and, if that was kept, where they ended."""
         visits = []
         for seed, of in zip(self.experiment.seeds, self.problems, strict=True):
-            first, last = draw_scenario(self.experiment, self.data, seed).initial_models(), final.get((strategy, seed))
+            first = draw_scenario(self.experiment, self.data, seed).initial_models()
+            last = self.final.get((strategy, seed))
             rows = [look(models, of.problem, of.optimum) for models in (first, last) if models is not None]
             visits.append(Visits(Measured.of_rows(rows), of.curvature))
         return visits

@@ -100,9 +100,7 @@ def plan_theory(
             tell(f"{strategy}: a rehearsal")
             items = ((*item[:2], strategy, rehearse) for item in _scenarios(experiment, data))
             expected: list[tuple[Flow, Ints]] = in_parallel(pool, _expected, items)
-            flows = [flow for flow, _ in expected]
-            windows: list[Connectivity] = in_parallel(pool, connectivity, [(flow,) for flow in flows])
-            plans.append(_plan(experiment, strategy, expected, windows, curvature))
+            plans.append(_plan(experiment, strategy, expected, curvature))
     return plans
 
 
@@ -146,10 +144,10 @@ def _plan(
     experiment: Experiment,
     strategy: str,
     expected: list[tuple[Flow, Ints]],
-    windows: list[Connectivity],
     curvature: Curvature,
 ) -> StrategyPlan:
     flows = [flow for flow, _ in expected]
+    windows = [connectivity(flow) for flow in flows]
     window = fitting_window(windows, flows[0].iterations)
     contraction = window and max(
         window_contractions(flow.matrix, min(flow.iterations, CONTRACTED + window), window).largest for flow in flows

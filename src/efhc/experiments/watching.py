@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,7 @@ class TheoryWatcher:
     strict: bool = False
     window: int | None = None
     """The B that is demanded; left out, a quarter of the run."""
+    _smoothness: dict[int, float | None] = field(default_factory=dict, repr=False)
 
     @property
     def demands(self) -> str:
@@ -43,8 +44,9 @@ class TheoryWatcher:
     def __call__(self, strategy: str, seed: int, scenario: Scenario, first: int) -> Watch:
         """Watch one run from iteration `first` on."""
         window = self._within
-        smoothness = _certain_smoothness(self.experiment, scenario)
-        monitor = Monitor(self.experiment.devices, window, scenario.step_size, smoothness, first)
+        if seed not in self._smoothness:  # all strategies of a seed have the same data
+            self._smoothness[seed] = _certain_smoothness(self.experiment, scenario)
+        monitor = Monitor(self.experiment.devices, window, scenario.step_size, self._smoothness[seed], first)
 
         def watch(steps: Steps) -> None:
             for row, (fired, used) in enumerate(zip(steps.fired, steps.used, strict=True)):

@@ -23,10 +23,10 @@ ROUNDING = 1e-6
 """How far above its bound, relative to it, a measured error may be: single precision."""
 
 
-def worst_findings(seeds: Mapping[int, SeedCheck], of_seeds: Sequence[Sequence[Finding]]) -> list[Finding]:
+def worst_findings(seeds: Mapping[int, SeedCheck], by_seed: Sequence[Sequence[Finding]]) -> list[Finding]:
     """For each assumption what the first seed found that broke it, or else the first that could not check it."""
     together = []
-    for findings in zip(*of_seeds, strict=True):
+    for findings in zip(*by_seed, strict=True):
         worst = max(findings, key=lambda finding: ("held", "not checkable", "broken").index(finding.verdict))
         if worst.verdict != "held" and len(seeds) > 1:
             worst = worst._replace(detail=f"seed {list(seeds)[findings.index(worst)]}: {worst.detail}")
@@ -39,10 +39,10 @@ def connectivity_findings(seeds: Mapping[int, SeedCheck], iterations: int) -> li
     found = [seed.connectivity for seed in seeds.values()]
     largest = Connectivity(*(max(windows, key=lambda window: window.length) for windows in zip(*found, strict=True)))
     of_largest = check_connectivity(largest, iterations, max(each.promised for each in found))
-    of_seeds = [check_connectivity(each, iterations) for each in found]
+    by_seed = [check_connectivity(each, iterations) for each in found]
     together = []
     for worst, over_all, each in zip(
-        worst_findings(seeds, of_seeds), of_largest, zip(*of_seeds, strict=True), strict=True
+        worst_findings(seeds, by_seed), of_largest, zip(*by_seed, strict=True), strict=True
     ):
         differ = len({finding.detail for finding in each}) > 1
         largest_of_each = over_all._replace(detail=f"at most {over_all.detail}") if differ else over_all
