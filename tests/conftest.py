@@ -12,7 +12,7 @@ from typing import NoReturn
 import hypothesis
 import pytest
 
-from efhc.inputs import sha256
+from efhc.base.inputs import sha256
 from efhc.learning.data import FEMNIST, Dataset
 from efhc.learning.data.fashion_mnist import ARCHIVE
 

@@ -15,11 +15,11 @@ __version__ = _version("efhc")
 
 # Names and where they live. Loaded when first used: `import efhc` and `efhc --help` stay quick.
 _HOMES = {
-    "efhc.experiments.execute": ["simulate"],
-    "efhc.experiments.config": ["Experiment"],
-    "efhc.experiments.config_files": ["load_experiment"],
-    "efhc.experiments.result": ["Result"],
-    "efhc.core.errors": ["EfhcError", "InputError"],
+    "efhc.experiments.runs.execute": ["simulate"],
+    "efhc.experiments.config.experiment": ["Experiment"],
+    "efhc.experiments.config.files": ["load_experiment"],
+    "efhc.experiments.runs.result": ["Result"],
+    "efhc.base.errors": ["EfhcError", "InputError"],
     "efhc.core.schedules": ["Constant", "Diminishing"],
     "efhc.core.triggers": ["EventTriggered", "GlobalThreshold", "Never", "RandomizedGossip", "ZeroThreshold"],
     "efhc.learning.data": ["CIFAR10", "FEMNIST", "Dataset", "Digits", "FashionMNIST", "ImageFolder", "NpzFile"],
@@ -33,8 +33,8 @@ _HOMES = {
         "GivenBandwidths",
         "UniformBandwidth",
     ],
-    "efhc.network.dynamics": ["RandomLinks", "RandomWaypoint", "Rotating"],
-    "efhc.network.files": ["EdgeListFile", "EdgeSequenceFile", "GraphMLFile"],
+    "efhc.network.changing": ["RandomLinks", "RandomWaypoint", "Rotating"],
+    "efhc.network.graph_files": ["EdgeListFile", "EdgeSequenceFile", "GraphMLFile"],
     "efhc.network.topologies": ["Complete", "ErdosRenyi", "Geometric", "Grid", "InternetAS", "Ring", "Star"],
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -42,8 +42,8 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = sorted(_HOME_OF)  # noqa: PLE0605
 
 if TYPE_CHECKING:
-    from efhc.core.errors import EfhcError as EfhcError
-    from efhc.core.errors import InputError as InputError
+    from efhc.base.errors import EfhcError as EfhcError
+    from efhc.base.errors import InputError as InputError
     from efhc.core.schedules import Constant as Constant
     from efhc.core.schedules import Diminishing as Diminishing
     from efhc.core.triggers import EventTriggered as EventTriggered
@@ -51,10 +51,10 @@ if TYPE_CHECKING:
     from efhc.core.triggers import Never as Never
     from efhc.core.triggers import RandomizedGossip as RandomizedGossip
     from efhc.core.triggers import ZeroThreshold as ZeroThreshold
-    from efhc.experiments.config import Experiment as Experiment
-    from efhc.experiments.config_files import load_experiment as load_experiment
-    from efhc.experiments.execute import simulate as simulate
-    from efhc.experiments.result import Result as Result
+    from efhc.experiments.config.experiment import Experiment as Experiment
+    from efhc.experiments.config.files import load_experiment as load_experiment
+    from efhc.experiments.runs.execute import simulate as simulate
+    from efhc.experiments.runs.result import Result as Result
     from efhc.learning.data import CIFAR10 as CIFAR10
     from efhc.learning.data import FEMNIST as FEMNIST
     from efhc.learning.data import Dataset as Dataset
@@ -83,12 +83,12 @@ if TYPE_CHECKING:
     from efhc.network.bandwidths import ConstantBandwidth as ConstantBandwidth
     from efhc.network.bandwidths import GivenBandwidths as GivenBandwidths
     from efhc.network.bandwidths import UniformBandwidth as UniformBandwidth
-    from efhc.network.dynamics import RandomLinks as RandomLinks
-    from efhc.network.dynamics import RandomWaypoint as RandomWaypoint
-    from efhc.network.dynamics import Rotating as Rotating
-    from efhc.network.files import EdgeListFile as EdgeListFile
-    from efhc.network.files import EdgeSequenceFile as EdgeSequenceFile
-    from efhc.network.files import GraphMLFile as GraphMLFile
+    from efhc.network.changing import RandomLinks as RandomLinks
+    from efhc.network.changing import RandomWaypoint as RandomWaypoint
+    from efhc.network.changing import Rotating as Rotating
+    from efhc.network.graph_files import EdgeListFile as EdgeListFile
+    from efhc.network.graph_files import EdgeSequenceFile as EdgeSequenceFile
+    from efhc.network.graph_files import GraphMLFile as GraphMLFile
     from efhc.network.topologies import Complete as Complete
     from efhc.network.topologies import ErdosRenyi as ErdosRenyi
     from efhc.network.topologies import Geometric as Geometric

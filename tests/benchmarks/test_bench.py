@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from efhc.base.errors import InputError
 from efhc.benchmarks import limit, run, scaling
 from efhc.benchmarks.measure import by_turns, peak_memory
 from efhc.benchmarks.plain import OneModel, PlainLoop
 from efhc.benchmarks.share import share
 from efhc.benchmarks.workloads import OURS, PLAIN, WORKLOADS, Workload
-from efhc.core.errors import InputError
-from efhc.simulation.lockstep import Lockstep
+from efhc.drivers.lockstep import Lockstep
 
 pytestmark = pytest.mark.usefixtures("fashion_files")
 

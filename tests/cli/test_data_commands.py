@@ -121,7 +121,7 @@ def test_show_refusals(refused, config, tmp_path):
 
 
 def test_a_run_keeps_the_checksums_of_a_folder(config, tmp_path):
-    from efhc.experiments.config_files import input_files, load_experiment, to_tables
+    from efhc.experiments.config.files import input_files, load_experiment, to_tables
 
     experiment = load_experiment(config)
     assert input_files(experiment) == {}

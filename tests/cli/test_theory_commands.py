@@ -20,7 +20,7 @@ from polars.testing import assert_frame_equal
 
 import efhc
 from efhc.cli import main, terminal
-from efhc.experiments.run_directory import RunDirectory
+from efhc.experiments.runs.directory import RunDirectory
 from efhc.report import theory_figure
 
 CONFIG = """
@@ -354,7 +354,7 @@ def test_links_that_are_not_there(call, run):
 def test_links_of_devices_that_do_not_exist_are_one_line(run):
     """In a process of its own: compiled loops look no index up twice."""
     use_links(run, 23, link_from=[0, 7], link_to=[1, 1_000_000])
-    code = f"from efhc.experiments.theory_check import *; check_run(Path({str(run)!r}), 3)"
+    code = f"from efhc.experiments.studies.theory_check import *; check_run(Path({str(run)!r}), 3)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 1
     assert re.match(r"efhc\.core\.errors\.\w+: .*events", done.stderr.splitlines()[-1])
@@ -527,7 +527,7 @@ def test_words_that_do_not_go_together_are_one_line(refused, tmp_path, words, pa
 
 
 def test_interrupted_it_says_that_it_was_stopped(call, monkeypatch):
-    from efhc.experiments import execute
+    from efhc.experiments.runs import execute
 
     def interrupted(*arguments: Any, **options: Any) -> None:
         raise KeyboardInterrupt

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from pydantic_core import PydanticUndefined
 
-from efhc.core.policy import Policy
-from efhc.experiments.config import Experiment
-from efhc.experiments.config_errors import kinds
+from efhc.base.policy import Policy
+from efhc.experiments.config.experiment import Experiment
+from efhc.experiments.config.problems import kinds
 
 PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
 

@@ -26,10 +26,10 @@ import pytest
 import efhc
 from efhc.core.iteration import Diverged
 from efhc.experiments.engines import cluster as engine
-from efhc.experiments.engines.cluster import ClusterEngine, Order, make_there
-from efhc.experiments.engines.local import LocalEngine
-from efhc.experiments.run_directory import TABLES
-from efhc.experiments.runs import Run, Runs, RunStore
+from efhc.experiments.runs.directory import TABLES
+from efhc.experiments.runs.engines.cluster import ClusterEngine, Order, make_there
+from efhc.experiments.runs.engines.local import LocalEngine
+from efhc.experiments.runs.store import Run, Runs, RunStore
 
 if find_spec("ray") is None and not os.environ.get("EFHC_REQUIRE_DATA"):
     pytest.skip("ray is not installed", allow_module_level=True)
@@ -410,8 +410,8 @@ import sys
 import efhc
 import ray
 from pathlib import Path
-from efhc.experiments.engines.cluster import ClusterEngine
-from efhc.experiments.runs import Runs, RunStore
+from efhc.experiments.runs.engines.cluster import ClusterEngine
+from efhc.experiments.runs.store import Runs, RunStore
 
 if __name__ == "__main__":
     runs = Runs().of(efhc.Experiment(iterations=2000, evaluate_every=1000, devices=6, seeds=tuple(range(100))))

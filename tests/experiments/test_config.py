@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import efhc
-from efhc.core.errors import EfhcError, InputError
-from efhc.experiments.config import Experiment
-from efhc.experiments.config_files import build_experiment, json_schema, load_experiment, to_toml, with_overrides
+from efhc.base.errors import EfhcError, InputError
+from efhc.experiments.config.experiment import Experiment
+from efhc.experiments.config.files import build_experiment, json_schema, load_experiment, to_toml, with_overrides
 
 
 def problem_with(*overrides: str) -> str:

@@ -12,7 +12,7 @@ import pytest
 from polars.testing import assert_frame_equal
 
 import efhc
-from efhc.experiments.run_directory import RunDirectory
+from efhc.experiments.runs.directory import RunDirectory
 
 SMALL = {"iterations": 12, "seeds": (0, 1), "evaluate_every": 5, "devices": 6}
 METRIC_COLUMNS = [
@@ -431,7 +431,7 @@ def test_models_that_overflow_in_the_last_iteration_are_not_called_a_result():
 
 
 def test_stopped_while_an_iteration_is_noted_down_can_be_resumed(tmp_path, monkeypatch):
-    from efhc.simulation.record import Record
+    from efhc.drivers.record import Record
 
     original, calls = Record.add, []
 

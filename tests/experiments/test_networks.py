@@ -13,7 +13,7 @@ from polars.testing import assert_frame_equal
 from torch import nn
 
 import efhc
-from efhc.experiments.config_files import build_experiment, input_files, load_experiment, to_tables
+from efhc.experiments.config.files import build_experiment, input_files, load_experiment, to_tables
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

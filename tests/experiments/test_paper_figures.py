@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from efhc.core.errors import InputError
-from efhc.experiments.config_files import PRESETS, figure_names, load_experiment, to_tables
-from efhc.experiments.paper_figures import load_figure
-from efhc.experiments.sweep import load_sweep
+from efhc.base.errors import InputError
+from efhc.experiments.config.files import PRESETS, figure_names, load_experiment, to_tables
+from efhc.experiments.studies.presets import load_figure
+from efhc.experiments.studies.sweep import load_sweep
 
 PAPER = Path(__file__).parents[3] / "shared" / "paper" / "efhc.tex"
 COMPARED = ["fig2a", "fig2b", "fig3a", "fig3b", "fig4a", "fig4b", "fig8"]

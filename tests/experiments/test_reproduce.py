@@ -11,11 +11,11 @@ import numpy as np
 import polars as pl
 import pytest
 
-from efhc.core.errors import EfhcError
-from efhc.experiments.engines.local import LocalEngine
-from efhc.experiments.paper_figures import load_figure
-from efhc.experiments.reproduce import prepare, reproduce
-from efhc.experiments.runs import RunStore
+from efhc.base.errors import EfhcError
+from efhc.experiments.runs.engines.local import LocalEngine
+from efhc.experiments.runs.store import RunStore
+from efhc.experiments.studies.presets import load_figure
+from efhc.experiments.studies.reproduce import prepare, reproduce
 
 # A figure of one's own: the digits, all panels, small enough for a test.
 OWN = """

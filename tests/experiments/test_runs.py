@@ -9,11 +9,11 @@ import polars as pl
 import pytest
 
 import efhc
-from efhc.core.errors import EfhcError
-from efhc.experiments.engines.local import LocalEngine
-from efhc.experiments.execute import Stopped, run_alone
-from efhc.experiments.run_directory import TABLES, RunDirectory
-from efhc.experiments.runs import Runs, RunStore
+from efhc.base.errors import EfhcError
+from efhc.experiments.runs.directory import TABLES, RunDirectory
+from efhc.experiments.runs.engines.local import LocalEngine
+from efhc.experiments.runs.execute import Stopped, run_alone
+from efhc.experiments.runs.store import Runs, RunStore
 
 SMALL = efhc.Experiment(iterations=60, seeds=(0, 1), evaluate_every=20)
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from efhc.core.errors import EfhcError
-from efhc.saving import write_safely
+from efhc.base.errors import EfhcError
+from efhc.base.saving import write_safely
 
 
 def test_a_file_is_replaced_whole(tmp_path):

@@ -4,10 +4,10 @@ import polars as pl
 import pytest
 
 import efhc
-from efhc.core.errors import InputError
-from efhc.experiments.engines.local import LocalEngine
-from efhc.experiments.runs import RunStore
-from efhc.experiments.sweep import RESULTS, load_sweep, run_sweep, runs_of, summary, sweep_points
+from efhc.base.errors import InputError
+from efhc.experiments.runs.engines.local import LocalEngine
+from efhc.experiments.runs.store import RunStore
+from efhc.experiments.studies.sweep import RESULTS, load_sweep, run_sweep, runs_of, summary, sweep_points
 
 BASE = {"iterations": 20, "evaluate_every": 10, "seeds": [0, 1], "strategies": {"ZT": "zt", "EF-HC": {"kind": "ef-hc"}}}
 

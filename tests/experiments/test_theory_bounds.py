@@ -10,10 +10,10 @@ import pytest
 from sklearn.datasets import load_digits
 
 import efhc
-from efhc.experiments.config_files import build_experiment
-from efhc.experiments.scenario import draw_scenario, load_data
-from efhc.experiments.theory_check import SeedProblem, check_run, replay_run, spread
-from efhc.experiments.theory_plan import plan_theory
+from efhc.experiments.config.files import build_experiment
+from efhc.experiments.runs.draw import draw_scenario, load_data
+from efhc.experiments.studies.theory_check import SeedProblem, check_run, replay_run, spread
+from efhc.experiments.studies.theory_plan import plan_theory
 from efhc.theory.checks import StrategyCheck
 from efhc.theory.rates import envelope_slope, fit_slope
 

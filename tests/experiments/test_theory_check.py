@@ -16,10 +16,10 @@ import pytest
 import safetensors.numpy
 
 import efhc
-from efhc.experiments import theory_check
-from efhc.experiments.run_directory import RunDirectory
-from efhc.experiments.scenario import draw_scenario, load_data
-from efhc.experiments.theory_check import check_run, fitting_window, spread
+from efhc.experiments.runs.directory import RunDirectory
+from efhc.experiments.runs.draw import draw_scenario, load_data
+from efhc.experiments.studies import theory_check
+from efhc.experiments.studies.theory_check import check_run, fitting_window, spread
 from efhc.report.theory_data import as_dict
 from efhc.report.theory_figure import theory_figure
 from efhc.theory import judgement

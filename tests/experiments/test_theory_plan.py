@@ -12,10 +12,10 @@ import polars as pl
 import pytest
 
 import efhc
-from efhc.experiments import theory_plan
-from efhc.experiments.config_files import build_experiment
-from efhc.experiments.theory_check import check_run
-from efhc.experiments.theory_plan import StrategyPlan, plan_theory
+from efhc.experiments.config.files import build_experiment
+from efhc.experiments.studies import theory_plan
+from efhc.experiments.studies.theory_check import check_run
+from efhc.experiments.studies.theory_plan import StrategyPlan, plan_theory
 
 ZT, RG = {"ZT": {"kind": "zt"}}, {"RG": {"kind": "rg", "probability": 0.3}}
 

@@ -13,15 +13,15 @@ import optuna
 import polars as pl
 import pytest
 
-from efhc.core.errors import EfhcError, InputError
+from efhc.base.errors import EfhcError, InputError
 from efhc.core.triggers import EventTriggered, GlobalThreshold, ZeroThreshold
-from efhc.experiments.config import Experiment
-from efhc.experiments.config_files import load_experiment, to_toml
-from efhc.experiments.engines.local import LocalEngine
-from efhc.experiments.execute import simulate
-from efhc.experiments.run_directory import RunDirectory
-from efhc.experiments.runs import Runs, RunStore
-from efhc.experiments.tune import Budget, Search, Tuning, tune
+from efhc.experiments.config.experiment import Experiment
+from efhc.experiments.config.files import load_experiment, to_toml
+from efhc.experiments.runs.directory import RunDirectory
+from efhc.experiments.runs.engines.local import LocalEngine
+from efhc.experiments.runs.execute import simulate
+from efhc.experiments.runs.store import Runs, RunStore
+from efhc.experiments.studies.tune import Budget, Search, Tuning, tune
 from efhc.report.tuning_figure import tuning_figure
 
 # The file's r is far too large: hardly anything is broadcast.
@@ -330,9 +330,9 @@ def test_with_all_finished_it_only_reports(done: tuple[Tuning, Path], copied: Pa
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from efhc.experiments.config_files import load_experiment
-from efhc.experiments.engines.local import LocalEngine
-from efhc.experiments.tune import Budget, tune
+from efhc.experiments.config.files import load_experiment
+from efhc.experiments.runs.engines.local import LocalEngine
+from efhc.experiments.studies.tune import Budget, tune
 
 def progress(trial, r, iterations, share):
     if trial == 2 and iterations > 20 and 0 < share < 1:

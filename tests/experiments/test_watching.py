@@ -12,10 +12,10 @@ import pytest
 from polars.testing import assert_frame_equal
 
 import efhc
-from efhc.core.errors import AssumptionBroken
-from efhc.experiments.config_files import build_experiment
-from efhc.experiments.run_directory import RunDirectory
-from efhc.experiments.watching import TheoryWatcher, in_words
+from efhc.base.errors import AssumptionBroken
+from efhc.experiments.config.files import build_experiment
+from efhc.experiments.runs.directory import RunDirectory
+from efhc.experiments.studies.theory_monitor import TheoryWatcher, in_words
 from efhc.theory.findings import Finding
 
 FIELDS: dict[str, Any] = {

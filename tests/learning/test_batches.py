@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from efhc.core.errors import InputError
+from efhc.base.errors import InputError
 from efhc.core.randomness import Randomness
 from efhc.learning.batches import MiniBatches, draw_subsets
 

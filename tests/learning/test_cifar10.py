@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from servers import leftovers, send, serving
 
-from efhc.core.errors import EfhcError, InputError
-from efhc.inputs import sha256
+from efhc.base.errors import EfhcError, InputError
+from efhc.base.inputs import sha256
 from efhc.learning.data import CIFAR10
 from efhc.learning.data.cifar10 import ARCHIVE
 from efhc.learning.data.download import TarFile

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from efhc.core.errors import InputError
+from efhc.base.errors import InputError
 from efhc.learning.data import AnyData, Dataset, Digits, NpzFile
 from efhc.learning.data.fashion_mnist import parse_idx
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from efhc.core.errors import EfhcError, InputError
+from efhc.base.errors import EfhcError, InputError
 from efhc.learning.data import FEMNIST, Dataset
 
 Write = Callable[..., Path]

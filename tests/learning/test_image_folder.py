@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from efhc.core.errors import InputError
+from efhc.base.errors import InputError
 from efhc.learning.data import CIFAR10, ImageFolder
 
 RNG = np.random.default_rng(0)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from pydantic import TypeAdapter
 
-from efhc.core.errors import InputError
+from efhc.base.errors import InputError
 from efhc.core.randomness import Randomness
 from efhc.learning.data import Dataset
 from efhc.learning.initial import AnyInitialModels, ModelFile, PerDevice, Shared, Zeros

@@ -5,10 +5,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from efhc.core.errors import InputError
+from efhc.base.errors import InputError
 from efhc.core.randomness import Randomness
-from efhc.learning.backends.arrays import ArraysBackend
-from efhc.learning.backends.linear import LinearBackend
+from efhc.learning.backends.compiled_backend import LinearBackend
+from efhc.learning.backends.numpy_backend import ArraysBackend
 from efhc.learning.batches import MiniBatches
 from efhc.learning.data import Dataset, Digits
 from efhc.learning.learner import Learner

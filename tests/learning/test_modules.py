@@ -14,8 +14,8 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 from torch import nn
 
-from efhc.core.errors import InputError
-from efhc.inputs import CONFIG_FOLDER
+from efhc.base.errors import InputError
+from efhc.base.inputs import CONFIG_FOLDER
 from efhc.learning.data.dataset import Dataset
 from efhc.learning.models import MLP, SVM, AnyModel, LeNet5, Module, ModuleModel, ResNet18
 

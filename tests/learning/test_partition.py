@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from efhc.core.errors import InputError
+from efhc.base.errors import InputError
 from efhc.core.randomness import Randomness
 from efhc.learning.data import Dataset
 from efhc.learning.partition import IID, AnyPartition, Dirichlet, IndexFile, LabelsPerDevice, Writers

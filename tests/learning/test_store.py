@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from servers import Respond, leftovers, send, serving, without_length
 
-from efhc.core.errors import EfhcError, InputError
-from efhc.inputs import sha256
+from efhc.base.errors import EfhcError, InputError
+from efhc.base.inputs import sha256
 from efhc.learning.data import ARCHIVES, FashionMNIST
 from efhc.learning.data.download import GzipFiles
 from efhc.learning.data.fashion_mnist import ARCHIVE

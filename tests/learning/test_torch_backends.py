@@ -13,7 +13,7 @@ from test_modules import images
 from torch import nn
 from torch.nn import functional
 
-from efhc.core.errors import InputError
+from efhc.base.errors import InputError
 from efhc.core.randomness import Randomness
 from efhc.learning.backends import backend_for
 from efhc.learning.backends.backend import Batch

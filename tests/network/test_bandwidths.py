@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 from scipy import stats
 
-from efhc.core.errors import InputError
+from efhc.base.errors import InputError
 from efhc.core.randomness import Randomness
 from efhc.network import AnyBandwidths
 from efhc.network.bandwidths import BandwidthFile, BetaBandwidth, ConstantBandwidth, GivenBandwidths, UniformBandwidth

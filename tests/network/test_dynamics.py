@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from efhc.core.errors import InputError
+from efhc.base.errors import InputError
 from efhc.core.graph import Graph
 from efhc.core.randomness import Randomness
 from efhc.network import AnyNetwork
-from efhc.network.dynamics import RandomLinks, RandomWaypoint, Rotating
+from efhc.network.changing import RandomLinks, RandomWaypoint, Rotating
 from efhc.network.over_time import GraphList
 from efhc.network.topologies import Complete, ErdosRenyi, Geometric, Ring, Star
 

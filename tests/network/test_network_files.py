@@ -9,11 +9,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from efhc.core.errors import InputError
+from efhc.base.errors import InputError
+from efhc.base.inputs import CONFIG_FOLDER
 from efhc.core.graph import Graph
 from efhc.core.randomness import Randomness
-from efhc.inputs import CONFIG_FOLDER
-from efhc.network.files import EdgeListFile, EdgeSequenceFile, GraphMLFile
+from efhc.network.graph_files import EdgeListFile, EdgeSequenceFile, GraphMLFile
 
 SEED = Randomness(0)
 Write = Callable[..., Path]

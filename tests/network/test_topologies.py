@@ -8,10 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from efhc.core.errors import InputError
+from efhc.base.errors import InputError
 from efhc.core.graph import Graph
 from efhc.core.randomness import Randomness
-from efhc.network.kinds import AnyTopology
 from efhc.network.topologies import (
     Complete,
     ErdosRenyi,
@@ -23,6 +22,7 @@ from efhc.network.topologies import (
     Topology,
     links_within,
 )
+from efhc.network.topology_kinds import AnyTopology
 
 SEED = Randomness(7)
 EVERY = [Geometric(), ErdosRenyi(), InternetAS(), Ring(), Grid(), Grid(torus=True), Star(), Complete()]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import efhc
-from efhc.experiments.theory_check import check_run
+from efhc.experiments.studies.theory_check import check_run
 from efhc.report.theory_data import as_dict, plain
 from efhc.report.theory_figure import theory_figure
 from efhc.theory.checks import StrategyCheck

@@ -11,8 +11,8 @@ from problems import graphs
 
 import efhc
 from efhc.core.graph import Graph
+from efhc.drivers.steps import Steps
 from efhc.network.over_time import GraphList, StaticGraph
-from efhc.simulation.lockstep import Steps
 from efhc.theory.flow import Flow
 
 PATH = Graph.of(3, [(0, 1), (1, 2)])

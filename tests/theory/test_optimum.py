@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_limits
 
-from efhc.core.errors import EfhcError
+from efhc.base.errors import EfhcError
 from efhc.learning.data import Dataset, Digits
 from efhc.learning.models import LeastSquares, Softmax
 from efhc.theory.linear_problem import LinearProblem

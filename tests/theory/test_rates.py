@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.integrate import quad
 from scipy.special import expi
 
-from efhc.core.errors import InputError
+from efhc.base.errors import InputError
 from efhc.core.schedules import Diminishing
 from efhc.theory.rates import (
     Rate,

@@ -8,9 +8,9 @@ from typing import NamedTuple
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from efhc.base.threads import in_ranges
 from efhc.benchmarks.measure import by_turns
 from efhc.benchmarks.workloads import CORES, OURS, WORKLOADS
-from efhc.core.threads import in_ranges
 
 SIZE = 2048
 COPIED = 64 * 2**20

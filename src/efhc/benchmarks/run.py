@@ -20,7 +20,7 @@ from efhc.benchmarks.workloads import (
     mixing_sides,
     workload_named,
 )
-from efhc.experiments.provenance import provenance
+from efhc.experiments.runs.provenance import provenance
 
 MEMORY = {"resnet18-b16": (PLAIN, OURS), "svm-m10000": (OURS,)}
 """The workloads whose memory matters, and of which sides."""

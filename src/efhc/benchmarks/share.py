@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from efhc.core.arrays import Floats
+from efhc.base.arrays import Floats
 from efhc.core.iteration import Local
 from efhc.core.triggers import EventTriggered
-from efhc.experiments import execute
+from efhc.experiments.runs import execute
 from efhc.learning.data import FashionMNIST
 from efhc.learning.learner import Learner
 from efhc.learning.models import LeNet5

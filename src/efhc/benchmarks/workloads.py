@@ -13,18 +13,19 @@ from typing import Any
 
 import numpy as np
 
-from efhc.core.errors import EfhcError, InputError, did_you_mean
+from efhc.base.errors import EfhcError, InputError, did_you_mean
 from efhc.core.mixing import mix_and_descend
 from efhc.core.randomness import Randomness
-from efhc.experiments.config import Experiment
-from efhc.experiments.resources import usable_cores
-from efhc.experiments.scenario import draw_scenario
+from efhc.drivers.lockstep import Lockstep
+from efhc.drivers.record import Record
+from efhc.drivers.scenario import Scenario
+from efhc.experiments.config.experiment import Experiment
+from efhc.experiments.runs.draw import draw_scenario
+from efhc.experiments.runs.resources import usable_cores
 from efhc.learning.data import CIFAR10, Dataset, FashionMNIST
 from efhc.learning.models import SVM, LeNet5, ResNet18
 from efhc.learning.partition import LabelsPerDevice
 from efhc.network.topologies import Complete, Geometric
-from efhc.simulation.lockstep import Lockstep, Scenario
-from efhc.simulation.record import Record
 
 Side = Callable[[], int]
 

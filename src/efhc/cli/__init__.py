@@ -10,9 +10,9 @@ from typing import Annotated, Any
 import typer
 
 from efhc import __version__
+from efhc.base.errors import EfhcError
 from efhc.cli import checking, data, running, studies, theory
 from efhc.cli.terminal import INTERRUPTED
-from efhc.core.errors import EfhcError
 
 app = typer.Typer(
     help="Decentralized federated learning with personalized event-triggered communication (EF-HC).",

@@ -20,7 +20,7 @@ def config_show(
     overrides: Overrides = None,
 ) -> None:
     """Print the complete config: what the file says, the overrides, and every default."""
-    from efhc.experiments.config_files import build_experiment, load_experiment, to_toml, with_overrides
+    from efhc.experiments.config.files import build_experiment, load_experiment, to_toml, with_overrides
 
     if file and "=" in str(file) and not file.exists():
         file, overrides = None, [str(file), *(overrides or ())]
@@ -35,7 +35,7 @@ def config_schema() -> None:
     """Print the JSON schema of config files, for editors and checkers."""
     import json
 
-    from efhc.experiments.config_files import json_schema
+    from efhc.experiments.config.files import json_schema
 
     print(json.dumps(json_schema(), indent=2))
 

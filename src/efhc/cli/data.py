@@ -9,11 +9,11 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
+from efhc.base.errors import InputError, did_you_mean, within
 from efhc.cli.terminal import Overrides, console
-from efhc.core.errors import InputError, did_you_mean, within
 
 if TYPE_CHECKING:
-    from efhc.experiments.config import Experiment
+    from efhc.experiments.config.experiment import Experiment
     from efhc.learning.data.store import Archive
 
 app = typer.Typer(help="List, fetch and verify data sets; show who holds what.", no_args_is_help=True)
@@ -76,7 +76,7 @@ def data_show(
 ) -> None:
     """Which device holds which labels: a figure and a table."""
     from efhc.core.randomness import Randomness
-    from efhc.experiments.config_files import load_experiment
+    from efhc.experiments.config.files import load_experiment
     from efhc.report.figures import save_figure
     from efhc.report.partition_figure import label_counts, partition_figure
 

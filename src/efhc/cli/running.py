@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from efhc.base.errors import AssumptionBroken
 from efhc.cli.data import fetch_missing
 from efhc.cli.terminal import (
     BROKEN,
@@ -20,18 +21,17 @@ from efhc.cli.terminal import (
     this_command,
     warn,
 )
-from efhc.core.errors import AssumptionBroken
 
 if TYPE_CHECKING:
-    from efhc.experiments.config import Experiment
-    from efhc.experiments.watching import TheoryWatcher
+    from efhc.experiments.config.experiment import Experiment
+    from efhc.experiments.studies.theory_monitor import TheoryWatcher
 
 
 def demo(
     out: Annotated[Path, typer.Option(help="Where to keep the results.")] = Path("runs/demo"),
 ) -> None:
     """EF-HC against GT, ZT and RG on the digits, in under a minute: a table and the paper's four panels."""
-    from efhc.experiments.demo import BUDGET, EXPERIMENT, RUNS, run_demo
+    from efhc.experiments.studies.demo import BUDGET, EXPERIMENT, RUNS, run_demo
 
     with iterations_progress(RUNS * EXPERIMENT.iterations) as progress:
         result, at_budget, figure = run_demo(out, progress)
@@ -72,8 +72,8 @@ def run(
     if not monitor and (strict or window):
         raise typer.BadParameter("they go with --monitor theory", param_hint="--strict or --window")
     try:
-        from efhc.experiments.config_files import SWEEP, load_experiment, read_tables
-        from efhc.experiments.execute import simulate
+        from efhc.experiments.config.files import SWEEP, load_experiment, read_tables
+        from efhc.experiments.runs.execute import simulate
 
         experiment = load_experiment(file, overrides or ())
         if SWEEP in read_tables(file):
@@ -97,7 +97,7 @@ def run(
 
 
 def _watcher(experiment: Experiment, strict: bool, window: int | None) -> TheoryWatcher:
-    from efhc.experiments.watching import TheoryWatcher
+    from efhc.experiments.studies.theory_monitor import TheoryWatcher
 
     watcher = TheoryWatcher(experiment, warn, strict, window)
     warn(f"watching: {watcher.demands}")

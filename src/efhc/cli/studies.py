@@ -13,13 +13,13 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from efhc.base.errors import InputError
 from efhc.cli.data import fetch_missing
 from efhc.cli.terminal import INTERRUPTED, Overrides, console, runs_progress, warn
-from efhc.core.errors import InputError
 
 if TYPE_CHECKING:
-    from efhc.experiments.paper_figures import Size
-    from efhc.experiments.runs import Engine
+    from efhc.experiments.runs.store import Engine
+    from efhc.experiments.studies.presets import Size
     from efhc.report.verdicts import Judgement
 
 EngineName = Annotated[str, typer.Option("--engine", help="local: the cores of this machine; ray: a cluster.")]
@@ -44,8 +44,8 @@ def reproduce(
     jobs: Jobs = None,
 ) -> None:
     """Reproduce figures of the paper, and judge its claims: runs what is missing, draws, and writes report.html."""
-    from efhc.experiments.config_files import figure_names
-    from efhc.experiments.paper_figures import load_figure
+    from efhc.experiments.config.files import figure_names
+    from efhc.experiments.studies.presets import load_figure
 
     if quick and full:
         raise InputError("size", "--quick and --full", "one of the two")
@@ -58,8 +58,8 @@ def reproduce(
     for figure in loaded:
         fetch_missing(figure.experiment)
 
-    from efhc.experiments import reproduce as reproducing
-    from efhc.experiments.runs import RunStore
+    from efhc.experiments.runs.store import RunStore
+    from efhc.experiments.studies import reproduce as reproducing
 
     use = _engine(engine, address, jobs)
     with _stoppable():
@@ -73,8 +73,8 @@ def reproduce(
 
 
 def _list_figures(seeds: int | None) -> None:
-    from efhc.experiments.config_files import PRESETS, figure_names
-    from efhc.experiments.paper_figures import load_figure
+    from efhc.experiments.config.files import PRESETS, figure_names
+    from efhc.experiments.studies.presets import load_figure
 
     table = Table("figure", "--quick", "--full", "core hours", "", box=None)
     for name in figure_names():
@@ -106,8 +106,8 @@ def sweep(
     jobs: Jobs = None,
 ) -> None:
     """Run an experiment at every point of a grid or list of settings; all results in one tidy table."""
-    from efhc.experiments import sweep as sweeping
-    from efhc.experiments.runs import RunStore
+    from efhc.experiments.runs.store import RunStore
+    from efhc.experiments.studies import sweep as sweeping
 
     points = sweeping.load_sweep(file, overrides or ())
     out = out or Path("runs") / f"{file.stem}-sweep"
@@ -144,8 +144,8 @@ def tune(
     """Find the r that reaches the best accuracy within a communication budget, and write the tuned config."""
     from rich.status import Status
 
-    from efhc.experiments import tune as tuning
-    from efhc.experiments.config_files import load_experiment
+    from efhc.experiments.config.files import load_experiment
+    from efhc.experiments.studies import tune as tuning
 
     out = out or Path("runs") / f"{file.stem}-tune"
     amount = tuning.Budget.parse(budget)
@@ -178,11 +178,11 @@ def _engine(name: str, address: str | None, jobs: int | None) -> Engine:
     if name == "local":
         if address is not None:
             raise InputError("--address", address, "nothing with --engine local; it is for --engine ray")
-        from efhc.experiments.engines.local import LocalEngine
+        from efhc.experiments.runs.engines.local import LocalEngine
 
         return LocalEngine(jobs)
     if name == "ray":
-        from efhc.experiments.engines.cluster import ClusterEngine
+        from efhc.experiments.runs.engines.cluster import ClusterEngine
 
         return ClusterEngine(address, jobs)
     raise InputError("--engine", f"'{name}'", "local, ray")

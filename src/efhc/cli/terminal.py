@@ -16,9 +16,9 @@ from rich.markup import escape
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from efhc.experiments.execute import Progress
-    from efhc.experiments.result import Result
-    from efhc.experiments.runs import BatchProgress, Run
+    from efhc.experiments.runs.execute import Progress
+    from efhc.experiments.runs.result import Result
+    from efhc.experiments.runs.store import BatchProgress, Run
 
 console = Console()
 

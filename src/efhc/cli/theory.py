@@ -15,7 +15,7 @@ from typer.core import TyperGroup
 from efhc.cli.terminal import Overrides, console, warn
 
 if TYPE_CHECKING:
-    from efhc.experiments.theory_plan import StrategyPlan
+    from efhc.experiments.studies.theory_plan import StrategyPlan
     from efhc.theory.checks import StrategyCheck
     from efhc.theory.findings import Finding
 
@@ -59,7 +59,7 @@ def check(
     """Check a finished run, assumption by assumption, and draw its errors under the bounds. `check` may be left out."""
     from rich.status import Status
 
-    from efhc.experiments.theory_check import check_run
+    from efhc.experiments.studies.theory_check import check_run
     from efhc.report.figures import save_figure
     from efhc.report.theory_figure import theory_figure
 
@@ -124,8 +124,8 @@ def plan(
     from rich.status import Status
 
     from efhc.cli.data import fetch_missing
-    from efhc.experiments.config_files import load_experiment
-    from efhc.experiments.theory_plan import plan_theory
+    from efhc.experiments.config.files import load_experiment
+    from efhc.experiments.studies.theory_plan import plan_theory
 
     experiment = load_experiment(file, overrides or ())
     fetch_missing(experiment)

@@ -11,7 +11,7 @@ import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components, reverse_cuthill_mckee
 
-from efhc.core.arrays import Flags, Floats, Ints
+from efhc.base.arrays import Flags, Floats, Ints
 
 FEW_DEVICES = 256
 """Up to so many, the models of all fit into the cache in any order."""

@@ -13,11 +13,11 @@ from typing import NamedTuple
 import numpy as np
 
 from efhc import kernels
-from efhc.core.arrays import Flags, Floats
-from efhc.core.errors import EfhcError
+from efhc.base.arrays import Flags, Floats
+from efhc.base.errors import EfhcError
+from efhc.base.threads import in_ranges
 from efhc.core.graph import Graph
 from efhc.core.mixing import mix_and_descend
-from efhc.core.threads import in_ranges
 
 Local = Mapping[str, np.ndarray]
 """What devices keep to themselves and never mix (running statistics): name -> one row per device."""

@@ -6,9 +6,9 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from efhc import kernels
-from efhc.core.arrays import Flags, Floats
+from efhc.base.arrays import Flags, Floats
+from efhc.base.threads import in_ranges
 from efhc.core.graph import Graph
-from efhc.core.threads import in_ranges
 
 
 def mixing_matrix(graph: Graph, used: Flags) -> csr_array:

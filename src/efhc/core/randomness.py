@@ -12,7 +12,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from efhc.core.arrays import Floats
+from efhc.base.arrays import Floats
 
 
 class Purpose(IntEnum):

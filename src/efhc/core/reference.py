@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import sqrt
 
-from efhc.core.arrays import Floats
+from efhc.base.arrays import Floats
 
 
 def reference_iteration(

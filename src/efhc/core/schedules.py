@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from efhc.core.policy import Policy
+from efhc.base.policy import Policy
 
 Schedule = Callable[[int], float]
 

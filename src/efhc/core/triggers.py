@@ -14,8 +14,8 @@ from typing import Literal, Protocol
 import numpy as np
 from pydantic import Field
 
-from efhc.core.arrays import Floats
-from efhc.core.policy import Policy
+from efhc.base.arrays import Floats
+from efhc.base.policy import Policy
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,13 +6,13 @@ import os
 import sys
 from collections.abc import Iterator
 
-from efhc.experiments.config import Experiment
-from efhc.experiments.provenance import machine, provenance
-from efhc.experiments.scenario import draw_scenario, load_data
+from efhc.drivers.agreement import difference_from_reference
+from efhc.experiments.config.experiment import Experiment
+from efhc.experiments.runs.draw import draw_scenario, load_data
+from efhc.experiments.runs.provenance import machine, provenance
 from efhc.learning.data import ARCHIVES
 from efhc.learning.data.store import cache_folder
-from efhc.network.dynamics import RandomLinks
-from efhc.simulation.agreement import difference_from_reference
+from efhc.network.changing import RandomLinks
 
 
 def checks() -> Iterator[tuple[str, bool, str]]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from efhc.core.arrays import Ints
-from efhc.core.errors import InputError
+from efhc.base.arrays import Ints
+from efhc.base.errors import InputError
 from efhc.core.randomness import Purpose, Randomness
 
 

@@ -8,11 +8,11 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from efhc.core.arrays import Floats
-from efhc.core.errors import InputError
-from efhc.core.policy import Policy, default_kind, or_your_own
+from efhc.base.arrays import Floats
+from efhc.base.errors import InputError
+from efhc.base.inputs import InputFile, parse_numpy, read_bytes
+from efhc.base.policy import Policy, default_kind, or_your_own
 from efhc.core.randomness import Purpose, Randomness
-from efhc.inputs import InputFile, parse_numpy, read_bytes
 from efhc.learning.data.dataset import Dataset
 from efhc.learning.models import Model
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from efhc.core.errors import EfhcError
+from efhc.base.errors import EfhcError
 
 try:
     import torch

@@ -9,11 +9,11 @@ from typing import Annotated
 
 from pydantic import Field
 
-from efhc.core.policy import default_kind, or_your_own
+from efhc.base.policy import default_kind, or_your_own
 from efhc.network.bandwidths import AnyBandwidths
-from efhc.network.dynamics import RandomLinks, RandomWaypoint, Rotating
-from efhc.network.files import EdgeSequenceFile
-from efhc.network.kinds import Topologies
+from efhc.network.changing import RandomLinks, RandomWaypoint, Rotating
+from efhc.network.graph_files import EdgeSequenceFile
+from efhc.network.topology_kinds import Topologies
 
 __all__ = ["AnyBandwidths", "AnyNetwork"]
 

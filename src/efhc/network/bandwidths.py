@@ -9,11 +9,11 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from efhc.core.errors import InputError
-from efhc.core.policy import Policy, default_kind, or_your_own
+from efhc.base.errors import InputError
+from efhc.base.inputs import InputFile, read_text
+from efhc.base.policy import Policy, default_kind, or_your_own
 from efhc.core.randomness import Purpose, Randomness
 from efhc.core.triggers import Bandwidths
-from efhc.inputs import InputFile, read_text
 
 Positive = Annotated[float, Field(gt=0, le=1e100)]
 

@@ -10,10 +10,10 @@ import numpy as np
 from pydantic import Field
 from scipy.spatial import cKDTree
 
-from efhc.core.arrays import Floats, Ints
-from efhc.core.errors import InputError
+from efhc.base.arrays import Floats, Ints
+from efhc.base.errors import InputError
+from efhc.base.policy import Policy
 from efhc.core.graph import Graph
-from efhc.core.policy import Policy
 from efhc.core.randomness import Purpose, Randomness
 from efhc.network.over_time import GraphsOverTime, StaticGraph
 

@@ -13,8 +13,8 @@ import polars as pl
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from efhc.core.arrays import Floats
-from efhc.saving import write_safely
+from efhc.base.arrays import Floats
+from efhc.base.saving import write_safely
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

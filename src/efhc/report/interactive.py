@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from efhc.core.arrays import Floats
+from efhc.base.arrays import Floats
 from efhc.report.figure_data import FigureData, Illustration
 from efhc.report.panels import panels
 from efhc.report.paper_figures import (

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.stats import bootstrap, norm, t
 
-from efhc.core.arrays import Floats
+from efhc.base.arrays import Floats
 
 FEWEST_SEEDS = 5
 """With fewer, no verdict: if there were no difference at all, n seeds would still all agree on its sign with chance

@@ -11,7 +11,7 @@ from matplotlib.colors import ListedColormap, PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from efhc.core.arrays import Ints
+from efhc.base.arrays import Ints
 from efhc.learning.data import Dataset
 from efhc.report.figures import LAYOUT, STYLES
 

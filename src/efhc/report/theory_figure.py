@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from efhc.core.arrays import Floats
+from efhc.base.arrays import Floats
 from efhc.theory.checks import StrategyCheck
 
 LARGEST = 1e100

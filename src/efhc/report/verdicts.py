@@ -9,7 +9,7 @@ from math import nan
 
 import polars as pl
 
-from efhc.core.arrays import Floats
+from efhc.base.arrays import Floats
 from efhc.report.intervals import FEWEST_SEEDS, interval
 
 ROUNDING = 1e-12

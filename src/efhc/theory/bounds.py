@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from efhc.core.arrays import Floats
+from efhc.base.arrays import Floats
 
 
 class Constants(NamedTuple):

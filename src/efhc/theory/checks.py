@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from efhc.core.arrays import Floats, Ints
+from efhc.base.arrays import Floats, Ints
 from efhc.theory import nonconvex, rates
 from efhc.theory.bounds import Constants
 from efhc.theory.findings import Finding

@@ -14,7 +14,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from efhc import kernels
-from efhc.core.arrays import Flags, Floats, Ints
+from efhc.base.arrays import Flags, Floats, Ints
 
 Length = float
 """A whole number of iterations, or infinity."""

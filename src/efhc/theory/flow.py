@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from scipy.sparse import csr_array
 
-from efhc.core.arrays import Flags, Ints
+from efhc.base.arrays import Flags, Ints
 from efhc.core.graph import Graph
 from efhc.core.mixing import mixing_matrix
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from efhc.core.arrays import Floats, Ints
+from efhc.base.arrays import Floats, Ints
 from efhc.core.schedules import Constant, Diminishing, Schedule
 from efhc.theory import nonconvex, rates
 from efhc.theory.bounds import Constants, asymptotic_gap, error_bound

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from efhc.core.arrays import Floats, Ints
+from efhc.base.arrays import Floats, Ints
 from efhc.learning.data.dataset import Dataset
 from efhc.learning.models.linear import SVM, LeastSquares, Softmax
 from efhc.theory.optimum import least_squares_optimum, smooth_optimum

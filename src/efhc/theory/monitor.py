@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from efhc.core.arrays import Flags
+from efhc.base.arrays import Flags
 from efhc.core.graph import Graph
 from efhc.core.mixing import mixing_matrix
 from efhc.core.schedules import Schedule

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.sparse import csr_array
 
-from efhc.core.arrays import Floats
+from efhc.base.arrays import Floats
 from efhc.theory.connectivity import (
     Length,
     Window,

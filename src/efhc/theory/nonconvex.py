@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from efhc.core.arrays import Floats
+from efhc.base.arrays import Floats
 from efhc.theory.bounds import Constants, error_bound
 
 

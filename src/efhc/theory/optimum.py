@@ -8,8 +8,8 @@ import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 from scipy.optimize import minimize
 
-from efhc.core.arrays import Floats
-from efhc.core.errors import EfhcError
+from efhc.base.arrays import Floats
+from efhc.base.errors import EfhcError
 from efhc.theory.problem import Optimum
 
 CLOSE = 1e-10

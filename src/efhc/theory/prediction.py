@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from efhc.core.arrays import Flags, Floats
+from efhc.base.arrays import Flags, Floats
 
 LATEST = 5
 """Broadcasts that tell how fast a device drifts: nearer to the optimum it drifts more slowly."""

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
-from efhc.core.arrays import Floats, Ints
+from efhc.base.arrays import Floats, Ints
 from efhc.core.randomness import Randomness
 from efhc.learning.backends.backend import Backend
 from efhc.learning.data.dataset import Dataset

@@ -15,8 +15,8 @@ from scipy.integrate import quad
 from scipy.special import exprel
 from scipy.stats import t as student_t
 
-from efhc.core.arrays import Floats, Ints
-from efhc.core.errors import InputError
+from efhc.base.arrays import Floats, Ints
+from efhc.base.errors import InputError
 
 POINTS = 40
 """Most points that a slope is fitted to."""

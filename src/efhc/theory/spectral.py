@@ -26,8 +26,8 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from efhc import kernels
-from efhc.core.arrays import Floats, Ints
-from efhc.core.threads import in_ranges
+from efhc.base.arrays import Floats, Ints
+from efhc.base.threads import in_ranges
 
 DENSE_DEVICES = 32
 """Up to so many, P(k:s) is multiplied out and its singular values are taken; beyond, Lanczos."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from efhc.core.arrays import Floats, Ints
+from efhc.base.arrays import Floats, Ints
 from efhc.core.schedules import Diminishing, Schedule
 from efhc.theory import rates
 from efhc.theory.checks import Promises, SeedCheck, of_seeds

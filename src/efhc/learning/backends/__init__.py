@@ -9,11 +9,11 @@ from __future__ import annotations
 from contextlib import nullcontext, suppress
 from typing import Any
 
-from efhc.core.errors import InputError, within
+from efhc.base.errors import InputError, within
 from efhc.core.randomness import Randomness
-from efhc.learning.backends.arrays import ArraysBackend
 from efhc.learning.backends.backend import Backend, Batch
-from efhc.learning.backends.linear import LinearBackend
+from efhc.learning.backends.compiled_backend import LinearBackend
+from efhc.learning.backends.numpy_backend import ArraysBackend
 from efhc.learning.data.dataset import Dataset
 from efhc.learning.models import ModuleModel
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from efhc.core.arrays import Floats, Ints
+from efhc.base.arrays import Floats, Ints
 from efhc.core.iteration import Local
 
 

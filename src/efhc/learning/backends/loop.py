@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from efhc.core.arrays import Ints
+from efhc.base.arrays import Ints
 from efhc.learning.backends.module_backend import Modes, ModuleBackend, Tensors, functional_call
 from efhc.learning.pytorch import nn, torch
 

@@ -18,14 +18,14 @@ from typing import Any
 import numpy as np
 
 from efhc import kernels
-from efhc.core.arrays import Floats, Ints
-from efhc.core.errors import EfhcError, InputError
+from efhc.base.arrays import Floats, Ints
+from efhc.base.errors import EfhcError, InputError
+from efhc.base.own_code import in_one_line
 from efhc.core.iteration import Local
 from efhc.core.randomness import Purpose, Randomness
 from efhc.learning.backends.backend import Batch
 from efhc.learning.backends.workers import Workers
 from efhc.learning.data.dataset import Dataset
-from efhc.learning.models.importing import in_one_line
 from efhc.learning.models.modules import BUILT_IN_LOSSES, ModuleModel, input_shape, trainable
 from efhc.learning.pytorch import drawing, nn, torch
 

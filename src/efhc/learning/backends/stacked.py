@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from efhc.core.arrays import Ints
-from efhc.core.errors import InputError
+from efhc.base.arrays import Ints
+from efhc.base.errors import InputError
 from efhc.learning.backends.module_backend import Modes, ModuleBackend, Tensors, functional_call, shared_copy
 from efhc.learning.backends.stacked_layers import StackedLayers, traced
 from efhc.learning.pytorch import nn, torch

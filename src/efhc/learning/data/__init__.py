@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from efhc.core.policy import default_kind, or_your_own
+from efhc.base.policy import default_kind, or_your_own
 from efhc.learning.data.cifar10 import CIFAR10
 from efhc.learning.data.dataset import Dataset
 from efhc.learning.data.digits import Digits

@@ -11,7 +11,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from efhc.core.errors import InputError
+from efhc.base.errors import InputError
 from efhc.learning.data.dataset import Dataset
 from efhc.learning.data.download import TarFile
 from efhc.learning.data.store import Archive, StoredData, StoredFile

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from efhc.core.arrays import Floats, Ints
-from efhc.core.errors import InputError
-from efhc.core.policy import Policy
+from efhc.base.arrays import Floats, Ints
+from efhc.base.errors import InputError
+from efhc.base.policy import Policy
 
 MOST_CLASSES = 100_000
 """A label beyond this is taken for a damaged one: a model has a row for every class."""

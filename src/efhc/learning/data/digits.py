@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from efhc.inputs import sha256
+from efhc.base.inputs import sha256
 from efhc.learning.data.dataset import DataPolicy, Dataset
 
 

@@ -14,10 +14,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from efhc.core.errors import EfhcError, InputError
-from efhc.inputs import sha256
+from efhc.base.errors import EfhcError, InputError
+from efhc.base.inputs import sha256
+from efhc.base.saving import write_safely
 from efhc.learning.data.store import MANIFEST, Archive, Place, Progress, cache_folder, silent
-from efhc.saving import write_safely
 
 LATER = "fetch it again later"
 

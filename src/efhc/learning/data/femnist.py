@@ -12,8 +12,8 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from efhc.core.arrays import Ints
-from efhc.core.errors import InputError
+from efhc.base.arrays import Ints
+from efhc.base.errors import InputError
 from efhc.learning.data.dataset import Dataset, Numbers
 from efhc.learning.data.store import Archive, StoredData, StoredFile
 

@@ -10,8 +10,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from efhc.core.errors import InputError
-from efhc.inputs import InputFolder, is_folder, read_bytes, sha256
+from efhc.base.errors import InputError
+from efhc.base.inputs import InputFolder, is_folder, read_bytes, sha256
 from efhc.learning.data.dataset import DataPolicy, Dataset
 
 FORMATS = {

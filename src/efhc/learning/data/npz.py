@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from efhc.core.errors import InputError
-from efhc.inputs import InputFile, parse_numpy, read_bytes, sha256
+from efhc.base.errors import InputError
+from efhc.base.inputs import InputFile, parse_numpy, read_bytes, sha256
 from efhc.learning.data.dataset import DataPolicy, Dataset, Moments
 
 ARRAYS = ("x_train", "y_train", "x_test", "y_test")

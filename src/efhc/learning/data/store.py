@@ -16,8 +16,8 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 import platformdirs
 
-from efhc.core.errors import EfhcError, InputError
-from efhc.inputs import InputFolder, is_folder, read_bytes, sha256
+from efhc.base.errors import EfhcError, InputError
+from efhc.base.inputs import InputFolder, is_folder, read_bytes, sha256
 from efhc.learning.data.dataset import DataPolicy, Dataset
 
 MANIFEST = "SHA256SUMS"

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Protocol
 import numpy as np
 from pydantic import BeforeValidator, Field
 
-from efhc.core.arrays import Floats
-from efhc.core.policy import or_your_own
+from efhc.base.arrays import Floats
+from efhc.base.policy import or_your_own
 from efhc.learning.data.dataset import Dataset
 from efhc.learning.models.linear import SVM, LeastSquares, LinearModel, Softmax
 from efhc.learning.models.modules import MLP, LeNet5, Module, ModuleModel, ResNet18

@@ -12,8 +12,8 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from efhc.core.arrays import Floats, Ints
-from efhc.core.policy import Policy
+from efhc.base.arrays import Floats, Ints
+from efhc.base.policy import Policy
 from efhc.learning.data.dataset import Dataset
 
 

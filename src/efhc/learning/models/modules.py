@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import numpy as np
 from pydantic import Field
 
-from efhc.core.arrays import Floats
-from efhc.core.errors import InputError
-from efhc.core.policy import Policy
+from efhc.base.arrays import Floats
+from efhc.base.errors import InputError
+from efhc.base.own_code import YourOwn, imported, in_one_line
+from efhc.base.policy import Policy
 from efhc.learning.data.dataset import Dataset
-from efhc.learning.models.importing import YourOwn, imported, in_one_line
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -1,0 +1,79 @@
+"""Files that a user names. A relative path counts from the config file that names it, else from the current folder."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import BeforeValidator, ValidationInfo
+
+from efhc.base.errors import InputError
+
+CONFIG_FOLDER = "config_folder"
+"""Key of the validation context under which the config file's folder is handed down."""
+
+
+def absolute(path: str | Path, folder: Path) -> Path:
+    """The path from the root; a relative one counts from `folder`."""
+    return (folder / os.path.expanduser(path)).absolute()  # noqa: PTH111 - unlike Path's, it leaves ~nobody as it is
+
+
+def _absolute(path: object, info: ValidationInfo) -> object:
+    if not isinstance(path, str | Path):
+        return path
+    return absolute(path, (info.context or {}).get(CONFIG_FOLDER, Path()))
+
+
+InputFile = Annotated[Path, BeforeValidator(_absolute)]
+"""A path in a config."""
+
+InputFolder = InputFile
+"""A folder in a config. Whoever reads its files takes their checksums."""
+
+
+def is_folder(path: Path) -> bool:
+    """Whether the folder is there."""
+    return os.path.isdir(path)  # noqa: PTH112 - unlike Path's, it takes names of any length
+
+
+def read_bytes(path: Path, field: str = "path") -> bytes:
+    """The whole file, or an `InputError` that says why not."""
+    try:
+        return path.read_bytes()
+    except (OSError, ValueError) as error:
+        raise InputError(field, f"{path} ({getattr(error, 'strerror', error)})", "a file that can be read") from None
+
+
+def read_text(path: Path, field: str = "path") -> str:
+    """The whole file as UTF-8."""
+    try:
+        return read_bytes(path, field).decode("utf-8-sig")  # spreadsheets put a mark in front
+    except UnicodeDecodeError:
+        raise InputError(field, f"{path} (not UTF-8 text)", "a text file") from None
+
+
+def read_json(path: Path, allowed: str, field: str = "path") -> Any:
+    """What the JSON file holds; `allowed` says what it should."""
+    try:
+        return json.loads(read_text(path, field))
+    except (ValueError, RecursionError) as error:
+        raise InputError(field, f"{path} ({error})", allowed) from None
+
+
+def parse_numpy(content: bytes, path: Path, allowed: str, field: str = "path") -> dict[str, np.ndarray]:
+    """The arrays of an .npz file by name; that of an .npy file has no name. Nothing is unpickled."""
+    try:
+        loaded = np.load(io.BytesIO(content), allow_pickle=False)
+        return {name: loaded[name] for name in loaded} if isinstance(loaded, np.lib.npyio.NpzFile) else {"": loaded}
+    except Exception as error:  # a damaged file raises whatever its first wrong byte leads numpy, zip and zlib to
+        raise InputError(field, f"{path}, corrupt or of another kind ({error})", allowed) from error
+
+
+def sha256(content: bytes) -> str:
+    """The checksum that run directories record."""
+    return hashlib.sha256(content).hexdigest()

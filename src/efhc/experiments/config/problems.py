@@ -1,0 +1,94 @@
+"""One clear line for whatever is wrong with a config."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, get_args, get_origin
+
+from pydantic import ValidationError
+
+from efhc.base.errors import InputError, did_you_mean
+from efhc.base.policy import Policy
+
+
+def as_input_error(error: ValidationError, whole: type[Policy]) -> InputError:
+    """The first problem that pydantic found in a `whole`, as field, what was given, what is allowed."""
+    problems = error.errors(include_url=False)
+    # An entry that is wrong is also missing from its list: that is not a problem of its own.
+    problems = [
+        p for p in problems if p["type"] != "too_short" or all(len(q["loc"]) <= len(p["loc"]) for q in problems)
+    ]
+    field, policy = _place(problems[0]["loc"], whole)
+    same_field = [p for p in problems if _place(p["loc"], whole)[0] == field]
+    more = len({_place(p["loc"], whole)[0] for p in problems}) - 1
+    suffix = f" (and {more} more problem{'s' if more > 1 else ''})" if more else ""
+    kind, context = problems[0]["type"], problems[0].get("ctx", {})
+    given = _shown(problems[0]["input"])
+    if kind == "extra_forbidden":
+        known = list(policy.model_fields)
+        word = str(problems[0]["loc"][-1])
+        return InputError(field, f"an unknown key{did_you_mean(word, known)}", ", ".join(known) + suffix)
+    if kind == "missing":
+        return InputError(field, "nothing", f"a value: this key is required{suffix}")
+    if kind == "union_tag_invalid":
+        known = [tag.strip(" '") for tag in context["expected_tags"].split(",")]
+        word = str(context["tag"])
+        return InputError(f"{field}.kind", f"'{word}'{did_you_mean(word, known)}", ", ".join(known) + suffix)
+    if kind == "union_tag_not_found":
+        return InputError(field, given, f"a table with a kind{suffix}")
+    allowed = " or ".join(_allowed(p["msg"]) for p in same_field)
+    return InputError(field, given, allowed + suffix)
+
+
+_IN_TOML_WORDS = {
+    "a valid tuple": "a list",
+    "a valid integer": "a whole number",
+    "a valid number": "a number",
+    "a valid boolean": "true or false",
+    "a valid string": "a text",
+    "a valid dictionary": "a table",
+    "an instance of Path": "a path",
+    "a valid dictionary or object to extract fields from": "a table with a kind, or an object made from a class",
+}
+
+
+def _allowed(message: str) -> str:
+    if least := re.match(r"(?:Tuple|Dictionary) should have at least (\d+) item", message):
+        return f"at least {least[1]} entry"
+    for prefix in ("Input should be ", "Value error, "):
+        message = message.removeprefix(prefix)
+    return _IN_TOML_WORDS.get(message, message[0].lower() + message[1:])
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    text = repr(value) if isinstance(value, str | int | float | list | tuple | dict) else f"a {type(value).__name__}"
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _place(location: tuple[int | str, ...], whole: type[Policy]) -> tuple[str, type[Policy]]:
+    """The dotted name of a pydantic location, without the union members in it, and the policy it ends in."""
+    policy = whole
+    members: dict[str, type[Policy]] = {}
+    key_next, name_next = True, False
+    names: list[str] = []
+    for part in location:
+        if key_next:
+            names.append(str(part))
+            field = policy.model_fields.get(str(part))
+            members = kinds(field.annotation) if field else {}
+            key_next, name_next = False, field is not None and get_origin(field.annotation) is dict
+        elif name_next or isinstance(part, int):
+            names.append(str(part))
+            name_next = False
+        elif part in members:
+            policy, key_next = members[str(part)], True
+    return ".".join(names), policy
+
+
+def kinds(annotation: Any) -> dict[str, type[Policy]]:
+    """The policies in a (union) type by their kind."""
+    if isinstance(annotation, type) and issubclass(annotation, Policy) and "kind" in annotation.model_fields:
+        return {annotation.model_fields["kind"].default: annotation}
+    return {kind: policy for member in get_args(annotation) for kind, policy in kinds(member).items()}

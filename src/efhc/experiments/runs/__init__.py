@@ -1,0 +1,1 @@
+"""Making and keeping runs: one strategy with one seed each."""

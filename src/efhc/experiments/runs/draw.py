@@ -1,0 +1,95 @@
+"""From the experiment to one seed's draw of everything."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from efhc.base.arrays import Floats, Ints
+from efhc.base.errors import InputError, within
+from efhc.base.policy import Policy
+from efhc.core.randomness import Coins, Randomness
+from efhc.drivers.scenario import Scenario
+from efhc.experiments.config.experiment import Experiment
+from efhc.learning.backends import backend_for
+from efhc.learning.data import Dataset
+from efhc.learning.learner import Learner
+
+
+def load_data(experiment: Experiment) -> Dataset:
+    """The experiment's data set; the same for every seed."""
+    with within("data"):
+        # What a source of your own returns may be as it came.
+        data = experiment.data.load(experiment.precision).load(experiment.precision)
+    return data if experiment.test_samples is None else data.tested_on(experiment.test_samples)
+
+
+def draw_scenario(experiment: Experiment, data: Dataset, seed: int, threads: int = 1) -> Scenario:
+    """What `seed` draws. Strategies have no part in it."""
+    randomness, devices = Randomness(seed), experiment.devices
+    with within("network"):
+        network = experiment.network.over_time(devices, randomness)
+    with within("bandwidths"):
+        bandwidths = experiment.bandwidths.draw(devices, randomness)
+    with within("partition"):
+        parts = _checked_parts(experiment.partition.split(data, devices, randomness), devices, len(data.y_train))
+    backend = backend_for(experiment.model, data, randomness, experiment.backend, experiment.device, threads)
+    learner = Learner(backend, data, parts, experiment.batch_size, randomness)
+    with np.errstate(over="ignore"):
+        if not np.isfinite(backend.parameters / bandwidths.values).all():
+            smallest = bandwidths.values.min()
+            raise InputError("bandwidths", smallest, "bandwidths for which the time n / b_i is a finite number")
+
+    def initial_models() -> Floats:
+        with within("initial_models"):
+            given = experiment.initial_models.models(experiment.model, data, devices, randomness)
+            return _checked_models(given, (devices, backend.parameters), experiment)
+
+    return Scenario(
+        network=network,
+        bandwidths=bandwidths,
+        learner=learner,
+        initial_models=initial_models,
+        coins=Coins(randomness, devices),
+        step_size=experiment.step_size,
+        threshold_decay=experiment.threshold_decay or experiment.step_size,
+        exchange_at_start=experiment.exchange_at_start,
+    )
+
+
+# Compiled loops look no index up twice: what objects of the user's own return is checked here, once.
+
+
+def _checked_parts(parts: Any, devices: int, samples: int) -> list[Ints]:
+    allowed = f"{devices} arrays of sample numbers, 0 to {samples - 1}, none of them empty"
+    try:
+        checked = [np.asarray(part) for part in parts]
+    except (TypeError, ValueError) as error:
+        raise InputError("split", f"a partition that cannot be read ({error})", allowed) from None
+    if len(checked) != devices:
+        raise InputError("split", f"a partition of {len(checked)} parts", allowed)
+    for device, part in enumerate(checked):
+        if part.ndim != 1 or part.dtype.kind not in "iu" or not len(part):
+            raise InputError("split", f"{part.dtype} of shape {part.shape} for device {device}", allowed)
+        if part.min() < 0 or part.max() >= samples:
+            raise InputError("split", f"numbers from {part.min()} to {part.max()} for device {device}", allowed)
+    return checked
+
+
+def _checked_models(given: Any, shape: tuple[int, int], experiment: Experiment) -> Floats:
+    """The run's own: it will write to them."""
+    models = np.asarray(given)
+    if models.shape != shape or models.dtype.kind not in "fiu":
+        raise InputError("models", f"{models.dtype} of shape {models.shape}", f"numbers of shape {shape}")
+    if (
+        models.dtype == experiment.precision
+        and models.flags.c_contiguous
+        and isinstance(experiment.initial_models, Policy)
+    ):
+        return models  # just made, by us
+    with np.errstate(over="ignore"):
+        own: Floats = np.array(models, dtype=experiment.precision, order="C")
+    if not np.isfinite(own).all():
+        raise InputError("models", f"numbers that are not finite in {experiment.precision}", "finite numbers")
+    return own

@@ -1,0 +1,372 @@
+"""Runs as tasks of Ray: on the cores of this machine, one process each, or on all machines of a cluster.
+
+A node needs efhc and nothing else. Data and input files come with the work, the files of the run directory go back,
+and they are the ones that this machine would have made: the tables are equal bit for bit. What a lost worker or node
+was working on is made again elsewhere; what has come back is kept, whatever happens later.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from efhc import __version__
+from efhc.base.errors import EfhcError, InputError
+from efhc.base.inputs import read_bytes, sha256
+from efhc.base.policy import Policy
+from efhc.experiments.config.experiment import Experiment
+from efhc.experiments.config.files import input_files, to_toml
+from efhc.experiments.runs.execute import run_alone
+from efhc.experiments.runs.resources import plan, usable_cores
+from efhc.experiments.runs.store import BatchProgress, Run, RunStore
+from efhc.learning.data import Dataset, Digits
+
+AHEAD = 4
+"""Tasks per CPU that Ray knows of at a time: enough to keep all busy, and few enough for results to come in early."""
+RETRIES = 20
+"""Times that a run is made again because its worker or node was lost. One that ends its worker each time fails."""
+PATIENCE = 60.0
+"""Seconds without any CPU in the cluster after which the rest is given up."""
+REACHED, JOINED = 3.0, 15.0
+"""Seconds in which an address must answer, and in which the cluster there must let us in."""
+ALLOWED = "auto, for the cluster that `ray start` made this machine a node of, or the host:port of its head"
+
+Made = dict[str, bytes]
+"""The files of a run directory, by name."""
+
+
+@dataclass
+class ClusterEngine:
+    """Makes runs in the Ray cluster at `address`: "auto" for the one this machine is in, or the head's host:port.
+
+    Left out, Ray is started on this machine for the time of the work. `jobs` is the number of cores to use; left out,
+    all there are.
+    """
+
+    address: str | None = None
+    jobs: int | None = None
+    _session: Literal["none", "joined", "started"] = field(default="none", init=False, repr=False)
+
+    @contextmanager
+    def session(self) -> Iterator[None]:
+        """All that is made in the body is made in one connection."""
+        if self.jobs is not None and self.jobs < 1:
+            raise InputError("jobs", self.jobs, "at least 1, or nothing for all cores")
+        ray = _imported_ray()
+        starts = self.address is None and not ray.is_initialized()
+        with _started(ray, self.jobs or usable_cores()) if starts else _joined(ray, self.address):
+            self._session = "started" if starts else "joined"
+            try:
+                yield
+            finally:
+                self._session = "none"
+
+    def make(self, runs: list[Run], store: RunStore, progress: BatchProgress) -> None:
+        with self.session() if self._session == "none" else nullcontext():
+            ray = _imported_ray()
+            at_most = self._cores(runs) if self._session == "started" else self.jobs
+            try:
+                _Batch(ray, store, progress, at_most).make(runs)
+            except ray.exceptions.RayError as error:
+                raise EfhcError(f"engine: Ray stopped working ({_first_line(error)})") from error
+
+    def _cores(self, runs: list[Run]) -> int:
+        """Those of this machine that there is memory for."""
+        alike: dict[str, Run] = {}
+        for run in runs:
+            asked = run.experiment
+            alike[str((id(run.data), asked.devices, asked.model, asked.precision, asked.batch_size))] = run
+        return min(plan(run.experiment, run.data, self.jobs, len(runs)).runs_at_once for run in alike.values())
+
+
+# Ray
+
+
+def _imported_ray() -> Any:
+    os.environ.update(SETTINGS)
+    try:
+        import ray
+    except ModuleNotFoundError:
+        raise EfhcError("engine: a cluster needs Ray: pip install 'efhc[cluster]'") from None
+    return ray
+
+
+SETTINGS = {
+    "RAY_USAGE_STATS_ENABLED": "0",  # nothing is reported to anyone
+    "RAY_DEDUP_LOGS_SKIP_REGEX": ".",  # nor printed here: pages of logs whenever a node is lost
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # tasks see the GPUs; left out, some versions warn
+}
+QUIET = {"log_to_driver": False, "logging_level": logging.ERROR}
+
+
+def _started(ray: Any, cores: int) -> AbstractContextManager[None]:
+    """Ray on this machine, for the time of the body."""
+    return _connected(ray, "local", num_cpus=cores, include_dashboard=False)
+
+
+@contextmanager
+def _joined(ray: Any, address: str | None) -> Iterator[None]:
+    """The cluster at an address; without one, that which this process has joined already, and will not leave."""
+    if address is None:
+        yield
+        return
+    if ray.is_initialized():
+        raise InputError("--address", address, "nothing, in a process that has called ray.init itself")
+    _check(address)
+    with _connected(ray, address):
+        yield
+
+
+@contextmanager
+def _connected(ray: Any, address: str, **options: Any) -> Iterator[None]:
+    asked_to_end = signal.getsignal(signal.SIGTERM)
+    try:
+        try:
+            ray.init(address, **QUIET, **options)
+        except Exception as error:  # of many kinds: a folder it cannot write to, no free port, ...
+            raise EfhcError(f"engine: Ray cannot be used ({_first_line(error)})") from error
+        with suppress(ValueError, TypeError):  # Ray takes this signal for itself, except in a thread
+            signal.signal(signal.SIGTERM, asked_to_end)
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _check(address: str) -> None:
+    """Ray waits for minutes where no cluster is, and then ends the process: another process tries first."""
+    place = _found() if address == "auto" else address
+    host, _, port = place.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
+        raise InputError("--address", place, ALLOWED)
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), REACHED).close()
+    except (OSError, UnicodeError) as error:  # the latter for names that no host can have
+        raise InputError("--address", f"{place}, where nothing answers ({error})", ALLOWED) from None
+
+    joining = f"import sys, ray; ray.init(sys.argv[1], log_to_driver=False, logging_level={logging.ERROR})"
+    try:
+        tried = subprocess.run(
+            [sys.executable, "-c", joining, address],
+            env=os.environ | {"RAY_NUM_REDIS_GET_RETRIES": "2"},  # of 20, for a cluster that does answer
+            capture_output=True,
+            text=True,
+            timeout=JOINED,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise InputError("--address", f"{place}, which does not answer as a cluster does", ALLOWED) from None
+    if "InvalidAuthToken" in tried.stderr:
+        reason = "which wants its token: set RAY_AUTH_MODE=token, and put the token where Ray looks for it"
+        raise InputError("--address", f"{place}, {reason}", ALLOWED)
+    if tried.returncode:
+        said = tried.stderr.strip().splitlines()
+        raise InputError("--address", f"{place}, which cannot be joined ({said[-1] if said else '?'})", ALLOWED)
+
+
+def _found() -> str:
+    """Where the cluster is that this machine is a node of.
+
+    Ray itself would take any that it sees a process of, be it one that somebody else started for a minute.
+    """
+    if named := os.environ.get("RAY_ADDRESS"):
+        return named
+    folder = os.environ.get("RAY_TMPDIR") or (sys.platform != "darwin" and os.environ.get("TMPDIR")) or "/tmp"
+    try:
+        return (Path(folder) / "ray" / "ray_current_cluster").read_text().strip()
+    except OSError:
+        raise InputError("--address", "auto, and this machine is in no cluster", ALLOWED) from None
+
+
+def _first_line(error: BaseException) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+# The machine that asks
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """Runs as they are asked for, made and kept."""
+
+    ray: Any
+    store: RunStore
+    progress: BatchProgress
+    at_most: int | None
+    _sent: dict[Any, Any] = field(default_factory=dict)
+    """What tasks share, in Ray's memory, once each."""
+
+    def make(self, runs: list[Run]) -> None:
+        """All stop where one fails, or the user interrupts."""
+        waiting, asked = deque(runs), dict[Any, Run]()
+        task = self.ray.remote(num_cpus=1, max_retries=RETRIES)(make_there)
+        idle_since = None
+        try:
+            while waiting or asked:
+                cores = self.ray.cluster_resources().get("CPU", 0)
+                while waiting and len(asked) < min(self.at_most or sys.maxsize, AHEAD * max(1, int(cores))):
+                    run = waiting.popleft()
+                    asked[task.remote(*self._order(run))] = run
+                # Not for long: a signal is heard after the wait, and the cluster changes.
+                done, _ = self.ray.wait(list(asked), timeout=0.2)
+                for answer in done:
+                    self._keep(asked[answer], answer)
+                    del asked[answer]
+                idle_since = None if cores >= 1 else idle_since or time.monotonic()
+                if idle_since and time.monotonic() - idle_since > PATIENCE:
+                    left = len(waiting) + len(asked)
+                    raise EfhcError(f"engine: no node is left in the cluster; {left} runs are still to be made")
+        except BaseException:
+            self._stop(asked)
+            raise
+
+    def _order(self, run: Run) -> tuple[Order, Any, Any]:
+        checksums, files = self._inputs(run.experiment)
+        if id(run.data) not in self._sent:
+            self._sent[id(run.data)] = self.ray.put(run.data)
+        config = to_toml(run.experiment).encode()
+        # The data comes along, whatever files it is from: no node shall look for them.
+        experiment = run.experiment.model_copy(update={"data": Digits()})
+        return Order(experiment, config, checksums, __version__), self._sent[id(run.data)], files
+
+    def _inputs(self, experiment: Experiment) -> Any:
+        """The checksums of the files that the experiment reads, and those files that its data is not from."""
+        named = input_files(experiment)
+        key = tuple(named.items())
+        if key not in self._sent:
+            contents = {name: read_bytes(path, name) for name, path in named.items()}
+            checksums = {name: sha256(content) for name, content in contents.items()}
+            files = {named[name]: content for name, content in contents.items() if not name.startswith("data.")}
+            self._sent[key] = checksums, self.ray.put(files)
+        return self._sent[key]
+
+    def _keep(self, run: Run, answer: Any) -> None:
+        errors = self.ray.exceptions
+        try:
+            made: Made | Failure = self.ray.get(answer)
+        except errors.RayTaskError as error:
+            raise error.cause from error
+        except (errors.WorkerCrashedError, errors.NodeDiedError, errors.OutOfMemoryError) as error:
+            raise EfhcError(
+                f"engine: {run.strategy} with seed {run.seed} lost its worker {RETRIES + 1} times, "
+                f"for lack of memory perhaps ({_first_line(error)})"
+            ) from error
+        if isinstance(made, Failure):
+            raise made.error()
+        self.store.keep(run, made)
+        # If it was begun here once, nobody will go on from there.
+        shutil.rmtree(self.store.directory(run) / "checkpoints", ignore_errors=True)
+        self.progress(run, 1.0)
+
+    def _stop(self, asked: dict[Any, Run]) -> None:
+        """What is done by now is kept; what is not is ended, kindly at first so that it can clean up."""
+        with suppress(Exception):  # why we stop is what the user must hear of
+            done, unfinished = self.ray.wait(list(asked), num_returns=len(asked), timeout=0)
+            for answer in unfinished:
+                self.ray.cancel(answer)
+            for answer in done:
+                with suppress(Exception):
+                    self._keep(asked[answer], answer)
+            _, left = self.ray.wait(unfinished, num_returns=len(unfinished), timeout=2.0)
+            for answer in left:
+                self.ray.cancel(answer, force=True)
+
+
+# The machine that works
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a node is told of a run; data and input files come beside it, once for many."""
+
+    experiment: Experiment
+    config: bytes
+    """config.toml"""
+    input_sha256: dict[str, str]
+    version: str
+    """Of efhc, over there."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An error that the user can mend; exceptions with arguments of their own do not survive a journey."""
+
+    kind: type[EfhcError]
+    text: str
+    facts: dict[str, str]
+
+    def error(self) -> EfhcError:
+        """As it was raised."""
+        error = self.kind.__new__(self.kind, self.text)
+        vars(error).update(self.facts)
+        return error
+
+
+def make_there(order: Order, data: Dataset, files: Mapping[Path, bytes]) -> Made | Failure:
+    """The task: a run, made in a folder that is gone afterwards."""
+    import ray
+
+    with TemporaryDirectory(prefix="efhc-") as folder, threadpool_limits(1, "blas"):
+        elsewhere = Path(folder) / "files"
+        try:
+            if order.version != __version__:
+                raise EfhcError(
+                    f"engine: a node has efhc {__version__}, and not {order.version}; install the same everywhere"
+                )
+            places = {path: _placed(path, content, elsewhere) for path, content in files.items()}
+            out = Path(folder) / "run"
+            run_alone(_reading(order.experiment, places), _writable(data), out)
+        except EfhcError as error:
+            said = {"": error, **vars(error)}
+            text, *facts = (str(value).replace(str(elsewhere), "") for value in said.values())
+            return Failure(type(error), text, dict(zip(vars(error), facts, strict=True)))
+        made = {path.name: path.read_bytes() for path in out.iterdir()}
+        meta = json.loads(made["meta.json"])
+        meta |= {"input_sha256": order.input_sha256, "ray_node": ray.get_runtime_context().get_node_id()}
+        return made | {"config.toml": order.config, "meta.json": json.dumps(meta, indent=2).encode() + b"\n"}
+
+
+def _placed(path: Path, content: bytes, elsewhere: Path) -> Path:
+    """Where this node finds an input file: in its place, or else below `elsewhere`."""
+    with suppress(OSError):
+        if path.read_bytes() == content:
+            return path
+    place = elsewhere / path.relative_to(path.anchor)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_bytes(content)
+    return place
+
+
+def _reading(choice: Any, places: Mapping[Path, Path]) -> Any:
+    """The same choice with its files at these places."""
+    if isinstance(choice, Policy):
+        return choice.model_copy(update={name: _reading(value, places) for name, value in choice})
+    if isinstance(choice, dict):
+        return {name: _reading(value, places) for name, value in choice.items()}
+    if isinstance(choice, Path):
+        return places.get(choice, choice)
+    if isinstance(choice, str) and (code := Path(choice.rpartition(":")[0])) in places:  # file.py:name
+        return f"{places[code]}:{choice.rpartition(':')[2]}"
+    return choice
+
+
+def _writable(data: Dataset) -> Dataset:
+    """A copy: Ray's memory is read-only, and for such arrays all loops would have to be compiled once more."""
+    arrays: dict[str, Any] = {name: value.copy() for name, value in vars(data).items() if isinstance(value, np.ndarray)}
+    return replace(data, **arrays)

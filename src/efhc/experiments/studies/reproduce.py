@@ -1,0 +1,132 @@
+"""Figures of the paper: make the runs that are missing, draw the panels, judge the claims, write the report.
+
+DIR/report.html          everything, in one page that works offline
+DIR/claims.csv           each claim with its statistics, intervals and verdict
+DIR/figures/             NAME.png, NAME.pdf; the numbers of each panel as NAME-i.csv .. NAME-iv.csv
+DIR/runs/                the runs, each in a run directory named after the hash of all that determines it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from efhc.base.saving import write_safely
+from efhc.experiments.config.files import to_toml
+from efhc.experiments.runs.provenance import provenance
+from efhc.experiments.runs.store import BatchProgress, Engine, Run, Runs, RunStore
+from efhc.experiments.studies.presets import RADIUS, PaperFigure, Size
+from efhc.report.claims import judge
+from efhc.report.figure_data import FigureData, Illustration, Section
+from efhc.report.figures import save_figure
+from efhc.report.page import page
+from efhc.report.panels import panels
+from efhc.report.paper_figures import paper_figure
+from efhc.report.verdicts import Judgement, findings_table
+
+
+@dataclass(frozen=True)
+class FigureRuns:
+    """A figure, and the runs that it is drawn from."""
+
+    figure: PaperFigure
+    curves: list[Run]
+    connectivity: list[tuple[float, Run]]
+    """With the radius of each."""
+
+    @classmethod
+    def of(cls, figure: PaperFigure, runs: Runs) -> FigureRuns:
+        """The runs of a figure."""
+        points = [(point.settings[RADIUS], point.experiment) for point in figure.connectivity]
+        at_radii = [(float(radius), run) for radius, experiment in points for run in runs.of(experiment)]
+        return cls(figure, runs.of(figure.experiment), at_radii)
+
+    @property
+    def all(self) -> list[Run]:
+        """Those of all panels, each once."""
+        return list({run.key: run for run in [*self.curves, *(run for _, run in self.connectivity)]}.values())
+
+
+def prepare(figures: Sequence[PaperFigure]) -> list[FigureRuns]:
+    """Load the data and find out which runs the figures are made of. Whatever is wrong shows here."""
+    runs = Runs()
+    return [FigureRuns.of(figure, runs) for figure in figures]
+
+
+def reproduce(
+    figures: Sequence[FigureRuns], size: Size, out: Path, store: RunStore, engine: Engine, progress: BatchProgress
+) -> list[Judgement]:
+    """Everything of DIR; each figure is drawn as soon as its runs are made."""
+    sections = []
+    for of_figure in figures:
+        store.complete(of_figure.all, engine, progress)
+        section = _section(of_figure, size, store)
+        _write_panels(section.data, out / "figures")
+        sections.append(section)
+    judgements = judge({section.data.name: section.data for section in sections})
+    write_safely(out / "claims.csv", findings_table(judgements).write_csv().encode())
+    numbers = ", ".join(section.data.number for section in sections)
+    title = f"EF-HC, figures {numbers}" if len(sections) > 1 else f"EF-HC, figure {numbers}"
+    write_safely(out / "report.html", page(sections, judgements, title, provenance()).encode())
+    return judgements
+
+
+def _write_panels(data: FigureData, folder: Path) -> None:
+    for panel, table in panels(data).items():
+        write_safely(folder / f"{data.name}-{panel}.csv", table.write_csv().encode())
+    figure = paper_figure(data)
+    for ending in ("png", "pdf"):
+        save_figure(figure, folder / f"{data.name}.{ending}")
+
+
+def _section(of_figure: FigureRuns, size: Size, store: RunStore) -> Section:
+    figure, experiment = of_figure.figure, of_figure.figure.experiment
+    at_radii = [store.curve(run).with_columns(radius=pl.lit(radius)) for radius, run in of_figure.connectivity]
+    data = FigureData(
+        name=figure.name,
+        number=figure.table.number,
+        title=figure.table.title,
+        curves=pl.concat(store.curve(run) for run in of_figure.curves),
+        connectivity=pl.concat(at_radii) if at_radii else None,
+        varied=figure.varied,
+    )
+    of_first_seed = [run for run in of_figure.curves if run.seed == experiment.seeds[0]]
+    illustration = Illustration(
+        seed=experiment.seeds[0],
+        network=store.table(of_first_seed[0], "network"),
+        devices=store.table(of_first_seed[0], "devices"),
+        events={run.strategy: store.table(run, "events") for run in of_first_seed},
+    )
+    return Section(
+        data,
+        illustration,
+        to_toml(experiment),
+        _facts(of_figure, size, [store.meta(run) for run in of_figure.all]),
+        {key: store.meta(of_first_seed[0])[key] for key in ("versions", "git", "machine")},
+    )
+
+
+def _facts(of_figure: FigureRuns, size: Size, metas: Sequence[dict[str, Any]]) -> dict[str, str]:
+    figure, experiment = of_figure.figure, of_figure.figure.experiment
+    radii = sorted({radius for radius, _ in of_figure.connectivity})
+    tested = "all" if experiment.test_samples is None else f"{experiment.test_samples:,} samples of the"
+    data = of_figure.curves[0].data
+    facts = {
+        "size": f"--{size}",
+        "data": f"{data.name}, {len(data.y_train):,} training samples",
+        "devices": str(experiment.devices),
+        "iterations": f"{experiment.iterations:,}",
+        "seeds": str(len(experiment.seeds)),
+        "batch size": str(experiment.batch_size),
+        "accuracy": f"on {tested} test set, every {experiment.evaluate_every} iterations",
+        "radii of panel (iv)": ", ".join(map(str, radii)),
+        "runs": f"{len(metas)}",
+        "time": f"{sum(meta['wall_seconds'] for meta in metas):,.0f} s, summed over runs",
+        "in the paper": figure.table.label,
+        "command": f"efhc reproduce {figure.name} --{size} --seeds {len(experiment.seeds)}",
+    }
+    return {name: fact for name, fact in facts.items() if fact}

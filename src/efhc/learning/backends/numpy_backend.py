@@ -1,0 +1,40 @@
+"""Models written in NumPy: any object with `loss_and_gradient(w, x, y)` and `scores(w, x)`, for all devices at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from efhc.base.arrays import Floats
+from efhc.core.iteration import NOTHING_LOCAL, Local
+from efhc.learning.backends.backend import Batch
+from efhc.learning.data.dataset import Dataset
+
+
+class ArraysBackend:
+    """Calls the model's own functions, `efhc.learning.models.linear` among them."""
+
+    def __init__(self, model: Any, data: Dataset) -> None:
+        self.parameters = model.parameters(data)
+        self._model, self._data = model, data
+
+    def initial_local(self, devices: int) -> Local:
+        return NOTHING_LOCAL
+
+    def grads(self, models: Floats, batch: Batch, local: Local, out: Floats) -> tuple[Floats, Local]:
+        data = self._data
+        if isinstance(batch.samples, np.ndarray):
+            x, y = data.inputs(data.x_train[batch.samples]), data.y_train[batch.samples]
+            losses, out[:] = self._model.loss_and_gradient(models, x, y)
+            return losses, local
+        losses = np.empty(len(models))
+        for i, samples in enumerate(batch.samples):
+            x, y = data.inputs(data.x_train[samples]), data.y_train[samples]
+            losses[i], out[i] = self._model.loss_and_gradient(models[i], x, y)
+        return losses, local
+
+    def accuracies(self, models: Floats, local: Local) -> Floats:
+        x = self._data.inputs(self._data.x_test)
+        answers = (self._model.scores(w, x).argmax(axis=-1) for w in models)
+        return np.array([np.mean(answer == self._data.y_test) for answer in answers])

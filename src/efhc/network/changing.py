@@ -1,0 +1,130 @@
+"""Graphs that change: links that come and go, devices that move, and a schedule that is connected only over time."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+import networkx as nx
+import numpy as np
+from pydantic import Field, model_validator
+
+from efhc.base.arrays import Floats
+from efhc.base.errors import InputError, within
+from efhc.base.policy import Policy
+from efhc.core.graph import Graph
+from efhc.core.randomness import Purpose, Randomness
+from efhc.network.over_time import DrawnGraphs, GraphList, GraphsOverTime
+from efhc.network.topologies import Geometric, links_within
+from efhc.network.topology_kinds import AnyTopology
+
+
+class OverTopology(Policy):
+    """A change over time of the links of a topology."""
+
+    topology: AnyTopology = Geometric()
+
+    def _all_links(self, devices: int, randomness: Randomness) -> Graph:
+        with within("topology"):
+            return self.topology.graph(devices, randomness)
+
+
+class RandomLinks(OverTopology):
+    """Each link of a topology is up at each iteration with the same probability, independently."""
+
+    kind: Literal["random-links"] = "random-links"
+    up_probability: float = Field(default=0.5, ge=0, le=1)
+
+    def over_time(self, devices: int, randomness: Randomness) -> GraphsOverTime:
+        return _RandomLinks(self._all_links(devices, randomness), self.up_probability, randomness)
+
+
+class _RandomLinks(DrawnGraphs):
+    def __init__(self, all_links: Graph, up_probability: float, randomness: Randomness) -> None:
+        super().__init__()
+        self._all_links, self._up_probability, self._randomness = all_links, up_probability, randomness
+
+    def draw(self, k: int) -> Graph:
+        coins = self._randomness.stream(Purpose.LINKS, k).random(len(self._all_links.links))
+        return Graph(self._all_links.devices, self._all_links.links[coins < self._up_probability])
+
+
+class Rotating(OverTopology):
+    """A random spanning tree of a topology, its links dealt into `period` hands, one hand up at a time.
+
+    Every window of `period` iterations has a connected union and no shorter one does: the graphs are
+    B1-connected with B1 = `period` exactly.
+    """
+
+    kind: Literal["rotating"] = "rotating"
+    period: int = Field(default=2, ge=1)
+
+    def over_time(self, devices: int, randomness: Randomness) -> GraphsOverTime:
+        if self.period > (most := max(devices - 1, 1)):
+            raise InputError("period", self.period, f"at most {most}, the links of a tree on {devices} devices")
+        all_links = self._all_links(devices, randomness)
+        if not all_links.is_connected:
+            raise InputError("topology", "a disconnected graph", "a connected one, to rotate through a spanning tree")
+        stream = randomness.stream(Purpose.LINKS)
+        weights = stream.random(len(all_links.links)).tolist()
+        weighted = nx.Graph()
+        weighted.add_weighted_edges_from((i, j, w) for (i, j), w in zip(all_links.links.tolist(), weights, strict=True))
+        tree = np.array(list(nx.minimum_spanning_edges(weighted, data=False)), dtype=np.int64).reshape(-1, 2)
+        dealt = stream.permutation(tree)
+        return GraphList([Graph.of(devices, dealt[hand :: self.period]) for hand in range(self.period)])
+
+
+class RandomWaypoint(Policy):
+    """Devices walk in the unit square from one random point to the next; two are linked while within `radius`."""
+
+    kind: Literal["waypoint"] = "waypoint"
+    radius: float = Field(default=0.4, gt=0)
+    slowest: float = Field(default=0.002, gt=1e-9, le=1)
+    """Least speed, in sides of the square per iteration."""
+    fastest: float = Field(default=0.01, gt=1e-9, le=1)
+    """Greatest speed; each walk has one drawn uniformly between the two."""
+    pause: int = Field(default=0, ge=0, le=10**9)
+    """How many iterations a device rests at each point."""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.fastest < self.slowest:
+            raise ValueError(f"fastest ({self.fastest}) must not be below slowest ({self.slowest})")
+        return self
+
+    def over_time(self, devices: int, randomness: Randomness) -> GraphsOverTime:
+        return _Walkers(self, devices, randomness)
+
+
+class _Walkers(DrawnGraphs):
+    """Where everybody is at iteration k. Asked for an earlier k than before, they walk again from the start."""
+
+    def __init__(self, policy: RandomWaypoint, devices: int, randomness: Randomness) -> None:
+        super().__init__()
+        self._policy, self._devices, self._randomness = policy, devices, randomness
+        self._start_again()
+
+    def _start_again(self) -> None:
+        self._streams = [self._randomness.stream(Purpose.MOBILITY, i) for i in range(self._devices)]
+        self._target = np.stack([stream.random(2) for stream in self._streams])
+        self._origin = self._target.copy()
+        self._left_at = np.zeros(self._devices)
+        self._arrives_at = np.full(self._devices, -float(self._policy.pause))  # so that all set out at k = 0
+        self._k = 0
+
+    def positions(self, k: int) -> Floats:
+        """The points (m, 2) at iteration k."""
+        if k < self._k:
+            self._start_again()
+        self._k = k
+        for i, stream in enumerate(self._streams):
+            while k >= (departure := self._arrives_at[i] + self._policy.pause):
+                self._origin[i], self._target[i] = self._target[i], stream.random(2)
+                speed = stream.uniform(self._policy.slowest, self._policy.fastest)
+                self._left_at[i] = departure
+                self._arrives_at[i] = departure + np.linalg.norm(self._target[i] - self._origin[i]) / speed
+        walked = np.minimum((k - self._left_at) / (self._arrives_at - self._left_at), 1.0)[:, None]
+        positions: Floats = self._origin + walked * (self._target - self._origin)
+        return positions
+
+    def draw(self, k: int) -> Graph:
+        return Graph.of(self._devices, links_within(self.positions(k), self._policy.radius))

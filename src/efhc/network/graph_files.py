@@ -1,0 +1,132 @@
+"""Your own network from a file: an edge list, GraphML, or one edge list per iteration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
+from xml.etree.ElementTree import ParseError
+
+import networkx as nx
+
+from efhc.base.errors import InputError
+from efhc.base.inputs import InputFile, read_json, read_text
+from efhc.base.policy import Policy
+from efhc.core.graph import Graph
+from efhc.core.randomness import Randomness
+from efhc.network.over_time import GraphList, GraphsOverTime
+from efhc.network.topologies import Topology
+
+
+def checked_graph(devices: int, links: Iterable[tuple[int, int, str]], one_way: bool = False) -> Graph:
+    """The graph of (i, j, where it stands in the file), or an error that names the first bad link.
+
+    Each link stands once, or every link in both directions (`one_way`: it must be so). A file that has some links in
+    both directions and others in one is taken for a damaged one.
+    """
+    pairs: dict[tuple[int, int], str] = {}
+    for i, j, where in links:
+        for end in (i, j):
+            if not 0 <= end < devices:
+                raise InputError("path", f"device {end} ({where})", f"devices 0 to {devices - 1}")
+        if i == j:
+            raise InputError("path", f"a self-loop at device {i} ({where})", "links between two different devices")
+        if (i, j) in pairs:
+            raise InputError("path", f"link {i} {j} twice ({where} and {pairs[i, j]})", "each link once")
+        pairs[i, j] = where
+    both_ways = one_way or any((j, i) in pairs for i, j in pairs)
+    for (i, j), where in pairs.items():
+        if both_ways and (j, i) not in pairs:
+            raise InputError(
+                "path",
+                f"an asymmetric list: {i} {j} ({where}) without {j} {i}",
+                "each link once, or every link in both directions",
+            )
+    return Graph.of(devices, pairs)
+
+
+class FileTopology(Topology):
+    """A graph from a file."""
+
+    path: InputFile
+    connected: bool = False
+    """Refuse a graph that is not connected."""
+
+    def _checked(self, graph: Graph) -> Graph:
+        if self.connected and not graph.is_connected:
+            raise InputError("path", f"a disconnected graph in {self.path}", "a connected graph, or connected = false")
+        return graph
+
+
+class EdgeListFile(FileTopology):
+    """A text file with one link `i j` per line, devices from 0; `#` starts a comment; a comma may stand between."""
+
+    kind: Literal["edge-list"] = "edge-list"
+
+    def graph(self, devices: int, randomness: Randomness) -> Graph:
+        links = []
+        for number, line in enumerate(read_text(self.path).splitlines(), start=1):
+            words = line.split("#")[0].replace(",", " ").split()
+            if not words:
+                continue
+            try:
+                i, j = map(int, words)
+            except ValueError:
+                raise InputError(
+                    "path", f"{line.strip()!r} ({self.path.name}, line {number})", "two device numbers a line"
+                ) from None
+            links.append((i, j, f"{self.path.name}, line {number}"))
+        return self._checked(checked_graph(devices, links))
+
+
+class GraphMLFile(FileTopology):
+    """A GraphML file. Node ids are the device numbers; ids that are not are numbered in the file's order."""
+
+    kind: Literal["graphml"] = "graphml"
+
+    def graph(self, devices: int, randomness: Randomness) -> Graph:
+        try:
+            graph = nx.parse_graphml(read_text(self.path))
+        except (nx.NetworkXError, ParseError, ValueError, KeyError) as error:
+            raise InputError("path", f"{self.path} ({error})", "a GraphML file") from error
+        if len(graph) != devices:
+            raise InputError("path", f"{len(graph)} nodes in {self.path}", f"one node per device, {devices}")
+        names = [str(node) for node in graph]
+        numbered = all(name.isdecimal() for name in names)
+        if numbered and sorted(map(int, names)) != list(range(devices)):
+            raise InputError("path", f"nodes {', '.join(names)[:60]} in {self.path}", f"devices 0 to {devices - 1}")
+        number = {
+            node: int(name) if numbered else order for order, (node, name) in enumerate(zip(graph, names, strict=True))
+        }
+        links = [(number[a], number[b], f"{self.path.name}, edge {a}-{b}") for a, b in nx.DiGraph(graph).edges]
+        return self._checked(checked_graph(devices, links, one_way=True))
+
+
+class EdgeSequenceFile(Policy):
+    """One edge list per iteration: a JSON file `[[[0, 1], [1, 2]], [], [[0, 2]]]`, iteration by iteration."""
+
+    kind: Literal["edge-sequence"] = "edge-sequence"
+    path: InputFile
+    at_end: Literal["repeat", "hold"] = "repeat"
+    """After the last list: start again, or keep the last."""
+
+    def over_time(self, devices: int, randomness: Randomness) -> GraphsOverTime:
+        graphs = [
+            checked_graph(
+                devices, [(i, j, f"{self.path.name}, iteration {k}, link {n}") for n, (i, j) in enumerate(links)]
+            )
+            for k, links in enumerate(self._lists())
+        ]
+        return GraphList(graphs, hold_last=self.at_end == "hold")
+
+    def _lists(self) -> list[list[tuple[int, int]]]:
+        allowed = "a JSON list with, for each iteration, a list of [i, j] pairs"
+        lists = read_json(self.path, allowed)
+        if not isinstance(lists, list) or not lists:
+            raise InputError("path", f"no list of iterations in {self.path}", allowed)
+        for k, links in enumerate(lists):
+            if not isinstance(links, list):
+                raise InputError("path", f"{links!r} (iteration {k})", allowed)
+            for link in links:
+                if not (isinstance(link, list) and len(link) == 2 and all(type(end) is int for end in link)):
+                    raise InputError("path", f"{link!r} (iteration {k})", allowed)
+        return lists
