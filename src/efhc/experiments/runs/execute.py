@@ -15,10 +15,12 @@ import polars as pl
 from threadpoolctl import threadpool_limits
 
 from efhc.base.arrays import Floats, Ints
+from efhc.core.iteration import State
 from efhc.drivers.lockstep import Lockstep
-from efhc.drivers.observers import Watcher
+from efhc.drivers.observers import Observer, ObserverFactory, drive
 from efhc.drivers.record import Record, list_column
 from efhc.drivers.scenario import Scenario
+from efhc.drivers.steps import Steps
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.config.files import build_experiment
 from efhc.experiments.runs.directory import RunDirectory
@@ -47,7 +49,7 @@ def simulate(
     progress: Progress = _silent,
     checkpoint_seconds: float = 30.0,
     jobs: int | None = None,
-    watcher: Watcher | None = None,
+    watcher: ObserverFactory | None = None,
     **fields: Any,
 ) -> Result:
     """Run an experiment, given as one object or by its fields: `simulate(devices=20, network=Ring())`.
@@ -181,7 +183,7 @@ class Runner:
     directory: RunDirectory | None
     progress: Progress
     checkpoint_seconds: float
-    watcher: Watcher | None = None
+    watcher: ObserverFactory | None = None
     stop: Event = field(default_factory=Event)
     """Set when all runs shall come to a stop where they are."""
     telling: Lock = field(default_factory=Lock)
@@ -192,35 +194,72 @@ class Runner:
         checkpoint = self.directory.load_checkpoint(strategy, seed) if self.directory else None
         state, record = checkpoint or (scenario.initial_state(), Record(self.experiment.devices))
         lockstep = Lockstep(scenario, self.experiment.strategies[strategy], self.threads)
-        bandwidths, parameters = scenario.bandwidths.values, scenario.learner.backend.parameters
-        watch = self.watcher and self.watcher(strategy, seed, scenario, state.k)
-        self._tell(strategy, seed, state.k)
-        saved_at = time.monotonic()
+        recording = _Recording(self, scenario, strategy, seed, record)
+        own = [self.watcher(strategy, seed, scenario)] if self.watcher else []
         try:
-            while not self.stop.is_set():
-                if self.experiment.is_evaluated_after(state.k) and not record.is_evaluated:
-                    record.add_accuracies(*scenario.learner.accuracies(state.models, state.local))
-                if state.k == self.experiment.iterations:
-                    break
-                most = 1 if watch else self.experiment.next_evaluation(state.k) - state.k
-                state, steps = lockstep.advance(state, most)
-                record.add(steps, bandwidths, parameters)
-                self._tell(strategy, seed, state.k)
-                if watch:
-                    watch(steps)
-                if self.directory and time.monotonic() - saved_at > self.checkpoint_seconds:
-                    self.directory.save_checkpoint(strategy, seed, state, record)
-                    saved_at = time.monotonic()
+            state = drive(lockstep, state, self.experiment.iterations, [recording, *own, _Checkpoints(recording)])
+        except Stopped:
+            state = recording.state
         finally:  # done, stopped or failed: what there is, is kept
-            if self.directory and len(record) == state.k > 0:
-                self.directory.save_checkpoint(strategy, seed, state, record)
+            recording.save()
         if scenario.learner.batches:
             scenario.learner.batches.forget()
         return state.models, record
 
-    def _tell(self, strategy: str, seed: int, done: int) -> None:
+    def tell(self, strategy: str, seed: int, done: int) -> None:
+        """Tell how far a run has got."""
         with self.telling:
             self.progress(strategy, seed, done)
+
+
+class _Recording(Observer):
+    """Notes down what happens, evaluates when it is time, tells how far it is, and stops when asked to."""
+
+    def __init__(self, runner: Runner, scenario: Scenario, strategy: str, seed: int, record: Record) -> None:
+        self.runner, self.strategy, self.seed, self.record = runner, strategy, seed, record
+        self._scenario, self.state = scenario, State(0, np.empty((0, 0)), np.empty((0, 0)))
+
+    def next_look(self, k: int) -> int | None:
+        return self.runner.experiment.next_evaluation(k)
+
+    def begin(self, state: State) -> None:
+        self.state = state
+        if self.runner.experiment.is_evaluated_after(state.k) and not self.record.is_evaluated:
+            self._evaluate()
+        self._go_on()
+
+    def after(self, steps: Steps, state: State) -> None:
+        learner = self._scenario.learner
+        self.record.add(steps, self._scenario.bandwidths.values, learner.backend.parameters)
+        self.state = state
+        if self.runner.experiment.is_evaluated_after(state.k):
+            self._evaluate()
+        self._go_on()
+
+    def _evaluate(self) -> None:
+        self.record.add_accuracies(*self._scenario.learner.accuracies(self.state.models, self.state.local))
+
+    def _go_on(self) -> None:
+        self.runner.tell(self.strategy, self.seed, self.state.k)
+        if self.runner.stop.is_set() and self.state.k < self.runner.experiment.iterations:
+            raise Stopped
+
+    def save(self) -> None:
+        """Keep the state in a checkpoint, if there is one to keep and a place for it."""
+        if self.runner.directory and len(self.record) == self.state.k > 0:
+            self.runner.directory.save_checkpoint(self.strategy, self.seed, self.state, self.record)
+
+
+class _Checkpoints(Observer):
+    """Keeps the state every few seconds."""
+
+    def __init__(self, recording: _Recording) -> None:
+        self._recording, self._saved_at = recording, time.monotonic()
+
+    def after(self, steps: Steps, state: State) -> None:
+        if time.monotonic() - self._saved_at > self._recording.runner.checkpoint_seconds:
+            self._recording.save()
+            self._saved_at = time.monotonic()
 
 
 def _physical_links(scenario: Scenario, iterations: int, seed: int) -> pl.DataFrame:

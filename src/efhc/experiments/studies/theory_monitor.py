@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from efhc.base.errors import AssumptionBroken
-from efhc.drivers.observers import Watch
+from efhc.core.iteration import State
+from efhc.drivers.observers import Observer
 from efhc.drivers.scenario import Scenario
 from efhc.drivers.steps import Steps
 from efhc.experiments.config.experiment import Experiment
@@ -35,31 +36,44 @@ class TheoryWatcher:
         """What is watched, in words."""
         return (
             "transition weights, step sizes (up to 1/(8 L) where L is known), and that in every "
-            f"{self._within} iterations all devices fire, and physical and used links connect them"
+            f"{self.within} iterations all devices fire, and physical and used links connect them"
         )
 
     @property
-    def _within(self) -> int:
+    def within(self) -> int:
+        """The number of iterations within which every device must fire and be reached."""
         return self.window or max(1, self.experiment.iterations // 4)
 
-    def __call__(self, strategy: str, seed: int, scenario: Scenario, first: int) -> Watch:
-        """Watch one run from iteration `first` on."""
-        window = self._within
+    def __call__(self, strategy: str, seed: int, scenario: Scenario) -> Observer:
+        """Creates the observer of one run."""
         if seed not in self._smoothness:  # all strategies of a seed have the same data
             self._smoothness[seed] = _certain_smoothness(self.experiment, scenario)
-        monitor = Monitor(self.experiment.devices, window, scenario.step_size, self._smoothness[seed], first)
+        return _TheoryObserver(self, f"{strategy}, seed {seed}", scenario, self._smoothness[seed])
 
-        def watch(steps: Steps) -> None:
-            for row, (fired, used) in enumerate(zip(steps.fired, steps.used, strict=True)):
-                for finding in monitor.look(steps.k + row, steps.graph, fired, used):
-                    self._tell(f"{strategy}, seed {seed}: {in_words(finding)}")
-
-        return watch
-
-    def _tell(self, text: str) -> None:
+    def tell(self, text: str) -> None:
+        """Report one broken assumption; with `strict`, raise it."""
         if self.strict:
             raise AssumptionBroken(text)
         self.report(text)
+
+
+class _TheoryObserver(Observer):
+    """Checks every iteration of one run."""
+
+    def __init__(self, watcher: TheoryWatcher, name: str, scenario: Scenario, smoothness: float | None) -> None:
+        self._watcher, self._name, self._scenario, self._smoothness = watcher, name, scenario, smoothness
+
+    def next_look(self, k: int) -> int | None:
+        return k + 1 if self._watcher.strict else None  # a strict run keeps the state of the iteration that broke
+
+    def begin(self, state: State) -> None:
+        devices, window = len(state.models), self._watcher.within
+        self._monitor = Monitor(devices, window, self._scenario.step_size, self._smoothness, state.k)
+
+    def after(self, steps: Steps, state: State) -> None:
+        for row, (fired, used) in enumerate(zip(steps.fired, steps.used, strict=True)):
+            for finding in self._monitor.look(steps.k + row, steps.graph, fired, used):
+                self._watcher.tell(f"{self._name}: {in_words(finding)}")
 
 
 def in_words(finding: Finding) -> str:
