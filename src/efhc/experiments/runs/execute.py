@@ -229,9 +229,9 @@ class _Recording(Observer):
         self._go_on()
 
     def after(self, steps: Steps, state: State) -> None:
+        self.state = state  # the one before is used up: an interrupt from here on must not keep it
         learner = self._scenario.learner
         self.record.add(steps, self._scenario.bandwidths.values, learner.backend.parameters)
-        self.state = state
         if self.runner.experiment.is_evaluated_after(state.k):
             self._evaluate()
         self._go_on()
