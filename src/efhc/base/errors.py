@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import Self
 
 LONGEST = 300
 """Characters of what was given that an error repeats."""
@@ -15,6 +16,13 @@ class EfhcError(Exception):
 
     def __init__(self, text: str) -> None:
         super().__init__(" ".join(text.split()))
+
+    def about(self, whose: str) -> Self:
+        """The same error, with the name of the run that it happened to in front."""
+        named = type(self).__new__(type(self), f"{whose}: {self}")
+        vars(named).update(vars(self))
+        named.__cause__ = self
+        return named
 
 
 class InputError(EfhcError):

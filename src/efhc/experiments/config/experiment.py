@@ -54,6 +54,8 @@ class Experiment(Policy):
     """How gradients are computed: compiled loops ("linear"), NumPy, all devices stacked in torch, or one by one."""
     device: str = Field(default="cpu", pattern=r"^(cpu|cuda(:\d+)?)$")
     """Where torch modules compute: "cpu", "cuda" or "cuda:1"."""
+    keep_models_every: int | None = None
+    validation: float | None = None
     exchange_at_start: bool = False
     """Whether the links of iteration 0 count as new, so that all neighbours exchange models then (Event 1)."""
 

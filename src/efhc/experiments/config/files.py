@@ -12,7 +12,7 @@ import tomli_w
 from pydantic import ValidationError
 
 from efhc.base.errors import EfhcError, InputError
-from efhc.base.inputs import CONFIG_FOLDER, absolute, is_folder, read_text
+from efhc.base.inputs import CONFIG_FOLDER, InputContent, absolute, is_folder, read_input, read_text
 from efhc.base.policy import Policy
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.config.problems import as_input_error
@@ -140,9 +140,14 @@ def _is_code(name: str, value: Any) -> bool:
     return name.strip() in {"model.module", "model.loss"} and isinstance(value, str) and ".py:" in value
 
 
-def to_toml(experiment: Experiment) -> str:
+def to_toml(experiment: Experiment, unnamed: str = "refuse") -> str:
     """The complete config as TOML."""
     return tomli_w.dumps(to_tables(experiment))
+
+
+def read_inputs(experiment: Experiment) -> dict[str, InputContent]:
+    """Shim."""
+    return {name: read_input(path, name) for name, path in input_files(experiment).items()}
 
 
 def default_tables() -> dict[str, Any]:
