@@ -60,10 +60,12 @@ class Unfinished:
             state, record = _checked(tensors, initial, run.experiment.iterations)
             self._pieces = json.loads(facts["pieces"])
             self._check_pieces(state.k)
-        except (ValueError, KeyError, TypeError) as error:
-            raise DamagedError(
-                f"{self._checkpoint} is damaged ({error}); remove its folder to begin that run anew"
-            ) from error
+        except OSError as error:
+            raise EfhcError(f"{error.filename or self._checkpoint} cannot be read ({error.strerror})") from error
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            self._move_aside()
+            self._warn(f"{self._checkpoint} is damaged, and that run is made again from its start: {error}")
+            return None
         self._remove_pieces(keep=self._pieces)
         for name, now in _versions().items():
             if (then := facts.get(name, now)) != now:
