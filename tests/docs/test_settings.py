@@ -6,11 +6,11 @@ import json
 import os
 from pathlib import Path
 
+from efhc.experiments.config.problems import kinds
 from pydantic_core import PydanticUndefined
 
 from efhc.base.policy import Policy
 from efhc.experiments.config.experiment import Experiment
-from efhc.experiments.config.problems import kinds
 
 PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
 

@@ -6,8 +6,11 @@ import hashlib
 import io
 import json
 import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from threading import Lock
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from pydantic import BeforeValidator, ValidationInfo
@@ -41,12 +44,61 @@ def is_folder(path: Path) -> bool:
     return os.path.isdir(path)  # noqa: PTH112 - unlike Path's, it takes names of any length
 
 
-def read_bytes(path: Path, field: str = "path") -> bytes:
-    """The whole file, or an `InputError` that says why not."""
+class InputContent(NamedTuple):
+    """An input file as it was read: whoever hashes `content` and computes with it cannot disagree about it."""
+
+    path: Path
+    content: bytes
+    sha256: str
+
+
+def read_input(path: Path, field: str = "path") -> InputContent:
+    """Read the whole file. Raises `InputError` where that is impossible."""
+    if (remembered := _remembered(path)) is not None:
+        return remembered
     try:
-        return path.read_bytes()
+        content = path.read_bytes()
     except (OSError, ValueError) as error:
         raise InputError(field, f"{path} ({getattr(error, 'strerror', error)})", "a file that can be read") from None
+    return InputContent(path, content, sha256(content))
+
+
+def read_bytes(path: Path, field: str = "path") -> bytes:
+    """Read the whole file. Raises `InputError` where that is impossible."""
+    return read_input(path, field).content
+
+
+# Within `using_inputs`, the content of a file is the one given there, whatever the disk says by now. The mappings
+# hold for the whole process, because runs work in threads of their own; the same path must not be given with two
+# different contents at the same time.
+_in_use: list[dict[Path, InputContent]] = []
+_changing_use = Lock()
+
+
+@contextmanager
+def using_inputs(contents: Mapping[str, InputContent]) -> Iterator[None]:
+    """Within the body, every thread reads these files as they are given here, and not from the disk.
+
+    Raises `RuntimeError` if another body uses one of these files with another content at the same time.
+    """
+    mine = {given.path: given for given in contents.values()}
+    with _changing_use:
+        for given in mine.values():
+            if (other := _remembered(given.path)) is not None and other.sha256 != given.sha256:
+                raise RuntimeError(f"{given.path} is in use with another content")
+        _in_use.append(mine)
+    try:
+        yield
+    finally:
+        with _changing_use:
+            _in_use[:] = [one for one in _in_use if one is not mine]
+
+
+def _remembered(path: Path) -> InputContent | None:
+    for contents in reversed(_in_use.copy()):
+        if path in contents:
+            return contents[path]
+    return None
 
 
 def read_text(path: Path, field: str = "path") -> str:
