@@ -227,7 +227,7 @@ def test_objects_of_an_importable_class_are_named_and_others_are_not(folder, mon
     assert tables["step_size"] == {"kind": f"{path}:alpha"}
     assert tables["model"]["module"] == f"{path}:net"
     assert to_tables(build_experiment(tables)) == tables
-    with pytest.raises(EfhcError, match="network: a Plain made in Python .* name it file.py:Name") as caught:
+    with pytest.raises(EfhcError, match=r"network: a Plain made in Python .* name it file.py:Name") as caught:
         to_tables(build_experiment({"network": importable.Plain(3)}))  # its state cannot be told from its parameters
     assert "\n" not in str(caught.value)
 
@@ -238,7 +238,7 @@ def test_what_cannot_be_named_is_described_and_then_refuses_to_run():
     assert tables["step_size"]["kind"] == tables["model"]["kind"] == "not-kept"
     again = build_experiment(tomllib.loads(to_toml(experiment, unnamed="describe")))
     assert to_tables(again) == tables
-    with pytest.raises(EfhcError, match="step_size: .*lambda.* made in Python") as caught:
+    with pytest.raises(EfhcError, match=r"step_size: .*lambda.* made in Python") as caught:
         again.step_size(0)
     assert "\n" not in str(caught.value)
     assert "not-kept" not in problem({"step_size": "no-such-kind"}, Path())

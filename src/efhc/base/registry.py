@@ -43,9 +43,19 @@ class NotKept(Policy):
         raise EfhcError(f"this part was not kept: {self.description}; make the experiment in Python again to run it")
 
 
-for (
-    _method
-) in ["thresholds", "over_time", "graph", "draw", "load", "split", "models", "parameters", "initial", "loss_and_gradient", "__call__"]:
+for _method in [
+    "thresholds",
+    "over_time",
+    "graph",
+    "draw",
+    "load",
+    "split",
+    "models",
+    "parameters",
+    "initial",
+    "loss_and_gradient",
+    "__call__",
+]:
     setattr(NotKept, _method, NotKept.refuse)
 
 

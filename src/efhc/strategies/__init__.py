@@ -1,1 +1,1 @@
-"""Strategies beyond the paper's, which are in `core/triggers.py`. A new one is a `Strategy` with a `kind`, in a file here."""
+"""Strategies beyond those of the paper, which are in `core/triggers.py`. A new one is a `Strategy` with a `kind`."""

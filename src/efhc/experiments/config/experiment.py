@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import ConfigDict, Field, field_validator
 
-from efhc.base.policy import Policy
+from efhc.base.policy import Policy, family_of
 from efhc.base.registry import Family
 from efhc.core.schedules import Diminishing, SchedulePolicy
 from efhc.core.triggers import EventTriggered, GlobalThreshold, RandomizedGossip, Strategy, ZeroThreshold
@@ -36,7 +36,10 @@ PAPER_STRATEGIES: dict[str, Strategy] = {
 class Experiment(Policy):
     """Strategies compared over seeds; within a seed all meet the same graph, bandwidths, data and initial models."""
 
+    model_config = ConfigDict(defer_build=True)  # kinds of installed packages may need what is here
+
     name: str = Field(default="experiment", min_length=1)
+    """What the experiment is called in figures and tables."""
     devices: int = Field(default=10, ge=1, le=1_000_000)
     """Number of devices m."""
     iterations: int = Field(default=500, ge=1)
@@ -99,3 +102,9 @@ class Experiment(Policy):
     def is_evaluated_after(self, k: int) -> bool:
         """Whether accuracy is measured after k iterations."""
         return k > 0 and self.next_evaluation(k - 1) == k
+
+
+def built_in_kinds() -> dict[str, type[Policy]]:
+    """Every kind that comes with efhc, by the name of its class."""
+    families = filter(None, map(family_of, Experiment.model_fields.values()))
+    return {policy.__name__: policy for family in families for policy in family.built_in().values()}

@@ -134,29 +134,36 @@ Unnamed = Literal["refuse", "describe"]
 def _dumped(value: Any, name: str, unnamed: Unnamed) -> Any:
     if isinstance(value, Policy) and is_registered(value):
         kind = {"kind": dict(value)["kind"]} if "kind" in type(value).model_fields else {}
-        return _dumped(kind | dict(value), name, unnamed)
+        value = kind | dict(value)  # the kind comes first
     if isinstance(value, dict):
-        inner = {key: _dumped(one, f"{name}.{key}" if name else key, unnamed) for key, one in value.items()}
-        if lost := next(
-            (inner[key] for key in inner if f"{name}.{key}" in NAMES_ONLY and isinstance(inner[key], dict)), None
-        ):
-            return lost
-        return {key: one for key, one in inner.items() if one is not None}
+        return _dumped_table(value, name, unnamed)
     if isinstance(value, list | tuple):
         return [_dumped(one, name, unnamed) for one in value]
     if isinstance(value, Path):
         return str(value)
-    if isinstance(value, str | int | float | None):
-        return value
-    origin = origin_of(value)
+    return value if isinstance(value, str | int | float | None) else _dumped_own(value, name, unnamed)
+
+
+def _dumped_table(table: Mapping[str, Any], name: str, unnamed: Unnamed) -> dict[str, Any]:
+    places = {key: f"{name}.{key}" if name else key for key in table}
+    dumped = {key: _dumped(value, places[key], unnamed) for key, value in table.items()}
+    for key, value in dumped.items():
+        if places[key] in NAMES_ONLY and isinstance(value, dict):  # not kept, and nothing else of the table is of use
+            return value
+    return {key: value for key, value in dumped.items() if value is not None}
+
+
+def _dumped_own(part: Any, name: str, unnamed: Unnamed) -> Any:
+    """A part of the user's own code: its name and parameters."""
+    origin = origin_of(part)
     if origin is not None and name in NAMES_ONLY and not origin.parameters:
         return origin.reference
     if origin is not None and name not in NAMES_ONLY:
-        return _dumped({"kind": origin.reference, **origin.parameters}, name, unnamed)
+        return _dumped_table({"kind": origin.reference, **origin.parameters}, name, unnamed)
     if unnamed == "describe":
-        described = f"{name}: {getattr(value, '__qualname__', type(value).__name__)} made in Python"
+        described = f"{name}: {getattr(part, '__qualname__', type(part).__name__)} made in Python"
         return {"kind": NOT_KEPT, "description": described}
-    raise EfhcError(f"{name}: a {type(value).__name__} made in Python cannot be written to a config file; {WHAT_TO_DO}")
+    raise EfhcError(f"{name}: a {type(part).__name__} made in Python cannot be written to a config file; {WHAT_TO_DO}")
 
 
 NAMES_ONLY = ("model.module", "model.loss")
