@@ -35,6 +35,14 @@ class InputError(EfhcError):
         self.field, self.given, self.allowed = field, given, allowed
 
 
+class Unusable(ValueError):
+    """The same while pydantic validates a config: it knows the place of the field, and `problems` adds it."""
+
+    def __init__(self, field: str, given: object, allowed: str) -> None:
+        super().__init__(allowed)
+        self.field, self.given, self.allowed = field, given, allowed
+
+
 class AssumptionBroken(EfhcError):
     """A run that was to stop where it breaks an assumption of the theory did; its state is kept."""
 

@@ -91,7 +91,8 @@ def data_show(
     with within("partition"):
         parts = experiment.partition.split(data, experiment.devices, Randomness(seed))
     counts = label_counts(data, parts)
-    title = f"{data.name}: {experiment.partition.kind} partition, seed {seed}"
+    kind = getattr(experiment.partition, "kind", type(experiment.partition).__name__)
+    title = f"{data.name}: {kind} partition, seed {seed}"
     save_figure(partition_figure(counts, data.label_names, title), out)
     table = Table("device", "samples", "labels", "most samples of", title=escape(title), title_justify="left")
     for device, row in enumerate(counts[:MOST_ROWS]):

@@ -6,20 +6,20 @@ from typing import Literal, Self
 
 import networkx as nx
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from efhc.base.arrays import Floats
 from efhc.base.errors import InputError, within
-from efhc.base.policy import Policy
 from efhc.core.graph import Graph
 from efhc.core.randomness import Purpose, Randomness
-from efhc.network.over_time import DrawnGraphs, GraphList, GraphsOverTime
-from efhc.network.topologies import Geometric, links_within
-from efhc.network.topology_kinds import AnyTopology
+from efhc.network.over_time import DrawnGraphs, GraphList, GraphsOverTime, Network
+from efhc.network.topologies import AnyTopology, Geometric, links_within
 
 
-class OverTopology(Policy):
+class OverTopology(Network):
     """A change over time of the links of a topology."""
+
+    model_config = ConfigDict(defer_build=True)  # until all topologies are there
 
     topology: AnyTopology = Geometric()
 
@@ -73,7 +73,7 @@ class Rotating(OverTopology):
         return GraphList([Graph.of(devices, dealt[hand :: self.period]) for hand in range(self.period)])
 
 
-class RandomWaypoint(Policy):
+class RandomWaypoint(Network):
     """Devices walk in the unit square from one random point to the next; two are linked while within `radius`."""
 
     kind: Literal["waypoint"] = "waypoint"
@@ -83,7 +83,7 @@ class RandomWaypoint(Policy):
     fastest: float = Field(default=0.01, gt=1e-9, le=1)
     """Greatest speed; each walk has one drawn uniformly between the two."""
     pause: int = Field(default=0, ge=0, le=10**9)
-    """How many iterations a device rests at each point."""
+    """Number of iterations that a device rests at each point."""
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Protocol
 
+from efhc.base.policy import Policy
 from efhc.core.graph import Graph
+from efhc.core.randomness import Randomness
 
 
 class GraphsOverTime(Protocol):
@@ -14,6 +16,14 @@ class GraphsOverTime(Protocol):
     def graph(self, k: int) -> Graph:
         """G(k). Iterations with the same links may return the same object."""
         ...
+
+
+class Network(Policy, ABC):
+    """A network that a config can name."""
+
+    @abstractmethod
+    def over_time(self, devices: int, randomness: Randomness) -> GraphsOverTime:
+        """The graphs on `devices` devices."""
 
 
 class StaticGraph:

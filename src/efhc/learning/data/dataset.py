@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
@@ -31,11 +32,15 @@ class Moments(TypedDict):
     std: Annotated[float, Field(gt=0)]
 
 
-class DataPolicy(Policy):
+class DataPolicy(Policy, ABC):
     """How inputs are scaled, for every data set."""
 
     standardize: bool | Moments = True
     """Scale inputs to (x - mean) / std: by the training set's own mean and deviation (true), by given ones, or not."""
+
+    @abstractmethod
+    def load(self, precision: str = "float32") -> Dataset:
+        """The data set, prepared for models of this precision."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -126,6 +126,8 @@ class Module(ModuleModel):
     kind: Literal["module"] = "module"
     module: YourOwn
     """From Python a function or class; in a config "package.module:name" or "file.py:name"."""
+    arguments: dict[str, Any] | None = None
+    """Keyword arguments with which `module` is called. Default: none."""
 
     def build(self, data: Dataset) -> nn.Module:
         from efhc.learning.pytorch import nn
@@ -135,7 +137,7 @@ class Module(ModuleModel):
         if isinstance(factory, nn.Module):
             raise InputError("module", f"a {type(factory).__name__} that is made already", allowed)
         try:
-            module = factory()
+            module = factory(**(self.arguments or {}))
         except Exception as error:
             raise InputError("module", f"{_name(self.module)} ({in_one_line(error)})", allowed) from error
         if not isinstance(module, nn.Module):
