@@ -202,8 +202,6 @@ class Runner:
             state = recording.state
         finally:  # done, stopped or failed: what there is, is kept
             recording.save()
-        if scenario.learner.batches:
-            scenario.learner.batches.forget()
         return state.models, record
 
     def tell(self, strategy: str, seed: int, done: int) -> None:

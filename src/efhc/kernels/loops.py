@@ -1,17 +1,20 @@
 """Compiled loops: what the plain functions elsewhere say, in few passes over memory.
 
-    drift_rows    (1/n)^(1/2) ||w_i - w_hat_i||          core.iteration.drift
-    copy_rows     w_hat_i = w_i where device i fired     core.iteration.iterate
-    mix_rows      P W - alpha G                          core.mixing.mixing_matrix
-    spread_tiles  sum_i ||w_i - w_bar||^2                core.iteration
+    drift_rows    (1/n)^(1/2) ||w_i - w_hat_i||          core.arithmetic.drift
+    mix_rows      P W - alpha G                          core.mixing.mix_and_descend
+    spread_tiles  sum_i ||w_i - w_bar||^2                core.arithmetic.consensus_error
+    copy_rows     w_hat_i = w_i where device i fired     core.arithmetic.replace_rows
     linear_rows   losses and gradients of linear models  learning.models.linear
     stretch       iterations of Alg. 1 on one graph      core.iteration.iterate
 
-Each works on a range of rows (or tiles of columns) that depends on nothing outside of it: however the ranges are spread
-over threads, the bits are the same. All are in one file because numba's cache on disk looks at one file for changes.
+Each loop works on a range of rows (or tiles of columns) that depends on nothing outside of it: the bits are the same
+however the ranges are spread over threads. Loops that call each other share one file, because numba's cache on disk
+looks at one file for changes.
 """
 
 from __future__ import annotations
+
+from typing import Any, NamedTuple
 
 import numpy as np
 from llvmlite import ir
@@ -27,6 +30,75 @@ TILE = 1024
 CACHE_LINE = 64
 """Bytes that come from memory together."""
 MULTI_MARGIN, CROSS_ENTROPY, SQUARED = 0, 1, 2
+
+
+class Buffers(NamedTuple):
+    """The three arrays (m, n) that a run computes in. Loops and drivers write to them; `drivers.lockstep` owns them."""
+
+    models: Any
+    """W(k)"""
+    last_broadcast: Any
+    """w_hat"""
+    spare: Any
+    """Takes the gradients, and then W(k+1)."""
+
+    def swapped(self) -> Buffers:
+        """The same arrays after an iteration: W(k+1) is in what was spare."""
+        return Buffers(self.spare, self.last_broadcast, self.models)
+
+
+class Links(NamedTuple):
+    """The links of one graph, device by device, and their weights; see `core.graph.Rows`."""
+
+    order: Any
+    starts: Any
+    neighbours: Any
+    link_of: Any
+    ends: Any
+    """(links, 2): the devices that each link joins."""
+    beta: Any
+    """beta_ij of each link, in the precision of the models."""
+
+
+class Inputs(NamedTuple):
+    """Training samples; the input of a sample is scale * row + shift."""
+
+    rows: Any
+    scale: Any
+    shift: Any
+    labels: Any
+
+
+class Loss(NamedTuple):
+    """`MULTI_MARGIN`, `CROSS_ENTROPY` or `SQUARED`, and the l2 regularisation."""
+
+    kind: Any
+    l2: Any
+
+
+class Batches(NamedTuple):
+    """The training samples that devices look at: those of device i are samples[..., ends[i] : ends[i + 1]]."""
+
+    samples: Any
+    ends: Any
+
+
+class Plan(NamedTuple):
+    """What the iterations of a stretch are given."""
+
+    new_links: Any
+    """For each link, whether it is new at the first iteration."""
+    thresholds: Any
+    """(iterations, devices)"""
+    step_sizes: Any
+
+
+class Outcome(NamedTuple):
+    """What the iterations of a stretch did, one row per iteration."""
+
+    fired: Any
+    losses: Any
+    consensus_errors: Any
 
 
 # Events 2 and 3
@@ -50,12 +122,13 @@ def drift_rows(models, last_broadcast, drifts, low, high):
 
 
 @compiled
-def mix_rows(order, starts, neighbours, link_of, used, beta, models, gradients, alpha, low, high):
-    """gradients[i] = w_i + sum_j v_ij beta_ij (w_j - w_i) - alpha g_i, for the devices order[low:high].
+def mix_rows(links, used, models, gradients, alpha, low, high):
+    """gradients[i] = w_i + sum_j v_ij beta_ij (w_j - w_i) - alpha g_i, for the devices links.order[low:high].
 
-    Neighbours of i: `neighbours[starts[i] : starts[i + 1]]`; v_ij, beta_ij: `used`, `beta` at the link's number in
-    `link_of`. The new model takes the gradient's place in memory, so no fourth array is needed.
+    `used` has v_ij of each link. The new model takes the gradient's place in memory, so no fourth array is needed.
     """
+    order, starts, neighbours, link_of = links.order, links.starts, links.neighbours, links.link_of
+    beta = links.beta
     parameters = models.shape[1]
     partners = np.empty(len(order), np.int64)
     weights = np.empty(len(order), models.dtype)
@@ -271,8 +344,10 @@ def gather_rows(rows, scale, shift, samples, x):
 
 
 @compiled
-def linear_row(w, rows, scale, shift, labels, samples, loss, l2, x, scores, y, gradient):
+def linear_row(w, inputs, samples, loss, x, scores, y, gradient):
     """The mean loss of one model on `samples`, and its gradient; `x`, `scores`, `y` are room for `SAMPLES` samples."""
+    rows, scale, shift, labels = inputs.rows, inputs.scale, inputs.shift, inputs.labels
+    l2 = loss.l2
     features = rows.shape[1]
     classes = len(w) // (features + 1)
     weights, biases = w[: classes * features].reshape(classes, features), w[classes * features :]
@@ -293,9 +368,9 @@ def linear_row(w, rows, scale, shift, labels, samples, loss, l2, x, scores, y, g
         for s in range(held):
             y[s] = labels[samples[start + s]]
         score(x[:held], weights, biases, scores[:held])
-        if loss == MULTI_MARGIN:
+        if loss.kind == MULTI_MARGIN:
             total += multi_margin(scores[:held], y, share)
-        elif loss == CROSS_ENTROPY:
+        elif loss.kind == CROSS_ENTROPY:
             total += cross_entropy(scores[:held], y, share)
         else:
             total += squared(scores[:held], y, share)
@@ -331,8 +406,9 @@ def fetch(rows, samples):  # pragma: no cover - has no meaning in Python
 
 
 @compiled
-def linear_rows(models, rows, scale, shift, labels, samples, ends, loss, l2, losses, gradients, low, high):
+def linear_rows(models, inputs, samples, ends, loss, losses, gradients, low, high):
     """Loss and gradient of each linear model w_i on the training samples `samples[ends[i] : ends[i + 1]]`."""
+    rows = inputs.rows
     features = rows.shape[1]
     x = np.empty((SAMPLES, features), models.dtype)
     scores = np.empty((SAMPLES, models.shape[1] // (features + 1)), models.dtype)
@@ -343,7 +419,7 @@ def linear_rows(models, rows, scale, shift, labels, samples, ends, loss, l2, los
         if i + 1 < high:
             fetch(rows, samples[ends[i + 1] : ends[i + 2]])
         mine = samples[ends[i] : ends[i + 1]]
-        losses[i] = linear_row(models[i], rows, scale, shift, labels, mine, loss, l2, x, scores, y, gradients[i])
+        losses[i] = linear_row(models[i], inputs, mine, loss, x, scores, y, gradients[i])
 
 
 @compiled
@@ -363,50 +439,29 @@ def count_right(scores, labels, right):
 
 
 @compiled
-def stretch(
-    models,
-    spare,
-    last_broadcast,
-    rows,
-    scale,
-    shift,
-    labels,
-    samples,
-    ends,
-    loss,
-    l2,
-    order,
-    starts,
-    neighbours,
-    link_of,
-    ends_of_link,
-    beta,
-    used,
-    thresholds,
-    alphas,
-    fired,
-    losses,
-    spreads,
-):
-    """Iterations 0 .. len(alphas)-1 of linear models on one graph; returns how many were made.
+def stretch(buffers, inputs, loss, batches, links, plan, outcome):
+    """Iterations 0 .. len(plan.step_sizes)-1 of linear models on one graph; returns how many were made.
 
-    `used` comes in as the new links of the first. One iteration is made whole or not at all: it is not, and the stretch
-    ends, where a loss or a model is not finite. The models are in `models` after an even number, else in `spare`.
+    An iteration is made whole or not at all: where a loss or a model is not finite, it is not made and the stretch
+    ends. The models are in `buffers.models` after an even number of iterations, else in `buffers.spare`.
     """
+    models, spare, last_broadcast = buffers.models, buffers.spare, buffers.last_broadcast
+    fired, losses, spreads = outcome.fired, outcome.losses, outcome.consensus_errors
+    thresholds, used = plan.thresholds, plan.new_links.copy()
     iterations, devices = thresholds.shape
     tiles = np.empty((models.shape[1] + TILE - 1) // TILE)
     drifts = np.empty(devices)
     for k in range(iterations):
         drift_rows(models, last_broadcast, drifts, 0, devices)
-        batch = samples[k % len(samples)]
-        linear_rows(models, rows, scale, shift, labels, batch, ends, loss, l2, losses[k], spare, 0, devices)
+        batch = batches.samples[k % len(batches.samples)]
+        linear_rows(models, inputs, batch, batches.ends, loss, losses[k], spare, 0, devices)
         for i in range(devices):
             fired[k, i] = drifts[i] >= thresholds[k, i]
             if not np.isfinite(losses[k, i]):
                 return k
         for e in range(len(used)):
-            used[e] = used[e] or fired[k, ends_of_link[e, 0]] or fired[k, ends_of_link[e, 1]]
-        mix_rows(order, starts, neighbours, link_of, used, beta, models, spare, alphas[k], 0, devices)
+            used[e] = used[e] or fired[k, links.ends[e, 0]] or fired[k, links.ends[e, 1]]
+        mix_rows(links, used, models, spare, plan.step_sizes[k], 0, devices)
         spread_tiles(spare, tiles, 0, len(tiles))
         spreads[k] = tiles.sum()
         if not np.isfinite(spreads[k]):
