@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Literal, Self
 
 import networkx as nx
@@ -96,10 +97,28 @@ class RandomWaypoint(Network):
 
 
 class _Walkers(DrawnGraphs):
-    """Where everybody is at iteration k. Asked for an earlier k than before, they walk again from the start."""
+    """Each thread that asks has walkers of its own, so that threads may be at different iterations."""
 
     def __init__(self, policy: RandomWaypoint, devices: int, randomness: Randomness) -> None:
         super().__init__()
+        self._policy, self._devices, self._randomness = policy, devices, randomness
+        self._walks = threading.local()
+
+    def positions(self, k: int) -> Floats:
+        """The points (m, 2) at iteration k."""
+        if not hasattr(self._walks, "walk"):
+            self._walks.walk = _Walk(self._policy, self._devices, self._randomness)
+        walk: _Walk = self._walks.walk
+        return walk.positions(k)
+
+    def draw(self, k: int) -> Graph:
+        return Graph.of(self._devices, links_within(self.positions(k), self._policy.radius))
+
+
+class _Walk:
+    """Where every device is at iteration k. Asked for an earlier k than before, all walk again from the start."""
+
+    def __init__(self, policy: RandomWaypoint, devices: int, randomness: Randomness) -> None:
         self._policy, self._devices, self._randomness = policy, devices, randomness
         self._start_again()
 
@@ -125,6 +144,3 @@ class _Walkers(DrawnGraphs):
         walked = np.minimum((k - self._left_at) / (self._arrives_at - self._left_at), 1.0)[:, None]
         positions: Floats = self._origin + walked * (self._target - self._origin)
         return positions
-
-    def draw(self, k: int) -> Graph:
-        return Graph.of(self._devices, links_within(self.positions(k), self._policy.radius))
