@@ -10,7 +10,9 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from efhc.base.errors import InputError
+from efhc.base.inputs import sha256
 from efhc.learning.data import AnyData, Dataset, Digits, NpzFile
+from efhc.learning.data.digits import read_digits
 from efhc.learning.data.fashion_mnist import parse_idx
 
 Save = Callable[..., Path]
@@ -73,14 +75,30 @@ def test_digits_are_standardised_by_the_training_set(precision: str):
     np.testing.assert_allclose(scaled.x_test, (raw.x_test - mean) / std, rtol=0, atol=10 * tolerance)
 
 
-def test_digits_train_and_test_are_sklearns_own_samples_once_each():
-    from sklearn.datasets import load_digits
+def test_digits_are_those_of_scikit_learn_bit_for_bit():
+    """The checksums are those of the two arrays that `sklearn.datasets.load_digits(return_X_y=True)` returns."""
+    pixels, labels = read_digits()
+    assert (pixels.dtype, pixels.shape, labels.dtype) == (np.float64, (1797, 64), np.int64)
+    assert sha256(pixels.tobytes()) == "20def7f70a702f0af9732fbba4375e147a7d54fe70d8c45569b8e7c1c7010c10"
+    assert sha256(labels.tobytes()) == "a3c91c262eddcf7ba8f0e37507c30284493c9b20412ffe4af30d536401f7ba21"
 
-    pixels, labels = load_digits(return_X_y=True)
+
+def test_every_fifth_digit_is_a_test_sample():
+    pixels, labels = read_digits()
     data = Digits(standardize=False).load("float64")
-    mine = np.column_stack([np.concatenate([data.x_train * 16, data.x_test * 16]), np.r_[data.y_train, data.y_test]])
-    theirs = np.column_stack([pixels, labels])
-    assert sorted(map(tuple, mine)) == sorted(map(tuple, theirs))
+    test = np.arange(1797) % 5 == 4
+    assert np.array_equal(data.x_train * 16, pixels[~test])
+    assert np.array_equal(data.x_test * 16, pixels[test])
+    assert np.array_equal(data.y_train, labels[~test])
+    assert np.array_equal(data.y_test, labels[test])
+
+
+def test_the_digits_of_earlier_versions_have_the_same_bits():
+    """As they were when scikit-learn supplied the file: a run of an earlier version is still the same run."""
+    data = Digits().load()
+    assert data.sha256 == {"digits": "f6d9e39f37dc45d327f6db33428ee58970ccceabb2535a5c179de35886b70443"}
+    assert sha256(data.x_train.tobytes()) == "adfdf152b58be9d3ae490f7ba9d93e2e38bf4fd8a2ebcc2d2bdbb50fa02e11db"
+    assert sha256(data.x_test.tobytes()) == "13d1ec39b1031e2b4a8e6136e37e22703da8c457872be4a952059b41b76c0834"
 
 
 def test_given_moments_scale():
