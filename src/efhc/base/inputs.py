@@ -6,6 +6,8 @@ import hashlib
 import io
 import json
 import os
+import stat
+import zipfile
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -32,6 +34,10 @@ def _absolute(path: object, info: ValidationInfo) -> object:
 InputFile = Annotated[Path, BeforeValidator(_absolute)]
 """A path in a config."""
 
+ZIP_FORMATS = (b"PK\x03\x04", b"PK\x05\x06")
+NUMPY_FORMATS = (*ZIP_FORMATS, b"\x93NUMPY")
+"""The first bytes of .npz files and of .npy files."""
+
 InputFolder = InputFile
 """A folder in a config. Whoever reads its files takes their checksums."""
 
@@ -42,11 +48,21 @@ def is_folder(path: Path) -> bool:
 
 
 def read_bytes(path: Path, field: str = "path") -> bytes:
-    """The whole file, or an `InputError` that says why not."""
+    """Return the content of a regular file.
+
+    Raises an `InputError` for what is missing or cannot be read, and at once for a folder, a FIFO, a socket or a
+    device, which could be read for ever.
+    """
     try:
-        return path.read_bytes()
+        mode = path.stat().st_mode
+        if stat.S_ISREG(mode):
+            return path.read_bytes()
+        reason = "a folder" if stat.S_ISDIR(mode) else "not a regular file"
     except (OSError, ValueError) as error:
-        raise InputError(field, f"{path} ({getattr(error, 'strerror', error)})", "a file that can be read") from None
+        reason = getattr(error, "strerror", None) or str(error)
+    except MemoryError:
+        reason = "larger than the free memory"
+    raise InputError(field, f"{path} ({reason})", "a file that can be read")
 
 
 def read_text(path: Path, field: str = "path") -> str:
@@ -66,12 +82,28 @@ def read_json(path: Path, allowed: str, field: str = "path") -> Any:
 
 
 def parse_numpy(content: bytes, path: Path, allowed: str, field: str = "path") -> dict[str, np.ndarray]:
-    """The arrays of an .npz file by name; that of an .npy file has no name. Nothing is unpickled."""
+    """Return the arrays of an .npz file by name; the array of an .npy file has an empty name. Nothing is unpickled."""
+    if not content.startswith(NUMPY_FORMATS):
+        raise InputError(field, f"{path}, which is not a NumPy file", allowed)
     try:
+        if content.startswith(ZIP_FORMATS):
+            _refuse_beyond_memory(content)
         loaded = np.load(io.BytesIO(content), allow_pickle=False)
-        return {name: loaded[name] for name in loaded} if isinstance(loaded, np.lib.npyio.NpzFile) else {"": loaded}
+        arrays = dict(loaded) if isinstance(loaded, np.lib.npyio.NpzFile) else {"": loaded}
+        if other := [name for name, array in arrays.items() if not isinstance(array, np.ndarray)]:
+            raise ValueError(f"its member {other[0]} is not an array")
+        return arrays
     except Exception as error:  # a damaged file raises whatever its first wrong byte leads numpy, zip and zlib to
-        raise InputError(field, f"{path}, corrupt or of another kind ({error})", allowed) from error
+        reason = "it holds Python objects, which are never loaded" if "pickle" in str(error) else error
+        raise InputError(field, f"{path}, corrupt or of another kind ({reason})", allowed) from error
+
+
+def _refuse_beyond_memory(content: bytes) -> None:
+    """Raise a MemoryError if a zip file says that it unpacks to more bytes than the machine has."""
+    with zipfile.ZipFile(io.BytesIO(content)) as packed:
+        unpacked = sum(member.file_size for member in packed.infolist())
+    if hasattr(os, "sysconf") and unpacked > os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"):
+        raise MemoryError(f"{unpacked:,} bytes once it is unpacked, more than the memory of this machine")
 
 
 def sha256(content: bytes) -> str:
