@@ -65,7 +65,9 @@ def test_list_names_every_data_set_and_where_it_is(call, tmp_path, cifar):
     for name in ("digits", "fashion-mnist", "cifar-10", "femnist", "image-folder", "npz"):
         assert name in listed
     assert "$EFHC_DATA" in listed
-    assert "efhc data fetch femnist" in listed
+    assert "efhc data fetch fashion-mnist" in listed
+    assert "efhc data fetch femnist" not in listed  # there is no download
+    assert "preprocess.sh" in listed
 
 
 def test_fetch_of_what_cannot_be_downloaded_says_how_to_make_it(refused):
@@ -83,7 +85,7 @@ def test_verify_reports_the_checksums_of_a_copy_of_ones_own(call, refused, tmp_p
         lines = done.stdout.splitlines()
         assert [line.split()[1] for line in lines[:2]] == ["data_batch_2.bin", "test_batch.bin"]
         assert all(len(line.split()[0]) == 64 for line in lines[:2])
-        assert "not compared" in lines[2]
+        assert "compared with nothing" in lines[2]
         assert lines[3] == "40 training samples, 10 test samples, 10 classes"
     assert "not on this machine" in refused("verify", "cifar-10")
     (cifar / "test_batch.bin").write_bytes(b"short")
@@ -109,7 +111,7 @@ def test_show_draws_who_holds_what(call, tmp_path, config):
 def test_show_ends_a_long_table(call, config, tmp_path):
     done = call("show", config, "data=digits", "devices=120", "partition=iid", "--out", "many.pdf")
     assert done.returncode == 0, done.stderr
-    assert "20 devices more" in done.stdout
+    assert "20 more devices" in done.stdout
 
 
 def test_show_refusals(refused, config, tmp_path):
