@@ -98,12 +98,13 @@ def data_show(
         parts = experiment.partition.split(data, experiment.devices, Randomness(seed))
     counts = label_counts(data, parts)
     title = printable(f"{data.name}: {experiment.partition.kind} partition, seed {seed}")
-    save_figure(partition_figure(counts, data.label_names, title), out)
+    names = [printable(name) for name in data.label_names]
+    save_figure(partition_figure(counts, names, title), out)
     table = Table("device", "samples", "labels", "most samples of", title=escape(title), title_justify="left")
     for device, row in enumerate(counts[:MOST_ROWS]):
-        held = [escape(printable(data.label_names[label])) for label in (-row).argsort(kind="stable") if row[label]]
-        names = ", ".join(held[:10]) + (", ..." if len(held) > 10 else "")
-        table.add_row(str(device), str(row.sum()), str(len(held)), names)
+        held = [escape(names[label]) for label in (-row).argsort(kind="stable") if row[label]]
+        shown = ", ".join(held[:10]) + (", ..." if len(held) > 10 else "")
+        table.add_row(str(device), str(row.sum()), str(len(held)), shown)
     console.print(table)
     if len(counts) > MOST_ROWS:
         print(f"... and {len(counts) - MOST_ROWS} more devices")
