@@ -48,11 +48,12 @@ def is_folder(path: Path) -> bool:
 
 
 def read_bytes(path: Path, field: str = "path") -> bytes:
-    """Return the content of a regular file.
+    """Return the content of a file. Raises an `InputError` if that is impossible."""
+    return _regular_content(path, field)
 
-    Raises an `InputError` for what is missing or cannot be read, and at once for a folder, a FIFO, a socket or a
-    device, which could be read for ever.
-    """
+
+def _regular_content(path: Path, field: str) -> bytes:
+    """Return the content of a regular file; a folder, FIFO, socket or device, which may never end, is refused."""
     try:
         mode = path.stat().st_mode
         if stat.S_ISREG(mode):

@@ -83,6 +83,7 @@ def data_show(
     """Show which device holds which labels, as a figure and a table."""
     from efhc.core.randomness import Randomness
     from efhc.experiments.config.files import load_experiment
+    from efhc.experiments.runs.draw import load_data
     from efhc.report.figures import save_figure
     from efhc.report.partition_figure import label_counts, partition_figure
 
@@ -92,8 +93,7 @@ def data_show(
     experiment = load_experiment(file, overrides or ())
     seed = experiment.seeds[0] if seed is None else seed
     fetch_missing(experiment)
-    with within("data"):
-        data = experiment.data.load(experiment.precision)
+    data = load_data(experiment)
     with within("partition"):
         parts = experiment.partition.split(data, experiment.devices, Randomness(seed))
     counts = label_counts(data, parts)
