@@ -6,6 +6,8 @@ import hashlib
 import io
 import json
 import os
+import stat
+import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,6 +37,10 @@ def _absolute(path: object, info: ValidationInfo) -> object:
 InputFile = Annotated[Path, BeforeValidator(_absolute)]
 """A path in a config."""
 
+ZIP_FORMATS = (b"PK\x03\x04", b"PK\x05\x06")
+NUMPY_FORMATS = (*ZIP_FORMATS, b"\x93NUMPY")
+"""The first bytes of .npz files and of .npy files."""
+
 InputFolder = InputFile
 """A folder in a config. Whoever reads its files takes their checksums."""
 
@@ -56,10 +62,7 @@ def read_input(path: Path, field: str = "path") -> InputContent:
     """Read the whole file. Raises `InputError` where that is impossible."""
     if (remembered := _remembered(path)) is not None:
         return remembered
-    try:
-        content = path.read_bytes()
-    except (OSError, ValueError) as error:
-        raise InputError(field, f"{path} ({getattr(error, 'strerror', error)})", "a file that can be read") from None
+    content = _regular_content(path, field)
     return InputContent(path, content, sha256(content))
 
 
@@ -101,6 +104,20 @@ def _remembered(path: Path) -> InputContent | None:
     return None
 
 
+def _regular_content(path: Path, field: str) -> bytes:
+    """Return the content of a regular file; a folder, FIFO, socket or device, which may never end, is refused."""
+    try:
+        mode = path.stat().st_mode
+        if stat.S_ISREG(mode):
+            return path.read_bytes()
+        reason = "a folder" if stat.S_ISDIR(mode) else "not a regular file"
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+    except MemoryError:
+        reason = "larger than the free memory"
+    raise InputError(field, f"{path} ({reason})", "a file that can be read")
+
+
 def read_text(path: Path, field: str = "path") -> str:
     """The whole file as UTF-8."""
     try:
@@ -118,12 +135,28 @@ def read_json(path: Path, allowed: str, field: str = "path") -> Any:
 
 
 def parse_numpy(content: bytes, path: Path, allowed: str, field: str = "path") -> dict[str, np.ndarray]:
-    """The arrays of an .npz file by name; that of an .npy file has no name. Nothing is unpickled."""
+    """Return the arrays of an .npz file by name; the array of an .npy file has an empty name. Nothing is unpickled."""
+    if not content.startswith(NUMPY_FORMATS):
+        raise InputError(field, f"{path}, which is not a NumPy file", allowed)
     try:
+        if content.startswith(ZIP_FORMATS):
+            _refuse_beyond_memory(content)
         loaded = np.load(io.BytesIO(content), allow_pickle=False)
-        return {name: loaded[name] for name in loaded} if isinstance(loaded, np.lib.npyio.NpzFile) else {"": loaded}
+        arrays = dict(loaded) if isinstance(loaded, np.lib.npyio.NpzFile) else {"": loaded}
+        if other := [name for name, array in arrays.items() if not isinstance(array, np.ndarray)]:
+            raise ValueError(f"its member {other[0]} is not an array")
+        return arrays
     except Exception as error:  # a damaged file raises whatever its first wrong byte leads numpy, zip and zlib to
-        raise InputError(field, f"{path}, corrupt or of another kind ({error})", allowed) from error
+        reason = "it holds Python objects, which are never loaded" if "pickle" in str(error) else error
+        raise InputError(field, f"{path}, corrupt or of another kind ({reason})", allowed) from error
+
+
+def _refuse_beyond_memory(content: bytes) -> None:
+    """Raise a MemoryError if a zip file says that it unpacks to more bytes than the machine has."""
+    with zipfile.ZipFile(io.BytesIO(content)) as packed:
+        unpacked = sum(member.file_size for member in packed.infolist())
+    if hasattr(os, "sysconf") and unpacked > os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"):
+        raise MemoryError(f"{unpacked:,} bytes once it is unpacked, more than the memory of this machine")
 
 
 def sha256(content: bytes) -> str:

@@ -29,6 +29,7 @@ class Purpose(IntEnum):
     BATCHES = 6
     GOSSIP = 7
     NOISE = 8
+    VALIDATION = 9
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
@@ -29,6 +30,9 @@ SWEEP, FIGURE = "sweep", "figure"
 PRESETS = Path(str(resources.files("efhc") / "presets"))
 """One file for each figure of the paper."""
 
+EXAMPLES = PRESETS.parent / "examples"
+"""The example configs of an installed efhc; in a checkout they are in the folder `examples` itself."""
+
 
 def figure_names() -> list[str]:
     """Of the paper's figures, in its order."""
@@ -38,16 +42,24 @@ def figure_names() -> list[str]:
 def load_experiment(path: Path | str, overrides: Iterable[str] = ()) -> Experiment:
     """The experiment of a TOML file, with `key.sub=value` overrides applied in order."""
     tables = read_tables(path)
-    return build_experiment(with_overrides(only_experiment(tables), overrides), Path(path).parent)
+    return build_experiment(with_overrides(only_experiment(tables), overrides), _config_file(path).parent)
 
 
 def read_tables(path: Path | str) -> dict[str, Any]:
-    """A TOML file, or a figure of the paper by its name."""
-    preset = PRESETS / f"{path}.toml"
+    """The tables of a TOML file, of a figure of the paper by its name, or of an example that ships with efhc."""
     try:
-        return tomllib.loads(read_text(preset if str(path) in figure_names() else Path(path), "config file"))
+        return tomllib.loads(read_text(_config_file(path), "config file"))
     except (ValueError, RecursionError) as error:
         raise InputError("config file", f"{path} ({error})", "a TOML file") from None
+
+
+def _config_file(path: Path | str) -> Path:
+    """Where the file is: `examples/NAME.toml` is one that ships with efhc, unless the current folder has it."""
+    if str(path) in figure_names():
+        return PRESETS / f"{path}.toml"
+    shipped = EXAMPLES / Path(path).name
+    is_shipped = Path(path) == Path("examples", shipped.name) and shipped.is_file()
+    return shipped if is_shipped and not os.path.exists(path) else Path(path)  # noqa: PTH110 - takes any name
 
 
 def only_experiment(tables: Mapping[str, Any]) -> dict[str, Any]:

@@ -75,7 +75,7 @@ class Scenarios:
 
     def of(self, run: Run) -> Scenario:
         """The scenario of a run."""
-        which = id(run)
+        which = id(run.whole), run.seed
         with self._drawing:
             if which not in self._drawn:
                 self._drawn[which] = draw_scenario(run.whole, run.data, run.seed, self.threads)

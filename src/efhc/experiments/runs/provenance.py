@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-PACKAGES = ("efhc", "numpy", "scipy", "numba", "networkx", "polars", "pydantic", "scikit-learn")
+PACKAGES = ("efhc", "numpy", "scipy", "numba", "networkx", "polars", "pydantic")
 
 
 def provenance() -> dict[str, Any]:
