@@ -152,7 +152,7 @@ class FolderKeeper:
     def finish(self, state: State, devices: pl.DataFrame) -> None:
         for name in PIECE_TABLES:
             parts = pl.concat(map(pl.scan_parquet, self.unfinished.parts(name)))
-            self.directory.save_table(name, [_labelled(parts, name, *self._pair)])
+            self.directory.save_table(name, _labelled(parts, name, *self._pair))
         self.directory.save_table("devices", devices)
         if self.with_models:
             self.directory.save_models({self._pair: state.models}, {self._pair: state.local})
