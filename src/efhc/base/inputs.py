@@ -123,7 +123,9 @@ def parse_numpy(content: bytes, path: Path, allowed: str, field: str = "path") -
         loaded = np.load(io.BytesIO(content), allow_pickle=False)
         return {name: loaded[name] for name in loaded} if isinstance(loaded, np.lib.npyio.NpzFile) else {"": loaded}
     except Exception as error:  # a damaged file raises whatever its first wrong byte leads numpy, zip and zlib to
-        raise InputError(field, f"{path}, corrupt or of another kind ({error})", allowed) from error
+        # NumPy's advice to unpickle the file is none of ours.
+        reason = "neither arrays of numbers nor of text" if "pickle" in str(error) else str(error)
+        raise InputError(field, f"{path}, corrupt or of another kind ({reason})", allowed) from error
 
 
 def sha256(content: bytes) -> str:
