@@ -31,7 +31,7 @@ def test_a_run_from_a_file_is_that_from_python(example, tmp_path, monkeypatch):
 
     try:
         from_python = efhc.simulate(
-            name="own parts",
+            name="own-parts",
             devices=6,
             iterations=6,
             evaluate_every=3,
