@@ -265,18 +265,24 @@ def test_the_printed_weighted_sums_are_saved_by_what_is_rounded_up(power):
 
 
 @pytest.mark.parametrize(
-    ("power", "expected"),
+    ("power", "expected", "text"),
     [
-        (0.0, None),
-        (0.49, None),
-        (0.5, Rate(0.5, "ln k / sqrt(k)", True)),
-        (0.75, Rate(0.25, "k^-0.25", True)),
-        (0.625, Rate(0.375, "k^-0.375", False)),
-        (1.0, Rate(0.0, "1 / ln k", True)),
+        (0.5, Rate(0.5, 1, "theorem:diminishing"), "ln k / sqrt(k)"),
+        (0.75, Rate(0.25, 0, "lemma:generalTheta"), "k^-0.25"),
+        (0.625, Rate(0.375, 0, None), "k^-0.375"),
+        (1.0, Rate(0.0, -1, "lemma:theta1"), "1 / ln k"),
     ],
 )
-def test_rates_of_the_paper(power, expected):
-    assert rate(power) == expected
+def test_rates_of_the_paper(power, expected, text):
+    found = rate(power)
+    assert found == expected
+    assert found.text == text
+    assert found.proved == (power != 0.625)
+
+
+@pytest.mark.parametrize("power", [0.0, 0.49])
+def test_the_paper_has_no_rate_below_one_half(power):
+    assert rate(power) is None
 
 
 def test_every_q_is_a_theta_of_the_paper():

@@ -10,7 +10,7 @@ from efhc.theory import bounds, nonconvex
 from efhc.theory.bounds import Constants
 from efhc.theory.step_sizes import LABELS, Limits, check_schedule, check_step_size, limits, theorem_for
 
-CONSTANTS = Constants(4, smoothness=2.0, convexity=0.5, diversity=0.7, noise=0.3, window=3, contraction=0.6)
+CONSTANTS = Constants(4, smoothness=2.0, convexity=0.5, diversity=0.7, noise=0.3, window=3, contraction=0.6, dependent=False)
 
 
 def own_function(k):
@@ -71,14 +71,26 @@ def test_every_limit_has_a_label():
 
 
 @given(
-    st.integers(2, 30), st.floats(0.1, 20), st.floats(0, 0.99), st.integers(1, 12), st.floats(0, 5), st.floats(0, 5)
-)  # fmt: skip
-def test_limits_are_those_of_the_theorems(m, L, rho, B, delta, sigma):
-    n = own.Numbers(m=m, L=L, mu=L / 3, delta=delta, sigma=sigma, rho=rho, B=B)
+    st.integers(2, 30),
+    st.floats(0.1, 20),
+    st.floats(0, 0.99),
+    st.integers(1, 12),
+    st.floats(0, 5),
+    st.floats(0, 5),
+    st.booleans(),
+)
+def test_limits_are_those_of_the_theorems(m, L, rho, B, delta, sigma, dependent):
+    n = own.Numbers(m=m, L=L, mu=L / 3, delta=delta, sigma=sigma, rho=rho, B=B, dependent=dependent)
     constant = own.constant_limit(n)
     expected = (constant, constant, own.diminishing_limit(n), own.nonconvex_limit(n))
-    found = limits(Constants(m, L, L / 3, delta, sigma**2, B, rho))
+    found = limits(Constants(m, L, L / 3, delta, sigma**2, B, rho, dependent))
     assert found == pytest.approx(expected, rel=1e-10)
+
+
+def test_a_step_size_between_both_limits_is_too_large_only_for_triggers_that_look_at_the_models():
+    alpha = 0.99 * bounds.largest_step_size(CONSTANTS)
+    verdicts = [check_step_size(Constant(value=alpha), CONSTANTS._replace(dependent=d)).verdict for d in (False, True)]
+    assert verdicts == ["held", "broken"]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ Where the printed inequality or its proof does not hold, the docstring says so a
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from scipy.integrate import quad
@@ -94,23 +94,41 @@ def weighted_sum_bound(initial: float, timescale: float, power: float, window: i
     return float(at(first) + at(last) + scale * area)
 
 
+Proof = Literal["theorem:diminishing", "lemma:generalTheta", "lemma:theta1"]
+"""Where the paper proves a rate, as a label of its LaTeX source."""
+
+
 class Rate(NamedTuple):
-    """error(k) = O(text): k to the power -exponent, times logarithms."""
+    """error(k) = O((ln k)^logarithms k^-exponent)."""
 
     exponent: float
-    text: str
-    proved: bool
-    """Whether the paper's proof covers this theta; the paper states its rates for all of [0.5, 1]."""
+    logarithms: int
+    """The power of ln k: 1, 0 or -1."""
+    proof: Proof | None
+    """The statement whose proof covers this theta. None: the paper states the rate for it and does not prove it."""
+
+    @property
+    def proved(self) -> bool:
+        """Whether the paper's proof covers this theta. The paper states its rates for all theta from 0.5 to 1."""
+        return self.proof is not None
+
+    @property
+    def text(self) -> str:
+        """The rate as a formula."""
+        if self.logarithms > 0:
+            return "ln k / sqrt(k)"
+        return "1 / ln k" if self.logarithms < 0 else f"k^-{self.exponent:.3g}"
 
 
 def rate(power: float) -> Rate | None:
     """The rate of E||w_mean - w*||^2 and E||W - 1 w_mean||^2 (`theorem:diminishing`, end of `appendix:generalTheta`).
 
-    ln k / sqrt(k) for theta = 0.5, k^-(1-theta) between, 1 / ln k for theta = 1. None below 0.5: the paper has none.
+    ln k / sqrt(k) for theta = 0.5, k^-(1-theta) between 0.5 and 1, 1 / ln k for theta = 1. Returns None below 0.5,
+    where the paper states no rate.
 
-    The paper's proof needs theta = Q / (Q+1) for an integer Q. Between these the rate holds all the same: in the sum
-    that `weighted_sum_bound` bounds, the terms up to k/2 together are at most sum_r alpha(r)^2 < inf over a sum of
-    order k^(1-theta), the others of order k^-theta ln k, which is less as theta > 1 - theta.
+    The paper's proof needs theta = Q / (Q+1) for an integer Q. For other theta the rate holds as well: in the sum that
+    `weighted_sum_bound` bounds, the terms up to k/2 together are at most sum_r alpha(r)^2 < inf over a sum of order
+    k^(1-theta), and the others are of order k^-theta ln k, which is less as theta > 1 - theta.
     """
     theta = power
     if not 0 <= theta <= 1:
@@ -118,23 +136,22 @@ def rate(power: float) -> Rate | None:
     if theta < 0.5:
         return None
     if theta == 0.5:
-        return Rate(0.5, "ln k / sqrt(k)", True)
+        return Rate(0.5, 1, "theorem:diminishing")
     if theta == 1:
-        return Rate(0.0, "1 / ln k", True)
+        return Rate(0.0, -1, "lemma:theta1")
     Q = round(theta / (1 - theta))
-    return Rate(1 - theta, f"k^-{1 - theta:.3g}", abs(theta - Q / (Q + 1)) < 1e-12)
+    return Rate(1 - theta, 0, "lemma:generalTheta" if abs(theta - Q / (Q + 1)) < 1e-12 else None)
 
 
 def envelope(power: float, iterations: Floats | Ints) -> Floats:
-    """`rate` as a function of k >= 2, up to the constant that O() hides. ln k / sqrt(k) falls only from k = e^2 on."""
+    """`rate` as a function of k >= 2, without the constant of O(). ln k / sqrt(k) falls only from k = e^2 on."""
     known = rate(power)
     if known is None:
-        raise InputError("power", power, "a number from 0.5 to 1: the paper has no rate below")
+        raise InputError("power", power, "a number from 0.5 to 1; the paper has no rate below 0.5")
     if not np.all(iterations >= 2):
         raise InputError("iterations", iterations, "numbers of at least 2")
     k = iterations.astype(np.float64)
-    logs = {0.5: 1.0, 1.0: -1.0}.get(power, 0.0)
-    return np.asarray(np.log(k) ** logs * k**-known.exponent)
+    return np.asarray(np.log(k) ** known.logarithms * k**-known.exponent)
 
 
 class Slope(NamedTuple):
