@@ -37,7 +37,7 @@ class Numbers:
 
 
 def young(n: Numbers) -> tuple[float, float, float]:
-    """The factors of App. E on |d|^2 (times rho^2), B sum |g|^2 and B sum |e|^2, with its H3 = (1 - rho^2)/(2 rho^2)."""
+    """The factors of App. E on |d|^2 (times rho^2), B sum |g|^2 and B sum |e|^2; H3 = (1 - rho^2)/(2 rho^2)."""
     inverse = 2 * n.rho**2 / (1 - n.rho**2)
     on_d = n.rho**2 + (1 - n.rho**2) / 2
     if n.dependent and n.B > 1:
@@ -181,7 +181,7 @@ def allowed_sum(n: Numbers) -> float:
 
 
 def gamma1(n: Numbers) -> float:
-    """App. F (i): where B alpha^2 (1 + Gamma)^(2(B-1)) = allowed_sum for alpha = Gamma / (2 sqrt2 L), but for a power."""
+    """App. F (i): the Gamma of alpha = Gamma / (2 sqrt2 L) with B alpha^2 = allowed_sum, the power left out."""
     return 2 * math.sqrt(2) * n.L * math.sqrt(allowed_sum(n) / n.B)
 
 

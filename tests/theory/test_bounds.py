@@ -332,7 +332,9 @@ def test_dependent_blocks_by_hand():
         two = bounds.block(constants, np.full(2, 0.1))
         assert two.phi[1, 1] == pytest.approx(0.625 + 8 * on_gradients * 2 * 0.01 * (1 + grown), rel=1e-13)
         gradients = 0.01 * (2 + 2 + 4 * c2)
-        assert two.psi[1] == pytest.approx(2 * 2 * (on_gradients * gradients + on_noise * 2 * 0.01 * 0.5 * 2), rel=1e-13)
+        assert two.psi[1] == pytest.approx(
+            2 * 2 * (on_gradients * gradients + on_noise * 2 * 0.01 * 0.5 * 2), rel=1e-13
+        )
 
 
 @given(numbers(), st.floats(0.05, 1))

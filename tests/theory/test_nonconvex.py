@@ -240,6 +240,22 @@ def test_the_printed_theorem_is_no_bound():
         assert measured[blocks] <= nonconvex.corrected_bound(constants, STEP_SIZE, blocks, 0.0, 0.0)
 
 
+def test_the_discussion_of_the_printed_theorem_falls_with_its_last_term():
+    """For alpha proportional to 1/sqrt(KB) the gap falls like 1/sqrt(K), not 1/K; for constant alpha it is O(alpha)."""
+    constants = Constants(2, 1.0, 0.0, 0.1, 1.0, window=2, contraction=0.5)
+    largest = nonconvex.largest_step_size(constants) / math.sqrt(2)
+
+    def gap(alpha, blocks):
+        return nonconvex.corrected_bound(constants, alpha, blocks, 0.0, 0.0)
+
+    few, many = (gap(largest * math.sqrt(10**9 / K), K) for K in (10**17, 10**19))
+    assert few / many == pytest.approx(10, rel=0.05)
+    assert gap(1e-6, 10**20) / gap(1e-7, 10**20) == pytest.approx(10, rel=0.05)
+    silent = constants._replace(noise=0.0)
+    without_noise = [nonconvex.corrected_bound(silent, alpha, 10**20, 0.0, 0.0) for alpha in (1e-6, 1e-7)]
+    assert without_noise[0] / without_noise[1] == pytest.approx(100, rel=0.05)
+
+
 # The others are: F_i(w) = a_i sum_j cos(w_j - c_ij), three devices whose two links are used in turn, with noise.
 
 

@@ -10,7 +10,9 @@ from efhc.theory import bounds, nonconvex
 from efhc.theory.bounds import Constants
 from efhc.theory.step_sizes import LABELS, Limits, check_schedule, check_step_size, limits, theorem_for
 
-CONSTANTS = Constants(4, smoothness=2.0, convexity=0.5, diversity=0.7, noise=0.3, window=3, contraction=0.6, dependent=False)
+CONSTANTS = Constants(
+    4, smoothness=2.0, convexity=0.5, diversity=0.7, noise=0.3, window=3, contraction=0.6, dependent=False
+)
 
 
 def own_function(k):

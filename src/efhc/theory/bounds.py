@@ -179,8 +179,8 @@ def block(constants: Constants, step_sizes: Floats) -> Block:
 def error_bound(constants: Constants, step_sizes: Floats, initial: Floats) -> Floats:
     """The bound on Xi(k) for k = 0 .. K, (K+1, 2), from Xi(0) = `initial` and alpha(0) .. alpha(K-1) = `step_sizes`.
 
-    At k = 0, B, 2B, ... by `eqn:PhikPsikRecursive`, in between by `eqn:AkCkRecursive`. After a step size that is not
-    below 2 / (mu + L) nothing bounds the first column.
+    The bound follows `eqn:PhikPsikRecursive` at k = 0, B, 2B, ..., and `eqn:AkCkRecursive` in between. The first column
+    is infinite after a step size that is not below 2 / (mu + L).
     """
     B = constants.window
     bounds = np.empty((len(step_sizes) + 1, 2))

@@ -118,7 +118,9 @@ def printed_bound(
 def corrected_bound(
     constants: Constants, step_size: float, blocks: int, initial_loss_gap: float, initial_consensus_error: float
 ) -> float:
-    """The closed form of `printed_bound` with what its proof leaves out, for step sizes up to `largest_step_size` / sqrt2.
+    """The closed form of `printed_bound` with what its proof leaves out.
+
+    It holds for step sizes up to `largest_step_size` / sqrt2.
 
     - w_3 has 16 kappa in the place of 8 (1+rho^2), and 2 lambda sigma^2 in the place of sigma^2, since noise and later
       gradients are not independent. kappa = lambda = 1 if P is independent of the noise, else they are

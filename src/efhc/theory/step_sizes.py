@@ -1,4 +1,4 @@
-"""Assumption `assump:stepsizes`, and step sizes against the limits of the theorems."""
+"""Checks of step sizes: against Assumption `assump:stepsizes`, and against the limits of the theorems."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from efhc.theory.findings import Finding
 
 
 def check_schedule(schedule: Schedule, iterations: int) -> Finding:
-    """(a) constant, or (b) diminishing, with sum alpha infinite and sum alpha^2 finite. A run has `iterations`."""
+    """`assump:stepsizes`: (a) a constant step size, or (b) one with sum alpha infinite and sum alpha^2 finite.
+
+    A function of your own is checked only for not increasing over the `iterations` of a run.
+    """
     label, what = "assump:stepsizes", "step sizes"
     if isinstance(schedule, Constant) or (isinstance(schedule, Diminishing) and schedule.power == 0):
         return Finding(f"{label}-(a)", what, "held", "constant")
@@ -31,12 +34,12 @@ def check_schedule(schedule: Schedule, iterations: int) -> Finding:
 
 
 class Limits(NamedTuple):
-    """The largest alpha(0) that each theorem allows; 0 where it allows none."""
+    """The largest alpha(0) that each theorem allows, or 0 if it allows none."""
 
     non_increasing: float
     """`proposition:nonIncreasing`"""
     constant: float
-    """`theorem:constant`, the same."""
+    """`theorem:constant`: equal to `non_increasing`."""
     diminishing: float
     """`theorem:diminishing`"""
     nonconvex: float
@@ -52,7 +55,12 @@ LABELS = {
 
 
 def limits(constants: Constants) -> Limits:
-    """Of all theorems."""
+    """The limits of all theorems.
+
+    They follow from the recursion that `constants.dependent` selects. Where P may depend on the noise, the first three
+    are lower by a factor of at most sqrt(1 + rho^2). That of `theorem:nonconvex` is the same for both, and is small
+    enough for both.
+    """
     any_schedule = bounds.largest_step_size(constants)
     return Limits(
         any_schedule,
@@ -63,9 +71,9 @@ def limits(constants: Constants) -> Limits:
 
 
 def theorem_for(schedule: Schedule, convexity: float) -> str:
-    """Which theorem speaks of this schedule, by its name in `Limits`."""
+    """The field of `Limits` whose theorem applies to `schedule`."""
     if convexity <= 0:
-        return "nonconvex"  # `proposition:nonconvex` has the same limit for steps that diminish
+        return "nonconvex"  # `proposition:nonconvex` has the same limit for diminishing step sizes
     theta = schedule.power if isinstance(schedule, Diminishing) else None
     if isinstance(schedule, Constant) or theta == 0:
         return "constant"
@@ -73,7 +81,7 @@ def theorem_for(schedule: Schedule, convexity: float) -> str:
 
 
 def check_step_size(schedule: Schedule, constants: Constants) -> Finding:
-    """alpha(0) against the limit of the theorem that speaks of this schedule."""
+    """Compare alpha(0) with the limit of the theorem that applies to `schedule`."""
     name = theorem_for(schedule, constants.convexity)
     limit, label, alpha = getattr(limits(constants), name), LABELS[name], schedule(0)
     comparison = f"alpha(0) = {alpha:.3g}, limit {limit:.3g}"
