@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from efhc.core.schedules import Constant, Diminishing
-from efhc.core.triggers import EventTriggered, GlobalThreshold, Never, RandomizedGossip, ZeroThreshold
 from efhc.theory import bounds
 from efhc.theory.bounds import Constants
 
@@ -302,21 +301,6 @@ def test_the_norm_of_a_block_may_exceed_one_where_its_radius_does_not():
 
 
 # P that depends on the noise.
-
-
-@pytest.mark.parametrize(
-    ("trigger", "depends"),
-    [
-        (ZeroThreshold(), False),
-        (RandomizedGossip(), False),
-        (Never(), False),
-        (EventTriggered(), True),
-        (GlobalThreshold(), True),
-        (object(), True),
-    ],
-)
-def test_which_strategies_make_the_mixing_depend_on_the_models(trigger, depends):
-    assert bounds.mixing_depends_on_models(trigger) is depends
 
 
 def test_by_default_the_bound_is_the_one_for_every_strategy():

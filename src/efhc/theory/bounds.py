@@ -41,16 +41,6 @@ from typing import NamedTuple
 import numpy as np
 
 from efhc.base.arrays import Floats
-from efhc.core.triggers import Never, RandomizedGossip, Trigger, ZeroThreshold
-
-
-def mixing_depends_on_models(trigger: Trigger) -> bool:
-    """Whether P(k) may depend on the models under `trigger`: the value of `Constants.dependent`.
-
-    False for ZT, RG and `Never`, whose thresholds are 0 or infinite whatever the models are. True for all others,
-    including triggers that efhc does not know.
-    """
-    return not isinstance(trigger, ZeroThreshold | RandomizedGossip | Never)
 
 
 class Constants(NamedTuple):
@@ -71,8 +61,10 @@ class Constants(NamedTuple):
     contraction: float
     """rho = sup_k ||P(k+B-1:k) - 11^T/m||"""
     dependent: bool = True
-    """Whether P(k) may depend on the noise before k, as under EF-HC, GT and triggers of your own. False for ZT, RG and
-    strategies that never fire (`mixing_depends_on_models`). Default: True, which is valid for every strategy."""
+    """Whether P(k) may depend on the noise before k, as under EF-HC, GT and triggers that efhc does not know.
+
+    False for ZT, RG and strategies that never fire. Default: True, which is valid for every strategy.
+    """
 
     @property
     def gap(self) -> float:
