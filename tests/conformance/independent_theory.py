@@ -277,3 +277,17 @@ def printed_bound(n: Numbers, alpha: float, loss_gap: float, start: float, block
     w1, w2, w3, w4 = printed_weights(n, alpha)
     last = blocks * n.B + 1
     return (loss_gap / (alpha * last) + n.B * w2 * start / last + w2 * w3 * n.B**3 * alpha / last + w4 * alpha**2) / w1
+
+
+def mended_bound(n: Numbers, alpha: float, loss_gap: float, start: float, blocks: int) -> float:
+    """The same with lemma kplusB's factors in the place of lemma B's, every block counted, and growth within blocks."""
+    w1, w2, _, w4 = printed_weights(n, alpha)
+    _, on_g, on_e = young(n)
+    growth = (2 * (1 + 2 * nonconvex_gamma1(n) ** 2)) ** (n.B - 1)
+    c = n.m * alpha**2 * (16 * n.delta**2 + n.sigma**2)
+    psi = 8 * on_g * (n.m * n.delta**2 + n.L**2 * (n.B - 1) * growth * c) + on_e * n.m * n.sigma**2
+    errors = start + (blocks + 1) * (n.B - 1) * c
+    for _ in range(blocks):
+        errors += n.B**2 * alpha**2 * psi
+    last = blocks * n.B + 1
+    return (loss_gap / (alpha * last) + growth * n.B * w2 * errors / last + w4 * alpha) / w1

@@ -70,6 +70,13 @@ def test_printed_forms_agree_with_the_paper(n, share, loss_gap, start, blocks):
     assert found == pytest.approx(own.printed_bound(n, alpha, loss_gap, start, blocks), rel=RELATIVE, abs=0)
 
 
+@given(numbers(), st.floats(0.01, 0.7), st.floats(0, 10), st.floats(0, 10), st.integers(0, 50))
+def test_corrected_bound_has_the_factors_of_the_recursion_used(n, share, loss_gap, start, blocks):
+    alpha = share * own.nonconvex_limit(n)
+    found = nonconvex.corrected_bound(ours(n), alpha, blocks, loss_gap, start)
+    assert found == pytest.approx(own.mended_bound(n, alpha, loss_gap, start, blocks), rel=RELATIVE, abs=0)
+
+
 def test_running_mean_bound_by_hand():
     constants = Constants(2, smoothness=1.0, convexity=0.0, diversity=0.0, noise=2.0, window=1, contraction=0.0)
     # a11 = 0.1 * 0.4, a12 = 0.25 * 0.1 * 1.2, c1 = 0.5 * 0.01; e(1) = 0.66 * 3 + 2 * 0.01 * 2 * 2
