@@ -98,10 +98,11 @@ def test_mean_errors_stay_under_their_bounds(
     (check,) = check_run(tmp_path / "run", points=20)
     assert_promises_kept(check)
     assert check.promises is not None
-    found = {f"{finding.label} {finding.what}": finding for finding in check.findings}
-    assert found[f"theorem:{schedule} step-size limit"].verdict == "held"
-    broken = {name for name, finding in found.items() if finding.verdict == "broken"}
-    assert broken == ({"assump:stepsizes-(b) step sizes"} if schedule == "diminishing" else set())  # theta = 0.5
+    limit = check.check_of("step-size-limit")
+    assert limit is not None
+    assert (limit.label, limit.verdict) == (f"theorem:{schedule}", "held")
+    broken = {found.subject for found in check.checks if found.verdict == "broken"}
+    assert broken == ({"step-sizes"} if schedule == "diminishing" else set())  # theta = 0.5
 
 
 @pytest.mark.parametrize(
