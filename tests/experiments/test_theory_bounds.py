@@ -88,8 +88,18 @@ def assert_promises_kept(check: StrategyCheck) -> None:
     assert (check.running_gradient_norm <= check.promises.gradient_bound).all()
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize(("model", "network"), CASES)
+def quick(case: tuple[Any, ...], among: set[tuple[Any, ...]]) -> Any:
+    """A few cases guard the law in the quick tests; the others are slow."""
+    return pytest.param(*case, marks=() if case in among else pytest.mark.slow)
+
+
+BOUND_CASES = [(*case, schedule) for case in CASES for schedule in SCHEDULES]
+QUICK_BOUNDS = {("least-squares", "static", "constant"), ("softmax", "rotating", "diminishing")}
+RATE_CASES = [(*case, theta) for theta in (0.5, 2 / 3, 1.0) for case in CASES]
+QUICK_RATES = {("least-squares", "static", 0.5)}
+
+
+@pytest.mark.parametrize(("model", "network", "schedule"), [quick(case, QUICK_BOUNDS) for case in BOUND_CASES])
 def test_mean_errors_stay_under_their_bounds(
     tmp_path: Path, digits: Path, model: str, network: str, schedule: str
 ) -> None:
@@ -105,9 +115,7 @@ def test_mean_errors_stay_under_their_bounds(
     assert broken == ({"step-sizes"} if schedule == "diminishing" else set())  # theta = 0.5
 
 
-@pytest.mark.parametrize(
-    ("model", "network", "theta"), [(*case, theta) for theta in (0.5, 2 / 3, 1.0) for case in CASES]
-)
+@pytest.mark.parametrize(("model", "network", "theta"), [quick(case, QUICK_RATES) for case in RATE_CASES])
 def test_errors_fall_at_least_as_fast_as_promised(digits: Path, model: str, network: str, theta: float) -> None:
     schedule = {"kind": "diminishing", "power": theta, "timescale": 300.0}
     given = settings(digits, model, network, iterations=3000, seeds=tuple(range(4)), step_size=schedule)
