@@ -37,7 +37,7 @@ _BOUND: dict[str, str] = {
     "infinite-step": "the bound is infinite: the step size is too large",
     "above": "{measured:.3g} measured, {bound:.3g} promised at k = {k}",
     "grows": "at the end {measured:.2g} under {bound:.2g}, but a bound that only grows says nothing",
-    "few-seeds": "at the end {measured:.2g}, bound {bound:.2g} on a mean, of which {seeds} {seed_s} tell too little",
+    "few-seeds": "at the end {measured:.2g}, bound {bound:.2g} on a mean, which {seeds} {seed_s} cannot decide",
     "interval": "at the end {measured:.2g}, bound {bound:.2g}; the interval over {seeds} seeds reaches above the bound",
     "not-proved": "at the end {measured:.2g} under {bound:.2g}, which is not proved where firing depends on the noise",
     "below": "at the end {measured:.2g} under {bound:.2g}, with the constants seen at {points} points",
