@@ -31,16 +31,14 @@ def demo(
     out: Annotated[Path, typer.Option(help="Where to keep the results.")] = Path("runs/demo"),
 ) -> None:
     """EF-HC against GT, ZT and RG on the digits, in under a minute: a table and the paper's four panels."""
-    from efhc.experiments.studies.demo import BUDGET, EXPERIMENT, RUNS, run_demo
+    from efhc.experiments.studies.demo import EXPERIMENT, RUNS, run_demo
 
     with iterations_progress(RUNS * EXPERIMENT.iterations) as progress:
-        result, at_budget, figure = run_demo(out, progress)
-    print_summary(result)
-    means = at_budget.group_by("strategy", maintain_order=True).mean().select("strategy", "accuracy").rows()
-    console.print(f"Accuracy when {BUDGET:.0%} of ZT's transmission time is spent:", end=" ")
-    console.print(", ".join(f"{strategy} {accuracy:.3f}" for strategy, accuracy in means))
+        shown = run_demo(out, progress)
+    print_summary(shown.result)
+    console.print(shown.sentence, highlight=False)
     efhc, config = this_command(), shlex.quote(str(out / "config.toml"))
-    print(f"\nThe paper's four panels: {figure}")
+    print(f"\nThe paper's four panels: {shown.figure}")
     print(f"All results:             {out}")
     console.print("\nTry next:", style="bold")
     print(f"  {efhc} run {config} strategies.EF-HC.r=500 --out runs/smaller-threshold")
