@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from efhc.experiments.runs.engines.local import LocalEngine
 from efhc.experiments.runs.store import RunStore
 from efhc.experiments.studies.presets import load_figure
 from efhc.experiments.studies.reproduce import prepare, reproduce
-from efhc.report.claims.judging import Verdict
+from efhc.report.claims.judging import Judgement, Verdict
 
 # A figure of one's own: the digits, all panels, small enough for a test.
 OWN = """
@@ -46,11 +47,17 @@ def silent(run, share):
     pass
 
 
-@pytest.fixture
-def own(tmp_path: Path) -> Path:
-    path = tmp_path / "fig2a.toml"  # by this name the paper's claims speak of it
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("own") / "fig2a.toml"  # by this name the paper's claims speak of it
     path.write_text(OWN)
     return path
+
+
+@pytest.fixture(scope="module")
+def quick(own: Path) -> tuple[Path, list[Judgement]]:
+    """The figure at its quick size, drawn once."""
+    return own.parent / "quick", draw(own, own.parent / "quick")
 
 
 def draw(figure: Path | str, out: Path, size="quick", seeds=None, store=RunStore):
@@ -92,36 +99,38 @@ def test_a_figure_comes_with_its_numbers_its_claims_and_a_report(own, tmp_path):
     assert "--full" in report
 
 
-def test_sizes_differ_and_quick_with_two_seeds_decides_nothing(own, tmp_path):
-    judgements = draw(own, tmp_path / "out")
+def test_sizes_differ_and_quick_with_two_seeds_decides_nothing(quick):
+    out, judgements = quick
     assert {judgement.verdict for judgement in judgements} == {Verdict.UNDECIDED}
-    table = pl.read_csv(tmp_path / "out" / "figures" / "fig2a-ii.csv")
+    table = pl.read_csv(out / "figures" / "fig2a-ii.csv")
     assert table["iteration"].max() == 19
     assert [name for name in table.columns if name.startswith("seed")] == ["seed 0", "seed 1"]
 
 
-def test_a_second_time_nothing_is_run_and_nothing_changes(own, tmp_path):
-    draw(own, tmp_path / "out")
-    before = results(tmp_path / "out")
-    metas = [path.stat().st_mtime_ns for path in sorted((tmp_path / "out" / "runs").glob("*/meta.json"))]
-    draw(own, tmp_path / "out")
-    assert results(tmp_path / "out") == before
-    assert metas == [path.stat().st_mtime_ns for path in sorted((tmp_path / "out" / "runs").glob("*/meta.json"))]
+def times(out: Path) -> dict[str, int]:
+    """When each run was made."""
+    return {path.parent.name: path.stat().st_mtime_ns for path in (out / "runs").glob("*/meta.json")}
 
 
-def test_more_seeds_only_add_runs(own, tmp_path):
-    out = tmp_path / "out"
+def test_a_second_time_nothing_is_run_and_nothing_changes(own, quick):
+    out, _ = quick
+    before, made = results(out), times(out)
     draw(own, out)
-    before = {path.parent.name: path.stat().st_mtime_ns for path in (out / "runs").glob("*/meta.json")}
-    draw(own, out, seeds=3)
-    after = {path.parent.name: path.stat().st_mtime_ns for path in (out / "runs").glob("*/meta.json")}
+    assert results(out) == before
+    assert times(out) == made
+
+
+def test_more_seeds_only_add_runs(own, quick, tmp_path):
+    shutil.copytree(quick[0] / "runs", tmp_path / "out" / "runs")
+    before = times(tmp_path / "out")
+    draw(own, tmp_path / "out", seeds=3)
+    after = times(tmp_path / "out")
     assert before.items() <= after.items()
     assert len(after) == len(before) * 3 / 2
 
 
 @pytest.mark.parametrize("kills", [1, pytest.param(20, marks=pytest.mark.slow)])
-def test_killed_at_any_moment_and_run_again_it_ends_with_the_same_bytes(own, tmp_path, kills):
-    draw(own, tmp_path / "whole")
+def test_killed_at_any_moment_and_run_again_it_ends_with_the_same_bytes(own, quick, tmp_path, kills):
     out = tmp_path / "killed"
     command = [sys.executable, "-m", "efhc", "reproduce", str(own), "--out", str(out)]
     chance = random.Random(time.time_ns())
@@ -144,7 +153,7 @@ def test_killed_at_any_moment_and_run_again_it_ends_with_the_same_bytes(own, tmp
             break
         assert process.returncode == -signal.SIGKILL, said
     assert killed >= 1
-    assert results(out) == results(tmp_path / "whole")
+    assert results(out) == results(quick[0])
 
 
 class FailingStore(RunStore):
