@@ -265,7 +265,6 @@ class TwoSteps(Ring):
 
 
 def test_kinds_of_ones_own_are_swept_like_others(tmp_path):
-    pytest.importorskip("efhc.base.registry")
     (tmp_path / "own.py").write_text(OWN_RING)
     (tmp_path / "a.toml").write_text(
         'iterations = 10\nseeds = [0]\n[strategies]\nZT = "zt"\n[sweep]\nnetwork = ["ring", "own.py:TwoSteps"]\n'

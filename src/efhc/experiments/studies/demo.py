@@ -11,8 +11,8 @@ import polars as pl
 from efhc.core.triggers import EventTriggered, GlobalThreshold, RandomizedGossip, ZeroThreshold
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.runs.directory import RunDirectory
-from efhc.experiments.runs.execute import Progress, simulate
 from efhc.experiments.runs.result import Result
+from efhc.experiments.runs.simulate import RunProgress, simulate
 from efhc.network.topologies import Geometric
 from efhc.report.claims.intervals import FEWEST_SEEDS
 from efhc.report.claims.panels import accuracy_at
@@ -65,7 +65,7 @@ class Demo:
         return sentence(self.at_budget)
 
 
-def run_demo(out: Path, progress: Progress) -> Demo:
+def run_demo(out: Path, progress: RunProgress) -> Demo:
     """Run the demo and keep it in `out`.
 
     A demo that is in `out` already is not run again, and one that was stopped goes on where it stopped.

@@ -16,6 +16,7 @@ from pydantic import Field, ValidationError
 
 from efhc.base.errors import InputError, did_you_mean, within
 from efhc.base.policy import Policy
+from efhc.base.problems import as_input_error
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.config.files import (
     FIGURE,
@@ -26,7 +27,6 @@ from efhc.experiments.config.files import (
     read_tables,
     to_tables,
 )
-from efhc.experiments.config.problems import as_input_error
 from efhc.experiments.studies.sweep import Point, sweep_points
 
 Size = Literal["quick", "full"]

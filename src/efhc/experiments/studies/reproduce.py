@@ -9,19 +9,19 @@ DIR/runs/                the runs, each in a run directory named by the hash of 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
 
-from efhc.base.errors import EfhcError, InputError
+from efhc.base.errors import InputError
 from efhc.base.saving import write_safely
 from efhc.experiments.config.files import to_toml
 from efhc.experiments.runs.provenance import provenance
-from efhc.experiments.runs.store import BatchProgress, Engine, Run, Runs, RunStore
+from efhc.experiments.runs.run import Run, Runs
+from efhc.experiments.runs.store import Engine, Failures, Progress, RunStore
 from efhc.experiments.studies.presets import RADIUS, PaperFigure, Size
-from efhc.experiments.studies.sweep import complete
 from efhc.report.claims.judging import Judgement
 from efhc.report.claims.panels import panels
 from efhc.report.claims.paper_claims import judge
@@ -64,7 +64,7 @@ def prepare(figures: Sequence[PaperFigure]) -> list[FigureRuns]:
 
 
 def reproduce(
-    figures: Sequence[FigureRuns], size: Size, out: Path, store: RunStore, engine: Engine, progress: BatchProgress
+    figures: Sequence[FigureRuns], size: Size, out: Path, store: RunStore, engine: Engine, progress: Progress
 ) -> list[Judgement]:
     """Write everything to `out`, each figure as soon as its runs are made, and return the judged claims.
 
@@ -73,7 +73,7 @@ def reproduce(
     """
     sections = []
     for of_figure in figures:
-        failures = complete(store, of_figure.all, engine, progress)
+        failures = store.complete(of_figure.all, engine, progress)
         section = _section(of_figure, size, store, failures)
         _write_panels(section.data, out / "figures")
         sections.append(section)
@@ -93,7 +93,7 @@ def _write_panels(data: FigureData, folder: Path) -> None:
         save_figure(figure, folder / f"{data.name}.{ending}")
 
 
-def _section(of_figure: FigureRuns, size: Size, store: RunStore, failures: Mapping[str, EfhcError]) -> Section:
+def _section(of_figure: FigureRuns, size: Size, store: RunStore, failures: Failures) -> Section:
     figure, experiment = of_figure.figure, of_figure.figure.experiment
     made = [run for run in of_figure.curves if run.key not in failures]
     if not made:
@@ -129,7 +129,7 @@ def _section(of_figure: FigureRuns, size: Size, store: RunStore, failures: Mappi
     )
 
 
-def _facts(of_figure: FigureRuns, size: Size, store: RunStore, failures: Mapping[str, EfhcError]) -> dict[str, str]:
+def _facts(of_figure: FigureRuns, size: Size, store: RunStore, failures: Failures) -> dict[str, str]:
     figure, experiment = of_figure.figure, of_figure.figure.experiment
     seconds = sum(store.meta(run)["wall_seconds"] for run in of_figure.all if run.key not in failures)
     failed = [run for run in of_figure.all if run.key in failures]
