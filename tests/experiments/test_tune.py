@@ -155,7 +155,10 @@ def test_the_first_trials_are_the_files_own_r_and_points_over_the_range():
 @pytest.mark.parametrize(
     ("changed", "line"),
     [
-        ({"strategies": {"ZT": ZeroThreshold()}}, "strategies: got ZT, of which 0 have a number r; allowed: one of kind"),
+        (
+            {"strategies": {"ZT": ZeroThreshold()}},
+            "strategies: got ZT, of which 0 have a number r; allowed: one of kind",
+        ),
         ({"strategies": {"A": GlobalThreshold(), "B": GlobalThreshold(r=1.0)}}, "of which 2 have a number r"),
         ({"parameter": "probability"}, "strategies: got slow, GT, ZT, of which 0 have a number probability"),
         ({"parameter": "rho", "strategy": "GT"}, "--strategy: got GT, which has no number rho"),
