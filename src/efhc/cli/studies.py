@@ -18,6 +18,8 @@ from efhc.cli.escaping import cell, plain
 from efhc.cli.terminal import Overrides, console, runs_progress, warn
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from efhc.experiments.studies.presets import Size
     from efhc.experiments.studies.tune import Tuning
     from efhc.report.verdicts import Judgement
@@ -131,12 +133,32 @@ def sweep(
         runs = sweeping.runs_of(points)
         with runs_progress(len({run.key for _, run in runs})) as progress:
             table = sweeping.run_sweep(runs, out, RunStore(out / "runs", warn), use, progress)
-    summary = sweeping.summary(table)
-    shown = Table(*(cell(name) for name in summary.columns), title="means over seeds, at the end", title_justify="left")
-    for row in summary.rows():
-        shown.add_row(*(f"{value:.4g}" if isinstance(value, float) else cell(value) for value in row))
+    header, rows = _summary_rows(table)
+    shown = Table(*map(cell, header), title="means over seeds, at the end", title_justify="left")
+    for row in rows:
+        shown.add_row(*map(cell, row))
     console.print(shown)
+    for line in _failed_runs(table):
+        warn(line)
     print(f"All results: {plain(out / sweeping.RESULTS)}")
+
+
+def _summary_rows(table: pl.DataFrame) -> tuple[list[str], list[list[str]]]:
+    """Return the header and the rows of the summary, legible at 80 columns."""
+    from efhc.experiments.studies import sweep as sweeping
+
+    if hasattr(sweeping, "summary_rows"):
+        header, rows = sweeping.summary_rows(table)
+        return header, rows
+    summary = sweeping.summary(table)
+    return summary.columns, [[f"{v:.4g}" if isinstance(v, float) else str(v) for v in row] for row in summary.rows()]
+
+
+def _failed_runs(table: pl.DataFrame) -> list[str]:
+    """Return a line for each run that failed."""
+    from efhc.experiments.studies import sweep as sweeping
+
+    return list(sweeping.failed_runs(table)) if hasattr(sweeping, "failed_runs") else []
 
 
 def tune(
