@@ -446,30 +446,38 @@ tune(load_experiment(sys.argv[1]), Budget("broadcasts", 360.0), Path(sys.argv[2]
 """
 
 
-def test_killed_and_interrupted_it_ends_with_the_same_bytes(done: tuple[Tuning, Path], tmp_path: Path):
+def left_off(out: Path, finished: int) -> None:
+    assert (out / "optuna.journal").read_text().count('"op_code":4') == finished
+    assert any(not RunDirectory(path).is_complete for path in (out / "runs").iterdir())
+    assert not (out / "trials.csv").exists()
+
+
+def ends_as(done: tuple[Tuning, Path], out: Path) -> None:
+    tuned(out)
+    for name in ("trials.csv", "tuned.toml", "tuning.png"):
+        assert (out / name).read_bytes() == (done[1] / name).read_bytes()
+
+
+@pytest.mark.slow
+def test_killed_it_ends_with_the_same_bytes(done: tuple[Tuning, Path], tmp_path: Path):
     config, out = tmp_path / "short.toml", tmp_path / "out"
     config.write_text(to_toml(EXPERIMENT))
-
-    def left_off(finished: int) -> None:
-        assert (out / "optuna.journal").read_text().count('"op_code":4') == finished
-        assert any(not RunDirectory(path).is_complete for path in (out / "runs").iterdir())
-        assert not (out / "trials.csv").exists()
-
     command = [sys.executable, "-c", KILLED, str(config), str(out)]
     killed = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
-    left_off(1)  # in the second trial, after its first rung
+    left_off(out, 1)  # in the second trial, after its first rung
+    ends_as(done, out)
 
-    def interrupt(trial: int, r: float, iterations: int, share: float) -> None:
+
+def test_interrupted_it_ends_with_the_same_bytes(done: tuple[Tuning, Path], tmp_path: Path):
+    def interrupt(trial: int, value: float, iterations: int, share: float) -> None:
         if trial == 7 and 0 < share < 1:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        tuned(out, progress=interrupt)
-    left_off(6)
-    tuned(out)
-    for name in ("trials.csv", "tuned.toml", "tuning.png"):
-        assert (out / name).read_bytes() == (done[1] / name).read_bytes()
+        tuned(tmp_path / "out", progress=interrupt)
+    left_off(tmp_path / "out", 6)
+    ends_as(done, tmp_path / "out")
 
 
 def test_half_a_line_and_a_lock_that_a_killed_process_left_do_no_harm(done: tuple[Tuning, Path], copied: Path):
