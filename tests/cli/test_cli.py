@@ -41,7 +41,7 @@ def config(tmp_path: Path) -> Path:
 
 
 def test_help_and_version_answer_without_the_heavy_parts():
-    heavy = ("numpy", "scipy", "polars", "matplotlib", "pydantic", "networkx", "sklearn")
+    heavy = ("numpy", "scipy", "polars", "matplotlib", "pydantic", "networkx")
     code = f"import sys, efhc.cli; print([module for module in {heavy} if module in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
@@ -210,7 +210,7 @@ def test_data_commands(tmp_path, command, refused, monkeypatch):
     folder.mkdir()
     for name in ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"):
         (folder / f"{name}-ubyte.gz").write_bytes(b"\x1f\x8bnot a gzip file")
-    assert "scikit-learn" in refused("data", "verify", "digits")
+    assert "ships with efhc" in refused("data", "verify", "digits")
     monkeypatch.setenv("EFHC_DATA", str(tmp_path))
     done = command("data", "verify", "fashion-mnist")
     assert done.returncode == 2

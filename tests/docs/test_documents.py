@@ -21,7 +21,7 @@ def python_blocks(document: str) -> list[str]:
     return [block for block in blocks if "import efhc" in block]
 
 
-@pytest.mark.parametrize("document", ["README.md", "docs/extending.md"])
+@pytest.mark.parametrize("document", ["README.md", "docs/data.md", "docs/extending.md"])
 def test_python_examples_work_as_pasted(document, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     blocks = python_blocks(document)

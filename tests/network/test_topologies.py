@@ -11,6 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 from efhc.base.errors import InputError
 from efhc.core.graph import Graph
 from efhc.core.randomness import Randomness
+from efhc.network import AnyTopology
 from efhc.network.topologies import (
     Complete,
     ErdosRenyi,
@@ -22,7 +23,6 @@ from efhc.network.topologies import (
     Topology,
     links_within,
 )
-from efhc.network.topology_kinds import AnyTopology
 
 SEED = Randomness(7)
 EVERY = [Geometric(), ErdosRenyi(), InternetAS(), Ring(), Grid(), Grid(torus=True), Star(), Complete()]

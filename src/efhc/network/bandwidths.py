@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 import csv
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field
 
 from efhc.base.errors import InputError
 from efhc.base.inputs import InputFile, read_text
-from efhc.base.policy import Policy, default_kind, or_your_own
+from efhc.base.policy import Policy
+from efhc.base.registry import Family
 from efhc.core.randomness import Purpose, Randomness
 from efhc.core.triggers import Bandwidths
 
 Positive = Annotated[float, Field(gt=0, le=1e100)]
 
 
-class ConstantBandwidth(Policy):
+class BandwidthPolicy(Policy, ABC):
+    """Bandwidths that a config can name."""
+
+    @abstractmethod
+    def draw(self, devices: int, randomness: Randomness) -> Bandwidths:
+        """The bandwidths of all devices, and the nominal one."""
+
+
+class ConstantBandwidth(BandwidthPolicy):
     """b_i = value"""
 
     kind: Literal["constant"] = "constant"
@@ -28,7 +38,7 @@ class ConstantBandwidth(Policy):
         return Bandwidths(np.full(devices, self.value), self.value)
 
 
-class UniformBandwidth(Policy):
+class UniformBandwidth(BandwidthPolicy):
     """b_i uniform in ((1 - spread) b_M, (1 + spread) b_M)"""
 
     kind: Literal["uniform"] = "uniform"
@@ -42,7 +52,7 @@ class UniformBandwidth(Policy):
         return Bandwidths(randomness.stream(Purpose.BANDWIDTHS).uniform(low, high, devices), self.nominal)
 
 
-class BetaBandwidth(Policy):
+class BetaBandwidth(BandwidthPolicy):
     """b_i = max(Beta(a, b), floor) b_M"""
 
     kind: Literal["beta"] = "beta"
@@ -64,7 +74,7 @@ def _given(field: str, values: Sequence[float], nominal: float | None, devices: 
     return Bandwidths(np.array(values), float(np.mean(values)) if nominal is None else nominal)
 
 
-class GivenBandwidths(Policy):
+class GivenBandwidths(BandwidthPolicy):
     """b_i from a list."""
 
     kind: Literal["list"] = "list"
@@ -76,7 +86,7 @@ class GivenBandwidths(Policy):
         return _given("values", self.values, self.nominal, devices)
 
 
-class BandwidthFile(Policy):
+class BandwidthFile(BandwidthPolicy):
     """b_i from a CSV file: one number a line, device by device, or columns `device` and `bandwidth` under a header."""
 
     kind: Literal["csv"] = "csv"
@@ -124,9 +134,11 @@ class BandwidthFile(Policy):
         return bandwidth
 
 
-AnyBandwidths = Annotated[
-    ConstantBandwidth | UniformBandwidth | BetaBandwidth | GivenBandwidths | BandwidthFile,
-    Field(discriminator="kind"),
-    default_kind("uniform"),
-    or_your_own("draw"),
-]
+def _as_list(given: Any) -> Any:
+    """From Python a list or an array of numbers is the bandwidths of the devices."""
+    numbers = given.tolist() if isinstance(given, np.ndarray) else given
+    return {"kind": "list", "values": numbers} if isinstance(numbers, list | tuple) else numbers
+
+
+BANDWIDTHS = Family(BandwidthPolicy, (__name__,), ("draw",), default="uniform", from_python=_as_list)
+AnyBandwidths = Annotated[BandwidthPolicy, BANDWIDTHS]

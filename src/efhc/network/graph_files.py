@@ -10,10 +10,9 @@ import networkx as nx
 
 from efhc.base.errors import InputError
 from efhc.base.inputs import InputFile, read_json, read_text
-from efhc.base.policy import Policy
 from efhc.core.graph import Graph
 from efhc.core.randomness import Randomness
-from efhc.network.over_time import GraphList, GraphsOverTime
+from efhc.network.over_time import GraphList, GraphsOverTime, Network
 from efhc.network.topologies import Topology
 
 
@@ -101,7 +100,7 @@ class GraphMLFile(FileTopology):
         return self._checked(checked_graph(devices, links, one_way=True))
 
 
-class EdgeSequenceFile(Policy):
+class EdgeSequenceFile(Network):
     """One edge list per iteration: a JSON file `[[[0, 1], [1, 2]], [], [[0, 2]]]`, iteration by iteration."""
 
     kind: Literal["edge-sequence"] = "edge-sequence"

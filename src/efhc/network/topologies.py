@@ -1,9 +1,9 @@
-"""Graphs that stay as they are. Adding one: a `Topology` with a `kind`, and a line in `network/kinds.py`."""
+"""Graphs that stay as they are. A new one is a `Topology` with a `kind`, in any file of this folder."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from typing import ClassVar, Literal
+from abc import abstractmethod
+from typing import Annotated, Any, ClassVar, Literal
 
 import networkx as nx
 import numpy as np
@@ -12,13 +12,13 @@ from scipy.spatial import cKDTree
 
 from efhc.base.arrays import Floats, Ints
 from efhc.base.errors import InputError
-from efhc.base.policy import Policy
+from efhc.base.registry import Family
 from efhc.core.graph import Graph
 from efhc.core.randomness import Purpose, Randomness
-from efhc.network.over_time import GraphsOverTime, StaticGraph
+from efhc.network.over_time import GraphsOverTime, Network, StaticGraph
 
 
-class Topology(Policy, ABC):
+class Topology(Network):
     """A way to draw one graph."""
 
     @abstractmethod
@@ -144,3 +144,17 @@ class Complete(Topology):
 
     def graph(self, devices: int, randomness: Randomness) -> Graph:
         return Graph.of(devices, np.column_stack(np.tril_indices(devices, -1)))
+
+
+def given_links(given: Any) -> Any:
+    """From Python a networkx graph is a network too: its links, as a table."""
+    if not isinstance(given, nx.Graph):
+        return given
+    names = list(given)
+    numbered = all(isinstance(name, int | np.integer) for name in names)
+    number = {name: int(name) if numbered else order for order, name in enumerate(names)}
+    return {"kind": "links", "links": [[number[a], number[b]] for a, b in given.edges], "nodes": len(names)}
+
+
+TOPOLOGIES = Family(Topology, ("efhc.network",), ("graph",), default="geometric", from_python=given_links)
+AnyTopology = Annotated[Topology, TOPOLOGIES]

@@ -15,9 +15,9 @@ from pydantic import Field, ValidationError
 
 from efhc.base.errors import InputError, did_you_mean, within
 from efhc.base.policy import Policy
+from efhc.base.problems import as_input_error
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.config.files import FIGURE, SWEEP, build_experiment, figure_names, only_experiment, read_tables
-from efhc.experiments.config.problems import as_input_error
 from efhc.experiments.studies.sweep import Point, sweep_points
 
 Size = Literal["quick", "full"]

@@ -16,13 +16,13 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from efhc.base.arrays import Flags, Ints
-from efhc.core.iteration import drift
 from efhc.drivers.lockstep import Lockstep
 from efhc.drivers.scenario import Scenario
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.runs.draw import draw_scenario, load_data
 from efhc.experiments.runs.resources import usable_cores
 from efhc.experiments.studies.theory_check import SeedProblem, fitting_window, in_parallel
+from efhc.kernels.arithmetic import drift
 from efhc.learning.data import Dataset
 from efhc.report.theory_data import plain
 from efhc.theory.bounds import Constants
@@ -127,7 +127,8 @@ def _rehearsed_firing(
     trigger = experiment.strategies[strategy]
     lockstep, state = Lockstep(scenario, trigger), scenario.initial_state()
     alphas = np.array([scenario.step_size(k) for k in range(horizon)])
-    thresholds = np.stack([scenario.thresholds(trigger, k) for k in range(horizon)])
+    reader = scenario.reader()
+    thresholds = np.stack([reader.thresholds(trigger, k) for k in range(horizon)])
     drifts, fired = np.empty((rehearse + 1, experiment.devices)), np.zeros(thresholds.shape, dtype=bool)
     for k in range(rehearse):
         drifts[k] = drift(state.models, state.last_broadcast)
