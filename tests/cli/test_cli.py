@@ -20,6 +20,7 @@ from polars.testing import assert_frame_equal
 import efhc
 from efhc.base.extras import Extra
 from efhc.cli.escaping import print_error
+from efhc.cli.terminal import RUNS_CODE
 from efhc.experiments import doctor
 from efhc.experiments.doctor import Check
 
@@ -331,10 +332,9 @@ def test_help_fits_80_columns_and_gives_flags_no_type(command, words):
         assert "..." not in shown.partition("Commands:")[2]  # no command's description is cut off
 
 
-@pytest.mark.parametrize("words", [["--help"], ["config", "show", "--help"], ["sweep", "--help"], ["tune", "--help"]])
+@pytest.mark.parametrize("words", [[], ["config", "show"], ["run"], ["sweep"], ["tune"], ["reproduce"]], ids=" ".join)
 def test_help_says_that_settings_may_run_code(command, words):
-    text = " ".join(command(*words).stdout.split())
-    assert "A setting such as strategies.mine = 'file.py:Name' runs the Python code in that file." in text
+    assert RUNS_CODE in " ".join(command(*words, "--help").stdout.split())
 
 
 def test_demo_draws_the_four_panels_and_says_what_to_try_next(tmp_path, command):

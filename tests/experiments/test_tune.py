@@ -16,14 +16,14 @@ import pytest
 
 from efhc.base.errors import EfhcError, InputError
 from efhc.base.extras import Extra
-from efhc.core.iteration import Diverged
 from efhc.core.triggers import EventTriggered, GlobalThreshold, RandomizedGossip, ZeroThreshold
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.config.files import load_experiment, to_toml
 from efhc.experiments.runs.directory import RunDirectory
 from efhc.experiments.runs.engines.local import LocalEngine
 from efhc.experiments.runs.execute import simulate
-from efhc.experiments.runs.store import Runs, RunStore
+from efhc.experiments.runs.run import Runs
+from efhc.experiments.runs.store import RunStore
 from efhc.experiments.studies.tune import Budget, Search, Tuning, tune
 from efhc.report.tuning_figure import tuning_figure
 
@@ -47,7 +47,7 @@ def tuned(out: Path, trials: int = TRIALS, **changed) -> Tuning:
 
 
 class NoEngine:
-    def make(self, runs, store, progress):
+    def make(self, runs, store, progress, observers=None):
         pytest.fail("nothing has to be run")
 
 
@@ -203,10 +203,31 @@ def test_any_number_of_any_strategy_can_be_tuned():
     assert whole.first == [3.0, 1.0, 4.0]
 
 
-VALIDATED = pytest.mark.skipif("validation" not in Experiment.model_fields, reason="no setting `validation` yet")
+OWN = """
+import numpy as np
+from efhc import Strategy
+
+class Patient(Strategy):
+    patience: int = 4
+
+    def thresholds(self, k, gamma, bandwidths, coins):
+        return np.full(len(bandwidths.values), 0.0 if k % self.patience == 0 else np.inf)
+"""
 
 
-@VALIDATED
+def test_a_strategy_of_ones_own_is_tuned(tmp_path: Path):
+    (tmp_path / "own.py").write_text(OWN)
+    config = 'iterations = 20\nseeds = [3]\n[strategies]\nmine = { kind = "own.py:Patient", patience = 4 }\n'
+    (tmp_path / "own.toml").write_text(config)
+    experiment = load_experiment(tmp_path / "own.toml")
+    tuning = tune(
+        experiment, Budget("broadcasts", 60.0), tmp_path / "out", LocalEngine(1), parameter="patience", trials=3, high=9
+    )
+    assert tuning.table["patience"].to_list()[0] == 4
+    assert all(value == int(value) for value in tuning.table["patience"])
+    assert load_experiment(tmp_path / "out" / "tuned.toml").strategies["mine"].patience == tuning.best_value
+
+
 def test_a_tuning_chooses_by_validation_samples_and_reports_the_test_accuracy_once(tmp_path: Path):
     experiment = EXPERIMENT.model_copy(update={"iterations": 20, "seeds": (3,)})
     out = tmp_path / "out"
@@ -223,7 +244,6 @@ def test_a_tuning_chooses_by_validation_samples_and_reports_the_test_accuracy_on
     assert pl.read_csv(out / "test.csv").columns == ["seed", "accuracy", "spent"]
 
 
-@VALIDATED
 def test_the_files_own_validation_share_is_used_for_tuning_only():
     experiment = Experiment.model_validate({**dict(EXPERIMENT), "validation": 0.25})
     search = Search.of(experiment, BUDGET)
@@ -240,11 +260,10 @@ class Diverging:
     def __init__(self, limit: float) -> None:
         self.limit, self.engine = limit, LocalEngine(1)
 
-    def make(self, runs, store, progress):
-        for run in runs:
-            if run.experiment.strategies["ef-hc"].r > self.limit:
-                raise Diverged(3, "loss", np.array([True, False]))
-        return self.engine.make(runs, store, progress)
+    def make(self, runs, store, progress, observers=None):
+        failing = [run for run in runs if run.experiment.strategies["ef-hc"].r > self.limit]
+        failures = self.engine.make([run for run in runs if run not in failing], store, progress, observers)
+        return {**failures, **{run.key: EfhcError(f"{run.name} diverged") for run in failing}}
 
 
 def test_a_trial_that_diverges_fails_and_the_tuning_goes_on(tmp_path: Path):

@@ -56,7 +56,7 @@ MUTANTS = [
     Mutant("cost without the degree", "core/**/*.py", " / np.maximum(graph.degrees, 1)", "", ITERATION),
     Mutant("only one end pays", "core/**/*.py", "per_device[i] + per_device[j]", "per_device[i]", ITERATION),
     Mutant("cost summed instead of averaged", "core/**/*.py", "return total / graph.devices", "return total", ITERATION),
-    Mutant("the total starts anew with each step", "drivers/**/*.py", "np.cumsum([before, *times])[1:]", "np.cumsum(times)", f"tests/drivers {RUNS}"),
+    Mutant("the total starts anew with each step", "drivers/**/*.py", "np.cumsum([self.time_total, *times])[1:]", "np.cumsum(times)", f"tests/drivers {RUNS}"),
     # Seeds and streams
     Mutant("coins repeat every 256 iterations", "core/**/*.py", "Purpose.GOSSIP, i, ", "Purpose.GOSSIP, i, 0 * ", "tests/core"),
     Mutant("all devices toss one coin", "core/**/*.py", "Purpose.GOSSIP, i, ", "Purpose.GOSSIP, 0, ", "tests/core"),
@@ -82,7 +82,7 @@ MUTANTS = [
     Mutant("no evaluation after the first iteration", "experiments/config/**/*.py", "return 1 if k == 0 else", "return min(self.evaluate_every, self.iterations) if k == 0 else", RUNS),
     # Resume, keys, files
     Mutant("w_hat is lost on resume", "experiments/runs/**/*.py", 'tensors["models"], tensors["last_broadcast"]', 'tensors["models"], tensors["models"].copy()', RUNS),
-    Mutant("a key without the input files", "experiments/runs/**/*.py", '"inputs": inputs', '"inputs": {}', "tests/experiments/test_runs.py"),
+    Mutant("a key without the input files", "experiments/runs/**/*.py", '"inputs": checksums["input_sha256"]', '"inputs": {}', "tests/experiments/test_runs.py"),
     Mutant("no fsync", "base/**/*.py", "os.fsync(file.fileno())", "pass", "tests/base"),
     # Verdicts
     Mutant("plain percentiles", "report/**/*.py", "-sqrt(n / (n - 1)) * t.ppf(", "-t.ppf(", CLAIMS),
@@ -99,5 +99,5 @@ MUTANTS = [
     Mutant("a sufficient window that is too short", "theory/**/*.py", "return physical + broadcast - 1", "return physical + broadcast - 2", "tests/theory/test_connectivity.py"),
     # Tuning
     Mutant("a spent budget is exceeded", "experiments/studies/tune/**/*.py", "total > self.amount for", "total >= self.amount for", "tests/experiments/test_tune.py -k budget"),
-    Mutant("tuned on the test samples", "experiments/studies/tune/**/*.py", 'getattr(self.experiment, "validation", None) or VALIDATION', "None", "tests/experiments/test_tune.py -k validation"),
+    Mutant("tuned on the test samples", "experiments/studies/tune/**/*.py", "self.experiment.validation or VALIDATION", "None", "tests/experiments/test_tune.py -k validation"),
 ]  # fmt: skip

@@ -14,15 +14,14 @@ from efhc import __version__
 from efhc.base.errors import EfhcError
 from efhc.cli import checking, data, running, studies, theory
 from efhc.cli.escaping import print_error
-from efhc.cli.terminal import INTERRUPTED
+from efhc.cli.terminal import INTERRUPTED, RUNS_CODE
 
 UNREAD, REFUSED = 1, 2
 """Exit codes: whoever read the output stopped reading; an error that the user can mend."""
 
 app = typer.Typer(
     help="Decentralized federated learning with personalized event-triggered communication (EF-HC).",
-    epilog="A setting such as strategies.mine = 'file.py:Name' runs the Python code in that file. "
-    "Commands, settings and exit codes: docs/commands.md.",
+    epilog=f"{RUNS_CODE} Commands, settings and exit codes: docs/commands.md.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # plain text: no boxes around narrow columns, and [brackets] are shown as they are
@@ -37,8 +36,9 @@ COMMANDS: dict[Callable[..., None], str] = {
     checking.doctor: "Check this installation.",
     checking.bench: "Measure how fast iterations are. Needs efhc[deep].",
 }
+READ_CONFIGS = {studies.reproduce, studies.sweep, studies.tune}
 for command, in_short in COMMANDS.items():
-    app.command(short_help=in_short)(command)
+    app.command(short_help=in_short, epilog=RUNS_CODE if command in READ_CONFIGS else None)(command)
 app.add_typer(checking.config_app, name="config", short_help="Show every setting, or the schema of config files.")
 app.add_typer(data.app, name="data", short_help="List, fetch, verify and show data sets.")
 app.add_typer(theory.app, name="theory", short_help="Check a run against the paper's analysis.")

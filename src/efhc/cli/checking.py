@@ -12,7 +12,7 @@ from rich.table import Table
 from efhc.base.errors import InputError, did_you_mean
 from efhc.base.extras import require
 from efhc.cli.escaping import cell
-from efhc.cli.terminal import Overrides, console
+from efhc.cli.terminal import RUNS_CODE, Overrides, console
 
 config_app = typer.Typer(help="Show a complete config, or the schema of config files.", no_args_is_help=True)
 
@@ -28,17 +28,14 @@ ALONE = ("limit", "scaling")
 COLOURS = {"ok": "green", "missing": "dim", "bad": "red"}
 
 
-@config_app.command("show", short_help="Print the complete config, with every default.")
+@config_app.command("show", short_help="Print the complete config, with every default.", epilog=RUNS_CODE)
 def config_show(
     file: Annotated[
         Path | None, typer.Argument(metavar="FILE", help="A TOML file. Default: none, only the defaults.")
     ] = None,
     overrides: Overrides = None,
 ) -> None:
-    """Print the complete config: what the file says, the overrides, and every default.
-
-    A setting such as strategies.mine = 'file.py:Name' runs the Python code in that file.
-    """
+    """Print the complete config: what the file says, the overrides, and every default."""
     from efhc.experiments.config.files import build_experiment, load_experiment, to_toml, with_overrides
 
     if file and "=" in str(file) and not file.exists():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,13 +15,21 @@ from rich.table import Table
 from efhc.base.errors import InputError
 from efhc.base.extras import require
 from efhc.cli.data import fetch_missing
-from efhc.cli.engines import Address, EngineName, Jobs, check_engine, engine_named, stoppable
 from efhc.cli.escaping import cell, plain
-from efhc.cli.terminal import Overrides, console, runs_progress, warn
+from efhc.cli.terminal import (
+    FAILED,
+    INTERRUPTED,
+    Address,
+    EngineName,
+    Jobs,
+    Overrides,
+    choose_engine,
+    console,
+    runs_progress,
+    warn,
+)
 
 if TYPE_CHECKING:
-    import polars as pl
-
     from efhc.experiments.studies.presets import Size
     from efhc.experiments.studies.tune import Tuning
     from efhc.report.verdicts import Judgement
@@ -50,7 +60,7 @@ def reproduce(
 
     The figures that train neural networks need PyTorch: pip install 'efhc[deep]'.
     """
-    check_engine(engine, address)
+    use = choose_engine(engine, address, jobs)
 
     from efhc.experiments.config.files import figure_names
     from efhc.experiments.studies.presets import load_figure
@@ -69,8 +79,7 @@ def reproduce(
     from efhc.experiments.runs.store import RunStore
     from efhc.experiments.studies import reproduce as reproducing
 
-    use = engine_named(engine, address, jobs)
-    with stoppable():
+    with _stoppable():
         prepared = reproducing.prepare(loaded)
         runs = {run.key for figure in prepared for run in figure.all}
         with use.session(), runs_progress(len(runs)) as progress:
@@ -115,11 +124,8 @@ def sweep(
     address: Address = None,
     jobs: Jobs = None,
 ) -> None:
-    """Run an experiment at every point of a grid or list of settings; all results go into one tidy table.
-
-    A setting such as strategies.mine = 'file.py:Name' runs the Python code in that file.
-    """
-    check_engine(engine, address)
+    """Run an experiment at every point of a grid or list of settings; all results go into one tidy table."""
+    use = choose_engine(engine, address, jobs)
 
     from efhc.experiments.runs.store import RunStore
     from efhc.experiments.studies import sweep as sweeping
@@ -128,37 +134,21 @@ def sweep(
     out = out or Path("runs") / f"{file.stem}-sweep"
     for point in points:
         fetch_missing(point.experiment)
-    use = engine_named(engine, address, jobs)
-    with stoppable():
+    with _stoppable():
         runs = sweeping.runs_of(points)
         with runs_progress(len({run.key for _, run in runs})) as progress:
             table = sweeping.run_sweep(runs, out, RunStore(out / "runs", warn), use, progress)
-    header, rows = _summary_rows(table)
+    header, rows = sweeping.summary_rows(table)
     shown = Table(*map(cell, header), title="means over seeds, at the end", title_justify="left")
     for row in rows:
         shown.add_row(*map(cell, row))
     console.print(shown)
-    for line in _failed_runs(table):
+    failed = sweeping.failed_runs(table)
+    for line in failed:
         warn(line)
-    print(f"All results: {plain(out / sweeping.RESULTS)}")
-
-
-def _summary_rows(table: pl.DataFrame) -> tuple[list[str], list[list[str]]]:
-    """Return the header and the rows of the summary, legible at 80 columns."""
-    from efhc.experiments.studies import sweep as sweeping
-
-    if hasattr(sweeping, "summary_rows"):
-        header, rows = sweeping.summary_rows(table)
-        return header, rows
-    summary = sweeping.summary(table)
-    return summary.columns, [[f"{v:.4g}" if isinstance(v, float) else str(v) for v in row] for row in summary.rows()]
-
-
-def _failed_runs(table: pl.DataFrame) -> list[str]:
-    """Return a line for each run that failed."""
-    from efhc.experiments.studies import sweep as sweeping
-
-    return list(sweeping.failed_runs(table)) if hasattr(sweeping, "failed_runs") else []
+    print(f"All results: {plain(out / sweeping.RESULTS)}, figure: {plain(out / sweeping.FIGURES[0])}")
+    if failed:
+        raise typer.Exit(FAILED)
 
 
 def tune(
@@ -200,11 +190,10 @@ def tune(
     Values are compared by their accuracy on validation samples, which no device trains on. The test accuracy of the
     winner is measured once, at the end.
 
-    Needs Optuna: pip install 'efhc[tune]'. A setting such as strategies.mine = 'file.py:Name' runs the Python code in
-    that file.
+    Needs Optuna: pip install 'efhc[tune]'.
     """
     require("tune")
-    check_engine(engine, address)
+    use = choose_engine(engine, address, jobs)
 
     from rich.status import Status
 
@@ -215,8 +204,7 @@ def tune(
     amount = tuning.Budget.parse(budget)
     experiment = load_experiment(file, overrides or ())
     fetch_missing(experiment)
-    use = engine_named(engine, address, jobs)
-    with stoppable(), use.session(), Status("preparing", console=Console(stderr=True)) as status:
+    with _stoppable(), use.session(), Status("preparing", console=Console(stderr=True)) as status:
 
         def tell(trial: int, value: float, iterations: int, share: float) -> None:
             which = f"trial {trial} of {trials}" if trial else "the winner, on the test samples"
@@ -267,3 +255,13 @@ def _print_tuning(found: Tuning) -> None:
         print("The winner failed when it was trained on all training samples: it has no test accuracy.")
     else:
         print(f"Test accuracy of the winner, trained on all training samples: {found.test_accuracy:.3f}")
+
+
+@contextmanager
+def _stoppable() -> Iterator[None]:
+    """Ctrl-C ends the command with one line. Runs are kept as far as they are, so the same command continues them."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        warn("stopped; the same command goes on from here")
+        raise typer.Exit(INTERRUPTED) from None

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from efhc import __version__
 from efhc.base.errors import EfhcError, InputError
-from efhc.base.inputs import read_bytes, sha256
 from efhc.base.saving import write_safely
-from efhc.experiments.config.files import first_difference, input_files, to_tables
-from efhc.experiments.runs.store import Runs
+from efhc.experiments.config.files import first_difference, to_tables
+from efhc.experiments.runs.run import Runs
 from efhc.experiments.studies.tune.search import Search
 
 if TYPE_CHECKING:
@@ -91,7 +90,6 @@ class Journal:
 def identity(search: Search, runs: Runs) -> dict[str, Any]:
     """Return everything that trials follow from: trials of another tuning must not be mixed with them."""
     (run, *_) = runs.of(search.part(search.first_allowed, 1))
-    files = {name: sha256(read_bytes(path, name)) for name, path in input_files(search.experiment).items()}
     asked = {
         "--budget": str(search.budget),
         "--strategy": search.strategy,
@@ -100,9 +98,8 @@ def identity(search: Search, runs: Runs) -> dict[str, Any]:
         "--high": search.high,
         "--on": search.on if search.validation is None else f"{search.on}, {search.validation:g}",
     }
-    checksums = {"data_sha256": dict(run.data.sha256), "input_sha256": files}
     everything: dict[str, Any] = json.loads(
-        json.dumps({**to_tables(search.experiment), **asked, **checksums, "efhc": __version__})
+        json.dumps({**to_tables(search.experiment), **asked, **run.inputs.checksums, "efhc": __version__})
     )
     return everything
 

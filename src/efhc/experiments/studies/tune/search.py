@@ -115,9 +115,7 @@ class Search:
     @property
     def validation(self) -> float | None:
         """The share of the training samples that trials are judged by; None for the test samples."""
-        if self.on == "test" or "validation" not in Experiment.model_fields:
-            return None
-        return getattr(self.experiment, "validation", None) or VALIDATION
+        return None if self.on == "test" else self.experiment.validation or VALIDATION
 
     def _built(self, value: float, fields: dict[str, Any], alone: bool = False) -> Experiment:
         tables = copy.deepcopy(self._tables)

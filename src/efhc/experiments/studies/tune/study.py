@@ -16,7 +16,8 @@ from efhc.base.extras import importing
 from efhc.base.saving import UNFINISHED, lock, write_safely
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.config.files import to_toml
-from efhc.experiments.runs.store import Engine, Runs, RunStore
+from efhc.experiments.runs.run import Runs
+from efhc.experiments.runs.store import Engine, RunStore
 from efhc.experiments.studies.tune.budget import Budget
 from efhc.experiments.studies.tune.journal import JOURNAL, Journal, identity, quiet_optuna
 from efhc.experiments.studies.tune.search import Search

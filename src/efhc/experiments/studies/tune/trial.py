@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -10,9 +10,9 @@ import numpy as np
 import polars as pl
 
 from efhc.base.errors import EfhcError
-from efhc.core.iteration import Diverged
 from efhc.experiments.config.experiment import Experiment
-from efhc.experiments.runs.store import Engine, Run, Runs, RunStore
+from efhc.experiments.runs.run import Run, Runs
+from efhc.experiments.runs.store import Engine, RunStore
 from efhc.experiments.studies.tune.search import FACTOR, Search
 
 if TYPE_CHECKING:
@@ -51,10 +51,7 @@ class Lab:
             shares[run.key] = share
             self.progress(trial, value, experiment.iterations, sum(shares.values()) / len(shares))
 
-        try:
-            failures: Mapping[str, EfhcError] | None = self.store.complete(runs, self.engine, tell)  # type: ignore[func-returns-value]
-        except Diverged as error:
-            raise RunFailed(str(error)) from error
+        failures = self.store.complete(runs, self.engine, tell)
         if failures:
             raise RunFailed(str(next(iter(failures.values()))))
         return pl.concat(self.store.curve(run) for run in runs)
