@@ -32,7 +32,7 @@ from efhc.cli.terminal import (
 if TYPE_CHECKING:
     from efhc.experiments.studies.presets import Size
     from efhc.experiments.studies.tune import Tuning
-    from efhc.report.verdicts import Judgement
+    from efhc.report.claims.judging import Judgement
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="The experiment, a TOML file.")]
 
@@ -105,12 +105,14 @@ def _list_figures(seeds: int | None) -> None:
 
 
 def _print_judgements(judgements: list[Judgement]) -> None:
-    colours = {"holds": "green", "does not hold": "red"}
-    for (claim, words), group in groupby(judgements, lambda judgement: (judgement.claim, judgement.words)):
-        console.print(f"claim {claim}: {cell(words)}", style="bold", highlight=False)
+    from efhc.report.claims.wording import figures_words, statement_words, verdict_parts, verdict_words
+
+    colours = {"holds": "green", "fails": "red"}
+    for (claim, *said), group in groupby(judgements, lambda one: (one.claim, one.statement, one.setting)):
+        console.print(f"claim {claim}: {cell(statement_words(*said))}", style="bold", highlight=False)
         for judgement in group:
-            colour = next((c for start, c in colours.items() if judgement.verdict.startswith(start)), "dim")
-            figures, verdict = cell(f"{judgement.figures:>8}"), cell(judgement.verdict)
+            colour = colours.get(verdict_parts(judgement)[0][0], "dim")
+            figures, verdict = cell(f"{figures_words(judgement):>8}"), cell(verdict_words(judgement))
             console.print(f"{figures}  [{colour}]{verdict}[/{colour}]", highlight=False)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from efhc.base.errors import InputError
-from efhc.report.panels import accuracy_at
+from efhc.report.claims.panels import accuracy_at
 
 COLUMNS = {"transmission_time": "transmission_time_total", "broadcasts": "broadcasts_total"}
 """What a budget limits, and the column of a run's curve that adds it up."""

@@ -22,9 +22,9 @@ from efhc.experiments.studies.tune.budget import Budget
 from efhc.experiments.studies.tune.journal import JOURNAL, Journal, identity, quiet_optuna
 from efhc.experiments.studies.tune.search import Search
 from efhc.experiments.studies.tune.trial import FINAL, Lab, RunFailed, Trial, TuneProgress
+from efhc.report.claims.intervals import interval
 from efhc.report.figures import save_figure
-from efhc.report.intervals import interval
-from efhc.report.tuning_figure import tuning_figure
+from efhc.report.figures.tuning_figure import tuning_figure
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial

@@ -8,7 +8,7 @@ import polars as pl
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from efhc.report.figures import LAYOUT, STYLES
+from efhc.report.figures.style import LAYOUT, STYLES
 
 COMPLETE, BEST = STYLES[0][0], STYLES[1][0]
 PRUNED = "#8a8a8a"
