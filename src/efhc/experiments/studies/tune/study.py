@@ -22,8 +22,8 @@ from efhc.experiments.studies.tune.budget import Budget
 from efhc.experiments.studies.tune.journal import JOURNAL, Journal, identity, quiet_optuna
 from efhc.experiments.studies.tune.search import Search
 from efhc.experiments.studies.tune.trial import FINAL, Lab, RunFailed, Trial, TuneProgress
-from efhc.report.figures import save_figure
 from efhc.report.claims.intervals import interval
+from efhc.report.figures import save_figure
 from efhc.report.figures.tuning_figure import tuning_figure
 
 if TYPE_CHECKING:
