@@ -4,16 +4,44 @@ import polars as pl
 import pytest
 
 import efhc
-from efhc.base.errors import InputError
+from efhc.base.errors import EfhcError, InputError
 from efhc.experiments.runs.engines.local import LocalEngine
 from efhc.experiments.runs.store import RunStore
-from efhc.experiments.studies.sweep import RESULTS, load_sweep, run_sweep, runs_of, summary, sweep_points
+from efhc.experiments.studies.sweep import (
+    FIGURES,
+    RESULTS,
+    RESULTS_CSV,
+    SUMMARY,
+    failed_runs,
+    load_sweep,
+    number_words,
+    run_sweep,
+    runs_of,
+    summary,
+    summary_rows,
+    sweep_points,
+)
+from efhc.report.claims.intervals import interval
 
 BASE = {"iterations": 20, "evaluate_every": 10, "seeds": [0, 1], "strategies": {"ZT": "zt", "EF-HC": {"kind": "ef-hc"}}}
 
 
-def run(points, out):
-    return run_sweep(runs_of(points), out, RunStore(out / "runs"), LocalEngine(), lambda run, share: None)
+class FailingStore(RunStore):
+    """A store in which the runs of one strategy at one radius fail."""
+
+    def complete(self, runs, engine, progress):
+        failing = [run for run in runs if run.strategy == "EF-HC" and run.experiment.network.radius == 0.4]
+        super().complete([run for run in runs if run not in failing], engine, progress)
+        return {run.key: EfhcError("the models are no longer finite") for run in failing}
+
+
+class DeadStore(RunStore):
+    def complete(self, runs, engine, progress):
+        return {run.key: EfhcError("no core left") for run in runs}
+
+
+def run(points, out, store=RunStore):
+    return run_sweep(runs_of(points), out, store(out / "runs"), LocalEngine(), lambda run, share: None)
 
 
 def test_a_grid_is_all_combinations_in_order():
@@ -56,9 +84,11 @@ def test_keys_may_be_quoted_or_nested(tmp_path):
         ({"network.radius": []}, ["sweep.network.radius", "empty list", "at least one value"]),
         ({"seeds": [1, 2]}, ["sweep.seeds", "every point is run with all of `seeds`"]),
         (3, ["sweep", "3", "tables"]),
+        ([], ["sweep", "an empty list", "at least one table"]),
+        ({}, ["sweep", "an empty table", "at least one setting"]),
         ({"devices.kind": [1]}, ["devices.kind", "is a value"]),
     ],
-    ids=["typo", "unknown", "out of range", "empty", "seeds", "number", "value as table"],
+    ids=["typo", "unknown", "out of range", "empty", "seeds", "number", "no tables", "no settings", "value as table"],
 )
 def test_what_cannot_be_swept_is_one_line(sweep, parts):
     with pytest.raises(InputError) as error:
@@ -81,6 +111,11 @@ def test_the_table_is_tidy_and_holds_every_run(tmp_path):
     assert table["batch_size"].unique().sort().to_list() == ['"full"', "1"]  # mixed: as JSON
     assert len(table) == 2 * 2 * 2 * 2 * 3  # radii, batch sizes, strategies, seeds, evaluations
     assert pl.read_parquet(tmp_path / RESULTS).equals(table)
+    assert pl.read_csv(tmp_path / RESULTS_CSV, infer_schema_length=None)["accuracy"].equals(table["accuracy"])
+    assert pl.read_csv(tmp_path / SUMMARY).columns == summary(table).columns
+    png, pdf = ((tmp_path / name).read_bytes() for name in FIGURES)
+    assert (png[:4], pdf[:4]) == (b"\x89PNG", b"%PDF")
+    assert table["failed"].null_count() == len(table)
     one = table.filter((pl.col("network.radius") == 0.6) & (pl.col("batch_size") == "1"), strategy="ZT", seed=1)
     alone = efhc.simulate(
         iterations=20,
@@ -98,12 +133,123 @@ def test_settings_that_a_point_leaves_alone_are_null(tmp_path):
     assert table.select("network", "devices").unique().sort("devices").rows() == [("ring", None), (None, 4)]
 
 
-def test_runs_that_points_share_are_made_once_and_counted_for_each(tmp_path):
-    table = run(sweep_points(BASE, {"strategies.EF-HC.r": [100.0, 1000.0]}), tmp_path)
+def test_runs_that_points_share_are_made_and_shown_once(tmp_path):
+    table = run(sweep_points(BASE, {"strategies.EF-HC.r": [100.0, 1000.0], "batch_size": [1, 2]}), tmp_path)
     made = [path for path in (tmp_path / "runs").iterdir() if path.is_dir()]
-    assert len(made) == 2 * 2 + 2  # EF-HC at two values of r, ZT once, two seeds each
+    assert len(made) == 2 * (2 * 2 + 2)  # two seeds; EF-HC at two values of r, ZT once, each with two batch sizes
     means = summary(table)
-    assert means.select("strategies.EF-HC.r", "strategy").rows() == [
-        (r, name) for r in (100.0, 1000.0) for name in ("ZT", "EF-HC")
+    assert means.select("strategies.EF-HC.r", "batch_size", "strategy").rows() == [
+        (None, 1, "ZT"),
+        (100.0, 1, "EF-HC"),
+        (None, 2, "ZT"),
+        (100.0, 2, "EF-HC"),
+        (1000.0, 1, "EF-HC"),
+        (1000.0, 2, "EF-HC"),
     ]
-    assert means["seeds"].to_list() == [2, 2, 2, 2]
+    assert set(means["seeds"]) == {2}
+    header, rows = summary_rows(table)
+    assert header[:3] == ["r", "batch_size", "strategy"]
+    assert [row[:3] for row in rows[:2]] == [["any", "1", "ZT"], ["100", "1", "EF-HC"]]
+
+
+def ended(points: dict[float, dict[str, list[float]]], **more: object) -> pl.DataFrame:
+    """A table of runs with these final accuracies, by radius and strategy."""
+    return pl.DataFrame(
+        [
+            {
+                "network.radius": radius,
+                "batch_size": 1,
+                "run": f"{radius} {strategy} {seed}",
+                "strategy": strategy,
+                "seed": seed,
+                "iteration": 9,
+                "accuracy": accuracy,
+                "transmission_time_total": 31860.4,
+                "broadcasts_total": 10000,
+                "failed": None,
+            }
+            | more
+            for radius, strategies in points.items()
+            for strategy, accuracies in strategies.items()
+            for seed, accuracy in enumerate(accuracies)
+        ],
+        schema_overrides={"failed": pl.String},
+    )
+
+
+def test_a_summary_has_means_and_intervals_over_seeds():
+    (row,) = summary(ended({0.3: {"ZT": [0.5, 0.6, 0.8]}})).rows(named=True)
+    _, low, high = interval(pl.Series([0.5, 0.6, 0.8]).to_numpy())
+    assert (row["accuracy"], row["worst_seed_accuracy"], row["seeds"]) == (pytest.approx(1.9 / 3), 0.5, 3)
+    assert (row["low"], row["high"]) == (low, high)
+    (alone,) = summary(ended({0.3: {"ZT": [0.5]}})).rows(named=True)
+    assert (alone["low"], alone["high"]) == (None, None)
+
+
+def test_a_summary_fits_a_narrow_terminal():
+    header, rows = summary_rows(ended({0.3: {"ZT": [0.5, 0.6]}, 0.5: {"ZT": [0.7, 0.7]}}))
+    assert header == [
+        "radius",
+        "strategy",
+        "accuracy",
+        "95 %",
+        "time",
+        "broadcasts",
+    ]  # batch_size is the same everywhere
+    assert rows[1] == ["0.5", "ZT", "0.700", "0.700-0.700", "31,860", "10,000"]
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    assert sum(widths) + 3 * len(widths) + 1 <= 80
+
+
+def test_settings_with_the_same_ending_are_told_apart():
+    table = ended({0.3: {"ZT": [0.5]}, 0.5: {"ZT": [0.7]}}).rename({"batch_size": "data.radius"})
+    table = table.with_columns(pl.col("network.radius").alias("data.radius"))
+    assert summary_rows(table)[0][:2] == ["network.radius", "data.radius"]
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (10000, "10,000"),
+        (10000.0, "10,000"),
+        (31860.4, "31,860"),
+        (0.3, "0.3"),
+        (864.21, "864.2"),
+        (1e-7, "1e-07"),
+        (12, "12"),
+        (True, "True"),
+        ("ring", "ring"),
+        (0, "0"),
+    ],
+)
+def test_numbers_are_written_for_people(value, words):
+    assert number_words(value) == words
+
+
+def test_a_run_that_fails_is_a_row_and_stops_no_other(tmp_path):
+    table = run(sweep_points(BASE, {"network.radius": [0.4, 0.6]}), tmp_path, FailingStore)
+    failed = table.filter(pl.col("failed").is_not_null())
+    assert failed.select("network.radius", "strategy", "seed").rows() == [(0.4, "EF-HC", 0), (0.4, "EF-HC", 1)]
+    assert failed["accuracy"].null_count() == 2
+    assert table.columns[-1] == "failed"
+    whole = run(sweep_points(BASE, {"network.radius": [0.4, 0.6]}), tmp_path / "whole")
+    made = table.filter(pl.col("failed").is_null())
+    assert made.equals(whole.filter((pl.col("network.radius") == 0.6) | (pl.col("strategy") == "ZT")))
+    header, rows = summary_rows(table)
+    assert header[-1] == "failed"
+    assert [row[-1] for row in rows] == ["", "2", "", ""]
+    assert rows[1][2:6] == ["failed", "", "", ""]
+    assert failed_runs(table)[0] == "EF-HC, seed 0 (network.radius=0.4) failed: the models are no longer finite"
+    assert summary(table)["seeds"].to_list() == [2, 0, 2, 2]
+    assert (tmp_path / SUMMARY).exists()
+
+
+def test_a_first_run_that_fails_leaves_the_columns_in_order(tmp_path):
+    base = {**BASE, "strategies": {"EF-HC": {"kind": "ef-hc"}, "ZT": "zt"}}
+    table = run(sweep_points(base, {"network.radius": [0.4]}), tmp_path, FailingStore)
+    assert table.columns[:5] == ["network.radius", "run", "strategy", "seed", "iteration"]
+
+
+def test_if_all_runs_fail_the_sweep_fails(tmp_path):
+    with pytest.raises(EfhcError, match="no core left"):
+        run(sweep_points(BASE, {"network.radius": [0.4]}), tmp_path, DeadStore)

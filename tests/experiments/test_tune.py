@@ -22,7 +22,7 @@ from efhc.experiments.runs.engines.local import LocalEngine
 from efhc.experiments.runs.execute import simulate
 from efhc.experiments.runs.store import Runs, RunStore
 from efhc.experiments.studies.tune import Budget, Search, Tuning, tune
-from efhc.report.tuning_figure import tuning_figure
+from efhc.report.figures.tuning_figure import tuning_figure
 
 # The file's r is far too large: hardly anything is broadcast.
 EXPERIMENT = Experiment(

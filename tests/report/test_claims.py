@@ -10,12 +10,19 @@ import polars as pl
 import pytest
 
 import efhc
-from efhc.report import claims
-from efhc.report.claims import CLAIMS, judge
+from efhc.report.claims.intervals import interval
+from efhc.report.claims.judging import Finding, Judgement, Measure, Quantity, Setting, Statement, Verdict, find
+from efhc.report.claims.measures import time_per_iteration
+from efhc.report.claims.paper_claims import CLAIMS, judge
+from efhc.report.claims.wording import (
+    QUANTITIES,
+    STATEMENTS,
+    findings_table,
+    quantity_words,
+    statement_words,
+    verdict_words,
+)
 from efhc.report.figure_data import BUDGETS, FigureData
-from efhc.report.intervals import interval
-from efhc.report.measures import time_per_iteration
-from efhc.report.verdicts import Finding, Judgement, Verdict, find, findings_table, judge_findings
 
 NUMBERS = {
     f"fig{number}{letter}": f"{number}({letter})" if letter else str(number)
@@ -122,43 +129,41 @@ def more_is_worse(name: str, s: np.ndarray) -> list[FigureData]:
     return [ablation(name, -0.1 * s)]
 
 
-STATEMENTS: list[tuple[int, str, str, World]] = [
-    # claim, its figures (or pairs of them), how its words begin, a world for it
-    (1, "fig2a fig2b fig3a fig3b", "EF-HC takes less", efhc_saves),
-    (1, "fig2a fig2b fig3a fig3b", "RG's transmission", rg_saves),
-    (2, "fig2a fig2b fig3a fig3b", "ZT has the highest", zt_highest),
-    (2, "fig2a fig2b fig3b", "EF-HC and GT stay close", close_to_zt),
-    (3, "fig2a fig2b fig3a", "EF-HC has the highest", efhc_best),
-    (4, "fig2a fig2b fig3a", "EF-HC's accuracy at a fixed", rises),
-    (4, "fig2a fig2b fig3a", "EF-HC gains the most", gains_most),
-    (5, "fig3a/fig2a fig4b/fig4a", "EF-HC's margin", larger_margin),
-    (6, "fig3b", "Internet AS graph: EF-HC has the highest", efhc_best),
-    (7, "fig4a fig4b", "CNN: EF-HC takes less", efhc_saves),
-    (7, "fig4a fig4b", "CNN: RG's transmission", rg_saves),
-    (7, "fig4a fig4b", "CNN: ZT has the highest", zt_highest),
-    (7, "fig4a fig4b", "CNN: EF-HC and GT stay close", close_to_zt),
-    (7, "fig4a fig4b", "CNN: EF-HC has the highest", efhc_best),
-    (7, "fig4a fig4b", "CNN: EF-HC's accuracy at a fixed", rises),
-    (7, "fig4a fig4b", "CNN: EF-HC gains the most", gains_most),
-    (7, "fig4a/fig2a fig4b/fig3a", "EF-HC's margin", larger_margin),
-    (8, "fig6a", "IID: a larger r is better", more_is_better),
-    (8, "fig6b", "non-IID: a larger r is worse", more_is_worse),
-    (9, "fig7a", "IID: a smaller p", more_is_worse),
-    (9, "fig7b", "non-IID: a larger p", more_is_better),
-    (10, "fig8", "ResNet18: EF-HC has the highest", efhc_best),
-    (10, "fig8", "ResNet18: EF-HC is above GT", efhc_best),
+CLAIMED: list[tuple[int, str, Statement, World]] = [
+    # claim, its figures (or pairs of them), the statement, a world for it
+    (1, "fig2a fig2b fig3a fig3b", Statement.LESS_TIME, efhc_saves),
+    (1, "fig2a fig2b fig3a fig3b", Statement.RG_LEAST_TIME, rg_saves),
+    (2, "fig2a fig2b fig3a fig3b", Statement.ZT_HIGHEST, zt_highest),
+    (2, "fig2a fig2b fig3b", Statement.CLOSE_TO_ZT, close_to_zt),
+    (3, "fig2a fig2b fig3a", Statement.BEST_PER_TIME, efhc_best),
+    (4, "fig2a fig2b fig3a", Statement.RISES_WITH_RADIUS, rises),
+    (4, "fig2a fig2b fig3a", Statement.GAINS_MOST, gains_most),
+    (5, "fig3a/fig2a fig4b/fig4a", Statement.LARGER_MARGIN_WITH_BETA, larger_margin),
+    (6, "fig3b", Statement.BEST_PER_TIME, efhc_best),
+    (7, "fig4a fig4b", Statement.LESS_TIME, efhc_saves),
+    (7, "fig4a fig4b", Statement.RG_LEAST_TIME, rg_saves),
+    (7, "fig4a fig4b", Statement.ZT_HIGHEST, zt_highest),
+    (7, "fig4a fig4b", Statement.CLOSE_TO_ZT, close_to_zt),
+    (7, "fig4a fig4b", Statement.BEST_PER_TIME, efhc_best),
+    (7, "fig4a fig4b", Statement.RISES_WITH_RADIUS, rises),
+    (7, "fig4a fig4b", Statement.GAINS_MOST, gains_most),
+    (7, "fig4a/fig2a fig4b/fig3a", Statement.LARGER_MARGIN_WITH_CNN, larger_margin),
+    (8, "fig6a", Statement.LARGER_R_BETTER, more_is_better),
+    (8, "fig6b", Statement.LARGER_R_WORSE, more_is_worse),
+    (9, "fig7a", Statement.SMALLER_P_BETTER, more_is_worse),
+    (9, "fig7b", Statement.LARGER_P_BETTER, more_is_better),
+    (10, "fig8", Statement.BEST_PER_TIME, efhc_best),
+    (10, "fig8", Statement.ABOVE_GT, efhc_best),
 ]
 
 
-def label(names: str) -> str:
-    """3(a) against 2(a), of fig3a/fig2a"""
-    return " against ".join(NUMBERS[name] for name in names.split("/"))
+def numbers(names: str) -> tuple[str, ...]:
+    """The numbers 3(a), 2(a) of fig3a/fig2a."""
+    return tuple(NUMBERS[name] for name in names.split("/"))
 
 
-def the(judgements: list[Judgement], claim: int, figures: str, words: str) -> Judgement:
-    (found,) = (
-        one for one in judgements if (one.claim, one.figures) == (claim, figures) and one.words.startswith(words)
-    )
+def the(judgements: list[Judgement], claim: int, figures: tuple[str, ...], statement: Statement) -> Judgement:
+    (found,) = (one for one in judgements if (one.claim, one.figures, one.statement) == (claim, figures, statement))
     return found
 
 
@@ -171,12 +176,11 @@ def named(figures: list[FigureData]) -> dict[str, FigureData]:
     [(HOLDS, Verdict.HOLDS), (-HOLDS, Verdict.FAILS), (MIXED, Verdict.UNDECIDED), (TIED, Verdict.UNDECIDED)],
     ids=["holds", "fails", "mixed", "tied"],
 )
-@pytest.mark.parametrize(("claim", "figures", "words", "world"), STATEMENTS, ids=[f"{s[0]} {s[2]}" for s in STATEMENTS])
-def test_a_claim_is_as_true_as_its_world(claim, figures, words, world: World, strength, verdict, monkeypatch):
-    # The others take time and are not looked at.
-    monkeypatch.setattr(claims, "CLAIMS", [one for one in CLAIMS if one.words.startswith(words)])
+@pytest.mark.parametrize(("claim", "figures", "statement", "world"), CLAIMED, ids=[f"{c[0]} {c[2]}" for c in CLAIMED])
+def test_a_claim_is_as_true_as_its_world(claim, figures, statement, world: World, strength, verdict):
+    claims = [one for one in CLAIMS if (one.number, one.statement) == (claim, statement)]
     names = figures.split()[-1]
-    judgement = the(judge(named(world(*names.split("/"), strength))), claim, label(names), words)
+    judgement = the(judge(named(world(*names.split("/"), strength)), claims), claim, numbers(names), statement)
     assert judgement.verdict == verdict
     assert all(finding.seeds == 5 for finding in judgement.findings)
 
@@ -186,10 +190,10 @@ def test_all_figures_give_every_judgement_and_no_other():
     figures += [ablation(name, 0.1) for name in NUMBERS if name[3] in "67"]
     judgements = judge(named(figures))
     expected = [
-        (claim, label(names), words) for claim, all_names, words, _ in STATEMENTS for names in all_names.split()
+        (claim, numbers(names), statement) for claim, all_names, statement, _ in CLAIMED for names in all_names.split()
     ]
-    for claim, names, words in expected:
-        the(judgements, claim, names, words)
+    for claim, names, statement in expected:
+        the(judgements, claim, names, statement)
     assert len(judgements) == len(expected)
     assert [one.claim for one in judgements] == sorted(one.claim for one in judgements)
     with_budgets = [one for one in judgements if one.findings[0].budget is not None]
@@ -199,7 +203,7 @@ def test_all_figures_give_every_judgement_and_no_other():
 
 def test_what_was_not_run_is_left_out():
     assert judge({}) == []
-    assert {(one.claim, one.figures) for one in judge({"fig4b": figure("fig4b")})} == {(7, "4(b)")}
+    assert {(one.claim, one.figures) for one in judge({"fig4b": figure("fig4b")})} == {(7, ("4(b)",))}
     assert {one.claim for one in judge({"fig2a": figure("fig2a")})} == {1, 2, 3}
     assert {one.claim for one in judge({"fig2a": by_radius("fig2a", {})})} == {1, 2, 3, 4}
     assert {one.claim for one in judge(named([figure("fig2a"), figure("fig3a")]))} == {1, 2, 3, 5}
@@ -217,13 +221,13 @@ def test_a_figure_of_the_users_own_is_judged_only_by_what_it_has():
 
 
 def test_the_paper_does_not_say_of_3a_that_efhc_is_close_to_zt():
-    assert [one.figures for one in judge({"fig3a": figure("fig3a")}) if "close" in one.words] == []
+    assert [one.figures for one in judge({"fig3a": figure("fig3a")}) if one.statement is Statement.CLOSE_TO_ZT] == []
 
 
 def test_rg_does_not_decide_whether_efhc_saves_time():
     judgements = judge({"fig2a": figure("fig2a", rates={"EF-HC": 0.5, "RG": 0.9})})
-    assert the(judgements, 1, "2(a)", "EF-HC takes less").verdict == "holds"
-    assert the(judgements, 1, "2(a)", "RG's").verdict == "does not hold"
+    assert the(judgements, 1, ("2(a)",), Statement.LESS_TIME).verdict is Verdict.HOLDS
+    assert the(judgements, 1, ("2(a)",), Statement.RG_LEAST_TIME).verdict is Verdict.FAILS
 
 
 @pytest.mark.parametrize(
@@ -231,26 +235,28 @@ def test_rg_does_not_decide_whether_efhc_saves_time():
 )
 def test_what_is_saved_is_a_share_even_where_nothing_is_sent(efhc_rate: float, gt_rate: float, saved: float):
     judgements = judge({"fig2a": figure("fig2a", rates={"EF-HC": efhc_rate, "GT": gt_rate})})
-    finding = the(judgements, 1, "2(a)", "EF-HC takes less").findings[1]
-    assert (finding.quantity, finding.mean) == ("share of GT's time that EF-HC saves", pytest.approx(saved))
+    finding = the(judgements, 1, ("2(a)",), Statement.LESS_TIME).findings[1]
+    assert (finding.quantity, finding.mean) == (Quantity(Measure.TIME_SAVED, ("EF-HC", "GT")), pytest.approx(saved))
 
 
 def test_one_baseline_above_is_enough_to_fail():
     judgements = judge({"fig2a": figure("fig2a", {"EF-HC": 0.6, "GT": 0.7})})
-    assert the(judgements, 3, "2(a)", "EF-HC has").verdict == "does not hold"
-    verdicts = {finding.quantity: finding.verdict for finding in the(judgements, 3, "2(a)", "EF-HC has").findings}
+    assert the(judgements, 3, ("2(a)",), Statement.BEST_PER_TIME).verdict is Verdict.FAILS
+    verdicts = {
+        finding.quantity: finding.verdict for finding in the(judgements, 3, ("2(a)",), Statement.BEST_PER_TIME).findings
+    }
     assert verdicts == {
-        "accuracy of EF-HC minus GT": Verdict.FAILS,
-        "accuracy of EF-HC minus ZT": Verdict.HOLDS,
-        "accuracy of EF-HC minus RG": Verdict.HOLDS,
+        Quantity(Measure.ACCURACY_LEAD, ("EF-HC", "GT")): Verdict.FAILS,
+        Quantity(Measure.ACCURACY_LEAD, ("EF-HC", "ZT")): Verdict.HOLDS,
+        Quantity(Measure.ACCURACY_LEAD, ("EF-HC", "RG")): Verdict.HOLDS,
     }
 
 
 def test_close_is_less_than_half_of_what_rg_loses():
     data = figure("fig2a", {"ZT": 0.9, "EF-HC": 0.8, "GT": 0.65, "RG": 0.5})
-    judgement = the(judge({"fig2a": data}), 2, "2(a)", "EF-HC and GT stay close")
+    judgement = the(judge({"fig2a": data}), 2, ("2(a)",), Statement.CLOSE_TO_ZT)
     assert [finding.mean for finding in judgement.findings] == pytest.approx([0.1, -0.05])
-    assert judgement.verdict == "does not hold"
+    assert judgement.verdict is Verdict.FAILS
 
 
 def test_time_per_iteration_is_that_of_the_whole_run():
@@ -264,8 +270,11 @@ def test_budgets_have_their_own_verdicts():
     data = figure("fig2a", {"EF-HC": 0.6})
     late = (pl.col("strategy") == "ZT") & (pl.col("iteration") >= 19)
     steep = data.curves.with_columns(accuracy=pl.when(late).then(0.9).otherwise(pl.col("accuracy")))
-    judgement = the(judge({"fig2a": FigureData("fig2a", "2(a)", "", steep)}), 3, "2(a)", "EF-HC has")
-    assert judgement.verdict == "holds at budgets 2, 5, 10 %; does not hold at 20, 50 %"
+    judgement = the(judge({"fig2a": FigureData("fig2a", "2(a)", "", steep)}), 3, ("2(a)",), Statement.BEST_PER_TIME)
+    assert judgement.verdicts == dict.fromkeys((0.02, 0.05, 0.1), Verdict.HOLDS) | dict.fromkeys(
+        (0.2, 0.5), Verdict.FAILS
+    )
+    assert judgement.verdict is Verdict.MIXED
 
 
 def test_late_is_the_last_tenth_or_the_last_evaluation():
@@ -277,7 +286,7 @@ def test_late_is_the_last_tenth_or_the_last_evaluation():
         return {"fig8": FigureData("fig8", "8", "", changed)}
 
     def margin(figures: dict[str, FigureData]) -> float:
-        return the(judge(figures), 10, "8", "ResNet18: EF-HC is above GT").findings[0].mean
+        return the(judge(figures), 10, ("8",), Statement.ABOVE_GT).findings[0].mean
 
     assert margin(with_last(0.7, until=99)) == pytest.approx(0.2)  # 89 is before the last ten iterations
     assert margin(with_last(0.7, until=9)) == pytest.approx(0.2)
@@ -291,9 +300,9 @@ def test_late_is_the_last_tenth_or_the_last_evaluation():
 def test_four_seeds_decide_nothing():
     clear = figure("fig2a", {"EF-HC": 0.9}, rates={"EF-HC": 0.1, "RG": 0.05})
     four = FigureData("fig2a", "2(a)", "", clear.curves.filter(pl.col("seed") < 4))
-    assert the(judge({"fig2a": clear}), 3, "2(a)", "EF-HC has").verdict == "holds"
+    assert the(judge({"fig2a": clear}), 3, ("2(a)",), Statement.BEST_PER_TIME).verdict is Verdict.HOLDS
     judgements = judge({"fig2a": four})
-    assert {one.verdict for one in judgements} == {"undecided at this size"}
+    assert {one.verdict for one in judgements} == {Verdict.UNDECIDED}
     findings = [finding for one in judgements for finding in one.findings]
     assert {finding.seeds for finding in findings} == {4}
     assert all(finding.low == finding.mean for finding in findings)  # measured all the same
@@ -303,14 +312,16 @@ def test_only_seeds_that_all_runs_have_are_compared():
     data = figure("fig2a", {"EF-HC": 0.5 + np.array([0.1, 0.2, 0.3, 0.4, 0.5])})
     partial = data.curves.filter(~((pl.col("strategy") == "GT") & (pl.col("seed") == 4)))
     judgements = judge({"fig2a": FigureData("fig2a", "2(a)", "", partial)})
-    minus_gt, minus_zt, _ = the(judgements, 3, "2(a)", "EF-HC has").findings[:3]
+    minus_gt, minus_zt, _ = the(judgements, 3, ("2(a)",), Statement.BEST_PER_TIME).findings[:3]
     assert (minus_gt.seeds, minus_gt.mean) == (4, pytest.approx(0.25))
     assert (minus_zt.seeds, minus_zt.mean) == (5, pytest.approx(0.3))
     # RG against the lowest of three: a seed without GT has no such lowest.
-    assert the(judgements, 1, "2(a)", "RG's").findings[0].seeds == 4
+    assert the(judgements, 1, ("2(a)",), Statement.RG_LEAST_TIME).findings[0].seeds == 4
     one_less = FigureData("fig3a", "3(a)", "", data.curves.filter(pl.col("seed") != 2))
     for other, seeds in ((data, 4), (FigureData("fig2a", "2(a)", "", partial), 3)):
-        margin = the(judge(named([other, one_less])), 5, "3(a) against 2(a)", "EF-HC's").findings[0]
+        margin = the(judge(named([other, one_less])), 5, ("3(a)", "2(a)"), Statement.LARGER_MARGIN_WITH_BETA).findings[
+            0
+        ]
         assert (margin.seeds, margin.mean) == (seeds, 0.0)
 
 
@@ -318,11 +329,11 @@ def test_a_seed_that_lacks_a_radius_has_no_slope():
     whole = by_radius("fig2a", {"EF-HC": [1, 2, 3, 4, 5]})
     gone = (pl.col("seed") == 4) & (pl.col("radius") == RADII[1]) & (pl.col("strategy") == "EF-HC")
     partial = FigureData("fig2a", "2(a)", "", whole.curves, whole.connectivity.filter(~gone))
-    rises = the(judge({"fig2a": partial}), 4, "2(a)", "EF-HC's accuracy").findings[0]
+    rises = the(judge({"fig2a": partial}), 4, ("2(a)",), Statement.RISES_WITH_RADIUS).findings[0]
     assert (rises.seeds, rises.mean) == (4, pytest.approx(2.5))
     one_radius = FigureData("fig2a", "2(a)", "", whole.curves, whole.connectivity.filter(radius=RADII[0]))
-    alone = the(judge({"fig2a": one_radius}), 4, "2(a)", "EF-HC's accuracy")
-    assert (alone.verdict, alone.findings[0].seeds) == ("undecided at this size", 0)
+    alone = the(judge({"fig2a": one_radius}), 4, ("2(a)",), Statement.RISES_WITH_RADIUS)
+    assert (alone.verdict, alone.findings[0].seeds) == (Verdict.UNDECIDED, 0)
     assert np.isnan(alone.findings[0].mean)
 
 
@@ -333,14 +344,14 @@ def test_slopes_are_those_of_least_squares():
         for radius, row in zip(RADII, accuracy, strict=True)
     ]
     data = figure("fig2a", connectivity=pl.concat(tables[::-1]))
-    finding = the(judge({"fig2a": data}), 4, "2(a)", "EF-HC's accuracy").findings[0]
+    finding = the(judge({"fig2a": data}), 4, ("2(a)",), Statement.RISES_WITH_RADIUS).findings[0]
     expected = interval(np.polyfit(RADII, accuracy, 1)[0])
     np.testing.assert_allclose((finding.mean, finding.low, finding.high), expected, rtol=1e-9)
     # log10 of 0.01, 0.1, 10; the finding is of minus the slope.
     points = curves(dict(zip("abc", accuracy, strict=True)) | {"ZT": 0.5})
     varied = FigureData("fig6b", "6(b)", "", points, varied={"a": 0.01, "b": 0.1, "c": 10.0})
-    finding = the(judge({"fig6b": varied}), 8, "6(b)", "non-IID").findings[0]
-    assert finding.quantity == "minus slope of accuracy over log10(r)"
+    finding = the(judge({"fig6b": varied}), 8, ("6(b)",), Statement.LARGER_R_WORSE).findings[0]
+    assert finding.quantity == Quantity(Measure.FALL, ("r",))
     assert finding.mean == pytest.approx(-np.polyfit([-2, -1, 1], accuracy, 1)[0].mean())
 
 
@@ -359,34 +370,58 @@ def test_slopes_are_those_of_least_squares():
     ],
 )
 def test_a_finding_holds_if_its_interval_is_above_zero(values: list[float], verdict: Verdict):
-    finding = find("x", None, np.array(values))
+    finding = find(SOME, None, np.array(values))
     assert (finding.verdict, finding.seeds) == (verdict, len(values))
 
 
+SOME = Quantity(Measure.RISE, ("x",))
 H, F, U = Verdict.HOLDS, Verdict.FAILS, Verdict.UNDECIDED
 
 
 @pytest.mark.parametrize(
-    ("found", "verdict"),
+    ("found", "verdicts", "words"),
     [
-        ({None: [H, H]}, "holds"),
-        ({None: [H, U]}, "undecided at this size"),
-        ({None: [H, U, F]}, "does not hold"),
-        ({0.02: [H, H], 0.05: [H]}, "holds"),
-        ({0.02: [H, F], 0.05: [U, F]}, "does not hold"),
-        ({0.02: [H, U], 0.05: [U]}, "undecided at this size"),
-        ({0.02: [H], 0.05: [H], 0.1: [U]}, "holds at budgets 2, 5 %; undecided at 10 %"),
+        ({None: [H, H]}, {None: H}, "holds"),
+        ({None: [H, U]}, {None: U}, "undecided at this size"),
+        ({None: [H, U, F]}, {None: F}, "does not hold"),
+        ({0.02: [H, H], 0.05: [H]}, {0.02: H, 0.05: H}, "holds"),
+        ({0.02: [H, F], 0.05: [U, F]}, {0.02: F, 0.05: F}, "does not hold"),
+        ({0.02: [H, U], 0.05: [U]}, {0.02: U, 0.05: U}, "undecided at this size"),
+        ({0.02: [H], 0.05: [H], 0.1: [U]}, {0.02: H, 0.05: H, 0.1: U}, "holds at budgets 2, 5 %; undecided at 10 %"),
         (
             {0.02: [H], 0.1: [U], 0.2: [F], 0.5: [F]},
+            {0.02: H, 0.1: U, 0.2: F, 0.5: F},
             "holds at budget 2 %; does not hold at 20, 50 %; undecided at 10 %",
         ),
-        ({0.02: [U], 0.05: [U, H], 0.2: [F, H], 0.5: [F]}, "does not hold at 20, 50 %; undecided at 2, 5 %"),
-        ({0.02: [H], 0.5: [H, F]}, "holds at budget 2 %; does not hold at 50 %"),
+        (
+            {0.02: [U], 0.05: [U, H], 0.2: [F, H], 0.5: [F]},
+            {0.02: U, 0.05: U, 0.2: F, 0.5: F},
+            "does not hold at 20, 50 %; undecided at 2, 5 %",
+        ),
+        ({0.02: [H], 0.5: [H, F]}, {0.02: H, 0.5: F}, "holds at budget 2 %; does not hold at 50 %"),
     ],
 )
-def test_findings_become_a_verdict(found: dict[float | None, list[Verdict]], verdict: str):
-    findings = [Finding("x", budget, 0.0, 0.0, 0.0, 5, one) for budget, verdicts in found.items() for one in verdicts]
-    assert judge_findings(findings) == verdict
+def test_findings_become_a_verdict_and_its_words(
+    found: dict[float | None, list[Verdict]], verdicts: dict[float | None, Verdict], words: str
+):
+    findings = [Finding(SOME, budget, 0.0, 0.0, 0.0, 5, one) for budget, several in found.items() for one in several]
+    judgement = Judgement(1, Statement.LESS_TIME, Setting.ANY, ("2(a)",), tuple(findings))
+    assert judgement.verdicts == verdicts
+    assert judgement.verdict is (next(iter(verdicts.values())) if len({*verdicts.values()}) == 1 else Verdict.MIXED)
+    assert verdict_words(judgement) == words
+
+
+def test_every_code_has_words():
+    assert set(STATEMENTS) == set(Statement)
+    assert set(QUANTITIES) == set(Measure)
+    assert quantity_words(Quantity(Measure.TIME_SAVED, ("EF-HC", "ZT"))) == "share of ZT's time that EF-HC saves"
+    assert statement_words(Statement.ABOVE_GT, Setting.RESNET) == (
+        "ResNet18: EF-HC is above GT in accuracy per iteration"
+    )
+    for claim in CLAIMS:
+        said = [quantity_words(quantity) for quantity in claim.quantities]
+        assert len(set(said)) == len(said)
+        assert not any("{" in words for words in said)
 
 
 def test_the_table_has_a_row_per_finding():
@@ -396,7 +431,6 @@ def test_the_table_has_a_row_per_finding():
         "claim", "figures", "words", "quantity", "budget", "mean", "low", "high", "seeds", "finding", "verdict",
     ]  # fmt: skip
     assert len(table) == sum(len(one.findings) for one in judgements)
-    assert set(table["finding"]) <= set(Verdict)
     row = table.filter(claim=3, budget=0.05, quantity="accuracy of EF-HC minus RG").row(0, named=True)
     assert row["mean"] == pytest.approx(0.1)
     assert (row["figures"], row["seeds"], row["finding"], row["verdict"]) == ("2(a)", 5, "holds", "holds")
@@ -405,7 +439,7 @@ def test_the_table_has_a_row_per_finding():
 
 
 def test_names_of_quantities_and_words_tell_claims_apart():
-    words = [(claim.number, claim.words) for claim in CLAIMS]
+    words = [(claim.number, statement_words(claim.statement, claim.setting)) for claim in CLAIMS]
     assert len(set(words)) == len(words)
 
 
@@ -436,19 +470,19 @@ def test_a_real_run_is_judged_by_its_own_numbers(measured: pl.DataFrame):
     saved = [1 - last_total("EF-HC", seed) / last_total("ZT", seed) for seed in range(5)]
     finding = judgements[0].findings[0]
     assert (finding.mean, finding.seeds) == (pytest.approx(np.mean(saved)), 5)
-    assert finding.verdict == "holds"  # ZT sends whenever it can
+    assert finding.verdict is Verdict.HOLDS  # ZT sends whenever it can
     assert min(saved) - 1e-12 <= finding.low < finding.mean < finding.high <= max(saved) + 1e-12
-    gaps = {f"accuracy of ZT minus {other}, last tenth of iterations": other for other in ("EF-HC", "GT", "RG")}
+    gaps = {Quantity(Measure.LATE_ACCURACY_LEAD, ("ZT", other)): other for other in ("EF-HC", "GT", "RG")}
     for finding in judgements[2].findings:
         other = gaps.pop(finding.quantity)
         assert finding.mean == pytest.approx(np.mean([late("ZT", seed) - late(other, seed) for seed in range(5)]))
     assert not gaps
     for finding in judgements[4].findings:
-        other = finding.quantity.removeprefix("accuracy of EF-HC minus ")
+        _, other = finding.quantity.names
         gap = [at("EF-HC", seed, finding.budget) - at(other, seed, finding.budget) for seed in range(5)]
         assert finding.mean == pytest.approx(np.mean(gap))
 
 
 def test_four_seeds_of_a_real_run_decide_nothing(measured: pl.DataFrame):
     four = FigureData("fig2a", "2(a)", "", measured.filter(pl.col("seed") < 4))
-    assert {one.verdict for one in judge({"fig2a": four})} == {"undecided at this size"}
+    assert {one.verdict for one in judge({"fig2a": four})} == {Verdict.UNDECIDED}

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import bootstrap
 
-from efhc.report.intervals import interval
+from efhc.report.claims.intervals import interval
 
 VALUES = np.random.default_rng(7).normal(0.6, 0.1, (5, 40))
 

@@ -14,9 +14,9 @@ import pytest
 
 import efhc
 from conftest import lacking
+from efhc.report.claims.judging import Finding, Judgement, Measure, Quantity, Setting, Statement, Verdict
 from efhc.report.figure_data import FigureData, Illustration, Section
 from efhc.report.page import page
-from efhc.report.verdicts import Finding, Judgement, Verdict
 
 CHROMIUM = Path("/usr/bin/chromium")
 OPTIONS = ["no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "disable-background-networking"]
@@ -40,9 +40,9 @@ def renamed(table: pl.DataFrame, names: dict[str, str]) -> pl.DataFrame:
 @pytest.fixture(scope="module")
 def sections() -> list[Section]:
     """With connectivity; with names that are hostile; an ablation with one seed."""
-    result = efhc.simulate(iterations=60, seeds=range(5), evaluate_every=5)
+    result = efhc.simulate(iterations=30, seeds=range(2), evaluate_every=5)
     curves = result.metrics.drop_nulls("accuracy")
-    sparse = efhc.simulate(iterations=60, seeds=range(5), evaluate_every=5, network=efhc.Geometric(radius=0.3))
+    sparse = efhc.simulate(iterations=30, seeds=range(2), evaluate_every=5, network=efhc.Geometric(radius=0.3))
     connectivity = [
         table.with_columns(radius=pl.lit(radius))
         for table, radius in ((sparse.metrics.drop_nulls("accuracy"), 0.3), (curves, 0.4))
@@ -65,16 +65,22 @@ def sections() -> list[Section]:
 @pytest.fixture(scope="module")
 def judgements() -> list[Judgement]:
     nan = float("nan")
-    up = Finding("time of ZT minus EF-HC", None, 0.05, 0.03, 0.07, 5, Verdict.HOLDS)
-    down = Finding(f"accuracy {HOSTILE}", 0.02, -0.05, -0.08, -0.02, 5, Verdict.FAILS)
-    unsure = Finding(f"accuracy {HOSTILE}", 0.1, 0.01, -0.02, 0.04, 5, Verdict.UNDECIDED)
-    alone = Finding("accuracy of EF-HC minus RG", 0.1, 0.2, nan, nan, 1, Verdict.UNDECIDED)
-    never = Finding("accuracy of EF-HC minus RG", 0.2, nan, nan, nan, 0, Verdict.UNDECIDED)
+    lead = Quantity(Measure.ACCURACY_LEAD, ("EF-HC", HOSTILE))
+    alone = Quantity(Measure.ACCURACY_LEAD, ("EF-HC", "RG"))
+    up = Finding(Quantity(Measure.TIME_SAVED, ("EF-HC", "ZT")), None, 0.05, 0.03, 0.07, 5, Verdict.HOLDS)
+    down = Finding(lead, 0.02, -0.05, -0.08, -0.02, 5, Verdict.FAILS)
+    unsure = Finding(lead, 0.1, 0.01, -0.02, 0.04, 5, Verdict.UNDECIDED)
+    one_seed = Finding(alone, 0.1, 0.2, nan, nan, 1, Verdict.UNDECIDED)
+    no_seed = Finding(alone, 0.2, nan, nan, nan, 0, Verdict.UNDECIDED)
+
+    def judged(claim: int, statement: Statement, figures: tuple[str, ...], *findings: Finding) -> Judgement:
+        return Judgement(claim, statement, Setting.ANY, figures, findings)
+
     return [
-        Judgement(1, "2(a)", "EF-HC takes less time", (up,), "holds"),
-        Judgement(1, "3(b)", "EF-HC takes less time", (down,), "does not hold"),
-        Judgement(3, "2(a)", f"EF-HC is best {NASTY}", (down, unsure), "does not hold at 2 %; undecided at 10 %"),
-        Judgement(5, "9(z) against 2(a)", "it stays so", (alone, never), "undecided at this size"),
+        judged(1, Statement.LESS_TIME, ("2(a)",), up),
+        judged(1, Statement.LESS_TIME, ("3(b)",), down),
+        judged(3, Statement.BEST_PER_TIME, ("2(a)",), down, unsure),
+        judged(5, Statement.LARGER_MARGIN_WITH_BETA, ("9(z)", "2(a)"), one_seed, no_seed),
     ]
 
 
@@ -208,8 +214,8 @@ def test_claims_open_to_their_findings(reader: Reader):
     for n in range(4):
         claims.nth(n).locator("summary").click(position={"x": 8, "y": 8})
     rows = [claims.nth(n).locator("tbody tr").all_inner_texts() for n in range(4)]
-    assert rows[0][0].split("\t")[:4] == ["time of ZT minus EF-HC", "", "+0.05", "+0.03 to +0.07"]
-    assert rows[2][0].startswith(f"accuracy {HOSTILE}\t2 %\t−0.05\t−0.08 to −0.02")  # noqa: RUF001
+    assert rows[0][0].split("\t")[:4] == ["share of ZT's time that EF-HC saves", "", "+0.05", "+0.03 to +0.07"]
+    assert rows[2][0].startswith(f"accuracy of EF-HC minus {HOSTILE}\t2 %\t−0.05\t−0.08 to −0.02")  # noqa: RUF001
     assert [row.split("\t")[2:4] for row in rows[3]] == [["+0.2", "none"], ["none", "none"]]
     assert [claims.nth(n).locator("summary .badge").count() for n in range(4)] == [1, 1, 2, 1]
     assert reader.page.locator(".lead .badge").all_inner_texts() == [

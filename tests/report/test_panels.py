@@ -6,9 +6,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from efhc.report.figure_data import BUDGETS, FigureData
-from efhc.report.intervals import interval, of_other_seeds
-from efhc.report.panels import (
+from efhc.report.claims.intervals import interval, of_other_seeds
+from efhc.report.claims.panels import (
     accuracy_at,
     accuracy_at_share,
     accuracy_by_radius,
@@ -17,6 +16,7 @@ from efhc.report.panels import (
     panels,
     time_per_iteration,
 )
+from efhc.report.figure_data import BUDGETS, FigureData
 
 
 def run(strategy: str, seed: int, totals: list[float], accuracies: list[float], iterations=(0, 4, 9)) -> pl.DataFrame:

@@ -78,7 +78,7 @@ def data_show(
     from efhc.core.randomness import Randomness
     from efhc.experiments.config.files import load_experiment
     from efhc.report.figures import save_figure
-    from efhc.report.partition_figure import label_counts, partition_figure
+    from efhc.report.figures.partition_figure import label_counts, partition_figure
 
     out = out or Path("runs") / f"{file.stem}-partition.png"
     if out.suffix not in FIGURES:

@@ -20,7 +20,7 @@ from efhc.cli.terminal import INTERRUPTED, Overrides, console, runs_progress, wa
 if TYPE_CHECKING:
     from efhc.experiments.runs.store import Engine
     from efhc.experiments.studies.presets import Size
-    from efhc.report.verdicts import Judgement
+    from efhc.report.claims.judging import Judgement
 
 EngineName = Annotated[str, typer.Option("--engine", help="local: the cores of this machine; ray: a cluster.")]
 Address = Annotated[
@@ -88,12 +88,14 @@ def _list_figures(seeds: int | None) -> None:
 
 
 def _print_judgements(judgements: list[Judgement]) -> None:
-    colours = {"holds": "green", "does not hold": "red"}
-    for (claim, words), group in groupby(judgements, lambda judgement: (judgement.claim, judgement.words)):
-        console.print(f"claim {claim}: {escape(words)}", style="bold", highlight=False)
+    from efhc.report.claims.wording import figures_words, statement_words, verdict_parts, verdict_words
+
+    colours = {"holds": "green", "fails": "red"}
+    for (claim, *said), group in groupby(judgements, lambda one: (one.claim, one.statement, one.setting)):
+        console.print(f"claim {claim}: {escape(statement_words(*said))}", style="bold", highlight=False)
         for judgement in group:
-            colour = next((c for start, c in colours.items() if judgement.verdict.startswith(start)), "dim")
-            figures, verdict = escape(f"{judgement.figures:>8}"), escape(judgement.verdict)
+            colour = colours.get(verdict_parts(judgement)[0][0], "dim")
+            figures, verdict = escape(f"{figures_words(judgement):>8}"), escape(verdict_words(judgement))
             console.print(f"{figures}  [{colour}]{verdict}[/{colour}]", highlight=False)
 
 

@@ -1,4 +1,4 @@
-"""What a figure of the paper is drawn and judged from."""
+"""The data from which a figure of the paper is drawn and judged."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from typing import Any
 import polars as pl
 
 BUDGETS = (0.02, 0.05, 0.1, 0.2, 0.5)
-"""Shares of ZT's total transmission time at which strategies are compared."""
+"""The shares of ZT's total transmission time at which strategies are compared."""
 
 
 @dataclass(frozen=True, eq=False)
 class FigureData:
-    """The evaluated iterations of all its runs."""
+    """The evaluated iterations of all runs of a figure."""
 
     name: str
-    """fig2a"""
+    """The name of its file: `fig2a`."""
     number: str
-    """2(a), as the paper's LaTeX numbers it."""
+    """The number that the paper prints: `2(a)`."""
     title: str
     curves: pl.DataFrame
     """Panels (i)-(iii): strategy, seed, and the metrics of every iteration after which accuracy was measured."""
     connectivity: pl.DataFrame | None = None
-    """Panel (iv): the same, with the column `radius`."""
+    """Panel (iv): the same columns, and the column `radius`."""
     varied: Mapping[str, float] = field(default_factory=dict)
-    """In an ablation, the value that each of its strategies stands for. ZT is there only as the measure of budgets."""
+    """In an ablation, the value that each strategy stands for. ZT has none: it only defines the budgets."""
 
 
 @dataclass(frozen=True, eq=False)
 class Illustration:
-    """One seed of a figure, to be looked at: its network, its devices, and who fired when."""
+    """One seed of a figure as an example: its network, its devices, and which devices fired when."""
 
     seed: int
     network: pl.DataFrame
@@ -44,13 +44,13 @@ class Illustration:
 
 @dataclass(frozen=True, eq=False)
 class Section:
-    """A figure's part of the report."""
+    """The part of the report that shows one figure."""
 
     data: FigureData
     illustration: Illustration
     config: str
     """The complete config of panels (i)-(iii), as TOML."""
     facts: Mapping[str, str]
-    """What to know of it at a glance: sizes, runs, time, the command that makes it."""
+    """The main facts: sizes, runs, time, and the command that makes the figure."""
     provenance: Mapping[str, Any]
-    """Versions, git state and machine of its runs."""
+    """The versions, git state and machine of its runs."""

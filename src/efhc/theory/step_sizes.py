@@ -10,12 +10,12 @@ from efhc.theory.bounds import Constants
 
 
 class Limits(NamedTuple):
-    """The largest alpha(0) that each theorem allows; 0 where it allows none."""
+    """The largest alpha(0) that each theorem allows, or 0 if it allows none."""
 
     non_increasing: float
     """`proposition:nonIncreasing`"""
     constant: float
-    """`theorem:constant`, the same."""
+    """`theorem:constant`: equal to `non_increasing`."""
     diminishing: float
     """`theorem:diminishing`"""
     nonconvex: float
@@ -31,7 +31,12 @@ LABELS = {
 
 
 def limits(constants: Constants) -> Limits:
-    """Of all theorems."""
+    """The limits of all theorems.
+
+    They follow from the recursion that `constants.dependent` selects. Where P may depend on the noise, the first three
+    are lower by a factor of at most sqrt(1 + rho^2). That of `theorem:nonconvex` is the same for both, and is small
+    enough for both.
+    """
     any_schedule = bounds.largest_step_size(constants)
     return Limits(
         any_schedule,
@@ -42,9 +47,9 @@ def limits(constants: Constants) -> Limits:
 
 
 def theorem_for(schedule: Schedule, convexity: float) -> str:
-    """Which theorem speaks of this schedule, by its name in `Limits`."""
+    """The field of `Limits` whose theorem applies to `schedule`."""
     if convexity <= 0:
-        return "nonconvex"  # `proposition:nonconvex` has the same limit for steps that diminish
+        return "nonconvex"  # `proposition:nonconvex` has the same limit for diminishing step sizes
     theta = schedule.power if isinstance(schedule, Diminishing) else None
     if isinstance(schedule, Constant) or theta == 0:
         return "constant"

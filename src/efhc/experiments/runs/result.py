@@ -61,9 +61,9 @@ class Result:
 
     def plot(self, path: Path | str | None = None) -> Figure:
         """The paper's panels of this run; written to `path` if one is given."""
-        from efhc.report.figures import comparison_figure, save_figure
+        from efhc.report.figures import comparison_figure, run_title, save_figure
 
-        figure = comparison_figure(self.metrics, title=self.experiment.name)
+        figure = comparison_figure(self.metrics, title=run_title(self.experiment))
         if path is not None:
             save_figure(figure, Path(path))
         return figure

@@ -13,8 +13,8 @@ from efhc.experiments.runs.directory import RunDirectory
 from efhc.experiments.runs.execute import Progress, simulate
 from efhc.experiments.runs.result import Result
 from efhc.network.topologies import Geometric
+from efhc.report.claims.panels import accuracy_at
 from efhc.report.figures import comparison_figure, save_figure
-from efhc.report.panels import accuracy_at
 
 RADII = (0.3, 0.4, 0.5, 0.6, 0.7)
 BUDGET = 0.1

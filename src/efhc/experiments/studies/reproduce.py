@@ -20,13 +20,14 @@ from efhc.experiments.config.files import to_toml
 from efhc.experiments.runs.provenance import provenance
 from efhc.experiments.runs.store import BatchProgress, Engine, Run, Runs, RunStore
 from efhc.experiments.studies.presets import RADIUS, PaperFigure, Size
-from efhc.report.claims import judge
+from efhc.report.claims.judging import Judgement
+from efhc.report.claims.panels import panels
+from efhc.report.claims.paper_claims import judge
+from efhc.report.claims.wording import findings_table
 from efhc.report.figure_data import FigureData, Illustration, Section
 from efhc.report.figures import save_figure
+from efhc.report.figures.paper_figure import paper_figure
 from efhc.report.page import page
-from efhc.report.panels import panels
-from efhc.report.paper_figures import paper_figure
-from efhc.report.verdicts import Judgement, findings_table
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,11 @@ partition.labels_per_device = [1, 2]
 network = ["ring", "star"]
 [[sweep]]
 network = "complete"              a single value is a list of one
+
+DIR/results.parquet, results.csv  every run and evaluated iteration; a run that failed is a row that says so
+DIR/summary.csv                   one row per distinct point and strategy, over seeds
+DIR/sweep.png, sweep.pdf          accuracy against the swept setting
+DIR/runs/                         the runs
 """
 
 from __future__ import annotations
@@ -15,14 +20,15 @@ from __future__ import annotations
 import io
 import itertools
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import polars as pl
 
-from efhc.base.errors import InputError
+from efhc.base.errors import EfhcError, InputError
 from efhc.base.saving import write_safely
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.config.files import (
@@ -34,20 +40,26 @@ from efhc.experiments.config.files import (
     with_settings,
 )
 from efhc.experiments.runs.store import BatchProgress, Engine, Run, Runs, RunStore
+from efhc.report.claims.intervals import interval
+from efhc.report.figures import save_figure
+from efhc.report.figures.sweep_figure import sweep_figure
 
 RESULTS = "results.parquet"
+RESULTS_CSV = "results.csv"
+SUMMARY = "summary.csv"
+FIGURES = ("sweep.png", "sweep.pdf")
 
 
 @dataclass(frozen=True)
 class Point:
-    """An experiment, and the settings that make it this point of the sweep."""
+    """One point of a sweep: the swept settings, and the experiment that has them."""
 
     settings: Mapping[str, Any]
     experiment: Experiment
 
 
 def load_sweep(path: Path | str, overrides: Iterable[str] = ()) -> list[Point]:
-    """The points of a TOML file with a table [sweep] or tables [[sweep]]."""
+    """Return the points of a TOML file with a table [sweep] or tables [[sweep]]."""
     tables = read_tables(path)
     if SWEEP not in tables:
         raise InputError(SWEEP, f"nothing in {path}", 'a table such as [sweep] with "network.radius" = [0.3, 0.5]')
@@ -55,7 +67,7 @@ def load_sweep(path: Path | str, overrides: Iterable[str] = ()) -> list[Point]:
 
 
 def sweep_points(base: Mapping[str, Any], sweep: Any, folder: Path | None = None) -> list[Point]:
-    """The experiment of `base` at every point of `sweep`."""
+    """Return the experiment of `base` at every point of `sweep`, each point once."""
     points: dict[str, Point] = {}
     for settings in _all_settings(sweep):
         name = ", ".join(f"{key}={value}" for key, value in settings.items())
@@ -69,10 +81,14 @@ def sweep_points(base: Mapping[str, Any], sweep: Any, folder: Path | None = None
 
 def _all_settings(sweep: Any) -> Iterator[dict[str, Any]]:
     grids = sweep if isinstance(sweep, list) else [sweep]
+    if not grids:
+        raise InputError(SWEEP, "an empty list", "at least one table of settings, each with the values to try")
     for grid in grids:
         if not isinstance(grid, Mapping):
             raise InputError(SWEEP, repr(grid), "tables of settings, each with the values to try")
         choices = dict(_choices(grid))
+        if not choices:
+            raise InputError(SWEEP, "an empty table", "at least one setting with the values to try")
         if "seeds" in choices:
             raise InputError("sweep.seeds", choices["seeds"], "other keys; every point is run with all of `seeds`")
         for values in itertools.product(*choices.values()):
@@ -80,7 +96,7 @@ def _all_settings(sweep: Any) -> Iterator[dict[str, Any]]:
 
 
 def _choices(grid: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, list[Any]]]:
-    """Dotted keys, however they are nested, with the values that each takes."""
+    """Yield the dotted key of every setting in the grid, with the values that it takes."""
     for key, value in grid.items():
         if isinstance(value, Mapping):
             yield from _choices(value, f"{prefix}{key}.")
@@ -91,39 +107,65 @@ def _choices(grid: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, l
 
 
 def runs_of(points: Iterable[Point]) -> list[tuple[Point, Run]]:
-    """Every run of every point."""
+    """Return every run of every point."""
     runs = Runs()
     return [(point, run) for point in points for run in runs.of(point.experiment)]
 
 
 def run_sweep(
-    runs: list[tuple[Point, Run]], out: Path, store: RunStore, engine: Engine, progress: BatchProgress
+    runs: Sequence[tuple[Point, Run]], out: Path, store: RunStore, engine: Engine, progress: BatchProgress
 ) -> pl.DataFrame:
-    """Make what is missing, and keep the tidy table of all in `out`/results.parquet."""
-    store.complete([run for _, run in runs], engine, progress)
-    table = sweep_table(runs, store)
+    """Make the runs that are missing, write tables and figures to `out`, and return the table of all results.
+
+    A run that fails does not stop the others. If all runs fail, the first failure is raised.
+    """
+    failures = complete(store, [run for _, run in runs], engine, progress)
+    table = sweep_table(runs, store, failures)
+    means = summary(table)
     buffer = io.BytesIO()
     table.write_parquet(buffer)
     write_safely(out / RESULTS, buffer.getvalue())
+    write_safely(out / RESULTS_CSV, table.write_csv().encode())
+    write_safely(out / SUMMARY, means.write_csv().encode())
+    figure = sweep_figure(means, _settings(table), _left_alone(table))
+    for name in FIGURES:
+        save_figure(figure, out / name)
     return table
 
 
-def sweep_table(runs: list[tuple[Point, Run]], store: RunStore) -> pl.DataFrame:
-    """One row per run and evaluated iteration: the settings of the point, the run, and its metrics."""
+def complete(store: RunStore, runs: Sequence[Run], engine: Engine, progress: BatchProgress) -> Mapping[str, EfhcError]:
+    """Make the runs that are missing, and return the error of each run that failed, by its key."""
+    failures = cast(Any, store).complete(runs, engine, progress)
+    return failures if isinstance(failures, Mapping) else {}
+
+
+def sweep_table(
+    runs: Sequence[tuple[Point, Run]], store: RunStore, failures: Mapping[str, EfhcError] | None = None
+) -> pl.DataFrame:
+    """Return one row per run and evaluated iteration: the settings of the point, the run, and its metrics.
+
+    A run that failed has a single row without metrics; its column `failed` holds the error.
+    """
+    failures = failures or {}
+    if runs and all(run.key in failures for _, run in runs):
+        raise failures[runs[0][1].key]
     keys = list(dict.fromkeys(key for point, _ in runs for key in point.settings))
     columns = {key: _column(key, [point.settings.get(key) for point, _ in runs]) for key in keys}
-    return pl.concat(
-        store.curve(run).select(
-            *(pl.lit(column[row], column.dtype).alias(key) for key, column in columns.items()),
-            pl.lit(run.key).alias("run"),
-            pl.all(),
-        )
-        for row, (_, run) in enumerate(runs)
-    )
+    parts = []
+    for row, (_, run) in enumerate(runs):
+        if run.key in failures:
+            metrics = pl.DataFrame({"strategy": run.strategy, "seed": run.seed, "failed": str(failures[run.key])})
+        else:
+            metrics = store.curve(run).with_columns(failed=pl.lit(None, pl.String))
+        settings = (pl.lit(column[row], column.dtype).alias(key) for key, column in columns.items())
+        parts.append(metrics.select(*settings, pl.lit(run.key).alias("run"), pl.all()))
+    # The columns are those of a run that has metrics, even if the first one failed.
+    order = max((part.columns for part in parts), key=len)
+    return pl.concat(parts, how="diagonal_relaxed").select(order)
 
 
 def _column(key: str, values: list[Any]) -> pl.Series:
-    """Numbers, truth values or texts as they are; whatever is mixed, or a table, as JSON."""
+    """Return numbers, truth values or texts as they are, and tables or mixed values as JSON."""
     given = [value for value in values if value is not None]
     for kinds in (bool, int, (int, float), str):
         if all(isinstance(value, kinds) and (kinds is bool or not isinstance(value, bool)) for value in given):
@@ -131,14 +173,109 @@ def _column(key: str, values: list[Any]) -> pl.Series:
     return pl.Series(key, [None if value is None else json.dumps(value) for value in values])
 
 
+def _settings(table: pl.DataFrame) -> list[str]:
+    return table.columns[: table.columns.index("run")]
+
+
+def _left_alone(table: pl.DataFrame) -> list[str]:
+    """Return the settings that some points, of another grid of the list, do not set."""
+    return [setting for setting in _settings(table) if table[setting].null_count()]
+
+
 def summary(table: pl.DataFrame) -> pl.DataFrame:
-    """One row per point and strategy, means over seeds of the last iteration."""
-    settings = table.columns[: table.columns.index("run")]
+    """Return one row per distinct point and strategy, with means over seeds at the last iteration.
+
+    `low` and `high` are the 95 % interval of the mean accuracy, null with one seed; `failed` counts the seeds without
+    a result. Points whose runs are the same, because a strategy does not depend on a setting, share a row in which that
+    setting is null.
+    """
+    settings = _settings(table)
     last = table.group_by(*settings, "strategy", "seed", maintain_order=True).last()
-    return last.group_by(*settings, "strategy", maintain_order=True).agg(
-        pl.len().alias("seeds"),
+    rows = last.group_by(*settings, "strategy", maintain_order=True).agg(
+        pl.col("failed").is_null().sum().alias("seeds"),
+        pl.col("failed").is_not_null().sum(),
         pl.col("accuracy").mean(),
+        pl.col("accuracy").drop_nulls().alias("per_seed"),
         pl.col("accuracy").min().alias("worst_seed_accuracy"),
         pl.col("transmission_time_total").mean(),
         pl.col("broadcasts_total").mean(),
+        pl.col("run").alias("runs"),
     )
+    intervals = [_bounds(per_seed) for per_seed in rows["per_seed"].to_list()]
+    bounds = pl.DataFrame(intervals, schema={"low": pl.Float64, "high": pl.Float64}, orient="row")
+    means = pl.concat([rows, bounds], how="horizontal").select(
+        *settings, "strategy", "seeds", "failed", "accuracy", "low", "high",
+        "worst_seed_accuracy", "transmission_time_total", "broadcasts_total", "runs",
+    )  # fmt: skip
+    set_everywhere = [setting for setting in settings if setting not in _left_alone(table)]
+    return _without_repetitions(means, settings, set_everywhere).drop("runs")
+
+
+def _bounds(per_seed: list[float]) -> tuple[float | None, float | None]:
+    if len(per_seed) < 2:
+        return None, None
+    _, low, high = interval(np.array(per_seed))
+    return float(low), float(high)
+
+
+def _without_repetitions(means: pl.DataFrame, settings: list[str], set_everywhere: list[str]) -> pl.DataFrame:
+    """Merge the rows of a strategy that have the same runs, if together they take every value of a setting."""
+    same = ["strategy", "runs"]
+    for setting in set_everywhere:
+        others = [*same, *(other for other in settings if other != setting)]
+        takes_all = pl.col(setting).n_unique().over(others) == means[setting].n_unique()
+        if means[setting].n_unique() > 1:
+            means = means.with_columns(pl.when(takes_all).then(None).otherwise(pl.col(setting)).alias(setting))
+            means = means.unique([*settings, *same], keep="first", maintain_order=True)
+    return means
+
+
+def summary_rows(table: pl.DataFrame) -> tuple[list[str], list[list[str]]]:
+    """Return the header and the rows of a summary for a terminal of 80 columns.
+
+    Settings that are the same everywhere are left out, and others are named by the last part of their key. A setting
+    on which a row does not depend is shown as `any`, and one that the point leaves alone as `-`.
+    """
+    means, settings = summary(table), _settings(table)
+    varying = [setting for setting in settings if table[setting].n_unique() > 1]
+    header = [*_short_names(varying), "strategy", "accuracy", "95 %", "time", "broadcasts"]
+    failed = bool(means["failed"].sum())
+    rows = []
+    for row in means.iter_rows(named=True):
+        absent = {setting: "-" if table[setting].null_count() else "any" for setting in varying}
+        cells = [absent[setting] if row[setting] is None else number_words(row[setting]) for setting in varying]
+        known = row["accuracy"] is not None
+        cells += [row["strategy"], f"{row['accuracy']:.3f}" if known else "failed"]
+        cells.append(f"{row['low']:.3f}-{row['high']:.3f}" if row["low"] is not None else "")
+        cells += [number_words(row[name]) if known else "" for name in ("transmission_time_total", "broadcasts_total")]
+        rows.append([*cells, *([str(row["failed"] or "")] if failed else [])])
+    return [*header, *(["failed"] if failed else [])], rows
+
+
+def failed_runs(table: pl.DataFrame) -> list[str]:
+    """Return a line for each run that failed: its strategy, seed, point and error."""
+    lines: dict[str, str] = {}
+    for row in table.filter(pl.col("failed").is_not_null()).iter_rows(named=True):
+        point = ", ".join(f"{key}={row[key]}" for key in _settings(table) if row[key] is not None)
+        lines.setdefault(row["run"], f"{row['strategy']}, seed {row['seed']} ({point}) failed: {row['failed']}")
+    return list(lines.values())
+
+
+def number_words(value: object) -> str:
+    """Return a number with at most four digits or as a whole number: 0.25, 1,234, 10,000. Other values as text."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    if isinstance(value, int) or 1000 <= abs(value) < 1e12:
+        return f"{value:,.0f}"
+    return f"{value:.4g}"
+
+
+def _short_names(keys: list[str]) -> list[str]:
+    """Return the last part of each key, preceded by as many parts as it takes to tell the keys apart."""
+    names = []
+    for key in keys:
+        parts = key.split(".")
+        endings = (".".join(parts[-n:]) for n in range(1, len(parts) + 1))
+        unique = (one for one in endings if sum(f".{other}".endswith(f".{one}") for other in keys) == 1)
+        names.append(next(unique, key))
+    return names

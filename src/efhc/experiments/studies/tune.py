@@ -34,10 +34,10 @@ from efhc.core.triggers import EventTriggered, GlobalThreshold
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.config.files import first_difference, input_files, to_tables, to_toml
 from efhc.experiments.runs.store import Engine, Run, Runs, RunStore
+from efhc.report.claims.intervals import interval
+from efhc.report.claims.panels import accuracy_at
 from efhc.report.figures import save_figure
-from efhc.report.intervals import interval
-from efhc.report.panels import accuracy_at
-from efhc.report.tuning_figure import tuning_figure
+from efhc.report.figures.tuning_figure import tuning_figure
 
 if TYPE_CHECKING:
     from optuna import Study

@@ -1,10 +1,8 @@
-"""The paper's figures: one line per strategy, mean over seeds, with the range between seeds shaded."""
+"""The panels of one experiment: a line per strategy, the mean over seeds, with the range between seeds shaded."""
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
@@ -14,31 +12,18 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from efhc.base.arrays import Floats
-from efhc.base.saving import write_safely
+from efhc.report.figures.style import LAYOUT, strategy_styles
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Okabe-Ito colours, told apart by readers with any colour vision, and a dash pattern for those without colour.
-STYLES = [("#0072B2", "-"), ("#D55E00", "--"), ("#009E73", "-."), ("#CC79A7", ":"), ("#E69F00", "-"), ("#56B4E9", "--")]
-LAYOUT: Any = {
-    "font.size": 9,
-    "axes.grid": True,
-    "grid.alpha": 0.3,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-}
-DOTS_PER_INCH = 200
-# Text stays text: publishers ask for TrueType (42), and a reader can search it.
-FILES: Any = {"pdf.fonttype": 42, "ps.fonttype": 42, "svg.fonttype": "none", "svg.hashsalt": "efhc"}
-UNDATED: dict[str, Any] = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}
-
 
 def comparison_figure(metrics: pl.DataFrame, connectivity: pl.DataFrame | None = None, title: str = "") -> Figure:
-    """Panels (i) transmission time per iteration, (ii) accuracy per iteration, (iii) accuracy per transmission time,
-    and (iv) accuracy at a fixed budget against connectivity, or without such data the consensus error.
+    """Draw four panels of an experiment's metrics.
 
-    `connectivity` has columns strategy, seed, radius, accuracy.
+    (i) transmission time per iteration, (ii) accuracy per iteration, (iii) accuracy per transmission time, and (iv)
+    accuracy at a fixed budget against connectivity. Without `connectivity`, which has the columns strategy, seed,
+    radius and accuracy, the fourth panel shows the consensus error.
     """
     with mpl.rc_context(LAYOUT):
         figure = Figure(figsize=(10, 7), layout="constrained")
@@ -65,15 +50,6 @@ def comparison_figure(metrics: pl.DataFrame, connectivity: pl.DataFrame | None =
         return figure
 
 
-def save_figure(figure: Figure, path: Path) -> None:
-    """Written safely; the file's ending says the format. The same figure gives the same bytes: no dates."""
-    kind = path.suffix.lstrip(".").lower() or "png"
-    buffer = io.BytesIO()
-    with mpl.rc_context(FILES):
-        figure.savefig(buffer, format=kind, dpi=DOTS_PER_INCH, metadata=UNDATED.get(kind))
-    write_safely(path, buffer.getvalue())
-
-
 def _label(axes: Axes, title: str, x: str, y: str) -> None:
     axes.set_title(title, fontsize=10)
     axes.set_xlabel(x)
@@ -82,8 +58,10 @@ def _label(axes: Axes, title: str, x: str, y: str) -> None:
 
 def _strategies(table: pl.DataFrame) -> list[tuple[str, pl.DataFrame, dict[str, Any]]]:
     named = table.partition_by("strategy", as_dict=True, maintain_order=True).items()
-    styles = [dict(zip(("color", "linestyle"), STYLES[n % len(STYLES)], strict=True)) for n in range(len(named))]
-    return [(str(name), rows, style) for ((name,), rows), style in zip(named, styles, strict=True)]
+    styles = strategy_styles(str(name) for (name,), _ in named)
+    return [
+        (str(name), rows, dict(zip(("color", "linestyle"), styles[str(name)], strict=True))) for (name,), rows in named
+    ]
 
 
 def _draw(axes: Axes, x: Floats, per_seed: Floats, name: str, style: dict[str, Any]) -> None:
@@ -99,7 +77,7 @@ def _lines(axes: Axes, metrics: pl.DataFrame, column: str, *, smooth: bool = Fal
     for name, rows, style in _strategies(metrics.drop_nulls(column)):
         values = _per_seed(rows, column)
         iterations = rows.filter(pl.col("seed") == rows["seed"][0])["iteration"].to_numpy()
-        if smooth:  # single iterations jump between 0 and everything: a mean over the last twentieth shows the level
+        if smooth:  # Single iterations jump between 0 and the maximum; a mean over a twentieth of them shows the level.
             window = max(1, len(iterations) // 20)
             values = np.apply_along_axis(_running_mean(window), 1, values)
         _draw(axes, iterations, values, name, style)
@@ -117,7 +95,7 @@ def _running_mean(window: int) -> Callable[[Floats], Floats]:
 
 
 def _accuracy_by_time(axes: Axes, metrics: pl.DataFrame) -> None:
-    """Each seed's curve is read off at the same times, as far as all seeds of the strategy got."""
+    """Interpolate each seed's curve at the same times, up to the last time that all seeds of the strategy reached."""
     evaluated = metrics.drop_nulls("accuracy")
     for name, rows, style in _strategies(evaluated):
         seeds = rows.partition_by("seed", maintain_order=True)

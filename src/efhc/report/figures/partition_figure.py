@@ -1,4 +1,4 @@
-"""Which device holds what: a map of labels by devices, shaded by the number of samples, below each device's total."""
+"""The samples of each device: a map of labels by devices, shaded by count, below each device's total."""
 
 from __future__ import annotations
 
@@ -13,22 +13,25 @@ from matplotlib.ticker import MaxNLocator
 
 from efhc.base.arrays import Ints
 from efhc.learning.data import Dataset
-from efhc.report.figures import LAYOUT, STYLES
+from efhc.report.figures.style import LAYOUT, STYLES
 
 LEGIBLE = 15
-"""With at most so many devices and labels, the numbers are written into the map."""
+"""Largest number of devices and of labels for which the counts are written into the map."""
 
-# From pale to dark blue; a label that a device does not have stays white.
+# From pale to dark blue; a label that a device lacks stays white.
 SHADES = ListedColormap(mpl.colormaps["Blues"](np.linspace(0.1, 1, 256)))
 
 
 def label_counts(data: Dataset, parts: Sequence[Ints]) -> Ints:
-    """How many training samples of each label (column) each device (row) holds."""
+    """Return the number of training samples by device (row) and label (column)."""
     return np.stack([np.bincount(data.y_train[part], minlength=data.classes) for part in parts])
 
 
 def partition_figure(counts: Ints, label_names: Sequence[str], title: str = "") -> Figure:
-    """`counts` has a row per device, a column per label. The shade grows with the square root: one sample shows."""
+    """Draw `counts`, which has a row per device and a column per label.
+
+    The shade grows with the square root of the count, so that even a single sample is visible.
+    """
     devices, labels = counts.shape
     width, height = np.clip([0.18 * devices, 0.16 * labels], [5.0, 3.5], [14.0, 10.0])
     device_edges, label_edges = np.arange(devices + 1) - 0.5, np.arange(labels + 1) - 0.5
@@ -37,7 +40,7 @@ def partition_figure(counts: Ints, label_names: Sequence[str], title: str = "") 
         FigureCanvasAgg(figure)
         totals, chart = figure.subplots(2, 1, sharex=True, height_ratios=[1.0, height])
         totals.stairs(counts.sum(axis=1), device_edges, fill=True, color=STYLES[0][0])
-        if devices <= 100:  # more would leave nothing between the gaps
+        if devices <= 100:  # with more devices the gaps would cover the bars
             totals.vlines(device_edges, 0, counts.sum(axis=1).max(), color="white", linewidth=1)
         totals.set_ylabel("samples")
         totals.tick_params(bottom=False, labelbottom=False)

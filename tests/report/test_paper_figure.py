@@ -11,10 +11,10 @@ import polars as pl
 from matplotlib.colors import to_hex
 from PIL import Image
 
+from efhc.report.claims.panels import panels
 from efhc.report.figure_data import FigureData
 from efhc.report.figures import DOTS_PER_INCH, STYLES, save_figure
-from efhc.report.panels import panels
-from efhc.report.paper_figures import line_styles, paper_figure
+from efhc.report.figures.paper_figure import line_styles, paper_figure
 
 RADII = (0.3, 0.5, 0.8)
 
@@ -83,7 +83,8 @@ def test_a_strategy_looks_the_same_whoever_it_is_drawn_with():
         lines = line_styles(FigureData("f", "1", "", curves(names)))
         assert list(lines) == names
         assert (lines["RG"].color, lines["RG"].dash) == STYLES[3]
-    assert (lines["mine"].color, lines["mine"].dash) == STYLES[4]
+    alone = line_styles(FigureData("f", "1", "", curves(["mine"])))
+    assert lines["mine"] == alone["mine"]
 
 
 def test_in_an_ablation_the_shade_goes_with_the_value_and_zt_is_a_thin_grey_reference():

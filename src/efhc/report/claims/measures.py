@@ -5,20 +5,20 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
+from efhc.report.claims.panels import RUN, accuracy_at_share, accuracy_over_radii
 from efhc.report.figure_data import FigureData
-from efhc.report.panels import RUN, accuracy_at_share, accuracy_over_radii
 
 BASELINES = ("GT", "ZT", "RG")
 
 
 def time_per_iteration(figure: FigureData) -> pl.DataFrame:
-    """The mean transmission time per iteration, over the whole run."""
+    """Return the mean transmission time per iteration over the whole run."""
     value = pl.col("transmission_time_total").last() / (pl.col("iteration").last() + 1)
     return _by_seed(figure.curves.group_by(RUN, maintain_order=True).agg(value.alias("value")))
 
 
 def late_accuracy(figure: FigureData) -> pl.DataFrame:
-    """The mean accuracy of the evaluations in the last tenth of the iterations, or of the last one."""
+    """Return the mean accuracy of the evaluations in the last tenth of the iterations, or of the last evaluation."""
     iteration, last = pl.col("iteration"), pl.col("iteration").max()
     late = (10 * iteration >= 9 * (last + 1)) | (iteration == last)
     runs = figure.curves.group_by(RUN, maintain_order=True)
@@ -26,20 +26,20 @@ def late_accuracy(figure: FigureData) -> pl.DataFrame:
 
 
 def accuracy(figure: FigureData, budget: float) -> pl.DataFrame:
-    """The accuracy when this share of ZT's total transmission time is spent."""
+    """Return the accuracy when the share `budget` of ZT's total transmission time is spent."""
     return _by_seed(accuracy_at_share(figure.curves, budget).rename({"accuracy": "value"}))
 
 
 def gain_by_radius(figure: FigureData, budget: float) -> pl.DataFrame:
-    """The least-squares slope of the accuracy at this budget over the radius."""
+    """Return the least-squares slope of the accuracy at `budget` over the radius."""
     assert figure.connectivity is not None
     points = accuracy_over_radii(figure.connectivity, budget)
     return _by_seed(_slopes(points, "radius"))
 
 
 def gain_by_value(figure: FigureData, budget: float) -> pl.DataFrame:
-    """The least-squares slope of the accuracy at this budget over log10 of the value varied, as the column `slope`."""
-    # ZT only measures the budget, and 0 has no logarithm.
+    """Return the column `slope`: of the accuracy at `budget` over log10 of the varied value, by least squares."""
+    # ZT only defines the budget, and 0 has no logarithm.
     values = {name: float(np.log10(value)) for name, value in figure.varied.items() if name != "ZT" and value > 0}
     points = accuracy_at_share(figure.curves, budget).filter(pl.col("strategy").is_in(list(values)))
     power = pl.col("strategy").replace_strict(values, return_dtype=pl.Float64)
@@ -47,7 +47,7 @@ def gain_by_value(figure: FigureData, budget: float) -> pl.DataFrame:
 
 
 def margins(figure: FigureData, other: FigureData, budget: float) -> pl.DataFrame:
-    """EF-HC's accuracy minus the best baseline's of that seed, in the figure (`here`) and in the other (`there`)."""
+    """Return EF-HC's accuracy minus the best baseline's, per seed, in `figure` (`here`) and in `other` (`there`)."""
     best = pl.max_horizontal(BASELINES)
     here, there = (
         accuracy(one, budget).drop_nulls(["EF-HC", *BASELINES]).select("seed", (pl.col("EF-HC") - best).alias(name))
@@ -61,11 +61,11 @@ def _by_seed(values: pl.DataFrame) -> pl.DataFrame:
 
 
 def _slopes(points: pl.DataFrame, x: str) -> pl.DataFrame:
-    """Σ (x - x̄) y / Σ (x - x̄)² per strategy and seed, y the accuracy; of those that have every x."""
+    """Σ (x - x̄) y / Σ (x - x̄)² per strategy and seed, where y is the accuracy, for those that have every x."""
     ordered = points.sort(x)
     wide = ordered.pivot(on=x, index=["strategy", "seed"], values="accuracy").drop_nulls()
     away = np.unique(ordered[x].to_numpy())
     away -= away.mean()
-    with np.errstate(invalid="ignore"):  # a single x has no slope: 0/0, and null
+    with np.errstate(invalid="ignore"):  # a single x has no slope: 0/0 becomes null
         slopes = wide.drop("strategy", "seed").to_numpy() @ away / (away @ away)
     return wide.select("strategy", "seed", pl.Series("value", slopes, nan_to_null=True))

@@ -3,8 +3,8 @@ from __future__ import annotations
 import polars as pl
 
 import efhc
+from efhc.report.claims.panels import accuracy_at
 from efhc.report.figures import comparison_figure
-from efhc.report.panels import accuracy_at
 
 
 def test_panels_show_one_line_per_strategy(tmp_path):

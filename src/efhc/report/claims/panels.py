@@ -1,8 +1,8 @@
-"""The numbers behind a figure's panels: per strategy and point the mean over seeds, the range in which the mean of as
-many other seeds is to be expected (95 %), and every seed's own.
+"""The numbers behind a figure's panels, per strategy and point: the mean over seeds, the range in which the mean of
+equally many other seeds is expected (95 %), and the value of each seed.
 
-All start from evaluated iterations (strategy, seed, iteration, transmission_time_total, accuracy), each run's in order.
-Strategies stay in the order in which they first come.
+Every function takes the evaluated iterations (strategy, seed, iteration, transmission_time_total, accuracy), with the
+rows of each run in order. Strategies keep the order in which they first appear.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from functools import lru_cache
 import numpy as np
 import polars as pl
 
+from efhc.report.claims.intervals import interval, of_other_seeds
 from efhc.report.figure_data import BUDGETS, FigureData
-from efhc.report.intervals import interval, of_other_seeds
 
 RUN = ("strategy", "seed")
 
 
 @lru_cache(maxsize=32)
 def panels(data: FigureData) -> Mapping[str, pl.DataFrame]:
-    """By number: i, ii, iii, and iv where connectivity was varied."""
+    """Return the panels by number: i, ii, iii, and iv if connectivity was varied."""
     tables = {
         "i": time_per_iteration(data.curves),
         "ii": accuracy_per_iteration(data.curves),
@@ -33,19 +33,19 @@ def panels(data: FigureData) -> Mapping[str, pl.DataFrame]:
 
 
 def time_per_iteration(curves: pl.DataFrame) -> pl.DataFrame:
-    """The mean transmission time of the iterations since the evaluation before (or since the start)."""
+    """Return the mean transmission time of the iterations since the previous evaluation, or since the start."""
     total, iteration = pl.col("transmission_time_total"), pl.col("iteration")
     per_iteration = (total - total.shift(fill_value=0)) / (iteration - iteration.shift(fill_value=-1))
     return _over_seeds(curves.with_columns(per_iteration.over(RUN).alias("value")), "iteration", "value")
 
 
 def accuracy_per_iteration(curves: pl.DataFrame) -> pl.DataFrame:
-    """The accuracy after each evaluated iteration."""
+    """Return the accuracy after each evaluated iteration."""
     return _over_seeds(curves, "iteration", "accuracy")
 
 
 def accuracy_per_time(curves: pl.DataFrame, points: int = 200) -> pl.DataFrame:
-    """Each seed's curve read off at the same times, as far as all seeds of the strategy got."""
+    """Interpolate each seed's curve at the same times, up to the last time that all seeds of the strategy reached."""
     read_off = []
     for (strategy,), runs in curves.group_by("strategy", maintain_order=True):
         seeds = list(runs.group_by("seed", maintain_order=True))
@@ -59,7 +59,7 @@ def accuracy_per_time(curves: pl.DataFrame, points: int = 200) -> pl.DataFrame:
 
 
 def accuracy_by_radius(connectivity: pl.DataFrame) -> pl.DataFrame:
-    """The accuracy at each budget against the radius; budgets are shares of ZT's time at that seed and radius."""
+    """Return the accuracy at each budget by radius. A budget is a share of ZT's time at the same seed and radius."""
     tables = []
     for budget in BUDGETS:
         table = _over_seeds(accuracy_over_radii(connectivity, budget), "radius", "accuracy")
@@ -68,7 +68,7 @@ def accuracy_by_radius(connectivity: pl.DataFrame) -> pl.DataFrame:
 
 
 def accuracy_over_radii(connectivity: pl.DataFrame, share: float) -> pl.DataFrame:
-    """strategy, seed, accuracy, radius: `accuracy_at_share` of each radius, from the smallest."""
+    """Return strategy, seed, accuracy and radius: `accuracy_at_share` of each radius, from the smallest."""
     by_radius = connectivity.sort("radius", maintain_order=True).group_by("radius", maintain_order=True)
     return pl.concat(
         accuracy_at_share(curves, share).with_columns(pl.lit(radius).alias("radius")) for (radius,), curves in by_radius
@@ -76,21 +76,21 @@ def accuracy_over_radii(connectivity: pl.DataFrame, share: float) -> pl.DataFram
 
 
 def accuracy_at_share(curves: pl.DataFrame, share: float) -> pl.DataFrame:
-    """`accuracy_at` a budget that is this share of the total transmission time of ZT with the same seed."""
+    """Return `accuracy_at` the budget that is `share` of ZT's total transmission time with the same seed."""
     totals = curves.filter(strategy="ZT").group_by("seed").agg(pl.col("transmission_time_total").max())
     return _read_off(curves, {seed: share * total for seed, total in totals.iter_rows()})
 
 
 def accuracy_at(curves: pl.DataFrame, budget: float) -> pl.DataFrame:
-    """strategy, seed, accuracy: each run's when it has spent `budget` transmission time.
+    """Return strategy, seed and the accuracy of each run when it has spent `budget` transmission time.
 
-    Linear between evaluations; a run that spends less is taken at its end.
+    The accuracy is linear between evaluations. A run that spends less than `budget` is taken at its end.
     """
     return _read_off(curves, dict.fromkeys(curves["seed"].unique(), budget))
 
 
 def _read_off(curves: pl.DataFrame, budgets: Mapping[int, float]) -> pl.DataFrame:
-    """The accuracy of each run at the budget of its seed; seeds without one are left out."""
+    """Return the accuracy of each run at the budget of its seed, without the seeds that have no budget."""
     runs = curves.drop_nulls("accuracy").group_by(RUN, maintain_order=True)
     rows = [
         (strategy, seed, float(np.interp(budgets[seed], times, accuracies)))
@@ -101,7 +101,7 @@ def _read_off(curves: pl.DataFrame, budgets: Mapping[int, float]) -> pl.DataFram
 
 
 def _over_seeds(rows: pl.DataFrame, x: str, value: str) -> pl.DataFrame:
-    """strategy, x, mean, low, high, and the value of each seed, from one row per strategy, seed and x."""
+    """Return strategy, x, mean, low, high and the value of each seed, from one row per strategy, seed and x."""
     tables = []
     for (strategy,), runs in rows.group_by("strategy", maintain_order=True):
         wide = runs.pivot(on="seed", index=x, values=value).sort(x)

@@ -9,9 +9,9 @@ import polars as pl
 import pytest
 
 import efhc
+from efhc.report.claims.panels import panels
 from efhc.report.figure_data import BUDGETS, FigureData, Illustration
-from efhc.report.interactive import MAX_BINS, curve_plots, fired_shares, network_plot, raster_plots
-from efhc.report.panels import panels
+from efhc.report.page.plots import MAX_BINS, curve_plots, fired_shares, network_plot, raster_plots
 
 NAMES = {"RG": '<b>&"x"'}
 

@@ -1,4 +1,4 @@
-"""The paper's figures on paper: mean lines over seeds, and where other seeds' would fall shaded, in its layout."""
+"""A figure of the paper in the paper's layout: means over seeds, with the range expected of other seeds shaded."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from efhc.report.claims.panels import panels
 from efhc.report.figure_data import FigureData
-from efhc.report.figures import LAYOUT, STYLES
-from efhc.report.panels import panels
+from efhc.report.figures.style import LAYOUT, strategy_styles
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,17 +24,14 @@ if TYPE_CHECKING:
 BUDGET = 0.1
 """The share of ZT's total transmission time at which panel (iv) is drawn."""
 
-# A strategy has one look in all figures, whichever others it is drawn with.
-PAPER_ORDER = ("EF-HC", "GT", "ZT", "RG")
-
 
 @dataclass(frozen=True)
 class Panel:
-    """What is drawn against what."""
+    """The axes of one panel."""
 
     title: str
     column: str
-    """The frame's column on the horizontal axis."""
+    """The column of the panel's table on the horizontal axis."""
     x: str
     y: str
 
@@ -53,16 +50,17 @@ class Line:
 
     color: str
     dash: str = "-"
-    """As matplotlib has it: - -- -. :"""
+    """A dash pattern of matplotlib: `-`, `--`, `-.` or `:`."""
     width: float = 1.6
     reference: bool = False
-    """Drawn thin and behind the others, without its interval."""
+    """Whether the line is drawn thin and behind the others, without its interval."""
 
 
 def line_styles(data: FigureData) -> dict[str, Line]:
-    """The look of each strategy, in the order of the legend.
+    """Return the look of each strategy, in the order of the legend.
 
-    In an ablation the strategies go from dark to light by their value, and what is not varied is a thin grey reference.
+    In an ablation the strategies go from dark to light with their value, and a strategy without a value is a thin grey
+    reference line.
     """
     names: list[str] = data.curves["strategy"].unique(maintain_order=True).to_list()
     if data.varied:
@@ -71,13 +69,11 @@ def line_styles(data: FigureData) -> dict[str, Line]:
         shades = mpl.colormaps["viridis"](np.linspace(0.0, 0.88, len(ordered)))
         varied = {name: Line(to_hex(shade)) for name, shade in zip(ordered, shades, strict=True)}
         return varied | {name: Line("#8a8a8a", width=0.9, reference=True) for name in names if name not in varied}
-    own = [name for name in names if name not in PAPER_ORDER]
-    places = {name: n for n, name in enumerate([*PAPER_ORDER, *own])}
-    return {name: Line(*STYLES[places[name] % len(STYLES)]) for name in names}
+    return {name: Line(*style) for name, style in strategy_styles(names).items()}
 
 
 def paper_figure(data: FigureData) -> Figure:
-    """Panels (i)-(iv) in two rows where there is connectivity, (i)-(iii) in one otherwise.
+    """Draw panels (i)-(iv) in two rows if connectivity was varied, and panels (i)-(iii) in one row otherwise.
 
     (i) transmission time per iteration, (ii) accuracy per iteration, (iii) accuracy per transmission time,
     (iv) accuracy at 10 % of ZT's total transmission time against connectivity.
@@ -95,7 +91,7 @@ def paper_figure(data: FigureData) -> Figure:
         if square:
             grid.flat[3].set_xticks(sorted(frames["iv"]["radius"].unique()))
         drawn = {str(line.get_label()): line for line in grid.flat[1].lines}
-        # Long names, or many, need more rows.
+        # Long names need more rows of the legend, and so do many names.
         columns = max(1, min(len(drawn), int(figure.get_figwidth() * 11 / (6 + max(map(len, drawn))))))
         legend = figure.legend(drawn.values(), drawn, loc="outside lower center", ncols=columns, frameon=False)
         for text in legend.get_texts():
@@ -105,18 +101,18 @@ def paper_figure(data: FigureData) -> Figure:
 
 
 def percent(share: float) -> str:
-    """10 %"""
+    """Return the share as a percentage: `10 %`."""
     return f"{100 * share:g} %"
 
 
 def nearest_budget(frame: pl.DataFrame, budget: float = BUDGET) -> float:
-    """The frame's budget that is closest to `budget`."""
+    """Return the budget of the table that is closest to `budget`."""
     budgets: list[float] = frame["budget"].unique().sort().to_list()
     return min(budgets, key=lambda given: abs(given - budget))
 
 
 def strategy_rows(frame: pl.DataFrame, lines: Mapping[str, Line]) -> Iterator[tuple[str, Line, pl.DataFrame]]:
-    """The part of each strategy that the frame has, in the order of the legend."""
+    """Yield the rows of each strategy that the table contains, in the order of the legend."""
     for name, line in lines.items():
         rows = frame.filter(pl.col("strategy") == name)
         if len(rows):
@@ -124,7 +120,7 @@ def strategy_rows(frame: pl.DataFrame, lines: Mapping[str, Line]) -> Iterator[tu
 
 
 def with_interval(rows: pl.DataFrame) -> pl.DataFrame:
-    """The rows that have one; with a single seed there is none."""
+    """Return the rows that have an interval; with a single seed none has."""
     return rows.filter(pl.col("low").is_not_null() & pl.col("high").is_not_null()).filter(
         pl.col("low").is_not_nan() & pl.col("high").is_not_nan()
     )

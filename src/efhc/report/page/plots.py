@@ -1,7 +1,7 @@
-"""Plots for the page, as plotly has them: dicts of `data` and `layout`, made of lists, strings and numbers.
+"""The plots of the page in the format of plotly.js: dicts of `data` and `layout` made of lists, strings and numbers.
 
-Nothing here draws, or needs plotly. Each trace says in its `meta` which strategy (and budget) it is of: the page's own
-legend shows and hides by that, in all panels at once.
+Nothing here draws. The `meta` of each trace names its strategy and its budget, if it has one; by these the page's own
+legend shows and hides traces in all panels at once.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import numpy as np
 import polars as pl
 
 from efhc.base.arrays import Floats
+from efhc.report.claims.panels import panels
 from efhc.report.figure_data import FigureData, Illustration
-from efhc.report.panels import panels
-from efhc.report.paper_figures import (
+from efhc.report.figures.paper_figure import (
     PANELS,
     Line,
     line_styles,
@@ -30,11 +30,11 @@ from efhc.report.paper_figures import (
 Spec = dict[str, Any]
 
 MAX_BINS = 200
-"""Columns of a raster; more would be thinner than a pixel or two."""
+"""Largest number of columns of a raster; more would be thinner than a pixel or two."""
 FEW = 200
-"""Up to so many devices, a layout by distances is quick, and shows the network's shape better than springs."""
+"""Largest number of devices for which a layout by distances is quick; it shows the shape better than springs."""
 SHOWN_LABELS = 12
-"""Labels of a device that are listed; some have dozens."""
+"""Largest number of labels of a device that are listed; some devices have dozens."""
 
 # Pale to dark, each step darker: a share can be read without colour too.
 SHARES = [(0.0, "#f4f6f9"), (0.25, "#c3d7ea"), (0.5, "#7fb0d6"), (0.75, "#2f7fb8"), (1.0, "#0b3c6f")]
@@ -51,28 +51,28 @@ class Plot:
     """A plot and what stands around it."""
 
     key: str
-    """Tells it from the others of its figure; fit for an HTML id."""
+    """Unique within the figure, and valid in an HTML id."""
     title: str
     """Plain text."""
     spec: Spec
     note: str = ""
-    """What to know when reading it."""
+    """What a reader needs to know, as plain text."""
     budgets: tuple[float, ...] = ()
-    """What can be chosen; the traces of one of them are shown."""
+    """The budgets that a reader can choose from; the traces of one of them are shown."""
     budget: float | None = None
-    """The one that is shown first."""
+    """The budget that is shown first."""
     log_range: tuple[float, float] | None = None
-    """The powers of ten that its horizontal axis spans if a reader wants it logarithmic: much happens at its left."""
+    """The powers of ten that the horizontal axis spans if a reader makes it logarithmic, to see its left end."""
 
 
 def curve_plots(data: FigureData) -> list[Plot]:
-    """The panels of a figure: mean and interval of every strategy, panel (iv) for every budget."""
+    """Return the panels of a figure: mean and interval of every strategy, and panel (iv) for every budget."""
     frames, lines = panels(data), line_styles(data)
     return [_curves(key, frames[key], lines) for key in PANELS if key in frames]
 
 
 def network_plot(illustration: Illustration) -> Plot:
-    """Who can reach whom when the run starts: a device is the larger and darker, the more bandwidth it has."""
+    """Return the network at the start of the run. Devices with more bandwidth are larger and darker."""
     devices = illustration.devices.sort("device")
     bandwidths = devices["bandwidth"].to_numpy()
     links = _first_links(illustration.network)
@@ -138,7 +138,7 @@ def network_plot(illustration: Illustration) -> Plot:
 
 
 def raster_plots(illustration: Illustration) -> list[Plot]:
-    """Who fired when, one map per strategy: a row per device, by bandwidth; a column per iteration, or per few."""
+    """Return one map of firings per strategy: a row per device, by bandwidth, and a column per bin of iterations."""
     devices = illustration.devices.sort("bandwidth", "device")
     names = [f"{device} · {b:,.4g}" for device, b in devices.select("device", "bandwidth").iter_rows()]
     return [
@@ -175,7 +175,7 @@ def _curves(key: str, frame: pl.DataFrame, lines: dict[str, Line]) -> Plot:
 
 
 def _log_range(frame: pl.DataFrame, column: str) -> tuple[float, float] | None:
-    """From where every strategy has a point: left of its first, plotly would draw a line out of nowhere."""
+    """Start where every strategy has a point: left of its first point, plotly would draw a line out of nowhere."""
     positive = frame.filter(pl.col(column) > 0)
     if not len(positive):
         return None
@@ -187,7 +187,7 @@ def _log_range(frame: pl.DataFrame, column: str) -> tuple[float, float] | None:
 def _traces(
     name: str, line: Line, rows: pl.DataFrame, column: str, meta: dict[str, Any], *, visible: bool
 ) -> list[Spec]:
-    """The interval's band, if there is one, below the mean."""
+    """Return the trace of the mean, preceded by the band of the interval if there is one."""
     band = with_interval(rows)
     common: Spec = {
         "type": "scatter",
@@ -254,9 +254,9 @@ def _raster(key: str, strategy: str, events: pl.DataFrame, devices: Sequence[int
 
 
 def fired_shares(events: pl.DataFrame, devices: Sequence[int], bins: int = MAX_BINS) -> tuple[Floats, int]:
-    """The share of each bin's iterations in which each of the `devices` (rows) fired, and how many a bin has.
+    """Return the share of each bin's iterations in which each of the `devices` (rows) fired, and the width of a bin.
 
-    Bins are equally wide; the last may be cut short, and its share is of what it has.
+    Bins are equally wide, except that the last one may be shorter; its share is taken of the iterations that it has.
     """
     iterations = events["iteration"].to_numpy()
     width = -(-(int(iterations.max()) + 1) // bins)
@@ -320,7 +320,7 @@ def _transparent(color: str, opacity: float) -> str:
 
 
 def _number(value: float | None) -> float | None:
-    """Six digits are more than a screen can show. JSON knows no NaN."""
+    """Round to six digits, more than a screen can show, and replace NaN, which JSON lacks, by None."""
     return None if value is None or not np.isfinite(value) else float(f"{value:.6g}")
 
 

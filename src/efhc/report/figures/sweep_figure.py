@@ -1,0 +1,112 @@
+"""The result of a sweep: accuracy at the end against the swept setting, a line per strategy with its intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import matplotlib as mpl
+import numpy as np
+import polars as pl
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from efhc.report.figures.style import LAYOUT, strategy_styles
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+MOST_PANELS = 12
+WIDE_RANGE = 50
+"""A ratio of the largest to the smallest value from which the horizontal axis is logarithmic."""
+
+
+def sweep_figure(
+    means: pl.DataFrame, settings: Sequence[str], left_alone: Collection[str] = (), title: str = ""
+) -> Figure:
+    """Draw `means`, which has the columns `settings`, strategy, accuracy, low and high.
+
+    The setting with the most values is on the horizontal axis, a setting with numbers before one with texts. Every
+    combination of the other settings has a panel of its own, up to `MOST_PANELS`. A null means that the strategy does
+    not depend on the setting, or for the settings `left_alone` that the point has the value of the experiment. A row in
+    which the horizontal setting is null is a line across its panel.
+    """
+    varying = [setting for setting in settings if means[setting].drop_nulls().n_unique() > 1] or list(settings[:1])
+    across = max(varying, key=lambda setting: (means.schema[setting].is_numeric(), means[setting].n_unique()))
+    others = [setting for setting in varying if setting != across]
+    panels = _panels(means, others, left_alone)
+    shown = panels[:MOST_PANELS]
+    columns = min(3, len(shown))
+    lines = -(-len(shown) // columns)
+    styles = strategy_styles(means["strategy"])
+    with mpl.rc_context(LAYOUT):
+        figure = Figure(figsize=(6 if columns == 1 else 3.8 * columns, 0.8 + 3.4 * lines), layout="constrained")
+        FigureCanvasAgg(figure)
+        grid = figure.subplots(lines, columns, squeeze=False, sharey=True)
+        for axes, panel in zip(grid.flat, shown, strict=False):
+            matching = [
+                pl.col(key).eq_missing(value) | (pl.col(key).is_null() & (key not in left_alone))
+                for key, value in panel.items()
+            ]
+            _draw(axes, means.filter(*matching), across, means[across], styles)
+            panel_title = ", ".join(f"{key} = {value}" for key, value in panel.items() if value is not None)
+            axes.set_title(panel_title, fontsize=10, parse_math=False)
+        for axes in grid.flat[len(shown) :]:
+            axes.set_visible(False)
+        drawn: dict[str, Any] = {}
+        for axes in grid.flat:
+            handles, names = axes.get_legend_handles_labels()
+            drawn.update(zip(names, handles, strict=True))
+        legend = figure.legend(
+            list(drawn.values()),
+            list(drawn),
+            loc="outside lower center",
+            ncols=min(6, max(1, len(drawn))),
+            frameon=False,
+        )
+        for text in legend.get_texts():
+            text.set_parse_math(False)
+        left_out = f"the first {len(shown)} of {len(panels)} panels" if len(panels) > len(shown) else ""
+        if title or left_out:
+            figure.suptitle(": ".join(filter(None, (title, left_out))), parse_math=False, fontsize=11)
+        return figure
+
+
+def _panels(means: pl.DataFrame, others: Sequence[str], left_alone: Collection[str]) -> list[dict[str, Any]]:
+    """Return every combination of the other settings that some point has."""
+    if not others:
+        return [{}]
+    shared = [key for key in others if key not in left_alone]
+    points = means.drop_nulls(shared) if shared else means
+    # All rows may be of strategies that do not depend on a setting; then one panel shows them.
+    return points.select(others).unique(maintain_order=True).to_dicts() or [{}]
+
+
+def _draw(
+    axes: Axes, rows: pl.DataFrame, across: str, values: pl.Series, styles: Mapping[str, tuple[str, str]]
+) -> None:
+    numeric = values.dtype.is_numeric()
+    labels = values.drop_nulls().unique(maintain_order=True).to_list()
+    for name, (colour, dash) in styles.items():
+        of_strategy = rows.filter(pl.col("strategy") == name).drop_nulls("accuracy")
+        look: dict[str, Any] = {"color": colour, "linestyle": dash, "label": name}
+        for row in of_strategy.filter(pl.col(across).is_null()).iter_rows(named=True):
+            axes.axhline(row["accuracy"], **look)
+            if row["low"] is not None:
+                axes.axhspan(row["low"], row["high"], color=colour, alpha=0.08, linewidth=0)
+        points = of_strategy.drop_nulls(across)
+        if not len(points):
+            continue
+        places = points[across].to_list() if numeric else [labels.index(value) for value in points[across]]
+        points = points.with_columns(pl.Series("place", places, pl.Float64)).sort("place")
+        mean = points["accuracy"].to_numpy()
+        # Rounding can put the mean slightly outside of its interval; one seed has no interval.
+        low, high = (points[bound].fill_null(points["accuracy"]).to_numpy() for bound in ("low", "high"))
+        reach = np.stack([np.maximum(mean - low, 0), np.maximum(high - mean, 0)])
+        axes.errorbar(points["place"], mean, reach, marker="o", markersize=4, capsize=2, linewidth=1.4, **look)
+    if numeric and labels and min(labels) > 0 and max(labels) / min(labels) >= WIDE_RANGE:
+        axes.set_xscale("log")
+    if not numeric:
+        axes.set_xticks(range(len(labels)), labels, parse_math=False)
+    axes.set_xlabel(across)
+    axes.set_ylabel("accuracy at the end")

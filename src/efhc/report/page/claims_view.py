@@ -1,0 +1,109 @@
+"""What the page shows of the claims: the paper's statement, a verdict per figure, and the numbers behind it."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from efhc.report.claims.judging import Finding, Judgement, Quantity, Setting, Statement, Verdict
+from efhc.report.claims.wording import finding_words, quantity_words, statement_words, verdict_parts
+from efhc.report.figure_data import Section
+
+# Each verdict has a class in page.css, and a sign for readers who do not see its colour.
+LOOKS = {
+    Verdict.HOLDS: ("good", "✓"),
+    Verdict.FAILS: ("bad", "✗"),
+    Verdict.MIXED: ("mixed", "±"),
+    Verdict.UNDECIDED: ("open", "?"),
+}
+TOTALS = {
+    Verdict.HOLDS: "hold",
+    Verdict.FAILS: "do not hold",
+    Verdict.MIXED: "depend on the budget",
+    Verdict.UNDECIDED: "undecided",
+}
+
+
+class Badge(NamedTuple):
+    """A verdict as the page shows it."""
+
+    look: str
+    sign: str
+    words: str
+
+
+def totals(judgements: Sequence[Judgement]) -> list[Badge]:
+    """Return the number of judgements of each verdict."""
+    counts = Counter(judgement.verdict for judgement in judgements)
+    return [Badge(*LOOKS[one], f"{counts[one]} {words}") for one, words in TOTALS.items() if counts[one]]
+
+
+def claim_views(judgements: Sequence[Judgement], sections: Sequence[Section]) -> list[dict[str, Any]]:
+    """Return the claims by number, each with its statements, and these with a row per figure."""
+    homes = {section.data.number: section.data.name for section in sections}
+    claims: dict[int, dict[tuple[Statement, Setting], list[Judgement]]] = {}
+    for judgement in judgements:
+        same = claims.setdefault(judgement.claim, {})
+        same.setdefault((judgement.statement, judgement.setting), []).append(judgement)
+    return [
+        {
+            "number": number,
+            "statements": [
+                {"words": statement_words(*statement), "rows": [_row(judgement, homes) for judgement in same]}
+                for statement, same in statements.items()
+            ],
+        }
+        for number, statements in claims.items()
+    ]
+
+
+def claim_numbers(section: Section, judgements: Sequence[Judgement]) -> list[int]:
+    """Return the numbers of the claims that are judged by this figure."""
+    return sorted({one.claim for one in judgements if section.data.number in one.figures})
+
+
+def _row(judgement: Judgement, homes: dict[str, str]) -> dict[str, Any]:
+    return {
+        # Numbers of figures, with a link to those that this report contains.
+        "figures": [(number, homes.get(number)) for number in judgement.figures],
+        "badges": [Badge(*LOOKS[verdict], words) for verdict, words in verdict_parts(judgement)],
+        "findings": _finding_views(judgement.findings),
+    }
+
+
+def _finding_views(findings: Sequence[Finding]) -> list[dict[str, Any]]:
+    """Return the findings by quantity. Drawings of one quantity share a scale, so that budgets can be compared."""
+    quantities: dict[Quantity, list[Finding]] = {}
+    for finding in findings:
+        quantities.setdefault(finding.quantity, []).append(finding)
+    views = []
+    for same in quantities.values():
+        numbers = (abs(x) for finding in same for x in (finding.mean, finding.low, finding.high))
+        reach = max(filter(math.isfinite, numbers), default=0.0) or 1.0
+        views += [_finding_view(finding, reach) for finding in same]
+    return views
+
+
+def _finding_view(finding: Finding, reach: float) -> dict[str, Any]:
+    has_interval = math.isfinite(finding.low) and math.isfinite(finding.high)
+    low, mean, high = (
+        f"{60 + 54 * value / reach:.1f}" if math.isfinite(value) else None
+        for value in (finding.low, finding.mean, finding.high)
+    )
+    return {
+        "quantity": quantity_words(finding.quantity),
+        "budget": finding.budget,
+        "mean": _signed(finding.mean),
+        "interval": f"{_signed(finding.low)} to {_signed(finding.high)}" if has_interval else "none",
+        "seeds": finding.seeds,
+        "badge": Badge(*LOOKS[finding.verdict], finding_words(finding)),
+        # Horizontal places in a drawing that is 120 wide, with zero in the middle.
+        "dot": mean,
+        "line": (low, high) if has_interval else None,
+    }
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.3g}".replace("-", "\N{MINUS SIGN}") if math.isfinite(value) else "none"

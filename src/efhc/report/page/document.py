@@ -1,0 +1,116 @@
+"""The report: one HTML file that works offline, without a server and without other files.
+
+The templates escape whatever they are given (Jinja2's autoescape); only our own style sheet and scripts are inserted
+as they are. The same input gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from efhc.report.claims.intervals import FEWEST_SEEDS, RESAMPLES
+from efhc.report.claims.judging import Judgement
+from efhc.report.figure_data import Section
+from efhc.report.figures.paper_figure import line_styles, percent
+from efhc.report.page.claims_view import claim_numbers, claim_views, totals
+from efhc.report.page.plots import SHARES, curve_plots, network_plot, raster_plots
+
+# The browser itself refuses whatever is not in the file; images are what plotly's camera button makes.
+POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
+PLOTLY = "plotly/plotly-cartesian.min.js"
+"""plotly.js with the plots of an x and a y axis; plotly/README.md says which version and how to renew it."""
+
+SWATCH_DASHES = {"-": "none", "--": "7 3", "-.": "8 2.5 2 2.5", ":": "2 2.5"}
+
+
+def page(
+    sections: Sequence[Section], judgements: Sequence[Judgement], title: str, provenance: Mapping[str, Any]
+) -> str:
+    """Return the HTML of the report; `provenance` describes how the report itself was made."""
+    return (
+        _templates()
+        .get_template("report.html")
+        .render(
+            title=title,
+            policy=POLICY,
+            style=_own_file("page.css"),
+            scripts=[_own_file(PLOTLY), _own_file("page.js")],
+            lead=_lead(sections),
+            totals=totals(judgements),
+            claims=claim_views(judgements, sections),
+            figures=[_figure_view(section, judgements) for section in sections],
+            provenance=list(_flat(provenance)),
+            resamples=f"{RESAMPLES:,}",
+            fewest_seeds=FEWEST_SEEDS,
+            shades=", ".join(f"{color} {100 * at:g}%" for at, color in SHARES),
+        )
+    )
+
+
+@cache
+def _templates() -> Environment:
+    templates = Environment(
+        loader=PackageLoader("efhc.report.page"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    templates.filters["percent"] = percent
+    templates.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "allow_nan": False, "separators": (",", ":")}
+    return templates
+
+
+@cache
+def _own_file(name: str) -> Markup:
+    """A style sheet or script of the package, in which nothing ends the element that it is put into.
+
+    `</script` and `<!--` can only stand in strings and patterns of a script, where a backslash changes nothing.
+    """
+    code = files("efhc.report.page").joinpath(name).read_text("utf-8")
+    return Markup(re.sub(r"<(?=/script|!--)", r"<\\", code, flags=re.IGNORECASE))
+
+
+def _lead(sections: Sequence[Section]) -> str:
+    seeds = sorted({section.data.curves["seed"].n_unique() for section in sections})
+    many = " to ".join(map(str, dict.fromkeys([*seeds[:1], *seeds[-1:]])))
+    told = f"{len(sections)} figure{'s' if len(sections) != 1 else ''}"
+    return told + (f", {many} seed{'s' if many != '1' else ''} each" if sections else "")
+
+
+def _figure_view(section: Section, judgements: Sequence[Judgement]) -> dict[str, Any]:
+    """What the template figure.html shows of a section."""
+    data, illustration = section.data, section.illustration
+    return {
+        "data": data,
+        "facts": section.facts,
+        "claims": claim_numbers(section, judgements),
+        "legend": [
+            {"name": name, "color": line.color, "width": f"{1.4 * line.width:.3g}", "dash": SWATCH_DASHES[line.dash]}
+            for name, line in line_styles(data).items()
+        ],
+        "curves": curve_plots(data),
+        "seed": illustration.seed,
+        "network": network_plot(illustration),
+        "rasters": raster_plots(illustration),
+        "config": section.config,
+        "provenance": list(_flat(section.provenance)),
+    }
+
+
+def _flat(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the values of nested tables, each with its path."""
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{before}{name} · ")
+        else:
+            yield f"{before}{name}", value if isinstance(value, str) else json.dumps(value, default=str)

@@ -1,0 +1,65 @@
+"""Accuracy against the swept setting, one line per strategy."""
+
+from __future__ import annotations
+
+import polars as pl
+import pytest
+
+from efhc.report.figures.style import KNOWN
+from efhc.report.figures.sweep_figure import MOST_PANELS, sweep_figure
+
+
+def means(rows: list[tuple[object, ...]], *settings: str) -> pl.DataFrame:
+    columns = [*settings, "strategy", "accuracy", "low", "high"]
+    return pl.DataFrame([(*row, 0.5, 0.4, 0.7) for row in rows], schema=columns, orient="row")
+
+
+def test_a_line_per_strategy_with_intervals_and_the_usual_colours():
+    table = means([(r, name) for r in (0.5, 0.3) for name in ("ZT", "EF-HC")], "network.radius")
+    (axes,) = sweep_figure(table, ["network.radius"]).axes
+    assert axes.get_xlabel() == "network.radius"
+    lines = dict(zip(("ZT", "EF-HC"), axes.containers, strict=True))
+    for name, (line, _, (bars,)) in lines.items():
+        assert line.get_color() == KNOWN[name][0]
+        assert line.get_xdata().tolist() == [0.3, 0.5]
+        assert [segment[:, 1].tolist() for segment in bars.get_segments()] == [pytest.approx([0.4, 0.7])] * 2
+
+
+def test_a_strategy_that_does_not_depend_on_the_setting_is_a_line_across():
+    table = means([(None, "ZT"), (10.0, "EF-HC"), (1000.0, "EF-HC")], "strategies.EF-HC.r")
+    (axes,) = sweep_figure(table, ["strategies.EF-HC.r"]).axes
+    assert axes.get_xscale() == "log"
+    assert [container.get_label() for container in axes.containers] == ["EF-HC"]
+    assert [line.get_ydata() for line in axes.lines if line.get_label() == "ZT"] == [[0.5, 0.5]]
+
+
+def test_other_settings_have_panels_and_texts_have_ticks():
+    rows = [(kind, size, "ZT") for kind in ("ring", "star", "complete") for size in ("1", "full")]
+    axes = sweep_figure(means(rows, "network", "batch_size"), ["network", "batch_size"]).axes
+    assert [one.get_title() for one in axes] == ["batch_size = 1", "batch_size = full"]
+    assert [tick.get_text() for tick in axes[0].get_xticklabels()] == ["ring", "star", "complete"]
+
+
+def test_a_null_in_another_setting_is_drawn_everywhere_or_has_a_panel_of_its_own():
+    rows = [(0.3, 1, "EF-HC"), (0.5, 1, "EF-HC"), (0.7, 1, "EF-HC"), (0.3, 2, "EF-HC"), (0.3, None, "ZT")]
+    table = means(rows, "radius", "r")
+    drawn = [len(axes.containers) for axes in sweep_figure(table, ["radius", "r"]).axes]
+    assert drawn == [2, 2]
+    titles = [axes.get_title() for axes in sweep_figure(table, ["radius", "r"], ["r"]).axes]
+    assert titles == ["r = 1", "r = 2", ""]
+
+
+def test_many_panels_are_cut_and_the_title_says_so():
+    table = means([(n, kind, "ZT") for n in range(30) for kind in "abcdefghijklmnopqrst"], "n", "kind")
+    figure = sweep_figure(table, ["n", "kind"])
+    assert sum(axes.get_visible() for axes in figure.axes) == MOST_PANELS
+    assert "12 of 20" in figure.get_suptitle()
+
+
+def test_a_sweep_without_results_at_a_point_is_drawn():
+    table = means([(0.3, "ZT"), (0.5, "ZT")], "radius").with_columns(
+        pl.when(pl.col("radius") > 0.4).then(pl.lit(None)).otherwise(pl.col(name)).alias(name)
+        for name in ("accuracy", "low", "high")
+    )
+    (axes,) = sweep_figure(table, ["radius"]).axes
+    assert axes.containers[0][0].get_xdata().tolist() == [0.3]
