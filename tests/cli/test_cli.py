@@ -47,7 +47,7 @@ def config(tmp_path: Path) -> Path:
 
 
 def test_help_and_version_answer_without_the_heavy_parts():
-    heavy = ("numpy", "scipy", "polars", "matplotlib", "pydantic", "networkx", "sklearn")
+    heavy = ("numpy", "scipy", "polars", "matplotlib", "pydantic", "networkx")
     code = f"import sys, efhc.cli; print([module for module in {heavy} if module in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
@@ -216,7 +216,7 @@ def test_data_commands(tmp_path):
     folder.mkdir()
     for name in ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"):
         (folder / f"{name}-ubyte.gz").write_bytes(b"\x1f\x8bnot a gzip file")
-    assert "scikit-learn" in refused("data", "verify", "digits")
+    assert "ships with efhc" in refused("data", "verify", "digits")
     done = call("data", "verify", "fashion-mnist", EFHC_DATA=str(tmp_path))
     assert done.returncode == 2
     assert re.match(r"efhc: files: got .*train-images-idx3-ubyte.gz, truncated or corrupt", done.stderr)

@@ -2,30 +2,40 @@
 
 from __future__ import annotations
 
-import os
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-EFHC = str(Path(sys.executable).with_name("efhc"))
+from efhc.cli import main
+from efhc.cli.terminal import console
 
 
 @pytest.fixture
-def call(tmp_path: Path):
+def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[object]:
     """Calls the command in an empty folder, on a machine without data."""
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    monkeypatch.setattr(console, "width", 120)
 
     def run(*words: object, **variables: str) -> subprocess.CompletedProcess[str]:
-        environment = {**os.environ, "COLUMNS": "120", "XDG_CACHE_HOME": str(tmp_path / "xdg")}
-        environment.pop("EFHC_DATA", None)
-        command = [EFHC, "data", *map(str, words)]
-        return subprocess.run(
-            command, cwd=tmp_path, env=environment | variables, capture_output=True, text=True, timeout=120, check=False
-        )
+        command = ["efhc", "data", *map(str, words)]
+        with monkeypatch.context() as patched:
+            patched.delenv("EFHC_DATA", raising=False)
+            for name, value in variables.items():
+                patched.setenv(name, value)
+            patched.setattr(sys, "argv", command)
+            with pytest.raises(SystemExit) as ended:
+                main()
+        return subprocess.CompletedProcess(command, ended.value.code or 0, *capsys.readouterr())
 
-    return run
+    yield run
+    signal.signal(signal.SIGTERM, before)
 
 
 @pytest.fixture
@@ -61,11 +71,14 @@ def config(tmp_path: Path, cifar: Path) -> Path:
 
 
 def test_list_names_every_data_set_and_where_it_is(call, tmp_path, cifar):
+    assert "efhc data fetch cifar-10" in call("list").stdout
     listed = call("list", EFHC_DATA=str(tmp_path / "data")).stdout
     for name in ("digits", "fashion-mnist", "cifar-10", "femnist", "image-folder", "npz"):
         assert name in listed
     assert "$EFHC_DATA" in listed
-    assert "efhc data fetch femnist" in listed
+    assert "efhc data fetch cifar-10" not in listed  # it is here
+    assert "efhc data fetch femnist" not in listed  # there is no download
+    assert "preprocess.sh" in listed
 
 
 def test_fetch_of_what_cannot_be_downloaded_says_how_to_make_it(refused):
@@ -83,11 +96,37 @@ def test_verify_reports_the_checksums_of_a_copy_of_ones_own(call, refused, tmp_p
         lines = done.stdout.splitlines()
         assert [line.split()[1] for line in lines[:2]] == ["data_batch_2.bin", "test_batch.bin"]
         assert all(len(line.split()[0]) == 64 for line in lines[:2])
-        assert "not compared" in lines[2]
+        assert "compared with nothing" in lines[2]
         assert lines[3] == "40 training samples, 10 test samples, 10 classes"
     assert "not on this machine" in refused("verify", "cifar-10")
     (cifar / "test_batch.bin").write_bytes(b"short")
     assert "test_batch.bin of 5 bytes" in refused("verify", "cifar-10", "--path", cifar)
+
+
+def test_verify_says_that_published_checksums_were_compared(call, fashion_files, tmp_path):
+    cache = tmp_path / "xdg" / "efhc" / "fashion-mnist"
+    cache.parent.mkdir(parents=True)
+    cache.symlink_to(fashion_files)
+    done = call("verify", "fashion-mnist")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[4] == (
+        f"{cache}: 4 files; each SHA-256 equals the one of the published file, which efhc knows"
+    )
+
+
+def test_names_of_classes_do_not_steer_the_terminal(call, tmp_path):
+    from PIL import Image
+
+    for part in ("train", "test"):
+        for name in ("cat", "\x1b[31m[bold]dog"):
+            (tmp_path / "pets" / part / name).mkdir(parents=True)
+            Image.fromarray(np.eye(4, dtype=np.uint8)).save(tmp_path / "pets" / part / name / "a.png")
+    config = tmp_path / "pets.toml"
+    config.write_text('devices = 2\ndata = { kind = "image-folder", path = "pets" }\n')
+    done = call("show", config)
+    assert done.returncode == 0, done.stderr
+    assert r"\x1b[31m[bold]dog" in done.stdout
+    assert "\x1b" not in done.stdout
 
 
 def test_show_draws_who_holds_what(call, tmp_path, config):
@@ -109,7 +148,7 @@ def test_show_draws_who_holds_what(call, tmp_path, config):
 def test_show_ends_a_long_table(call, config, tmp_path):
     done = call("show", config, "data=digits", "devices=120", "partition=iid", "--out", "many.pdf")
     assert done.returncode == 0, done.stderr
-    assert "20 devices more" in done.stdout
+    assert "20 more devices" in done.stdout
 
 
 def test_show_refusals(refused, config, tmp_path):

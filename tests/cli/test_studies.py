@@ -68,7 +68,7 @@ def refused(tmp_path, monkeypatch, capsys):
 
 def test_list_shows_every_figure_with_its_sizes(tmp_path):
     shown = efhc_command("reproduce", "list", cwd=tmp_path).stdout
-    for words in ("fig2a", "fig8", "120 x 10,000", "ResNet18", "core hours", "presets"):
+    for words in ("fig2a", "fig8", "100 x 10,000", "ResNet18", "core hours", "presets"):
         assert words in shown
 
 

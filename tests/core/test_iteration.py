@@ -1,4 +1,4 @@
-"""The laws of one iteration, and the vectorised engine against Alg. 1 in plain loops."""
+"""The laws of one iteration, and all devices at once against Alg. 1 in plain loops."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from problems import bandwidths, graphs, graphs_with_used_links, triggers
 
+from efhc.core.arithmetic import PLAIN, consensus_error, drift
 from efhc.core.cost import transmission_time
 from efhc.core.graph import Graph
-from efhc.core.iteration import Diverged, State, consensus_error, drift, iterate
+from efhc.core.iteration import Diverged, State, iterate
 from efhc.core.mixing import mix_and_descend, mixing_matrix
 from efhc.core.randomness import Coins, Randomness
 from efhc.core.reference import reference_iteration
 from efhc.core.triggers import Bandwidths, EventTriggered, GlobalThreshold, Never, RandomizedGossip, ZeroThreshold
+from efhc.kernels import arithmetic as compiled
+from efhc.kernels.arithmetic import CompiledArithmetic
 
 
 @given(graphs_with_used_links())
@@ -50,27 +53,57 @@ def test_mixing_leaves_the_mean_model_where_it_is(problem, seed):
 
 
 @given(graphs_with_used_links(), st.integers(0, 2**32), st.sampled_from([np.float32, np.float64]), st.integers(1, 3))
-def test_mixing_in_place_is_the_product_with_the_matrix(problem, seed, dtype, threads):
+def test_compiled_mixing_takes_the_memory_of_the_gradients_and_plain_mixing_does_not(problem, seed, dtype, threads):
     graph, used = problem
     rng = np.random.default_rng(seed)
     models, gradients = (rng.normal(size=(graph.devices, 1500)).astype(dtype) for _ in range(2))
+    before = models.copy(), gradients.copy()
     want = mixing_matrix(graph, used) @ models - 0.1 * gradients
-    got = mix_and_descend(graph, used, models, gradients, 0.1, threads)
+    plain = mix_and_descend(graph, used, models, gradients, 0.1)
+    assert np.array_equal(models, before[0])
+    assert np.array_equal(gradients, before[1])
+    got = compiled.mix_and_descend(graph, used, models, gradients, 0.1, threads)
     assert got is gradients
-    assert np.allclose(got, want, rtol=0, atol=1e-13 if dtype == np.float64 else 1e-5)
+    for mixed in (plain, got):
+        assert mixed.dtype == dtype
+        assert np.allclose(mixed, want, rtol=0, atol=1e-13 if dtype == np.float64 else 1e-5)
 
 
 @given(graphs(), st.integers(0, 2**32), st.integers(1, 2500))
 def test_the_bits_do_not_depend_on_the_number_of_threads(graph, seed, parameters):
     rng = np.random.default_rng(seed)
     models, last, gradients = (rng.normal(size=(graph.devices, parameters)).astype(np.float32) for _ in range(3))
+    thresholds = np.ones(graph.devices)
     one, several = (
-        iterate(State(0, models.copy(), last.copy()), graph, graph, np.ones(graph.devices), gradients.copy(), 0.1, n)
+        iterate(State(0, models, last.copy()), graph, graph, thresholds, gradients.copy(), 0.1, CompiledArithmetic(n))
         for n in (1, 3)
     )
     assert np.array_equal(one[0].models, several[0].models)
     assert np.array_equal(one[0].last_broadcast, several[0].last_broadcast)
     assert one[1].consensus_error == several[1].consensus_error
+
+
+@given(graphs(), st.integers(0, 2**32), st.sampled_from([np.float32, np.float64]), st.data())
+def test_an_iteration_changes_nothing_that_it_is_given_and_agrees_with_the_compiled_one(graph, seed, dtype, data):
+    rng = np.random.default_rng(seed)
+    models, last, gradients = (rng.normal(size=(graph.devices, 5)).astype(dtype) for _ in range(3))
+    previous, thresholds = data.draw(graphs(graph.devices)), rng.uniform(0, 3, graph.devices)
+    given_arrays = models, last, gradients, thresholds
+    before = [array.copy() for array in given_arrays]
+    for array in given_arrays:
+        array.flags.writeable = False
+    state, info = iterate(State(3, models, last), graph, previous, thresholds, gradients, 0.1)
+    assert all(np.array_equal(*pair) for pair in zip(given_arrays, before, strict=True))
+    assert not any(np.shares_memory(new, old) for new in state[1:3] for old in given_arrays)
+    fast = State(3, models.copy(), last.copy())
+    fast, fast_info = iterate(fast, graph, previous, thresholds, gradients.copy(), 0.1, CompiledArithmetic())
+    tolerance = 1e-13 if dtype == np.float64 else 1e-5
+    assert fast.k == state.k == 4
+    assert np.allclose(fast.models, state.models, rtol=0, atol=tolerance)
+    assert np.array_equal(fast.last_broadcast, state.last_broadcast)
+    assert np.array_equal(fast_info.fired, info.fired)
+    assert np.array_equal(fast_info.used, info.used)
+    assert fast_info.consensus_error == pytest.approx(info.consensus_error, rel=tolerance, abs=tolerance)
 
 
 def test_large_graphs_are_mixed_in_an_order_that_keeps_neighbours_close():
@@ -83,16 +116,27 @@ def test_large_graphs_are_mixed_in_an_order_that_keeps_neighbours_close():
     assert np.abs(place[ring.links[:, 0]] - place[ring.links[:, 1]]).max() <= 2
 
 
+@pytest.mark.parametrize("arithmetic", [PLAIN, CompiledArithmetic()], ids=["plain", "compiled"])
 @pytest.mark.parametrize("value", [np.inf, np.nan])
-def test_an_iteration_that_leaves_the_numbers_changes_nothing(value):
+def test_an_iteration_that_diverges_changes_nothing_and_names_the_device(value, arithmetic):
     graph, models = Graph.of(3, [(0, 1)]), np.arange(6.0).reshape(3, 2)
     state = State(7, models.copy(), models + 1)
     gradients = np.zeros((3, 2))
     gradients[2, 1] = value
-    with pytest.raises(Diverged, match=r"^training diverged at iteration 7: the model of device 2 is not finite"):
-        iterate(state, graph, graph, np.zeros(3), gradients, 0.1)
+    with pytest.raises(Diverged, match=r"^training diverged at iteration 7: the model of device 2 is not finite") as e:
+        iterate(state, graph, graph, np.zeros(3), gradients, 0.1, arithmetic)
+    assert (e.value.k, e.value.devices) == (7, [2])
     assert np.array_equal(state.models, models)
     assert np.array_equal(state.last_broadcast, models + 1)
+
+
+@pytest.mark.parametrize("arithmetic", [PLAIN, CompiledArithmetic()], ids=["plain", "compiled"])
+def test_no_device_is_blamed_where_only_the_sum_of_squares_overflows(arithmetic):
+    pair, models = Graph.of(2, []), np.array([[1e200], [-1e200]])
+    with pytest.raises(Diverged, match="iteration 0: the consensus error of the models is too large") as e:
+        iterate(State(0, models, models.copy()), pair, pair, np.full(2, np.inf), np.zeros((2, 1)), 0.1, arithmetic)
+    assert e.value.devices == []
+    assert "device" not in str(e.value)
 
 
 @given(st.integers(1, 6), st.integers(0, 2**32), st.sampled_from([3, 2000]))
@@ -101,6 +145,7 @@ def test_consensus_error_is_the_papers(devices, seed, parameters):
     mean = models.mean(axis=0)
     want = sum(np.linalg.norm(w - mean) ** 2 for w in models)
     assert consensus_error(models) == pytest.approx(want, rel=1e-12, abs=1e-12)
+    assert compiled.consensus_error(models) == pytest.approx(want, rel=1e-12, abs=1e-12)
 
 
 def test_metropolis_weights_of_a_path():
@@ -111,12 +156,13 @@ def test_metropolis_weights_of_a_path():
 
 
 @given(st.data())
-def test_engine_follows_the_reference_on_random_graphs_that_change(data):
+def test_an_iteration_follows_the_reference_on_random_graphs_that_change(data):
     devices = data.draw(st.integers(1, 8))
     sequence = data.draw(st.lists(graphs(devices), min_size=2, max_size=5))
     b, trigger = data.draw(bandwidths(devices)), data.draw(triggers())
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
-    coins = Coins(Randomness(data.draw(st.integers(0, 2**32))), devices)
+    coins = Coins(Randomness(data.draw(st.integers(0, 2**32))), devices).reader()
+    arithmetic = data.draw(st.sampled_from([PLAIN, CompiledArithmetic()]))
     initial = rng.normal(size=(devices, 4))
     last = initial + rng.normal(size=(devices, 4)) * 0.1
     state, models, last_broadcast = State(0, initial.copy(), last.copy()), list(initial), list(last)
@@ -124,7 +170,7 @@ def test_engine_follows_the_reference_on_random_graphs_that_change(data):
         gradients = rng.normal(size=(devices, 4))
         thresholds = trigger.thresholds(k, 0.1 / (1 + k), b, coins)
         mean = state.models.mean(axis=0)
-        state, info = iterate(state, graph, previous, thresholds, gradients.copy(), 0.05)
+        state, info = iterate(state, graph, previous, thresholds, gradients.copy(), 0.05, arithmetic)
         models, last_broadcast, fired, used = reference_iteration(
             models,
             last_broadcast,
@@ -214,7 +260,7 @@ def test_cost_of_everything_used_is_the_mean_of_model_size_over_bandwidth():
 
 def test_randomized_gossip_fires_with_its_probability():
     b = Bandwidths(np.ones(20), 1.0)
-    coins = Coins(Randomness(3), 20)
+    coins = Coins(Randomness(3), 20).reader()
 
     def share(trigger):
         return np.mean([trigger.thresholds(k, 1.0, b, coins) == 0 for k in range(2000)])

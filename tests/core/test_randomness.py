@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from efhc.core.randomness import Coins, Purpose, Randomness
 
@@ -26,12 +27,28 @@ def test_streams_are_numpys_own_spawned_seed_sequences():
 
 
 def test_a_device_more_leaves_the_coins_of_the_others_alone():
-    few, more = Coins(Randomness(5), 3), Coins(Randomness(5), 4)
+    few, more = Coins(Randomness(5), 3).reader(), Coins(Randomness(5), 4).reader()
     for k in (0, 1, 255, 256, 1000, 2):
         assert np.array_equal(few(k), more(k)[:3])
 
 
 def test_coins_do_not_depend_on_the_order_of_asking():
-    coins = Coins(Randomness(5), 2)
+    coins = Coins(Randomness(5), 2).reader()
     forward = [coins(k).tolist() for k in range(600)]
     assert [coins(k).tolist() for k in reversed(range(600))] == forward[::-1]
+
+
+def test_coins_never_repeat():
+    coins = Coins(Randomness(5), 2).reader()
+    rows = {coins(k).tobytes() for k in range(6 * Coins.BLOCK)}
+    assert len(rows) == 6 * Coins.BLOCK
+    rows = {coins(block * Coins.BLOCK).tobytes() for block in (0, 1, 255, 256, 257, 65536)}
+    assert len(rows) == 6
+
+
+@pytest.mark.parametrize("seed", [2**32, 2**32 + 7, 2**64 + 7, 2**128 + 7])
+def test_large_seeds_are_seeds_of_their_own(seed):
+    for purpose in Purpose:
+        own, small = (Randomness(s).stream(purpose, 0).random(4).tolist() for s in (seed, seed % 2**32))
+        assert own != small
+    assert not np.array_equal(Coins(Randomness(seed), 2).block(0), Coins(Randomness(seed % 2**32), 2).block(0))

@@ -20,11 +20,15 @@ def python_blocks(document: str) -> list[str]:
     return [block for block in blocks if "import efhc" in block]
 
 
-@pytest.mark.parametrize("document", ["README.md", "docs/extending.md"])
+@pytest.mark.parametrize(
+    "document", ["README.md", "docs/data.md", pytest.param("docs/extending.md", marks=pytest.mark.slow)]
+)
 def test_python_examples_work_as_pasted(document, tmp_path):
     blocks = python_blocks(document)
     assert blocks
     for block in blocks:
+        if file := re.match(r"# (\w+\.py)\n", block):
+            (tmp_path / file[1]).write_text(block)
         done = subprocess.run(
             [sys.executable, "-c", block], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
         )

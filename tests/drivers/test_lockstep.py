@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
 import efhc
-from efhc.core.iteration import Diverged
+from efhc.base.errors import InputError
+from efhc.core.iteration import Diverged, State
 from efhc.core.randomness import Randomness
 from efhc.drivers import lockstep
 from efhc.drivers.agreement import difference_from_reference
@@ -53,14 +55,13 @@ def test_lockstep_follows_the_reference(kind, strategy, exchange_at_start, preci
 
 @pytest.mark.parametrize("batch_size", [1, 5, 16, "full"])
 @pytest.mark.parametrize("model", MODELS, ids=repr)
-def test_stretches_and_single_iterations_are_the_reference_too(monkeypatch, model, batch_size):
+def test_stretches_and_single_iterations_are_the_reference_too(model, batch_size):
     """The same run in compiled stretches, and iteration by iteration as large models are run, on several threads."""
     experiment, scenario = scenario_of(precision="float64", model=model, batch_size=batch_size)
     oracle = ArraysBackend(model, scenario.learner.data)
     trigger = experiment.strategies["EF-HC"]
     assert difference_from_reference(scenario, trigger, 70, oracle) < 1e-11
-    monkeypatch.setattr(lockstep, "IN_CACHE", 0)
-    assert difference_from_reference(scenario, trigger, 70, oracle, threads=2) < 1e-11
+    assert difference_from_reference(scenario, trigger, 70, oracle, threads=2, fuse_up_to=0) < 1e-11
 
 
 @pytest.mark.parametrize("backend", ["linear", "arrays"])
@@ -108,13 +109,13 @@ def test_how_many_iterations_are_made_at_once_does_not_change_a_bit(kind):
             assert np.array_equal(one, same)
 
 
-def test_a_large_model_takes_the_same_bits_on_any_number_of_threads(monkeypatch):
-    monkeypatch.setattr(lockstep, "IN_CACHE", 0)
+def test_a_large_model_takes_the_same_bits_on_any_number_of_threads():
     ends = []
     for threads in (1, 3):
         experiment = Experiment(devices=23, partition=efhc.IID())
         scenario = draw_scenario(experiment, load_data(experiment), 0, threads)
-        driver, state = Lockstep(scenario, experiment.strategies["EF-HC"], threads), scenario.initial_state()
+        driver = Lockstep(scenario, experiment.strategies["EF-HC"], threads, fuse_up_to=0)
+        state = scenario.initial_state()
         while state.k < 30:
             state, steps = driver.advance(state)
         ends.append((state.models, steps.consensus_errors))
@@ -132,36 +133,161 @@ def test_the_mean_model_stays_where_gradients_put_it_over_a_long_run_in_single_p
     assert np.abs(state.models - before).max() < 1e-4  # and all devices agree
 
 
-@pytest.mark.parametrize("in_cache", [0, lockstep.IN_CACHE])
+@pytest.mark.parametrize("fuse_up_to", [0, lockstep.IN_CACHE])
 @pytest.mark.parametrize("model", MODELS, ids=repr)
-def test_where_training_diverges_the_state_is_left_as_it_was(monkeypatch, in_cache, model):
-    monkeypatch.setattr(lockstep, "IN_CACHE", in_cache)
+def test_where_training_diverges_the_state_is_left_as_it_was(fuse_up_to, model):
     experiment, scenario = scenario_of(model=model, step_size=lambda k: 1e-3 if k < 5 else 1e38)
-    driver, state = Lockstep(scenario, experiment.strategies["ZT"]), scenario.initial_state()
+    driver = Lockstep(scenario, experiment.strategies["ZT"], fuse_up_to=fuse_up_to)
+    state = scenario.initial_state()
     while state.k < 5:
         state, _ = driver.advance(state, 5 - state.k)
+    diverged = None
     for _ in range(7):
+        before = state.k, state.models.copy(), state.last_broadcast.copy()
         try:
             state, _ = driver.advance(state, 50)
         except Diverged as error:
-            message = str(error)
-    assert re.match(r"training diverged at iteration \d+: the (loss|model) of device \d+ is not finite", message)
+            diverged = error
+        if diverged:
+            assert state.k == before[0] == diverged.k
+            assert np.array_equal(state.models, before[1])
+            assert np.array_equal(state.last_broadcast, before[2])
+    assert re.match(r"training diverged at iteration \d+: the (loss|model|consensus error) of", str(diverged))
     assert 5 <= state.k < 12
     assert np.isfinite(state.models).all()
     assert np.isfinite(state.last_broadcast).all()
 
 
-@pytest.mark.parametrize("in_cache", [0, 10**9])
-def test_a_run_holds_three_arrays_and_a_batch(monkeypatch, in_cache):
-    monkeypatch.setattr(lockstep, "IN_CACHE", in_cache)
+@pytest.mark.parametrize("fuse_up_to", [0, lockstep.IN_CACHE])
+def test_a_state_that_was_used_up_is_refused(fuse_up_to):
+    experiment, scenario = scenario_of()
+    driver = Lockstep(scenario, experiment.strategies["EF-HC"], fuse_up_to=fuse_up_to)
+    first = scenario.initial_state()
+    state = first
+    for most in (1, 2, 2):  # an odd number of swaps, and even ones
+        before = state
+        state, _ = driver.advance(before, most)
+        for used_up in (first, before, state._replace(k=state.k - 1), before._replace(k=state.k)):
+            if used_up.models is not state.models or used_up.k != state.k:
+                with pytest.raises(ValueError, match="used up"):
+                    driver.advance(used_up)
+
+
+@pytest.mark.parametrize("fuse_up_to", [0, lockstep.IN_CACHE])
+def test_a_copy_of_a_state_may_be_gone_back_to(fuse_up_to):
+    experiment, scenario = scenario_of()
+    driver = Lockstep(scenario, experiment.strategies["EF-HC"], fuse_up_to=fuse_up_to)
+    state, _ = driver.advance(scenario.initial_state(), 3)
+    kept = State(state.k, state.models.copy(), state.last_broadcast.copy())
+    ends = []
+    for again in (state, kept):
+        state = again
+        while state.k < 20:
+            state, _ = driver.advance(state, 20 - state.k)
+        ends.append((state.models.copy(), state.last_broadcast.copy()))
+    assert np.array_equal(ends[0][0], ends[1][0])
+    assert np.array_equal(ends[0][1], ends[1][1])
+
+
+@pytest.mark.parametrize("fuse_up_to", [0, lockstep.IN_CACHE])
+def test_one_array_for_both_and_arrays_that_cannot_be_written_to_are_copied(fuse_up_to):
+    experiment, scenario = scenario_of()
+    trigger, models = experiment.strategies["ZT"], scenario.initial_models()
+    want, _ = Lockstep(scenario, trigger).advance(scenario.initial_state())
+    models.flags.writeable = False
+    got, _ = Lockstep(scenario, trigger, fuse_up_to=fuse_up_to).advance(State(0, models, models))
+    assert np.array_equal(got.models, want.models)
+    assert np.array_equal(got.last_broadcast, models)
+
+
+def test_runs_that_share_a_scenario_do_not_disturb_each_other():
+    """Two threads at different iterations of one scenario, against each strategy alone."""
+    experiment, scenario = scenario_of(network=NETWORKS["waypoint"])
+
+    def end(strategy, scenario):
+        driver, state = Lockstep(scenario, experiment.strategies[strategy]), scenario.initial_state()
+        while state.k < 600:
+            state, _ = driver.advance(state, 600 - state.k)
+        return state.models
+
+    strategies = ["EF-HC", "RG", "ZT", "RG"]
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(lambda strategy: end(strategy, scenario), strategies))
+    for strategy, models in zip(strategies, together, strict=True):
+        assert np.array_equal(models, end(strategy, scenario_of(network=NETWORKS["waypoint"])[1]))
+
+
+class OwnStrategy:
+    def __init__(self, thresholds):
+        self._thresholds = thresholds
+
+    def thresholds(self, k, gamma, bandwidths, coins):
+        return self._thresholds
+
+
+@pytest.mark.parametrize(
+    ("thresholds", "found"),
+    [
+        (np.full(10, np.nan), "NaN"),
+        ([1.0] * 9 + [np.nan], "NaN"),
+        (np.ones(9), r"float64 of shape \(9,\)"),
+        (np.ones((10, 1)), r"float64 of shape \(10, 1\)"),
+        (np.ones(10, complex), "complex128"),
+        (["a"] * 10, "<U1"),
+        (np.ones(10, bool), "bool"),
+        (None, "object"),
+        ([[1.0], [1.0, 2.0]], "NumPy cannot read"),
+    ],
+)
+def test_thresholds_that_are_not_numbers_for_all_devices_name_the_strategy(thresholds, found):
+    _, scenario = scenario_of()
+    with pytest.raises(InputError, match=f"^strategy OwnStrategy: got .*{found}") as error:
+        Lockstep(scenario, OwnStrategy(thresholds)).advance(scenario.initial_state())
+    assert "\n" not in str(error.value)
+
+
+def test_a_strategy_may_give_one_threshold_for_all_and_whole_numbers():
+    _, scenario = scenario_of()
+    ends = []
+    for thresholds in (0, np.zeros(10, int), np.float32(0), [0.0] * 10):
+        state, steps = Lockstep(scenario, OwnStrategy(thresholds)).advance(scenario.initial_state())
+        assert steps.fired.all()
+        ends.append(state.models)
+    assert all(np.array_equal(ends[0], other) for other in ends[1:])
+
+
+def test_a_backend_of_ones_own_may_fuse_iterations():
+    """The driver knows of no particular backend: one that counts its stretches and has the linear one make them."""
+    experiment, scenario = scenario_of()
+
+    class Counting:
+        def __init__(self, backend):
+            self._backend, self.parameters, self.stretches = backend, backend.parameters, 0
+            self.initial_local, self.grads, self.accuracies = backend.initial_local, backend.grads, backend.accuracies
+
+        def stretch(self, *arguments):
+            self.stretches += 1
+            return self._backend.stretch(*arguments)
+
+    learner = scenario.learner
+    learner.backend = backend = Counting(learner.backend)
+    _, steps = Lockstep(scenario, experiment.strategies["ZT"]).advance(scenario.initial_state(), 5)
+    assert (len(steps), backend.stretches) == (5, 1)
+
+
+@pytest.mark.parametrize("fuse_up_to", [0, 10**9])
+def test_a_run_holds_three_arrays_and_a_batch(fuse_up_to):
     rng = np.random.default_rng(0)
     x, y = rng.integers(0, 256, (2000, 784), dtype=np.uint8), np.arange(2000) % 10
     experiment = Experiment(data=efhc.Dataset(x, y, x, y), devices=200, partition=efhc.IID(), batch_size=8)
     scenario = draw_scenario(experiment, load_data(experiment), 0)
     one_array = 200 * 7850 * 4
-    Lockstep(scenario, experiment.strategies["ZT"]).advance(scenario.initial_state())  # compiling needs memory too
+    warm = Lockstep(scenario, experiment.strategies["ZT"], fuse_up_to=fuse_up_to)
+    warm.advance(scenario.initial_state())  # compiling needs memory too
+    del warm
     tracemalloc.start()
-    driver, state = Lockstep(scenario, experiment.strategies["ZT"]), scenario.initial_state()
+    driver = Lockstep(scenario, experiment.strategies["ZT"], fuse_up_to=fuse_up_to)
+    state = scenario.initial_state()
     for _ in range(3):
         state, _ = driver.advance(state)
     _, peak = tracemalloc.get_traced_memory()

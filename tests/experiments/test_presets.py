@@ -9,6 +9,7 @@ import pytest
 from efhc.base.errors import InputError
 from efhc.experiments.config.files import PRESETS, figure_names, load_experiment, to_tables
 from efhc.experiments.studies.presets import load_figure
+from efhc.experiments.studies.reproduce import prepare
 from efhc.experiments.studies.sweep import load_sweep
 
 PAPER = Path(__file__).parents[3] / "shared" / "paper" / "efhc.tex"
@@ -130,8 +131,12 @@ def number_counts(line: str) -> bool:
         ('[figure]\nnumber = "1"\ntitle = "x"\n[strategies]\nRG = "rg"', ["strategies", "also ZT"]),
         ('[figure]\nnumber = "1"\ntitle = "x"\n[sweep]\ndevices = [3]', ["sweep", "network.radius"]),
         ('[figure]\nnumber = "1"\ntitle = "x"\nquick.iterations = 0', ["iterations", "0"]),
+        ('[figure]\nnumber = "1"\ntitle = "x"\nvaries = "kind"', ["figure.varies", "'kind'", "a number"]),
+        ('[figure]\nnumber = "1"\ntitle = "x"\nvaries = "rr"', ["figure.varies", "'rr'", "a number"]),
+        ('[figure]\nnumber = "1"\ntitle = "x"\nvaries = "model_copy"', ["figure.varies", "a number"]),
+        ('sweep = []\n[figure]\nnumber = "1"\ntitle = "x"', ["sweep", "an empty list"]),
     ],
-    ids=["no table", "typo", "no ZT", "no radius", "bad quick"],
+    ids=["no table", "typo", "no ZT", "no radius", "bad quick", "a text", "nothing", "a method", "no sweep"],
 )
 def test_a_figure_of_ones_own_that_is_wrong_is_one_line(tmp_path, content, parts):
     (tmp_path / "mine.toml").write_text(content)
@@ -139,6 +144,19 @@ def test_a_figure_of_ones_own_that_is_wrong_is_one_line(tmp_path, content, parts
         load_figure(str(tmp_path / "mine.toml"))
     for part in parts:
         assert part in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_runs_that_panels_share_are_counted_once(tmp_path):
+    (tmp_path / "mine.toml").write_text(
+        'seeds = [0, 1, 2]\n[strategies]\nA = "zt"\nB = "rg"\nZT = "zt"\n'
+        '[sweep]\nnetwork.radius = [0.4, 0.6]\n[figure]\nnumber = "1"\ntitle = "x"\n'
+    )
+    figure = load_figure(str(tmp_path / "mine.toml"))
+    # Radius 0.4 is the default, which panels (i)-(iii) have too; A and ZT are the same.
+    assert figure.runs == 3 * 2 * 2
+    assert figure.runs == len(prepare([figure])[0].all)
+    assert load_figure("fig2a", "full").runs == 100
 
 
 def test_an_unknown_figure_is_answered_with_the_list():

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import efhc
 
 SCRIPT = """
@@ -21,22 +23,38 @@ print(result.metrics.columns, result.models["ZT", 0].shape)
 
 
 def test_every_public_name_is_there_and_known_to_type_checkers():
-    tree = ast.parse(Path(efhc.__file__).read_text())
-    checked = {alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names}
+    tree = ast.parse(Path(efhc.__file__).with_suffix(".pyi").read_text())
+    known = {alias.asname for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names}
     for name in efhc.__all__:
         assert getattr(efhc, name).__module__.startswith("efhc.")
-        assert name in checked
+        assert name in known | {"simulate"}
     assert set(efhc.__all__) <= set(dir(efhc))
+    assert {"Geometric", "EventTriggered", "IID", "SVM", "simulate", "Strategy"} <= set(efhc.__all__)
+    assert not hasattr(efhc, "Nonsense")
 
 
+def test_importing_efhc_imports_nothing_heavy():
+    code = "import sys, efhc; print([name for name in ('numpy', 'pydantic', 'torch') if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_kinds_are_found_without_torch():
+    code = "import sys, efhc; efhc.ResNet18(); efhc.Experiment(); print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+
+
+@pytest.mark.slow
 def test_a_users_script_type_checks_strictly(tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT)
-    command = [sys.executable, "-m", "mypy", "--strict", "script.py"]
+    for wrong in ("up_probability", "devices"):
+        (tmp_path / f"wrong_{wrong}.py").write_text(SCRIPT.replace(wrong, f"{wrong}_"))
+    command = [sys.executable, "-m", "mypy", "--strict", *sorted(path.name for path in tmp_path.iterdir())]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout
-    (tmp_path / "script.py").write_text(SCRIPT.replace("up_probability", "up_probabilty"))
-    wrong = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert "up_probabilty" in wrong.stdout
+    assert not [line for line in done.stdout.splitlines() if line.startswith("script.py")]
+    assert "up_probability_" in done.stdout
+    assert "devices_" in done.stdout
 
 
 def test_the_version_stands_in_two_places_and_is_the_same():

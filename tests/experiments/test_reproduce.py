@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,15 +12,16 @@ import numpy as np
 import polars as pl
 import pytest
 
-from efhc.base.errors import EfhcError
+from efhc.base.errors import EfhcError, InputError
 from efhc.experiments.runs.engines.local import LocalEngine
 from efhc.experiments.runs.store import RunStore
 from efhc.experiments.studies.presets import load_figure
 from efhc.experiments.studies.reproduce import prepare, reproduce
+from efhc.report.claims.judging import Judgement, Verdict
 
 # A figure of one's own: the digits, all panels, small enough for a test.
 OWN = """
-iterations = 120
+iterations = 40
 evaluate_every = 10
 seeds = [0, 1, 2, 3, 4]
 
@@ -33,9 +35,10 @@ RG = "rg"
 network.radius = [0.4, 0.6]
 
 [figure]
-number = "A"
+number = "2(a)"
+label = "fig:sim:svm_fmnist"
 title = "digits"
-quick.iterations = 60
+quick.iterations = 20
 quick.seeds = [0, 1]
 """
 
@@ -44,16 +47,22 @@ def silent(run, share):
     pass
 
 
-@pytest.fixture
-def own(tmp_path: Path) -> Path:
-    path = tmp_path / "fig2a.toml"  # by this name the paper's claims speak of it
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("own") / "fig2a.toml"  # by this name the paper's claims speak of it
     path.write_text(OWN)
     return path
 
 
-def draw(figure: Path | str, out: Path, size="quick", seeds=None):
+@pytest.fixture(scope="module")
+def quick(own: Path) -> tuple[Path, list[Judgement]]:
+    """The figure at its quick size, drawn once."""
+    return own.parent / "quick", draw(own, own.parent / "quick")
+
+
+def draw(figure: Path | str, out: Path, size="quick", seeds=None, store=RunStore):
     return reproduce(
-        prepare([load_figure(str(figure), size, seeds)]), size, out, RunStore(out / "runs"), LocalEngine(), silent
+        prepare([load_figure(str(figure), size, seeds)]), size, out, store(out / "runs"), LocalEngine(), silent
     )
 
 
@@ -71,9 +80,9 @@ def test_a_figure_comes_with_its_numbers_its_claims_and_a_report(own, tmp_path):
     assert (out / "figures" / "fig2a.pdf").read_bytes().startswith(b"%PDF")
     # Every number of a panel can be found in the runs.
     runs = [pl.read_parquet(path) for path in (out / "runs").glob("*/metrics.parquet")]
-    zt = [run for run in runs if run["strategy"][0] == "zt" and len(run) == 120]
+    zt = [run for run in runs if run["strategy"][0] == "zt" and len(run) == 40]
     assert len(zt) == 10  # five seeds at two radii; those at 0.4, the default, are shared with panels (i)-(iii)
-    row = panels["ii"].filter(strategy="ZT", iteration=119)
+    row = panels["ii"].filter(strategy="ZT", iteration=39)
     for seed in range(5):
         assert row[f"seed {seed}"][0] in [run["accuracy"][-1] for run in zt if run["seed"][0] == seed]
     assert row["mean"][0] == pytest.approx(np.mean([row[f"seed {seed}"][0] for seed in range(5)]))
@@ -85,62 +94,104 @@ def test_a_figure_comes_with_its_numbers_its_claims_and_a_report(own, tmp_path):
     assert saved["finding"].to_list() == ["holds"]
     assert 0 < saved["low"][0] <= saved["mean"][0] <= saved["high"][0] < 1
     report = (out / "report.html").read_text()
-    assert "digits" in report
+    assert "Fig. 2(a): digits" in report
+    assert "fig:sim" not in report  # readers have the printed paper, not its source
     assert "--full" in report
 
 
-def test_sizes_differ_and_quick_with_two_seeds_decides_nothing(own, tmp_path):
-    judgements = draw(own, tmp_path / "out")
-    assert {judgement.verdict for judgement in judgements} == {"undecided at this size"}
-    table = pl.read_csv(tmp_path / "out" / "figures" / "fig2a-ii.csv")
-    assert table["iteration"].max() == 59
+def test_sizes_differ_and_quick_with_two_seeds_decides_nothing(quick):
+    out, judgements = quick
+    assert {judgement.verdict for judgement in judgements} == {Verdict.UNDECIDED}
+    table = pl.read_csv(out / "figures" / "fig2a-ii.csv")
+    assert table["iteration"].max() == 19
     assert [name for name in table.columns if name.startswith("seed")] == ["seed 0", "seed 1"]
 
 
-def test_a_second_time_nothing_is_run_and_nothing_changes(own, tmp_path):
-    draw(own, tmp_path / "out")
-    before = results(tmp_path / "out")
-    metas = [path.stat().st_mtime_ns for path in sorted((tmp_path / "out" / "runs").glob("*/meta.json"))]
-    draw(own, tmp_path / "out")
-    assert results(tmp_path / "out") == before
-    assert metas == [path.stat().st_mtime_ns for path in sorted((tmp_path / "out" / "runs").glob("*/meta.json"))]
+def times(out: Path) -> dict[str, int]:
+    """When each run was made."""
+    return {path.parent.name: path.stat().st_mtime_ns for path in (out / "runs").glob("*/meta.json")}
 
 
-def test_more_seeds_only_add_runs(own, tmp_path):
-    out = tmp_path / "out"
+def test_a_second_time_nothing_is_run_and_nothing_changes(own, quick):
+    out, _ = quick
+    before, made = results(out), times(out)
     draw(own, out)
-    before = {path.parent.name: path.stat().st_mtime_ns for path in (out / "runs").glob("*/meta.json")}
-    draw(own, out, seeds=3)
-    after = {path.parent.name: path.stat().st_mtime_ns for path in (out / "runs").glob("*/meta.json")}
+    assert results(out) == before
+    assert times(out) == made
+
+
+def test_more_seeds_only_add_runs(own, quick, tmp_path):
+    shutil.copytree(quick[0] / "runs", tmp_path / "out" / "runs")
+    before = times(tmp_path / "out")
+    draw(own, tmp_path / "out", seeds=3)
+    after = times(tmp_path / "out")
     assert before.items() <= after.items()
     assert len(after) == len(before) * 3 / 2
 
 
-def test_killed_at_any_moment_and_run_again_it_ends_with_the_same_bytes(own, tmp_path):
-    draw(own, tmp_path / "whole")
+@pytest.mark.parametrize("kills", [1, pytest.param(20, marks=pytest.mark.slow)])
+def test_killed_at_any_moment_and_run_again_it_ends_with_the_same_bytes(own, quick, tmp_path, kills):
     out = tmp_path / "killed"
     command = [sys.executable, "-m", "efhc", "reproduce", str(own), "--out", str(out)]
     chance = random.Random(time.time_ns())
-    kills = 0
-    for _ in range(20):
+    killed = 0
+    while True:
         process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
         begun, steps = len(list((out / "runs").glob("*"))), chance.randint(1, 8)
         deadline = time.monotonic() + 60
-        while process.poll() is None and time.monotonic() < deadline:
+        while killed < kills and process.poll() is None and time.monotonic() < deadline:
             if len(list((out / "runs").glob("*"))) >= begun + steps:  # a few runs further than before
                 break
             time.sleep(0.005)
-        time.sleep(chance.uniform(0, 0.3))
-        if process.poll() is None:
-            process.kill()
-            kills += 1
+        if killed < kills:
+            time.sleep(chance.uniform(0, 0.3))
+            if process.poll() is None:
+                process.kill()
+                killed += 1
         _, said = process.communicate(timeout=60)
         if process.returncode == 0:
             break
         assert process.returncode == -signal.SIGKILL, said
-    assert kills >= 1
-    assert process.returncode == 0
-    assert results(out) == results(tmp_path / "whole")
+    assert killed >= 1
+    assert results(out) == results(quick[0])
+
+
+class FailingStore(RunStore):
+    """A store in which all runs of EF-HC with seed 0 fail."""
+
+    def complete(self, runs, engine, progress):
+        failing = [run for run in runs if (run.strategy, run.seed) == ("EF-HC", 0)]
+        super().complete([run for run in runs if run not in failing], engine, progress)
+        return {run.key: EfhcError("the models are no longer finite") for run in failing}
+
+
+class DeadStore(RunStore):
+    def complete(self, runs, engine, progress):
+        return {run.key: EfhcError("no core left") for run in runs}
+
+
+def test_a_run_that_fails_is_left_out_and_listed(own, tmp_path):
+    judgements = draw(own, tmp_path / "out", seeds=3, store=FailingStore)
+    table = pl.read_csv(tmp_path / "out" / "figures" / "fig2a-ii.csv")
+    assert table.filter(strategy="EF-HC")["seed 0"].null_count() == table.filter(strategy="EF-HC").height
+    assert table.filter(strategy="ZT")["seed 0"].null_count() == 0
+    report = (tmp_path / "out" / "report.html").read_text()
+    assert "EF-HC, seed 0: the models are no longer finite" in report
+    assert "Seed 1: who can reach whom" in report  # the first seed that has all strategies
+    assert {finding.seeds for one in judgements for finding in one.findings} == {2, 3}
+
+
+def test_if_all_runs_fail_the_figure_fails(own, tmp_path):
+    with pytest.raises(EfhcError, match="no core left"):
+        draw(own, tmp_path / "out", store=DeadStore)
+
+
+def test_files_of_one_name_would_overwrite_each_other_and_are_refused(own, tmp_path):
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / own.name).write_text(OWN)
+    with pytest.raises(InputError, match="2 files named fig2a") as error:
+        prepare([load_figure(str(own)), load_figure(str(tmp_path / "b" / own.name))])
+    assert "\n" not in str(error.value)
 
 
 def test_a_data_set_that_cannot_be_had_says_how_to_get_it(no_data, tmp_path):

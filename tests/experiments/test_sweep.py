@@ -253,3 +253,24 @@ def test_a_first_run_that_fails_leaves_the_columns_in_order(tmp_path):
 def test_if_all_runs_fail_the_sweep_fails(tmp_path):
     with pytest.raises(EfhcError, match="no core left"):
         run(sweep_points(BASE, {"network.radius": [0.4]}), tmp_path, DeadStore)
+
+
+OWN_RING = """
+from efhc import Ring
+
+
+class TwoSteps(Ring):
+    \"\"\"A ring of one's own.\"\"\"
+"""
+
+
+def test_kinds_of_ones_own_are_swept_like_others(tmp_path):
+    (tmp_path / "own.py").write_text(OWN_RING)
+    (tmp_path / "a.toml").write_text(
+        'iterations = 10\nseeds = [0]\n[strategies]\nZT = "zt"\n[sweep]\nnetwork = ["ring", "own.py:TwoSteps"]\n'
+    )
+    table = run(load_sweep(tmp_path / "a.toml"), tmp_path / "out")
+    assert set(table["network"]) == {"ring", "own.py:TwoSteps"}
+    own, ring = (table.filter(network=kind)["accuracy"] for kind in ("own.py:TwoSteps", "ring"))
+    assert own.to_list() == ring.to_list()
+    assert [row[0] for row in summary_rows(table)[1]] == ["ring", "own.py:TwoSteps"]

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sklearn.datasets import load_digits
 
 import efhc
 from efhc.experiments.config.files import build_experiment
 from efhc.experiments.runs.draw import draw_scenario, load_data
 from efhc.experiments.studies.theory_check import SeedProblem, check_run, replay_run, spread
 from efhc.experiments.studies.theory_plan import plan_theory
+from efhc.learning.data.digits import read_digits
 from efhc.theory.checks import StrategyCheck
 from efhc.theory.rates import envelope_slope, fit_slope
 
@@ -36,7 +36,7 @@ CASES = [(model, network) for model in MODELS for network in NETWORKS]
 @pytest.fixture(scope="module")
 def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The zeros, ones and twos of the real digits. Scaled down, so that L is near mu and the limits allow to move."""
-    pixels, labels = load_digits(return_X_y=True)
+    pixels, labels = read_digits()
     chosen = np.flatnonzero(labels < 3)
     x, y = pixels[chosen] / 64, labels[chosen]
     path = tmp_path_factory.mktemp("data") / "three-digits.npz"

@@ -14,7 +14,7 @@ from polars.testing import assert_frame_equal
 import efhc
 from efhc.base.errors import AssumptionBroken
 from efhc.experiments.config.files import build_experiment
-from efhc.experiments.runs.directory import RunDirectory
+from efhc.base.saving import read_tensors
 from efhc.experiments.studies.theory_monitor import TheoryWatcher
 
 FIELDS: dict[str, Any] = {
@@ -44,7 +44,7 @@ def watched(out: Path | None = None, *, strict: bool = False, window: int | None
     experiment = build_experiment({**FIELDS, **fields})
     said: list[str] = []
     watcher = TheoryWatcher(experiment, said.append, strict, window)
-    return efhc.simulate(experiment, out=out, watcher=watcher, **options), said
+    return efhc.simulate(experiment, out=out, observers=watcher, **options), said
 
 
 def assert_same(a: efhc.Result, b: efhc.Result) -> None:
@@ -145,9 +145,8 @@ def test_strictly_it_stops_there_and_goes_on_bit_for_bit(tmp_path, window):
         f"device 0 did not fire in the {window} iterations up to {window - 1}, the window demanded"
     )
     assert "\n" not in str(caught.value)
-    checkpoint = RunDirectory(tmp_path / "run").load_checkpoint("EF-HC", 0)
-    assert checkpoint is not None
-    assert checkpoint[0].k == len(checkpoint[1]) == window
+    (checkpoint,) = (tmp_path / "run" / "runs").glob("*/checkpoint.safetensors")
+    assert read_tensors(checkpoint)[0]["k"].item() == window
     assert_same(efhc.simulate(**fields, out=tmp_path / "run", resume=True), efhc.simulate(**fields))
 
 
@@ -183,7 +182,7 @@ def test_at_the_end_it_says_how_many_runs_kept_to_everything():
     ):
         experiment = build_experiment({**FIELDS, "strategies": strategies, "seeds": seeds})
         watcher = TheoryWatcher(experiment, lambda text: None)
-        efhc.simulate(experiment, watcher=watcher)
+        efhc.simulate(experiment, observers=watcher)
         assert watcher.summary() == f"theory: everything that was watched {words}"
 
 

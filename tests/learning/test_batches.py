@@ -22,13 +22,13 @@ def parts(*sizes: int) -> list[np.ndarray]:
 
 def test_samples_are_the_devices_own_and_come_in_runs_of_a_block():
     mine = [np.array([7, 3, 9, 1]), np.array([2, 4, 6, 8])]
-    batches, positions = MiniBatches(mine, 2, SEED), MiniBatches(parts(4, 4), 2, SEED)
+    batches, positions = MiniBatches(mine, 2, SEED).reader(), MiniBatches(parts(4, 4), 2, SEED).reader()
     for k in (0, 255, 256, 600):
         for device in range(2):
-            assert np.array_equal(batches.samples(k)[0, device], mine[device][positions.samples(k)[0, device]])
-    several = batches.samples(252, 10)
+            assert np.array_equal(batches(k)[device], mine[device][positions(k)[device]])
+    several = batches.rows(252, 10)
     assert len(several) == 4  # to the end of the block
-    assert np.array_equal(several[3], batches.samples(255)[0])
+    assert np.array_equal(several[3], batches(255))
 
 
 @given(population=st.integers(1, 60), seed=st.integers(0, 1000), data=st.data())
@@ -60,8 +60,8 @@ def test_rows_are_independent():
 
 @pytest.mark.parametrize("size", [1, 3, 12])
 def test_over_time_every_sample_is_drawn_as_often(size: int):
-    batches = MiniBatches(parts(20, 20), size, SEED)
-    drawn = np.stack([batches.samples(k)[0] for k in range(3000)])
+    batches = MiniBatches(parts(20, 20), size, SEED).reader()
+    drawn = np.stack([batches(k) for k in range(3000)])
     for device in range(2):
         counts = np.bincount(drawn[:, device].ravel(), minlength=20)
         expected = 3000 * size / 20
@@ -72,26 +72,41 @@ def test_over_time_every_sample_is_drawn_as_often(size: int):
 @given(order=st.lists(st.integers(0, 900), min_size=1, max_size=15))
 @settings(max_examples=25, deadline=None)
 def test_is_a_function_of_k_in_whatever_order(order: list[int]):
-    batches = MiniBatches(parts(9, 30, 14), 4, SEED)
+    batches = MiniBatches(parts(9, 30, 14), 4, SEED).reader()
     for k in order:
-        assert np.array_equal(batches.samples(k)[0], MiniBatches(parts(9, 30, 14), 4, SEED).samples(k)[0])
+        assert np.array_equal(batches(k), MiniBatches(parts(9, 30, 14), 4, SEED).reader()(k))
 
 
 def test_iterations_and_seeds_differ():
-    batches, other = MiniBatches(parts(1000), 5, SEED), MiniBatches(parts(1000), 5, Randomness(3))
-    seen = {tuple(batches.samples(k)[0][0]) for k in range(200)}
+    batches, other = MiniBatches(parts(1000), 5, SEED).reader(), MiniBatches(parts(1000), 5, Randomness(3)).reader()
+    seen = {tuple(batches(k)[0]) for k in range(200)}
     assert len(seen) == 200
-    assert not any(np.array_equal(batches.samples(k)[0], other.samples(k)[0]) for k in range(200))
+    assert not any(np.array_equal(batches(k), other(k)) for k in range(200))
 
 
 def test_a_further_device_leaves_the_others_batches_alone():
-    small, large = MiniBatches(parts(9, 30), 4, SEED), MiniBatches(parts(9, 30, 14, 8), 4, SEED)
+    small, large = MiniBatches(parts(9, 30), 4, SEED).reader(), MiniBatches(parts(9, 30, 14, 8), 4, SEED).reader()
     for k in (0, 1, 255, 256, 700):
-        assert np.array_equal(small.samples(k)[0], large.samples(k)[0][:2])
+        assert np.array_equal(small(k), large(k)[:2])
 
 
 def test_a_batch_may_be_all_that_a_device_has_and_no_more():
-    assert sorted(MiniBatches(parts(5), 5, SEED).samples(0)[0][0]) == [0, 1, 2, 3, 4]
+    assert sorted(MiniBatches(parts(5), 5, SEED).reader()(0)[0]) == [0, 1, 2, 3, 4]
     with pytest.raises(InputError, match=r"^batch_size: got 6; allowed: at most 5, the samples of device 1") as caught:
         MiniBatches(parts(9, 5), 6, SEED)
     assert caught.value.field == "batch_size"
+
+
+def test_blocks_do_not_repeat():
+    batches = MiniBatches(parts(1000), 5, SEED)
+    blocks = [batches.block(number).tobytes() for number in (0, 1, 2, 256)]
+    assert len(set(blocks)) == 4
+
+
+def test_readers_do_not_disturb_each_other():
+    batches = MiniBatches(parts(9, 30), 4, SEED)
+    ahead, behind = batches.reader(), batches.reader()
+    expected = [batches.block(0)[k] for k in range(4)]
+    for k in range(4):
+        ahead(k + 512)
+        assert np.array_equal(behind(k), expected[k])

@@ -211,7 +211,7 @@ def test_a_download_that_is_not_the_published_file_leaves_nothing_behind(
         (packed({name: content for name, content in WHOLE.items() if "batch_4" not in name}), "data_batch_4.bin"),
         (packed({**WHOLE, LINK: symlink(LINK, "/etc/passwd")}), "not a file"),
         (packed(WHOLE)[: len(packed(WHOLE)) // 2], "end"),
-        (b"not a tar file", "not a gzip file"),
+        (b"not a tar file", "Not a gzipped file"),
     ],
     ids=["a file is missing", "a link", "cut off", "another format"],
 )
@@ -223,6 +223,25 @@ def test_a_tar_file_without_the_files_is_refused_and_not_taken_for_whole(
         fetch(archive, tmp_path)
     assert "\n" not in str(caught.value)
     assert archive.find() is None
+
+
+def test_a_tar_file_that_unpacks_to_more_than_is_accepted_is_refused(
+    publish: Callable[[bytes], TarFile], tmp_path: Path
+):
+    archive = publish(packed({"zeros": b"\0" * (1 << 22), **WHOLE}))
+    with pytest.raises(InputError, match="unpacks to more than 1,048,576 bytes"):
+        fetch(dataclasses.replace(archive, most_bytes=1 << 20), tmp_path)
+    assert archive.find() is None
+    fetch(archive, tmp_path)
+    assert archive.find() == ("cache", archive.cache.folder)
+
+
+def test_what_a_copy_is_compared_with_is_said_exactly(publish: Callable[[bytes], TarFile], tmp_path: Path):
+    archive = publish(packed(WHOLE))
+    folder, _ = fetch(archive, tmp_path)
+    assert str(folder / MANIFEST) in archive.compared(archive.cache)  # not: with published checksums of these files
+    assert archive.sha256[:12] in archive.compared(archive.cache)
+    assert "with nothing" in archive.compared(Place("path", folder))
 
 
 def test_a_fetch_that_is_interrupted_is_not_taken_for_whole(

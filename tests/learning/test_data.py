@@ -10,10 +10,14 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from efhc.base.errors import InputError
+from efhc.base.inputs import sha256
 from efhc.learning.data import AnyData, Dataset, Digits, NpzFile
+from efhc.learning.data.digits import read_digits
 from efhc.learning.data.fashion_mnist import parse_idx
 
 Save = Callable[..., Path]
+VALIDATION_SHA256 = "6a47ee6d0128c2c12a985a6dc8f779893f35398b5659d730ecc07d770da7cfa1"
+"""Of the quarter of the digits that is set aside: tuned settings must be found again."""
 
 
 def arrays(**other: object) -> dict[str, object]:
@@ -73,14 +77,30 @@ def test_digits_are_standardised_by_the_training_set(precision: str):
     np.testing.assert_allclose(scaled.x_test, (raw.x_test - mean) / std, rtol=0, atol=10 * tolerance)
 
 
-def test_digits_train_and_test_are_sklearns_own_samples_once_each():
-    from sklearn.datasets import load_digits
+def test_digits_are_those_of_scikit_learn_bit_for_bit():
+    """The checksums are those of the two arrays that `sklearn.datasets.load_digits(return_X_y=True)` returns."""
+    pixels, labels = read_digits()
+    assert (pixels.dtype, pixels.shape, labels.dtype) == (np.float64, (1797, 64), np.int64)
+    assert sha256(pixels.tobytes()) == "20def7f70a702f0af9732fbba4375e147a7d54fe70d8c45569b8e7c1c7010c10"
+    assert sha256(labels.tobytes()) == "a3c91c262eddcf7ba8f0e37507c30284493c9b20412ffe4af30d536401f7ba21"
 
-    pixels, labels = load_digits(return_X_y=True)
+
+def test_every_fifth_digit_is_a_test_sample():
+    pixels, labels = read_digits()
     data = Digits(standardize=False).load("float64")
-    mine = np.column_stack([np.concatenate([data.x_train * 16, data.x_test * 16]), np.r_[data.y_train, data.y_test]])
-    theirs = np.column_stack([pixels, labels])
-    assert sorted(map(tuple, mine)) == sorted(map(tuple, theirs))
+    test = np.arange(1797) % 5 == 4
+    assert np.array_equal(data.x_train * 16, pixels[~test])
+    assert np.array_equal(data.x_test * 16, pixels[test])
+    assert np.array_equal(data.y_train, labels[~test])
+    assert np.array_equal(data.y_test, labels[test])
+
+
+def test_the_digits_of_earlier_versions_have_the_same_bits():
+    """As they were when scikit-learn supplied the file: a run of an earlier version is still the same run."""
+    data = Digits().load()
+    assert data.sha256 == {"digits": "f6d9e39f37dc45d327f6db33428ee58970ccceabb2535a5c179de35886b70443"}
+    assert sha256(data.x_train.tobytes()) == "adfdf152b58be9d3ae490f7ba9d93e2e38bf4fd8a2ebcc2d2bdbb50fa02e11db"
+    assert sha256(data.x_test.tobytes()) == "13d1ec39b1031e2b4a8e6136e37e22703da8c457872be4a952059b41b76c0834"
 
 
 def test_given_moments_scale():
@@ -284,6 +304,109 @@ def test_classes_with_names_are_classes_whether_they_occur_or_not():
     assert Dataset(**arrays(), class_names=("a", "b", "c", "d")).classes == 4
     some = Dataset(**arrays(), class_names=("a", "b"))
     assert (some.classes, some.label_names) == (3, ("a", "b", "2"))
+
+
+# Standardised per feature
+
+
+def per_feature(x_train: np.ndarray, x_test: np.ndarray, precision: str = "float64") -> Dataset:
+    good = {"y_train": np.arange(len(x_train)) % 2, "y_test": np.arange(len(x_test)) % 2}
+    return Dataset(x_train=x_train, x_test=x_test, **good).prepared("features", precision, unit=255)
+
+
+@pytest.mark.parametrize("kind", ["float64", "uint8"])
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+def test_each_feature_has_mean_0_and_deviation_1_over_the_training_set(kind: str, precision: str):
+    rng = np.random.default_rng(0)
+    x = (rng.random((5000, 2, 3)) * [1, 20, 250]).astype(kind)
+    data = per_feature(x[:4500], x[4500:], precision)
+    assert data.x_train.dtype == data.x_test.dtype == precision
+    assert (data.scale, data.shift, data.shape) == (1.0, 0.0, (2, 3))
+    assert data.load(precision) is data
+    varying = x[:4500].reshape(4500, 6).std(axis=0) > 0
+    tolerance = 1e-5 if precision == "float32" else 1e-12
+    np.testing.assert_allclose(data.x_train.mean(axis=0, dtype=np.float64), 0, atol=tolerance)
+    np.testing.assert_allclose(data.x_train.std(axis=0, dtype=np.float64), varying, atol=tolerance)
+    flat = x.reshape(5000, 6).astype(np.float64)
+    mean, std = flat[:4500].mean(axis=0), np.where(varying, flat[:4500].std(axis=0), 1)
+    np.testing.assert_allclose(data.x_test, (flat[4500:] - mean) / std, atol=tolerance)
+
+
+def test_a_feature_that_is_constant_in_training_is_only_centred():
+    x = np.column_stack([np.full(9, 0.1), np.arange(9.0)])  # the computed deviation of nine 0.1 may be above 0
+    data = per_feature(x, x + np.array([1.0, 0.0]))
+    assert (data.x_train[:, 0] == 0).all()
+    np.testing.assert_allclose(data.x_test[:, 0], 1, atol=1e-12)
+    with pytest.raises(InputError, match=r"^standardize: got a constant x_train"):
+        per_feature(np.ones((4, 2)), np.ones((2, 2)))
+
+
+@pytest.mark.parametrize("standardize", [True, "features"])
+def test_test_inputs_that_scaling_makes_infinite_are_refused(standardize: bool | str):
+    rng = np.random.default_rng(0)
+    data = Dataset(**arrays(x_train=rng.random((6, 3)) * 1e-30, x_test=np.full((4, 3), 1e30)))
+    with pytest.raises(InputError, match=r"^x_test: got values too large for float32 once they are scaled"):
+        data.prepared(standardize, "float32")
+
+
+def test_every_data_set_takes_the_choice(save: Save):
+    assert NpzFile(path=save(), standardize="features").load("float64").x_train.std(axis=0) == pytest.approx(1)
+    digits = Digits(standardize="features").load("float64")
+    deviations = digits.x_train.std(axis=0)
+    assert ((abs(deviations - 1) < 1e-9) | (deviations == 0)).all()
+    with pytest.raises(ValidationError):
+        Digits(standardize="feature")
+
+
+# Validation
+
+
+def test_a_share_of_the_training_samples_of_each_label_is_set_aside():
+    whole = Digits().load()
+    data = whole.with_validation(0.1)
+    for label in range(10):
+        before = (whole.y_train == label).sum()
+        assert (data.y_test == label).sum() == np.floor(before / 10 + 0.5)
+        assert (data.y_train == label).sum() + (data.y_test == label).sum() == before
+
+    def rows(x: np.ndarray, y: np.ndarray) -> list[bytes]:
+        return [pixels.tobytes() + bytes([label]) for pixels, label in zip(x, y, strict=True)]
+
+    kept, aside, all_of_them = (
+        rows(data.x_train, data.y_train),
+        rows(data.x_test, data.y_test),
+        rows(whole.x_train, whole.y_train),
+    )
+    assert sorted(kept + aside) == sorted(all_of_them)
+    assert kept == [row for row in all_of_them if row in set(kept)]  # in their order
+    assert (data.classes, data.shape, data.sha256, data.scale) == (10, (8, 8), whole.sha256, whole.scale)
+    assert data.load() is data
+
+
+def test_the_validation_samples_are_always_the_same_and_no_regular_pattern():
+    whole = Digits().load()
+    first, again = whole.with_validation(0.25), whole.with_validation(0.25)
+    assert np.array_equal(first.x_test, again.x_test)
+    assert sha256(first.y_test.tobytes() + first.x_test.tobytes()) == VALIDATION_SHA256
+    everything = {row.tobytes(): number for number, row in enumerate(whole.x_train)}
+    assert len(set(np.diff([everything[row.tobytes()] for row in first.x_test]))) > 5
+
+
+def test_validation_keeps_writers_and_never_takes_the_last_sample_of_a_label():
+    labels = np.array([0, 0, 0, 0, 1, 2, 2])
+    data = Dataset(np.arange(7.0)[:, None], labels, np.zeros((1, 1)), np.array([5]), writers=np.arange(7)).load()
+    split = data.with_validation(0.9)
+    assert split.y_train.tolist() == [0, 1, 2]
+    assert split.y_test.tolist() == [0, 0, 0, 2]
+    assert split.writers.tolist() == split.x_train[:, 0].tolist()
+    assert split.classes == data.classes == 6
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0, -0.1, 2.0, float("nan"), 1e-9])
+def test_a_share_without_samples_is_refused(share: float):
+    with pytest.raises(InputError) as caught:
+        Digits().load().with_validation(share)
+    assert caught.value.field == "validation"
 
 
 # IDX

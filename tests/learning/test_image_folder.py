@@ -1,6 +1,7 @@
 """A folder of images is the arrays that its images hold; images that do not fit together are refused by name."""
 
 import hashlib
+import os
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -140,7 +141,19 @@ def a_folder(folder: Path) -> Path:
     return folder / "train" / "cat" / "d.png"
 
 
+def fifo(folder: Path) -> Path:
+    os.mkfifo(folder / "train" / "cat" / "d.png")
+    return folder / "train" / "cat" / "d.png"
+
+
+def device(folder: Path) -> Path:
+    (folder / "train" / "cat" / "d.png").symlink_to("/dev/zero")
+    return folder / "train" / "cat" / "d.png"
+
+
 BAD = [
+    fifo,
+    device,
     no_train,
     no_test,
     no_classes,
@@ -165,6 +178,19 @@ def test_what_does_not_fit_is_refused_by_name(folder: Path, spoil: Callable[[Pat
     assert caught.value.field == "path"
     assert f"got {culprit}" in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", [b"train/\xe9t\xe9", b"train/cat/\xe9t\xe9.png"])
+def test_a_name_that_is_not_utf8_is_refused_in_one_printable_line(folder: Path, name: bytes):
+    odd = os.path.join(os.fsencode(folder), name)  # noqa: PTH118 - of bytes
+    if name.endswith(b".png"):
+        shutil.copy(folder / "train" / "cat" / "a.png", odd)
+    else:
+        shutil.copytree(os.fsencode(folder / "train" / "cat"), odd)
+    with pytest.raises(InputError, match="whose name is not UTF-8") as caught:
+        ImageFolder(path=folder).load()
+    assert r"\xe9t\xe9" in str(caught.value)
+    assert str(caught.value).isprintable()
 
 
 def test_a_path_that_does_not_exist(tmp_path: Path):

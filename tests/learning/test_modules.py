@@ -43,6 +43,15 @@ class OwnLinear(nn.Module):
         return scores
 
 
+@pytest.mark.parametrize("width", [10**9, 10**12, 10**30])
+def test_a_network_beyond_memory_is_counted_and_refused_in_one_line(width: int):
+    model, data = MLP(hidden=(width,)), images(8, 8)
+    assert model.parameters(data) == 65 * width + 10 * (width + 1)
+    with pytest.raises(InputError, match=r"^hidden: got \[10+\], ") as caught:
+        model.initial(data, np.random.default_rng(0))
+    assert str(caught.value).isprintable()
+
+
 @pytest.mark.parametrize(
     ("model", "shape", "n"),
     [
@@ -172,7 +181,7 @@ def test_a_module_from_a_file_and_from_the_current_folder(tmp_path: Path, monkey
         ("quits.py:make", "SystemExit"),
         ("no_such_package_.nets:make", "ModuleNotFoundError"),
         (lambda: 1 / 0, "ZeroDivisionError: division by zero"),
-        (linear(), "a Sequential that is made already"),
+        (linear(), "a Sequential, which is a module already"),
         (nn.ReLU, "a ReLU without trainable parameters"),
     ],
     ids=itertools.count(),

@@ -81,6 +81,14 @@ def test_labels_are_dealt_fairly_and_samples_to_one_device_only(
         assert max(shares) - min(shares) <= 1
 
 
+def test_labels_are_dealt_in_an_order_of_the_seed():
+    """With one label each, the order in which ten devices get the ten labels is another for another seed."""
+    data = labelled(TEN)
+    orders = {tuple(TEN[part[0]] for part in LabelsPerDevice().split(data, 10, Randomness(seed))) for seed in range(8)}
+    assert len(orders) == 8
+    assert all(sorted(order) == list(range(10)) for order in orders)
+
+
 def test_more_labels_per_device_than_classes():
     with pytest.raises(InputError, match=r"^labels_per_device: got 11; allowed: at most 10"):
         LabelsPerDevice(labels_per_device=11).split(labelled(TEN), 5, SEED)

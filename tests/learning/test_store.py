@@ -4,6 +4,8 @@ import dataclasses
 import gzip
 import shutil
 import socket
+import time
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from urllib.error import HTTPError
@@ -289,6 +291,86 @@ def test_a_server_that_misbehaves_gives_one_line_and_its_connection_is_closed(
         closed = answer.closed
         answer.close()
         assert closed
+
+
+# Limits
+
+
+def dripping_body(handler: BaseHTTPRequestHandler, body: bytes) -> None:
+    """A byte now and then: never silent for long, never done."""
+    handler.send_response(200)
+    handler.send_header("Content-Length", str(len(body)))
+    handler.end_headers()
+    with suppress(OSError):
+        for number in range(400):
+            handler.wfile.write(body[number : number + 1])
+            time.sleep(0.01)
+
+
+def dripping_headers(handler: BaseHTTPRequestHandler, body: bytes) -> None:
+    with suppress(OSError):
+        handler.wfile.write(b"HTTP/1.1 200 OK\r\nX-Long: ")
+        for _ in range(400):
+            handler.wfile.write(b"x")
+            time.sleep(0.01)
+
+
+@pytest.mark.parametrize("respond", [dripping_body, dripping_headers])
+def test_a_download_has_a_limit_of_time(fashion_files: Path, own_cache: Path, only_labels: GzipFiles, respond: Respond):
+    with serving(fashion_files, respond) as (address, _):
+        started = time.monotonic()
+        with pytest.raises(EfhcError, match=r"took longer than 0\.2 s"):
+            dataclasses.replace(only_labels, address=address, most_seconds=0.2).fetch()
+        assert time.monotonic() - started < 2  # the server would go on for four seconds
+    assert leftovers(own_cache) == []
+
+
+def endless(handler: BaseHTTPRequestHandler, body: bytes) -> None:
+    handler.send_response(200)
+    handler.end_headers()
+    with suppress(OSError):
+        while True:
+            handler.wfile.write(bytes(1 << 16))
+
+
+def too_long(handler: BaseHTTPRequestHandler, body: bytes) -> None:
+    send(handler, body, promised=10**12)
+
+
+@pytest.mark.parametrize("respond", [endless, too_long])
+def test_a_download_has_a_limit_of_size(fashion_files: Path, own_cache: Path, only_labels: GzipFiles, respond: Respond):
+    with (
+        serving(fashion_files, respond) as (address, _),
+        pytest.raises(EfhcError, match="larger than the 1,000,000 bytes accepted"),
+    ):
+        dataclasses.replace(only_labels, address=address, most_bytes=10**6).fetch()
+    assert leftovers(own_cache) == []
+
+
+def test_a_gzip_file_that_unpacks_to_more_than_is_accepted_is_refused(
+    fashion_files: Path, own_cache: Path, only_labels: GzipFiles, tmp_path: Path
+):
+    bomb = gzip.compress(bytes(1 << 22))
+    small = dataclasses.replace(only_labels, most_bytes=1 << 20)
+    with (
+        serving(fashion_files, lambda handler, _: send(handler, bomb)) as (address, _),
+        pytest.raises(InputError, match="unpacks to more than 1,048,576 bytes"),
+    ):
+        dataclasses.replace(small, address=address).fetch()
+    assert leftovers(own_cache) == []
+    (tmp_path / LABELS).write_bytes(bomb)
+    with pytest.raises(InputError, match="unpacks to more than"):
+        read(small, tmp_path, "path")
+
+
+def test_what_a_server_says_does_not_steer_the_terminal(fashion_files: Path, only_labels: GzipFiles):
+    def respond(handler: BaseHTTPRequestHandler, body: bytes) -> None:
+        handler.wfile.write(b"HTTP/1.1 404 \x1b]0;yours\x07\x9b31m\r\n\r\n")
+
+    with serving(fashion_files, respond) as (address, _), pytest.raises(EfhcError) as caught:
+        dataclasses.replace(only_labels, address=address).fetch()
+    assert str(caught.value).isprintable()
+    assert r"\x1b]0;yours\x07\x9b31m" in str(caught.value)
 
 
 def test_a_server_that_is_not_there_gives_one_line_with_the_way_out(own_cache: Path, only_labels: GzipFiles):

@@ -11,6 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 from efhc.base.errors import InputError
 from efhc.core.graph import Graph
 from efhc.core.randomness import Randomness
+from efhc.network import AnyTopology
 from efhc.network.topologies import (
     Complete,
     ErdosRenyi,
@@ -22,7 +23,6 @@ from efhc.network.topologies import (
     Topology,
     links_within,
 )
-from efhc.network.topology_kinds import AnyTopology
 
 SEED = Randomness(7)
 EVERY = [Geometric(), ErdosRenyi(), InternetAS(), Ring(), Grid(), Grid(torus=True), Star(), Complete()]
@@ -231,3 +231,11 @@ def test_a_table_without_a_kind_is_geometric_and_an_object_of_ones_own_will_do()
     adapter = TypeAdapter(AnyTopology)
     assert adapter.validate_python({"radius": 0.7}) == Geometric(radius=0.7)
     assert adapter.validate_python(mine) is mine
+
+
+@pytest.mark.parametrize("topology", [Complete(), ErdosRenyi()], ids=str)
+def test_graphs_beyond_memory_are_refused(topology):
+    with pytest.raises(InputError) as caught:
+        topology.graph(1_000_000, SEED)
+    assert caught.value.field == "kind"
+    assert "1000000 devices" in str(caught.value)

@@ -9,11 +9,10 @@ from hypothesis import strategies as st
 from problems import graphs
 from scipy.linalg import eigh_tridiagonal
 
-from efhc import kernels
 from efhc.core.graph import Graph
 from efhc.core.mixing import mixing_matrix
 from efhc.network.topologies import links_within
-from efhc.theory import spectral
+from efhc.theory import kernels, spectral
 from efhc.theory.spectral import contraction, product, spectral_radius, window_contractions
 
 PATH = Graph.of(3, [(0, 1), (1, 2)])

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from efhc import kernels
 from efhc.core.graph import Graph
 from efhc.core.mixing import mixing_matrix
+from efhc.theory import kernels
 
 
 @pytest.fixture(params=["compiled", "text"])

@@ -1,20 +1,52 @@
-"""What a user can mend. The text of an `EfhcError` is the one line they see; anything else is a bug of ours."""
+"""Errors that a user can mend. The text of an `EfhcError` is the one line they see; anything else is a bug of ours."""
 
 from __future__ import annotations
 
 import difflib
+import unicodedata
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import Self
 
 LONGEST = 300
-"""Characters of what was given that an error repeats."""
+"""The largest number of characters of a given value that an error repeats."""
+
+HIDDEN = {"Cc", "Cs"}
+"""Unicode categories that a terminal must not receive: control characters, and bytes of names that are not UTF-8."""
+
+REORDERING = set("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+"""Characters that change the direction of the text around them."""
+
+
+def printable(text: str) -> str:
+    r"""`text` with every character that could steer a terminal replaced by its escape, such as `\x1b`.
+
+    Use it for whatever comes from elsewhere: file names, messages of a server, names in a config.
+    """
+    if text.isprintable():
+        return text
+    return "".join(_escaped(c) if c in REORDERING or unicodedata.category(c) in HIDDEN else c for c in text)
+
+
+def _escaped(character: str) -> str:
+    number = ord(character)
+    if 0xDC80 <= number <= 0xDCFF:  # how Python keeps a byte of a file name that is not UTF-8
+        number -= 0xDC00
+    return f"\\x{number:02x}" if number < 256 else f"\\u{number:04x}"
 
 
 class EfhcError(Exception):
-    """A problem that its one line explains, whatever it quotes from elsewhere."""
+    """A problem that its one line explains. The line holds no control characters, whatever it quotes."""
 
     def __init__(self, text: str) -> None:
-        super().__init__(" ".join(text.split()))
+        super().__init__(printable(" ".join(text.split())))
+
+    def about(self, whose: str) -> Self:
+        """The same error, with the name of the run that it happened to in front."""
+        named = type(self).__new__(type(self), f"{whose}: {self}")
+        vars(named).update(vars(self))
+        named.__cause__ = self
+        return named
 
 
 class InputError(EfhcError):
@@ -27,20 +59,30 @@ class InputError(EfhcError):
         self.field, self.given, self.allowed = field, given, allowed
 
 
+class Unusable(ValueError):
+    """The same while pydantic validates a config: it knows the place of the field, and `problems` adds it."""
+
+    def __init__(self, field: str, given: object, allowed: str) -> None:
+        super().__init__(allowed)
+        self.field, self.given, self.allowed = field, given, allowed
+
+
 class AssumptionBroken(EfhcError):
-    """A run that was to stop where it breaks an assumption of the theory did; its state is kept."""
+    """Raised when a strict run breaks an assumption of the theory. The state of the run is kept."""
 
 
 @contextmanager
 def within(table: str) -> Iterator[None]:
-    """Name the config table in whose service the body runs: `radius` becomes `network.radius`."""
+    """Prefix the field of an `InputError` from the body with its config table: `radius` becomes `network.radius`."""
     try:
         yield
     except InputError as error:
         raise InputError(f"{table}.{error.field}", error.given, error.allowed) from error
+    except MemoryError as error:
+        raise InputError(table, "a size for which this machine has too little memory", "smaller sizes") from error
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """`, did you mean 'radius'?` where a known word is close, else nothing."""
+    """Return `, did you mean 'radius'?` if a known word is close to `word`, else an empty string."""
     close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f", did you mean '{close[0]}'?" if close else ""

@@ -6,8 +6,13 @@ import hashlib
 import io
 import json
 import os
+import stat
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from threading import Lock
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from pydantic import BeforeValidator, ValidationInfo
@@ -32,6 +37,10 @@ def _absolute(path: object, info: ValidationInfo) -> object:
 InputFile = Annotated[Path, BeforeValidator(_absolute)]
 """A path in a config."""
 
+ZIP_FORMATS = (b"PK\x03\x04", b"PK\x05\x06")
+NUMPY_FORMATS = (*ZIP_FORMATS, b"\x93NUMPY")
+"""The first bytes of .npz files and of .npy files."""
+
 InputFolder = InputFile
 """A folder in a config. Whoever reads its files takes their checksums."""
 
@@ -41,12 +50,72 @@ def is_folder(path: Path) -> bool:
     return os.path.isdir(path)  # noqa: PTH112 - unlike Path's, it takes names of any length
 
 
+class InputContent(NamedTuple):
+    """An input file as it was read: whoever hashes `content` and computes with it cannot disagree about it."""
+
+    path: Path
+    content: bytes
+    sha256: str
+
+
+def read_input(path: Path, field: str = "path") -> InputContent:
+    """Read the whole file. Raises `InputError` where that is impossible."""
+    if (remembered := _remembered(path)) is not None:
+        return remembered
+    content = _regular_content(path, field)
+    return InputContent(path, content, sha256(content))
+
+
 def read_bytes(path: Path, field: str = "path") -> bytes:
-    """The whole file, or an `InputError` that says why not."""
+    """Read the whole file. Raises `InputError` where that is impossible."""
+    return read_input(path, field).content
+
+
+# Within `using_inputs`, the content of a file is the one given there, whatever the disk says by now. The mappings
+# hold for the whole process, because runs work in threads of their own; the same path must not be given with two
+# different contents at the same time.
+_in_use: list[dict[Path, InputContent]] = []
+_changing_use = Lock()
+
+
+@contextmanager
+def using_inputs(contents: Mapping[str, InputContent]) -> Iterator[None]:
+    """Within the body, every thread reads these files as they are given here, and not from the disk.
+
+    Raises `RuntimeError` if another body uses one of these files with another content at the same time.
+    """
+    mine = {given.path: given for given in contents.values()}
+    with _changing_use:
+        for given in mine.values():
+            if (other := _remembered(given.path)) is not None and other.sha256 != given.sha256:
+                raise RuntimeError(f"{given.path} is in use with another content")
+        _in_use.append(mine)
     try:
-        return path.read_bytes()
+        yield
+    finally:
+        with _changing_use:
+            _in_use[:] = [one for one in _in_use if one is not mine]
+
+
+def _remembered(path: Path) -> InputContent | None:
+    for contents in reversed(_in_use.copy()):
+        if path in contents:
+            return contents[path]
+    return None
+
+
+def _regular_content(path: Path, field: str) -> bytes:
+    """Return the content of a regular file; a folder, FIFO, socket or device, which may never end, is refused."""
+    try:
+        mode = path.stat().st_mode
+        if stat.S_ISREG(mode):
+            return path.read_bytes()
+        reason = "a folder" if stat.S_ISDIR(mode) else "not a regular file"
     except (OSError, ValueError) as error:
-        raise InputError(field, f"{path} ({getattr(error, 'strerror', error)})", "a file that can be read") from None
+        reason = getattr(error, "strerror", None) or str(error)
+    except MemoryError:
+        reason = "larger than the free memory"
+    raise InputError(field, f"{path} ({reason})", "a file that can be read")
 
 
 def read_text(path: Path, field: str = "path") -> str:
@@ -66,12 +135,28 @@ def read_json(path: Path, allowed: str, field: str = "path") -> Any:
 
 
 def parse_numpy(content: bytes, path: Path, allowed: str, field: str = "path") -> dict[str, np.ndarray]:
-    """The arrays of an .npz file by name; that of an .npy file has no name. Nothing is unpickled."""
+    """Return the arrays of an .npz file by name; the array of an .npy file has an empty name. Nothing is unpickled."""
+    if not content.startswith(NUMPY_FORMATS):
+        raise InputError(field, f"{path}, which is not a NumPy file", allowed)
     try:
+        if content.startswith(ZIP_FORMATS):
+            _refuse_beyond_memory(content)
         loaded = np.load(io.BytesIO(content), allow_pickle=False)
-        return {name: loaded[name] for name in loaded} if isinstance(loaded, np.lib.npyio.NpzFile) else {"": loaded}
+        arrays = dict(loaded) if isinstance(loaded, np.lib.npyio.NpzFile) else {"": loaded}
+        if other := [name for name, array in arrays.items() if not isinstance(array, np.ndarray)]:
+            raise ValueError(f"its member {other[0]} is not an array")
+        return arrays
     except Exception as error:  # a damaged file raises whatever its first wrong byte leads numpy, zip and zlib to
-        raise InputError(field, f"{path}, corrupt or of another kind ({error})", allowed) from error
+        reason = "it holds Python objects, which are never loaded" if "pickle" in str(error) else error
+        raise InputError(field, f"{path}, corrupt or of another kind ({reason})", allowed) from error
+
+
+def _refuse_beyond_memory(content: bytes) -> None:
+    """Raise a MemoryError if a zip file says that it unpacks to more bytes than the machine has."""
+    with zipfile.ZipFile(io.BytesIO(content)) as packed:
+        unpacked = sum(member.file_size for member in packed.infolist())
+    if hasattr(os, "sysconf") and unpacked > os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"):
+        raise MemoryError(f"{unpacked:,} bytes once it is unpacked, more than the memory of this machine")
 
 
 def sha256(content: bytes) -> str:

@@ -1,34 +1,57 @@
-"""Your own Python, named in a config: "package.module:name", or "file.py:name" with a path from the config's folder."""
+"""Python code that a config names: "package.module:name", or "file.py:name" with a path from the config's folder.
+
+Loading a file runs its code. The code that runs is the content that was read, and hashed, once: a file that is edited
+later is another module, and never mixed with the first.
+"""
 
 from __future__ import annotations
 
-import functools
 import importlib
 import importlib.util
+import re
 import sys
 from collections.abc import Callable
+from importlib.abc import SourceLoader
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import AfterValidator, ValidationInfo
 from pydantic.json_schema import SkipJsonSchema
 
 from efhc.base.errors import InputError, did_you_mean
-from efhc.base.inputs import CONFIG_FOLDER, absolute, sha256
+from efhc.base.inputs import CONFIG_FOLDER, InputContent, absolute, read_input, sha256
 
 ALLOWED = "package.module:name or file.py:name"
 
+IN_A_FILE = re.compile(r"^(?P<path>.+\.py):[^\W\d]\w*$")
+"""file.py:name"""
 
-def _absolute(given: Any, info: ValidationInfo) -> Any:
-    if not isinstance(given, str):
-        return given
-    place, _, name = given.rpartition(":")
+
+class Loaded(NamedTuple):
+    """What a reference names, and the content of its file. A module of a package has none: it is imported."""
+
+    value: Any
+    content: InputContent | None
+
+
+def absolute_reference(reference: str, folder: Path) -> str:
+    """The reference with its path from the root. Raises `ValueError` if it is not a reference."""
+    place, _, name = reference.rpartition(":")
     if not place or not name:
         raise ValueError(ALLOWED)
-    if place.endswith(".py"):
-        place = str(absolute(place, (info.context or {}).get(CONFIG_FOLDER, Path())))
-    return f"{place}:{name}"
+    return f"{absolute(place, folder)}:{name}" if place.endswith(".py") else reference
+
+
+def file_of(reference: str) -> Path | None:
+    """The file of "file.py:name"; None for "package.module:name"."""
+    found = IN_A_FILE.match(reference)
+    return Path(found["path"]) if found else None
+
+
+def _absolute(given: Any, info: ValidationInfo) -> Any:
+    folder = (info.context or {}).get(CONFIG_FOLDER, Path())
+    return absolute_reference(given, folder) if isinstance(given, str) else given
 
 
 YourOwn = Annotated[str | SkipJsonSchema[Callable[..., Any]], AfterValidator(_absolute)]
@@ -36,24 +59,35 @@ YourOwn = Annotated[str | SkipJsonSchema[Callable[..., Any]], AfterValidator(_ab
 
 
 def imported(given: str | Callable[..., Any], field: str) -> Callable[..., Any]:
-    """What `given` names; a callable is itself."""
+    """The callable that `given` names; a callable is returned as it is."""
     if not isinstance(given, str):
         return given
-    place, _, name = given.rpartition(":")
+    found = load(given, field).value
+    if not callable(found):
+        place = given.rpartition(":")[0]
+        raise InputError(field, f"{given} (not callable)", f"something in {place} that can be called")
+    result: Callable[..., Any] = found
+    return result
+
+
+def load(reference: str, field: str, content: InputContent | None = None) -> Loaded:
+    """Run the code that `reference` names and return what has this name in it.
+
+    With `content`, that is the file's content, whatever the disk says. Raises `InputError` for the given field.
+    """
+    place, _, name = reference.rpartition(":")
+    if place.endswith(".py") and content is None:
+        content = read_input(Path(place), field)
     try:
-        module = _executed(place, Path(place).stat().st_mtime_ns) if place.endswith(".py") else _imported(place)
-    except OSError as error:
-        raise InputError(field, f"{given} ({error.strerror})", "a file that can be read") from None
+        module = _executed(content) if content is not None else _imported(place)
     except BaseException as error:  # code that is not ours may raise anything, SystemExit too
         if isinstance(error, KeyboardInterrupt):
             raise
-        raise InputError(field, f"{given} ({in_one_line(error)})", ALLOWED) from error
-    found = getattr(module, name, None)
-    if not callable(found):
-        problem = "not callable" if hasattr(module, name) else f"no such name{did_you_mean(name, vars(module))}"
-        raise InputError(field, f"{given} ({problem})", f"something in {place} that can be called")
-    result: Callable[..., Any] = found
-    return result
+        raise InputError(field, f"{reference} ({in_one_line(error)})", ALLOWED) from error
+    if not hasattr(module, name):
+        problem = f"no such name{did_you_mean(name, vars(module))}"
+        raise InputError(field, f"{reference} ({problem})", f"a name in {place}")
+    return Loaded(getattr(module, name), content)
 
 
 def in_one_line(error: BaseException) -> str:
@@ -71,18 +105,43 @@ def _imported(name: str) -> ModuleType:
         sys.path.remove(str(Path.cwd()))
 
 
-@functools.lru_cache(maxsize=16)
-def _executed(path: str, _modified: int) -> ModuleType:
-    """The module of a file, executed once as long as it does not change."""
-    name = f"efhc_your_own_{sha256(path.encode())[:12]}_{Path(path).stem}"
-    specification = importlib.util.spec_from_file_location(name, path)
+_contents: dict[str, InputContent] = {}
+"""The content that each module of ours was made from, by the module's name."""
+
+
+def content_of(module: str) -> InputContent | None:
+    """The content that a module was made from, if it was loaded by a reference to its file."""
+    return _contents.get(module)
+
+
+class _FromContent(SourceLoader):
+    """Gives Python a file's content as it was read."""
+
+    def __init__(self, content: InputContent) -> None:
+        self._content = content
+
+    def get_filename(self, fullname: str) -> str:
+        return str(self._content.path)
+
+    def get_data(self, path: str | bytes) -> bytes:
+        return self._content.content
+
+
+def _executed(content: InputContent) -> ModuleType:
+    """The module of a file's content, executed once."""
+    path = content.path
+    name = f"efhc_your_own_{sha256(f'{path}:{content.sha256}'.encode())[:16]}_{path.stem}"
+    if name in _contents:
+        return sys.modules[name]
+    specification = importlib.util.spec_from_file_location(name, path, loader=_FromContent(content))
     if specification is None or specification.loader is None:
         raise ImportError("not a Python file")
     module = importlib.util.module_from_spec(specification)
     sys.modules[name] = module  # dataclasses and pickle look themselves up there
+    _contents[name] = content
     try:
         specification.loader.exec_module(module)
     except BaseException:
-        del sys.modules[name]
+        del sys.modules[name], _contents[name]
         raise
     return module

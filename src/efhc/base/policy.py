@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidatorFunctionWrapHandler, WrapValidator
+import numpy as np
+from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic.fields import FieldInfo
 
 
 class Policy(BaseModel):
@@ -18,29 +21,54 @@ class Policy(BaseModel):
         use_attribute_docstrings=True,
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _without_numpy(cls, given: Any) -> Any:
+        return {name: _plain(value) for name, value in given.items()} if isinstance(given, dict) else given
 
-def default_kind(kind: str) -> BeforeValidator:
-    """For a union of policies: a table that does not say its `kind` is of this one, and a bare word is a kind."""
+    def __getstate__(self) -> dict[Any, Any]:
+        from efhc.base.own_parts import packed
 
-    def add_kind(table: Any) -> Any:
-        return {"kind": kind, **table} if isinstance(table, dict) else _named(table)
+        state = super().__getstate__()
+        return state | {"__dict__": packed(state["__dict__"])}
 
-    return BeforeValidator(add_kind)
+    def __setstate__(self, state: dict[Any, Any]) -> None:
+        from efhc.base.own_parts import unpacked
 
-
-def _named(table: Any) -> Any:
-    return {"kind": table} if isinstance(table, str) else table
-
-
-by_name = BeforeValidator(_named)
-"""For a union of policies: a bare word is a kind."""
+        super().__setstate__(state | {"__dict__": unpacked(state["__dict__"])})
 
 
-def or_your_own(method: str) -> WrapValidator:
-    """For a union of policies: from Python, any object with this method will do as well."""
+def _plain(value: Any) -> Any:
+    """NumPy's numbers and arrays as Python's, also within lists and tables."""
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    if isinstance(value, list | tuple):
+        return type(value)(map(_plain, value)) if type(value) in (list, tuple) else value
+    return {key: _plain(inner) for key, inner in value.items()} if isinstance(value, dict) else value
 
-    def pass_objects(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
-        is_object = not isinstance(value, dict | list | tuple | str | bytes | type)
-        return value if is_object and callable(getattr(value, method, None)) else validate(value)
 
-    return WrapValidator(pass_objects)
+class Kinds:
+    """Metadata of a field: what its value may be, by kind. `registry.Family` is the one there is."""
+
+    def kinds(self) -> dict[str, type[Policy]]:
+        """The policies by their kind."""
+        raise NotImplementedError
+
+
+def _metadata(annotation: Any) -> Iterator[Any]:
+    """Everything that is attached to a type or to a type within it."""
+    yield from getattr(annotation, "__metadata__", ())
+    for inner in get_args(annotation):
+        yield from _metadata(inner)
+
+
+def kinds_of(field: FieldInfo) -> dict[str, type[Policy]]:
+    """The policies that a field accepts, by their kind; none for a plain value."""
+    family = family_of(field)
+    return family.kinds() if family else {}
+
+
+def family_of(field: FieldInfo) -> Any:
+    """The family of a field, or of the values of its table."""
+    attached = [*field.metadata, *_metadata(field.annotation)]
+    return next((one for one in attached if isinstance(one, Kinds)), None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import secrets
@@ -9,17 +10,19 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+import filelock
 import numpy as np
+import safetensors
+import safetensors.numpy
 
 from efhc.base.errors import EfhcError
 
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
-
 UNFINISHED = ".partial"
 """Ending of a file that is being written; one that is left over is of no use."""
+
+
+class SaveError(EfhcError):
+    """A file cannot be written. It ends the whole command: other files could not be written either."""
 
 
 def write_safely(path: Path, *content: bytes | memoryview) -> None:
@@ -28,50 +31,7 @@ def write_safely(path: Path, *content: bytes | memoryview) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         _write_and_move(path, content)
     except OSError as error:
-        raise EfhcError(f"{path} cannot be written ({error.strerror})") from error
-
-
-def write_tensors(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
-    """A .safetensors file, straight from the arrays: the library's own `save` would hold a copy of all of them.
-
-    Eight bytes that say how long the header is; the header, JSON; the numbers of all tensors end to end.
-    """
-    arrays = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
-    header, end = {}, 0
-    for name, array in arrays.items():
-        start, end = end, end + array.nbytes
-        header[name] = {"dtype": _DTYPES[array.dtype.name], "shape": array.shape, "data_offsets": [start, end]}
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)  # so that the numbers begin where processors like it
-    flat = (array.reshape(-1).view(np.uint8).data for array in arrays.values())
-    write_safely(path, len(text).to_bytes(8, "little"), text, *flat)
-
-
-_DTYPES = {
-    **{f"float{bits}": f"F{bits}" for bits in (16, 32, 64)},
-    **{f"int{bits}": f"I{bits}" for bits in (8, 16, 32, 64)},
-    **{f"uint{bits}": f"U{bits}" for bits in (8, 16, 32, 64)},
-    "bool": "BOOL",
-}
-
-
-@contextmanager
-def lock(path: Path) -> Iterator[None]:
-    """Hold `path` against other processes; it is let go when this one ends, however it does."""
-    try:
-        file = path.open("w")
-    except OSError as error:
-        raise EfhcError(f"{path.parent} cannot be written ({error.strerror})") from error
-    with file:
-        if fcntl:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise EfhcError(f"another process is working on {path.parent}; wait for it, or stop it") from None
-        try:
-            yield
-        finally:
-            path.unlink(missing_ok=True)
+        raise SaveError(f"{path} cannot be written ({error.strerror})") from error
 
 
 def _write_and_move(path: Path, content: Iterable[bytes | memoryview]) -> None:
@@ -85,3 +45,87 @@ def _write_and_move(path: Path, content: Iterable[bytes | memoryview]) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+# Arrays
+
+_DTYPES = {
+    **{f"float{bits}": f"F{bits}" for bits in (16, 32, 64)},
+    **{f"int{bits}": f"I{bits}" for bits in (8, 16, 32, 64)},
+    **{f"uint{bits}": f"U{bits}" for bits in (8, 16, 32, 64)},
+    "bool": "BOOL",
+}
+
+
+def write_tensors(path: Path, tensors: Mapping[str, np.ndarray], facts: Mapping[str, str] | None = None) -> None:
+    """A .safetensors file, straight from the arrays: the library's own `save` would hold a copy of all of them.
+
+    Eight bytes that say how long the header is; the header, JSON; the numbers of all tensors end to end. With `facts`
+    the header also holds these texts and the SHA-256 of the numbers, which `read_tensors` checks.
+    """
+    arrays = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
+    flat = [array.reshape(-1).view(np.uint8).data for array in arrays.values()]
+    header: dict[str, object] = {}
+    if facts is not None:
+        digest = hashlib.sha256()
+        for numbers in flat:
+            digest.update(numbers)
+        header["__metadata__"] = {**facts, "sha256": digest.hexdigest()}
+    end = 0
+    for name, array in arrays.items():
+        start, end = end, end + array.nbytes
+        header[name] = {"dtype": _DTYPES[array.dtype.name], "shape": array.shape, "data_offsets": [start, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)  # so that the numbers begin where processors like it
+    write_safely(path, len(text).to_bytes(8, "little"), text, *flat)
+
+
+def read_tensors(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """The tensors and facts of a .safetensors file. Raises `ValueError` if it is damaged."""
+    content = path.read_bytes()
+    try:
+        tensors = safetensors.numpy.load(content)
+        length = int.from_bytes(content[:8], "little")
+        facts: dict[str, str] = json.loads(content[8 : 8 + length]).get("__metadata__", {})
+    except (safetensors.SafetensorError, ValueError, KeyError, AttributeError) as error:
+        raise ValueError(f"not a whole .safetensors file: {error}") from error
+    expected = facts.pop("sha256", None)
+    if expected is not None and hashlib.sha256(memoryview(content)[8 + length :]).hexdigest() != expected:
+        raise ValueError("its numbers are not those that were written")
+    return tensors, facts
+
+
+def map_tensors(path: Path) -> dict[str, np.ndarray]:
+    """The tensors of a .safetensors file that we wrote, read from the disk only as far as they are looked at."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(length))
+    names = {short: name for name, short in _DTYPES.items()}
+    content = np.memmap(path, dtype=np.uint8, mode="r", offset=8 + length)
+    return {
+        name: content[slice(*of["data_offsets"])].view(names[of["dtype"]]).reshape(of["shape"])
+        for name, of in header.items()
+        if name != "__metadata__"
+    }
+
+
+# Locks
+
+
+@contextmanager
+def lock(path: Path) -> Iterator[None]:
+    """Hold `path` against other processes; the lock is released when this one ends, however it does.
+
+    The file stays when the lock is released: removing it would let two processes hold locks on two files of one name.
+    """
+    held = filelock.FileLock(path, timeout=0)
+    try:
+        held.acquire()
+    except filelock.Timeout:
+        raise EfhcError(f"another process is working on {path.parent}; wait for it, or stop it") from None
+    except OSError as error:
+        raise SaveError(f"{path} cannot be locked ({error.strerror})") from error
+    try:
+        yield
+    finally:
+        held.release()

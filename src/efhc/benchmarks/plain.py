@@ -33,7 +33,7 @@ class PlainLoop:
 
     def __init__(self, model: LinearModel | ModuleModel, scenario: Scenario, trigger: Trigger) -> None:
         data = scenario.learner.data
-        self._scenario, self._trigger = scenario, trigger
+        self._scenario, self._trigger, self._reader = scenario, trigger, scenario.reader()
         self._x, self._x_test = (tensor_of(model, data, rows) for rows in (data.x_train, data.x_test))
         self._y, self._y_test = torch.from_numpy(data.y_train), torch.from_numpy(data.y_test)
         initial = scenario.initial_models()
@@ -52,10 +52,10 @@ class PlainLoop:
         """Iteration k."""
         scenario = self._scenario
         graph = scenario.network.graph(k)
-        samples = torch.from_numpy(np.asarray(scenario.learner.batch(k).samples))
+        samples = torch.from_numpy(np.asarray(self._reader.batch(k).samples))
         old = torch.stack([self._vector(module) for module in self.modules])
         drifts = (old - self._last_broadcast).norm(dim=1) / old.shape[1] ** 0.5
-        fired = drifts.numpy() >= scenario.thresholds(self._trigger, k)
+        fired = drifts.numpy() >= self._reader.thresholds(self._trigger, k)
         for module, optimizer, mine in zip(self.modules, self._optimizers, samples, strict=True):
             optimizer.zero_grad()
             self._loss(module(self._x[mine]), self._y[mine]).backward()
@@ -98,13 +98,13 @@ class OneModel:
 
     def __init__(self, model: ModuleModel, scenario: Scenario) -> None:
         data = scenario.learner.data
-        self._scenario, self._module = scenario, model.build(data)
+        self._reader, self._module = scenario.reader(), model.build(data)
         self._x, self._y = tensor_of(model, data, data.x_train), torch.from_numpy(data.y_train)
         self._optimizer = torch.optim.SGD(self._module.parameters(), lr=0.01)
 
     def iterate(self, k: int) -> None:
         """A step on all samples of iteration k."""
-        samples = torch.from_numpy(np.concatenate(list(self._scenario.learner.batch(k).samples)))
+        samples = torch.from_numpy(np.concatenate(list(self._reader.batch(k).samples)))
         self._optimizer.zero_grad()
         loss = torch.nn.functional.cross_entropy(self._module(self._x[samples]), self._y[samples])
         loss.backward()  # type: ignore[no-untyped-call]

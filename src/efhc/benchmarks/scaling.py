@@ -11,7 +11,7 @@ import numpy as np
 from efhc.benchmarks.measure import by_turns
 from efhc.benchmarks.workloads import CORES, Side, Workload, fashion_mnist, sparse
 from efhc.core.graph import Graph
-from efhc.core.mixing import mix_and_descend
+from efhc.kernels.arithmetic import mix_and_descend
 from efhc.learning.data import Dataset
 from efhc.report.figures import save_figure
 

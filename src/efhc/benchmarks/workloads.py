@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from efhc.base.errors import EfhcError, InputError, did_you_mean
-from efhc.core.mixing import mix_and_descend
 from efhc.core.randomness import Randomness
 from efhc.drivers.lockstep import Lockstep
 from efhc.drivers.record import Record
@@ -22,6 +21,7 @@ from efhc.drivers.scenario import Scenario
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.runs.draw import draw_scenario
 from efhc.experiments.runs.resources import usable_cores
+from efhc.kernels.arithmetic import mix_and_descend
 from efhc.learning.data import CIFAR10, Dataset, FashionMNIST
 from efhc.learning.models import SVM, LeNet5, ResNet18
 from efhc.learning.partition import LabelsPerDevice

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from efhc.base.errors import AssumptionBroken
+from efhc.base.errors import AssumptionBroken, InputError
 from efhc.cli.data import fetch_missing
 from efhc.cli.terminal import (
     BROKEN,
+    FAILED,
     INTERRUPTED,
+    RUNS_CODE,
+    Address,
+    EngineName,
+    Jobs,
     Overrides,
+    choose_engine,
     console,
     iterations_progress,
     print_summary,
@@ -30,17 +35,15 @@ if TYPE_CHECKING:
 def demo(
     out: Annotated[Path, typer.Option(help="Where to keep the results.")] = Path("runs/demo"),
 ) -> None:
-    """EF-HC against GT, ZT and RG on the digits, in under a minute: a table and the paper's four panels."""
-    from efhc.experiments.studies.demo import BUDGET, EXPERIMENT, RUNS, run_demo
+    """Compare EF-HC with GT, ZT and RG on the digits, in under a minute: a table and the paper's four panels."""
+    from efhc.experiments.studies.demo import EXPERIMENT, RUNS, run_demo
 
     with iterations_progress(RUNS * EXPERIMENT.iterations) as progress:
-        result, at_budget, figure = run_demo(out, progress)
-    print_summary(result)
-    means = at_budget.group_by("strategy", maintain_order=True).mean().select("strategy", "accuracy").rows()
-    console.print(f"Accuracy when {BUDGET:.0%} of ZT's transmission time is spent:", end=" ")
-    console.print(", ".join(f"{strategy} {accuracy:.3f}" for strategy, accuracy in means))
+        shown = run_demo(out, progress)
+    print_summary(shown.result)
+    console.print(shown.sentence, highlight=False)
     efhc, config = this_command(), shlex.quote(str(out / "config.toml"))
-    print(f"\nThe paper's four panels: {figure}")
+    print(f"\nThe paper's four panels: {shown.figure}")
     print(f"All results:             {out}")
     console.print("\nTry next:", style="bold")
     print(f"  {efhc} run {config} strategies.EF-HC.r=500 --out runs/smaller-threshold")
@@ -49,19 +52,28 @@ def demo(
 
 
 def run(
-    file: Annotated[Path, typer.Argument(help="The experiment, a TOML file, or a figure of the paper: fig2a.")],
+    file: Annotated[Path, typer.Argument(help="The experiment: a TOML file, or a figure of the paper such as fig2a.")],
     overrides: Overrides = None,
-    out: Annotated[Path | None, typer.Option(help="The run directory; by default runs/NAME-OF-FILE.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The run directory. Default: runs/NAME-OF-FILE.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run that was stopped there.")] = False,
-    jobs: Annotated[int | None, typer.Option(min=1, help="Cores to use; by default all.")] = None,
-    monitor: Annotated[
-        str | None, typer.Option(help="`theory`: say which assumption of the paper the run breaks, and when.")
+    store: Annotated[
+        Path | None,
+        typer.Option(help="A folder of single runs: those in it are not made again, and new ones stay in it."),
     ] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="With --monitor: stop there, exit code 3.")] = False,
+    engine: EngineName = "local",
+    address: Address = None,
+    jobs: Jobs = None,
+    figure: Annotated[bool, typer.Option("--figure/--no-figure", help="Draw figures/comparison.png.")] = True,
+    monitor: Annotated[
+        str | None, typer.Option(help="`theory`: report each assumption of the paper that the run breaks.")
+    ] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="With --monitor: stop there, with exit code 3.")] = False,
     window: Annotated[
         int | None,
         typer.Option(
-            min=1, help="With --monitor: in so many iterations all fire and are connected; by default a quarter of all."
+            min=1,
+            help="With --monitor: number of iterations within which every device must fire and be connected to all "
+            "others. Default: a quarter of the run.",
         ),
     ] = None,
 ) -> None:
@@ -71,21 +83,38 @@ def run(
         raise typer.BadParameter(f"got {monitor}; allowed: theory", param_hint="--monitor")
     if not monitor and (strict or window):
         raise typer.BadParameter("they go with --monitor theory", param_hint="--strict or --window")
+    if monitor and engine != "local":
+        raise InputError(
+            "--monitor", f"{monitor} with --engine {engine}", "--engine local, where observers see the runs"
+        )
+    use = choose_engine(engine, address, jobs)
     try:
         from efhc.experiments.config.files import SWEEP, load_experiment, read_tables
-        from efhc.experiments.runs.execute import simulate
+        from efhc.experiments.runs.simulate import simulate
 
         experiment = load_experiment(file, overrides or ())
         if SWEEP in read_tables(file):
-            warn(f"the table [sweep] is left alone; `{this_command()} sweep {file}` runs it")
+            warn(f"the table [sweep] is not used here; `{this_command()} sweep {file}` runs it")
         if resume and not _holds_run(out):
             warn(f"there is no run in {out} to go on with; it is begun")
         fetch_missing(experiment)
+        watcher = _watcher(experiment, strict, window) if monitor else None
         with iterations_progress(
             len(experiment.seeds) * len(experiment.strategies) * experiment.iterations
         ) as progress:
-            watcher = _watcher(experiment, strict, window) if monitor else None
-            result = simulate(experiment, out=out, resume=resume, progress=progress, jobs=jobs, watcher=watcher)
+            result = simulate(
+                experiment,
+                out=out,
+                resume=resume,
+                store=store,
+                engine=use,
+                jobs=jobs,
+                progress=progress,
+                observers=watcher,
+                warn=warn,
+            )
+        if watcher:
+            warn(watcher.summary())
     except (KeyboardInterrupt, AssumptionBroken) as stopped:
         words = shlex.join(["run", str(file), *(overrides or ()), "--out", str(out), "--resume"])
         go_on = f"go on with: {this_command()} {words}" if _holds_run(out) else "nothing was written"
@@ -93,7 +122,15 @@ def run(
         warn(f"stopped{why}; {go_on}")
         raise typer.Exit(INTERRUPTED if isinstance(stopped, KeyboardInterrupt) else BROKEN) from None
     print_summary(result)
-    print(f"\nResults: {out}, figure: {out / 'figures' / 'comparison.png'}")
+    drawn = out / "figures" / "comparison.png"
+    if figure and not drawn.exists():
+        result.plot(drawn)
+    print(f"\nResults: {out}" + (f", figure: {drawn}" if drawn.exists() else ""))
+    if result.failed:
+        raise typer.Exit(FAILED)
+
+
+run.__doc__ = f"{run.__doc__} {RUNS_CODE}"
 
 
 def _watcher(experiment: Experiment, strict: bool, window: int | None) -> TheoryWatcher:
@@ -105,4 +142,6 @@ def _watcher(experiment: Experiment, strict: bool, window: int | None) -> Theory
 
 
 def _holds_run(out: Path) -> bool:
-    return os.path.exists(out / "config.toml")  # noqa: PTH110 - unlike Path.exists, it never fails
+    from efhc.experiments.runs.directory import RunDirectory
+
+    return RunDirectory(out).is_begun

@@ -15,16 +15,44 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from efhc.base.errors import InputError
+
 if TYPE_CHECKING:
-    from efhc.experiments.runs.execute import Progress
     from efhc.experiments.runs.result import Result
-    from efhc.experiments.runs.store import BatchProgress, Run
+    from efhc.experiments.runs.run import Run
+    from efhc.experiments.runs.simulate import RunProgress
+    from efhc.experiments.runs.store import Engine, Progress
 
 console = Console()
 
-Overrides = Annotated[list[str] | None, typer.Argument(help="key.sub=value ...", metavar="[OVERRIDES]...")]
-BROKEN, INTERRUPTED = 3, 130
-"""Exit codes: an assumption was broken that should hold; the user stopped it."""
+BROKEN, FAILED, INTERRUPTED = 3, 4, 130
+"""Exit codes: an assumption was broken that should hold; some runs failed; the user stopped it."""
+
+RUNS_CODE = "A setting such as strategies.mine='file.py:Name' runs the Python code in that file."
+
+Overrides = Annotated[
+    list[str] | None, typer.Argument(help="Settings to change: key.sub=value ...", metavar="[OVERRIDES]...")
+]
+EngineName = Annotated[str, typer.Option("--engine", help="local: the cores of this machine; ray: a cluster.")]
+Address = Annotated[
+    str | None, typer.Option(help="The Ray cluster to join: auto, or HOST:PORT. Default: one is started here.")
+]
+Jobs = Annotated[int | None, typer.Option(min=1, help="Number of cores to use. Default: all.")]
+
+
+def choose_engine(name: str, address: str | None, jobs: int | None) -> Engine:
+    """The engine that the options name."""
+    if name == "local":
+        if address is not None:
+            raise InputError("--address", address, "nothing with --engine local; it is for --engine ray")
+        from efhc.experiments.runs.engines.local import LocalEngine
+
+        return LocalEngine(jobs)
+    if name == "ray":
+        from efhc.experiments.runs.engines.cluster import ClusterEngine
+
+        return ClusterEngine(address, jobs)
+    raise InputError("--engine", f"'{name}'", "local, ray")
 
 
 def warn(text: str) -> None:
@@ -41,19 +69,19 @@ def this_command() -> str:
 
 
 @contextmanager
-def iterations_progress(iterations: int) -> Iterator[Progress]:
+def iterations_progress(iterations: int) -> Iterator[RunProgress]:
     """A bar over all iterations of all runs, told often enough to be smooth and seldom enough to cost nothing."""
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bars
 
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     with Bars(*columns, console=console, disable=not console.is_terminal) as bars:
-        task = bars.add_task("preparing", total=iterations)
+        task = bars.add_task("preparing (a first run compiles for about 20 s)", total=iterations)
         last: dict[tuple[str, int], int] = {}
 
         def progress(strategy: str, seed: int, done: int) -> None:
-            step = 0 if done == 0 else done - last.get((strategy, seed), 0)
-            if step >= 20 or done == 0:
+            step = done - last.get((strategy, seed), 0)
+            if step >= 20 or (step and done == iterations):
                 last[strategy, seed] = done
                 bars.update(task, advance=step, description=escape(f"{strategy}, seed {seed}"))
 
@@ -73,7 +101,7 @@ def print_summary(result: Result) -> None:
         table.add_column(name, justify="right")
     for strategy, accuracy, worst, mean_model, firing, time, error in result.summary().rows():
         table.add_row(
-            strategy,
+            escape(strategy),
             f"{accuracy:.3f}",
             f"{worst:.3f}",
             f"{mean_model:.3f}",
@@ -81,11 +109,13 @@ def print_summary(result: Result) -> None:
             f"{time:.4g}",
             f"{error:.3g}",
         )
+    for strategy, seed in result.failed:
+        table.add_row(escape(strategy), f"seed {seed} failed", *[""] * 5, style="red")
     console.print(table)
 
 
 @contextmanager
-def runs_progress(runs: int) -> Iterator[BatchProgress]:
+def runs_progress(runs: int) -> Iterator[Progress]:
     """A bar over runs; each counts as far as it has got."""
     from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
     from rich.progress import Progress as Bars

@@ -1,11 +1,13 @@
 """The paper: four events and one iteration, as pure functions and small frozen policies.
 
-No I/O, no clock, no global randomness; nothing of ours is imported from outside this folder.
+No I/O, no clock, no global randomness, nothing compiled, no threads; functions do not change their arguments. Besides
+NumPy, SciPy and `efhc.base` nothing is imported from outside this folder (`lint-imports` checks it).
 
     iteration.py   the four events of Alg. 1, all devices at once
     reference.py   the same in plain loops
     triggers.py    who fires: EF-HC, GT, ZT, RG, never
-    mixing.py      Metropolis weights, the mixing matrix
+    mixing.py      the mixing matrix
+    arithmetic.py  the passes over the models that an iteration consists of
     cost.py        transmission time
     schedules.py   alpha(k), gamma(k)
     graph.py       the physical network at one iteration

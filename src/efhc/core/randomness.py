@@ -7,8 +7,10 @@ stopped, and a device or a strategy more leaves the others' draws alone.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import ClassVar
 
 import numpy as np
 
@@ -27,6 +29,7 @@ class Purpose(IntEnum):
     BATCHES = 6
     GOSSIP = 7
     NOISE = 8
+    VALIDATION = 9
 
 
 @dataclass(frozen=True)
@@ -40,19 +43,44 @@ class Randomness:
         return np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(int(purpose), *where)))
 
 
+class BlockReader:
+    """Reads a sequence over iterations that is drawn in blocks, and keeps the block that it is in.
+
+    Everybody who reads needs a reader of their own: it is the one thing here that changes.
+    """
+
+    def __init__(self, draw: Callable[[int], np.ndarray], block: int) -> None:
+        self._draw, self._block = draw, block
+        self._number, self._rows = -1, np.empty(0)
+
+    def rows(self, k: int, most: int = 1) -> np.ndarray:
+        """The rows of iterations k, k + 1, ...: at most `most`, and none beyond the end of k's block."""
+        number, row = divmod(k, self._block)
+        if number != self._number:
+            self._number, self._rows = number, self._draw(number)
+        return self._rows[row : row + most]
+
+    def __call__(self, k: int) -> np.ndarray:
+        """The row of iteration k."""
+        row: np.ndarray = self.rows(k)[0]
+        return row
+
+
+@dataclass(frozen=True)
 class Coins:
-    """One uniform number per device and iteration: `coins(k)[i]`. Randomized gossip fires where it is below p."""
+    """One uniform number per device and iteration. Randomized gossip fires where it is below p."""
 
-    BLOCK = 256
+    randomness: Randomness
+    devices: int
 
-    def __init__(self, randomness: Randomness, devices: int) -> None:
-        self._randomness, self._devices = randomness, devices
-        self._block, self._values = -1, np.empty((devices, 0))
+    BLOCK: ClassVar = 256
+    """Iterations drawn at once, from one stream per device and block. Part of a run's identity."""
 
-    def __call__(self, k: int) -> Floats:
-        block, position = divmod(k, self.BLOCK)
-        if block != self._block:
-            streams = (self._randomness.stream(Purpose.GOSSIP, i, block) for i in range(self._devices))
-            self._block, self._values = block, np.stack([stream.random(self.BLOCK) for stream in streams])
-        values: Floats = self._values[:, position]
-        return values
+    def block(self, number: int) -> Floats:
+        """The coins of iterations number * BLOCK to (number + 1) * BLOCK - 1, (iterations, devices)."""
+        streams = (self.randomness.stream(Purpose.GOSSIP, i, number) for i in range(self.devices))
+        return np.stack([stream.random(self.BLOCK) for stream in streams], axis=1)
+
+    def reader(self) -> BlockReader:
+        """`reader(k)[i]` is the coin of device i at iteration k."""
+        return BlockReader(self.block, self.BLOCK)

@@ -1,7 +1,8 @@
-"""Step sizes alpha(k) and threshold decays gamma(k). Any function of k will do; these two a file can name."""
+"""Step sizes alpha(k) and threshold decays gamma(k). Any function of k can be one; these have a kind."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Literal
 
@@ -12,7 +13,15 @@ from efhc.base.policy import Policy
 Schedule = Callable[[int], float]
 
 
-class Constant(Policy):
+class SchedulePolicy(Policy, ABC):
+    """A schedule that a config can name."""
+
+    @abstractmethod
+    def __call__(self, k: int) -> float:
+        """The value at iteration k."""
+
+
+class Constant(SchedulePolicy):
     """alpha(k) = value"""
 
     kind: Literal["constant"] = "constant"
@@ -22,7 +31,7 @@ class Constant(Policy):
         return self.value
 
 
-class Diminishing(Policy):
+class Diminishing(SchedulePolicy):
     """alpha(k) = initial / (1 + k / timescale) ** power, the paper's alpha_0 / (1 + k/eta)^theta"""
 
     kind: Literal["diminishing"] = "diminishing"

@@ -7,6 +7,7 @@ and the strategies differ in nothing but that threshold. `coins(k)` are the numb
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -36,7 +37,15 @@ class Trigger(Protocol):
         ...
 
 
-class EventTriggered(Policy):
+class Strategy(Policy, ABC):
+    """A strategy that a config can name."""
+
+    @abstractmethod
+    def thresholds(self, k: int, gamma: float, bandwidths: Bandwidths, coins: Callable[[int], Floats]) -> Floats:
+        """threshold_i(k) for all devices; `gamma` is gamma(k). 0 always fires, infinity never."""
+
+
+class EventTriggered(Strategy):
     """EF-HC: threshold_i(k) = r gamma(k) / b_i. A slow device waits for a larger drift."""
 
     kind: Literal["ef-hc"] = "ef-hc"
@@ -48,7 +57,7 @@ class EventTriggered(Policy):
         return self.r * rho * gamma
 
 
-class GlobalThreshold(Policy):
+class GlobalThreshold(Strategy):
     """GT: threshold(k) = r rho gamma(k), one rho for all devices."""
 
     kind: Literal["gt"] = "gt"
@@ -62,7 +71,7 @@ class GlobalThreshold(Policy):
         return np.full(len(bandwidths.values), self.r * rho * gamma)
 
 
-class ZeroThreshold(Policy):
+class ZeroThreshold(Strategy):
     """ZT: threshold(k) = 0. Every device fires at every iteration."""
 
     kind: Literal["zt"] = "zt"
@@ -71,19 +80,19 @@ class ZeroThreshold(Policy):
         return np.zeros(len(bandwidths.values))
 
 
-class RandomizedGossip(Policy):
+class RandomizedGossip(Strategy):
     """RG: threshold_i(k) = 0 with probability p, else infinite, whatever the drift."""
 
     kind: Literal["rg"] = "rg"
     probability: float | None = Field(default=None, ge=0, le=1)
-    """p; left out, it is 1/m."""
+    """p. Default: 1/m."""
 
     def thresholds(self, k: int, gamma: float, bandwidths: Bandwidths, coins: Callable[[int], Floats]) -> Floats:
         p = 1.0 / len(bandwidths.values) if self.probability is None else self.probability
         return np.where(coins(k) < p, 0.0, np.inf)
 
 
-class Never(Policy):
+class Never(Strategy):
     """No device ever fires: only neighbours that have just met (Event 1) exchange models. The floor to beat."""
 
     kind: Literal["never"] = "never"

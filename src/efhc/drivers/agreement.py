@@ -1,4 +1,4 @@
-"""Does the engine do what Alg. 1 says? Side by side with `core.reference`, which says it in plain loops."""
+"""Does the driver do what Alg. 1 says? Side by side with `core.reference`, which says it in plain loops."""
 
 from __future__ import annotations
 
@@ -7,34 +7,40 @@ import numpy as np
 from efhc.base.arrays import Floats
 from efhc.core.reference import reference_iteration
 from efhc.core.triggers import Trigger
-from efhc.drivers.lockstep import Lockstep
+from efhc.drivers.lockstep import IN_CACHE, Lockstep
 from efhc.drivers.scenario import Scenario
 from efhc.learning.backends.backend import Backend
 
 
 def difference_from_reference(
-    scenario: Scenario, trigger: Trigger, iterations: int, oracle: Backend | None = None, threads: int = 1
+    scenario: Scenario,
+    trigger: Trigger,
+    iterations: int,
+    oracle: Backend | None = None,
+    threads: int = 1,
+    fuse_up_to: int = IN_CACHE,
 ) -> float:
-    """The largest difference of any parameter after so many iterations; infinite if others fired.
+    """The largest difference of any parameter after `iterations` iterations; infinite if other devices fired.
 
-    The reference has its gradients from `oracle`, or from the scenario's own backend.
+    The reference has its gradients from `oracle`. Default: the scenario's own backend.
     """
     oracle = oracle or scenario.learner.backend
     models = last_broadcast = list(scenario.initial_models())
     local = oracle.initial_local(len(models))
-    lockstep, state = Lockstep(scenario, trigger, threads), scenario.initial_state()
+    reader = scenario.reader()
+    lockstep, state = Lockstep(scenario, trigger, threads, fuse_up_to=fuse_up_to), scenario.initial_state()
     while state.k < iterations:
         state, steps = lockstep.advance(state, iterations - state.k)
         for k, fired_here, used_here in zip(range(steps.k, state.k), steps.fired, steps.used, strict=True):
             previous_graph, graph = scenario.graphs(k)
             gradients = np.empty_like(state.models)
-            _, local = oracle.grads(np.stack(models), scenario.learner.batch(k), local, gradients)
+            _, local = oracle.grads(np.stack(models), reader.batch(k), local, gradients)
             models, last_broadcast, fired, used = reference_iteration(
                 models,
                 last_broadcast,
                 graph.neighbours(),
                 previous_graph.neighbours(),
-                scenario.thresholds(trigger, k).tolist(),
+                reader.thresholds(trigger, k).tolist(),
                 _row_of(gradients),
                 scenario.step_size(k),
             )

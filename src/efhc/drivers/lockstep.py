@@ -1,114 +1,123 @@
 """All devices step together, k = 0, 1, ...: W(k+1) = P(k) W(k) - alpha(k) G(k).
 
-`Lockstep` decides how many iterations are made in one go; the rules are `core.iteration`'s. Nothing here measures or
-keeps anything.
+`Lockstep` decides how many iterations are made in one go; the rules are those of `core.iteration`. Nothing here
+measures or keeps anything.
 """
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 
-from efhc import kernels
 from efhc.base.arrays import Floats
 from efhc.core.graph import Graph
 from efhc.core.iteration import Diverged, State, finite_rows, iterate
 from efhc.core.triggers import Trigger
 from efhc.drivers.scenario import Scenario
 from efhc.drivers.steps import Steps
-from efhc.learning.backends.compiled_backend import LinearBackend
+from efhc.kernels.arithmetic import CompiledArithmetic
+from efhc.kernels.loops import Buffers
+from efhc.learning.backends.backend import FusedBackend
 
 IN_CACHE = 2_000_000
-"""Numbers in W up to which a stretch of iterations is one compiled call; beyond, every pass is spread over threads."""
+"""Numbers in W up to which a fused backend makes many iterations in one call; beyond, every pass uses all threads."""
 
 AT_ONCE = 1 << 27
-"""Numbers of models and samples that one compiled call goes through at most."""
+"""Numbers of models and samples that one call of a fused backend goes through at most."""
 
 
 class Lockstep:
-    """Moves a state on. Holds three arrays (m, n) at a time: W, w_hat, and one for the gradients."""
+    """Moves a state on, in place.
 
-    def __init__(self, scenario: Scenario, trigger: Trigger, threads: int = 1) -> None:
-        self._scenario, self._trigger, self._threads = scenario, trigger, threads
+    A `Lockstep` computes in three arrays (m, n): W, w_hat, and one for the gradients, which becomes the next W. It
+    takes over the arrays of the first state it is given, and every state that it returns is a view of its own arrays,
+    good until the next call of `advance`. Copy what you keep of it. A state that was used up is refused.
+    """
+
+    def __init__(self, scenario: Scenario, trigger: Trigger, threads: int = 1, *, fuse_up_to: int = IN_CACHE) -> None:
+        """`fuse_up_to` is the number of entries of W up to which iterations are fused, if the backend can."""
+        self._scenario, self._trigger = scenario, trigger
+        self._reader, self._arithmetic, self._fuse_up_to = scenario.reader(), CompiledArithmetic(threads), fuse_up_to
+        backend = scenario.learner.backend
+        self._backend, self._fused = backend, backend if isinstance(backend, FusedBackend) else None
+        self._latest: State | None = None
         self._spare: Floats = np.empty((0, 0))
 
     def advance(self, state: State, most: int = 1) -> tuple[State, Steps]:
-        """Make at least one iteration and at most so many. The state that is given is used up.
+        """Make at least one and at most `most` iterations; returns the new state, and what the iterations did.
 
-        If training diverges, `Diverged` is raised, and the given state is as it was.
+        `state` is the one that the last call returned, or one whose arrays this object takes over. It is used up: its
+        arrays hold another iteration's numbers afterwards. If training diverges, `Diverged` is raised, and `state` is
+        as it was.
         """
-        if self._spare.shape != state.models.shape:
-            self._spare = np.empty_like(state.models)
-        backend = self._scenario.learner.backend
-        if isinstance(backend, LinearBackend) and state.models.size <= IN_CACHE:
-            next_state, steps = self._stretch(backend, state, most)
+        state = self._owned(state)
+        buffers = Buffers(state.models, state.last_broadcast, self._spare)
+        if self._fused and state.models.size <= self._fuse_up_to:
+            done, buffers, steps = self._stretch(self._fused, state.k, buffers, most)
+            self._latest = State(state.k + done, buffers.models, buffers.last_broadcast, state.local)
         else:
-            next_state, steps = self._iteration(state)
-        if next_state.models is not state.models:
-            self._spare = state.models
-        return next_state, steps
+            self._latest, steps = self._iteration(state, buffers)
+            buffers = buffers.swapped()
+        self._spare = buffers.spare
+        return self._latest, steps
 
-    def _iteration(self, state: State) -> tuple[State, Steps]:
+    def _owned(self, state: State) -> State:
+        """The state, in arrays that belong to this object."""
+        models, last_broadcast, latest = state.models, state.last_broadcast, self._latest
+        if latest:
+            if latest.k == state.k and latest.models is models and latest.last_broadcast is last_broadcast:
+                return state
+            own = latest.models, latest.last_broadcast, self._spare
+            if any(np.may_share_memory(*pair) for pair in product((models, last_broadcast), own)):
+                given = f"the state of iteration {state.k}"
+                raise ValueError(f"{given} was used up; to go back to a state, keep a copy of its arrays")
+        models, last_broadcast = (np.require(one, requirements=["C", "W"]) for one in (models, last_broadcast))
+        if np.may_share_memory(models, last_broadcast):
+            last_broadcast = last_broadcast.copy()
+        self._spare = np.empty_like(models)
+        self._latest = State(state.k, models, last_broadcast, state.local)
+        return self._latest
+
+    def _iteration(self, state: State, buffers: Buffers) -> tuple[State, Steps]:
+        """One iteration, pass by pass. W(k+1) takes the memory of the gradients."""
         scenario, k = self._scenario, state.k
         previous_graph, graph = scenario.graphs(k)
-        learner = scenario.learner
-        losses, local = learner.backend.grads(state.models, learner.batch(k), state.local, self._spare)
+        gradients = buffers.spare
+        losses, local = self._backend.grads(state.models, self._reader.batch(k), state.local, gradients)
         if not (finite := np.isfinite(losses)).all():
             raise Diverged(k, "loss", finite)
+        thresholds = self._reader.thresholds(self._trigger, k)
         next_state, info = iterate(
-            state,
-            graph,
-            previous_graph,
-            scenario.thresholds(self._trigger, k),
-            self._spare,
-            scenario.step_size(k),
-            self._threads,
+            state, graph, previous_graph, thresholds, gradients, scenario.step_size(k), self._arithmetic
         )
         errors = np.array([info.consensus_error])
         return next_state._replace(local=local), Steps(k, previous_graph, graph, info.fired[None], losses[None], errors)
 
-    def _stretch(self, backend: LinearBackend, state: State, most: int) -> tuple[State, Steps]:
-        """Iterations on one graph and with batches of one draw, in one compiled call."""
-        scenario, (k, models, last_broadcast, _) = self._scenario, state
+    def _stretch(self, backend: FusedBackend, k: int, buffers: Buffers, most: int) -> tuple[int, Buffers, Steps]:
+        """Iterations on one graph and with batches of one draw, in one call: their number, where W is, and steps."""
+        scenario, reader, models = self._scenario, self._reader, buffers.models
         previous_graph, graph = scenario.graphs(k)
-        batches = scenario.learner.batches
-        samples = scenario.learner.parts if batches is None else batches.samples(k, most)
-        most = min(most, self._most_at_once(graph, models), most if batches is None else len(samples))
+        most = min(most, self._most_at_once(graph, models))
+        batches = reader.batches(k, most)
+        if isinstance(batches, np.ndarray):
+            most = len(batches)
         count = 1
         while count < most and scenario.network.graph(k + count) is graph:
             count += 1
-        samples = samples if batches is None else samples[:count]
-        thresholds = np.stack([scenario.thresholds(self._trigger, k + step) for step in range(count)])
-        alphas = np.array([scenario.step_size(k + step) for step in range(count)], dtype=models.dtype)
-        fired, losses, errors = np.zeros(thresholds.shape, dtype=bool), np.zeros(thresholds.shape), np.zeros(count)
-        starts, neighbours, link_of, order = graph.rows
-        done = kernels.stretch(
-            models,
-            self._spare,
-            last_broadcast,
-            *backend.problem(samples),
-            *(order, starts, neighbours, link_of, graph.links),
-            graph.metropolis_weights.astype(models.dtype),
-            graph.new_since(previous_graph),
-            thresholds,
-            alphas,
-            fired,
-            losses,
-            errors,
-        )
-        if done == 0:
-            self._explain(k, losses[0])
-        models = self._spare if done % 2 else models
+        thresholds = np.stack([reader.thresholds(self._trigger, k + step) for step in range(count)])
+        step_sizes = np.array([scenario.step_size(k + step) for step in range(count)], dtype=models.dtype)
+        new_links = graph.new_since(previous_graph)
+        done, outcome = backend.stretch(buffers, batches, graph, new_links, thresholds, step_sizes)
+        fired, losses, errors = outcome
+        if done == 0:  # its models, if it got that far, are in the spare array
+            finite = np.isfinite(losses[0])
+            raise Diverged(k, "model", finite_rows(buffers.spare)) if finite.all() else Diverged(k, "loss", finite)
         steps = Steps(k, previous_graph, graph, fired[:done], losses[:done], errors[:done])
-        return State(k + done, models, last_broadcast), steps
+        return done, buffers.swapped() if done % 2 else buffers, steps
 
     def _most_at_once(self, graph: Graph, models: Floats) -> int:
-        """So many iterations that nobody waits for them for long, nor needs much memory to look at what they did."""
+        """As many iterations as take neither long nor much memory to look at what they did."""
         learner = self._scenario.learner
         samples = sum(map(len, learner.parts)) if learner.batches is None else learner.batches.size * len(models)
         return max(1, AT_ONCE // (models.size + samples * learner.data.features + 8 * len(graph.links)))
-
-    def _explain(self, k: int, losses: Floats) -> None:
-        """An iteration could not be made; its models, if it got that far, are in the spare array."""
-        if not (finite := np.isfinite(losses)).all():
-            raise Diverged(k, "loss", finite)
-        raise Diverged(k, "model", finite_rows(self._spare))

@@ -1,20 +1,20 @@
-"""What is kept of one run (one strategy, one seed): a row of metrics and who fired, for every iteration.
+"""What is kept of one run: a row of metrics, who fired and which links were used, for every iteration.
 
 Row k tells of iteration k: who fired, which links were used and what they cost at W(k), the batch loss at W(k), and
-the models that it left, W(k+1): their consensus error and, where evaluated, their accuracy. Which links were used
-follows from who fired and from the network, so it is worked out when it is asked for.
+the models that it left, W(k+1): their consensus error and, where evaluated, their accuracy.
+
+A record is emptied in pieces while the run goes, so that its size does not grow with the length of the run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 import polars as pl
 
-from efhc.base.arrays import Flags, Floats
+from efhc.base.arrays import Floats, Ints
 from efhc.core.graph import Graph
-from efhc.drivers.scenario import Scenario
 from efhc.drivers.steps import Steps
 
 METRICS: dict[str, pl.DataType] = {
@@ -34,51 +34,105 @@ METRICS: dict[str, pl.DataType] = {
 
 _COLUMN = {name: position for position, name in enumerate(METRICS)}
 
-
-def list_column(arrays: Iterable[np.ndarray]) -> pl.Series:
-    """A column that holds one list of numbers per row."""
-    lists = pl.List(pl.Int32)
-    # The cast is for arrays that happen to be all of one length, which polars makes a matrix of.
-    return pl.Series([array.astype(np.int32) for array in arrays], dtype=lists).cast(lists)
+PIECE_ROWS, PIECE_ENTRIES = 1 << 16, 1 << 22
+"""A piece is large enough to be put away when it has this many iterations, or this many devices and links in lists."""
 
 
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """The tables of consecutive iterations of one run."""
+
+    first: int
+    """The iteration of the first row."""
+    metrics: pl.DataFrame
+    events: pl.DataFrame
+    """Columns iteration, fired, link_from, link_to."""
+    network: pl.DataFrame
+    """Columns iteration, link_from, link_to: the physical links, one row per iteration at which they changed."""
+
+    @property
+    def end(self) -> int:
+        """The iteration after the last row."""
+        return self.first + len(self.metrics)
+
+
+def list_column(values: Ints, counts: Ints) -> pl.Series:
+    """A column of lists: row r holds the next `counts[r]` of `values`."""
+    rows = pl.DataFrame({"row": np.arange(len(counts))})
+    flat = pl.DataFrame({"row": np.repeat(np.arange(len(counts)), counts), "list": values.astype(np.int32)})
+    lists = flat.group_by("row", maintain_order=True).agg("list")
+    joined = rows.join(lists, on="row", how="left", maintain_order="left")
+    return joined.select(pl.col("list").fill_null(pl.lit([], dtype=pl.List(pl.Int32)))).to_series()
+
+
+@dataclass(frozen=True, eq=False)
+class _Stretch:
+    """Iterations on one graph, in little memory."""
+
+    k: int
+    graph: Graph
+    is_new: bool
+    """Whether the graph has other links than the one before."""
+    fired: Ints
+    """The devices that fired, iteration after iteration."""
+    fired_counts: Ints
+    used: Ints
+    """The numbers of the links used, iteration after iteration."""
+    used_counts: Ints
+
+
+@dataclass
 class Record:
-    """Grows by a few iterations at a time; goes into a checkpoint and comes back bit for bit."""
+    """Grows by a few iterations at a time, and is emptied by `take`."""
 
-    def __init__(self, devices: int) -> None:
-        self._devices = devices
-        self._rows: list[np.ndarray] = []
-        """Metrics, (iterations, columns) each; NaN where there is none: nothing that is recorded is NaN."""
-        self._fired: list[np.ndarray] = []
-        """Who fired, a bit per device, (iterations, bytes) each."""
-        self._length = 0
+    first: int = 0
+    """The iteration of the next piece's first row."""
+    time_total: float = 0.0
+    """The transmission time of all iterations before the last row's."""
+    _rows: list[np.ndarray] = field(default_factory=list)
+    """Metrics, (iterations, columns) each; NaN where there is none: nothing that is recorded is NaN."""
+    _stretches: list[_Stretch] = field(default_factory=list)
+    _length: int = 0
+    _entries: int = 0
 
-    def __len__(self) -> int:
-        return self._length
+    @property
+    def end(self) -> int:
+        """The number of iterations that were recorded, those already taken included."""
+        return self.first + self._length
+
+    @property
+    def is_large(self) -> bool:
+        """Whether it is time to take a piece."""
+        return self._length >= PIECE_ROWS or self._entries >= PIECE_ENTRIES
 
     def add(self, steps: Steps, bandwidths: Floats, parameters: int) -> None:
         """Note down what these iterations did."""
         times = steps.transmission_times(bandwidths, parameters)
-        before = self._rows[-1][-1, _COLUMN["transmission_time_total"]] if self._rows else 0.0
+        totals = np.cumsum([self.time_total, *times])[1:]
+        used_at, used = np.nonzero(steps.used)
+        fired_at, fired = np.nonzero(steps.fired)
+        used_counts, fired_counts = (np.bincount(at, minlength=len(steps)) for at in (used_at, fired_at))
         rows = np.full((len(steps), len(METRICS)), np.nan)
         for name, values in {
             "iteration": steps.k + np.arange(len(steps)),
             "transmission_time": times,
-            "transmission_time_total": np.cumsum([before, *times])[1:],
-            "fired": steps.fired.sum(axis=1),
-            "links_used": steps.used.sum(axis=1),
+            "transmission_time_total": totals,
+            "fired": fired_counts,
+            "links_used": used_counts,
             "train_loss": steps.losses.mean(axis=1, dtype=np.float64),
             "consensus_error": steps.consensus_errors,
         }.items():
             rows[:, _COLUMN[name]] = values
+        before, now = steps.previous_graph, steps.graph
+        is_new = steps.k == 0 or (before is not now and not np.array_equal(before.links, now.links))
+        stretch = _Stretch(
+            steps.k, now, is_new, fired.astype(np.int32), fired_counts, used.astype(np.int32), used_counts
+        )
         self._rows.append(rows)
-        self._fired.append(np.packbits(steps.fired, axis=1))
+        self._stretches.append(stretch)
+        self.time_total = float(totals[-1])
         self._length += len(steps)
-
-    @property
-    def is_evaluated(self) -> bool:
-        """Whether it is known how good the models are that the last iteration left."""
-        return not np.isnan(self._rows[-1][-1, _COLUMN["accuracy"]])
+        self._entries += len(fired) + len(used) + (2 * len(now.links) if is_new else 0)
 
     def add_accuracies(self, accuracies: Floats, of_mean_model: float) -> None:
         """Note down how good the models are that the last iteration left."""
@@ -87,51 +141,43 @@ class Record:
         names = "accuracy", "accuracy_min", "accuracy_max", "mean_model_accuracy"
         last[[_COLUMN[name] for name in names]] = values
 
-    def metrics(self) -> pl.DataFrame:
-        """One row per iteration."""
-        rows = pl.DataFrame(self._table(), schema=list(METRICS), orient="row")
+    def take(self) -> Piece:
+        """Everything recorded since the last piece. The record goes on after it."""
+        piece = Piece(self.first, self._metrics(), self._events(), self._network())
+        self.first, self._length, self._entries = self.end, 0, 0
+        self._rows, self._stretches = [], []
+        return piece
+
+    def _metrics(self) -> pl.DataFrame:
+        table = np.concatenate([np.empty((0, len(METRICS))), *self._rows])
+        rows = pl.DataFrame(table, schema=list(METRICS), orient="row")
         return rows.fill_nan(None).select(pl.col(name).cast(kind) for name, kind in METRICS.items())
 
-    def _table(self) -> np.ndarray:
-        return np.concatenate([np.empty((0, len(METRICS))), *self._rows])
-
-    def fired(self) -> Flags:
-        """(iterations, devices)"""
-        return np.unpackbits(self._packed(), axis=1, count=self._devices).astype(bool)
-
-    def _packed(self) -> np.ndarray:
-        return np.concatenate([np.empty((0, -(-self._devices // 8)), np.uint8), *self._fired])
-
-    def events(self, scenario: Scenario) -> pl.DataFrame:
-        """One row per iteration: the devices that fired, and the two ends of every link used."""
-        fired = self.fired()
-        links = [graph.links[used] for graph, used in self._used(fired, scenario)]
+    def _events(self) -> pl.DataFrame:
+        fired, fired_counts = (_joined(getattr(s, name) for s in self._stretches) for name in ("fired", "fired_counts"))
+        ends = _joined((s.graph.links[s.used] for s in self._stretches), (0, 2))
+        counts = _joined(s.used_counts for s in self._stretches)
         return pl.DataFrame(
             {
-                "iteration": pl.Series(range(len(fired)), dtype=pl.Int64),
-                "fired": list_column(map(np.flatnonzero, fired)),
-                "link_from": list_column(ends[:, 0] for ends in links),
-                "link_to": list_column(ends[:, 1] for ends in links),
+                "iteration": pl.Series(range(self.first, self.end), dtype=pl.Int64),
+                "fired": list_column(fired, fired_counts),
+                "link_from": list_column(ends[:, 0], counts),
+                "link_to": list_column(ends[:, 1], counts),
             }
         )
 
-    @staticmethod
-    def _used(fired: Flags, scenario: Scenario) -> Iterator[tuple[Graph, Flags]]:
-        for k, now in enumerate(fired):
-            previous_graph, graph = scenario.graphs(k)
-            nothing = np.empty((1, 0))
-            yield graph, Steps(k, previous_graph, graph, now[None], nothing, nothing).used[0]
+    def _network(self) -> pl.DataFrame:
+        changes = [stretch for stretch in self._stretches if stretch.is_new]
+        links = _joined((stretch.graph.links for stretch in changes), (0, 2))
+        counts = np.array([len(stretch.graph.links) for stretch in changes], dtype=np.int64)
+        return pl.DataFrame(
+            {
+                "iteration": pl.Series([stretch.k for stretch in changes], dtype=pl.Int64),
+                "link_from": list_column(links[:, 0], counts),
+                "link_to": list_column(links[:, 1], counts),
+            }
+        )
 
-    def to_arrays(self) -> dict[str, np.ndarray]:
-        """Everything, as arrays that a checkpoint can hold."""
-        return {"rows": self._table(), "fired": self._packed(), "devices": np.array([self._devices])}
 
-    @classmethod
-    def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> Record:
-        """The reverse of `to_arrays`."""
-        rows, fired = arrays["rows"], arrays["fired"]
-        if len(rows) != len(fired) or rows.shape[1:] != (len(METRICS),):
-            raise ValueError("its parts tell of different numbers of iterations")
-        record = cls(int(arrays["devices"][0]))
-        record._rows, record._fired, record._length = [rows] * bool(len(rows)), [fired], len(rows)
-        return record
+def _joined(arrays: object, empty: tuple[int, ...] = (0,)) -> Ints:
+    return np.concatenate([np.empty(empty, dtype=np.int64), *arrays])  # type: ignore[misc]

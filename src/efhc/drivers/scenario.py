@@ -2,31 +2,37 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from efhc.base.arrays import Floats
+from efhc.base.arrays import Floats, Ints
 from efhc.base.errors import InputError
 from efhc.core.graph import Graph
 from efhc.core.iteration import State
 from efhc.core.randomness import Coins
 from efhc.core.schedules import Schedule
 from efhc.core.triggers import Bandwidths, Trigger
+from efhc.learning.backends.backend import Batch
 from efhc.learning.learner import Learner
 from efhc.network.over_time import GraphsOverTime
 
 
 @dataclass(frozen=True, eq=False)
 class Scenario:
-    """One draw of everything but the strategy: all strategies of a seed meet the same one."""
+    """One draw of everything but the strategy: all strategies of a seed meet the same one.
+
+    Nothing of it changes, so runs in several threads may share it; each reads it by a `reader` of its own.
+    """
 
     network: GraphsOverTime
     bandwidths: Bandwidths
     learner: Learner
     initial_models: Callable[[], Floats]
-    """Draws w_i(0), (m, n), the same each time: nobody keeps them."""
+    """Draws w_i(0), (m, n), the same each time and in memory of their own."""
     coins: Coins
     step_size: Schedule
     """alpha(k)"""
@@ -49,7 +55,56 @@ class Scenario:
             return self.network.graph(k - 1), now
         return Graph.of(now.devices, []) if self.exchange_at_start else now, now
 
+    def reader(self) -> ScenarioReader:
+        """What one run reads the scenario by."""
+        return ScenarioReader(self)
+
+
+class ScenarioReader:
+    """What one run reads of a scenario, iteration by iteration.
+
+    It keeps the blocks of batches and coins that the run is in. Runs share a scenario, and each has its own reader.
+    """
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario = scenario
+        batches = scenario.learner.batches
+        self._coins, self._batches = scenario.coins.reader(), batches.reader() if batches else None
+
     def thresholds(self, trigger: Trigger, k: int) -> Floats:
-        """r rho_i gamma(k) of every device under this strategy."""
-        given = trigger.thresholds(k, self.threshold_decay(k), self.bandwidths, self.coins)
-        return np.broadcast_to(np.asarray(given, dtype=np.float64), self.bandwidths.values.shape)
+        """r rho_i gamma(k) of every device under this strategy, which is checked: it may be the user's own."""
+        scenario = self.scenario
+        given = trigger.thresholds(k, scenario.threshold_decay(k), scenario.bandwidths, self._coins)
+        return _checked_thresholds(given, trigger, k, len(scenario.bandwidths.values))
+
+    def batch(self, k: int) -> Batch:
+        """What every device looks at in iteration k."""
+        return Batch(k, self.scenario.learner.parts if self._batches is None else self._batches(k))
+
+    def batches(self, k: int, most: int) -> Ints | list[Ints]:
+        """What every device looks at in iterations k, k + 1, ..., at most `most`, (iterations, devices, batch size).
+
+        With full batches, which are the same in every iteration: one array of samples per device.
+        """
+        return self.scenario.learner.parts if self._batches is None else self._batches.rows(k, most)
+
+
+def _checked_thresholds(given: Any, trigger: Trigger, k: int, devices: int) -> Floats:
+    # Asked at every iteration, so quickly: the sum of squares is NaN exactly if a number is.
+    if type(given) is np.ndarray and given.dtype == np.float64 and given.shape == (devices,):
+        if not math.isnan(given.dot(given)):
+            return given
+        raise _refused(trigger, k, devices, "NaN")
+    try:
+        thresholds = np.asarray(given)
+    except (TypeError, ValueError) as error:
+        raise _refused(trigger, k, devices, f"what NumPy cannot read ({error})") from None
+    if thresholds.dtype.kind not in "fiu" or thresholds.shape not in {(), (1,), (devices,)}:
+        raise _refused(trigger, k, devices, f"{thresholds.dtype} of shape {thresholds.shape}")
+    whole = np.array(np.broadcast_to(thresholds, (devices,)), dtype=np.float64)
+    return _checked_thresholds(whole, trigger, k, devices)
+
+
+def _refused(trigger: Trigger, k: int, devices: int, what: str) -> InputError:
+    name = getattr(trigger, "kind", type(trigger).__name__)
+    return InputError(f"strategy {name}", f"{what} as thresholds at k = {k}", f"one number per device ({devices})")

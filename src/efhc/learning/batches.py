@@ -6,7 +6,7 @@ import numpy as np
 
 from efhc.base.arrays import Ints
 from efhc.base.errors import InputError
-from efhc.core.randomness import Purpose, Randomness
+from efhc.core.randomness import BlockReader, Purpose, Randomness
 
 
 def draw_subsets(population: int, size: int, rows: int, stream: np.random.Generator) -> Ints:
@@ -22,7 +22,7 @@ def draw_subsets(population: int, size: int, rows: int, stream: np.random.Genera
 
 
 class MiniBatches:
-    """The mini-batches of all devices, as numbers of training samples."""
+    """The mini-batches of all devices, as numbers of training samples. Nothing of it changes: read it by a `reader`."""
 
     BLOCK = 256
     """Iterations drawn at once, from one stream per device and block. Part of a run's identity."""
@@ -31,20 +31,16 @@ class MiniBatches:
         for device, part in enumerate(parts):
             if size > len(part):
                 raise InputError("batch_size", size, f"at most {len(part)}, the samples of device {device}, or 'full'")
-        self._parts, self.size, self._randomness = parts, size, randomness
-        self.forget()
+        self.size, self._parts, self._randomness = size, parts, randomness
 
-    def forget(self) -> None:
-        """Let go of the memory; what is asked for again is drawn again."""
-        self._block, self._samples = -1, np.empty((0, 0, 0), dtype=np.int32)
+    def block(self, number: int) -> Ints:
+        """The batches of iterations number * BLOCK to (number + 1) * BLOCK - 1, (iterations, devices, batch size)."""
+        samples = np.empty((self.BLOCK, len(self._parts), self.size), dtype=np.int32)
+        for device, part in enumerate(self._parts):
+            stream = self._randomness.stream(Purpose.BATCHES, device, number)
+            samples[:, device] = part[draw_subsets(len(part), self.size, self.BLOCK, stream)]
+        return samples
 
-    def samples(self, k: int, most: int = 1) -> Ints:
-        """(iterations, devices, batch size), from iteration k to the end of its block, but at most so many."""
-        block, row = divmod(k, self.BLOCK)
-        if block != self._block:
-            self._samples = np.empty((self.BLOCK, len(self._parts), self.size), dtype=np.int32)
-            for device, part in enumerate(self._parts):
-                stream = self._randomness.stream(Purpose.BATCHES, device, block)
-                self._samples[:, device] = part[draw_subsets(len(part), self.size, self.BLOCK, stream)]
-            self._block = block
-        return self._samples[row : row + most]
+    def reader(self) -> BlockReader:
+        """`reader(k)` has the batches of iteration k, (devices, batch size)."""
+        return BlockReader(self.block, self.BLOCK)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Annotated, Literal
 
 import numpy as np
-from pydantic import Field
 
 from efhc.base.arrays import Floats
 from efhc.base.errors import InputError
 from efhc.base.inputs import InputFile, parse_numpy, read_bytes
-from efhc.base.policy import Policy, default_kind, or_your_own
+from efhc.base.policy import Policy
+from efhc.base.registry import Family
 from efhc.core.randomness import Purpose, Randomness
 from efhc.learning.data.dataset import Dataset
 from efhc.learning.models import Model
@@ -28,8 +29,16 @@ def _rows(devices: int, parameters: int, precision: str, row: Callable[[int], Fl
     return models
 
 
-class PerDevice(Policy):
-    """Each device draws its own."""
+class InitialModels(Policy, ABC):
+    """Initial models that a config can name."""
+
+    @abstractmethod
+    def models(self, model: Model, data: Dataset, devices: int, randomness: Randomness) -> Floats:
+        """The models (devices, n) in the precision of the data."""
+
+
+class PerDevice(InitialModels):
+    """Each device draws its own model."""
 
     kind: Literal["per-device"] = "per-device"
 
@@ -40,8 +49,8 @@ class PerDevice(Policy):
         return _rows(devices, model.parameters(data), data.precision, drawn)
 
 
-class Shared(Policy):
-    """One is drawn, and all devices start from it."""
+class Shared(InitialModels):
+    """One model is drawn, and all devices start from it."""
 
     kind: Literal["shared"] = "shared"
 
@@ -50,8 +59,8 @@ class Shared(Policy):
         return _rows(devices, model.parameters(data), data.precision, lambda device: drawn)
 
 
-class Zeros(Policy):
-    """All parameters 0."""
+class Zeros(InitialModels):
+    """All parameters are 0."""
 
     kind: Literal["zeros"] = "zeros"
 
@@ -59,7 +68,7 @@ class Zeros(Policy):
         return np.zeros((devices, model.parameters(data)), dtype=data.precision)
 
 
-class ModelFile(Policy):
+class ModelFile(InitialModels):
     """From a .npy file: one row per device, or one row for all."""
 
     kind: Literal["npy"] = "npy"
@@ -79,9 +88,5 @@ class ModelFile(Policy):
         return _rows(devices, parameters, data.precision, lambda device: all_rows[device])
 
 
-AnyInitialModels = Annotated[
-    PerDevice | Shared | Zeros | ModelFile,
-    Field(discriminator="kind"),
-    default_kind("per-device"),
-    or_your_own("models"),
-]
+INITIAL_MODELS = Family(InitialModels, (__name__,), ("models",), default="per-device")
+AnyInitialModels = Annotated[InitialModels, INITIAL_MODELS]

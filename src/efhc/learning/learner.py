@@ -9,7 +9,7 @@ import numpy as np
 from efhc.base.arrays import Floats, Ints
 from efhc.core.iteration import Local
 from efhc.core.randomness import Randomness
-from efhc.learning.backends.backend import Backend, Batch
+from efhc.learning.backends.backend import Backend
 from efhc.learning.batches import MiniBatches
 from efhc.learning.data.dataset import Dataset
 
@@ -27,10 +27,6 @@ class Learner:
     ) -> None:
         self.backend, self.data, self.parts = backend, data, parts
         self.batches = None if batch_size == "full" else MiniBatches(parts, batch_size, randomness)
-
-    def batch(self, k: int) -> Batch:
-        """What every device looks at in iteration k."""
-        return Batch(k, self.parts if self.batches is None else self.batches.samples(k)[0])
 
     def accuracies(self, models: Floats, local: Local) -> tuple[Floats, float]:
         """The share of test samples that each of the models (m, n) gets right, and that their mean gets right."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Annotated, Literal
 
 import numpy as np
@@ -10,7 +11,8 @@ from pydantic import Field
 from efhc.base.arrays import Ints
 from efhc.base.errors import InputError
 from efhc.base.inputs import InputFile, read_json
-from efhc.base.policy import Policy, default_kind, or_your_own
+from efhc.base.policy import Policy
+from efhc.base.registry import Family
 from efhc.core.randomness import Purpose, Randomness
 from efhc.learning.data.dataset import Dataset
 
@@ -22,7 +24,15 @@ def _without_empty(parts: list[Ints], allowed: str) -> list[Ints]:
     return parts
 
 
-class IID(Policy):
+class Partition(Policy, ABC):
+    """A partition that a config can name."""
+
+    @abstractmethod
+    def split(self, data: Dataset, devices: int, randomness: Randomness) -> list[Ints]:
+        """The numbers of each device's training samples."""
+
+
+class IID(Partition):
     """All samples shuffled and cut into equal parts (to within one sample)."""
 
     kind: Literal["iid"] = "iid"
@@ -32,7 +42,7 @@ class IID(Policy):
         return _without_empty(np.array_split(shuffled, devices), f"at most {len(data.y_train)} devices, one per sample")
 
 
-class LabelsPerDevice(Policy):
+class LabelsPerDevice(Partition):
     """Each device has samples of a few labels only; devices that share a label get disjoint samples of it.
 
     The labels are dealt round and round in one random order: each is held by equally many devices, to within one.
@@ -64,14 +74,14 @@ class LabelsPerDevice(Policy):
         return [np.concatenate(part) for part in parts]
 
 
-class Dirichlet(Policy):
+class Dirichlet(Partition):
     """For each label, the devices' shares of its samples are Dirichlet(a, ..., a); a small a is far from IID."""
 
     kind: Literal["dirichlet"] = "dirichlet"
     concentration: float = Field(default=0.5, gt=0)
     """a"""
     attempts: int = Field(default=100, ge=1)
-    """How often to draw at most until every device has a sample."""
+    """Largest number of draws until every device has a sample."""
 
     def split(self, data: Dataset, devices: int, randomness: Randomness) -> list[Ints]:
         labels, classes = data.y_train, data.classes
@@ -94,7 +104,7 @@ class Dirichlet(Policy):
         )
 
 
-class Writers(Policy):
+class Writers(Partition):
     """Each device has all the samples of some writers; they are dealt in a random order, equally many to within one."""
 
     kind: Literal["writers"] = "writers"
@@ -112,7 +122,7 @@ class Writers(Policy):
         return [np.flatnonzero(np.isin(data.writers, hand)) for hand in np.array_split(shuffled, devices)]
 
 
-class IndexFile(Policy):
+class IndexFile(Partition):
     """Your own: a JSON file with one list of training-sample numbers per device, `[[0, 5, 7], [1, 2], ...]`."""
 
     kind: Literal["file"] = "file"
@@ -135,9 +145,5 @@ class IndexFile(Policy):
         return [np.array(indices, dtype=np.int64) for indices in lists]
 
 
-AnyPartition = Annotated[
-    IID | LabelsPerDevice | Dirichlet | Writers | IndexFile,
-    Field(discriminator="kind"),
-    default_kind("labels"),
-    or_your_own("split"),
-]
+PARTITIONS = Family(Partition, (__name__,), ("split",), default="labels")
+AnyPartition = Annotated[Partition, PARTITIONS]

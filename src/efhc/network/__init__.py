@@ -7,19 +7,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field
-
-from efhc.base.policy import default_kind, or_your_own
+from efhc.base.registry import Family
 from efhc.network.bandwidths import AnyBandwidths
-from efhc.network.changing import RandomLinks, RandomWaypoint, Rotating
-from efhc.network.graph_files import EdgeSequenceFile
-from efhc.network.topology_kinds import Topologies
+from efhc.network.over_time import Network
+from efhc.network.topologies import AnyTopology, given_links
 
-__all__ = ["AnyBandwidths", "AnyNetwork"]
+__all__ = ["AnyBandwidths", "AnyNetwork", "AnyTopology"]
 
-AnyNetwork = Annotated[
-    Topologies | RandomLinks | RandomWaypoint | Rotating | EdgeSequenceFile,
-    Field(discriminator="kind"),
-    default_kind("geometric"),
-    or_your_own("over_time"),
-]
+NETWORKS = Family(Network, ("efhc.network",), ("over_time",), default="geometric", from_python=given_links)
+AnyNetwork = Annotated[Network, NETWORKS]

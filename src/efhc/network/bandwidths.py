@@ -3,36 +3,60 @@
 from __future__ import annotations
 
 import csv
+import re
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from efhc.base.errors import InputError
 from efhc.base.inputs import InputFile, read_text
-from efhc.base.policy import Policy, default_kind, or_your_own
+from efhc.base.policy import Policy
+from efhc.base.registry import Family
 from efhc.core.randomness import Purpose, Randomness
 from efhc.core.triggers import Bandwidths
 
-Positive = Annotated[float, Field(gt=0, le=1e100)]
+NUMBER = re.compile(r"[-+.0-9eE]+")
+"""What numbers in files are written with; Python's float() takes 1_0 too."""
+
+SMALLEST, LARGEST = 1e-100, 1e100
+"""Beyond these, 1/b_i and the sums of such numbers are no longer numbers."""
 
 
-class ConstantBandwidth(Policy):
+def _not_too_small(value: float) -> float:
+    if value < SMALLEST:
+        raise ValueError(f"at least {SMALLEST}")
+    return value
+
+
+Positive = Annotated[float, Field(gt=0, le=LARGEST), AfterValidator(_not_too_small)]
+
+
+class BandwidthPolicy(Policy, ABC):
+    """Bandwidths that a config can name."""
+
+    @abstractmethod
+    def draw(self, devices: int, randomness: Randomness) -> Bandwidths:
+        """The bandwidths of all devices, and the nominal one."""
+
+
+class ConstantBandwidth(BandwidthPolicy):
     """b_i = value"""
 
     kind: Literal["constant"] = "constant"
-    value: float = Field(default=5000.0, gt=0, le=1e100)
+    value: Positive = 5000.0
 
     def draw(self, devices: int, randomness: Randomness) -> Bandwidths:
         return Bandwidths(np.full(devices, self.value), self.value)
 
 
-class UniformBandwidth(Policy):
+class UniformBandwidth(BandwidthPolicy):
     """b_i uniform in ((1 - spread) b_M, (1 + spread) b_M)"""
 
     kind: Literal["uniform"] = "uniform"
-    nominal: float = Field(default=5000.0, gt=0, le=1e100)
+    nominal: Positive = 5000.0
     """b_M, here the mean."""
     spread: float = Field(default=0.9, ge=0, lt=1)
     """The paper's sigma_N."""
@@ -42,20 +66,23 @@ class UniformBandwidth(Policy):
         return Bandwidths(randomness.stream(Purpose.BANDWIDTHS).uniform(low, high, devices), self.nominal)
 
 
-class BetaBandwidth(Policy):
+class BetaBandwidth(BandwidthPolicy):
     """b_i = max(Beta(a, b), floor) b_M"""
 
     kind: Literal["beta"] = "beta"
-    nominal: float = Field(default=5000.0, gt=0, le=1e100)
+    nominal: Positive = 5000.0
     """b_M, here the upper end."""
     a: float = Field(default=0.5, gt=0)
     b: float = Field(default=0.5, gt=0)
     floor: float = Field(default=0.01, gt=0, le=1)
-    """Least share of b_M: the cost n / b_i explodes near 0."""
+    """Smallest share of b_M: the cost n / b_i explodes near 0."""
 
     def draw(self, devices: int, randomness: Randomness) -> Bandwidths:
         shares = randomness.stream(Purpose.BANDWIDTHS).beta(self.a, self.b, devices)
-        return Bandwidths(np.maximum(shares, self.floor) * self.nominal, self.nominal)
+        values = np.maximum(shares, self.floor) * self.nominal
+        if values.min() < SMALLEST:
+            raise InputError("floor", self.floor, f"a floor for which bandwidths are at least {SMALLEST}")
+        return Bandwidths(values, self.nominal)
 
 
 def _given(field: str, values: Sequence[float], nominal: float | None, devices: int) -> Bandwidths:
@@ -64,25 +91,25 @@ def _given(field: str, values: Sequence[float], nominal: float | None, devices: 
     return Bandwidths(np.array(values), float(np.mean(values)) if nominal is None else nominal)
 
 
-class GivenBandwidths(Policy):
+class GivenBandwidths(BandwidthPolicy):
     """b_i from a list."""
 
     kind: Literal["list"] = "list"
     values: tuple[Positive, ...] = Field(strict=False)
-    nominal: float | None = Field(default=None, gt=0)
-    """b_M; left out, the mean of the list."""
+    nominal: Positive | None = None
+    """b_M. Default: the mean of the list."""
 
     def draw(self, devices: int, randomness: Randomness) -> Bandwidths:
         return _given("values", self.values, self.nominal, devices)
 
 
-class BandwidthFile(Policy):
+class BandwidthFile(BandwidthPolicy):
     """b_i from a CSV file: one number a line, device by device, or columns `device` and `bandwidth` under a header."""
 
     kind: Literal["csv"] = "csv"
     path: InputFile
-    nominal: float | None = Field(default=None, gt=0)
-    """b_M; left out, the mean of the file."""
+    nominal: Positive | None = None
+    """b_M. Default: the mean of the file."""
 
     def draw(self, devices: int, randomness: Randomness) -> Bandwidths:
         try:
@@ -107,26 +134,31 @@ class BandwidthFile(Policy):
         if "device" not in header:
             return order
         cell = "".join(row[header.index("device") :][:1]).strip()
-        if not cell.isdecimal() or len(cell) > len(str(devices)) or int(cell) >= devices:
+        if not (cell.isascii() and cell.isdecimal()) or len(cell) > len(str(devices)) or int(cell) >= devices:
             raise InputError("path", f"device {cell[:20]!r} in {self.path}", f"devices 0 to {devices - 1}")
         return int(cell)
 
     def _number(self, cell: list[str], device: int) -> float:
         try:
             (text,) = cell
-            bandwidth = float(text)
+            bandwidth = float(text) if NUMBER.fullmatch(text.strip()) else np.nan
         except ValueError:
             bandwidth = np.nan
         if not (np.isfinite(bandwidth) and bandwidth > 0):
             raise InputError(
                 "path", f"{','.join(cell)!r} for device {device} in {self.path}", "a finite number above 0"
             )
+        if not SMALLEST <= bandwidth <= LARGEST:
+            given = f"{bandwidth} for device {device} in {self.path}"
+            raise InputError("path", given, f"numbers from {SMALLEST} to {LARGEST}")
         return bandwidth
 
 
-AnyBandwidths = Annotated[
-    ConstantBandwidth | UniformBandwidth | BetaBandwidth | GivenBandwidths | BandwidthFile,
-    Field(discriminator="kind"),
-    default_kind("uniform"),
-    or_your_own("draw"),
-]
+def _as_list(given: Any) -> Any:
+    """From Python a list or an array of numbers is the bandwidths of the devices."""
+    numbers = given.tolist() if isinstance(given, np.ndarray) else given
+    return {"kind": "list", "values": numbers} if isinstance(numbers, list | tuple) else numbers
+
+
+BANDWIDTHS = Family(BandwidthPolicy, (__name__,), ("draw",), default="uniform", from_python=_as_list)
+AnyBandwidths = Annotated[BandwidthPolicy, BANDWIDTHS]

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Literal, Self
 
 import networkx as nx
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from efhc.base.arrays import Floats
 from efhc.base.errors import InputError, within
-from efhc.base.policy import Policy
 from efhc.core.graph import Graph
 from efhc.core.randomness import Purpose, Randomness
-from efhc.network.over_time import DrawnGraphs, GraphList, GraphsOverTime
-from efhc.network.topologies import Geometric, links_within
-from efhc.network.topology_kinds import AnyTopology
+from efhc.network.over_time import DrawnGraphs, GraphList, GraphsOverTime, Network
+from efhc.network.topologies import AnyTopology, Geometric, links_within
 
 
-class OverTopology(Policy):
+class OverTopology(Network):
     """A change over time of the links of a topology."""
+
+    model_config = ConfigDict(defer_build=True)  # until all topologies are there
 
     topology: AnyTopology = Geometric()
 
@@ -73,7 +74,7 @@ class Rotating(OverTopology):
         return GraphList([Graph.of(devices, dealt[hand :: self.period]) for hand in range(self.period)])
 
 
-class RandomWaypoint(Policy):
+class RandomWaypoint(Network):
     """Devices walk in the unit square from one random point to the next; two are linked while within `radius`."""
 
     kind: Literal["waypoint"] = "waypoint"
@@ -83,7 +84,7 @@ class RandomWaypoint(Policy):
     fastest: float = Field(default=0.01, gt=1e-9, le=1)
     """Greatest speed; each walk has one drawn uniformly between the two."""
     pause: int = Field(default=0, ge=0, le=10**9)
-    """How many iterations a device rests at each point."""
+    """Number of iterations that a device rests at each point."""
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
@@ -96,10 +97,28 @@ class RandomWaypoint(Policy):
 
 
 class _Walkers(DrawnGraphs):
-    """Where everybody is at iteration k. Asked for an earlier k than before, they walk again from the start."""
+    """Each thread that asks has walkers of its own, so that threads may be at different iterations."""
 
     def __init__(self, policy: RandomWaypoint, devices: int, randomness: Randomness) -> None:
         super().__init__()
+        self._policy, self._devices, self._randomness = policy, devices, randomness
+        self._walks = threading.local()
+
+    def positions(self, k: int) -> Floats:
+        """The points (m, 2) at iteration k."""
+        if not hasattr(self._walks, "walk"):
+            self._walks.walk = _Walk(self._policy, self._devices, self._randomness)
+        walk: _Walk = self._walks.walk
+        return walk.positions(k)
+
+    def draw(self, k: int) -> Graph:
+        return Graph.of(self._devices, links_within(self.positions(k), self._policy.radius))
+
+
+class _Walk:
+    """Where every device is at iteration k. Asked for an earlier k than before, all walk again from the start."""
+
+    def __init__(self, policy: RandomWaypoint, devices: int, randomness: Randomness) -> None:
         self._policy, self._devices, self._randomness = policy, devices, randomness
         self._start_again()
 
@@ -125,6 +144,3 @@ class _Walkers(DrawnGraphs):
         walked = np.minimum((k - self._left_at) / (self._arrives_at - self._left_at), 1.0)[:, None]
         positions: Floats = self._origin + walked * (self._target - self._origin)
         return positions
-
-    def draw(self, k: int) -> Graph:
-        return Graph.of(self._devices, links_within(self.positions(k), self._policy.radius))

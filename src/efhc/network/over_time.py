@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
 from typing import Protocol
 
+from efhc.base.policy import Policy
 from efhc.core.graph import Graph
+from efhc.core.randomness import Randomness
 
 
 class GraphsOverTime(Protocol):
@@ -14,6 +17,14 @@ class GraphsOverTime(Protocol):
     def graph(self, k: int) -> Graph:
         """G(k). Iterations with the same links may return the same object."""
         ...
+
+
+class Network(Policy, ABC):
+    """A network that a config can name."""
+
+    @abstractmethod
+    def over_time(self, devices: int, randomness: Randomness) -> GraphsOverTime:
+        """The graphs on `devices` devices."""
 
 
 class StaticGraph:
@@ -38,17 +49,19 @@ class GraphList:
 
 
 class DrawnGraphs(ABC):
-    """Graphs drawn iteration by iteration. The last two are kept: an iteration looks at G(k-1) and G(k)."""
+    """Graphs drawn iteration by iteration. Each thread keeps its last two: an iteration looks at G(k-1) and G(k)."""
 
     def __init__(self) -> None:
-        self._recent: dict[int, Graph] = {}
+        self._of_thread = threading.local()
 
     @abstractmethod
     def draw(self, k: int) -> Graph:
-        """G(k), anew."""
+        """G(k), anew. Threads may ask for different k at the same time."""
 
     def graph(self, k: int) -> Graph:
-        if k not in self._recent:
-            self._recent = {kept: graph for kept, graph in self._recent.items() if kept == k - 1}
-            self._recent[k] = self.draw(k)
-        return self._recent[k]
+        recent: dict[int, Graph] = getattr(self._of_thread, "recent", {})
+        if k not in recent:
+            recent = {kept: graph for kept, graph in recent.items() if kept == k - 1}
+            recent[k] = self.draw(k)
+            self._of_thread.recent = recent
+        return recent[k]

@@ -13,8 +13,8 @@ import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from efhc import kernels
 from efhc.base.arrays import Flags, Floats, Ints
+from efhc.theory import kernels
 
 Length = float
 """A whole number of iterations, or infinity."""

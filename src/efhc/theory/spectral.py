@@ -25,9 +25,9 @@ from typing import NamedTuple
 import numpy as np
 from scipy.sparse import csr_array
 
-from efhc import kernels
 from efhc.base.arrays import Floats, Ints
 from efhc.base.threads import in_ranges
+from efhc.theory import kernels
 
 DENSE_DEVICES = 32
 """Up to so many, P(k:s) is multiplied out and its singular values are taken; beyond, Lanczos."""

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy.sparse import csr_array
 
-from efhc import kernels
 from efhc.base.arrays import Flags, Floats, Ints
+from efhc.theory import kernels
 
 ROUNDING = 1e-9
 """How far a sum of weights may be from 1, and p_ij from p_ji."""

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, field_validator
+import numpy as np
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
-from efhc.base.policy import Policy, by_name, default_kind, or_your_own
-from efhc.core.schedules import Constant, Diminishing
-from efhc.core.triggers import EventTriggered, GlobalThreshold, Never, RandomizedGossip, ZeroThreshold
+from efhc.base.errors import Unusable
+from efhc.base.installed import is_registered
+from efhc.base.policy import Policy, family_of
+from efhc.base.registry import Family
+from efhc.core.schedules import Diminishing, SchedulePolicy
+from efhc.core.triggers import EventTriggered, GlobalThreshold, RandomizedGossip, Strategy, ZeroThreshold
 from efhc.learning.data import AnyData, Digits
 from efhc.learning.initial import AnyInitialModels, PerDevice
 from efhc.learning.models import SVM, AnyModel
@@ -17,15 +21,14 @@ from efhc.network import AnyBandwidths, AnyNetwork
 from efhc.network.bandwidths import UniformBandwidth
 from efhc.network.topologies import Geometric
 
-Strategies = EventTriggered | GlobalThreshold | ZeroThreshold | RandomizedGossip | Never
+SCHEDULES = Family(SchedulePolicy, ("efhc.core.schedules",), ("__call__",), default="diminishing")
+AnySchedule = Annotated[SchedulePolicy, SCHEDULES]
 
-AnySchedule = Annotated[
-    Constant | Diminishing, Field(discriminator="kind"), default_kind("diminishing"), or_your_own("__call__")
-]
-AnyStrategy = Annotated[Strategies, Field(discriminator="kind"), by_name, or_your_own("thresholds")]
+STRATEGIES = Family(Strategy, ("efhc.core.triggers", "efhc.strategies"), ("thresholds",))
+AnyStrategy = Annotated[Strategy, STRATEGIES]
 StrategyName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 .,_=+-]*$", max_length=60)]
 
-PAPER_STRATEGIES: dict[str, Strategies] = {
+PAPER_STRATEGIES: dict[str, Strategy] = {
     "EF-HC": EventTriggered(),
     "GT": GlobalThreshold(),
     "ZT": ZeroThreshold(),
@@ -36,24 +39,34 @@ PAPER_STRATEGIES: dict[str, Strategies] = {
 class Experiment(Policy):
     """Strategies compared over seeds; within a seed all meet the same graph, bandwidths, data and initial models."""
 
+    model_config = ConfigDict(defer_build=True)  # kinds of installed packages may need what is here
+
     name: str = Field(default="experiment", min_length=1)
+    """What the experiment is called in figures and tables."""
     devices: int = Field(default=10, ge=1, le=1_000_000)
-    """m"""
+    """Number of devices m."""
     iterations: int = Field(default=500, ge=1)
-    """K: the run makes iterations 0 to K-1."""
+    """Number of iterations K; the run makes iterations 0 to K-1."""
     seeds: tuple[Annotated[int, Field(ge=0, lt=2**63)], ...] = Field(default=(0, 1, 2), min_length=1, strict=False)
     """One independent draw of everything per seed."""
     batch_size: Annotated[int, Field(ge=1)] | Literal["full"] = 16
-    """Samples per device and iteration, or "full" for all of a device's."""
+    """Number of samples per device and iteration, or "full" for all samples of the device."""
     evaluate_every: int = Field(default=50, ge=1)
-    """Accuracy is measured after the first iteration, after each that completes so many, and after the last."""
+    """Accuracy is measured after the first iteration, after each multiple of this number, and after the last."""
     test_samples: Annotated[int, Field(ge=1)] | None = None
-    """Accuracy is measured on so many test samples, spread evenly over the test set; left out, on all."""
+    """Number of test samples that accuracy is measured on, spread evenly over the test set. Default: all."""
+    validation: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Share of the training samples that is set aside; `efhc tune` chooses by the accuracy on them. Default: none."""
+    keep_models_every: Annotated[int, Field(ge=1)] | None = None
+    """Keep the models of every device after each multiple of this number of iterations, and at the start and the end.
+    Default: keep the final models only."""
     precision: Literal["float32", "float64"] = "float32"
+    """Floating-point type of models and gradients."""
     backend: Literal["auto", "linear", "arrays", "stacked", "loop"] = "auto"
-    """How gradients are computed: compiled loops ("linear"), NumPy, all devices stacked in torch, or one by one."""
+    """How gradients are computed: by compiled loops ("linear"), by NumPy ("arrays"), or by torch for all devices at
+    once ("stacked") or one after the other ("loop")."""
     device: str = Field(default="cpu", pattern=r"^(cpu|cuda(:\d+)?)$")
-    """Where torch modules compute: "cpu", "cuda" or "cuda:1"."""
+    """The processor on which torch computes: "cpu", "cuda" or "cuda:1". Not one of the `devices`."""
     exchange_at_start: bool = False
     """Whether the links of iteration 0 count as new, so that all neighbours exchange models then (Event 1)."""
 
@@ -66,9 +79,17 @@ class Experiment(Policy):
     step_size: AnySchedule = Diminishing()
     """alpha(k)"""
     threshold_decay: AnySchedule | None = None
-    """gamma(k); left out, it is alpha(k)."""
+    """gamma(k). Default: alpha(k)."""
     strategies: dict[StrategyName, AnyStrategy] = Field(default=PAPER_STRATEGIES, min_length=1)
     """The strategies to compare, by the name that figures and tables show."""
+
+    @field_validator("seeds", mode="before")
+    @classmethod
+    def _several(cls, seeds: Any) -> Any:
+        """From Python, one seed or a range will do."""
+        if isinstance(seeds, range):
+            return list(seeds)
+        return (seeds,) if isinstance(seeds, int) and not isinstance(seeds, bool) else seeds
 
     @field_validator("seeds")
     @classmethod
@@ -77,10 +98,27 @@ class Experiment(Policy):
             raise ValueError("each seed once")
         return seeds
 
+    @model_validator(mode="after")
+    def _step_size_is_above_zero(self) -> Self:
+        """In float32, 1e-46 is 0: a run with it would learn nothing."""
+        if isinstance(self.step_size, SchedulePolicy) and is_registered(self.step_size):
+            smallest = float(np.finfo(self.precision).smallest_subnormal)
+            for k in (0, self.iterations - 1):
+                if (alpha := self.step_size(k)) <= smallest / 2:
+                    given = f"{alpha} at k = {k}, which is 0 in {self.precision}"
+                    raise Unusable("step_size", given, "a larger step size, or precision = 'float64'")
+        return self
+
     def next_evaluation(self, k: int) -> int:
-        """The least number of iterations above k after which accuracy is measured."""
+        """The smallest number of iterations above k after which accuracy is measured."""
         return 1 if k == 0 else min((k // self.evaluate_every + 1) * self.evaluate_every, self.iterations)
 
     def is_evaluated_after(self, k: int) -> bool:
         """Whether accuracy is measured after k iterations."""
         return k > 0 and self.next_evaluation(k - 1) == k
+
+
+def built_in_kinds() -> dict[str, type[Policy]]:
+    """Every kind that comes with efhc, by the name of its class."""
+    families = filter(None, map(family_of, Experiment.model_fields.values()))
+    return {policy.__name__: policy for family in families for policy in family.built_in().values()}

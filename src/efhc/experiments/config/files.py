@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import os
+import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import tomli_w
 from pydantic import ValidationError
 
 from efhc.base.errors import EfhcError, InputError
-from efhc.base.inputs import CONFIG_FOLDER, absolute, is_folder, read_text
-from efhc.base.policy import Policy
+from efhc.base.inputs import CONFIG_FOLDER, InputContent, absolute, is_folder, read_input, read_text
+from efhc.base.installed import is_registered
+from efhc.base.own_code import IN_A_FILE, absolute_reference, file_of
+from efhc.base.own_parts import WHAT_TO_DO, origin_of
+from efhc.base.policy import Policy, family_of
+from efhc.base.problems import as_input_error
+from efhc.base.registry import NOT_KEPT
 from efhc.experiments.config.experiment import Experiment
-from efhc.experiments.config.problems import as_input_error
 
 SWEEP, FIGURE = "sweep", "figure"
 """Tables of a config file beside the experiment: what `efhc sweep` varies, and which figure `efhc reproduce` draws."""
@@ -23,6 +29,9 @@ SWEEP, FIGURE = "sweep", "figure"
 
 PRESETS = Path(str(resources.files("efhc") / "presets"))
 """One file for each figure of the paper."""
+
+EXAMPLES = PRESETS.parent / "examples"
+"""The example configs of an installed efhc; in a checkout they are in the folder `examples` itself."""
 
 
 def figure_names() -> list[str]:
@@ -33,16 +42,24 @@ def figure_names() -> list[str]:
 def load_experiment(path: Path | str, overrides: Iterable[str] = ()) -> Experiment:
     """The experiment of a TOML file, with `key.sub=value` overrides applied in order."""
     tables = read_tables(path)
-    return build_experiment(with_overrides(only_experiment(tables), overrides), Path(path).parent)
+    return build_experiment(with_overrides(only_experiment(tables), overrides), _config_file(path).parent)
 
 
 def read_tables(path: Path | str) -> dict[str, Any]:
-    """A TOML file, or a figure of the paper by its name."""
-    preset = PRESETS / f"{path}.toml"
+    """The tables of a TOML file, of a figure of the paper by its name, or of an example that ships with efhc."""
     try:
-        return tomllib.loads(read_text(preset if str(path) in figure_names() else Path(path), "config file"))
+        return tomllib.loads(read_text(_config_file(path), "config file"))
     except (ValueError, RecursionError) as error:
         raise InputError("config file", f"{path} ({error})", "a TOML file") from None
+
+
+def _config_file(path: Path | str) -> Path:
+    """Where the file is: `examples/NAME.toml` is one that ships with efhc, unless the current folder has it."""
+    if str(path) in figure_names():
+        return PRESETS / f"{path}.toml"
+    shipped = EXAMPLES / Path(path).name
+    is_shipped = Path(path) == Path("examples", shipped.name) and shipped.is_file()
+    return shipped if is_shipped and not os.path.exists(path) else Path(path)  # noqa: PTH110 - takes any name
 
 
 def only_experiment(tables: Mapping[str, Any]) -> dict[str, Any]:
@@ -66,8 +83,11 @@ def with_overrides(tables: Mapping[str, Any], overrides: Iterable[str]) -> dict[
         if not equals or not all(name.strip().split(".")):
             raise InputError("override", repr(override), "key.sub=value")
         value = _toml_value(text.strip())
-        if isinstance(value, str) and (name.strip().split(".")[-1] == "path" or _is_code(name, value)):
-            value = str(absolute(value, Path()))  # typed in a shell, it counts from the current folder
+        if isinstance(value, str):  # typed in a shell, a path counts from the current folder
+            if name.strip().split(".")[-1] == "path":
+                value = str(absolute(value, Path()))
+            elif IN_A_FILE.match(value):
+                value = absolute_reference(value, Path())
         settings.append((name.strip(), value))
     return with_settings(tables, settings)
 
@@ -81,6 +101,8 @@ def with_settings(tables: Mapping[str, Any], settings: Iterable[tuple[str, Any]]
             changed[keys[0]] = _copied(default_tables().get(keys[0], {}))
         table = changed
         for key in keys[:-1]:
+            if isinstance(table.get(key), str) and _is_family(keys[0]):  # a bare word is a kind
+                table[key] = {"kind": table[key]}
             if not isinstance(table.setdefault(key, {}), dict):
                 raise InputError(name, f"a setting of {key}, which is a value here", "keys of tables")
             table = table[key]
@@ -88,6 +110,12 @@ def with_settings(tables: Mapping[str, Any], settings: Iterable[tuple[str, Any]]
             table.clear()
         table[keys[-1]] = value
     return changed
+
+
+def _is_family(name: str) -> bool:
+    """Whether a setting of the experiment has kinds, or its entries have."""
+    field = Experiment.model_fields.get(name)
+    return field is not None and family_of(field) is not None
 
 
 def _toml_value(text: str) -> Any:
@@ -102,47 +130,126 @@ def _copied(tables: Mapping[str, Any]) -> dict[str, Any]:
     return {key: _copied(value) if isinstance(value, Mapping) else value for key, value in tables.items()}
 
 
-def to_tables(experiment: Experiment) -> dict[str, Any]:
-    """The complete config, nothing left out: what it takes to run the same again."""
-    for name, value in _leaves(experiment):
-        if not isinstance(value, str | int | float | tuple | Path | None):
-            raise EfhcError(
-                f"{name}: a {type(value).__name__} made in Python cannot be written to a config file; "
-                "run without a directory, or use a kind that a file can name"
-            )
-    return _kind_first(experiment.model_dump(mode="json", exclude_none=True))
+def to_tables(experiment: Experiment, unnamed: Unnamed = "refuse") -> dict[str, Any]:
+    """The complete config: what it takes to run the same again.
+
+    A part that was made in Python and cannot be named by a file raises `EfhcError`; with unnamed="describe", the table
+    says what it was, and an experiment that is built from it refuses to run.
+    """
+    tables: dict[str, Any] = _dumped(experiment, "", unnamed)
+    return tables
 
 
-def _kind_first(tables: dict[str, Any]) -> dict[str, Any]:
-    ordered = sorted(tables.items(), key=lambda item: item[0] != "kind")
-    return {key: _kind_first(value) if isinstance(value, dict) else value for key, value in ordered}
+Unnamed = Literal["refuse", "describe"]
+
+
+def _dumped(value: Any, name: str, unnamed: Unnamed) -> Any:
+    if isinstance(value, Policy) and is_registered(value):
+        kind = {"kind": dict(value)["kind"]} if "kind" in type(value).model_fields else {}
+        value = kind | dict(value)  # the kind comes first
+    if isinstance(value, dict):
+        return _dumped_table(value, name, unnamed)
+    if isinstance(value, list | tuple):
+        return [_dumped(one, name, unnamed) for one in value]
+    if isinstance(value, Path):
+        return str(value)
+    return value if isinstance(value, str | int | float | None) else _dumped_own(value, name, unnamed)
+
+
+def _dumped_table(table: Mapping[str, Any], name: str, unnamed: Unnamed) -> dict[str, Any]:
+    places = {key: f"{name}.{key}" if name else key for key in table}
+    dumped = {key: _dumped(value, places[key], unnamed) for key, value in table.items()}
+    for key, value in dumped.items():
+        if places[key] in NAMES_ONLY and isinstance(value, dict):  # not kept, and nothing else of the table is of use
+            return value
+    return {key: value for key, value in dumped.items() if value is not None}
+
+
+def _dumped_own(part: Any, name: str, unnamed: Unnamed) -> Any:
+    """A part of the user's own code: its name and parameters."""
+    origin = origin_of(part)
+    if origin is not None and name in NAMES_ONLY and not origin.parameters:
+        return origin.reference
+    if origin is not None and name not in NAMES_ONLY:
+        return _dumped_table({"kind": origin.reference, **origin.parameters}, name, unnamed)
+    if unnamed == "describe":
+        described = f"{name}: {getattr(part, '__qualname__', type(part).__name__)} made in Python"
+        return {"kind": NOT_KEPT, "description": described}
+    raise EfhcError(f"{name}: a {type(part).__name__} made in Python cannot be written to a config file; {WHAT_TO_DO}")
+
+
+NAMES_ONLY = ("model.module", "model.loss")
+"""Settings whose value is a reference, and not a table."""
 
 
 def _leaves(choice: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Every single value in a choice, with its dotted name."""
+    """Every single value in a choice, and every part of the user's own, with its dotted name."""
+    if isinstance(choice, Policy) and not is_registered(choice):
+        yield f"{name}.kind", choice
     inner = dict(choice) if isinstance(choice, Policy) else choice
     if isinstance(inner, dict):
         for key, value in inner.items():
             yield from _leaves(value, f"{name}.{key}" if name else key)
-    else:
+    elif isinstance(inner, str | int | float | tuple | Path | None) or name in NAMES_ONLY:
         yield name, inner
+    else:
+        yield f"{name}.kind", inner
 
 
 def input_files(experiment: Experiment) -> dict[str, Path]:
     """The files that the experiment reads, by the name of the setting. Those of a folder come with the data's own."""
-    leaves = dict(_leaves(experiment))
-    code = {name: Path(value.rpartition(":")[0]) for name, value in leaves.items() if _is_code(name, value)}
-    return {name: value for name, value in leaves.items() if isinstance(value, Path) and not is_folder(value)} | code
+    return {name: path for name, (path, _) in _inputs(experiment).items()}
 
 
-def _is_code(name: str, value: Any) -> bool:
-    """Whether a setting names something in a file of Python."""
-    return name.strip() in {"model.module", "model.loss"} and isinstance(value, str) and ".py:" in value
+def read_inputs(experiment: Experiment) -> dict[str, InputContent]:
+    """The files that the experiment reads, by the name of the setting, each read once.
+
+    Code is what the experiment's parts were made from, whatever the file holds by now. Compute `using_inputs` of these,
+    and the results are those of the content that was read.
+    """
+    read: dict[Path, InputContent] = {}
+    contents = {}
+    for name, (path, content) in _inputs(experiment).items():
+        if path not in read:
+            read[path] = content or read_input(path, name)
+        contents[name] = read[path]
+    return contents
 
 
-def to_toml(experiment: Experiment) -> str:
-    """The complete config as TOML."""
-    return tomli_w.dumps(to_tables(experiment))
+def _inputs(experiment: Experiment) -> dict[str, tuple[Path, InputContent | None]]:
+    """Where each input file is, and its content if a part was made from it."""
+    found: dict[str, tuple[Path, InputContent | None]] = {}
+    for name, value in _leaves(experiment):
+        if isinstance(value, Path):
+            if not is_folder(value):
+                found[name] = value, None
+        elif isinstance(value, str):
+            if name in NAMES_ONLY and (file := file_of(value)):
+                found[name] = file, None
+        elif not isinstance(value, int | float | tuple | None) and (origin := origin_of(value)) and origin.content:
+            found[name] = origin.content.path, origin.content
+    return found
+
+
+def to_toml(experiment: Experiment, unnamed: Unnamed = "refuse", *, show_none: bool = False) -> str:
+    """The complete config as TOML; with `show_none`, settings without a value are comments."""
+    if not show_none:
+        return tomli_w.dumps(to_tables(experiment, unnamed))
+    with_none = _with_none(experiment, to_tables(experiment, unnamed))
+    return re.sub(f'^(.+) = "{re.escape(NONE)}"$', r"# \1 = (none)", tomli_w.dumps(with_none), flags=re.MULTILINE)
+
+
+NONE = "(none) of efhc"
+
+
+def _with_none(choice: Any, tables: dict[str, Any]) -> dict[str, Any]:
+    """The tables of a choice, with a mark in place of what they leave out."""
+    fields = dict(choice)
+    marked: dict[str, Any] = {name: NONE for name, value in fields.items() if value is None}
+    for name, table in tables.items():
+        is_choice = isinstance(fields.get(name), Policy | dict) and isinstance(table, dict)
+        marked[name] = _with_none(fields[name], table) if is_choice else table
+    return {name: marked[name] for name in [*fields, *tables] if name in marked}
 
 
 def default_tables() -> dict[str, Any]:

@@ -1,43 +1,44 @@
-"""The directory that holds a run. Every file in it is whole or absent, whenever the run is killed.
+"""The directory that holds an experiment. Every file in it is whole or absent, whenever the command is killed.
 
 config.toml          the complete config: `efhc run config.toml` does the same again
-meta.json            status (running or complete), seeds, checksums of all input; versions, git state, machine and
-                     wall time, at the start and for each session that worked on the run
+meta.json            status (running or complete), seeds, checksums of all input and output, runs that failed; versions,
+                     git state, machine and wall time, at the start and for each session that worked on it
 metrics.parquet      a row per strategy, seed and iteration
 events.parquet       who fired and which links were used, a row per strategy, seed and iteration
 network.parquet      the physical links, a row per seed and iteration at which they changed
 devices.parquet      bandwidth, samples and labels, a row per seed and device
 models.safetensors   the final models, one (m, n) tensor "strategy/seed" each
+local.safetensors    what devices keep to themselves (running statistics), "strategy/seed/name"; only if there is any
+snapshots/           the models of single iterations, STRATEGY.seedSEED/ITERATION.safetensors, with `keep_models_every`
 figures/
-checkpoints/         only while the run is unfinished: one file per strategy and seed
+runs/                only while it is unfinished: the single runs, each a directory of this form
 """
 
 from __future__ import annotations
 
-import io
+import hashlib
 import json
 import os
-import shutil
+import re
+import secrets
 import time
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import polars as pl
-import safetensors
-import safetensors.numpy
 
+from efhc.base.arrays import Floats
 from efhc.base.errors import EfhcError, InputError
-from efhc.base.inputs import read_bytes, sha256
-from efhc.base.saving import UNFINISHED, lock, write_safely, write_tensors
-from efhc.core.iteration import State
-from efhc.drivers.record import Record
+from efhc.base.saving import UNFINISHED, SaveError, lock, map_tensors, read_tensors, write_safely, write_tensors
+from efhc.drivers.record import PIECE_ENTRIES
 from efhc.experiments.config.experiment import Experiment
-from efhc.experiments.config.files import build_experiment, first_difference, input_files, to_tables, to_toml
+from efhc.experiments.config.files import build_experiment, first_difference, to_tables, to_toml
+from efhc.experiments.runs.checkpoints import DamagedError
 from efhc.experiments.runs.provenance import provenance
 
 T = TypeVar("T")
@@ -45,53 +46,94 @@ T = TypeVar("T")
 TABLES = ("metrics", "events", "network", "devices")
 """Each is a NAME.parquet."""
 
-LOCAL = "local/"
-"""In front of the names of what devices keep to themselves, in a checkpoint."""
+Pair = tuple[str, int]
+"""A strategy and a seed."""
 
 
 class RunDirectory:
-    """A run's files."""
+    """The files of an experiment, or of a single run."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._checked: set[str] = set()
-        """Tables that are as they were written."""
+        """Files that are as they were written."""
 
-    @classmethod
-    def start(cls, path: Path, experiment: Experiment, data_sha256: Mapping[str, str], *, resume: bool) -> RunDirectory:
-        """A new directory for this experiment, or with `resume` the one that it was begun in."""
-        directory = cls(path)
-        try:
-            begun = (path / "config.toml").exists()
-        except (OSError, ValueError) as error:
-            raise InputError("--out", f"{str(path)[:60]} ({error})", "a path that can be a directory") from None
-        if begun and not resume:
-            allowed = "a new or empty directory, or --resume to go on with its run"
-            raise InputError("--out", f"{path}, which holds another run", allowed)
-        if not begun and path.exists() and (not path.is_dir() or any(map(_is_foreign, path.iterdir()))):
-            raise InputError("--out", f"{path}, which holds other files", "a new or empty directory")
-        seeds, checksums = list(experiment.seeds), _checksums(experiment, data_sha256)
+    # Beginning and going on
+
+    def begin(
+        self,
+        experiment: Experiment,
+        checksums: Mapping[str, Mapping[str, str]],
+        *,
+        resume: bool,
+        unnamed: Literal["refuse", "describe"] = "refuse",
+    ) -> None:
+        """Make this the directory of a new experiment or, with `resume`, check that it is that of the same one.
+
+        `checksums` are those of the data and of the input files. Call it within `locked`.
+        """
+        begun = self.is_begun
+        self.check_may_go_on(resume=resume)
+        if not begun and self.path.exists() and any(map(_is_foreign, self.path.iterdir())):
+            raise InputError("--out", f"{self.path}, which holds other files", "a new or empty directory")
+        for leftover in self.path.rglob(f".*{UNFINISHED}"):
+            leftover.unlink()
         if begun:
-            directory._check_same(experiment, checksums)
+            self.check_same(experiment, checksums)
         else:
-            write_safely(path / "config.toml", to_toml(experiment).encode())
-        if not (path / "meta.json").exists():  # new, or killed before it was written
-            begun_with = {"status": "running", "seeds": seeds, **checksums, **provenance()}
-            directory._write_meta(begun_with | {"wall_seconds": 0.0, "sessions": []})
-        return directory
+            write_safely(self.path / "config.toml", to_toml(experiment, unnamed=unnamed).encode())
+        if not (self.path / "meta.json").exists():  # new, or killed before it was written
+            begun_with = {"status": "running", "seeds": list(experiment.seeds), **checksums, **provenance()}
+            self._write_meta(begun_with | {"wall_seconds": 0.0, "sessions": []})
 
-    def _check_same(self, experiment: Experiment, checksums: Mapping[str, Mapping[str, str]]) -> None:
-        if difference := first_difference(self._tables(), to_tables(experiment)):
+    def check_may_go_on(self, *, resume: bool) -> None:
+        """Raise `InputError` if the directory holds an experiment, and `resume` was not asked for."""
+        if self.is_begun and not resume:
+            allowed = "a new or empty directory, or --resume to go on with its run"
+            raise InputError("--out", f"{self.path}, which holds another run", allowed)
+
+    def in_the_order_begun(self, experiment: Experiment) -> Experiment:
+        """The same experiment with its strategies in the order of config.toml."""
+        names = self._config()["strategies"]
+        return experiment.model_copy(update={"strategies": {name: experiment.strategies[name] for name in names}})
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Nobody else works on the directory meanwhile."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except (OSError, ValueError) as error:
+            raise InputError("--out", f"{str(self.path)[:60]} ({error})", "a path that can be a directory") from None
+        with lock(self.path / ".lock"):
+            yield
+
+    @contextmanager
+    def session(self) -> Iterator[None]:
+        """Note in meta.json who works on the run, and for how long."""
+        earlier, this, started = self.meta["sessions"], provenance(), time.monotonic()
+        self._write_meta(self.meta | {"sessions": [*earlier, this]})
+        try:
+            yield
+        finally:
+            this["wall_seconds"] = round(time.monotonic() - started, 3)
+            total = sum(session.get("wall_seconds", 0.0) for session in [*earlier, this])
+            self._write_meta(self.meta | {"wall_seconds": round(total, 3), "sessions": [*earlier, this]})
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether the directory holds an experiment."""
+        return os.path.exists(self.path / "config.toml")  # noqa: PTH110 - unlike Path.exists, it never fails
+
+    def check_same(self, experiment: Experiment, checksums: Mapping[str, Mapping[str, str]]) -> None:
+        """Raise `InputError` unless the directory is that of this experiment, with this data and these input files."""
+        if difference := first_difference(self._config(), to_tables(experiment)):
             key, old, new = difference
             allowed = f"{old!r}, as that run was begun; a changed run needs another --out"
             raise InputError(key, f"{new!r} to resume {self.path}", allowed)
-        self._check_inputs(checksums)
+        self.check_inputs(checksums)
 
-    def check_inputs(self, experiment: Experiment, data_sha256: Mapping[str, str]) -> None:
-        """That data and input files are those that the run was made with."""
-        self._check_inputs(_checksums(experiment, data_sha256))
-
-    def _check_inputs(self, checksums: Mapping[str, Mapping[str, str]]) -> None:
+    def check_inputs(self, checksums: Mapping[str, Mapping[str, str]]) -> None:
+        """Raise `InputError` unless the data and input files are those that the run was made with."""
         meta = self.meta if (self.path / "meta.json").exists() else {}
         for what, now in checksums.items():
             for name, old in meta.get(what, {}).items():
@@ -99,135 +141,220 @@ class RunDirectory:
                     allowed = f"the file with SHA-256 {old[:12]}... that the run was begun with"
                     raise InputError(name if what == "input_sha256" else "data", f"a changed {name}", allowed)
 
-    @contextmanager
-    def session(self) -> Iterator[None]:
-        """Work on the run: nobody else does meanwhile, and meta.json tells who did, and for how long."""
-        with lock(self.path / ".lock"):
-            for leftover in self.path.rglob(f".*{UNFINISHED}"):
-                leftover.unlink()
-            earlier, this, started = self.meta["sessions"], provenance(), time.monotonic()
-            self._write_meta(self.meta | {"sessions": [*earlier, this]})
-            try:
-                yield
-            finally:
-                this["wall_seconds"] = round(time.monotonic() - started, 3)
-                total = sum(session.get("wall_seconds", 0.0) for session in [*earlier, this])
-                self._write_meta(self.meta | {"wall_seconds": round(total, 3), "sessions": [*earlier, this]})
+    # Reading
 
-    def _read(self, name: str, parse: Callable[[bytes], T]) -> T:
+    def _read(self, name: str, parse: Callable[[Path], T]) -> T:
         try:
-            return parse((self.path / name).read_bytes())
-        except (OSError, ValueError, KeyError, pl.exceptions.PolarsError, safetensors.SafetensorError) as error:
-            raise EfhcError(f"{self.path / name} is missing or corrupt ({error})") from error
+            return parse(self.path / name)
+        except FileNotFoundError as error:
+            raise DamagedError(f"{self.path / name} is missing") from error
+        except OSError as error:
+            raise EfhcError(f"{self.path / name} cannot be read ({error.strerror})") from error
+        except (ValueError, KeyError, TypeError, AttributeError, pl.exceptions.PolarsError) as error:
+            raise DamagedError(f"{self.path / name} is damaged ({error})") from error
 
     @property
     def meta(self) -> dict[str, Any]:
         """meta.json"""
-        meta: dict[str, Any] = self._read("meta.json", json.loads)
-        return meta
+
+        def parse(path: Path) -> dict[str, Any]:
+            meta = json.loads(path.read_bytes())
+            if not isinstance(meta, dict) or not isinstance(meta.get("sessions"), list) or "status" not in meta:
+                raise ValueError("it does not describe a run")
+            return meta
+
+        return self._read("meta.json", parse)
 
     def _write_meta(self, meta: Mapping[str, Any]) -> None:
         write_safely(self.path / "meta.json", json.dumps(meta, indent=2).encode() + b"\n")
 
-    def _tables(self) -> dict[str, Any]:
-        return self._read("config.toml", lambda content: tomllib.loads(content.decode()))
+    def _config(self) -> dict[str, Any]:
+        return self._read("config.toml", lambda path: tomllib.loads(path.read_bytes().decode()))
 
-    def load_experiment(self) -> Experiment:
-        """config.toml"""
-        return build_experiment(self._tables(), self.path)
+    def load_experiment(self, *, trust_code: bool = True) -> Experiment:
+        """The experiment of config.toml.
+
+        Settings such as "file.py:Name" run the Python code that they name. With `trust_code` = False such a config is
+        refused: use it for directories that somebody else made.
+        """
+        tables = self._config()
+        if not trust_code and (code := named_code(tables)):
+            allowed = "--trust-code, if you trust whoever made this directory to run code on your machine"
+            raise InputError(next(iter(code)), f"code in {', '.join(sorted(set(code.values())))}", allowed)
+        return build_experiment(tables, self.path)
 
     @property
     def is_complete(self) -> bool:
         """Whether the run has finished."""
         written = os.path.exists(self.path / "meta.json")  # noqa: PTH110 - unlike Path.exists, it never fails
-        meta: Any = self.meta if written else None
-        return isinstance(meta, dict) and meta.get("status") == "complete"
+        return written and self.meta["status"] == "complete"
 
-    # Checkpoints
-
-    def _checkpoint(self, strategy: str, seed: int) -> Path:
-        return self.path / "checkpoints" / f"{strategy}.seed{seed}.safetensors"
-
-    def save_checkpoint(self, strategy: str, seed: int, state: State, record: Record) -> None:
-        """Keep where a strategy and seed has got to."""
-        local = {LOCAL + name: rows for name, rows in state.local.items()}
-        tensors = {"models": state.models, "last_broadcast": state.last_broadcast, **local, **record.to_arrays()}
-        write_tensors(self._checkpoint(strategy, seed), tensors)
-
-    def load_checkpoint(self, strategy: str, seed: int) -> tuple[State, Record] | None:
-        """Where a strategy and seed had got to."""
-        path = self._checkpoint(strategy, seed)
-        if not path.exists():
-            return None
-        try:
-            tensors = safetensors.numpy.load_file(path)
-            record = Record.from_arrays(tensors)
-            local = {name.removeprefix(LOCAL): rows for name, rows in tensors.items() if name.startswith(LOCAL)}
-            return State(len(record), tensors["models"], tensors["last_broadcast"], local), record
-        except (safetensors.SafetensorError, KeyError, ValueError) as error:
-            raise EfhcError(f"{path} is corrupt ({error}); remove it to do that part of the run again") from error
-
-    # Results
-
-    def save_tables(self, tables: Mapping[str, pl.DataFrame]) -> None:
-        """All of them."""
-        for name, table in tables.items():
-            self.save_table(name, table)
-
-    def save_table(self, name: str, table: pl.DataFrame) -> None:
-        """NAME.parquet"""
-        buffer = io.BytesIO()
-        table.write_parquet(buffer)
-        write_safely(self.path / f"{name}.parquet", buffer.getvalue())
+    @property
+    def failures(self) -> dict[Pair, str]:
+        """Runs that failed, and why."""
+        return {(each["strategy"], each["seed"]): each["reason"] for each in self.meta.get("failed", [])}
 
     def load_table(self, name: str) -> pl.DataFrame:
         """NAME.parquet, if it is as it was written."""
-        self._check_table(name)
-        return self._read(f"{name}.parquet", pl.read_parquet)
-
-    def _check_table(self, name: str) -> None:
-        """That NAME.parquet is as it was written; looked at once."""
-        if name in self._checked:
-            return
-        expected = self.meta.get("table_sha256", {}).get(name)
-
-        def check(content: bytes) -> None:
-            if expected and sha256(content) != expected:
-                raise ValueError("its SHA-256 is not the one in meta.json")
-
-        self._read(f"{name}.parquet", check)
-        self._checked.add(name)
+        return self.scan_table(name).collect()
 
     def read_rows(self, name: str, rows: pl.Expr) -> pl.DataFrame:
         """Some rows of NAME.parquet, for tables that do not fit into memory as a whole."""
-        self._check_table(name)
-        try:
-            return pl.scan_parquet(self.path / f"{name}.parquet").filter(rows).collect()
-        except (OSError, pl.exceptions.PolarsError) as error:
-            raise EfhcError(f"{self.path / name}.parquet is missing or corrupt ({error})") from error
+        return self._read(f"{name}.parquet", lambda _: self.scan_table(name).filter(rows).collect())
 
-    def save_models(self, models: Mapping[tuple[str, int], np.ndarray]) -> None:
+    def scan_table(self, name: str) -> pl.LazyFrame:
+        """NAME.parquet, read as far as it is needed."""
+        self.check_file(f"{name}.parquet")
+        return self._read(f"{name}.parquet", pl.scan_parquet)
+
+    def check_file(self, name: str) -> None:
+        """Raise `DamagedError` unless the file is as it was written; looked at once."""
+        if name in self._checked:
+            return
+        expected = self.meta.get("table_sha256", {}).get(name.partition(".")[0])
+
+        def check(path: Path) -> None:
+            found = _file_sha256(path)
+            if expected and found != expected:
+                raise ValueError("its SHA-256 is not the one in meta.json")
+
+        self._read(name, check)
+        self._checked.add(name)
+
+    def load_models(self) -> dict[Pair, Floats]:
         """models.safetensors"""
+        self.check_file("models.safetensors")
+        return self._read("models.safetensors", lambda path: _by_pair(read_tensors(path)[0]))
+
+    def map_models(self) -> dict[Pair, Floats]:
+        """models.safetensors, read from the disk only as far as it is looked at."""
+        self.check_file("models.safetensors")
+        return self._read("models.safetensors", lambda path: _by_pair(map_tensors(path)))
+
+    @property
+    def has_models(self) -> bool:
+        """Whether the final models were kept."""
+        return (self.path / "models.safetensors").exists()
+
+    def load_local(self) -> dict[Pair, dict[str, np.ndarray]]:
+        """local.safetensors: what devices keep to themselves, by strategy and seed; empty if there is none."""
+        if not (self.path / "local.safetensors").exists():
+            return {}
+        self.check_file("local.safetensors")
+
+        def parse(path: Path) -> dict[Pair, dict[str, np.ndarray]]:
+            local: dict[Pair, dict[str, np.ndarray]] = {}
+            for name, rows in read_tensors(path)[0].items():
+                strategy, seed, buffer = name.split("/", 2)
+                local.setdefault((strategy, int(seed)), {})[buffer] = rows
+            return local
+
+        return self._read("local.safetensors", parse)
+
+    def snapshots(self, strategy: str, seed: int) -> Mapping[int, Floats]:
+        """The models (m, n) that were kept of single iterations, by iteration; each is read when it is asked for."""
+        return Snapshots(self.path / "snapshots" / f"{strategy}.seed{seed}")
+
+    # Writing results
+
+    def save_table(self, name: str, table: pl.LazyFrame | pl.DataFrame) -> None:
+        """NAME.parquet. A large table is written in parts, so that it need not fit into memory."""
+        target = self.path / f"{name}.parquet"
+        temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}{UNFINISHED}")
+        rows = table.lazy()
+        try:
+            rows.sink_parquet(temporary, mkdir=True, row_group_size=_rows_at_once(rows))
+            with temporary.open("rb") as file:
+                os.fsync(file.fileno())
+            temporary.replace(target)
+        except (OSError, pl.exceptions.ComputeError) as error:
+            raise SaveError(f"{target} cannot be written ({getattr(error, 'strerror', None) or error})") from error
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    def save_models(self, models: Mapping[Pair, np.ndarray], local: Mapping[Pair, Mapping[str, np.ndarray]]) -> None:
+        """models.safetensors and, if devices keep anything to themselves, local.safetensors"""
         tensors = {f"{strategy}/{seed}": w for (strategy, seed), w in models.items()}
         write_tensors(self.path / "models.safetensors", tensors)
+        own = {
+            f"{strategy}/{seed}/{name}": rows for (strategy, seed), each in local.items() for name, rows in each.items()
+        }
+        if own:
+            write_tensors(self.path / "local.safetensors", own)
 
-    def load_models(self) -> dict[tuple[str, int], np.ndarray]:
-        """models.safetensors"""
-        tensors = self._read("models.safetensors", safetensors.numpy.load)
-        names = {name: name.rsplit("/", 1) for name in tensors}
-        return {(names[name][0], int(names[name][1])): tensor for name, tensor in tensors.items()}
+    def save_snapshots(self, strategy: str, seed: int, snapshots: Mapping[int, np.ndarray]) -> None:
+        """Keep the models of single iterations."""
+        folder = self.path / "snapshots" / f"{strategy}.seed{seed}"
+        for k, models in snapshots.items():
+            write_tensors(folder / f"{k:012d}.safetensors", {"models": models}, {})
 
-    def finish(self) -> None:
-        """Say that all is there, and let go of the checkpoints."""
+    def finish(self, failures: Mapping[Pair, str] | None = None) -> None:
+        """Note in meta.json that everything is there."""
         finished = datetime.now(UTC).isoformat(timespec="seconds")
-        checksums = {name: sha256((self.path / f"{name}.parquet").read_bytes()) for name in TABLES}
-        self._write_meta({"finished": finished, "table_sha256": checksums} | self.meta | {"status": "complete"})
-        shutil.rmtree(self.path / "checkpoints", ignore_errors=True)
+        files = [*(f"{name}.parquet" for name in TABLES), "models.safetensors", "local.safetensors"]
+        checksums = {
+            name.partition(".")[0]: _file_sha256(self.path / name) for name in files if (self.path / name).exists()
+        }
+        failed = [{"strategy": pair[0], "seed": pair[1], "reason": text} for pair, text in (failures or {}).items()]
+        facts = {"finished": finished, "table_sha256": checksums, **({"failed": failed} if failed else {})}
+        self._write_meta(facts | self.meta | {"status": "complete"})
 
 
-def _checksums(experiment: Experiment, data_sha256: Mapping[str, str]) -> dict[str, dict[str, str]]:
-    inputs = {name: sha256(read_bytes(file, name)) for name, file in input_files(experiment).items()}
-    return {"data_sha256": dict(data_sha256), "input_sha256": inputs}
+MANY_ENTRIES = 2 * PIECE_ENTRIES
+"""Devices and links in lists up to which a table is put together at once."""
+
+
+def _rows_at_once(table: pl.LazyFrame) -> int | None:
+    """The number of rows of a large table that should be in memory at a time; None for all."""
+    lists = [name for name, kind in table.collect_schema().items() if isinstance(kind, pl.List)]
+    entries = pl.sum_horizontal(pl.col(lists).list.len()).sum() if lists else pl.lit(0)
+    rows, total = table.select(pl.len(), entries.alias("entries")).collect(engine="streaming").row(0)
+    return max(1, rows * PIECE_ENTRIES // total) if total > MANY_ENTRIES else None
+
+
+class Snapshots(Mapping[int, Floats]):
+    """Models by iteration, each read from its file when it is asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._files = {int(file.stem): file for file in sorted(folder.glob("*.safetensors")) if file.stem.isdecimal()}
+
+    def __getitem__(self, k: int) -> Floats:
+        try:
+            return read_tensors(self._files[k])[0]["models"]
+        except ValueError as error:
+            raise DamagedError(f"{self._files[k]} is damaged ({error})") from error
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._files)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+
+def _by_pair(tensors: Mapping[str, np.ndarray]) -> dict[Pair, Floats]:
+    """Tensors named "strategy/seed" by strategy and seed."""
+    pairs = {name: name.rsplit("/", 1) for name in tensors}
+    if odd := [name for name, parts in pairs.items() if len(parts) != 2 or not parts[1].isdecimal()]:
+        raise ValueError(f"a tensor is named {odd[0]!r} instead of STRATEGY/SEED")
+    return {(pairs[name][0], int(pairs[name][1])): tensor for name, tensor in tensors.items()}
+
+
+def _file_sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+CODE = re.compile(r"(.+\.py|[A-Za-z_][\w.]*):[A-Za-z_]\w*")
+"""Settings that name Python code: "file.py:Name" or "package.module:Name"."""
+
+
+def named_code(tables: Any, setting: str = "") -> dict[str, str]:
+    """The settings of a config that name Python code."""
+    if isinstance(tables, Mapping):
+        inner = (named_code(value, f"{setting}.{key}" if setting else key) for key, value in tables.items())
+        return {name: code for found in inner for name, code in found.items()}
+    return {setting: tables} if isinstance(tables, str) and setting != "name" and CODE.fullmatch(tables) else {}
 
 
 def _is_foreign(path: Path) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from threading import Lock
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,12 +17,17 @@ from efhc.learning.backends import backend_for
 from efhc.learning.data import Dataset
 from efhc.learning.learner import Learner
 
+if TYPE_CHECKING:
+    from efhc.experiments.runs.run import Run
+
 
 def load_data(experiment: Experiment) -> Dataset:
     """The experiment's data set; the same for every seed."""
     with within("data"):
         # What a source of your own returns may be as it came.
         data = experiment.data.load(experiment.precision).load(experiment.precision)
+    if experiment.validation is not None:
+        data = data.with_validation(experiment.validation)
     return data if experiment.test_samples is None else data.tested_on(experiment.test_samples)
 
 
@@ -56,6 +62,24 @@ def draw_scenario(experiment: Experiment, data: Dataset, seed: int, threads: int
         threshold_decay=experiment.threshold_decay or experiment.step_size,
         exchange_at_start=experiment.exchange_at_start,
     )
+
+
+class Scenarios:
+    """The scenarios of runs. All runs of an experiment with one seed share one, which is drawn once."""
+
+    def __init__(self, threads: int) -> None:
+        self.threads = threads
+        self._drawn: dict[object, Scenario] = {}
+        self._drawing = Lock()
+        """torch traces modules one at a time only."""
+
+    def of(self, run: Run) -> Scenario:
+        """The scenario of a run."""
+        which = id(run.whole), run.seed
+        with self._drawing:
+            if which not in self._drawn:
+                self._drawn[which] = draw_scenario(run.whole, run.data, run.seed, self.threads)
+            return self._drawn[which]
 
 
 # Compiled loops look no index up twice: what objects of the user's own return is checked here, once.

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-PACKAGES = ("efhc", "numpy", "scipy", "numba", "networkx", "polars", "pydantic", "scikit-learn")
+PACKAGES = ("efhc", "numpy", "scipy", "numba", "networkx", "polars", "pydantic")
 
 
 def provenance() -> dict[str, Any]:
@@ -34,13 +34,29 @@ def git_state() -> dict[str, Any] | None:
     """Commit of the current folder's repository and whether it has changes; None outside of one."""
     try:
         commit = _git("rev-parse", "HEAD")
-        return {"commit": commit, "changed": bool(_git("status", "--porcelain"))}
+        return {"commit": commit, "changed": bool(_git(*_harmless_settings(), "status", "--porcelain"))}
     except (OSError, subprocess.SubprocessError):
         return None
 
 
+COMMANDS_IN_GIT = r"^(filter\..*|core\.(fsmonitor|hookspath|sshcommand|pager|editor|askpass)|diff\..*|.*\.command)$"
+"""Settings of a repository that make git run programs. The repository may be somebody else's."""
+
+
+def _harmless_settings() -> list[str]:
+    """Options that switch off every program that the repository's own config asks git to run."""
+    try:
+        names = _git("config", "--local", "--includes", "--name-only", "--get-regexp", COMMANDS_IN_GIT).split()
+    except subprocess.CalledProcessError:  # there is none
+        names = []
+    found = {*names, "core.fsmonitor"}
+    return [word for name in sorted(found) for word in ("-c", f"{name}={'false' if name.endswith('required') else ''}")]
+
+
 def _git(*words: str) -> str:
-    return subprocess.run(["git", *words], capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+    quiet = os.environ | {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"}
+    command = ["git", *words]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10, env=quiet).stdout.strip()
 
 
 def machine() -> dict[str, Any]:

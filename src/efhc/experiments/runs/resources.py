@@ -14,6 +14,8 @@ from efhc.learning.batches import MiniBatches
 from efhc.learning.data import Dataset
 
 LEFT_FREE = 256 * 2**20
+MOST_THREADS = 1024
+"""More threads than this no system lets a process have without being asked for it."""
 
 
 class Plan(NamedTuple):
@@ -23,27 +25,25 @@ class Plan(NamedTuple):
     threads_per_run: int
 
 
-def plan(experiment: Experiment, data: Dataset, jobs: int | None = None, runs: int | None = None) -> Plan:
-    """As many runs at once as there are cores (or `jobs`) and memory for; cores that are left over go into the runs.
+def plan(experiment: Experiment, data: Dataset, jobs: int | None, runs: int, *, keeps_models: bool = False) -> Plan:
+    """As many of `runs` runs at once as there are cores (or `jobs`) and memory for; cores left over go into the runs.
 
-    `runs` is how many there are like this one, of which nothing stays in memory; left out, they are the experiment's,
-    and all their models stay.
+    With `keeps_models` the final models of all runs stay in memory. Raises `EfhcError` if not even one run fits.
     """
     if jobs is not None and jobs < 1:
         raise InputError("jobs", jobs, "at least 1, or nothing for all cores")
-    cores = jobs or usable_cores()
-    own = len(experiment.seeds) * len(experiment.strategies)
-    at_once = min(cores, runs or own)
+    cores = min(jobs or usable_cores(), MOST_THREADS)
+    at_once = min(cores, runs)
     with within("model"):
         one_array, batch = array_bytes(experiment, data)
-    # The models of all runs, or of those at work; last broadcasts and gradients; a batch.
-    kept, running = (own * one_array, 2 * one_array + batch) if runs is None else (0, 3 * one_array + batch)
+    # Of a run at work: models, last broadcasts and gradients; a batch.
+    kept, running = (runs * one_array if keeps_models else 0), 3 * one_array + batch
     available = available_bytes()
     if available is not None:
         room = available - LEFT_FREE - kept
         if running > room:
             raise EfhcError(
-                f"memory: {runs or own} runs of {experiment.devices} devices with "
+                f"memory: {runs} runs of {experiment.devices} devices with "
                 f"{experiment.model.parameters(data):,} parameters each need {_gigabytes(kept + running)}, and "
                 f"{_gigabytes(available)} are free; take fewer devices, seeds or strategies, a smaller model "
                 "or batch_size" + (", or float32" if experiment.precision == "float64" else "")

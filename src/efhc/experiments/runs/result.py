@@ -1,51 +1,111 @@
-"""What a run gives back."""
+"""What an experiment gives back: tables and models of all its runs, from memory or from a run directory."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, Protocol
 
+import numpy as np
 import polars as pl
 
 from efhc.base.arrays import Floats
 from efhc.base.errors import InputError
+from efhc.base.saving import write_safely
 from efhc.experiments.config.experiment import Experiment
-from efhc.experiments.runs.directory import TABLES, RunDirectory
+from efhc.experiments.runs.directory import TABLES, Pair, RunDirectory
+from efhc.experiments.runs.run import Run, Runs
+from efhc.experiments.runs.store import OWN_COLUMNS, Failures, MemoryStore, RunStore
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+    from torch import nn
 
 
-@dataclass(frozen=True, eq=False)
+class _Source(Protocol):
+    """Where a result has its tables and models from."""
+
+    def table(self, name: str) -> pl.DataFrame: ...
+    def models(self) -> dict[Pair, Floats]: ...
+    def local(self) -> dict[Pair, dict[str, np.ndarray]]: ...
+    def snapshots(self, strategy: str, seed: int) -> Mapping[int, Floats]: ...
+
+
 class Result:
-    """The metrics, events and final models of an experiment."""
+    """The metrics, events and final models of an experiment. What comes from a directory is read when it is needed."""
 
-    experiment: Experiment
-    metrics: pl.DataFrame
-    """One row per strategy, seed and iteration."""
-    events: pl.DataFrame
-    """The devices that fired and the links used, one row per strategy, seed and iteration."""
-    network: pl.DataFrame
-    """The physical links, one row per seed and iteration at which they changed."""
-    devices: pl.DataFrame
-    """Bandwidth, samples and labels, one row per seed and device."""
-    models: dict[tuple[str, int], Floats]
-    """The final models (m, n) by strategy and seed."""
+    def __init__(
+        self, experiment: Experiment, source: _Source, failed: Mapping[Pair, str], directory: Path | None = None
+    ) -> None:
+        self.experiment = experiment
+        self.failed: dict[Pair, str] = dict(failed)
+        """The runs that failed, by strategy and seed, and why. They have no rows and no models."""
+        self.directory = directory
+        """Where the result is kept, if it is."""
+        self._source = source
 
     @classmethod
-    def load(cls, directory: Path | str) -> Result:
-        """The result in a run directory."""
+    def load(cls, directory: Path | str, *, trust_code: bool = True) -> Result:
+        """The result in a run directory.
+
+        A config that names code of its own ("file.py:Name") runs that code, unless `trust_code` is False: then such a
+        directory is refused.
+        """
         run = RunDirectory(Path(directory))
         if not run.is_complete:
             raise InputError("run directory", directory, "the directory of a run that has finished")
-        tables = {name: run.load_table(name) for name in TABLES}
-        return cls(run.load_experiment(), models=run.load_models(), **tables)
+        return cls.in_directory(run.load_experiment(trust_code=trust_code), run)
+
+    @classmethod
+    def in_directory(cls, experiment: Experiment, directory: RunDirectory) -> Result:
+        """The result of this experiment, which is kept in this directory."""
+        return cls(experiment, _Directory(directory), directory.failures, directory.path)
+
+    @cached_property
+    def metrics(self) -> pl.DataFrame:
+        """One row per strategy, seed and iteration."""
+        return self._source.table("metrics")
+
+    @cached_property
+    def events(self) -> pl.DataFrame:
+        """The devices that fired and the links used, one row per strategy, seed and iteration."""
+        return self._source.table("events")
+
+    @cached_property
+    def network(self) -> pl.DataFrame:
+        """The physical links, one row per seed and iteration at which they changed."""
+        return self._source.table("network")
+
+    @cached_property
+    def devices(self) -> pl.DataFrame:
+        """Bandwidth, samples and labels, one row per seed and device."""
+        return self._source.table("devices")
+
+    @cached_property
+    def models(self) -> dict[Pair, Floats]:
+        """The final models (m, n) by strategy and seed."""
+        return self._source.models()
+
+    @cached_property
+    def local(self) -> dict[Pair, dict[str, np.ndarray]]:
+        """What devices keep to themselves (running statistics of BatchNorm), by strategy and seed."""
+        return self._source.local()
+
+    def snapshots(self, strategy: str, seed: int) -> Mapping[int, Floats]:
+        """The models (m, n) of single iterations, by iteration, if the experiment has `keep_models_every`."""
+        return self._source.snapshots(strategy, seed)
 
     @property
     def tables(self) -> dict[str, pl.DataFrame]:
-        """By the names of their files in a run directory."""
+        """All tables by the names of their files in a run directory."""
         return {name: getattr(self, name) for name in TABLES}
+
+    def __repr__(self) -> str:
+        place = f", kept in {self.directory}" if self.directory else ""
+        failed = f", {len(self.failed)} failed" if self.failed else ""
+        runs = f"{len(self.experiment.strategies)} strategies x {len(self.experiment.seeds)} seeds"
+        return f"<Result of {self.experiment.name}: {runs}, {self.experiment.iterations} iterations{failed}{place}>"
 
     def summary(self) -> pl.DataFrame:
         """One row per strategy, means over seeds: final accuracies, share of devices firing, transmission time."""
@@ -60,10 +120,126 @@ class Result:
         )
 
     def plot(self, path: Path | str | None = None) -> Figure:
-        """The paper's panels of this run; written to `path` if one is given."""
+        """The paper's panels of this experiment; written to `path` if one is given."""
         from efhc.report.figures import comparison_figure, run_title, save_figure
 
         figure = comparison_figure(self.metrics, title=run_title(self.experiment))
         if path is not None:
             save_figure(figure, Path(path))
         return figure
+
+    def module(self, strategy: str, seed: int, device: int | Literal["mean"]) -> nn.Module:
+        """The trained network of one device, or of the mean model, as a `torch.nn.Module` in evaluation mode.
+
+        It has the device's parameters and its own running statistics, so it scores what the metrics say. The mean
+        model has the mean of all devices' parameters and statistics.
+        """
+        from efhc.learning.models import ModuleModel
+        from efhc.learning.models.trained import trained_module
+
+        model = self.experiment.model
+        if not isinstance(model, ModuleModel):
+            raise InputError("model", getattr(model, "kind", type(model).__name__), "a model that is a torch module")
+        if (strategy, seed) not in self.models:
+            given = f"{strategy}, seed {seed}"
+            raise InputError("module", given, ", ".join(f"{name}, seed {number}" for name, number in self.models))
+        data = Runs().inputs(self.experiment).data
+        return trained_module(model, data, self.models[strategy, seed], self.local.get((strategy, seed), {}), device)
+
+    def save(self, directory: Path | str) -> None:
+        """Keep the result in a new run directory, from which `Result.load` reads it.
+
+        What was made in Python and has no name is described in config.toml: such a directory can be loaded, but its
+        experiment cannot be run again.
+        """
+        target = RunDirectory(Path(directory))
+        inputs = Runs().inputs(self.experiment)
+        with target.locked():
+            target.begin(self.experiment, inputs.checksums, resume=False, unnamed="describe")
+            for name, table in self.tables.items():
+                target.save_table(name, table)
+            target.save_models(self.models, self.local)
+            for strategy, seed in self.models:
+                target.save_snapshots(strategy, seed, self.snapshots(strategy, seed))
+            target.finish(self.failed)
+
+    def to_csv(self, folder: Path | str) -> None:
+        """Write every table as a CSV file; lists of devices and links become numbers with blanks between them."""
+        for name, table in self.tables.items():
+            lists = [column for column, kind in table.schema.items() if isinstance(kind, pl.List)]
+            flat = table.with_columns(pl.col(lists).cast(pl.List(pl.String)).list.join(" ")) if lists else table
+            write_safely(Path(folder) / f"{name}.csv", flat.write_csv().encode())
+
+
+class _Directory:
+    """A result on disk."""
+
+    def __init__(self, directory: RunDirectory) -> None:
+        self._directory = directory
+        self.table = directory.load_table
+        self.models = directory.load_models
+        self.local = directory.load_local
+        self.snapshots = directory.snapshots
+
+
+class _Memory:
+    """A result in memory."""
+
+    def __init__(self, runs: Iterable[Run], store: MemoryStore) -> None:
+        self._made = {run.pair: store.made[run.key] for run in runs if run.key in store.made}
+
+    def table(self, name: str) -> pl.DataFrame:
+        tables = ((pair, self._made[pair].tables[name]) for pair in _one_per_table(self._made, name))
+        # Two strategies of the same kind and parameters are one run with two names.
+        return pl.concat(
+            table.with_columns(strategy=pl.lit(strategy)) if "strategy" in table.columns else table
+            for (strategy, _), table in tables
+        )
+
+    def models(self) -> dict[Pair, Floats]:
+        return {pair: made.models for pair, made in self._made.items()}
+
+    def local(self) -> dict[Pair, dict[str, np.ndarray]]:
+        return {pair: made.local for pair, made in self._made.items() if made.local}
+
+    def snapshots(self, strategy: str, seed: int) -> Mapping[int, Floats]:
+        return self._made[strategy, seed].snapshots
+
+
+def _one_per_table(pairs: Iterable[Pair], name: str) -> list[Pair]:
+    """The runs that a table is made of: all, or one per seed where all strategies of a seed have the same."""
+    pairs = list(pairs)
+    if "strategy" in OWN_COLUMNS[name]:
+        return pairs
+    one_of: dict[int, Pair] = {}
+    for pair in pairs:
+        one_of.setdefault(pair[1], pair)
+    return list(one_of.values())
+
+
+def result_in_memory(experiment: Experiment, runs: list[Run], store: MemoryStore, failures: Failures) -> Result:
+    """The result of runs that were made in memory."""
+    return Result(experiment, _Memory(runs, store), _reasons(runs, failures))
+
+
+def collect(directory: RunDirectory, runs: list[Run], store: RunStore, failures: Failures) -> None:
+    """Put the tables and models of runs in a store together in one run directory; the metrics first."""
+    made = {run.pair: run for run in runs if run.key not in failures}
+    for name in TABLES:
+        chosen = [made[pair] for pair in _one_per_table(made, name)]
+        directory.save_table(name, pl.concat(store.scan(run, name) for run in chosen))
+    models: dict[Pair, Floats] = {}
+    local: dict[Pair, dict[str, np.ndarray]] = {}
+    for pair, run in made.items():
+        alone = RunDirectory(store.directory(run))
+        (models[pair],) = alone.map_models().values()
+        for own in alone.load_local().values():
+            local[pair] = own
+        (strategy,) = run.experiment.strategies
+        directory.save_snapshots(*pair, alone.snapshots(strategy, run.seed))
+    directory.save_models(models, local)
+    directory.finish(_reasons(runs, failures))
+
+
+def _reasons(runs: list[Run], failures: Failures) -> dict[Pair, str]:
+    return {run.pair: str(failures[run.key]) for run in runs if run.key in failures}

@@ -1,89 +1,43 @@
-"""Single runs, one strategy and one seed each: what sweeps, figures and tuning are made of.
-
-Each is kept in a run directory that is named after everything that determines it, so whoever needs the same run finds
-it there, and one that was stopped goes on where it was.
-"""
+"""Where runs are kept: whoever needs a run that is there finds it, and one that was stopped goes on where it was."""
 
 from __future__ import annotations
 
-import json
-import shutil
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import polars as pl
 
-from efhc import __version__
+from efhc.base.arrays import Floats
 from efhc.base.errors import EfhcError, InputError
-from efhc.base.inputs import read_bytes, sha256
 from efhc.base.saving import write_safely
-from efhc.experiments.config.experiment import Experiment
-from efhc.experiments.config.files import input_files, to_tables
+from efhc.core.iteration import State
+from efhc.drivers.observers import ObserverFactory
+from efhc.drivers.record import Piece, Record
+from efhc.experiments.runs.checkpoints import PIECE_TABLES, DamagedError, Unfinished
 from efhc.experiments.runs.directory import TABLES, RunDirectory
-from efhc.experiments.runs.draw import load_data
-from efhc.learning.data import Dataset
+from efhc.experiments.runs.make import Keeper
+from efhc.experiments.runs.run import Run, Runs  # noqa: F401
+
+OWN_COLUMNS = {"metrics": ("strategy", "seed"), "events": ("strategy", "seed"), "network": ("seed",), "devices": ()}
+"""Columns in front of those that a run records."""
+
+Failures = Mapping[str, EfhcError]
+"""The runs that could not be made, by key, and why."""
 
 
-@dataclass(frozen=True, eq=False)
-class Run:
-    """One strategy and one seed of an experiment."""
-
-    experiment: Experiment
-    """With that strategy and seed only, and names that say no more than they do."""
-    strategy: str
-    """What whoever asked for it calls the strategy."""
-    data: Dataset = field(repr=False)
-    key: str
-    """The hash of all that determines the run."""
-
-    @property
-    def seed(self) -> int:
-        """The one seed."""
-        return self.experiment.seeds[0]
-
-
-class Runs:
-    """The runs of experiments, each data set being loaded once."""
-
-    def __init__(self) -> None:
-        self._data: dict[str, Dataset] = {}
-        self._files: dict[Path, str] = {}
-
-    def of(self, experiment: Experiment) -> list[Run]:
-        """Every strategy with every seed."""
-        data = self._load(experiment)
-        inputs = {name: self._checksum(name, path) for name, path in input_files(experiment).items()}
-        runs = []
-        for seed in experiment.seeds:
-            for name, strategy in experiment.strategies.items():
-                kind = str(getattr(strategy, "kind", name))
-                alone = experiment.model_copy(update={"name": "run", "seeds": (seed,), "strategies": {kind: strategy}})
-                identity = {"config": to_tables(alone), "data": dict(data.sha256), "inputs": inputs}
-                text = json.dumps(identity | {"efhc": __version__}, sort_keys=True)
-                runs.append(Run(alone, name, data, sha256(text.encode())[:24]))
-        return runs
-
-    def _load(self, experiment: Experiment) -> Dataset:
-        tables = to_tables(experiment)
-        which = json.dumps([tables["data"], experiment.precision, experiment.test_samples])
-        if which not in self._data:
-            self._data[which] = load_data(experiment)
-        return self._data[which]
-
-    def _checksum(self, name: str, path: Path) -> str:
-        if path not in self._files:
-            self._files[path] = sha256(read_bytes(path, name))
-        return self._files[path]
-
-
-class BatchProgress(Protocol):
+class Progress(Protocol):
     """Told how far a run has got."""
 
     def __call__(self, run: Run, share: float) -> None:
-        """`share` of the run is done, 1.0 once its tables are kept."""
+        """`share` of the run is done; 1.0 once it is kept."""
+
+
+BatchProgress = Progress
 
 
 class Engine(Protocol):
@@ -92,61 +46,221 @@ class Engine(Protocol):
     def session(self) -> AbstractContextManager[None]:
         """For several batches one after the other: what the engine has to start, it starts once."""
 
-    def make(self, runs: list[Run], store: RunStore, progress: BatchProgress) -> None:
-        """Make them all and keep them in the store."""
+    def make(
+        self, runs: list[Run], store: Store, progress: Progress, observers: ObserverFactory | None = None
+    ) -> Failures:
+        """Make all runs and keep them in the store. Returns those that could not be made; the others are not affected.
+
+        `observers` creates an observer for each run.
+        """
+
+
+class Store(Protocol):
+    """Keeps runs, in memory or on disk."""
+
+    def keeper(self, run: Run) -> AbstractContextManager[Keeper | None]:
+        """Where a run is kept while it is made; None if it has been made meanwhile."""
+
+    def keep(self, run: Run, files: Mapping[str, bytes]) -> None:
+        """Take in the files of a run that was made elsewhere."""
+
+
+def _labelled(table: pl.LazyFrame, name: str, strategy: str, seed: int) -> pl.LazyFrame:
+    """With the columns that tell the runs of a table apart."""
+    columns = {"strategy": pl.lit(strategy).alias("strategy"), "seed": pl.lit(seed, pl.Int64).alias("seed")}
+    return table.select(*(columns[column] for column in OWN_COLUMNS[name]), pl.all())
+
+
+# In memory
+
+
+@dataclass
+class MemoryKeeper:
+    """Keeps one run in memory. There are no checkpoints."""
+
+    run: Run
+    tables: dict[str, pl.DataFrame] = field(default_factory=dict)
+    models: Floats = field(default_factory=lambda: np.empty((0, 0)))
+    local: dict[str, np.ndarray] = field(default_factory=dict)
+    snapshots: dict[int, Floats] = field(default_factory=dict)
+    _pieces: list[Piece] = field(default_factory=list)
+
+    def resume(self, run: Run, initial: State) -> tuple[State, Record] | None:
+        return None
+
+    def put_away(self, piece: Piece) -> None:
+        self._pieces.append(piece)
+
+    def checkpoint(self, state: State, record: Record) -> None:
+        pass
+
+    def snapshot(self, state: State) -> None:
+        self.snapshots[state.k] = state.models.copy()
+
+    def finish(self, state: State, devices: pl.DataFrame) -> None:
+        for name in PIECE_TABLES:
+            parts = pl.concat(getattr(piece, name).lazy() for piece in self._pieces)
+            self.tables[name] = _labelled(parts, name, self.run.strategy, self.run.seed).collect()
+        self.tables["devices"] = devices
+        self.models, self.local, self._pieces = state.models, dict(state.local), []
+
+
+class MemoryStore:
+    """Keeps runs in memory, by key."""
+
+    def __init__(self) -> None:
+        self.made: dict[str, MemoryKeeper] = {}
+
+    @contextmanager
+    def keeper(self, run: Run) -> Iterator[MemoryKeeper]:
+        keeper = MemoryKeeper(run)
+        yield keeper
+        self.made[run.key] = keeper
+
+    def keep(self, run: Run, files: Mapping[str, bytes]) -> None:
+        raise NotImplementedError("runs that are made elsewhere are kept in a folder")
+
+
+# On disk
+
+
+@dataclass
+class FolderKeeper:
+    """Keeps one run in a run directory."""
+
+    directory: RunDirectory
+    unfinished: Unfinished
+    run: Run
+    with_models: bool
+
+    def resume(self, run: Run, initial: State) -> tuple[State, Record] | None:
+        return self.unfinished.load(run, initial)
+
+    def put_away(self, piece: Piece) -> None:
+        self.unfinished.put_away(piece)
+
+    def checkpoint(self, state: State, record: Record) -> None:
+        self.unfinished.save(state, record)
+
+    def snapshot(self, state: State) -> None:
+        self.directory.save_snapshots(*self._pair, {state.k: state.models})
+
+    @property
+    def _pair(self) -> tuple[str, int]:
+        return next(iter(self.run.experiment.strategies)), self.run.seed
+
+    def finish(self, state: State, devices: pl.DataFrame) -> None:
+        for name in PIECE_TABLES:
+            parts = pl.concat(map(pl.scan_parquet, self.unfinished.parts(name)))
+            self.directory.save_table(name, _labelled(parts, name, *self._pair))
+        self.directory.save_table("devices", devices)
+        if self.with_models:
+            self.directory.save_models({self._pair: state.models}, {self._pair: state.local})
+        self.directory.finish()
+        self.unfinished.remove()
 
 
 class RunStore:
     """A folder of run directories, each named after the key of its run."""
 
-    def __init__(self, path: Path, warn: Callable[[str], None] = lambda text: None) -> None:
-        self.path, self._warn = path, warn
+    def __init__(
+        self, path: Path, warn: Callable[[str], None] = lambda text: None, *, with_models: bool = False
+    ) -> None:
+        self.path, self._warn, self.with_models = path, warn, with_models
 
     def directory(self, run: Run) -> Path:
         """Where a run is, or will be."""
         return self.path / run.key
 
-    def complete(self, runs: Iterable[Run], engine: Engine, progress: BatchProgress) -> None:
-        """See to it that all these runs are there: those that are missing, stopped or damaged are made."""
+    def complete(
+        self, runs: Iterable[Run], engine: Engine, progress: Progress, observers: ObserverFactory | None = None
+    ) -> Failures:
+        """Make the runs that are missing, stopped or damaged. Returns those that could not be made, by key."""
         missing: dict[str, Run] = {}
         for run in runs:
+            if run.key in missing:
+                continue
             if self._holds(run):
                 progress(run, 1.0)
             else:
-                missing.setdefault(run.key, run)
-        if missing:
-            try:
-                self.path.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise InputError("--out", f"{self.path} ({error.strerror})", "a folder that can be written") from None
-            engine.make(list(missing.values()), self, progress)
+                missing[run.key] = run
+        if not missing:
+            return {}
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError("--out", f"{self.path} ({error.strerror})", "a folder that can be written") from None
+        return engine.make(list(missing.values()), self, progress, observers)
 
     def _holds(self, run: Run) -> bool:
-        """Whether a run is there whole. What is damaged is said to be, and removed."""
+        """Whether a run is there whole. What is proved to be damaged is moved aside."""
         directory = RunDirectory(self.directory(run))
-        if not directory.path.exists():
+        if not directory.is_begun:
             return False
         try:
-            if directory.is_complete:
-                for name in TABLES:
-                    directory.load_table(name)
-                return True
-            RunDirectory.start(directory.path, run.experiment, run.data.sha256, resume=True)
-            directory.load_checkpoint(next(iter(run.experiment.strategies)), run.seed)
-        except (EfhcError, LookupError, TypeError, AttributeError) as error:
-            self._warn(f"{directory.path} is damaged, and that run is made again: {error}")
-            shutil.rmtree(directory.path)
-        return False
+            if not directory.is_complete:
+                return False
+            expected = run.inputs.checksums
+            if any(directory.meta.get(name, {}) != checksums for name, checksums in expected.items()):
+                raise DamagedError("it was made from other input files than its name says")
+            for name in TABLES:
+                directory.check_file(f"{name}.parquet")
+            if self.with_models and not directory.has_models:
+                return False
+            if self.with_models:
+                directory.check_file("models.safetensors")
+        except DamagedError as error:
+            self._move_aside(directory.path, error)
+            return False
+        return True
+
+    def _move_aside(self, folder: Path, error: EfhcError) -> None:
+        aside = folder.with_name(f"{folder.name}.damaged-{secrets.token_hex(3)}")
+        try:
+            folder.rename(aside)
+        except OSError as failure:
+            raise EfhcError(
+                f"{folder} is damaged ({error}) and cannot be moved aside ({failure.strerror})"
+            ) from failure
+        self._warn(f"{folder} is damaged, and that run is made again: {error}; the old files are in {aside.name}")
+
+    @contextmanager
+    def keeper(self, run: Run) -> Iterator[FolderKeeper | None]:
+        directory = RunDirectory(self.directory(run))
+        with directory.locked():
+            if directory.is_begun and not self._can_go_on(run, directory):
+                directory.path.mkdir(parents=True, exist_ok=True)
+            directory.begin(run.experiment, run.inputs.checksums, resume=True)
+            if directory.is_complete and (directory.has_models or not self.with_models):
+                yield None
+                return
+            with directory.session():
+                yield FolderKeeper(directory, Unfinished(directory.path, self._warn), run, self.with_models)
+
+    def _can_go_on(self, run: Run, directory: RunDirectory) -> bool:
+        """Whether what is there of an unfinished run is sound; if not, it is moved aside."""
+        try:
+            _ = directory.is_complete
+            directory.check_same(run.experiment, run.inputs.checksums)
+        except (DamagedError, InputError) as error:
+            self._move_aside(directory.path, error)
+            return False
+        return True
 
     def keep(self, run: Run, files: Mapping[str, bytes]) -> None:
         """Take in the files of a run that was made elsewhere; meta.json, which says that it is complete, last."""
         for name in sorted(files, key=lambda name: name == "meta.json"):
             write_safely(self.directory(run) / name, files[name])
+        Unfinished(self.directory(run)).remove()  # if it was begun here once, nobody will go on from there
+
+    def scan(self, run: Run, name: str) -> pl.LazyFrame:
+        """A table of a run, with its strategy named as in the experiment that asked for the run."""
+        table = RunDirectory(self.directory(run)).scan_table(name)
+        return table.with_columns(strategy=pl.lit(run.strategy)) if "strategy" in OWN_COLUMNS[name] else table
 
     def table(self, run: Run, name: str) -> pl.DataFrame:
-        """A table of a run, its strategy called as whoever asked for the run calls it."""
-        table = RunDirectory(self.directory(run)).load_table(name)
-        return table.with_columns(strategy=pl.lit(run.strategy)) if "strategy" in table.columns else table
+        """A table of a run, with its strategy named as in the experiment that asked for the run."""
+        return self.scan(run, name).collect()
 
     def curve(self, run: Run) -> pl.DataFrame:
         """The iterations of a run after which accuracy was measured, and the broadcasts up to each."""

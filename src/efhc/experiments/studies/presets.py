@@ -1,11 +1,12 @@
 """The figures of the paper as config files: src/efhc/presets/NAME.toml, or a file of your own in the same form.
 
-A figure's file is an experiment, panels (i)-(iii), which `efhc run` runs as it is; with a table [sweep] over the
-radius, panel (iv); and a table [figure], which says what to call it and what --quick makes smaller.
+The file of a figure is an experiment, which gives panels (i)-(iii) and which `efhc run` accepts as it is. A table
+[sweep] over the radius adds panel (iv), and a table [figure] holds the number, the title and what --quick changes.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,9 +16,17 @@ from pydantic import Field, ValidationError
 
 from efhc.base.errors import InputError, did_you_mean, within
 from efhc.base.policy import Policy
+from efhc.base.problems import as_input_error
 from efhc.experiments.config.experiment import Experiment
-from efhc.experiments.config.files import FIGURE, SWEEP, build_experiment, figure_names, only_experiment, read_tables
-from efhc.experiments.config.problems import as_input_error
+from efhc.experiments.config.files import (
+    FIGURE,
+    SWEEP,
+    build_experiment,
+    figure_names,
+    only_experiment,
+    read_tables,
+    to_tables,
+)
 from efhc.experiments.studies.sweep import Point, sweep_points
 
 Size = Literal["quick", "full"]
@@ -25,24 +34,24 @@ RADIUS = "network.radius"
 
 
 class FigureTable(Policy):
-    """The table [figure] of a file."""
+    """The table [figure] of a figure's file."""
 
     number: str
-    """As the paper prints it: 2(a)."""
+    """The number that the paper prints: 2(a)."""
     label: str = ""
-    """The label in the paper's LaTeX."""
+    """The label in the paper's LaTeX source. It is not shown to readers."""
     title: str
     varies: str | None = None
-    """In an ablation, the setting in which its strategies differ."""
+    """In an ablation, the numeric setting in which the strategies differ."""
     core_hours: float | None = Field(default=None, gt=0)
-    """What --full takes, in hours of one core; docs/reproduction.md says how this was found."""
+    """The cost of --full in hours of one core; docs/reproduction.md says how it was measured."""
     quick: dict[str, Any] = Field(default_factory=dict)
-    """Tables that --quick changes."""
+    """The settings that --quick changes."""
 
 
 @dataclass(frozen=True)
 class PaperFigure:
-    """A figure at one size."""
+    """A figure of the paper at one size, --quick or --full."""
 
     name: str
     table: FigureTable
@@ -53,7 +62,7 @@ class PaperFigure:
 
     @property
     def varied(self) -> dict[str, float]:
-        """In an ablation, the value of each strategy that has one."""
+        """In an ablation, the value of each strategy that has the varied setting."""
         if self.table.varies is None:
             return {}
         values = {name: getattr(s, self.table.varies, None) for name, s in self.experiment.strategies.items()}
@@ -61,13 +70,21 @@ class PaperFigure:
 
     @property
     def runs(self) -> int:
-        """How many runs it is made of, those that panels share counted twice."""
-        experiments = [self.experiment, *(point.experiment for point in self.connectivity)]
-        return sum(len(experiment.seeds) * len(experiment.strategies) for experiment in experiments)
+        """The number of distinct runs; panels share the runs that have the same settings."""
+        distinct = set()
+        for experiment in [self.experiment, *(point.experiment for point in self.connectivity)]:
+            tables = to_tables(experiment)
+            strategies = [json.dumps(one, sort_keys=True) for one in tables["strategies"].values()]
+            rest = json.dumps({**tables, "name": "", "seeds": [], "strategies": {}}, sort_keys=True, default=str)
+            distinct |= {(rest, strategy, seed) for strategy in strategies for seed in experiment.seeds}
+        return len(distinct)
 
 
 def load_figure(name: str, size: Size = "quick", seeds: int | None = None) -> PaperFigure:
-    """A figure of the paper by its name, or of your own by its file; with seeds 0 .. `seeds`-1 instead of its own."""
+    """Load a figure of the paper by name, or a figure of your own by its file.
+
+    If `seeds` is given, the seeds are 0 .. `seeds`-1 instead of those of the file.
+    """
     known, path = figure_names(), Path(name)
     if name not in known and path.suffix != ".toml":
         allowed = f"{', '.join(known)}, all, list, or a file of your own that ends in .toml"
@@ -85,13 +102,24 @@ def load_figure(name: str, size: Size = "quick", seeds: int | None = None) -> Pa
     figure = PaperFigure(path.stem, table, build_experiment(base, path.parent), points)
     if "ZT" not in figure.experiment.strategies:
         raise InputError("strategies", ", ".join(figure.experiment.strategies), "also ZT: its total measures budgets")
+    _check_varied(figure)
     if any(RADIUS not in point.settings for point in points):
         raise InputError(SWEEP, f"no {RADIUS}", f"a sweep over {RADIUS}, for panel (iv)")
     return figure
 
 
+def _check_varied(figure: PaperFigure) -> None:
+    setting = figure.table.varies
+    if setting is None:
+        return
+    values = [getattr(strategy, setting, None) for strategy in figure.experiment.strategies.values()]
+    numbers = [value for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
+    if not numbers or len(numbers) < sum(value is not None for value in values):
+        raise InputError("figure.varies", f"'{setting}'", "a setting of the strategies that is a number, such as r")
+
+
 def _merged(tables: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """`tables` with `changes`, table by table."""
+    """Return `tables` with `changes`, merged table by table."""
     merged = dict(tables)
     for key, change in changes.items():
         before = merged.get(key)

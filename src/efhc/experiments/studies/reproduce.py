@@ -1,24 +1,26 @@
-"""Figures of the paper: make the runs that are missing, draw the panels, judge the claims, write the report.
+"""Reproduce figures of the paper: make the runs that are missing, draw the panels, judge the claims, write the report.
 
 DIR/report.html          everything, in one page that works offline
 DIR/claims.csv           each claim with its statistics, intervals and verdict
 DIR/figures/             NAME.png, NAME.pdf; the numbers of each panel as NAME-i.csv .. NAME-iv.csv
-DIR/runs/                the runs, each in a run directory named after the hash of all that determines it
+DIR/runs/                the runs, each in a run directory named by the hash of everything that determines it
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 
+from efhc.base.errors import InputError
 from efhc.base.saving import write_safely
 from efhc.experiments.config.files import to_toml
 from efhc.experiments.runs.provenance import provenance
-from efhc.experiments.runs.store import BatchProgress, Engine, Run, Runs, RunStore
+from efhc.experiments.runs.run import Run, Runs
+from efhc.experiments.runs.store import Engine, Failures, Progress, RunStore
 from efhc.experiments.studies.presets import RADIUS, PaperFigure, Size
 from efhc.report.claims.judging import Judgement
 from efhc.report.claims.panels import panels
@@ -32,40 +34,47 @@ from efhc.report.page import page
 
 @dataclass(frozen=True)
 class FigureRuns:
-    """A figure, and the runs that it is drawn from."""
+    """A figure and its runs."""
 
     figure: PaperFigure
     curves: list[Run]
     connectivity: list[tuple[float, Run]]
-    """With the radius of each."""
+    """The runs of panel (iv), each with its radius."""
 
     @classmethod
     def of(cls, figure: PaperFigure, runs: Runs) -> FigureRuns:
-        """The runs of a figure."""
+        """Find the runs of a figure."""
         points = [(point.settings[RADIUS], point.experiment) for point in figure.connectivity]
         at_radii = [(float(radius), run) for radius, experiment in points for run in runs.of(experiment)]
         return cls(figure, runs.of(figure.experiment), at_radii)
 
     @property
     def all(self) -> list[Run]:
-        """Those of all panels, each once."""
+        """The runs of all panels, each once."""
         return list({run.key: run for run in [*self.curves, *(run for _, run in self.connectivity)]}.values())
 
 
 def prepare(figures: Sequence[PaperFigure]) -> list[FigureRuns]:
-    """Load the data and find out which runs the figures are made of. Whatever is wrong shows here."""
+    """Load the data and find the runs of the figures. Raises `InputError` for whatever is wrong with them."""
+    for name, files in Counter(figure.name for figure in figures).items():
+        if files > 1:
+            raise InputError("figure", f"{files} files named {name}", "different names: results are named after them")
     runs = Runs()
     return [FigureRuns.of(figure, runs) for figure in figures]
 
 
 def reproduce(
-    figures: Sequence[FigureRuns], size: Size, out: Path, store: RunStore, engine: Engine, progress: BatchProgress
+    figures: Sequence[FigureRuns], size: Size, out: Path, store: RunStore, engine: Engine, progress: Progress
 ) -> list[Judgement]:
-    """Everything of DIR; each figure is drawn as soon as its runs are made."""
+    """Write everything to `out`, each figure as soon as its runs are made, and return the judged claims.
+
+    Runs that fail are left out and listed in the report. If all runs of panels (i)-(iii) fail, the first failure is
+    raised.
+    """
     sections = []
     for of_figure in figures:
-        store.complete(of_figure.all, engine, progress)
-        section = _section(of_figure, size, store)
+        failures = store.complete(of_figure.all, engine, progress)
+        section = _section(of_figure, size, store, failures)
         _write_panels(section.data, out / "figures")
         sections.append(section)
     judgements = judge({section.data.name: section.data for section in sections})
@@ -84,20 +93,29 @@ def _write_panels(data: FigureData, folder: Path) -> None:
         save_figure(figure, folder / f"{data.name}.{ending}")
 
 
-def _section(of_figure: FigureRuns, size: Size, store: RunStore) -> Section:
+def _section(of_figure: FigureRuns, size: Size, store: RunStore, failures: Failures) -> Section:
     figure, experiment = of_figure.figure, of_figure.figure.experiment
-    at_radii = [store.curve(run).with_columns(radius=pl.lit(radius)) for radius, run in of_figure.connectivity]
+    made = [run for run in of_figure.curves if run.key not in failures]
+    if not made:
+        raise failures[of_figure.curves[0].key]
+    at_radii = [(radius, run) for radius, run in of_figure.connectivity if run.key not in failures]
+    if not any(run.strategy == "ZT" for _, run in at_radii):  # without ZT there are no budgets
+        at_radii = []
+    connectivity = [store.curve(run).with_columns(radius=pl.lit(radius)) for radius, run in at_radii]
     data = FigureData(
         name=figure.name,
         number=figure.table.number,
         title=figure.table.title,
-        curves=pl.concat(store.curve(run) for run in of_figure.curves),
-        connectivity=pl.concat(at_radii) if at_radii else None,
+        curves=pl.concat(store.curve(run) for run in made),
+        connectivity=pl.concat(connectivity) if connectivity else None,
         varied=figure.varied,
     )
-    of_first_seed = [run for run in of_figure.curves if run.seed == experiment.seeds[0]]
+    # The first seed that has the most strategies: the first of all, unless runs failed.
+    per_seed = Counter(run.seed for run in made)
+    seed = max(experiment.seeds, key=lambda one: per_seed[one])
+    of_first_seed = [run for run in made if run.seed == seed]
     illustration = Illustration(
-        seed=experiment.seeds[0],
+        seed=seed,
         network=store.table(of_first_seed[0], "network"),
         devices=store.table(of_first_seed[0], "devices"),
         events={run.strategy: store.table(run, "events") for run in of_first_seed},
@@ -106,13 +124,15 @@ def _section(of_figure: FigureRuns, size: Size, store: RunStore) -> Section:
         data,
         illustration,
         to_toml(experiment),
-        _facts(of_figure, size, [store.meta(run) for run in of_figure.all]),
+        _facts(of_figure, size, store, failures),
         {key: store.meta(of_first_seed[0])[key] for key in ("versions", "git", "machine")},
     )
 
 
-def _facts(of_figure: FigureRuns, size: Size, metas: Sequence[dict[str, Any]]) -> dict[str, str]:
+def _facts(of_figure: FigureRuns, size: Size, store: RunStore, failures: Failures) -> dict[str, str]:
     figure, experiment = of_figure.figure, of_figure.figure.experiment
+    seconds = sum(store.meta(run)["wall_seconds"] for run in of_figure.all if run.key not in failures)
+    failed = [run for run in of_figure.all if run.key in failures]
     radii = sorted({radius for radius, _ in of_figure.connectivity})
     tested = "all" if experiment.test_samples is None else f"{experiment.test_samples:,} samples of the"
     data = of_figure.curves[0].data
@@ -125,9 +145,9 @@ def _facts(of_figure: FigureRuns, size: Size, metas: Sequence[dict[str, Any]]) -
         "batch size": str(experiment.batch_size),
         "accuracy": f"on {tested} test set, every {experiment.evaluate_every} iterations",
         "radii of panel (iv)": ", ".join(map(str, radii)),
-        "runs": f"{len(metas)}",
-        "time": f"{sum(meta['wall_seconds'] for meta in metas):,.0f} s, summed over runs",
-        "in the paper": figure.table.label,
+        "runs": str(len(of_figure.all)),
+        "failed runs": "; ".join(f"{run.strategy}, seed {run.seed}: {failures[run.key]}" for run in failed),
+        "time": f"{seconds:,.0f} s, summed over runs",
         "command": f"efhc reproduce {figure.name} --{size} --seeds {len(experiment.seeds)}",
     }
     return {name: fact for name, fact in facts.items() if fact}

@@ -23,12 +23,12 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import polars as pl
 
-from efhc.base.errors import EfhcError, InputError
+from efhc.base.errors import InputError
 from efhc.base.saving import write_safely
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.config.files import (
@@ -39,7 +39,8 @@ from efhc.experiments.config.files import (
     with_overrides,
     with_settings,
 )
-from efhc.experiments.runs.store import BatchProgress, Engine, Run, Runs, RunStore
+from efhc.experiments.runs.run import Run, Runs
+from efhc.experiments.runs.store import Engine, Failures, Progress, RunStore
 from efhc.report.claims.intervals import interval
 from efhc.report.figures import save_figure
 from efhc.report.figures.sweep_figure import sweep_figure
@@ -113,13 +114,13 @@ def runs_of(points: Iterable[Point]) -> list[tuple[Point, Run]]:
 
 
 def run_sweep(
-    runs: Sequence[tuple[Point, Run]], out: Path, store: RunStore, engine: Engine, progress: BatchProgress
+    runs: Sequence[tuple[Point, Run]], out: Path, store: RunStore, engine: Engine, progress: Progress
 ) -> pl.DataFrame:
     """Make the runs that are missing, write tables and figures to `out`, and return the table of all results.
 
     A run that fails does not stop the others. If all runs fail, the first failure is raised.
     """
-    failures = complete(store, [run for _, run in runs], engine, progress)
+    failures = store.complete([run for _, run in runs], engine, progress)
     table = sweep_table(runs, store, failures)
     means = summary(table)
     buffer = io.BytesIO()
@@ -133,15 +134,7 @@ def run_sweep(
     return table
 
 
-def complete(store: RunStore, runs: Sequence[Run], engine: Engine, progress: BatchProgress) -> Mapping[str, EfhcError]:
-    """Make the runs that are missing, and return the error of each run that failed, by its key."""
-    failures = cast(Any, store).complete(runs, engine, progress)
-    return failures if isinstance(failures, Mapping) else {}
-
-
-def sweep_table(
-    runs: Sequence[tuple[Point, Run]], store: RunStore, failures: Mapping[str, EfhcError] | None = None
-) -> pl.DataFrame:
+def sweep_table(runs: Sequence[tuple[Point, Run]], store: RunStore, failures: Failures | None = None) -> pl.DataFrame:
     """Return one row per run and evaluated iteration: the settings of the point, the run, and its metrics.
 
     A run that failed has a single row without metrics; its column `failed` holds the error.

@@ -16,7 +16,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from efhc.base.arrays import Flags, Ints
-from efhc.core.iteration import State, drift
+from efhc.core.iteration import State
 from efhc.drivers.lockstep import Lockstep
 from efhc.drivers.observers import LookAt, drive
 from efhc.drivers.scenario import Scenario
@@ -25,6 +25,7 @@ from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.runs.draw import draw_scenario, load_data
 from efhc.experiments.runs.resources import usable_cores
 from efhc.experiments.studies.theory_check import SeedProblem, Tell, firing_of, fitting_window, in_parallel
+from efhc.kernels.arithmetic import drift
 from efhc.report.theory_data import check_as_dict, plain
 from efhc.theory.assess import check_step_size, constants_of
 from efhc.theory.checks import ChosenWindow
@@ -149,7 +150,8 @@ def _rehearsed_firing(
 ) -> tuple[Flags, Ints]:
     trigger = experiment.strategies[strategy]
     alphas = np.array([scenario.step_size(k) for k in range(horizon)])
-    thresholds = np.stack([scenario.thresholds(trigger, k) for k in range(horizon)])
+    reader = scenario.reader()
+    thresholds = np.stack([reader.thresholds(trigger, k) for k in range(horizon)])
     seen = _Rehearsal(rehearse, experiment.devices)
     drive(Lockstep(scenario, trigger), scenario.initial_state(), rehearse, [seen])
     silent_after = np.concatenate([seen.fired, np.zeros((1, experiment.devices), dtype=bool)])

@@ -8,10 +8,12 @@ those do, nor on the number of threads.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
-from efhc.base.arrays import Floats, Ints
+from efhc.base.arrays import Flags, Floats, Ints
+from efhc.core.graph import Graph
 from efhc.core.iteration import Local
+from efhc.kernels.loops import Buffers, Outcome
 
 
 class Batch(NamedTuple):
@@ -38,4 +40,27 @@ class Backend(Protocol):
 
     def accuracies(self, models: Floats, local: Local) -> Floats:
         """The share of test samples that each of the models (m, n) gets right."""
+        ...
+
+
+@runtime_checkable
+class FusedBackend(Backend, Protocol):
+    """A backend that can also make whole iterations, many in one call. Drivers use it while W fits into the cache."""
+
+    def stretch(
+        self,
+        buffers: Buffers,
+        samples: Ints | Sequence[Ints],
+        graph: Graph,
+        new_links: Flags,
+        thresholds: Floats,
+        step_sizes: Floats,
+    ) -> tuple[int, Outcome]:
+        """Make the iterations of `core.iteration.iterate` on one graph; returns how many were made, and what they did.
+
+        One is made for each row of `thresholds` (iterations, m), with its entry of `step_sizes` and its row of
+        `samples` (iterations, m, batch size), or with one array of samples per device in every iteration. `new_links`
+        are those of the first. An iteration that diverges is not made and ends the stretch. W is in `buffers.models`
+        after an even number of iterations, and in `buffers.spare` after an odd one.
+        """
         ...

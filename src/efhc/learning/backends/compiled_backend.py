@@ -7,10 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from efhc import kernels
-from efhc.base.arrays import Floats, Ints
+from efhc.base.arrays import Flags, Floats, Ints
 from efhc.base.threads import in_ranges
+from efhc.core.graph import Graph
 from efhc.core.iteration import NOTHING_LOCAL, Local
+from efhc.kernels import loops
+from efhc.kernels.arithmetic import links_of
+from efhc.kernels.loops import Buffers, Outcome
 from efhc.learning.backends.backend import Batch
 from efhc.learning.data.dataset import Dataset
 from efhc.learning.models.linear import SVM, LeastSquares, LinearModel, Regularized, Softmax
@@ -18,9 +21,9 @@ from efhc.learning.models.linear import SVM, LeastSquares, LinearModel, Regulari
 TEST_SAMPLES, DEVICES = 1024, 128
 """Test samples and devices that an evaluation looks at at once."""
 COMPILED: dict[Callable[..., Any], int] = {
-    SVM.score_loss: kernels.MULTI_MARGIN,
-    Softmax.score_loss: kernels.CROSS_ENTROPY,
-    LeastSquares.score_loss: kernels.SQUARED,
+    SVM.score_loss: loops.MULTI_MARGIN,
+    Softmax.score_loss: loops.CROSS_ENTROPY,
+    LeastSquares.score_loss: loops.SQUARED,
 }
 """What the kernels call the loss that a function computes."""
 
@@ -32,8 +35,10 @@ class LinearBackend:
         self.parameters, self.threads = model.parameters(data), threads
         self._data = data
         kind = np.dtype(data.precision).type
-        self._inputs = data.x_train, kind(data.scale), kind(data.shift), data.y_train
-        self._loss = COMPILED[type(model).score_loss], kind(model.l2 if isinstance(model, Regularized) else 0)
+        self._inputs = loops.Inputs(data.x_train, kind(data.scale), kind(data.shift), data.y_train)
+        self._loss = loops.Loss(
+            COMPILED[type(model).score_loss], kind(model.l2 if isinstance(model, Regularized) else 0)
+        )
 
     @staticmethod
     def knows(model: Any) -> bool:
@@ -46,8 +51,8 @@ class LinearBackend:
     def grads(self, models: Floats, batch: Batch, local: Local, out: Floats) -> tuple[Floats, Local]:
         samples, ends = self._end_to_end(batch.samples)
         losses = np.empty(len(models))
-        arguments = (models, *self._inputs, samples, ends, *self._loss, losses, out)
-        in_ranges(kernels.linear_rows, arguments, len(models), self.threads)
+        arguments = (models, self._inputs, samples, ends, self._loss, losses, out)
+        in_ranges(loops.linear_rows, arguments, len(models), self.threads)
         return losses, local
 
     @staticmethod
@@ -57,13 +62,28 @@ class LinearBackend:
         joined = samples.ravel() if isinstance(samples, np.ndarray) else np.concatenate(samples, dtype=np.int32)
         return joined, np.cumsum([0, *sizes])
 
-    def problem(self, samples: Ints | Sequence[Ints]) -> tuple[Any, ...]:
-        """What `kernels.stretch` wants to know: inputs, samples (iterations, all devices'), their ends, the loss."""
+    def stretch(
+        self,
+        buffers: Buffers,
+        samples: Ints | Sequence[Ints],
+        graph: Graph,
+        new_links: Flags,
+        thresholds: Floats,
+        step_sizes: Floats,
+    ) -> tuple[int, Outcome]:
+        shape = thresholds.shape
+        outcome = Outcome(np.zeros(shape, dtype=bool), np.zeros(shape), np.zeros(len(thresholds)))
+        batches = self._in_rows(samples, len(thresholds))
+        links, plan = links_of(graph, buffers.models.dtype), loops.Plan(new_links, thresholds, step_sizes)
+        return loops.stretch(buffers, self._inputs, self._loss, batches, links, plan, outcome), outcome
+
+    def _in_rows(self, samples: Ints | Sequence[Ints], iterations: int) -> loops.Batches:
+        """The batches of several iterations, a row for each; full batches are one row for all."""
         if isinstance(samples, np.ndarray):
-            iterations, devices, size = samples.shape
-            return *self._inputs, samples.reshape(iterations, -1), np.arange(devices + 1) * size, *self._loss
+            _, devices, size = samples.shape
+            return loops.Batches(samples[:iterations].reshape(iterations, -1), np.arange(devices + 1) * size)
         joined, ends = self._end_to_end(samples)
-        return *self._inputs, joined[None], ends, *self._loss
+        return loops.Batches(joined[None], ends)
 
     def accuracies(self, models: Floats, local: Local) -> Floats:
         right = np.zeros(len(models), dtype=np.int64)
@@ -77,7 +97,8 @@ class LinearBackend:
         weights, biases = models[:, : classes * features].reshape(-1, features), models[:, classes * features :].ravel()
         for start in range(0, len(data.y_test), TEST_SAMPLES):
             x = data.inputs(data.x_test[start : start + TEST_SAMPLES])
-            scores = x @ weights.T  # all samples, all devices, all classes: one matrix product
-            scores += biases
+            with np.errstate(over="ignore", invalid="ignore"):  # scores that are not finite are refused below
+                scores = x @ weights.T  # all samples, all devices, all classes: one matrix product
+                scores += biases
             labels = data.y_test[start : start + TEST_SAMPLES]
-            kernels.count_right(scores.reshape(len(x), len(models), classes), labels, right)
+            loops.count_right(scores.reshape(len(x), len(models), classes), labels, right)

@@ -17,12 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from efhc import kernels
 from efhc.base.arrays import Floats, Ints
 from efhc.base.errors import EfhcError, InputError
 from efhc.base.own_code import in_one_line
 from efhc.core.iteration import Local
 from efhc.core.randomness import Purpose, Randomness
+from efhc.kernels.loops import gather_rows
 from efhc.learning.backends.backend import Batch
 from efhc.learning.backends.workers import Workers
 from efhc.learning.data.dataset import Dataset
@@ -135,7 +135,7 @@ class ModuleBackend(ABC):
         data, rows = self.data, np.stack(samples)
         x = torch.empty((rows.size, data.features), dtype=getattr(torch, data.precision))
         kind = np.dtype(data.precision).type
-        kernels.gather_rows(data.x_train, kind(data.scale), kind(data.shift), rows.ravel(), x.numpy())
+        gather_rows(data.x_train, kind(data.scale), kind(data.shift), rows.ravel(), x.numpy())
         return x.to(self.device).view(*rows.shape, *self._shape), self._copied(data.y_train[rows])
 
     def _views(self, models: Floats) -> Iterator[torch.Tensor]:

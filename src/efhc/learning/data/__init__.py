@@ -1,14 +1,12 @@
-"""Data sets. Adding one: a policy with a `kind` and a `load`, and its name in the union below."""
+"""Data sets. A new one is a `DataPolicy` with a `kind` and a `load`, in any file of this folder."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field
-
-from efhc.base.policy import default_kind, or_your_own
+from efhc.base.registry import Family
 from efhc.learning.data.cifar10 import CIFAR10
-from efhc.learning.data.dataset import Dataset
+from efhc.learning.data.dataset import DataPolicy, Dataset
 from efhc.learning.data.digits import Digits
 from efhc.learning.data.fashion_mnist import FashionMNIST
 from efhc.learning.data.femnist import FEMNIST
@@ -34,9 +32,5 @@ STORED: dict[str, type[StoredData]] = {policy.archive.name: policy for policy in
 
 ARCHIVES = {name: policy.archive for name, policy in STORED.items()}
 
-AnyData = Annotated[
-    Digits | FashionMNIST | CIFAR10 | FEMNIST | ImageFolder | NpzFile,
-    Field(discriminator="kind"),
-    default_kind("digits"),
-    or_your_own("load"),
-]
+DATA = Family(DataPolicy, ("efhc.learning.data",), ("load",), default="digits")
+AnyData = Annotated[DataPolicy, DATA]

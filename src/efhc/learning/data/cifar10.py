@@ -1,6 +1,6 @@
-"""CIFAR-10 (Krizhevsky 2009), binary version: 50,000 + 10,000 colour images of 32x32, ten classes.
+"""CIFAR-10 (Krizhevsky 2009), binary version: 50,000 training and 10,000 test images of 3x32x32, ten classes.
 
-A record is a byte with the label, then the red, the green and the blue values, each row by row.
+A record is one byte with the label, then the red, green and blue values, each row by row.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ARCHIVE = TarFile(
 
 
 class CIFAR10(StoredData):
-    """CIFAR-10's binary version from `path`, `$EFHC_DATA`, the user's cache, or its home on the web."""
+    """CIFAR-10 (binary version) from `path`, `$EFHC_DATA`, the user's cache, or a download."""
 
     kind: Literal["cifar-10"] = "cifar-10"
     archive: ClassVar[Archive] = ARCHIVE
@@ -47,10 +47,10 @@ class CIFAR10(StoredData):
 
 
 def parse_records(content: bytes, origin: str) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """Images, (samples, 3, 32, 32), and labels."""
+    """Return the images, (samples, 3, 32, 32), and the labels, (samples,)."""
     records, rest = divmod(len(content), RECORD)
     if rest or not records:
-        raise InputError("files", f"{origin} of {len(content)} bytes", f"whole records of {RECORD} bytes, one or more")
+        raise InputError("files", f"{origin} of {len(content)} bytes", f"one or more whole records of {RECORD} bytes")
     table = np.frombuffer(content, np.uint8).reshape(records, RECORD)
     labels = table[:, 0]
     if (wrong := np.flatnonzero(labels >= len(CLASS_NAMES))).size:

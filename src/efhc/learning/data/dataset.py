@@ -1,11 +1,12 @@
-"""What every data set is once it is loaded."""
+"""A data set in memory: checked, flat, scaled, and split into training and test samples."""
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,34 +16,48 @@ from typing_extensions import TypedDict
 from efhc.base.arrays import Floats, Ints
 from efhc.base.errors import InputError
 from efhc.base.policy import Policy
+from efhc.core.randomness import Purpose, Randomness
 
 MOST_CLASSES = 100_000
-"""A label beyond this is taken for a damaged one: a model has a row for every class."""
+"""Larger labels are refused as damaged: a model has a row for every class."""
 
+ROWS_AT_ONCE = 4096
+"""Rows that are converted to float64 at a time."""
+
+VARYING = "inputs that vary, or standardize = false"
 
 Numbers = NDArray[Any]
-"""Bytes or floating point."""
+"""Samples as bytes or as floating-point numbers."""
 
 
 class Moments(TypedDict):
-    """Scale inputs by these."""
+    """The mean and the standard deviation to scale all inputs by."""
 
     mean: float
     std: Annotated[float, Field(gt=0)]
 
 
-class DataPolicy(Policy):
-    """How inputs are scaled, for every data set."""
+Standardize = bool | Literal["features"] | Moments
+"""How inputs are scaled; see `DataPolicy.standardize`."""
 
-    standardize: bool | Moments = True
-    """Scale inputs to (x - mean) / std: by the training set's own mean and deviation (true), by given ones, or not."""
+
+class DataPolicy(Policy, ABC):
+    """The settings that all data sets share."""
+
+    standardize: Standardize = True
+    """Scale inputs to (x - mean) / std. true: one mean and one standard deviation, of all training inputs; "features":
+    a mean and a standard deviation per feature; {mean = M, std = S}: the given ones; false: no scaling."""
+
+    @abstractmethod
+    def load(self, precision: str = "float32") -> Dataset:
+        """The data set, prepared for models of this precision."""
 
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Samples as rows of features, labels 0 .. classes-1. May be given to `efhc.simulate` as it is.
+    """Samples as rows of features, with labels 0 .. classes-1. `efhc.simulate` accepts one as its `data`.
 
-    Once prepared, samples are flat rows, and images of bytes stay bytes: `inputs` scales the rows that are looked at.
+    After `prepared`, samples are flat rows. Images of bytes stay bytes; `inputs` scales the rows it is given.
     """
 
     x_train: Numbers
@@ -53,34 +68,34 @@ class Dataset:
     shape: tuple[int, ...] = ()
     """The shape of one sample before it was flattened."""
     sha256: Mapping[str, str] = field(default_factory=dict)
-    """The checksum of every file it came from."""
+    """The SHA-256 of every file that the data set was read from, by file name."""
     writers: Ints | None = None
-    """Who each training sample is from, 0, 1, ..., where that is known."""
+    """The writer of each training sample, numbered from 0. Default: unknown."""
     class_names: tuple[str, ...] = ()
-    """What the labels stand for, where that is known: then these are the classes, whether all of them occur or not."""
+    """The names of the labels. Named classes count even if no sample has their label. Default: unknown."""
     precision: str = "float32"
-    """Of the numbers that models see."""
+    """The floating-point type of the numbers that models see."""
     scale: float = 1.0
     shift: float = 0.0
     """Models see scale * x + shift."""
 
     @property
     def features(self) -> int:
-        """Numbers per sample."""
+        """The number of features of one sample."""
         return math.prod(self.x_train.shape[1:])
 
     @property
     def classes(self) -> int:
-        """Labels run from 0 to classes - 1."""
+        """The number of classes: labels run from 0 to classes - 1."""
         return max(len(self.class_names), int(max(self.y_train.max(), self.y_test.max())) + 1)
 
     @property
     def label_names(self) -> tuple[str, ...]:
-        """What to call each label: its name where it has one, else its number."""
+        """The name of each label, or its number if it has no name."""
         return (*self.class_names, *map(str, range(len(self.class_names), self.classes)))
 
     def inputs(self, rows: Numbers) -> Floats:
-        """What models see of these rows of x_train or x_test."""
+        """Return what models see of `rows`, which are rows of x_train or x_test."""
         if rows.dtype == self.precision:
             return rows
         kind = np.dtype(self.precision).type
@@ -88,14 +103,42 @@ class Dataset:
         return scaled
 
     def tested_on(self, samples: int) -> Dataset:
-        """With only so many test samples, spread evenly over the test set, or all if it has no more."""
+        """Return the data set with `samples` test samples, spread evenly over the test set; all if it has no more."""
         count = min(samples, len(self.y_test))
         rows = np.arange(count) * len(self.y_test) // count
         names = self.label_names  # the classes stay as they are, whichever of them are tested
         return replace(self, x_test=self.x_test[rows], y_test=self.y_test[rows], class_names=names)
 
+    def with_validation(self, share: float) -> Dataset:
+        """Return the data set with a share of its training samples as its test samples, to choose settings by.
+
+        Of every label, `share` of the training samples (rounded, and never all of them) become the test samples and
+        leave the training set; both stay in their order. The former test samples are not used. The choice is random
+        and depends on the training labels and `share` only: it is the same for every seed and strategy. Raises an
+        `InputError` unless 0 < share < 1 and at least one sample is chosen.
+        """
+        if not 0 < share < 1:
+            raise InputError("validation", share, "a share of the training samples, above 0 and below 1")
+        chosen = np.zeros(len(self.y_train), dtype=bool)
+        for label in np.unique(self.y_train):
+            samples = np.flatnonzero(self.y_train == label)
+            count = min(math.floor(share * len(samples) + 0.5), len(samples) - 1)
+            chosen[Randomness(0).stream(Purpose.VALIDATION, int(label)).permutation(samples)[:count]] = True
+        if not chosen.any():
+            allowed = "a share that is at least one sample of some label"
+            raise InputError("validation", f"{share} of {len(chosen)} training samples", allowed)
+        return replace(
+            self,
+            x_train=self.x_train[~chosen],
+            y_train=self.y_train[~chosen],
+            x_test=self.x_train[chosen],
+            y_test=self.y_train[chosen],
+            writers=None if self.writers is None else self.writers[~chosen],
+            class_names=self.label_names,  # the classes stay as they are, whichever of them are left
+        )
+
     def _is_prepared_for(self, precision: str) -> bool:
-        """Whether it is as `prepared` leaves it."""
+        """Whether the data set is what `prepared` returns."""
         kinds = np.dtype(np.uint8), np.dtype(precision)
         return (
             self.precision == precision
@@ -105,11 +148,16 @@ class Dataset:
         )
 
     def load(self, precision: str = "float32") -> Dataset:
-        """A data set in memory is its own source; its numbers are used as they are."""
+        """Return the data set itself, checked and flat. Its numbers are used as they are."""
         return self if self._is_prepared_for(precision) else self.prepared(False, precision)
 
-    def prepared(self, standardize: bool | Moments, precision: str, *, unit: float = 1.0) -> Dataset:
-        """Checked, flat and scaled: first divided by `unit`, which makes pixels 0 .. 1, then standardized."""
+    def prepared(self, standardize: Standardize, precision: str, *, unit: float = 1.0) -> Dataset:
+        """Return the data set checked, flat and scaled.
+
+        Inputs are divided by `unit`, which makes pixels 0 .. 1, and then standardized; `DataPolicy.standardize` says
+        how. Bytes stay bytes unless they are standardized per feature. Raises an `InputError` for samples or labels
+        that cannot be used.
+        """
         x_train, x_test = (self._checked_inputs(name, getattr(self, name), precision) for name in ("x_train", "x_test"))
         if x_train.shape[1:] != x_test.shape[1:]:
             raise InputError("x_test", f"samples of shape {x_test.shape[1:]}", f"x_train's, {x_train.shape[1:]}")
@@ -120,6 +168,9 @@ class Dataset:
         writers = None if self.writers is None else self._checked_labels("writers", self.writers, len(x_train))
         shape = self.shape or x_train.shape[1:]
         x_train, x_test = x_train.reshape(len(x_train), -1), x_test.reshape(len(x_test), -1)
+        checked = replace(self, y_train=y_train, y_test=y_test, writers=writers, shape=shape, precision=precision)
+        if standardize == "features":
+            return checked._with_inputs(*_standardized_by_feature(x_train, x_test, precision))
         scale, shift = self.scale / unit, self.shift
         if standardize:
             if isinstance(standardize, dict):
@@ -127,15 +178,22 @@ class Dataset:
             else:
                 mean, std = (value / unit for value in _moments(x_train))
             if std == 0:
-                raise InputError("standardize", "a constant x_train", "inputs that vary, or standardize = false")
+                raise InputError("standardize", "a constant x_train", VARYING)
             scale, shift = 1 / (unit * std), -mean / std
-        checked = replace(self, x_train=x_train, y_train=y_train, x_test=x_test, y_test=y_test, writers=writers)
-        scaled = replace(checked, shape=shape, precision=precision, scale=scale, shift=shift)
         if x_train.dtype == x_test.dtype == np.uint8:
-            return scaled
+            return replace(checked, x_train=x_train, x_test=x_test, scale=scale, shift=shift)
         kind = np.dtype(precision).type
-        x_train, x_test = (x.astype(kind, copy=False) * kind(scale) + kind(shift) for x in (x_train, x_test))
-        return replace(scaled, x_train=x_train, x_test=x_test, scale=1.0, shift=0.0)
+        with np.errstate(over="ignore"):
+            scaled = (x.astype(kind, copy=False) * kind(scale) + kind(shift) for x in (x_train, x_test))
+            return checked._with_inputs(*scaled)
+
+    def _with_inputs(self, x_train: Floats, x_test: Floats) -> Dataset:
+        """The data set with inputs as models see them; a scale that made one of them overflow is refused."""
+        for name, x in (("x_train", x_train), ("x_test", x_test)):
+            if not np.isfinite(x).all():
+                given = f"values too large for {self.precision} once they are scaled"
+                raise InputError(name, given, "smaller numbers, another standardize, or precision = 'float64'")
+        return replace(self, x_train=x_train, x_test=x_test, scale=1.0, shift=0.0)
 
     @staticmethod
     def _checked_inputs(name: str, x: Numbers, precision: str) -> Numbers:
@@ -168,9 +226,30 @@ class Dataset:
 
 
 def _moments(x: Numbers) -> tuple[float, float]:
-    """Mean and standard deviation; those of bytes are counted, exactly."""
+    """Return the mean and the standard deviation of all numbers; those of bytes are counted, hence exact."""
     if x.dtype != np.uint8:
         return float(x.mean(dtype=np.float64)), float(x.std(dtype=np.float64))
     counts, values = np.bincount(x.ravel(), minlength=256), np.arange(256)
     mean = float(counts @ values) / x.size
     return mean, float(np.sqrt(counts @ (values - mean) ** 2 / x.size))
+
+
+def _standardized_by_feature(x_train: Numbers, x_test: Numbers, precision: str) -> tuple[Floats, Floats]:
+    """Return (x - mean) / std with each feature's own moments over x_train; constant features are only centred."""
+    varies = x_train.max(axis=0) > x_train.min(axis=0)  # unlike a deviation, which rounding may keep from being 0
+    if not varies.any():
+        raise InputError("standardize", "a constant x_train", VARYING)
+    mean = np.where(varies, x_train.mean(axis=0, dtype=np.float64), x_train[0])
+    starts = range(0, len(x_train), ROWS_AT_ONCE)
+    squares = sum(np.square(x_train[start : start + ROWS_AT_ONCE] - mean).sum(axis=0) for start in starts)
+    std = np.where(varies, np.sqrt(squares / len(x_train)), 1.0)
+
+    def scaled(x: Numbers) -> Floats:
+        result = np.empty(x.shape, precision)
+        for start in range(0, len(x), ROWS_AT_ONCE):
+            rows = slice(start, start + ROWS_AT_ONCE)
+            with np.errstate(over="ignore", divide="ignore"):
+                result[rows] = (x[rows] - mean) / std
+        return result
+
+    return scaled(x_train), scaled(x_test)

@@ -1,4 +1,4 @@
-"""How a data set that is published comes into the user's cache: each file whole and checked, or not at all."""
+"""Downloads of published data sets into the user's cache: each file is whole and checked, or it is not there."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ import gzip
 import http.client
 import io
 import re
+import socket
 import tarfile
+import threading
 import urllib.error
 import urllib.request
 import zlib
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from efhc.base.errors import EfhcError, InputError
 from efhc.base.inputs import sha256
@@ -20,15 +24,22 @@ from efhc.base.saving import write_safely
 from efhc.learning.data.store import MANIFEST, Archive, Place, Progress, cache_folder, silent
 
 LATER = "fetch it again later"
+CHUNK = 1 << 16
+SILENCE = 30.0
+"""Seconds without a byte after which a connection is given up."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Download(Archive):
-    """A data set with a home on the web."""
+    """A data set that is published on the web."""
 
     address: str
     system_folder: Path | None = None
-    """Where a package of the operating system puts it."""
+    """The folder where a package of the operating system installs the data set."""
+    most_bytes: int = 1 << 30
+    """The largest size of a file that is accepted, both packed and unpacked."""
+    most_seconds: float = 3600.0
+    """The longest time that the download of one file may take."""
 
     def places(self) -> Iterator[Place]:
         yield from super().places()
@@ -38,51 +49,124 @@ class Download(Archive):
 
     @property
     def cache(self) -> Place:
-        """Where it is kept once it was fetched."""
+        """The folder where the data set is kept once it has been fetched."""
         return Place("cache", cache_folder() / self.name)
 
     @property
+    def source(self) -> str:
+        return f"efhc data fetch {self.name}"
+
+    @property
     def remedy(self) -> str:
-        return f"`efhc data fetch {self.name}` gets a good one; or {self.advice}"
+        return f"`{self.source}` gets a good one; or {self.advice}"
 
     def download(self, address: str, progress: Progress) -> bytes:
-        """What is at the address."""
+        """Return what is at `address`; it may be no larger and take no longer than this data set allows."""
         content, name = bytearray(), address.rpartition("/")[2]
-        try:
-            with urllib.request.urlopen(address, timeout=30) as response:
-                total = int(response.headers.get("Content-Length") or 0)
-                while chunk := response.read(1 << 16):
-                    content += chunk
-                    progress(name, len(content), total)
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            if isinstance(error, urllib.error.HTTPError):
-                error.close()
-            raise EfhcError(
-                f"data: {self.name} is not on this machine and {address} cannot be reached ({error}); {self.advice}"
-            ) from error
+        with _deadline(self.most_seconds) as (opener, expired):
+            try:
+                with opener.open(address, timeout=SILENCE) as response:
+                    total = int(response.headers.get("Content-Length") or 0)
+                    self._check_size(total, address)
+                    # `read1` returns what has arrived, so that a server that drips cannot hold up the checks.
+                    while (not total or len(content) < total) and (chunk := response.read1(CHUNK)):
+                        content += chunk
+                        self._check_size(len(content), address)
+                        progress(name, len(content), total)
+                if expired.is_set() or len(content) < total:
+                    raise OSError(f"the connection ended after {len(content)} bytes")
+            except (OSError, http.client.HTTPException, ValueError) as error:
+                if isinstance(error, urllib.error.HTTPError):
+                    error.close()
+                reason = f"took longer than {self.most_seconds:g} s" if expired.is_set() else error
+                raise EfhcError(
+                    f"data: {self.name} is not on this machine and {address} cannot be reached ({reason}); "
+                    f"{self.advice}"
+                ) from error
         return bytes(content)
+
+    def _check_size(self, size: int, origin: str) -> None:
+        if size > self.most_bytes:
+            raise EfhcError(f"data: {origin} is larger than the {self.most_bytes:,} bytes accepted; {self.advice}")
+
+    def gunzip(self, packed: bytes, origin: str, remedy: str) -> bytes:
+        """Return the content of a gzip file, unless it is damaged or larger than `most_bytes`."""
+        content = bytearray()
+        try:
+            with gzip.GzipFile(fileobj=io.BytesIO(packed)) as file:
+                while chunk := file.read(1 << 20):
+                    content += chunk
+                    if len(content) > self.most_bytes:
+                        raise EOFError(f"it unpacks to more than {self.most_bytes:,} bytes")
+                if not packed:
+                    raise EOFError("it is empty")
+        except (OSError, EOFError, zlib.error) as error:
+            raise InputError(
+                "files", f"{origin}, truncated or corrupt ({error})", f"a file of {self.name}; {remedy}"
+            ) from None
+        return bytes(content)
+
+
+@contextmanager
+def _deadline(seconds: float) -> Iterator[tuple[urllib.request.OpenerDirector, threading.Event]]:
+    """An opener whose connections are cut after `seconds`, wherever they are then; the event says that they were.
+
+    The timeout of a socket is one of silence: a server that sends a byte now and then would never exceed it.
+    """
+    sockets: list[socket.socket] = []
+    expired = threading.Event()
+
+    def cut() -> None:
+        expired.set()
+        for connection in sockets:
+            with suppress(OSError):
+                socket.socket.shutdown(connection, socket.SHUT_RDWR)
+
+    class Watched(http.client.HTTPConnection):
+        def connect(self) -> None:
+            super().connect()
+            sockets.append(self.sock)
+
+    class WatchedTLS(http.client.HTTPSConnection):
+        def connect(self) -> None:
+            super().connect()
+            sockets.append(self.sock)
+
+    class HTTP(urllib.request.HTTPHandler):
+        def http_open(self, request: urllib.request.Request) -> Any:
+            return self.do_open(Watched, request)
+
+    class HTTPS(urllib.request.HTTPSHandler):
+        def https_open(self, request: urllib.request.Request) -> Any:
+            return self.do_open(WatchedTLS, request)
+
+    timer = threading.Timer(seconds, cut)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield urllib.request.build_opener(HTTP, HTTPS), expired
+    finally:
+        timer.cancel()
 
 
 @dataclass(frozen=True, kw_only=True)
 class GzipFiles(Download):
-    """Gzip files at one address. Each is known by what it unpacks to, so a copy compressed anew (Debian's) counts."""
+    """Gzip files at one address.
+
+    The checksum of a file is that of its unpacked content, so that a copy compressed anew (such as Debian's) counts.
+    """
 
     sha256: Mapping[str, str]
-    """File name -> checksum of its unpacked content."""
+    """The checksum of the unpacked content of each file, by file name."""
 
     def expected(self, place: Place) -> Mapping[str, str]:
         return {} if place.is_given else self.sha256
 
     def unpack(self, packed: bytes, origin: str, remedy: str) -> bytes:
-        try:
-            return gzip.decompress(packed)
-        except (OSError, EOFError, zlib.error) as error:
-            raise InputError(
-                "files", f"{origin}, truncated or corrupt ({error})", f"a file of {self.name}; {remedy}"
-            ) from None
+        return self.gunzip(packed, origin, remedy)
 
     def fetch(self, progress: Progress = silent) -> Path:
-        """Download the files that the cache lacks."""
+        """Download the files that the cache lacks, and return the cache folder."""
         folder = self.cache.folder
         for name, expected in self.sha256.items():
             try:
@@ -97,11 +181,14 @@ class GzipFiles(Download):
 
 @dataclass(frozen=True, kw_only=True)
 class TarFile(Download):
-    """Files in one .tar.gz, whose checksum is known. Theirs are not: a list of them is written once all are there."""
+    """Files in one .tar.gz with a published checksum.
+
+    The files themselves have none: `fetch` lists the checksums of those that it took out of the verified .tar.gz.
+    """
 
     sha256: str
     members: Mapping[str, str]
-    """File name -> name in the .tar.gz."""
+    """The name in the .tar.gz of each file, by file name."""
 
     def expected(self, place: Place) -> Mapping[str, str]:
         if place.is_given:
@@ -113,8 +200,16 @@ class TarFile(Download):
         checksums = {name: checksum for checksum, name in listed}
         return checksums if set(checksums) == set(self.members) else {}
 
+    def compared(self, place: Place) -> str:
+        if place.is_given:
+            return super().compared(place)
+        return (
+            f"each SHA-256 equals the one in {place.folder / MANIFEST}, which `efhc data fetch` wrote when it took the "
+            f"files out of the published .tar.gz (SHA-256 {self.sha256[:12]}...); efhc has no list of its own"
+        )
+
     def fetch(self, progress: Progress = silent) -> Path:
-        """Download it, unless the cache has it whole."""
+        """Download the .tar.gz unless the cache has all its files, and return the cache folder."""
         folder = self.cache.folder
         try:
             for _ in self.read(self.cache):
@@ -131,13 +226,14 @@ class TarFile(Download):
         return folder
 
     def _taken_out(self, packed: bytes) -> Iterator[tuple[str, bytes]]:
-        """The content of the members, and of nothing else in the tar file."""
+        """Yield name and content of each member; nothing else is taken out of the tar file."""
+        unpacked = self.gunzip(packed, self.address, LATER)
         try:
-            with tarfile.open(fileobj=io.BytesIO(packed), mode="r:gz") as tar:
+            with tarfile.open(fileobj=io.BytesIO(unpacked), mode="r:") as tar:
                 for name, member in self.members.items():
                     if not tar.getmember(member).isreg():
                         raise tarfile.TarError(f"{member} is not a file")
                     with tar.extractfile(member) as file:  # type: ignore[union-attr]
                         yield name, file.read()
-        except (tarfile.TarError, OSError, EOFError, zlib.error, KeyError) as error:
+        except (tarfile.TarError, OSError, EOFError, KeyError) as error:
             raise InputError("files", f"{self.address} ({error})", f"a .tar.gz of {self.name}; {LATER}") from None

@@ -1,4 +1,4 @@
-"""Fashion-MNIST (Xiao, Rasul, Vollgraf 2017): 60,000 + 10,000 images of 28x28, ten classes."""
+"""Fashion-MNIST (Xiao, Rasul, Vollgraf 2017): 60,000 training and 10,000 test images of 28x28, ten classes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ CLASS_NAMES = (
 
 
 class FashionMNIST(StoredData):
-    """Fashion-MNIST from `path`, `$EFHC_DATA`, the user's cache, Debian's package, or its home on the web."""
+    """Fashion-MNIST from `path`, `$EFHC_DATA`, the user's cache, Debian's package, or a download."""
 
     kind: Literal["fashion-mnist"] = "fashion-mnist"
     archive: ClassVar[Archive] = ARCHIVE
@@ -47,7 +47,7 @@ class FashionMNIST(StoredData):
 
 
 def parse_idx(content: bytes, origin: str = "a file") -> NDArray[np.uint8]:
-    """The array of an IDX file of bytes: magic 0, 0, 8, dimensions; one big-endian size each; the values."""
+    """Return the array of an IDX file of bytes: magic 0, 0, 8, dimensions; one big-endian size each; the values."""
     try:
         zero, kind, dimensions = struct.unpack_from(">HBB", content)
         shape = struct.unpack_from(f">{dimensions}I", content, 4)

@@ -31,7 +31,7 @@ LAYOUT = f"LEAF's JSON: users, num_samples, and user_data with rows x of {PIXELS
 
 
 class FEMNIST(StoredData):
-    """FEMNIST as LEAF's scripts make it, from `path` or `$EFHC_DATA`; all or some of its files."""
+    """FEMNIST as the scripts of LEAF write it, from `path` or `$EFHC_DATA`; all or some of its files."""
 
     kind: Literal["femnist"] = "femnist"
     archive: ClassVar[Archive] = ARCHIVE
@@ -55,7 +55,7 @@ class FEMNIST(StoredData):
 
 
 class Writer(NamedTuple):
-    """One writer's samples in one file."""
+    """The samples of one writer in one file."""
 
     name: str
     x: Numbers
@@ -63,7 +63,7 @@ class Writer(NamedTuple):
 
 
 def parse_leaf(content: bytes, origin: str) -> Iterator[Writer]:
-    """The samples of every user that has some."""
+    """Yield the samples of every user who has any."""
     try:
         table = json.loads(content)
     except (ValueError, RecursionError) as error:
@@ -93,7 +93,7 @@ def _parse_user(name: str, count: Any, samples: dict[str, Any]) -> Writer:
         raise ValueError(f"labels {y.min()} to {y.max()}")
     if not ((x >= 0) & (x <= 1)).all():
         raise ValueError(f"x from {x.min()} to {x.max()}")
-    # LEAF divides bytes by 255, and may be rounded to three decimals: as bytes again they take an eighth of the memory.
+    # LEAF divides bytes by 255 and may round to three decimals. Converted back to bytes, they take 1/8 of the memory.
     near = np.rint(x * 255)
     return Writer(name, near.astype(np.uint8) if (abs(x - near / 255) <= 1e-3).all() else x, y)
 

@@ -1,4 +1,4 @@
-"""Your own images: `train/CLASS/*.png`, `test/CLASS/*.png`, all of one size, all grey or all in colour."""
+"""Images of your own: `train/CLASS/*.png`, `test/CLASS/*.png`, all of one size, all grey or all in colour."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ ALLOWED = f"folders train/CLASS and test/CLASS of images ({', '.join(FORMATS)})"
 class ImageFolder(DataPolicy):
     """Images in `train/CLASS/` and `test/CLASS/`; the sorted folder names of `train` are the classes.
 
-    All are of one size, and all grey or all RGB. The checksum is that of the list `sha256sum` writes of all of them,
-    sorted by name.
+    All images have the same size, and all are grey or all are RGB. The checksum of the data set is the SHA-256 of the
+    list that `sha256sum` writes of all images, sorted by name.
     """
 
     kind: Literal["image-folder"] = "image-folder"
@@ -61,7 +61,7 @@ class ImageFolder(DataPolicy):
 
 
 class LabelledImage(NamedTuple):
-    """An image, and where it is from."""
+    """An image with its label, its file and the checksum of the file."""
 
     path: Path
     label: int
@@ -70,13 +70,22 @@ class LabelledImage(NamedTuple):
 
 
 def _folders(path: Path) -> list[str]:
-    """The sorted names of the folders there."""
+    """Return the sorted names of the folders in `path`; they must be UTF-8, because they name classes."""
     names = sorted(inner.name for inner in path.iterdir() if inner.is_dir()) if is_folder(path) else []
     if not names:
         raise InputError(
             "path", f"{path}, without a folder" if is_folder(path) else f"{path} (no such folder)", ALLOWED
         )
+    for name in names:
+        _require_utf8(path / name)
     return names
+
+
+def _require_utf8(path: Path) -> None:
+    try:
+        path.name.encode()
+    except UnicodeEncodeError:
+        raise InputError("path", f"{path}, whose name is not UTF-8", "names of folders and images in UTF-8") from None
 
 
 def _read_images(path: Path, classes: list[str]) -> Iterator[LabelledImage]:
@@ -87,12 +96,13 @@ def _read_images(path: Path, classes: list[str]) -> Iterator[LabelledImage]:
         if not files:
             raise InputError("path", f"{path / name} without images", ALLOWED)
         for file in files:
+            _require_utf8(file)
             content = read_bytes(file)
             yield LabelledImage(file, classes.index(name), parse_image(content, file), sha256(content))
 
 
 def parse_image(content: bytes, path: Path) -> NDArray[np.uint8]:
-    """A grey image as (height, width), an RGB one as (3, height, width)."""
+    """Return the pixels: (height, width) of a grey image, (3, height, width) of an RGB one."""
     from PIL import Image
 
     try:

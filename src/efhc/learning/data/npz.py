@@ -1,4 +1,4 @@
-"""Your own data in an .npz file."""
+"""Data of your own in an .npz file."""
 
 from __future__ import annotations
 
@@ -6,21 +6,22 @@ from typing import Literal
 
 from efhc.base.errors import InputError
 from efhc.base.inputs import InputFile, parse_numpy, read_bytes, sha256
-from efhc.learning.data.dataset import DataPolicy, Dataset, Moments
+from efhc.learning.data.dataset import DataPolicy, Dataset, Standardize
 
 ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 
 
 class NpzFile(DataPolicy):
-    """Arrays x_train, y_train, x_test, y_test: one sample a row (or an image of any shape), labels from 0.
+    """Your arrays x_train, y_train, x_test, y_test: one sample (of any shape) per row, labels from 0.
 
-    An array `writers` may say who each training sample is from, as numbers from 0.
+    An optional array `writers` holds the writer of each training sample, numbered from 0.
     """
 
     kind: Literal["npz"] = "npz"
     path: InputFile
-    standardize: bool | Moments = False
-    """Scale inputs to (x - mean) / std. By default your numbers are used as they are."""
+    """The .npz file."""
+    standardize: Standardize = False
+    """Scale inputs to (x - mean) / std, as for the other data sets. Default: your numbers are used as they are."""
 
     def load(self, precision: str = "float32") -> Dataset:
         allowed = f"a complete .npz file with {', '.join(ARRAYS)}, made by numpy.savez"

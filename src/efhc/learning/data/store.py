@@ -1,7 +1,8 @@
 """Where the files of known data sets are looked for.
 
-A folder that the user names, in the config or as `$EFHC_DATA`, is taken as it is and may hold a part of the data set:
-its checksums are reported. A copy in the cache, or from the system, is whole and what was published: they are enforced.
+A folder that the user names, in the config or as `$EFHC_DATA`, is used as it is and may hold a part of the data set:
+the checksums of its files are reported. A copy in the cache or from the system must be what was published: there the
+checksums are enforced.
 """
 
 from __future__ import annotations
@@ -21,30 +22,30 @@ from efhc.base.inputs import InputFolder, is_folder, read_bytes, sha256
 from efhc.learning.data.dataset import DataPolicy, Dataset
 
 MANIFEST = "SHA256SUMS"
-"""A copy of files without published checksums has a list of those that it was made with, as `sha256sum` writes it."""
+"""The list of checksums, in the format of `sha256sum`, beside files whose checksums are not published."""
 
 Progress = Callable[[str, int, int], None]
-"""Called with file name, bytes so far, bytes in all (0 where the server does not say)."""
+"""Called with the file name, the bytes so far and the bytes in all (0 if the server does not say)."""
 
 
 def silent(name: str, done: int, total: int) -> None:
-    """No progress shown."""
+    """Show no progress."""
 
 
 class Place(NamedTuple):
-    """A folder where a data set may lie, and what to call it."""
+    """A folder that may hold a data set, and the name of this kind of place."""
 
     name: str
     folder: Path
 
     @property
     def is_given(self) -> bool:
-        """Whether the user chose it."""
+        """Whether the user chose the folder."""
         return self.name not in ("cache", "system")
 
 
 class StoredFile(NamedTuple):
-    """A file of a data set, unpacked, and the checksum of its content."""
+    """A file of a data set: its unpacked content and the SHA-256 of that content."""
 
     name: str
     path: Path
@@ -58,20 +59,20 @@ class Archive:
 
     name: str
     files: tuple[str, ...]
-    """Its files, or patterns of their names: a folder that the user chose needs one for each."""
+    """File names or patterns. A folder that the user chose must have at least one file for each."""
     advice: str
-    """How else to get it."""
+    """How to get the data set other than by `efhc data fetch`."""
     subfolders: tuple[str, ...] = ()
-    """What its folder in `$EFHC_DATA` may be called, besides its name."""
+    """Further names of its folder in `$EFHC_DATA`, besides `name`."""
 
     def places(self) -> Iterator[Place]:
-        """Where to look, in order."""
+        """Yield the places to look in, in order."""
         if chosen := os.environ.get("EFHC_DATA"):
             for subfolder in (*self.subfolders, self.name, ""):
                 yield Place("$EFHC_DATA", Path(chosen) / subfolder)
 
     def find(self, path: Path | None = None) -> Place | None:
-        """The first place that has all it needs, damaged or not; with `path`, it is there or nowhere."""
+        """Return the first place with all needed files, damaged or not, or None; with `path`, only look there."""
         if path is None:
             return next((place for place in self.places() if not self.missing(place)), None)
         place = Place("path", path)
@@ -81,16 +82,16 @@ class Archive:
         return place
 
     def locate(self, path: Path | None = None) -> Place:
-        """Where it is; if it is nowhere, it is fetched."""
+        """Return the place of the data set; fetch it if there is none."""
         return self.find(path) or Place("cache", self.fetch())
 
     def missing(self, place: Place) -> str | None:
-        """The first file that the place lacks."""
+        """Return the name of the first file that the place lacks, or None."""
         needed = self._needed(place)
         return next((name for name in needed if not self._matches(place, name)), None) if needed else MANIFEST
 
     def read(self, place: Place) -> Iterator[StoredFile]:
-        """Every file there, one at a time, unpacked, and checked where its checksum is known."""
+        """Yield every file, unpacked; one with another checksum than the expected one is refused."""
         if missing := self.missing(place):
             raise InputError("files", f"{place.folder} without {missing}", f"the files of {self.name}; {self.remedy}")
         expected = self.expected(place)
@@ -100,16 +101,22 @@ class Archive:
             yield StoredFile(name, path, content, self.check(content, expected.get(name), str(path), self.remedy))
 
     def expected(self, place: Place) -> Mapping[str, str]:
-        """The checksum that each file must have there: none in a folder that the user chose."""
+        """Return the checksum that each file must have there, by name; none in a folder that the user chose."""
         return {}
 
+    def compared(self, place: Place) -> str:
+        """Say what the checksums of the files in `place` are compared with when they are read."""
+        if self.expected(place):
+            return "each SHA-256 equals the one of the published file, which efhc knows"
+        return "a folder of your own: its SHA-256 are shown and compared with nothing"
+
     def unpack(self, packed: bytes, origin: str, remedy: str) -> bytes:
-        """What a file holds."""
+        """Return the content of a file."""
         return packed
 
     @staticmethod
     def check(content: bytes, expected: str | None, origin: str, remedy: str) -> str:
-        """The checksum, which must be the expected one where there is one."""
+        """Return the SHA-256 of `content`; if `expected` is given, it must be that one."""
         found = sha256(content)
         if expected and found != expected:
             raise InputError("files", f"{origin} with SHA-256 {found[:12]}...", f"{expected[:12]}...; {remedy}")
@@ -120,8 +127,13 @@ class Archive:
         """What to do about a broken copy."""
         return self.advice
 
+    @property
+    def source(self) -> str:
+        """How to get the data set."""
+        return f"no download; {self.advice}"
+
     def fetch(self, progress: Progress = silent) -> Path:
-        """Put it into the user's cache. Only for those that can be downloaded."""
+        """Download the data set into the user's cache; raises an `EfhcError` if it has no download."""
         looked = ", ".join(str(place.folder) for place in self.places()) or "$EFHC_DATA, which is not set"
         raise EfhcError(f"data: {self.name} cannot be downloaded, and is looked for in {looked}; {self.advice}")
 
@@ -137,11 +149,11 @@ class Archive:
 
 
 class StoredData(DataPolicy):
-    """A data set made of files."""
+    """A data set whose files are looked for."""
 
     archive: ClassVar[Archive]
     path: InputFolder | None = None
-    """The folder of its files, or of some of them. Left out, they are looked for, and fetched if that is possible."""
+    """The folder with its files, or with some of them. Default: the known places, then a download if there is one."""
 
     def load(self, precision: str = "float32") -> Dataset:
         checksums: dict[str, str] = {}
@@ -157,9 +169,9 @@ class StoredData(DataPolicy):
 
     @abstractmethod
     def parse(self, files: Iterator[StoredFile]) -> Dataset:
-        """What the files say; pixels as bytes, or as numbers 0 to 1."""
+        """Return the data set in the files, with pixels as bytes or as numbers from 0 to 1."""
 
 
 def cache_folder() -> Path:
-    """The user's cache of data sets."""
+    """Return the folder of the user's cache."""
     return Path(platformdirs.user_cache_dir("efhc"))

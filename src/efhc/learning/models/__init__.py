@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Protocol
 
 import numpy as np
-from pydantic import BeforeValidator, Field
 
 from efhc.base.arrays import Floats
-from efhc.base.policy import or_your_own
+from efhc.base.errors import InputError
+from efhc.base.own_code import load
+from efhc.base.registry import Family
 from efhc.learning.data.dataset import Dataset
 from efhc.learning.models.linear import SVM, LeastSquares, LinearModel, Softmax
 from efhc.learning.models.modules import MLP, LeNet5, Module, ModuleModel, ResNet18
@@ -40,18 +42,34 @@ class Model(Protocol):
         ...
 
 
-def _with_kind(given: Any) -> Any:
-    """A table without a kind is an SVM, or the module it names; a bare word is a kind; a callable makes a module."""
-    if isinstance(given, dict):
-        return {"kind": "module" if "module" in given else "svm", **given}
-    if isinstance(given, str):
-        return {"kind": given}
-    return {"kind": "module", "module": given} if callable(given) else given
+def _from_python(given: Any) -> Any:
+    """A callable makes a torch module; so does a table that names one."""
+    if isinstance(given, dict) and "module" in given:
+        return {"kind": "module", **given}
+    is_factory = callable(given) and not any(hasattr(given, method) for method in METHODS)
+    return {"kind": "module", "module": given} if is_factory else given
 
 
-AnyModel = Annotated[
-    SVM | Softmax | LeastSquares | MLP | LeNet5 | ResNet18 | Module,
-    Field(discriminator="kind"),
-    BeforeValidator(_with_kind),
-    or_your_own("loss_and_gradient"),
-]
+def _from_code(reference: str, parameters: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Code without a model's methods makes a torch module; `loss` is the model's, other parameters the module's."""
+    try:
+        found = load(reference, "kind").value
+    except InputError:
+        return None  # said again by whoever makes the part
+    if not callable(found) or any(hasattr(found, method) for method in METHODS):
+        return None
+    loss = {name: value for name, value in parameters.items() if name == "loss"}
+    arguments = {name: value for name, value in parameters.items() if name != "loss"}
+    return {"kind": "module", "module": reference, **loss, **({"arguments": arguments} if arguments else {})}
+
+
+METHODS = ("loss_and_gradient", "build")
+MODELS = Family(
+    (LinearModel, ModuleModel),
+    ("efhc.learning.models.linear", "efhc.learning.models.modules"),  # not nets, which imports torch
+    METHODS,
+    default="svm",
+    from_python=_from_python,
+    from_code=_from_code,
+)
+AnyModel = Annotated[LinearModel | ModuleModel, MODELS]

@@ -18,22 +18,22 @@ from efhc.learning.data.dataset import Dataset
 
 
 class LinearModel(Policy):
-    """Scores s = A x + c, one per class; the largest is the answer."""
+    """Scores s = A x + c, one per class; the class with the largest score is the prediction."""
 
     @staticmethod
     def parameters(data: Dataset) -> int:
-        """n, the number of parameters."""
+        """Return n, the number of parameters."""
         return data.classes * (data.features + 1)
 
     @staticmethod
     def initial(data: Dataset, stream: np.random.Generator) -> Floats:
-        """Every number uniform in +-1/sqrt(features), as `torch.nn.Linear` does."""
+        """Draw every parameter uniformly from +-1/sqrt(features), as `torch.nn.Linear` does."""
         bound = 1 / np.sqrt(data.features)
         return stream.uniform(-bound, bound, LinearModel.parameters(data))
 
     @staticmethod
     def scores(w: Floats, x: Floats) -> Floats:
-        """One score per sample and class."""
+        """Return one score per sample and class, (..., batch, classes)."""
         features = x.shape[-1]
         classes = w.shape[-1] // (features + 1)
         weights = w[..., : classes * features].reshape(*w.shape[:-1], classes, features)
@@ -42,10 +42,10 @@ class LinearModel(Policy):
 
     @abstractmethod
     def score_loss(self, scores: Floats, y: Ints) -> tuple[Floats, Floats]:
-        """Loss per sample, and its derivative by each score."""
+        """Return the loss of each sample and its derivative with respect to each score."""
 
     def loss_and_gradient(self, w: Floats, x: Floats, y: Ints) -> tuple[Floats, Floats]:
-        """The mean loss over the batch, (...,), and its gradient by w, (..., n)."""
+        """Return the mean loss over the batch, (...,), and its gradient with respect to w, (..., n)."""
         losses, by_score = self.score_loss(self.scores(w, x), y)
         by_score = by_score / by_score.dtype.type(x.shape[-2])
         by_weights = by_score.swapaxes(-1, -2) @ x
@@ -69,9 +69,10 @@ class SVM(LinearModel):
 
 
 class Regularized(LinearModel):
-    """A convex loss + (l2/2) ||w||^2 over all of w, biases too: l2-strongly convex."""
+    """A convex loss + (l2/2) ||w||^2 over all of w, including the biases: l2-strongly convex."""
 
     l2: float = Field(default=0.01, ge=0)
+    """The weight of the L2 term."""
 
     def loss_and_gradient(self, w: Floats, x: Floats, y: Ints) -> tuple[Floats, Floats]:
         losses, gradient = super().loss_and_gradient(w, x, y)
@@ -80,7 +81,7 @@ class Regularized(LinearModel):
 
 
 class Softmax(Regularized):
-    """Softmax regression: cross-entropy + (l2/2) ||w||^2 over all of w, biases too. Smooth and l2-strongly convex."""
+    """Softmax regression: cross-entropy + (l2/2) ||w||^2 over w and biases. Smooth and l2-strongly convex."""
 
     kind: Literal["softmax"] = "softmax"
 
@@ -96,8 +97,9 @@ class Softmax(Regularized):
 
 
 class LeastSquares(Regularized):
-    """Least squares: (1/2) ||s - e_y||^2, e_y one-hot, + (l2/2) ||w||^2 over all of w, biases too. A quadratic: for
-    each class, its Hessian is the mean of z z^T, z = (x, 1), + l2 I; between classes it is 0.
+    """Least squares: (1/2) ||s - e_y||^2 with e_y one-hot, + (l2/2) ||w||^2 over all of w, including the biases.
+
+    A quadratic: the Hessian of each class is the mean of z z^T with z = (x, 1), + l2 I; between classes it is 0.
     """
 
     kind: Literal["least-squares"] = "least-squares"

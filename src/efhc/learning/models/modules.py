@@ -1,13 +1,14 @@
-"""Neural networks. Only making one imports PyTorch: to a config they are policies like all others.
+"""Neural networks. PyTorch is imported only when one is built: in a config they are policies like all others.
 
-A device's flat model w_i is what of a `torch.nn.Module` is trained: its parameters that require a gradient, one after
-the other in the module's order, as `torch.nn.utils.parameters_to_vector` has it. Other parameters are constants.
+The flat model w_i of a device holds the parameters of a `torch.nn.Module` that require a gradient, in the order of the
+module, as `torch.nn.utils.parameters_to_vector` returns them. Other parameters are constants.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
+from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
@@ -26,33 +27,33 @@ BUILT_IN_LOSSES = ("cross-entropy", "multi-margin")
 
 
 def input_shape(data: Dataset) -> tuple[int, ...]:
-    """The shape in which a module sees one sample: an image without channels has one."""
+    """Return the shape in which a module sees one sample: an image without a channel axis gets one."""
     return (1, *data.shape) if len(data.shape) == 2 else data.shape
 
 
 class ModuleModel(Policy):
-    """A network that maps a batch, (samples, *shape), to scores, (samples, classes); the largest is the answer."""
+    """A network that maps a batch, (samples, *shape), to scores, (samples, classes); the largest is the prediction."""
 
     loss: Literal["cross-entropy", "multi-margin"] | YourOwn = "cross-entropy"
-    """"cross-entropy", "multi-margin" (that of the SVM), or your own: (scores, labels) -> mean loss of the batch."""
+    """"cross-entropy", "multi-margin" (as the SVM), or a function of your own: (scores, labels) -> mean batch loss."""
 
     @abstractmethod
     def build(self, data: Dataset) -> nn.Module:
-        """The network for this data, with parameters that torch draws."""
+        """Return the network for this data, with parameters that torch draws."""
 
     def parameters(self, data: Dataset) -> int:
-        """n, the numbers that are trained."""
+        """Return n, the number of trainable parameters."""
         with _drawing(np.random.default_rng(0)):
             return sum(parameter.numel() for parameter in trainable(self.build(data)))
 
     def initial(self, data: Dataset, stream: np.random.Generator) -> Floats:
-        """A first model (n,) as the module's own layers initialise themselves, drawn from `stream` alone."""
+        """Return an initial model (n,), as the layers initialise themselves, drawn from `stream` alone."""
         with _drawing(stream):
             parameters = trainable(self.build(data))
         return np.concatenate([parameter.detach().numpy().ravel() for parameter in parameters])
 
     def loss_function(self) -> Callable[[Tensor, Tensor], Tensor]:
-        """The mean loss of a batch."""
+        """Return the function that computes the mean loss of a batch."""
         from efhc.learning.pytorch import nn
 
         if self.loss == "cross-entropy":
@@ -63,10 +64,14 @@ class ModuleModel(Policy):
 
 
 def trainable(module: nn.Module) -> list[nn.Parameter]:
-    """The parameters that make a device's flat model, in order."""
+    """Return the parameters that make up the flat model of a device, in order."""
     found = [parameter for parameter in module.parameters() if parameter.requires_grad]
     if not sum(parameter.numel() for parameter in found):
-        raise InputError("module", f"a {type(module).__name__} without trainable parameters", "something to train")
+        raise InputError(
+            "module",
+            f"a {type(module).__name__} without trainable parameters",
+            "a module with parameters that require a gradient",
+        )
     return found
 
 
@@ -91,14 +96,14 @@ class LeNet5(ModuleModel):
 class ResNet18(ModuleModel):
     """The ResNet-18 for images of 32x32: a 3x3 stem without pooling.
 
-    With norm = "batch", the running statistics are a device's own: they are neither sent nor mixed, and a device is
-    tested with its own.
+    With norm = "batch", every device has running statistics of its own: they are neither sent nor mixed, and a device
+    is tested with its own.
     """
 
     kind: Literal["resnet18"] = "resnet18"
     norm: Literal["group", "batch"] = "group"
     groups: Literal[1, 2, 4, 8, 16, 32, 64] = 32
-    """Groups of GroupNorm (32 is its authors' choice); without effect on norm = "batch"."""
+    """The number of groups of GroupNorm (its authors use 32). No effect with norm = "batch"."""
 
     def build(self, data: Dataset) -> nn.Module:
         from efhc.learning.models import nets
@@ -108,7 +113,7 @@ class ResNet18(ModuleModel):
 
 
 class MLP(ModuleModel):
-    """Linear layers with ReLU between them, for inputs of any shape; without a hidden one, a linear classifier."""
+    """Linear layers with ReLU between them, for inputs of any shape; hidden = [] is a linear classifier."""
 
     kind: Literal["mlp"] = "mlp"
     hidden: tuple[Annotated[int, Field(ge=1)], ...] = Field(default=(128,), strict=False)
@@ -117,15 +122,28 @@ class MLP(ModuleModel):
     def build(self, data: Dataset) -> nn.Module:
         from efhc.learning.models.nets import mlp
 
-        return mlp(data.shape, self.hidden, data.classes)
+        try:
+            return mlp(data.shape, self.hidden, data.classes)
+        except (RuntimeError, TypeError, OverflowError, MemoryError) as error:  # as torch and the size have it
+            given = f"{list(self.hidden)}, {self.parameters(data):,} parameters ({in_one_line(error)})"
+            raise InputError("hidden", given, "widths for which the parameters fit into memory") from error
+
+    def parameters(self, data: Dataset) -> int:
+        """Return n; it is computed, not built, so that a network beyond memory can be refused by its size."""
+        import efhc.learning.pytorch  # noqa: F401 - where PyTorch is missing, say so as early as other networks do
+
+        widths = [data.features, *self.hidden, data.classes]
+        return sum((inputs + 1) * outputs for inputs, outputs in pairwise(widths))
 
 
 class Module(ModuleModel):
-    """Your own: anything that returns a `torch.nn.Module` when it is called without arguments."""
+    """A network of your own: anything that returns a `torch.nn.Module` when it is called without arguments."""
 
     kind: Literal["module"] = "module"
     module: YourOwn
-    """From Python a function or class; in a config "package.module:name" or "file.py:name"."""
+    """In Python, a function or class; in a config, "package.module:name" or "file.py:name"."""
+    arguments: dict[str, Any] | None = None
+    """Keyword arguments with which `module` is called. Default: none."""
 
     def build(self, data: Dataset) -> nn.Module:
         from efhc.learning.pytorch import nn
@@ -133,9 +151,9 @@ class Module(ModuleModel):
         allowed = "something that returns a torch.nn.Module when it is called without arguments"
         factory = imported(self.module, "module")
         if isinstance(factory, nn.Module):
-            raise InputError("module", f"a {type(factory).__name__} that is made already", allowed)
+            raise InputError("module", f"a {type(factory).__name__}, which is a module already", allowed)
         try:
-            module = factory()
+            module = factory(**(self.arguments or {}))
         except Exception as error:
             raise InputError("module", f"{_name(self.module)} ({in_one_line(error)})", allowed) from error
         if not isinstance(module, nn.Module):
@@ -148,7 +166,7 @@ def _name(given: Any) -> str:
 
 
 def _square_image(data: Dataset, kind: str, sides: tuple[int, ...]) -> tuple[int, int]:
-    """Channels and side."""
+    """Return the number of channels and the side of the images, which must be one of `sides`."""
     shape = input_shape(data)
     if len(shape) != 3 or shape[1] != shape[2] or shape[1] not in sides:
         allowed = " or ".join(f"{side}x{side}" for side in sides)

@@ -1,4 +1,4 @@
-"""The networks that a config can name, as `torch.nn.Module`s whose parameters, in order, are a device's flat model."""
+"""The networks that a config can name, as `torch.nn.Module`s whose parameters, in order, make up a flat model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from efhc.learning.pytorch import nn, torch
 def lenet5(channels: int, side: int, classes: int) -> nn.Module:
     """Three convolutions and two linear layers (LeCun et al. 1998), with ReLU and max pooling.
 
-    ReLU follows the pooling: max and ReLU commute, and it has a quarter of the numbers left to do.
+    ReLU follows the pooling: max and ReLU commute, and only a quarter of the numbers are left.
     """
     return nn.Sequential(
         nn.Conv2d(channels, 6, 5, padding=(32 - side) // 2), nn.MaxPool2d(2), nn.ReLU(),
@@ -33,7 +33,7 @@ def mlp(shape: tuple[int, ...], hidden: tuple[int, ...], classes: int) -> nn.Mod
 
 
 class ResNet18(nn.Module):
-    """He et al. 2016 with the 3x3 stem, without its pooling, that 32x32 images call for."""
+    """ResNet-18 (He et al. 2016) for 32x32 images: a 3x3 stem without pooling."""
 
     def __init__(self, channels: int, classes: int, norm: Literal["group", "batch"], groups: int) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class ResNet18(nn.Module):
 
 
 class _Block(nn.Module):
-    """Two convolutions beside a shortcut; one that widens also halves the side."""
+    """Two convolutions beside a shortcut; a block that widens also halves the side."""
 
     def __init__(self, inputs: int, outputs: int, normed: Any) -> None:
         super().__init__()

@@ -38,8 +38,8 @@ def has_radii(figure: FigureData) -> bool:
 
 
 def is_ablation(figure: FigureData) -> bool:
-    """Return whether the strategies of the figure stand for values of a parameter."""
-    return any(value > 0 for value in figure.varied.values())
+    """Return whether the strategies of the figure stand for values of a parameter, with ZT to define the budgets."""
+    return "ZT" in set(figure.curves["strategy"]) and any(value > 0 for value in figure.varied.values())
 
 
 @dataclass(frozen=True)

@@ -53,17 +53,15 @@ def sweep_figure(
             axes.set_title(panel_title, fontsize=10, parse_math=False)
         for axes in grid.flat[len(shown) :]:
             axes.set_visible(False)
+        for axes in grid[:, 0]:
+            axes.set_ylabel("accuracy at the end")
         drawn: dict[str, Any] = {}
         for axes in grid.flat:
-            handles, names = axes.get_legend_handles_labels()
-            drawn.update(zip(names, handles, strict=True))
-        legend = figure.legend(
-            list(drawn.values()),
-            list(drawn),
-            loc="outside lower center",
-            ncols=min(6, max(1, len(drawn))),
-            frameon=False,
-        )
+            handles, labels = axes.get_legend_handles_labels()
+            drawn.update(zip(labels, handles, strict=True))
+        names = [name for name in styles if name in drawn]
+        handles, columns = [drawn[name] for name in names], min(6, max(1, len(names)))
+        legend = figure.legend(handles, names, loc="outside lower center", ncols=columns, frameon=False)
         for text in legend.get_texts():
             text.set_parse_math(False)
         left_out = f"the first {len(shown)} of {len(panels)} panels" if len(panels) > len(shown) else ""
@@ -109,4 +107,3 @@ def _draw(
     if not numeric:
         axes.set_xticks(range(len(labels)), labels, parse_math=False)
     axes.set_xlabel(across)
-    axes.set_ylabel("accuracy at the end")

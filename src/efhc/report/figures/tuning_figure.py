@@ -1,4 +1,4 @@
-"""The trials of a tuning: accuracy against r, with the trials that were stopped early drawn differently."""
+"""Accuracy against r: every trial of a tuning, those that were run to the end told from those that were stopped."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PRUNED = "#8a8a8a"
 
 
 def tuning_figure(trials: pl.DataFrame, best_r: float, title: str = "") -> Figure:
-    """Draw `trials`: columns r, accuracy, low and high (the interval over seeds, or null), state and iterations."""
+    """`trials` has columns r, accuracy, low and high (its interval over seeds, or null), state, iterations."""
     complete = trials.filter(state="complete").sort("r")
     pruned = trials.filter(state="pruned").sort("r")
     best = complete.filter(r=best_r).sort("accuracy").row(-1, named=True)
@@ -24,7 +24,7 @@ def tuning_figure(trials: pl.DataFrame, best_r: float, title: str = "") -> Figur
         FigureCanvasAgg(figure)
         axes = figure.subplots()
         sure = complete.drop_nulls(["low", "high"])
-        # Rounding can put the mean slightly outside of its interval.
+        # The mean lies within its interval but for rounding.
         below, above = (sure["accuracy"] - sure["low"]).clip(0), (sure["high"] - sure["accuracy"]).clip(0)
         axes.errorbar(sure["r"], sure["accuracy"], np.stack([below, above]), fmt="none", color=COMPLETE, alpha=0.5)
         axes.plot(

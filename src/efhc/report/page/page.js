@@ -1,6 +1,6 @@
 "use strict";
-// Plots are drawn when they come near; a legend and a budget are read from the page itself, so that a plot that is
-// drawn late shows what was chosen before.
+// Plots are drawn when the reader scrolls near them. The state of legends and budgets is read from the page itself, so
+// that a plot that is drawn late shows what was chosen before.
 (() => {
   const all = [...document.querySelectorAll(".plot")];
   const config = {
@@ -23,7 +23,7 @@
     );
   }
 
-  // A map of who fired has one strategy, and stays.
+  // A map of firings belongs to one strategy and is never hidden.
   const hides = (trace) => trace.type === "scatter";
 
   function draw(plot) {
@@ -89,7 +89,7 @@
   );
   for (const plot of all) near.observe(plot);
 
-  // The rest follows while nobody waits: searching, jumping and saving the page find every plot drawn.
+  // The other plots are drawn while the browser is idle, so that searching, jumping and saving find every plot.
   const rest = [...all];
   const idle = window.requestIdleCallback || ((work) => setTimeout(work, 50));
   function next() {

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -25,18 +24,17 @@ from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from efhc import __version__
 from efhc.base.errors import EfhcError, InputError
-from efhc.base.inputs import read_bytes, sha256
-from efhc.base.policy import Policy
+from efhc.base.inputs import InputContent
+from efhc.drivers.observers import ObserverFactory
 from efhc.experiments.config.experiment import Experiment
-from efhc.experiments.config.files import input_files, to_toml
-from efhc.experiments.runs.execute import run_alone
+from efhc.experiments.runs.engines.local import LocalEngine
 from efhc.experiments.runs.resources import plan, usable_cores
-from efhc.experiments.runs.store import BatchProgress, Run, RunStore
-from efhc.learning.data import Dataset, Digits
+from efhc.experiments.runs.run import Inputs, Run
+from efhc.experiments.runs.store import Progress, RunStore, Store
+from efhc.learning.data import Dataset
 
 AHEAD = 4
 """Tasks per CPU that Ray knows of at a time: enough to keep all busy, and few enough for results to come in early."""
@@ -78,12 +76,18 @@ class ClusterEngine:
             finally:
                 self._session = "none"
 
-    def make(self, runs: list[Run], store: RunStore, progress: BatchProgress) -> None:
+    def make(
+        self, runs: list[Run], store: Store, progress: Progress, observers: ObserverFactory | None = None
+    ) -> dict[str, EfhcError]:
+        if observers is not None:
+            raise InputError("--engine", "ray for a run that is watched", "local, where observers see the runs")
+        if not isinstance(store, RunStore):
+            raise InputError("engine", "ray for a result in memory", "an `out` directory, where results come in")
         with self.session() if self._session == "none" else nullcontext():
             ray = _imported_ray()
             at_most = self._cores(runs) if self._session == "started" else self.jobs
             try:
-                _Batch(ray, store, progress, at_most).make(runs)
+                return _Batch(ray, store, progress, at_most).make(runs)
             except ray.exceptions.RayError as error:
                 raise EfhcError(f"engine: Ray stopped working ({_first_line(error)})") from error
 
@@ -207,14 +211,16 @@ class _Batch:
 
     ray: Any
     store: RunStore
-    progress: BatchProgress
+    progress: Progress
     at_most: int | None
+    patience: float = PATIENCE
     _sent: dict[Any, Any] = field(default_factory=dict)
     """What tasks share, in Ray's memory, once each."""
 
-    def make(self, runs: list[Run]) -> None:
-        """All stop where one fails, or the user interrupts."""
+    def make(self, runs: list[Run]) -> dict[str, EfhcError]:
+        """All stop where the user interrupts, or where something is wrong that concerns them all."""
         waiting, asked = deque(runs), dict[Any, Run]()
+        failures: dict[str, EfhcError] = {}
         task = self.ray.remote(num_cpus=1, max_retries=RETRIES)(make_there)
         idle_since = None
         try:
@@ -226,37 +232,30 @@ class _Batch:
                 # Not for long: a signal is heard after the wait, and the cluster changes.
                 done, _ = self.ray.wait(list(asked), timeout=0.2)
                 for answer in done:
-                    self._keep(asked[answer], answer)
+                    if failure := self._keep(asked[answer], answer):
+                        failures[asked[answer].key] = failure
                     del asked[answer]
                 idle_since = None if cores >= 1 else idle_since or time.monotonic()
-                if idle_since and time.monotonic() - idle_since > PATIENCE:
+                if idle_since and time.monotonic() - idle_since > self.patience:
                     left = len(waiting) + len(asked)
                     raise EfhcError(f"engine: no node is left in the cluster; {left} runs are still to be made")
         except BaseException:
             self._stop(asked)
             raise
+        return failures
 
     def _order(self, run: Run) -> tuple[Order, Any, Any]:
-        checksums, files = self._inputs(run.experiment)
-        if id(run.data) not in self._sent:
-            self._sent[id(run.data)] = self.ray.put(run.data)
-        config = to_toml(run.experiment).encode()
-        # The data comes along, whatever files it is from: no node shall look for them.
-        experiment = run.experiment.model_copy(update={"data": Digits()})
-        return Order(experiment, config, checksums, __version__), self._sent[id(run.data)], files
+        order = Order(run.experiment, run.strategy, run.key, self.store.with_models, __version__)
+        return order, self._shared(run.inputs.data), self._shared(run.inputs.files)
 
-    def _inputs(self, experiment: Experiment) -> Any:
-        """The checksums of the files that the experiment reads, and those files that its data is not from."""
-        named = input_files(experiment)
-        key = tuple(named.items())
-        if key not in self._sent:
-            contents = {name: read_bytes(path, name) for name, path in named.items()}
-            checksums = {name: sha256(content) for name, content in contents.items()}
-            files = {named[name]: content for name, content in contents.items() if not name.startswith("data.")}
-            self._sent[key] = checksums, self.ray.put(files)
-        return self._sent[key]
+    def _shared(self, what: Any) -> Any:
+        """A reference to something that many tasks need; it is sent once."""
+        if id(what) not in self._sent:
+            self._sent[id(what)] = self.ray.put(what)
+        return self._sent[id(what)]
 
-    def _keep(self, run: Run, answer: Any) -> None:
+    def _keep(self, run: Run, answer: Any) -> EfhcError | None:
+        """Keep a run that has come back. Returns the error of one that failed."""
         errors = self.ray.exceptions
         try:
             made: Made | Failure = self.ray.get(answer)
@@ -264,15 +263,16 @@ class _Batch:
             raise error.cause from error
         except (errors.WorkerCrashedError, errors.NodeDiedError, errors.OutOfMemoryError) as error:
             raise EfhcError(
-                f"engine: {run.strategy} with seed {run.seed} lost its worker {RETRIES + 1} times, "
+                f"engine: {run.name} lost its worker {RETRIES + 1} times, "
                 f"for lack of memory perhaps ({_first_line(error)})"
             ) from error
         if isinstance(made, Failure):
-            raise made.error()
+            if made.concerns_all:
+                raise made.error()
+            return made.error()
         self.store.keep(run, made)
-        # If it was begun here once, nobody will go on from there.
-        shutil.rmtree(self.store.directory(run) / "checkpoints", ignore_errors=True)
         self.progress(run, 1.0)
+        return None
 
     def _stop(self, asked: dict[Any, Run]) -> None:
         """What is done by now is kept; what is not is ended, kindly at first so that it can clean up."""
@@ -296,11 +296,12 @@ class Order:
     """What a node is told of a run; data and input files come beside it, once for many."""
 
     experiment: Experiment
-    config: bytes
-    """config.toml"""
-    input_sha256: dict[str, str]
+    strategy: str
+    key: str
+    with_models: bool
+    """Whether the final models shall come back, too."""
     version: str
-    """Of efhc, over there."""
+    """The efhc version of the machine that asks."""
 
 
 @dataclass(frozen=True)
@@ -310,6 +311,13 @@ class Failure:
     kind: type[EfhcError]
     text: str
     facts: dict[str, str]
+    concerns_all: bool = False
+    """Whether no other run can be made either."""
+
+    @classmethod
+    def of(cls, error: EfhcError, *, concerns_all: bool = False) -> Failure:
+        """The failure that `error` says."""
+        return cls(type(error), str(error), {name: str(fact) for name, fact in vars(error).items()}, concerns_all)
 
     def error(self) -> EfhcError:
         """As it was raised."""
@@ -318,52 +326,26 @@ class Failure:
         return error
 
 
-def make_there(order: Order, data: Dataset, files: Mapping[Path, bytes]) -> Made | Failure:
+def make_there(order: Order, data: Dataset, files: Mapping[str, InputContent]) -> Made | Failure:
     """The task: a run, made in a folder that is gone afterwards."""
     import ray
 
-    with TemporaryDirectory(prefix="efhc-") as folder, threadpool_limits(1, "blas"):
-        elsewhere = Path(folder) / "files"
+    if order.version != __version__:
+        text = f"engine: a node has efhc {__version__}, and not {order.version}; install the same everywhere"
+        return Failure.of(EfhcError(text), concerns_all=True)
+    run = Run(order.experiment, order.strategy, order.key, Inputs(_writable(data), files), order.experiment)
+    with TemporaryDirectory(prefix="efhc-") as folder:
+        store = RunStore(Path(folder), with_models=order.with_models)
         try:
-            if order.version != __version__:
-                raise EfhcError(
-                    f"engine: a node has efhc {__version__}, and not {order.version}; install the same everywhere"
-                )
-            places = {path: _placed(path, content, elsewhere) for path, content in files.items()}
-            out = Path(folder) / "run"
-            run_alone(_reading(order.experiment, places), _writable(data), out)
+            failures = LocalEngine(1).make([run], store, lambda run, share: None)
         except EfhcError as error:
-            said = {"": error, **vars(error)}
-            text, *facts = (str(value).replace(str(elsewhere), "") for value in said.values())
-            return Failure(type(error), text, dict(zip(vars(error), facts, strict=True)))
-        made = {path.name: path.read_bytes() for path in out.iterdir()}
-        meta = json.loads(made["meta.json"])
-        meta |= {"input_sha256": order.input_sha256, "ray_node": ray.get_runtime_context().get_node_id()}
-        return made | {"config.toml": order.config, "meta.json": json.dumps(meta, indent=2).encode() + b"\n"}
-
-
-def _placed(path: Path, content: bytes, elsewhere: Path) -> Path:
-    """Where this node finds an input file: in its place, or else below `elsewhere`."""
-    with suppress(OSError):
-        if path.read_bytes() == content:
-            return path
-    place = elsewhere / path.relative_to(path.anchor)
-    place.parent.mkdir(parents=True, exist_ok=True)
-    place.write_bytes(content)
-    return place
-
-
-def _reading(choice: Any, places: Mapping[Path, Path]) -> Any:
-    """The same choice with its files at these places."""
-    if isinstance(choice, Policy):
-        return choice.model_copy(update={name: _reading(value, places) for name, value in choice})
-    if isinstance(choice, dict):
-        return {name: _reading(value, places) for name, value in choice.items()}
-    if isinstance(choice, Path):
-        return places.get(choice, choice)
-    if isinstance(choice, str) and (code := Path(choice.rpartition(":")[0])) in places:  # file.py:name
-        return f"{places[code]}:{choice.rpartition(':')[2]}"
-    return choice
+            return Failure.of(error, concerns_all=True)
+        if failures:
+            return Failure.of(failures[run.key])
+        out = store.directory(run)
+        made = {str(path.relative_to(out)): path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    meta = json.loads(made["meta.json"]) | {"ray_node": ray.get_runtime_context().get_node_id()}
+    return made | {"meta.json": json.dumps(meta, indent=2).encode() + b"\n"}
 
 
 def _writable(data: Dataset) -> Dataset:

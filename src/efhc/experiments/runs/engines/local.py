@@ -6,34 +6,51 @@ of processes is `cluster.py`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Iterator
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from itertools import groupby
 from threading import Event, Lock
+from typing import Any
 
 from threadpoolctl import threadpool_limits
 
-from efhc.experiments.runs.execute import run_alone, wait_for_all
+from efhc.base.errors import AssumptionBroken, EfhcError
+from efhc.base.inputs import using_inputs
+from efhc.base.saving import SaveError
+from efhc.drivers.observers import ObserverFactory
+from efhc.experiments.runs.draw import Scenarios
+from efhc.experiments.runs.make import CHECKPOINT_SECONDS, make_run
 from efhc.experiments.runs.resources import Plan, plan
-from efhc.experiments.runs.store import BatchProgress, Run, RunStore
+from efhc.experiments.runs.run import Run
+from efhc.experiments.runs.store import Progress, Store
 
 
 @dataclass(frozen=True)
 class LocalEngine:
-    """Uses `jobs` cores; left out, all."""
+    """Uses `jobs` cores. Default: all."""
 
     jobs: int | None = None
+    keeps_models: bool = False
+    """Whether the models of all runs stay in memory."""
+    checkpoint_seconds: float = CHECKPOINT_SECONDS
 
     def session(self) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def make(self, runs: list[Run], store: RunStore, progress: BatchProgress) -> None:
+    def make(
+        self, runs: list[Run], store: Store, progress: Progress, observers: ObserverFactory | None = None
+    ) -> dict[str, EfhcError]:
         # BLAS with several threads is slower on matrices this small, and its rounding depends on their number.
-        with threadpool_limits(1, "blas"):
+        with threadpool_limits(1, "blas"), ExitStack() as inputs:
+            for run in {id(run.inputs): run for run in runs}.values():
+                inputs.enter_context(using_inputs(run.inputs.files))
+            failures: dict[str, EfhcError] = {}
             for use, alike in self._planned(runs):
-                _make_alike(alike, use, store, progress)
+                batch = _Batch(store, progress, observers, Scenarios(use.threads_per_run), self.checkpoint_seconds)
+                failures |= batch.make(alike, use)
+            return failures
 
     def _planned(self, runs: list[Run]) -> Iterator[tuple[Plan, list[Run]]]:
         """Runs that need the same memory, and how many of them at once."""
@@ -43,25 +60,75 @@ class LocalEngine:
 
         for _, group in groupby(runs, needs):
             alike = list(group)
-            yield plan(alike[0].experiment, alike[0].data, self.jobs, len(alike)), alike
+            yield plan(alike[0].experiment, alike[0].data, self.jobs, len(alike), keeps_models=self.keeps_models), alike
 
 
-def _make_alike(runs: list[Run], use: Plan, store: RunStore, progress: BatchProgress) -> None:
-    """All stop where one fails, or the user interrupts; each is kept."""
-    stop, telling = Event(), Lock()
+class _Batch:
+    """Runs that are made at once. All stop where the user interrupts or something is wrong that concerns them all."""
 
-    def make(run: Run) -> None:
-        def tell(share: float) -> None:
-            with telling:
-                progress(run, share)
+    def __init__(
+        self,
+        store: Store,
+        progress: Progress,
+        observers: ObserverFactory | None,
+        scenarios: Scenarios,
+        checkpoint_seconds: float,
+    ) -> None:
+        self._store, self._progress, self._observers = store, progress, observers
+        self._scenarios, self._checkpoint_seconds = scenarios, checkpoint_seconds
+        self._stop, self._telling = Event(), Lock()
 
-        def iterated(strategy: str, seed: int, done: int) -> None:
-            tell(min(done / run.experiment.iterations, 0.999))
+    def make(self, runs: list[Run], use: Plan) -> dict[str, EfhcError]:
+        failures: dict[str, EfhcError] = {}
 
-        if not stop.is_set():
-            out = store.directory(run)
-            run_alone(run.experiment, run.data, out, threads=use.threads_per_run, progress=iterated, stop=stop)
-            tell(1.0)
+        def attempt(run: Run) -> None:
+            try:
+                self._make(run)
+            except (AssumptionBroken, SaveError):
+                raise
+            except EfhcError as error:
+                failures[run.key] = error.about(run.name)
 
-    with ThreadPoolExecutor(use.runs_at_once, thread_name_prefix="efhc-run") as pool:
-        wait_for_all(pool, [pool.submit(make, run) for run in runs], stop)
+        with ThreadPoolExecutor(use.runs_at_once, thread_name_prefix="efhc-run") as pool:
+            wait_for_all(pool, [pool.submit(attempt, run) for run in runs], self._stop)
+        return failures
+
+    def _make(self, run: Run) -> None:
+        if self._stop.is_set():
+            return
+        iterations = run.experiment.iterations
+
+        def tell(done: int) -> None:
+            with self._telling:
+                self._progress(run, min(done / iterations, 0.999999))
+
+        scenario = self._scenarios.of(run)
+        with self._store.keeper(run) as keeper:
+            if keeper is not None:
+                own = [self._observers(*run.pair, scenario)] if self._observers else []
+                make_run(
+                    run,
+                    scenario,
+                    keeper,
+                    threads=self._scenarios.threads,
+                    observers=own,
+                    progress=tell,
+                    stop=self._stop,
+                    checkpoint_seconds=self._checkpoint_seconds,
+                )
+        with self._telling:
+            self._progress(run, 1.0)
+
+
+def wait_for_all(pool: ThreadPoolExecutor, runs: Iterable[Future[Any]], stop: Event) -> None:
+    """Wait until all are done. Where one fails, or the user interrupts, `stop` is set and the others end."""
+    waiting = set(runs)
+    try:
+        while waiting:  # not for long: a signal that comes just before a wait is heard only after it
+            done, waiting = wait(waiting, timeout=0.2, return_when=FIRST_EXCEPTION)
+            for run in done:
+                run.result()
+    except BaseException:
+        stop.set()
+        pool.shutdown(cancel_futures=True)
+        raise

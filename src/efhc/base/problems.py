@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import Any, get_args, get_origin
+from typing import Any, get_origin
 
 from pydantic import ValidationError
 
-from efhc.base.errors import InputError, did_you_mean
-from efhc.base.policy import Policy
+from efhc.base.errors import InputError, Unusable, did_you_mean
+from efhc.base.policy import Policy, kinds_of
 
 
 def as_input_error(error: ValidationError, whole: type[Policy]) -> InputError:
@@ -24,6 +24,8 @@ def as_input_error(error: ValidationError, whole: type[Policy]) -> InputError:
     suffix = f" (and {more} more problem{'s' if more > 1 else ''})" if more else ""
     kind, context = problems[0]["type"], problems[0].get("ctx", {})
     given = _shown(problems[0]["input"])
+    if isinstance(inner := context.get("error"), Unusable):
+        return InputError(".".join(filter(None, [field, inner.field])), inner.given, inner.allowed + suffix)
     if kind == "extra_forbidden":
         known = list(policy.model_fields)
         word = str(problems[0]["loc"][-1])
@@ -77,7 +79,7 @@ def _place(location: tuple[int | str, ...], whole: type[Policy]) -> tuple[str, t
         if key_next:
             names.append(str(part))
             field = policy.model_fields.get(str(part))
-            members = kinds(field.annotation) if field else {}
+            members = kinds_of(field) if field else {}
             key_next, name_next = False, field is not None and get_origin(field.annotation) is dict
         elif name_next or isinstance(part, int):
             names.append(str(part))
@@ -85,10 +87,3 @@ def _place(location: tuple[int | str, ...], whole: type[Policy]) -> tuple[str, t
         elif part in members:
             policy, key_next = members[str(part)], True
     return ".".join(names), policy
-
-
-def kinds(annotation: Any) -> dict[str, type[Policy]]:
-    """The policies in a (union) type by their kind."""
-    if isinstance(annotation, type) and issubclass(annotation, Policy) and "kind" in annotation.model_fields:
-        return {annotation.model_fields["kind"].default: annotation}
-    return {kind: policy for member in get_args(annotation) for kind, policy in kinds(member).items()}

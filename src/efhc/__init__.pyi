@@ -1,0 +1,119 @@
+# Written by `python -m efhc.experiments.config.generated`.
+# ruff: noqa: I001
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from efhc.base.errors import EfhcError as EfhcError
+from efhc.base.errors import InputError as InputError
+from efhc.base.policy import Policy as Policy
+from efhc.core.graph import Graph as Graph
+from efhc.core.randomness import Purpose as Purpose
+from efhc.core.randomness import Randomness as Randomness
+from efhc.core.schedules import Constant as Constant
+from efhc.core.schedules import Diminishing as Diminishing
+from efhc.core.schedules import SchedulePolicy as SchedulePolicy
+from efhc.core.triggers import Bandwidths as Bandwidths
+from efhc.core.triggers import EventTriggered as EventTriggered
+from efhc.core.triggers import GlobalThreshold as GlobalThreshold
+from efhc.core.triggers import Never as Never
+from efhc.core.triggers import RandomizedGossip as RandomizedGossip
+from efhc.core.triggers import Strategy as Strategy
+from efhc.core.triggers import ZeroThreshold as ZeroThreshold
+from efhc.drivers.observers import ObserverFactory
+from efhc.experiments.config.experiment import Experiment as Experiment
+from efhc.experiments.config.files import load_experiment as load_experiment
+from efhc.experiments.runs.execute import Progress
+from efhc.experiments.runs.result import Result as Result
+from efhc.learning.data.cifar10 import CIFAR10 as CIFAR10
+from efhc.learning.data.dataset import DataPolicy as DataPolicy
+from efhc.learning.data.dataset import Dataset as Dataset
+from efhc.learning.data.digits import Digits as Digits
+from efhc.learning.data.fashion_mnist import FashionMNIST as FashionMNIST
+from efhc.learning.data.femnist import FEMNIST as FEMNIST
+from efhc.learning.data.image_folder import ImageFolder as ImageFolder
+from efhc.learning.data.npz import NpzFile as NpzFile
+from efhc.learning.initial import InitialModels as InitialModels
+from efhc.learning.initial import ModelFile as ModelFile
+from efhc.learning.initial import PerDevice as PerDevice
+from efhc.learning.initial import Shared as Shared
+from efhc.learning.initial import Zeros as Zeros
+from efhc.learning.models.linear import LeastSquares as LeastSquares
+from efhc.learning.models.linear import LinearModel as LinearModel
+from efhc.learning.models.linear import SVM as SVM
+from efhc.learning.models.linear import Softmax as Softmax
+from efhc.learning.models.modules import LeNet5 as LeNet5
+from efhc.learning.models.modules import MLP as MLP
+from efhc.learning.models.modules import Module as Module
+from efhc.learning.models.modules import ModuleModel as ModuleModel
+from efhc.learning.models.modules import ResNet18 as ResNet18
+from efhc.learning.partition import Dirichlet as Dirichlet
+from efhc.learning.partition import IID as IID
+from efhc.learning.partition import IndexFile as IndexFile
+from efhc.learning.partition import LabelsPerDevice as LabelsPerDevice
+from efhc.learning.partition import Partition as Partition
+from efhc.learning.partition import Writers as Writers
+from efhc.network.bandwidths import BandwidthFile as BandwidthFile
+from efhc.network.bandwidths import BandwidthPolicy as BandwidthPolicy
+from efhc.network.bandwidths import BetaBandwidth as BetaBandwidth
+from efhc.network.bandwidths import ConstantBandwidth as ConstantBandwidth
+from efhc.network.bandwidths import GivenBandwidths as GivenBandwidths
+from efhc.network.bandwidths import UniformBandwidth as UniformBandwidth
+from efhc.network.changing import RandomLinks as RandomLinks
+from efhc.network.changing import RandomWaypoint as RandomWaypoint
+from efhc.network.changing import Rotating as Rotating
+from efhc.network.given import GivenLinks as GivenLinks
+from efhc.network.graph_files import EdgeListFile as EdgeListFile
+from efhc.network.graph_files import EdgeSequenceFile as EdgeSequenceFile
+from efhc.network.graph_files import GraphMLFile as GraphMLFile
+from efhc.network.over_time import Network as Network
+from efhc.network.topologies import Complete as Complete
+from efhc.network.topologies import ErdosRenyi as ErdosRenyi
+from efhc.network.topologies import Geometric as Geometric
+from efhc.network.topologies import Grid as Grid
+from efhc.network.topologies import InternetAS as InternetAS
+from efhc.network.topologies import Ring as Ring
+from efhc.network.topologies import Star as Star
+from efhc.network.topologies import Topology as Topology
+
+__version__: str
+__all__: list[str]
+
+def simulate(
+    experiment: Experiment | None = None,
+    *,
+    out: Path | str | None = ...,
+    resume: bool = ...,
+    progress: Progress = ...,
+    checkpoint_seconds: float = ...,
+    jobs: int | None = ...,
+    watcher: ObserverFactory | None = ...,
+    name: str = ...,
+    devices: int = ...,
+    iterations: int = ...,
+    seeds: int | Sequence[int] = ...,
+    batch_size: int | Literal["full"] = ...,
+    evaluate_every: int = ...,
+    test_samples: int | None = ...,
+    validation: float | None = ...,
+    keep_models_every: int | None = ...,
+    precision: Literal["float32", "float64"] = ...,
+    backend: Literal["auto", "linear", "arrays", "stacked", "loop"] = ...,
+    device: str = ...,
+    exchange_at_start: bool = ...,
+    data: DataPolicy | str | Mapping[str, Any] | Any = ...,
+    partition: Partition | str | Mapping[str, Any] | Any = ...,
+    model: LinearModel | ModuleModel | str | Mapping[str, Any] | Any = ...,
+    initial_models: InitialModels | str | Mapping[str, Any] | Any = ...,
+    network: Network | str | Mapping[str, Any] | Any = ...,
+    bandwidths: BandwidthPolicy | str | Mapping[str, Any] | Any = ...,
+    step_size: SchedulePolicy | str | Mapping[str, Any] | Any = ...,
+    threshold_decay: SchedulePolicy | str | Mapping[str, Any] | Any | None = ...,
+    strategies: Mapping[str, Strategy | str | Mapping[str, Any] | Any] = ...,
+) -> Result:
+    """Run an experiment, given as one object or by its fields: `simulate(devices=20, network=Ring())`.
+
+    With `out` it is kept in a run directory, and with `resume` one that was stopped there is brought to its end,
+    bit for bit as if it had never stopped. `jobs` is the number of cores to use; left out, all. `watcher` is told of
+    every iteration that is made.
+    """

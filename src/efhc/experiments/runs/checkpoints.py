@@ -1,0 +1,162 @@
+"""An unfinished run in its folder: pieces of its tables, and a checkpoint to go on from.
+
+checkpoint.safetensors   W, w_hat and what devices keep to themselves, after k iterations; how large and of what kind
+                         everything must be is checked before anything computes with it
+pieces/                  the tables of iterations 0 to k - 1, as FIRST-END.TABLE.parquet
+
+A piece is written before the checkpoint that counts on it. Pieces that no checkpoint counts on are removed.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import platform
+import secrets
+import shutil
+from collections.abc import Callable, Mapping
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from efhc.base.errors import EfhcError
+from efhc.base.inputs import sha256
+from efhc.base.saving import read_tensors, write_safely, write_tensors
+from efhc.core.iteration import State
+from efhc.drivers.record import Piece, Record
+from efhc.experiments.runs.run import Run
+
+LOCAL = "local/"
+"""In front of the names of what devices keep to themselves."""
+
+PIECE_TABLES = ("metrics", "events", "network")
+
+
+class DamagedError(EfhcError):
+    """What was kept of a run is not what was written."""
+
+
+class Unfinished:
+    """The files of a run that is being made, or was stopped."""
+
+    def __init__(self, folder: Path, warn: Callable[[str], None] = lambda text: None) -> None:
+        self._folder, self._warn = folder, warn
+        self._pieces: dict[str, str] = {}
+        """The SHA-256 of every piece, by file name."""
+
+    @property
+    def _checkpoint(self) -> Path:
+        return self._folder / "checkpoint.safetensors"
+
+    def load(self, run: Run, initial: State) -> tuple[State, Record] | None:
+        """Where the run was stopped; None if it has no checkpoint, or a damaged one, which is moved aside."""
+        if not self._checkpoint.exists():
+            self._remove_pieces(keep=())
+            return None
+        try:
+            tensors, facts = read_tensors(self._checkpoint)
+            state, record = _checked(tensors, initial, run.experiment.iterations)
+            self._pieces = json.loads(facts["pieces"])
+            self._check_pieces(state.k)
+        except OSError as error:
+            raise EfhcError(f"{error.filename or self._checkpoint} cannot be read ({error.strerror})") from error
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            self._move_aside()
+            self._warn(f"{self._checkpoint} is damaged, and that run is made again from its start: {error}")
+            return None
+        self._remove_pieces(keep=self._pieces)
+        for name, now in _versions().items():
+            if (then := facts.get(name, now)) != now:
+                self._warn(f"{run.name}: begun with {name} {then}, goes on with {now}; its last digits may differ")
+        return state, record
+
+    def _move_aside(self) -> None:
+        mark = f"damaged-{secrets.token_hex(3)}"
+        self._pieces = {}
+        for path in (self._checkpoint, self._folder / "pieces"):
+            if path.exists():
+                path.rename(path.with_name(f"{path.name}.{mark}"))
+
+    def _check_pieces(self, k: int) -> None:
+        spans = sorted({tuple(map(int, name.split(".")[0].split("-"))) for name in self._pieces})
+        ends = [0, *(end for _, end in spans)]
+        if [first for first, _ in spans] != ends[:-1] or ends[-1] != k:
+            raise ValueError("its pieces do not reach from the start to the checkpoint")
+        for name, expected in self._pieces.items():
+            try:
+                found = sha256((self._folder / "pieces" / name).read_bytes())
+            except FileNotFoundError:
+                found = "missing"
+            if found != expected:
+                raise ValueError(f"pieces/{name} is not what was written")
+
+    def _remove_pieces(self, keep: Mapping[str, str] | tuple[str, ...]) -> None:
+        for piece in (self._folder / "pieces").glob("*"):
+            if piece.name not in keep:
+                piece.unlink()
+
+    def put_away(self, piece: Piece) -> None:
+        """Write one piece of every table."""
+        if piece.end == piece.first:
+            return
+        for table in PIECE_TABLES:
+            content = parquet(getattr(piece, table))
+            name = f"{piece.first:012d}-{piece.end:012d}.{table}.parquet"
+            write_safely(self._folder / "pieces" / name, content)
+            self._pieces[name] = sha256(content)
+
+    def save(self, state: State, record: Record) -> None:
+        """Put the record's rows away, then write the checkpoint that counts on them."""
+        self.put_away(record.take())
+        local = {LOCAL + name: rows for name, rows in state.local.items()}
+        tensors = {
+            "models": state.models,
+            "last_broadcast": state.last_broadcast,
+            "k": np.array([state.k]),
+            "time_total": np.array([record.time_total]),
+            **local,
+        }
+        write_tensors(self._checkpoint, tensors, {"pieces": json.dumps(self._pieces), **_versions()})
+
+    def parts(self, table: str) -> list[Path]:
+        """The pieces of one table, in order."""
+        return [self._folder / "pieces" / name for name in sorted(self._pieces) if name.endswith(f".{table}.parquet")]
+
+    def remove(self) -> None:
+        """The run is complete: neither checkpoint nor pieces are needed."""
+        self._checkpoint.unlink(missing_ok=True)
+        shutil.rmtree(self._folder / "pieces", ignore_errors=True)
+
+
+def parquet(table: pl.DataFrame) -> bytes:
+    """A table as a Parquet file."""
+    buffer = io.BytesIO()
+    table.write_parquet(buffer)
+    return buffer.getvalue()
+
+
+def _versions() -> dict[str, str]:
+    return {"python": platform.python_version(), "efhc": version("efhc"), "numpy": version("numpy")}
+
+
+def _checked(tensors: Mapping[str, np.ndarray], initial: State, iterations: int) -> tuple[State, Record]:
+    """The state in a checkpoint. Compiled loops check no index: sizes, kinds and numbers are checked here."""
+    k, time_total = int(tensors["k"].item()), float(tensors["time_total"].item())
+    if not 0 < k <= iterations:
+        raise ValueError(f"it tells of {k} iterations of {iterations}")
+    local = {name.removeprefix(LOCAL): rows for name, rows in tensors.items() if name.startswith(LOCAL)}
+    expected = {"models": initial.models, "last_broadcast": initial.last_broadcast}
+    expected |= {LOCAL + name: rows for name, rows in initial.local.items()}
+    found = {name: rows for name, rows in tensors.items() if name not in {"k", "time_total"}}
+    if found.keys() != expected.keys():
+        raise ValueError(f"it holds {', '.join(sorted(found))} instead of {', '.join(sorted(expected))}")
+    for name, rows in found.items():
+        if rows.shape != expected[name].shape or rows.dtype != expected[name].dtype:
+            raise ValueError(f"{name} is {rows.dtype} of shape {rows.shape}")
+        if rows.dtype.kind == "f" and not np.isfinite(rows).all():
+            raise ValueError(f"{name} is not finite")
+    if not np.isfinite(time_total):
+        raise ValueError("time_total is not finite")
+    return State(k, tensors["models"], tensors["last_broadcast"], local), Record(first=k, time_total=time_total)

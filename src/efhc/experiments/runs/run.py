@@ -1,0 +1,114 @@
+"""One run is one strategy with one seed, named by the hash of everything that determines it."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from efhc import __version__
+from efhc.base.errors import EfhcError
+from efhc.base.inputs import InputContent, sha256, using_inputs
+from efhc.experiments.config.experiment import Experiment
+from efhc.experiments.config.files import read_inputs, to_tables
+from efhc.experiments.runs.draw import load_data
+from efhc.learning.data import Dataset
+
+
+@dataclass(frozen=True, eq=False)
+class Inputs:
+    """What an experiment reads: its data set, and the files that its settings name, each as it was read once."""
+
+    data: Dataset
+    files: Mapping[str, InputContent]
+    """By setting."""
+
+    @property
+    def checksums(self) -> dict[str, dict[str, str]]:
+        """For meta.json."""
+        files = {setting: file.sha256 for setting, file in self.files.items()}
+        return {"data_sha256": dict(self.data.sha256), "input_sha256": files}
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """One strategy with one seed."""
+
+    experiment: Experiment
+    """With that strategy and seed only, and with names that do not depend on the experiment it is part of."""
+    strategy: str
+    """The name of the strategy in the experiment that asked for the run."""
+    key: str
+    """The hash of everything that determines the run."""
+    inputs: Inputs = field(repr=False)
+    whole: Experiment = field(repr=False)
+    """The experiment that asked for the run."""
+
+    @property
+    def seed(self) -> int:
+        """The only seed."""
+        return self.experiment.seeds[0]
+
+    @property
+    def name(self) -> str:
+        """The run in words."""
+        return f"{self.strategy}, seed {self.seed}"
+
+    @property
+    def data(self) -> Dataset:
+        """The data set, before it is split over devices."""
+        return self.inputs.data
+
+    @property
+    def pair(self) -> tuple[str, int]:
+        """Strategy and seed, as results are indexed."""
+        return self.strategy, self.seed
+
+
+class Runs:
+    """Turns experiments into runs. Each data set and each input file is read once."""
+
+    def __init__(self) -> None:
+        self._data: dict[str, Dataset] = {}
+        self._files: dict[str, InputContent] = {}
+
+    def of(self, experiment: Experiment) -> list[Run]:
+        """Every strategy with every seed, seed by seed."""
+        inputs = self.inputs(experiment)
+        return [
+            self._run(experiment, inputs, name, seed) for seed in experiment.seeds for name in experiment.strategies
+        ]
+
+    def inputs(self, experiment: Experiment) -> Inputs:
+        """The data set and the input files of an experiment."""
+        with using_inputs(self._files):  # a file that several experiments name is read once
+            files = read_inputs(experiment)
+        self._files |= {str(file.path): file for file in files.values()}
+        try:
+            tables = to_tables(experiment)
+            which = json.dumps([tables["data"], experiment.precision, experiment.test_samples, experiment.validation])
+        except EfhcError:  # a data set made in Python
+            which = str(id(experiment.data))
+        if which not in self._data:
+            with using_inputs(files):
+                self._data[which] = load_data(experiment)
+        return Inputs(self._data[which], files)
+
+    @staticmethod
+    def _run(experiment: Experiment, inputs: Inputs, name: str, seed: int) -> Run:
+        strategy = experiment.strategies[name]
+        kind = str(getattr(strategy, "kind", "own"))
+        called = kind if kind.replace("-", "").isalnum() else "own"
+        alone = experiment.model_copy(update={"name": "run", "seeds": (seed,), "strategies": {called: strategy}})
+        try:
+            checksums = inputs.checksums
+            identity = {
+                "config": to_tables(alone),
+                "data": checksums["data_sha256"],
+                "inputs": checksums["input_sha256"],
+            }
+            key = sha256(json.dumps(identity | {"efhc": __version__}, sort_keys=True).encode())[:24]
+        except EfhcError:  # made in Python, without a name: nobody can ask for the same run again
+            key = secrets.token_hex(12)
+        return Run(alone, name, key, inputs, experiment)

@@ -1,0 +1,153 @@
+"""Running an experiment: every strategy with every seed, in memory or in a run directory."""
+
+from __future__ import annotations
+
+import shutil
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+from efhc.base.inputs import using_inputs
+from efhc.drivers.observers import ObserverFactory
+from efhc.experiments.config.experiment import Experiment
+from efhc.experiments.config.files import build_experiment
+from efhc.experiments.runs.directory import RunDirectory
+from efhc.experiments.runs.draw import draw_scenario
+from efhc.experiments.runs.engines.local import LocalEngine
+from efhc.experiments.runs.make import CHECKPOINT_SECONDS
+from efhc.experiments.runs.resources import plan
+from efhc.experiments.runs.result import Result, collect, result_in_memory
+from efhc.experiments.runs.run import Run, Runs
+from efhc.experiments.runs.store import Engine, Failures, MemoryStore, Progress, RunStore
+
+
+class RunProgress(Protocol):
+    """Told after every few iterations, and of those that a resumed run need not do again."""
+
+    def __call__(self, strategy: str, seed: int, done: int) -> None:
+        """`done` iterations of this strategy and seed are done."""
+
+
+def _silent(strategy: str, seed: int, done: int) -> None:
+    pass
+
+
+def simulate(
+    experiment: Experiment | None = None,
+    *,
+    out: Path | str | None = None,
+    resume: bool = False,
+    store: Path | str | None = None,
+    engine: Engine | None = None,
+    jobs: int | None = None,
+    progress: RunProgress = _silent,
+    observers: ObserverFactory | None = None,
+    checkpoint_seconds: float = CHECKPOINT_SECONDS,
+    warn: Callable[[str], None] = warnings.warn,
+    **fields: Any,
+) -> Result:
+    """Run an experiment, given as one object or by its fields: `simulate(devices=20, network=Ring())`.
+
+    Parameters
+    ----------
+    experiment
+        The experiment. `fields` change it; without it they change the defaults.
+    out
+        The run directory to keep the result in. Default: the result is in memory only.
+    resume
+        Go on with the run that was stopped in `out`; the result is bit for bit what it would have been.
+    store
+        A folder of single runs. Runs that are there are not made again, and those that are made stay there.
+        Default: a folder within `out`, which is removed in the end.
+    engine
+        Where runs are made. Default: the cores of this machine.
+    jobs
+        The number of cores to use. Default: all.
+    progress
+        Called with strategy, seed and number of iterations done.
+    observers
+        Creates an observer for every run: see `efhc.drivers.observers`.
+    checkpoint_seconds
+        The time between two checkpoints.
+    warn
+        Called with one line about what does not stop the experiment.
+    **fields
+        Fields of `Experiment`.
+
+    Returns
+    -------
+    Result
+        A run that fails, because training diverges, is listed in `Result.failed`, and the others are not affected.
+
+    Raises
+    ------
+    EfhcError
+        If a setting cannot be used, or if every run fails.
+
+    """
+    experiment = build_experiment({**(dict(experiment) if experiment else {}), **fields})
+    runs = Runs().of(experiment)
+    inputs = runs[0].inputs
+    directory = None if out is None else RunDirectory(Path(out))
+    if directory and directory.is_begun:
+        directory.check_may_go_on(resume=resume)
+        if directory.is_complete:  # only read: it may lie where nothing can be written
+            directory.check_same(experiment, inputs.checksums)
+            shutil.rmtree(directory.path / "runs", ignore_errors=True)  # if it was killed before they were removed
+            return Result.in_directory(directory.in_the_order_begun(experiment), directory)
+    in_memory = directory is None
+    plan(experiment, inputs.data, jobs, len(runs), keeps_models=in_memory)
+    _check(runs)
+    engine = engine or LocalEngine(jobs, in_memory, checkpoint_seconds)
+    if directory is None:
+        memory = MemoryStore()
+        unique = {run.key: run for run in runs}
+        failures = engine.make(list(unique.values()), memory, _each(runs, progress), observers)
+        _report(runs, failures, warn)
+        return result_in_memory(experiment, runs, memory, failures)
+
+    with directory.locked():
+        directory.begin(experiment, inputs.checksums, resume=resume)
+        experiment = directory.in_the_order_begun(experiment)
+        names = list(experiment.strategies)
+        runs.sort(key=lambda run: (experiment.seeds.index(run.seed), names.index(run.strategy)))
+        with directory.session():
+            own = directory.path / "runs"
+            kept = RunStore(Path(store) if store else own, warn, with_models=True)
+            with engine.session():
+                failures = kept.complete(runs, engine, _each(runs, progress), observers)
+            _report(runs, failures, warn)
+            collect(directory, runs, kept, failures)
+        shutil.rmtree(own, ignore_errors=True)
+    return Result.in_directory(experiment, directory)
+
+
+def _check(runs: list[Run]) -> None:
+    """Draw the scenario of every seed: whatever is wrong shows before anything is written."""
+    one_of = {run.seed: run for run in runs}
+    with using_inputs(runs[0].inputs.files):
+        for run in one_of.values():
+            draw_scenario(run.whole, run.data, run.seed).initial_models()
+
+
+def _each(runs: list[Run], progress: RunProgress) -> Progress:
+    """Tell of every name that a run has: two strategies of the same kind and parameters are one run."""
+    names: dict[str, list[Run]] = {}
+    for run in runs:
+        names.setdefault(run.key, []).append(run)
+
+    def tell(run: Run, share: float) -> None:
+        for named in names[run.key]:
+            progress(*named.pair, round(share * run.experiment.iterations))
+
+    return tell
+
+
+def _report(runs: list[Run], failures: Failures, warn: Callable[[str], None]) -> None:
+    """Raise the first failure if every run failed; else warn of each."""
+    failed = {run.key: failures[run.key] for run in runs if run.key in failures}
+    if len(failed) == len({run.key for run in runs}):
+        raise next(iter(failed.values()))
+    for error in failed.values():
+        warn(str(error))

@@ -1,0 +1,67 @@
+"""The arithmetic of an iteration in compiled loops, spread over threads. It agrees with `core.arithmetic` to rounding.
+
+Unlike the functions of `core`, those marked "in place" write to their arguments.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from efhc.base.arrays import Flags, Floats
+from efhc.base.threads import in_ranges
+from efhc.core.graph import Graph
+from efhc.kernels import loops
+
+
+def drift(models: Floats, last_broadcast: Floats, threads: int = 1) -> Floats:
+    """(1/n)^(1/2) ||w_i - w_hat_i||_2 per device, summed in double precision."""
+    drifts = np.empty(len(models))
+    in_ranges(loops.drift_rows, (models, last_broadcast, drifts), len(models), threads)
+    return drifts
+
+
+def consensus_error(models: Floats, threads: int = 1) -> float:
+    """sum_i ||w_i - w_bar||^2, summed in double precision."""
+    spreads = np.empty(-(-models.shape[1] // loops.TILE))
+    in_ranges(loops.spread_tiles, (models, spreads), len(spreads), threads)
+    return float(spreads.sum())
+
+
+def links_of(graph: Graph, precision: np.dtype[np.floating]) -> loops.Links:
+    """The links of a graph as the loops want them."""
+    starts, neighbours, link_of, order = graph.rows
+    return loops.Links(order, starts, neighbours, link_of, graph.links, graph.metropolis_weights.astype(precision))
+
+
+def mix_and_descend(
+    graph: Graph, used: Flags, models: Floats, gradients: Floats, step_size: float, threads: int = 1
+) -> Floats:
+    """P W - alpha G in one pass over the rows of W. In place: the result takes the memory of `gradients`."""
+    alpha = models.dtype.type(step_size)
+    arguments = (links_of(graph, models.dtype), used, models, gradients, alpha)
+    in_ranges(loops.mix_rows, arguments, graph.devices, threads)
+    return gradients
+
+
+@dataclass(frozen=True)
+class CompiledArithmetic:
+    """A `core.arithmetic.Arithmetic` for a driver that owns its arrays: it writes to `gradients` and `rows`."""
+
+    threads: int = 1
+
+    def drift(self, models: Floats, last_broadcast: Floats) -> Floats:
+        return drift(models, last_broadcast, self.threads)
+
+    def mix_and_descend(self, graph: Graph, used: Flags, models: Floats, gradients: Floats, step_size: float) -> Floats:
+        """In place: the result takes the memory of `gradients`."""
+        return mix_and_descend(graph, used, models, gradients, step_size, self.threads)
+
+    def consensus_error(self, models: Floats) -> float:
+        return consensus_error(models, self.threads)
+
+    def replace_rows(self, rows: Floats, chosen: Flags, by: Floats) -> Floats:
+        """In place: `rows` itself, changed."""
+        in_ranges(loops.copy_rows, (by, rows, chosen), len(rows), self.threads)
+        return rows

@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+import polars as pl
+
+from efhc.experiments.studies.demo import AtBudget, compare, sentence
+
+FOUND = {"EF-HC": [0.5, 0.6, 0.7], "GT": [0.4, 0.65, 0.7], "ZT": [0.1, 0.2, 0.3]}
+
+
+def accuracies() -> pl.DataFrame:
+    rows = [(name, seed, value) for name, values in FOUND.items() for seed, value in enumerate(values)]
+    return pl.DataFrame(rows, schema=["strategy", "seed", "accuracy"], orient="row").sort("seed", maintain_order=True)
+
+
+def test_strategies_are_compared_seed_by_seed():
+    assert compare(accuracies()) == [
+        AtBudget("EF-HC", 0.5, 0.7, 3, 0),
+        AtBudget("GT", 0.4, 0.7, 3, 1),  # equal is not above
+        AtBudget("ZT", 0.1, 0.3, 3, 3),
+    ]
+
+
+def test_the_sentence_says_what_was_measured_and_gives_no_verdict():
+    said = sentence(compare(accuracies()))
+    assert "EF-HC 0.500 to 0.700, GT 0.400 to 0.700, ZT 0.100 to 0.300" in said
+    assert "above GT in 1, above ZT in 3 of them" in said
+    assert "3 seeds are too few for a verdict (it takes 5)" in said
