@@ -13,14 +13,11 @@ from efhc.core.schedules import Constant, Diminishing
 from efhc.theory import bounds, nonconvex, rates
 from efhc.theory.assess import (
     FEW_SEEDS,
-    HAS_DEPENDENT_BOUND,
     assess,
     check_bound,
     check_contraction,
     check_problem,
     check_rate,
-    check_schedule,
-    check_step_size,
     check_windows,
     only_grows,
     worst_checks,
@@ -35,12 +32,10 @@ from efhc.theory.problem import Curvature, Optimum
 from efhc.theory.spectral import Contractions
 from efhc.theory.step_sizes import limits
 
-CONSTANTS = Constants(4, smoothness=2.0, convexity=0.5, diversity=0.7, noise=0.3, window=3, contraction=0.6)
+CONSTANTS = Constants(
+    4, smoothness=2.0, convexity=0.5, diversity=0.7, noise=0.3, window=3, contraction=0.6, dependent=False
+)
 ITERATIONS = np.array([0, 1, 5, 20, 60])
-
-
-def own_function(k):
-    return 0.1 / (1 + k)
 
 
 def diminishing(power, initial=0.1):
@@ -146,7 +141,7 @@ def test_constants_are_the_worst_of_all_seeds():
     }
     check = assess("ZT", seeds, Constant(value=1e-4), 60, ITERATIONS, ChosenWindow(3, "promised"), "fixed")
     assert check.promises is not None
-    assert check.promises.constants[:7] == (2, 9, 0.2, 3.0, 3.0, 3, 0.8)
+    assert check.promises.constants == (2, 9, 0.2, 3.0, 3.0, 3, 0.8, False)
 
 
 def test_no_theorem_applies_without_smoothness():
@@ -321,7 +316,6 @@ def promises(noise: float = 0.3, **fields: Any) -> Promises:
         "gap": None,
         "gradient_bounds": np.ones((1, 5)),
         "growing": frozenset[str](),
-        "proved": True,
         "printed_weights": nonconvex.printed_weights(constants, 0.01),
     }
     return Promises(**{**given, **fields})
@@ -358,11 +352,6 @@ def test_without_noise_every_seed_must_keep_to_its_bound():
     assert bounded([0.5, 1.1], 1, noise=0.0)[2:4] == ("broken", "above")
     assert bounded([0.5, 0.99], 3, 0.1, noise=0.0)[2:4] == ("broken", "above")  # one of the three
     assert bounded([0.5, 1 + 5e-7], 1, noise=0.0)[2:4] == ("held where looked", "below")  # rounding
-
-
-def test_a_bound_that_is_not_proved_decides_nothing():
-    assert bounded([0.5, 0.1], 5, proved=False)[2:4] == ("undecided", "not-proved")
-    assert bounded([0.5, 3.0], 5, proved=False)[2:4] == ("broken", "above")
 
 
 def test_a_bound_that_only_grows_says_nothing():
@@ -416,11 +405,23 @@ def test_a_real_bound_that_rises_and_falls_is_told_apart():
     assert not only_grows(curve, 1)
 
 
-@pytest.mark.parametrize(("firing", "proved"), [("fixed", True), ("coins", True), ("drift", HAS_DEPENDENT_BOUND)])
-def test_whether_bounds_are_proved_depends_on_who_fires(firing, proved):
+@pytest.mark.parametrize(("firing", "dependent"), [("fixed", False), ("coins", False), ("drift", True)])
+def test_the_bound_is_the_one_that_is_proved_for_who_fires(firing, dependent):
+    """If devices fire by their drift, P depends on the noise, and the printed recursion is not proved."""
     check = assessed(5, firing=firing)
     assert check.promises is not None
-    assert check.promises.proved == proved
+    assert check.promises.constants.dependent == dependent
+    start = np.array([1.0, 1.0])
+    bound = bounds.error_bound(check.promises.constants, np.full(60, 1e-3), start)
+    assert check.promises.bound == pytest.approx(bound[ITERATIONS], rel=1e-12)
+
+
+def test_limits_where_devices_fire_by_their_drift_are_stricter():
+    drift, coins = (assessed(5, firing=firing).promises for firing in ("drift", "coins"))
+    assert drift is not None
+    assert coins is not None
+    assert drift.limits.constant < coins.limits.constant
+    assert (drift.bound[-1] > coins.bound[-1]).all()
 
 
 # Rates
@@ -446,80 +447,3 @@ def test_a_rate_is_neither_held_nor_broken_by_a_finite_run():
 def test_whether_the_paper_proves_a_rate_is_told():
     for power, proved in ((0.5, True), (2 / 3, True), (1.0, True), (0.7, False)):
         assert rate(power, -2.0, -1.0).values["proved"] == proved
-
-
-# Step sizes
-
-
-@pytest.mark.parametrize("schedule", [Constant(value=0.1), diminishing(0)])
-def test_a_constant_schedule_holds(schedule):
-    assert check_schedule(schedule, 100)[:4] == ("step-sizes", "assump:stepsizes-(a)", "held", "constant")
-
-
-@pytest.mark.parametrize(
-    ("power", "verdict", "reason"),
-    [
-        (0.3, "broken", "not-summable"),
-        (0.5, "broken", "half"),
-        (0.500001, "held", "summable"),
-        (0.75, "held", "summable"),
-        (1, "held", "summable"),
-    ],
-)
-def test_a_diminishing_schedule_needs_summable_squares(power, verdict, reason):
-    check = check_schedule(diminishing(power), 100)
-    assert check[1:4] == ("assump:stepsizes-(b)", verdict, reason)
-    assert check.values == {"theta": power}
-
-
-@pytest.mark.parametrize(("power", "converges"), [(0.3, False), (0.5, False), (0.75, True), (1, True)])
-def test_the_verdict_is_that_of_the_sums(power, converges):
-    # by the integral test: the sum from K to 8K of alpha^2 shrinks in K exactly if all of it is finite
-    squares = [sum(diminishing(power)(k) ** 2 for k in range(first, 8 * first)) for first in (1000, 8000)]
-    assert (squares[1] < 0.9 * squares[0]) == converges
-    assert (check_schedule(diminishing(power), 100).verdict == "held") == converges
-
-
-def test_a_function_of_ones_own_cannot_be_checked():
-    assert check_schedule(own_function, 100)[1:4] == ("assump:stepsizes", "not checkable", "own-function")
-    rises = check_schedule(lambda k: 0.1 if k != 7 else 0.2, 100)
-    assert (rises.verdict, rises.iteration) == ("broken", 7)
-
-
-@pytest.mark.parametrize(
-    ("schedule", "convexity", "label", "limit"),
-    [
-        (Constant, 0.5, "theorem:constant", bounds.largest_step_size),
-        (lambda value: diminishing(0.5, value), 0.5, "theorem:diminishing", bounds.largest_diminishing_step_size),
-        (lambda value: lambda k: value / (1 + k), 0.5, "proposition:nonIncreasing", bounds.largest_step_size),
-        (Constant, 0.0, "theorem:nonconvex", nonconvex.largest_step_size),
-    ],
-)
-def test_a_step_size_against_its_limit(schedule, convexity, label, limit):
-    constants = CONSTANTS._replace(convexity=convexity)
-    largest = limit(constants)
-    make = (lambda value: Constant(value=value)) if schedule is Constant else schedule
-    held, broken = (check_step_size(make(share * largest), constants) for share in (0.999, 2.0))
-    assert (held.label, held.verdict, held.iteration) == (label, "held", None)
-    assert (broken.label, broken.verdict, broken.iteration) == (label, "broken", 0)
-    assert broken.values["times"] == pytest.approx(2)
-    assert held.values["limit"] == broken.values["limit"] == largest
-
-
-@pytest.mark.parametrize("schedule", [Constant(value=1e9), diminishing(0.5, 1e9), own_function])
-def test_without_curvature_every_step_size_holds(schedule):
-    flat = CONSTANTS._replace(smoothness=0.0, convexity=0.0)
-    assert limits(flat) == (float("inf"),) * 4
-    check = check_step_size(schedule, flat)
-    assert (check.verdict, check.iteration, check.values["limit"]) == ("held", None, math.inf)
-
-
-def test_at_its_limit_a_step_size_holds():
-    assert check_step_size(Constant(value=bounds.largest_step_size(CONSTANTS)), CONSTANTS).verdict == "held"
-
-
-@pytest.mark.parametrize("convexity", [0.5, 0.0])
-@pytest.mark.parametrize("schedule", [Constant(value=1e-9), diminishing(0.5, 1e-9), own_function])
-def test_without_contraction_every_step_size_is_too_large(schedule, convexity):
-    check = check_step_size(schedule, CONSTANTS._replace(contraction=1.0, convexity=convexity))
-    assert (check.verdict, check.reason) == ("broken", "none")

@@ -26,7 +26,6 @@ def as_dict(check: StrategyCheck) -> dict[str, Any]:
         "curvature": {"L": check.curvature.L, "mu": check.curvature.mu, "known": check.curvature.known},
         "constants": promises and promises.constants._asdict(),
         "step_size_limits": promises and promises.limits._asdict(),
-        "bounds_proved": promises and promises.proved,
         "asymptotic_gap": promises and promises.gap,
         "iterations": check.iterations,
         "measured": {field.name: check.of_seeds(field.name).mean(axis=0) for field in fields(Measured)},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from scipy.stats import t as student_t
@@ -31,8 +31,6 @@ FEW_SEEDS = 5
 CONFIDENCE = 0.95
 ROUNDING = 1e-6
 """How far above its bound, relative to it, a measured error may be: single precision."""
-HAS_DEPENDENT_BOUND = "dependent" in Constants._fields
-"""Whether the bounds can be computed for a P(k) that depends on the noise; the printed ones are not proved for it."""
 BOUNDS: tuple[tuple[Subject, str, str], ...] = (
     ("optimisation-bound", "eqn:PhikPsikRecursive", "optimisation_error"),
     ("consensus-bound", "eqn:PhikPsikRecursive", "consensus_error"),
@@ -247,9 +245,7 @@ def constants_of(
 ) -> Constants:
     """What the bounds are made of. `dependent` says that P(k) may depend on the noise of earlier gradients."""
     devices = len(curvature.smoothness)
-    constants = Constants(devices, curvature.L, curvature.mu, diversity, noise, window, contraction)
-    known: dict[str, Any] = {"dependent": dependent} if HAS_DEPENDENT_BOUND else {}
-    return constants._replace(**known)
+    return Constants(devices, curvature.L, curvature.mu, diversity, noise, window, contraction, dependent)
 
 
 def _promises(
@@ -264,14 +260,13 @@ def _promises(
     contractions = [seed.contractions.largest for seed in seeds.values() if seed.contractions]
     if chosen is None or not math.isfinite(curvature.L):
         return None
-    dependent = firing == "drift"
     constants = constants_of(
         curvature,
         chosen.length,
         max(contractions),
         diversity=float(of_seeds(seeds, "diversity").max()),
         noise=float(of_seeds(seeds, "noise").max()),
-        dependent=dependent,
+        dependent=firing == "drift",
     )
     starts = np.stack([of_seeds(seeds, name)[:, 0] for _, _, name in BOUNDS], axis=1)
     least_losses = [seed.optimum.loss if seed.optimum else 0.0 for seed in seeds.values()]  # no loss is negative
@@ -296,7 +291,6 @@ def _promises(
         growing=frozenset(
             subject for subject, curve in zip(subjects, every, strict=True) if only_grows(curve, chosen.length)
         ),
-        proved=HAS_DEPENDENT_BOUND or not dependent,
         printed_weights=nonconvex.printed_weights(constants, schedule(0)),
     )
 
@@ -371,7 +365,7 @@ def check_bound(
     both are equal by construction. No verdict is better than "held where looked": delta and sigma^2 are known where
     they were measured.
     """
-    values: dict[str, Value] = {"seeds": len(measured), "points": measured.shape[1], "proved": promises.proved}
+    values: dict[str, Value] = {"seeds": len(measured), "points": measured.shape[1]}
     if reason := _nothing_to_compare(measured, bounds, promises, missing):
         return Check(subject, label, "not checkable", reason, values)
     values |= {"measured": float(measured[:, -1].mean()), "bound": float(bounds[:, -1].mean())}
@@ -386,8 +380,6 @@ def check_bound(
     if (high > 0).any():
         few = len(measured) < FEW_SEEDS
         return Check(subject, label, "undecided", "few-seeds" if few else "interval", values)
-    if not promises.proved:
-        return Check(subject, label, "undecided", "not-proved", values)
     return Check(subject, label, "held where looked", "below", values)
 
 

@@ -63,8 +63,6 @@ class Promises:
     """On the running mean of ||grad F(w_bar)||^2 at the k looked at, (seeds, points)."""
     growing: frozenset[str]
     """Subjects of the bounds that only ever grow from block to block, and so say nothing."""
-    proved: bool
-    """Whether the bounds are proved for this strategy: where devices fire by their drift, P(k) depends on the noise."""
     printed_weights: nonconvex.Weights
     """w_1 .. w_4 of `theorem:nonconvex`, which is not a bound."""
 

@@ -39,7 +39,6 @@ _BOUND: dict[str, str] = {
     "grows": "at the end {measured:.2g} under {bound:.2g}, but a bound that only grows says nothing",
     "few-seeds": "at the end {measured:.2g}, bound {bound:.2g} on a mean, which {seeds} {seed_s} cannot decide",
     "interval": "at the end {measured:.2g}, bound {bound:.2g}; the interval over {seeds} seeds reaches above the bound",
-    "not-proved": "at the end {measured:.2g} under {bound:.2g}, which is not proved where firing depends on the noise",
     "below": "at the end {measured:.2g} under {bound:.2g}, with the constants seen at {points} points",
 }
 
