@@ -12,7 +12,6 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from inspect import signature
 from pathlib import Path
 from threading import Event, Lock
 from typing import Any, Literal, NamedTuple
@@ -23,8 +22,9 @@ from threadpoolctl import threadpool_limits
 
 from efhc.base.arrays import Flags, Floats, Ints
 from efhc.base.errors import EfhcError, InputError
+from efhc.base.inputs import using_inputs
 from efhc.core.graph import Graph
-from efhc.core.iteration import State, consensus_error
+from efhc.core.iteration import State
 from efhc.core.randomness import Randomness
 from efhc.core.triggers import Never, RandomizedGossip, Trigger, ZeroThreshold
 from efhc.drivers.lockstep import Lockstep
@@ -33,10 +33,12 @@ from efhc.drivers.scenario import Scenario
 from efhc.drivers.steps import Steps
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.runs.directory import RunDirectory
-from efhc.experiments.runs.draw import draw_scenario, load_data
-from efhc.experiments.runs.execute import wait_for_all
+from efhc.experiments.runs.draw import draw_scenario
+from efhc.experiments.runs.engines.local import wait_for_all
 from efhc.experiments.runs.resources import usable_cores
+from efhc.experiments.runs.run import Runs
 from efhc.experiments.studies.theory_flows import load_flow, load_graphs
+from efhc.kernels.arithmetic import consensus_error
 from efhc.learning.data import Dataset
 from efhc.learning.models import LeastSquares, ModuleModel
 from efhc.theory.assess import Firing, assess
@@ -100,23 +102,19 @@ def iterate_checks(
     if not run.is_complete:
         allowed = "the directory of a run that has finished (before a run: efhc theory plan CONFIG)"
         raise InputError("run directory", directory, allowed)
-    experiment = _load_experiment(run, trust_code)
+    experiment = run.load_experiment(trust_code=trust_code)
     if isinstance(window, int) and window > experiment.iterations:
         raise InputError("--window", window, f"at most {experiment.iterations}, the iterations of the run")
-    data = load_data(experiment)
-    run.check_inputs(experiment, data.sha256)
+    inputs = Runs().inputs(experiment)
+    run.check_inputs(inputs.checksums)
+    data = inputs.data
     cores, seeds = usable_cores(), len(experiment.seeds)
     blas = max(1, cores // seeds) if data.x_train.size > MUCH_DATA else 1
-    with threadpool_limits(blas, "blas"), ThreadPoolExecutor(cores, thread_name_prefix="efhc-theory") as pool:
+    pool_of = ThreadPoolExecutor(cores, thread_name_prefix="efhc-theory")
+    with using_inputs(inputs.files), threadpool_limits(blas, "blas"), pool_of as pool:
         check = _Check.prepare(run, experiment, data, window, pool, tell, points, replay)
         for strategy in experiment.strategies:
             yield check.strategy(strategy)
-
-
-def _load_experiment(run: RunDirectory, trust_code: bool) -> Experiment:
-    load: Any = run.load_experiment
-    experiment: Experiment = load(trust_code=trust_code) if "trust_code" in signature(load).parameters else load()
-    return experiment
 
 
 def in_parallel(pool: ThreadPoolExecutor, work: Callable[..., Any], items: Iterable[tuple[Any, ...]]) -> list[Any]:
