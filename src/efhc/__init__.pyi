@@ -153,4 +153,5 @@ def simulate(
     ------
     EfhcError
         If a setting cannot be used, or if every run fails.
+
     """
