@@ -41,7 +41,7 @@ def config_schema() -> None:
 
 
 def doctor() -> None:
-    """Check this installation: versions, machine, data, and the engine against Alg. 1 in plain loops."""
+    """Check this installation: versions, machine, data, and the driver against Alg. 1 in plain loops."""
     from efhc.experiments.doctor import checks
 
     table = Table("check", "", "found")
@@ -63,9 +63,12 @@ def bench(
     out: Annotated[Path, typer.Option(help="The picture that `scaling` draws.")] = Path("runs/scaling.png"),
 ) -> None:
     """Measure our iterations against the plain per-device PyTorch loop, by turns in one process."""
+    from efhc.benchmarks.names import check_names
+
+    check_names(workloads or ())  # before anything that takes time to import
     from rich.status import Status
 
-    from efhc.benchmarks import run as benches
+    from efhc.benchmarks import bench as benches
 
     with Status("measuring", console=Console(stderr=True)) as status:
 

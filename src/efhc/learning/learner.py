@@ -55,6 +55,6 @@ class Learner:
 
 
 def mean_of(models: Floats, local: Local) -> tuple[Floats, Local]:
-    """The mean model (n,), and the mean of what devices keep to themselves, averaged in double precision."""
+    """The mean model (n,), averaged in double precision, and the mean of what devices keep to themselves."""
     mean_model = models.mean(axis=0, dtype=np.float64).astype(models.dtype)
     return mean_model, {name: np.asarray(rows.mean(axis=0)).astype(rows.dtype) for name, rows in local.items()}

@@ -22,7 +22,7 @@ from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.runs.draw import draw_scenario, load_data
 from efhc.experiments.runs.resources import usable_cores
 from efhc.experiments.studies.theory_check import SeedProblem, fitting_window, in_parallel
-from efhc.kernels.arithmetic import drift
+from efhc.kernels.compiled_arithmetic import drift
 from efhc.learning.data import Dataset
 from efhc.report.theory_data import plain
 from efhc.theory.bounds import Constants

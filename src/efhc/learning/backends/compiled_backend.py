@@ -12,7 +12,7 @@ from efhc.base.threads import in_ranges
 from efhc.core.graph import Graph
 from efhc.core.iteration import NOTHING_LOCAL, Local
 from efhc.kernels import loops
-from efhc.kernels.arithmetic import links_of
+from efhc.kernels.compiled_arithmetic import links_of
 from efhc.kernels.loops import Buffers, Outcome
 from efhc.learning.backends.backend import Batch, ScoresNotFinite
 from efhc.learning.data.dataset import Dataset

@@ -66,9 +66,9 @@ class ModuleBackend(ABC):
     def module_for(self, model: Floats, local: Local) -> nn.Module:
         """A module of its own in evaluation mode, with one device's parameters (n,) and buffers, a row of `local`."""
         module = self._built()
-        columns = torch.tensor(model).split(self._sizes)
+        whole: Any = torch.tensor(model)
         with torch.no_grad():
-            for (name, shape), values in zip(self._shapes.items(), columns, strict=True):
+            for (name, shape), values in zip(self._shapes.items(), whole.split(self._sizes), strict=True):
                 module.get_parameter(name).copy_(values.view(shape))
             for name, values in local.items():
                 module.get_buffer(name).copy_(torch.tensor(values))
