@@ -23,7 +23,9 @@ from efhc.drivers.observers import drive
 pytestmark = pytest.mark.usefixtures("fashion_files")
 
 
-@pytest.mark.parametrize(("name", "iterations"), [("svm-b16", 40), ("lenet-b16", 3)])
+@pytest.mark.parametrize(
+    ("name", "iterations"), [("svm-b16", 40), pytest.param("lenet-b16", 3, marks=pytest.mark.slow)]
+)
 def test_the_plain_loop_ends_where_we_do(name: str, iterations: int):
     experiment, scenario = WORKLOADS[name].scenario()
     trigger = experiment.strategies["EF-HC"]
@@ -111,6 +113,7 @@ def test_a_workload_that_does_not_exist_is_one_line():
         bench.bench(["svm-b17"], 1, print)
 
 
+@pytest.mark.slow
 def test_the_limit_stands_beside_ours(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(machine_limits, "SIZE", 128)
     monkeypatch.setattr(machine_limits, "COPIED", 2**16)
@@ -138,6 +141,7 @@ def test_every_workload_can_be_drawn():
             assert workload.scenario()[0].devices >= 4
 
 
+@pytest.mark.slow
 def test_the_command_prints_json_or_a_table():
     efhc = str(Path(sys.executable).with_name("efhc"))
     done = subprocess.run(
