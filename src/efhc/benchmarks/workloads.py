@@ -193,7 +193,7 @@ class torch_threads:  # noqa: N801 - a context, used like a function
 
 
 class WithOverlap:
-    """Each device holds a few samples of all, whoever else has them: for more devices than there are samples."""
+    """Each device holds a few of all samples, and devices may share some: for more devices than there are samples."""
 
     def split(self, data: Dataset, devices: int, randomness: Randomness) -> list[np.ndarray]:
         """`SAMPLES_EACH` per device."""

@@ -1,4 +1,4 @@
-"""What the devices' data say of their models: stochastic gradients on their own samples, accuracy on the test set."""
+"""The learning problem of all devices: their data, their mini-batches, and the accuracy of their models."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from efhc.learning.data.dataset import Dataset
 
 
 class Learner:
-    """The local problems of all devices."""
+    """The local problems of all devices. Nothing of it changes, so runs may share it."""
 
     def __init__(
         self,

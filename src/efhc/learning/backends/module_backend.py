@@ -142,7 +142,7 @@ class ModuleBackend(ABC):
         return right / len(self.data.y_test)
 
     def _workers(self) -> Workers:
-        """The threads of whoever calls: runs that share a backend, each in a thread, do not wait for one another."""
+        """The worker threads of the calling thread: runs that share a backend do not wait for one another."""
         if not hasattr(self._of_caller, "workers"):
             self._of_caller.workers = Workers(self._threads)
         workers: Workers = self._of_caller.workers
@@ -187,7 +187,7 @@ class ModuleBackend(ABC):
 
     @contextmanager
     def _quoting(self) -> Iterator[None]:
-        """The module is not ours: what fails in it is the user's to mend."""
+        """Turn an error in the user's module into an `InputError`."""
         try:
             yield
         except EfhcError:
