@@ -162,7 +162,7 @@ class FailingStore(RunStore):
     def complete(self, runs, engine, progress):
         failing = [run for run in runs if (run.strategy, run.seed) == ("EF-HC", 0)]
         super().complete([run for run in runs if run not in failing], engine, progress)
-        return {run.key: EfhcError("the models are no longer finite") for run in failing}
+        return {run.key: EfhcError(f"{run.name}: no longer finite") for run in failing}
 
 
 class DeadStore(RunStore):
@@ -176,7 +176,7 @@ def test_a_run_that_fails_is_left_out_and_listed(own, tmp_path):
     assert table.filter(strategy="EF-HC")["seed 0"].null_count() == table.filter(strategy="EF-HC").height
     assert table.filter(strategy="ZT")["seed 0"].null_count() == 0
     report = (tmp_path / "out" / "report.html").read_text()
-    assert "EF-HC, seed 0: the models are no longer finite" in report
+    assert "EF-HC, seed 0: no longer finite" in report
     assert "Seed 1: who can reach whom" in report  # the first seed that has all strategies
     assert {finding.seeds for one in judgements for finding in one.findings} == {2, 3}
 

@@ -132,7 +132,6 @@ def _section(of_figure: FigureRuns, size: Size, store: RunStore, failures: Failu
 def _facts(of_figure: FigureRuns, size: Size, store: RunStore, failures: Failures) -> dict[str, str]:
     figure, experiment = of_figure.figure, of_figure.figure.experiment
     seconds = sum(store.meta(run)["wall_seconds"] for run in of_figure.all if run.key not in failures)
-    failed = [run for run in of_figure.all if run.key in failures]
     radii = sorted({radius for radius, _ in of_figure.connectivity})
     tested = "all" if experiment.test_samples is None else f"{experiment.test_samples:,} samples of the"
     data = of_figure.curves[0].data
@@ -146,7 +145,7 @@ def _facts(of_figure: FigureRuns, size: Size, store: RunStore, failures: Failure
         "accuracy": f"on {tested} test set, every {experiment.evaluate_every} iterations",
         "radii of panel (iv)": ", ".join(map(str, radii)),
         "runs": str(len(of_figure.all)),
-        "failed runs": "; ".join(f"{run.strategy}, seed {run.seed}: {failures[run.key]}" for run in failed),
+        "failed runs": "; ".join(str(failures[run.key]) for run in of_figure.all if run.key in failures),
         "time": f"{seconds:,.0f} s, summed over runs",
         "command": f"efhc reproduce {figure.name} --{size} --seeds {len(experiment.seeds)}",
     }
