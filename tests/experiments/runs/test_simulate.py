@@ -431,9 +431,9 @@ def test_two_processes_do_not_work_on_one_run(tmp_path):
 
 
 def test_any_name_can_be_drawn_and_a_single_device_too(tmp_path):
-    efhc.simulate(
-        iterations=3, seeds=[0], devices=1, name="from $10_{ to [/b] $20", network=efhc.Ring()
-    ).plot(tmp_path / "r" / "figures" / "comparison.png")
+    efhc.simulate(iterations=3, seeds=[0], devices=1, name="from $10_{ to [/b] $20", network=efhc.Ring()).plot(
+        tmp_path / "r" / "figures" / "comparison.png"
+    )
     assert (tmp_path / "r" / "figures" / "comparison.png").exists()
 
 
