@@ -13,13 +13,11 @@ import polars as pl
 import pytest
 
 import efhc
-from conftest import lacking
 from efhc.base.inputs import sha256
 from efhc.report.claims.judging import Finding, Judgement, Measure, Quantity, Setting, Statement, Verdict
 from efhc.report.figure_data import FigureData, Illustration, Section
 from efhc.report.page import page
 
-CHROMIUM = Path("/usr/bin/chromium")
 OPTIONS = ["no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "disable-background-networking"]
 OPTIONS += ["disable-component-update", "disable-sync"]
 HOSTILE = '<b>&"x"</script>'
@@ -90,15 +88,11 @@ def html(sections: list[Section], judgements: list[Judgement]) -> str:
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    try:
-        from playwright.sync_api import sync_playwright
-    except ImportError:
-        lacking("chromium", "playwright is not installed")
-    if not CHROMIUM.exists():
-        lacking("chromium", f"there is no {CHROMIUM}: install Debian's package chromium")
+def browser(chromium: Path) -> Iterator[Any]:
+    from playwright.sync_api import sync_playwright
+
     with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=CHROMIUM, args=[f"--{option}" for option in OPTIONS])
+        started = playwright.chromium.launch(executable_path=chromium, args=[f"--{option}" for option in OPTIONS])
         yield started
         started.close()
 
