@@ -22,6 +22,7 @@ import efhc
 from efhc.cli import main, terminal
 from efhc.experiments.runs.directory import RunDirectory
 from efhc.report import theory_figure
+from efhc.theory.paper_labels import PRINTED
 
 CONFIG = """
 devices = 4
@@ -136,15 +137,15 @@ def test_theory_of_a_run_in_a_real_process(call, run, tmp_path):
     for words in (
         "EF-HC, 2 seeds",
         "ZT, 2 seeds",
-        "assump:conn-(b)",
-        "physical graph",
+        "physical graph (Assumption III.5(a))",
         "held",
         "fires as recorded, and ends with the same models",
-        "largest step size alpha(0) by theorem:",
-        "theorem:constant",
+        "Largest alpha(0) for B = 3 (promised): Proposition III.14: ",
+        "In the long run, by Theorem III.15: ",
         "run/figures/theory.png",
     ):
         assert words in done.stdout
+    assert not any(label in done.stdout for label in PRINTED)  # labels of the LaTeX are for --json
     assert "broken" not in done.stdout
     assert "[green]" not in done.stdout
     after = contents(run)
@@ -165,9 +166,13 @@ def test_json_is_json_and_the_same_each_time(call, run):
     for check in checks:
         assert {"B1", "B2", "B_promised", "B_observed", "rho"} <= set(check["seeds"]["1"])
         assert set(check["step_size_limits"]) == {"non_increasing", "constant", "diminishing", "nonconvex"}
-        verdicts = {finding["what"]: finding["verdict"] for finding in check["findings"]}
-        assert verdicts.pop("optimisation error under bound") == "not checkable"  # its bound grows
-        assert set(verdicts.values()) == {"held"}
+        found = {finding["subject"]: finding for finding in check["findings"]}
+        assert found["broadcasts"]["label"] == "assump:conn-(b)"
+        assert found["broadcasts"]["paper"] == "Assumption III.5(b)"
+        assert found["broadcasts"]["verdict"] == "held"
+        assert {"what", "detail", "reason", "values", "iteration", "device", "seed"} <= set(found["broadcasts"])
+        assert "broken" not in {finding["verdict"] for finding in found.values()}
+        assert check["window_is"] == "promised"
         assert set(check["theorem_nonconvex_weights"]) == {"w1", "w2", "w3", "w4"}
         assert len(check["iterations"]) <= 6
         assert len(check["measured"]["consensus_error"]) == len(check["error_bound"]) == len(check["iterations"])
@@ -184,7 +189,7 @@ def test_windows_and_what_is_made_again_may_be_chosen(call, refused, run):
     assert first["window"] == max(seed["B_observed"] for seed in first["seeds"].values())
     (second, _) = as_json(call("theory", run, "--json", "--replay", "--points", 3, "--window", 9).out)
     assert second["iterations"] == [0, 1, 40]
-    assert second["window"] == 9
+    assert (second["window"], second["window_is"]) == (9, "given")
     for bad in ("0", "-3", "some", "2.5", "\u00b2"):
         assert "--window" in refused("theory", run, f"--window={bad}")
     assert "allowed: at most 40, the iterations of the run" in refused("theory", run, "--window=41")
@@ -272,15 +277,10 @@ def test_changed_data_is_one_line(call, refused, tmp_path):
 # Known to be bad
 
 
-def table_rows(text: str) -> dict[str, str]:
-    """By what it is about, the rest of each row; its label stands below, and ends it here."""
-    cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in text.splitlines() if line.startswith("│")]
-    assert all(re.match(r"[a-z]+:", label) for label, *_ in cells[1::2])
-    assert all(verdict and found for _, verdict, found in cells[::2])
-    return {
-        what: " | ".join([verdict, found, label])
-        for (what, verdict, found), (label, *_) in zip(cells[::2], cells[1::2], strict=True)
-    }
+def findings(text: str, strategy: str = "EF-HC") -> dict[str, dict[str, Any]]:
+    """From JSON, by subject."""
+    (check,) = (each for each in as_json(text) if each["strategy"] == strategy)
+    return {finding["subject"]: finding for finding in check["findings"]}
 
 
 def test_a_device_that_never_fires(call):
@@ -289,41 +289,77 @@ def test_a_device_that_never_fires(call):
     done = call("theory", "silent", "--points", 4)
     assert done.code == 0
     silent, sound = done.out.split("ZT, 1 seed")
-    rows = table_rows(silent)
-    assert "broken by device 0" in rows["broadcasts"]
-    assert "device 0 never fires, B2 is infinite" in rows["broadcasts"]
-    assert "not checkable" in rows["information flow"]
-    assert "largest step size" not in silent
-    assert "held" in table_rows(sound)["broadcasts"]
-    (check, _) = as_json(call("theory", "silent", "--points", 4, "--json").out)
-    assert check["seeds"]["0"]["B2"] == "infinite"
-    assert check["step_size_limits"] is None
+    assert "broken by device 0: device 0 never fires, B2 is infinite" in silent
+    assert "Largest alpha(0)" not in silent
+    assert "broken" not in sound
+    told = call("theory", "silent", "--points", 4, "--json", "--strict")
+    assert told.code == 3
+    assert findings(told.out)["broadcasts"]["device"] == 0
+    assert as_json(told.out)[0]["seeds"]["0"]["B2"] == "infinite"
+    assert as_json(told.out)[0]["step_size_limits"] is None
 
 
 def test_a_network_in_two_parts(call, tmp_path):
     (tmp_path / "apart.txt").write_text("0 1\n2 3\n")
     words = ["network.kind=edge-list", "network.path=apart.txt", "seeds=[0]"]
     assert call("run", "small.toml", *words, "--out", "apart").code == 0
-    done = call("theory", "apart", "--points", 4)
-    rows = table_rows(done.out)
-    assert "broken by device 0" in rows["physical graph"]
-    assert "the part of device 0 is never connected to the rest" in rows["physical graph"]
-    assert "no theorem applies: no B: used links are not connected" in rows["step-size limit"]
-    assert "not checkable" in rows["contraction"]
+    found = findings(call("theory", "apart", "--points", 4, "--json").out)
+    assert (found["physical-graph"]["verdict"], found["physical-graph"]["device"]) == ("broken", 0)
+    assert found["step-size-limit"]["reason"] == found["contraction"]["reason"] == "no-window"
     assert (tmp_path / "apart" / "figures" / "theory.png").read_bytes().startswith(PNG)
 
 
 def test_a_step_size_over_the_limit(call):
     assert call("run", "small.toml", "step_size.value=0.1", "seeds=[0]", "--out", "large").code == 0
-    done = call("theory", "large", "--points", 30)
+    assert call("theory", "large", "--points", 3).code == 0
+    told = call("theory", "large", "--points", 3, "--json", "--strict")
+    assert told.code == 3
+    limit = findings(told.out)["step-size-limit"]
+    assert (limit["verdict"], limit["iteration"], limit["label"]) == ("broken", 0, "theorem:constant")
+
+
+@pytest.mark.usefixtures("run")
+def test_strictly_a_sound_run_is_sound(call):
+    assert call("theory", "run", "--points", 3, "--strict").code == 0
+
+
+def test_where_no_theorem_applies_that_is_said_first(call):
+    assert call("run", "small.toml", "model={kind='svm'}", "seeds=[0]", "--out", "svm").code == 0
+    done = call("theory", "svm")
     assert done.code == 0
-    rows = table_rows(done.out)
-    assert "broken at iteration 0" in rows["step-size limit"]
-    assert "times too large" in rows["step-size limit"]
-    for check in as_json(call("theory", "large", "--points", 30, "--json").out):
-        limit = next(finding for finding in check["findings"] if finding["what"] == "step-size limit")
-        assert limit["verdict"] == "broken"
-        assert limit["iteration"] == 0
+    assert done.out.startswith("No theorem of the paper applies: the loss is not smooth")
+    assert "mu = 0 for every device" in done.out
+    assert "Largest alpha(0)" not in done.out
+
+
+def test_at_80_columns_no_line_is_longer_and_no_word_is_broken(call, run, monkeypatch):
+    monkeypatch.setattr(terminal.console, "width", 80)
+    done = call("theory", run, "--points", 3, "--out", "x.png")
+    lines = [line.rstrip() for line in done.out.splitlines()]
+    assert max(map(len, lines)) <= 80
+    together = " ".join(done.out.split())
+    for words in ("held where looked", "optimisation error under bound (Eq. (19))", "Assumption III.2(c)"):
+        assert words in together
+    wide = call("theory", run, "--points", 3, "--out", "x.png")
+    assert wide.out == done.out
+    planned = call("theory", "plan", "small.toml", "strategies.RG.kind=rg", "--rehearse", 20)
+    assert max(len(line.rstrip()) for line in planned.out.splitlines()) <= 80
+    assert "nonconv." in planned.out
+
+
+def test_code_that_a_run_names_is_executed_only_when_that_is_said(call, run, monkeypatch):
+    """The run directory decides what counts as code; the command hands on what the user allows."""
+    trusted: list[bool] = []
+    load = RunDirectory.load_experiment
+
+    def spy(self: RunDirectory, trust_code: bool = False) -> Any:
+        trusted.append(trust_code)
+        return load(self)
+
+    monkeypatch.setattr(RunDirectory, "load_experiment", spy)
+    for words in ([], ["--trust-code"]):
+        assert call("theory", run, "--points", 3, *words).code == 0
+    assert trusted == [False, True]
 
 
 def use_links(run: Path, iteration: int, **lists: list[int]) -> None:
@@ -345,10 +381,8 @@ def test_links_that_are_not_there(call, run):
     assert done.code == 0
     untouched, spoilt = done.out.split("ZT, 2 seeds")
     assert "broken" not in untouched
-    rows = table_rows(spoilt)
-    assert "broken at iteration 23 by device 0" in rows["transition weights"]
-    assert "assump:weights-(a)" in rows["transition weights"]
-    assert "broken at iteration 23 by device 0" in rows["links used"]
+    assert spoilt.count("broken at iteration 23 by device 0: seed 1: ") == 2
+    assert "transition weights (Assumption III.1(a))" in spoilt
 
 
 def test_links_of_devices_that_do_not_exist_are_one_line(run):
@@ -357,7 +391,7 @@ def test_links_of_devices_that_do_not_exist_are_one_line(run):
     code = f"from efhc.experiments.studies.theory_check import *; check_run(Path({str(run)!r}), 3)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 1
-    assert re.match(r"efhc\.core\.errors\.\w+: .*events", done.stderr.splitlines()[-1])
+    assert re.match(r"efhc\.base\.errors\.\w+: .*events", done.stderr.splitlines()[-1])
 
 
 # Before a run
@@ -367,8 +401,21 @@ def test_plan_is_a_table_and_leaves_nothing(call, tmp_path):
     done = call("theory", "plan", "small.toml", "strategies.RG.kind=rg", "--rehearse", 20)
     assert done.code == 0
     assert re.search(r"^L = [\d.]+, mu = 0.5 \(bound\)$", done.out, re.MULTILINE)
-    assert "expected over 40 iterations, and the largest alpha(0) then allowed" in done.out
-    for words in ("strategy", "B1", "B2", "rho", "constant", "dimin.", "nonconv.", "EF-HC", "ZT", "RG"):
+    assert "Expected over 40 iterations; rho and the largest alpha(0) are for the B shown" in done.out
+    for words in (
+        "strategy",
+        "B1",
+        "B2",
+        "B is",
+        "promised",
+        "rho",
+        "constant",
+        "dimin.",
+        "nonconv.",
+        "EF-HC",
+        "ZT",
+        "RG",
+    ):
         assert words in done.out
     assert {path.name for path in tmp_path.iterdir()} == {"small.toml"}
 
@@ -410,7 +457,7 @@ def test_plan_warns_of_devices_that_fell_silent(call, tmp_path):
 def test_plan_warns_of_a_step_size_over_the_limit(call):
     done = call("theory", "plan", "small.toml", "step_size.value=1", "seeds=[0]")
     assert done.code == 0
-    assert re.search(r"^efhc: ZT: theorem:constant: alpha\(0\) = 1, limit .* times too large$", done.err, re.MULTILINE)
+    assert re.search(r"^efhc: ZT: Theorem III.15: alpha\(0\) = 1, limit .* times too large$", done.err, re.MULTILINE)
 
 
 def test_plan_of_a_figure_of_the_paper(call):
@@ -443,7 +490,7 @@ def test_plans_that_cannot_be_made_are_one_line(refused, words, part):
 
 def watching(window: int) -> str:
     return (
-        "efhc: watching: transition weights, step sizes (up to 1/(8 L) where L is known), and that in every "
+        "efhc: watching: transition weights, step sizes (at most 1/(8 L) where L is known), and that in every "
         f"{window} iterations all devices fire, and physical and used links connect them"
     )
 
@@ -462,10 +509,10 @@ def test_what_is_broken_is_told_once(call):
     assert done.code == 0
     assert done.err.splitlines() == [
         watching(8),
-        "efhc: EF-HC, seed 0: assump:conn-(b) (broadcasts) at iteration 7: "
-        "device 0 did not fire in the 8 iterations up to 7, which is the window demanded",
-        "efhc: EF-HC, seed 0: proposition:conn (information flow) at iteration 7: "
-        "the links used do not connect all devices in the 8 iterations up to 7, which is the window demanded",
+        "efhc: EF-HC, seed 0: Assumption III.5(b) (broadcasts) at iteration 7: "
+        "device 0 did not fire in the 8 iterations up to 7, the window demanded",
+        "efhc: EF-HC, seed 0: Proposition III.6 (information flow) at iteration 7: "
+        "the links used do not connect all devices in the 8 iterations up to 7, the window demanded",
     ]
 
 
@@ -479,8 +526,8 @@ def test_strictly_it_stops_and_can_go_on(call, tmp_path):
     assert first == watching(30)
     told, _, command = line.partition("; go on with: ")
     assert told == (
-        "efhc: stopped, EF-HC, seed 0: assump:conn-(b) (broadcasts) at iteration 29: "
-        "device 0 did not fire in the 30 iterations up to 29, which is the window demanded"
+        "efhc: stopped, EF-HC, seed 0: Assumption III.5(b) (broadcasts) at iteration 29: "
+        "device 0 did not fire in the 30 iterations up to 29, the window demanded"
     )
     assert command.endswith("run small.toml strategies.EF-HC.r=1e12 iterations=60 --out out --resume")
     checkpoint = RunDirectory(tmp_path / "out").load_checkpoint("EF-HC", 0)
@@ -501,7 +548,9 @@ def test_resumed_it_watches_from_there(call):
     for last in (11, 23, 35):
         done = call(*words, *watch, "--resume")
         assert done.code == 3
-        stopped = f"efhc: stopped, EF-HC, seed 0: assump:conn-(b) (broadcasts) at iteration {last}: device 0 did not"
+        stopped = (
+            f"efhc: stopped, EF-HC, seed 0: Assumption III.5(b) (broadcasts) at iteration {last}: device 0 did not"
+        )
         assert done.err.splitlines()[-1].startswith(stopped)
     done = call(*words, *watch, "--resume")
     assert done.code == 0  # four iterations are no window

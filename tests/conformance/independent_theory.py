@@ -6,6 +6,10 @@ paper calls phi^(k) with sums from kB on is phi(b) here.
 
 Where the print cannot be followed, the proof is: psi_2's inner term for r = kB+1 has no c_2, as the gradient at W(kB)
 is bounded directly, and psi_1 is the first entry of sum_r A(last:r) C(r-1) + C(last), not eqn:psiValues.
+
+With `dependent`, P may depend on the noise. Then App. E's inner product of D(k) with the noise does not vanish, and the
+Young step that ends in factors (1 + H3), (2 + 1/H3) and 2 is replaced by one without expectations:
+|d - g - e|^2 <= (1 + H3) |d|^2 + 2 (1 + 1/H3) |g|^2 + 2 (1 + 1/H3) |e|^2. A block of one iteration has no later P.
 """
 
 import math
@@ -29,6 +33,16 @@ class Numbers:
     sigma: float
     rho: float
     B: int
+    dependent: bool = False
+
+
+def young(n: Numbers) -> tuple[float, float, float]:
+    """The factors of App. E on |d|^2 (times rho^2), B sum |g|^2 and B sum |e|^2; H3 = (1 - rho^2)/(2 rho^2)."""
+    inverse = 2 * n.rho**2 / (1 - n.rho**2)
+    on_d = n.rho**2 + (1 - n.rho**2) / 2
+    if n.dependent and n.B > 1:
+        return on_d, 2 * (1 + inverse), 2 * (1 + inverse)
+    return on_d, 2 + inverse, 2.0
 
 
 # Lemma kplus1: one iteration.
@@ -105,7 +119,8 @@ def phi22(n: Numbers, steps: Steps, b: int) -> float:
     k, total = b * n.B, 0.0
     for r in range(k + 1, k + n.B + 1):
         total += steps(r - 1) ** 2 * a22_product(n, steps, r - 2, k)
-    return (1 + n.rho**2) / 2 + 16 / (1 - n.rho**2) * n.B * n.L**2 * total
+    on_d, on_g, _ = young(n)
+    return on_d + on_g * n.B * 8 * n.L**2 * total
 
 
 def psi1(n: Numbers, steps: Steps, b: int) -> float:
@@ -124,9 +139,10 @@ def psi2(n: Numbers, steps: Steps, b: int) -> float:
             gathered += a22_product(n, steps, r - 2, index) * c2(n, steps(index - 1))
         if r > k + 1:
             gathered += c2(n, steps(r - 2))
-        gradients += steps(r - 1) ** 2 * (n.m * n.delta**2 + 4 * n.L**2 * gathered)
-        noise += steps(r - 1) ** 2
-    return 4 / (1 - n.rho**2) * n.B * gradients + 2 * n.m * n.B * n.sigma**2 * noise
+        gradients += steps(r - 1) ** 2 * (2 * n.m * n.delta**2 + 8 * n.L**2 * gathered)
+        noise += steps(r - 1) ** 2 * n.m * n.sigma**2
+    _, on_g, on_e = young(n)
+    return on_g * n.B * gradients + on_e * n.B * noise
 
 
 def block(n: Numbers, steps: Steps, b: int) -> tuple[Array, Array]:
@@ -158,17 +174,35 @@ def limit(n: Numbers, alpha: float) -> Array:
 # Step-size limits and the ceiling on psi.
 
 
+def allowed_sum(n: Numbers) -> float:
+    """App. F (i): sum_r alpha(r-1)^2 a22(r-2:k) up to which phi_22 <= (3 + rho^2)/4."""
+    on_d, on_g, _ = young(n)
+    return ((3 + n.rho**2) / 4 - on_d) / (on_g * n.B * 8 * n.L**2)
+
+
 def gamma1(n: Numbers) -> float:
-    return (1 - n.rho**2) / (2 * math.sqrt(2) * n.B)
+    """App. F (i): the Gamma of alpha = Gamma / (2 sqrt2 L) with B alpha^2 = allowed_sum, the power left out."""
+    return 2 * math.sqrt(2) * n.L * math.sqrt(allowed_sum(n) / n.B)
 
 
 def constant_limit(n: Numbers) -> float:
-    return (1 - n.rho**2) / (8 * n.B * n.L * (1 + gamma1(n)) ** (n.B - 1))
+    return math.sqrt(allowed_sum(n) / n.B) / (1 + gamma1(n)) ** (n.B - 1)
 
 
 def diminishing_limit(n: Numbers) -> float:
+    """Printed with 4 sqrt2 sqrt(5 - 3 rho^2) where constant_limit has 8."""
+    return constant_limit(n) * 8 / (4 * math.sqrt(2) * math.sqrt(5 - 3 * n.rho**2))
+
+
+def printed_constant_limit(n: Numbers) -> float:
+    gamma = (1 - n.rho**2) / (2 * math.sqrt(2) * n.B)
+    return (1 - n.rho**2) / (8 * n.B * n.L * (1 + gamma) ** (n.B - 1))
+
+
+def printed_diminishing_limit(n: Numbers) -> float:
+    gamma = (1 - n.rho**2) / (2 * math.sqrt(2) * n.B)
     root = 4 * math.sqrt(2) * math.sqrt(5 - 3 * n.rho**2)
-    return (1 - n.rho**2) / (root * n.B * n.L * (1 + gamma1(n)) ** (n.B - 1))
+    return (1 - n.rho**2) / (root * n.B * n.L * (1 + gamma) ** (n.B - 1))
 
 
 def nu(n: Numbers, alpha: float) -> float:
@@ -179,8 +213,9 @@ def nu(n: Numbers, alpha: float) -> float:
 
 def psi_ceiling(n: Numbers, steps: Steps, b: int) -> Array:
     alpha = steps(b * n.B)
-    inner = 2 * (n.delta**2 + 2 * n.mu * alpha * nu(n, alpha)) / (1 - n.rho**2) + n.sigma**2
-    return alpha**2 * n.B * np.array([n.sigma**2 / n.m + nu(n, alpha), 2 * n.m * n.B * inner])
+    _, on_g, on_e = young(n)
+    inner = 2 * on_g * (n.delta**2 + 2 * n.mu * alpha * nu(n, alpha)) + on_e * n.sigma**2
+    return alpha**2 * n.B * np.array([n.sigma**2 / n.m + nu(n, alpha), n.m * n.B * inner])
 
 
 # The appendix on non-convex losses.
@@ -242,3 +277,17 @@ def printed_bound(n: Numbers, alpha: float, loss_gap: float, start: float, block
     w1, w2, w3, w4 = printed_weights(n, alpha)
     last = blocks * n.B + 1
     return (loss_gap / (alpha * last) + n.B * w2 * start / last + w2 * w3 * n.B**3 * alpha / last + w4 * alpha**2) / w1
+
+
+def mended_bound(n: Numbers, alpha: float, loss_gap: float, start: float, blocks: int) -> float:
+    """The same with lemma kplusB's factors in the place of lemma B's, every block counted, and growth within blocks."""
+    w1, w2, _, w4 = printed_weights(n, alpha)
+    _, on_g, on_e = young(n)
+    growth = (2 * (1 + 2 * nonconvex_gamma1(n) ** 2)) ** (n.B - 1)
+    c = n.m * alpha**2 * (16 * n.delta**2 + n.sigma**2)
+    psi = 8 * on_g * (n.m * n.delta**2 + n.L**2 * (n.B - 1) * growth * c) + on_e * n.m * n.sigma**2
+    errors = start + (blocks + 1) * (n.B - 1) * c
+    for _ in range(blocks):
+        errors += n.B**2 * alpha**2 * psi
+    last = blocks * n.B + 1
+    return (loss_gap / (alpha * last) + growth * n.B * w2 * errors / last + w4 * alpha) / w1

@@ -21,12 +21,16 @@ def python_blocks(document: str) -> list[str]:
     return [block for block in blocks if "import efhc" in block]
 
 
-@pytest.mark.parametrize("document", ["README.md", "docs/data.md", "docs/extending.md"])
+@pytest.mark.parametrize(
+    "document", ["README.md", "docs/data.md", pytest.param("docs/extending.md", marks=pytest.mark.slow)]
+)
 def test_python_examples_work_as_pasted(document, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     blocks = python_blocks(document)
     assert blocks
     for number, block in enumerate(blocks):
+        if file := re.match(r"# (\w+\.py)\n", block):
+            (tmp_path / file[1]).write_text(block)
         exec(compile(block, f"{document}, example {number}", "exec"), {"__name__": "__main__"})
 
 

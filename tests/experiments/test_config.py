@@ -2,13 +2,22 @@ from __future__ import annotations
 
 import tomllib
 
+import networkx as nx
 import numpy as np
 import pytest
 
 import efhc
 from efhc.base.errors import EfhcError, InputError
+from efhc.core.randomness import Randomness
 from efhc.experiments.config.experiment import Experiment
-from efhc.experiments.config.files import build_experiment, json_schema, load_experiment, to_toml, with_overrides
+from efhc.experiments.config.files import (
+    build_experiment,
+    json_schema,
+    load_experiment,
+    to_tables,
+    to_toml,
+    with_overrides,
+)
 
 
 def problem_with(*overrides: str) -> str:
@@ -168,3 +177,65 @@ def test_schema_names_every_kind():
     text = str(json_schema())
     for kind in ("geometric", "waypoint", "edge-sequence", "beta", "dirichlet", "softmax", "npy", "never"):
         assert f"'{kind}'" in text
+
+
+# What Python users pass
+
+
+def test_numpy_numbers_one_seed_graphs_and_lists_are_accepted():
+    experiment = build_experiment(
+        {
+            "devices": np.int64(3),
+            "iterations": np.int32(7),
+            "seeds": 4,
+            "network": nx.path_graph(3),
+            "bandwidths": [1.0, 2.0, 4.0],
+            "step_size": efhc.Constant(value=np.float64(0.5)),
+            "exchange_at_start": np.True_,
+        }
+    )
+    assert (experiment.devices, experiment.iterations, experiment.seeds) == (3, 7, (4,))
+    assert experiment.network.graph(3, Randomness(0)).links.tolist() == [[0, 1], [1, 2]]
+    assert experiment.bandwidths == efhc.GivenBandwidths(values=(1.0, 2.0, 4.0))
+    assert build_experiment(tomllib.loads(to_toml(experiment))) == experiment
+    assert build_experiment({"seeds": np.arange(3)}).seeds == build_experiment({"seeds": range(3)}).seeds == (0, 1, 2)
+    assert build_experiment({"bandwidths": np.ones(2)}).bandwidths.values == (1.0, 1.0)
+    for wrong in ({"seeds": True}, {"devices": np.float64(3.5)}):
+        with pytest.raises(InputError):
+            build_experiment(wrong)
+
+
+def test_a_graph_with_names_is_numbered_in_its_order_and_has_a_node_per_device():
+    network = build_experiment({"network": nx.Graph([("a", "b"), ("b", "c")])}).network
+    assert network.links == ((0, 1), (1, 2))
+    with pytest.raises(InputError, match="nodes"):
+        network.graph(4, Randomness(0))
+    with pytest.raises(InputError, match="two different devices"):
+        build_experiment({"network": {"kind": "links", "links": [[0, 3]]}}).network.graph(3, Randomness(0))
+
+
+def test_the_config_shows_settings_without_a_value_as_comments():
+    experiment = build_experiment({})
+    text = to_toml(experiment, show_none=True)
+    assert tomllib.loads(text) == tomllib.loads(to_toml(experiment))
+    lines = text.splitlines()
+    for name in ("test_samples", "validation", "keep_models_every", "threshold_decay", "probability"):
+        assert f"# {name} = (none)" in lines
+    assert lines.index("# probability = (none)") > lines.index("[strategies.RG]")
+
+
+@pytest.mark.parametrize("initial", [1e-46, 1e-300])
+def test_a_step_size_that_is_zero_in_the_precision_of_the_run_is_refused(initial):
+    with pytest.raises(InputError) as caught:
+        build_experiment({"step_size": {"initial": initial}})
+    assert caught.value.field == "step_size"
+    assert "0 in float32" in str(caught.value)
+    assert build_experiment({"step_size": {"initial": initial}, "precision": "float64"})
+
+
+def test_new_settings_are_checked_and_left_out_of_configs_that_do_not_use_them():
+    assert not {"validation", "keep_models_every"} & set(to_tables(Experiment()))
+    assert to_tables(build_experiment({"validation": 0.1, "keep_models_every": 5}))["validation"] == 0.1
+    for wrong in ({"validation": 0.0}, {"validation": 1.0}, {"keep_models_every": 0}):
+        with pytest.raises(InputError):
+            build_experiment(wrong)

@@ -41,5 +41,6 @@ def test_every_example_of_the_checkout_goes_into_the_wheel():
 
     project = Path(__file__).parents[2]
     settings = tomllib.loads((project / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
-    assert settings["force-include"] == {"examples": "efhc/examples"}
+    assert "examples" in settings["only-include"]
+    assert settings["sources"]["examples"] == "efhc/examples"
     assert Path(files.__file__).parents[2] / "examples" == files.EXAMPLES

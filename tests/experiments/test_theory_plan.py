@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from efhc.experiments.config.files import build_experiment
 from efhc.experiments.studies import theory_plan
 from efhc.experiments.studies.theory_check import check_run
 from efhc.experiments.studies.theory_plan import StrategyPlan, plan_theory
+from efhc.theory.assess import constants_of
+from efhc.theory.step_sizes import limits
 
 ZT, RG = {"ZT": {"kind": "zt"}}, {"RG": {"kind": "rg", "probability": 0.3}}
 
@@ -126,6 +129,20 @@ def test_devices_that_never_fire_are_named(rehearse):
     assert small.limits is not None
 
 
+def test_window_contraction_and_limits_are_of_one_kind():
+    """Where a device never fires there is no promised B: all is computed with the observed one, and says so."""
+    bandwidths = {"kind": "list", "values": [5000.0, 5000.0, 1e-6, 5000.0]}
+    plan = planned(60, strategies={"EF-HC": {"kind": "ef-hc", "r": 10.0}}, bandwidths=bandwidths)["EF-HC"]
+    assert plan.chosen is not None
+    assert plan.limits is not None
+    assert all(found.promised == math.inf for found in plan.seeds.values())
+    assert plan.chosen == (max(found.observed.length for found in plan.seeds.values()), "observed")
+    numbers = plan.as_dict()
+    assert (numbers["window"], numbers["window_is"]) == plan.chosen
+    constants = constants_of(plan.curvature, plan.chosen.length, plan.contraction, dependent=True)
+    assert plan.limits == limits(constants)
+
+
 def test_only_the_slow_device_is_named():
     bandwidths = {"kind": "list", "values": [5000.0, 5000.0, 1e-6, 5000.0]}
     plan = planned(20, strategies={"EF-HC": {"kind": "ef-hc", "r": 100.0}}, bandwidths=bandwidths)["EF-HC"]
@@ -189,10 +206,9 @@ def test_a_drift_that_has_come_to_a_stop_reaches_no_threshold():
 
 
 def test_step_sizes_are_judged(checks):
-    assert planned(1)["ZT"].step_size == {f.what: f for f in checks["ZT"].findings}["step-size limit"]
+    assert planned(1)["ZT"].step_size == checks["ZT"].check_of("step-size-limit")
     limit = planned(1, step_size={"kind": "constant", "value": 1.0})["ZT"].step_size
-    assert limit.verdict == "broken"
-    assert "times too large" in limit.detail
+    assert (limit.verdict, limit.reason) == ("broken", "above")
 
 
 def test_an_svm_has_no_limits():
@@ -233,7 +249,7 @@ def test_plain_numbers():
         "never_fire": [],
         "may_never_fire": [],
     }
-    assert sound["window"] == 3
+    assert (sound["window"], sound["window_is"]) == (3, "promised")
     assert 0 < sound["rho"] < 1
     assert set(sound["step_size_limits"]) == {"non_increasing", "constant", "diminishing", "nonconvex"}
 
@@ -251,9 +267,14 @@ def test_one_device():
 
 
 def test_what_it_does_is_told():
-    told: list[str] = []
-    plan_theory(build_experiment(settings(iterations=3)), 2, told.append)
-    assert told == ["the learning problem", "EF-HC: a rehearsal", "ZT: a rehearsal", "RG: a rehearsal"]
+    told: list[tuple[str, float]] = []
+    plan_theory(build_experiment(settings(iterations=3)), 2, lambda *now: told.append(now))
+    assert told == [
+        ("the learning problem", 0),
+        ("EF-HC: a rehearsal", 0.25),
+        ("ZT: a rehearsal", 0.5),
+        ("RG: a rehearsal", 0.75),
+    ]
 
 
 def test_only_so_many_iterations_are_predicted(monkeypatch, run):

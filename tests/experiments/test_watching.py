@@ -15,8 +15,7 @@ import efhc
 from efhc.base.errors import AssumptionBroken
 from efhc.base.saving import read_tensors
 from efhc.experiments.config.files import build_experiment
-from efhc.experiments.studies.theory_monitor import TheoryWatcher, in_words
-from efhc.theory.findings import Finding
+from efhc.experiments.studies.theory_monitor import TheoryWatcher
 
 FIELDS: dict[str, Any] = {
     "devices": 4,
@@ -82,10 +81,10 @@ def test_files_are_the_same_byte_for_byte(tmp_path):
 def test_each_assumption_is_told_once_with_iteration_and_device():
     _, said = watched(window=10, strategies=SILENT)
     assert said == [
-        "EF-HC, seed 0: assump:conn-(b) (broadcasts) at iteration 9: "
-        "device 0 did not fire in the 10 iterations up to 9, which is the window demanded",
-        "EF-HC, seed 0: proposition:conn (information flow) at iteration 9: "
-        "the links used do not connect all devices in the 10 iterations up to 9, which is the window demanded",
+        "EF-HC, seed 0: Assumption III.5(b) (broadcasts) at iteration 9: "
+        "device 0 did not fire in the 10 iterations up to 9, the window demanded",
+        "EF-HC, seed 0: Proposition III.6 (information flow) at iteration 9: "
+        "the links used do not connect all devices in the 10 iterations up to 9, the window demanded",
     ]
 
 
@@ -98,7 +97,7 @@ def test_a_quarter_of_the_run_is_demanded_by_default():
     _, said = watched(strategies=SILENT)
     assert "in the 10 iterations up to 9" in said[0]
     assert watched(strategies=SILENT, iterations=3)[1][0].endswith(
-        " did not fire in the 1 iterations up to 0, which is the window demanded"
+        " did not fire in the 1 iterations up to 0, the window demanded"
     )
 
 
@@ -111,9 +110,9 @@ def test_a_step_size_over_every_limit():
     _, said = watched(step_size={"kind": "constant", "value": 5.0}, strategies={"ZT": {"kind": "zt"}})
     (line,) = said
     assert line.startswith(
-        "ZT, seed 0: proposition:nonIncreasing (step-size limit) at iteration 0: alpha(0) = 5 is above 1/(8 L) = "
+        "ZT, seed 0: Proposition III.14 (step-size limit) at iteration 0: alpha(0) = 5 is above 1/(8 L) = "
     )
-    assert line.endswith(": with this L no network allows it")
+    assert line.endswith(": no network allows that")
 
 
 @pytest.mark.parametrize("model", [{"kind": "svm"}, {"kind": "mlp", "hidden": (4,)}], ids=["svm", "mlp"])
@@ -130,9 +129,7 @@ def test_a_network_in_two_parts(tmp_path):
     _, said = watched(network=network, strategies={"ZT": {"kind": "zt"}}, window=1)
     assert [line.split("(")[-1].split(")")[0] for line in said] == ["physical graph", "information flow"]
     assert all(" at iteration 0: " in line for line in said)
-    assert said[0].endswith(
-        ": its links do not connect all devices in the 1 iterations up to 0, which is the window demanded"
-    )
+    assert said[0].endswith(": its links do not connect all devices in the 1 iterations up to 0, the window demanded")
 
 
 # Strictly
@@ -144,8 +141,8 @@ def test_strictly_it_stops_there_and_goes_on_bit_for_bit(tmp_path, window):
     with pytest.raises(AssumptionBroken) as caught:
         watched(tmp_path / "run", strict=True, window=window, strategies=SILENT, jobs=1)
     assert str(caught.value) == (
-        f"EF-HC, seed 0: assump:conn-(b) (broadcasts) at iteration {window - 1}: "
-        f"device 0 did not fire in the {window} iterations up to {window - 1}, which is the window demanded"
+        f"EF-HC, seed 0: Assumption III.5(b) (broadcasts) at iteration {window - 1}: "
+        f"device 0 did not fire in the {window} iterations up to {window - 1}, the window demanded"
     )
     assert "\n" not in str(caught.value)
     (checkpoint,) = (tmp_path / "run" / "runs").glob("*/checkpoint.safetensors")
@@ -162,12 +159,12 @@ def test_strictly_a_sound_run_ends():
 def test_resumed_the_window_starts_anew(tmp_path):
     with pytest.raises(AssumptionBroken, match="at iteration 9: "):
         watched(tmp_path / "run", strict=True, window=10, strategies=SILENT, jobs=1)
-    with pytest.raises(AssumptionBroken, match=r"at iteration 19: .* up to 19, which is the window demanded$"):
+    with pytest.raises(AssumptionBroken, match=r"at iteration 19: .* up to 19, the window demanded$"):
         watched(tmp_path / "run", strict=True, window=10, strategies=SILENT, jobs=1, resume=True)
     _, said = watched(tmp_path / "run", window=15, strategies=SILENT, jobs=1, resume=True)
     assert [line.split(": ")[1] for line in said] == [
-        "assump:conn-(b) (broadcasts) at iteration 34",
-        "proposition:conn (information flow) at iteration 34",
+        "Assumption III.5(b) (broadcasts) at iteration 34",
+        "Proposition III.6 (information flow) at iteration 34",
     ]
     assert_same(efhc.Result.load(tmp_path / "run"), efhc.simulate(**{**FIELDS, "strategies": SILENT}))
 
@@ -177,16 +174,22 @@ def test_without_a_directory_it_stops_too():
         watched(strict=True, window=10, strategies=SILENT)
 
 
-def test_in_words():
-    finding = Finding("assump:x-(a)", "thing", "broken", "so it is", 7, 3)
-    assert in_words(finding) == "assump:x-(a) (thing) at iteration 7: so it is"
-    assert in_words(finding._replace(device=None)) == in_words(finding)  # details name the device
+def test_at_the_end_it_says_how_many_runs_kept_to_everything():
+    for strategies, seeds, words in (
+        ({"ZT": {"kind": "zt"}}, (0,), "held in the run"),
+        (FIELDS["strategies"], (0, 1), "held in all 4 runs"),
+        (SILENT, (0,), "held in 1 of 2 runs"),
+    ):
+        experiment = build_experiment({**FIELDS, "strategies": strategies, "seeds": seeds})
+        watcher = TheoryWatcher(experiment, lambda text: None)
+        efhc.simulate(experiment, observers=watcher)
+        assert watcher.summary() == f"theory: everything that was watched {words}"
 
 
 @pytest.mark.parametrize(("window", "within"), [(None, 10), (1, 1), (25, 25)])
 def test_what_is_watched_is_told(window, within):
     watcher = TheoryWatcher(build_experiment(FIELDS), print, window=window)
     assert watcher.demands == (
-        "transition weights, step sizes (up to 1/(8 L) where L is known), and that in every "
+        "transition weights, step sizes (at most 1/(8 L) where L is known), and that in every "
         f"{within} iterations all devices fire, and physical and used links connect them"
     )

@@ -82,7 +82,7 @@ def test_file_with_a_row_per_device_or_one_for_all(tmp_path: Path, dtype: str):
         (np.full(N, -np.inf), "NaN or infinity"),
         (np.zeros((3, N), complex), "not an array of numbers"),
         (np.array([["0"] * N] * 3), "not an array of numbers"),
-        (np.array([[None] * N] * 3, dtype=object), "allow_pickle"),
+        (np.array([[None] * N] * 3, dtype=object), "Python objects"),
     ],
     ids=lambda value: str(getattr(value, "shape", value)),
 )

@@ -193,3 +193,34 @@ def test_a_byte_order_mark_does_not_hide_the_device_column(write: Write):
 )
 def test_cells_that_python_itself_cannot_read_are_refused_too(write: Write, content: str):
     refused(write(content), devices=1)
+
+
+@pytest.mark.parametrize("number", ["1_000", "0x10", "\u0663", "1e308", "5e-324", "1e-101"])
+def test_a_csv_has_plain_numbers_of_a_usable_size(tmp_path, number):
+    (tmp_path / "b.csv").write_text(f"{number}\n5.0\n")
+    with pytest.raises(InputError) as caught:
+        BandwidthFile(path=tmp_path / "b.csv").draw(2, Randomness(0))
+    assert caught.value.field == "path"
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        {"kind": "list", "values": [1.0, 1e308]},
+        {"kind": "list", "values": [1.0, 5e-324]},
+        {"kind": "list", "values": [1.0], "nominal": 5e-324},
+        {"kind": "constant", "value": 5e-324},
+        {"kind": "uniform", "nominal": 5e-324},
+        {"kind": "csv", "path": "b.csv", "nominal": 1e308},
+    ],
+    ids=str,
+)
+def test_bandwidths_whose_inverse_is_not_a_number_are_refused(table):
+    with pytest.raises(ValidationError):
+        TypeAdapter(AnyBandwidths).validate_python(table)
+
+
+def test_a_floor_that_makes_bandwidths_vanish_is_refused():
+    with pytest.raises(InputError, match="floor"):
+        BetaBandwidth(a=0.001, b=5.0, floor=5e-324).draw(50, Randomness(0))

@@ -228,3 +228,26 @@ def test_edge_sequence_missing(tmp_path: Path):
 def test_json_that_python_itself_cannot_read_is_refused_too(write: Write, content: str):
     path = write(content)
     refused(lambda: EdgeSequenceFile(path=path).over_time(3, SEED))
+
+
+# Numbers as Python alone writes them, and files that hold more than a graph
+
+
+@pytest.mark.parametrize("line", ["0_1 2", "0 1_0", "\u0660 1", "0 1 2", "0.0 1", "1" * 5000 + " 0"])
+def test_edge_lists_have_two_plain_numbers_a_line(write: Write, line: str):
+    assert "two device numbers a line" in refused(lambda: EdgeListFile(path=write(line)).graph(20, SEED))
+
+
+GRAPHML = '<graphml xmlns="http://graphml.graphdrawing.org/xmlns">{}</graphml>'
+ONE_GRAPH = '<graph edgedefault="undirected"><node id="0"/><node id="1"/><edge source="0" target="1"/></graph>'
+
+
+def test_graphml_with_a_second_graph_is_refused(write: Write):
+    assert pairs(GraphMLFile(path=write(GRAPHML.format(ONE_GRAPH))).graph(2, SEED)) == {(0, 1)}
+    text = refused(lambda: GraphMLFile(path=write(GRAPHML.format(ONE_GRAPH * 2))).graph(2, SEED))
+    assert "2 graphs" in text
+
+
+def test_graphml_with_an_id_of_5000_digits_is_refused(write: Write):
+    content = GRAPHML.format(ONE_GRAPH.replace('"1"', f'"{"1" * 5000}"'))
+    assert "devices 0 to 1" in refused(lambda: GraphMLFile(path=write(content)).graph(2, SEED))

@@ -231,3 +231,11 @@ def test_a_table_without_a_kind_is_geometric_and_an_object_of_ones_own_will_do()
     adapter = TypeAdapter(AnyTopology)
     assert adapter.validate_python({"radius": 0.7}) == Geometric(radius=0.7)
     assert adapter.validate_python(mine) is mine
+
+
+@pytest.mark.parametrize("topology", [Complete(), ErdosRenyi()], ids=str)
+def test_graphs_beyond_memory_are_refused(topology):
+    with pytest.raises(InputError) as caught:
+        topology.graph(1_000_000, SEED)
+    assert caught.value.field == "kind"
+    assert "1000000 devices" in str(caught.value)

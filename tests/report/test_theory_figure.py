@@ -12,9 +12,13 @@ import pytest
 
 import efhc
 from efhc.experiments.studies.theory_check import check_run
+from efhc.report.figures import strategy_colours
 from efhc.report.theory_data import as_dict, plain
 from efhc.report.theory_figure import theory_figure
-from efhc.theory.checks import StrategyCheck
+from efhc.theory.bounds import Constants
+from efhc.theory.checks import ChosenWindow, Promises, SeedCheck, StrategyCheck
+from efhc.theory.measured import Measured
+from efhc.theory.spectral import Contractions
 
 FIELDS: dict[str, Any] = {
     "devices": 3,
@@ -105,51 +109,156 @@ def test_a_check_as_plain_numbers(checks):
     assert sound["measured"]["loss"] == pytest.approx(mean.tolist())
 
 
-# The picture
+# The figure
+
+ITERATIONS = np.array([0, 1, 2, 5, 10, 20, 50])
+POINTS = len(ITERATIONS)
+FALLING = 1.0 / (1 + ITERATIONS)
+NOTHING = np.full(POINTS, math.nan)
+
+
+def contractions_of(*values: float) -> Contractions:
+    return Contractions(3, np.arange(len(values)), np.array(values), len(values))
+
+
+def strategy_check(
+    name: str = "ZT",
+    optimisation: Any = FALLING,
+    consensus: Any = FALLING,
+    gradients: Any = FALLING,
+    bound: Any = None,
+    contractions: Contractions | None = None,
+    dependent: bool = False,
+) -> StrategyCheck:
+    """What was found of a strategy in two alike runs, as far as the figure shows it."""
+    measured = Measured(optimisation, consensus, NOTHING, NOTHING, gradients, NOTHING, NOTHING, NOTHING)
+    unused: Any = None
+    promises = None
+    if bound is not None:
+        constants = Constants(2, 1.0, 0.5, 0.0, 0.0, 3, 0.5, dependent)
+        curves = np.broadcast_to(np.array(bound)[None, :, None], (2, POINTS, 2))
+        promises = Promises(
+            constants, unused, curves, None, curves[..., 0], frozenset(), proved=True, printed_weights=unused
+        )
+    seed = SeedCheck([], unused, contractions, unused, None, measured)
+    chosen = ChosenWindow(3, "observed") if contractions else None
+    return StrategyCheck(name, {0: seed, 1: seed}, ITERATIONS, [], unused, chosen, promises, None, None)
 
 
 def labels(axes: Any) -> list[str]:
     return [line.get_label() for line in axes.lines]
 
 
-def test_a_row_per_strategy_with_bounds_where_there_are_some(checks):
-    figure = theory_figure(checks)
-    assert len(figure.axes) == 8
-    sound, silent = figure.axes[:4], figure.axes[4:]
-    assert [row[0].get_title(loc="left") for row in (sound, silent)] == ["ZT", "never"]
-    for axes in sound[:3]:
-        assert labels(axes) == ["measured", "bound"]
-        measured, bound = (line.get_ydata() for line in axes.lines)
-        assert (measured <= bound * (1 + 1e-6)).all()
+def quantities(figure: Any) -> list[str]:
+    """What the panels show, by a word that their labels hold."""
+    words = {r"w^\star": "optimisation", r"\mathbf{1}": "consensus", "nabla": "gradients", r"\rho": "contraction"}
+    return [next(word for part, word in words.items() if part in axes.get_ylabel()) for axes in figure.axes]
+
+
+EVERY_PANEL = ["optimisation", "consensus", "gradients", "contraction"]
+
+
+def test_measured_under_its_bound():
+    figure = theory_figure([strategy_check(bound=2 * FALLING, contractions=contractions_of(0.5, 0.7))])
+    assert quantities(figure) == EVERY_PANEL
+    assert figure.axes[0].get_title(loc="left") == "ZT"
+    assert figure.axes[3].get_title() == "B = 3"
+    for axes, statement in zip(figure.axes, ["Eq. (19)", "Eq. (19)", "Lemma K.3"], strict=False):
+        assert labels(axes) == ["measured", f"bound, {statement}"]
+        measured, bound = axes.lines
+        assert measured.get_xdata().tolist() == (ITERATIONS + 1).tolist()
+        assert bound.get_ydata().tolist() == (2 * FALLING).tolist()
         assert axes.get_yscale() == axes.get_xscale() == "log"
-    for axes in silent[:3]:
-        assert labels(axes) == ["measured"]
-    assert labels(sound[3])[:2] == ["seed 0", "seed 1"]
-    assert sound[3].get_title() == "B = 3"
-    assert len(silent[3].lines) == 1  # only the line at 1
-    ks = sound[0].lines[0].get_xdata()
-    assert ks.tolist() == (checks[0].iterations + 1).tolist()
-    expected = checks[0].of_seeds("optimisation_error").mean(axis=0)
-    assert sound[0].lines[0].get_ydata().tolist() == expected.tolist()
+    assert figure.axes[0].lines[0].get_ydata().tolist() == FALLING.tolist()
 
 
-def test_without_a_minimiser_the_panel_says_so(tmp_path):
-    fields = {**FIELDS, "model": {"kind": "svm"}, "strategies": {"ZT": {"kind": "zt"}}, "seeds": (4,)}
-    efhc.simulate(**fields, out=tmp_path / "run")
-    figure = theory_figure(check_run(tmp_path / "run", 5))
-    assert [text.get_text() for text in figure.axes[0].texts] == ["no $w^\\star$"]
-    assert labels(figure.axes[1]) == ["measured"]
-    assert labels(figure.axes[3])[0] == "seed 4"
+def test_a_bound_for_mixing_that_depends_on_the_noise_says_so():
+    figure = theory_figure([strategy_check("EF-HC", bound=FALLING, dependent=True)])
+    assert labels(figure.axes[0])[1] == "bound, Eq. (19), P dependent"
+
+
+def test_bounds_that_are_infinite_are_not_drawn():
+    figure = theory_figure([strategy_check(bound=np.full(POINTS, np.inf))])
+    assert labels(figure.axes[0]) == ["measured"]
+    grows = np.where(ITERATIONS < 10, 2.0, np.inf)
+    bound = theory_figure([strategy_check(bound=grows)]).axes[0].lines[1].get_ydata()
+    assert np.nanmax(bound) == 2
+    assert np.isnan(bound[ITERATIONS >= 10]).all()
+
+
+@pytest.mark.parametrize("of", ["measured", "bound"])
+def test_no_line_goes_to_zero_on_a_logarithmic_axis(of):
+    """Shared models start with no consensus error, and so does its bound."""
+    from_zero = np.where(ITERATIONS == 0, 0.0, FALLING)
+    check = strategy_check(consensus=from_zero, bound=from_zero if of == "bound" else FALLING)
+    figure = theory_figure([check])
+    figure.draw_without_rendering()
+    axes = figure.axes[1]
+    for line in axes.lines:
+        values = line.get_ydata()
+        assert not (values <= 0).any()
+    assert np.isnan(axes.lines[0].get_ydata()[0])
+    assert axes.get_ylim()[0] > FALLING.min() / 10
+    for band in axes.collections:
+        heights = np.concatenate([path.vertices[:, 1] for path in band.get_paths()])
+        assert (heights > 0).all()
+
+
+@pytest.mark.parametrize(
+    ("missing", "kept"),
+    [
+        ({"optimisation": NOTHING}, ["consensus", "gradients"]),
+        ({"consensus": np.zeros(POINTS)}, ["optimisation", "gradients"]),
+        ({"optimisation": NOTHING, "gradients": NOTHING}, ["consensus"]),
+        ({"optimisation": NOTHING, "gradients": NOTHING, "consensus": np.zeros(POINTS)}, []),
+    ],
+)
+def test_a_panel_with_nothing_to_show_is_not_drawn(missing, kept):
+    figure = theory_figure([strategy_check(**missing)])
+    assert quantities(figure) == kept
+    if kept:
+        assert figure.axes[0].get_title(loc="left") == "ZT"
+        assert figure.axes[0].get_gridspec().ncols == len(kept)
     figure.draw_without_rendering()
 
 
-def test_models_that_agree_are_drawn_too(tmp_path):
-    """A consensus error of 0, which no logarithmic axis has: of one device always, of shared models at first."""
-    fields = {**FIELDS, "strategies": {"ZT": {"kind": "zt"}}, "seeds": (0,)}
-    checks = []
-    for name, change in {"one": {"devices": 1}, "shared": {"initial_models": {"kind": "shared"}}}.items():
-        efhc.simulate(**{**fields, **change}, out=tmp_path / name)
-        checks += check_run(tmp_path / name, 5)
+def test_a_panel_that_one_strategy_lacks_leaves_the_others_in_their_columns():
+    lacking = strategy_check("never", optimisation=NOTHING)
+    figure = theory_figure([strategy_check(contractions=contractions_of(0.5)), lacking])
+    assert quantities(figure) == [*EVERY_PANEL, "consensus", "gradients"]
+    assert figure.axes[4].get_title(loc="left") == "never"
+    assert figure.axes[4].get_subplotspec().colspan.start == 1
+
+
+@pytest.mark.parametrize("values", [(1e-4, 3e-4), (1e-9,), (0.0, 0.0), (3e-17, 1e-16, 0.0)])
+def test_small_contractions_are_visible(values):
+    axes = theory_figure([strategy_check(contractions=contractions_of(*values))]).axes[3]
+    low, high = axes.get_ylim()
+    drawn = axes.lines[0].get_ydata()
+    assert axes.get_yscale() == "log"
+    assert ((low < drawn) & (drawn < high)).all()
+    assert axes.lines[0].get_marker() == "."  # one window is no line
+    assert low < 1 < high
+
+
+def test_contractions_of_all_sizes_have_a_linear_axis():
+    axes = theory_figure([strategy_check(contractions=contractions_of(1e-5, 0.4, 1.0))]).axes[3]
+    assert axes.get_yscale() == "linear"
+    assert axes.get_ylim() == (0, 1.05)
+
+
+def test_a_strategy_has_the_same_colour_in_all_figures():
+    both = theory_figure([strategy_check("ZT"), strategy_check("GT")])
+    alone = theory_figure([strategy_check("GT")])
+    assert both.axes[3].lines[0].get_color() == alone.axes[0].lines[0].get_color() == strategy_colours(["GT"])["GT"]
+    given = theory_figure([strategy_check("GT")], {"GT": "#123456"})
+    assert {axes.lines[0].get_color() for axes in given.axes} == {"#123456"}
+
+
+def test_the_figure_of_a_run(checks):
     figure = theory_figure(checks)
-    assert figure.axes[1].get_yscale() == "linear"
+    assert quantities(figure) == [*EVERY_PANEL, *EVERY_PANEL[:3]]
+    for axes in figure.axes[:3]:
+        measured, bound = (line.get_ydata() for line in axes.lines)
+        assert (measured <= bound * (1 + 1e-6)).all()
     figure.draw_without_rendering()

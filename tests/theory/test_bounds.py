@@ -13,7 +13,9 @@ from efhc.theory import bounds
 from efhc.theory.bounds import Constants
 
 RELATIVE = 1e-10
-MODEST = Constants(4, smoothness=2.0, convexity=0.5, diversity=0.7, noise=0.3, window=3, contraction=0.6)
+MODEST = Constants(
+    4, smoothness=2.0, convexity=0.5, diversity=0.7, noise=0.3, window=3, contraction=0.6, dependent=False
+)
 
 
 def zero_or(least, most):
@@ -31,11 +33,12 @@ def numbers(draw):
         sigma=draw(zero_or(1e-3, 5)),
         rho=draw(zero_or(1e-3, 0.97)),
         B=draw(st.integers(1, 8)),
+        dependent=draw(st.booleans()),
     )
 
 
 def ours(n):
-    return Constants(n.m, n.L, n.mu, n.delta, n.sigma**2, n.B, n.rho)
+    return Constants(n.m, n.L, n.mu, n.delta, n.sigma**2, n.B, n.rho, n.dependent)
 
 
 def schedule_from(initial, power, timescale):
@@ -94,6 +97,9 @@ def test_step_size_limits_agree_with_the_paper(n):
     assert bounds.gamma_1(ours(n)) == pytest.approx(own.gamma1(n), rel=RELATIVE)
     assert bounds.largest_step_size(ours(n)) == pytest.approx(own.constant_limit(n), rel=RELATIVE)
     assert bounds.largest_diminishing_step_size(ours(n)) == pytest.approx(own.diminishing_limit(n), rel=RELATIVE)
+    if not n.dependent:
+        assert own.constant_limit(n) == pytest.approx(own.printed_constant_limit(n), rel=RELATIVE)
+        assert own.diminishing_limit(n) == pytest.approx(own.printed_diminishing_limit(n), rel=RELATIVE)
 
 
 @given(numbers(), st.floats(0.05, 1), st.integers(0, 4))
@@ -125,7 +131,9 @@ def test_blocks_of_one_by_hand():
 
 
 def test_blocks_of_two_by_hand():
-    constants = Constants(2, smoothness=1.0, convexity=1.0, diversity=1.0, noise=0.5, window=2, contraction=0.0)
+    constants = Constants(
+        2, smoothness=1.0, convexity=1.0, diversity=1.0, noise=0.5, window=2, contraction=0.0, dependent=False
+    )
     s = math.sqrt(2)
     a22 = 1.08 + 0.4 * s
     c1 = 0.01 * 0.5 / 2
@@ -282,6 +290,86 @@ def test_error_bound_without_convexity_speaks_of_the_consensus_error_only():
     assert np.isposinf(flat[1:, 0]).all()
 
 
+# The norm of Phi is not its spectral radius (docs/errata.md).
+
+
+def test_the_norm_of_a_block_may_exceed_one_where_its_radius_does_not():
+    constants = Constants(2, 10.0, 0.1, 0.0, 0.0, window=2, contraction=0.5, dependent=False)
+    over_block = bounds.block(constants, np.full(2, bounds.largest_step_size(constants)))
+    assert over_block.spectral_radius == pytest.approx(0.9992, abs=5e-5)
+    assert np.linalg.norm(over_block.phi, 2) == pytest.approx(4.82, abs=5e-3)
+
+
+# P that depends on the noise.
+
+
+def test_by_default_the_bound_is_the_one_for_every_strategy():
+    assert Constants(4, 2.0, 0.5, 0.7, 0.3, 3, 0.6).dependent
+
+
+def test_dependent_blocks_by_hand():
+    printed = Constants(2, smoothness=1.0, convexity=1.0, diversity=1.0, noise=0.5, window=2, contraction=0.5)
+    printed = printed._replace(dependent=False)
+    grown, c2 = 1.08 + 0.4 * math.sqrt(2), 0.05 + 0.1 * math.sqrt(2)
+    # 2/(1 - rho^2) = 8/3 becomes 2 (1 + rho^2)/(1 - rho^2) = 10/3, and 2 B becomes 2 B 5/3
+    for constants, on_gradients, on_noise in ((printed, 8 / 3, 1.0), (printed._replace(dependent=True), 10 / 3, 5 / 3)):
+        two = bounds.block(constants, np.full(2, 0.1))
+        assert two.phi[1, 1] == pytest.approx(0.625 + 8 * on_gradients * 2 * 0.01 * (1 + grown), rel=1e-13)
+        gradients = 0.01 * (2 + 2 + 4 * c2)
+        assert two.psi[1] == pytest.approx(
+            2 * 2 * (on_gradients * gradients + on_noise * 2 * 0.01 * 0.5 * 2), rel=1e-13
+        )
+
+
+@given(numbers(), st.floats(0.05, 1))
+def test_what_changes_if_the_mixing_depends_on_the_noise(n, share):
+    loose, tight = (ours(n)._replace(dependent=dependent) for dependent in (True, False))
+    alpha = share * bounds.largest_step_size(loose)
+    dependent, independent = (bounds.block(constants, np.full(n.B, alpha)) for constants in (loose, tight))
+    np.testing.assert_array_equal(dependent.phi[0], independent.phi[0])
+    assert dependent.psi[0] == independent.psi[0]
+    assert dependent.phi[1, 1] >= independent.phi[1, 1] * (1 - 1e-12)
+    assert dependent.psi[1] >= independent.psi[1] * (1 - 1e-12)
+    for largest in (bounds.largest_step_size, bounds.largest_diminishing_step_size):
+        assert largest(tight) / math.sqrt(2) <= largest(loose) * (1 + 1e-12) <= largest(tight) * (1 + 1e-11)
+    if n.B == 1:  # no P after the noise that it could depend on
+        np.testing.assert_array_equal(dependent.phi, independent.phi)
+        np.testing.assert_array_equal(dependent.psi, independent.psi)
+        assert bounds.largest_step_size(loose) == bounds.largest_step_size(tight)
+
+
+def link(i, j, m, weight=0.5):
+    P = np.eye(m)
+    P[np.ix_([i, j], [i, j])] = [[1 - weight, weight], [weight, 1 - weight]]
+    return P
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(2, 5), st.integers(1, 6), st.floats(0.01, 10))
+def test_the_dependent_step_holds_for_every_outcome(seed, m, B, size):
+    """Whatever the noise, even chosen after the P: ||D - G - N||^2 under its bound, which holds no expectation."""
+    random = np.random.default_rng(seed)
+    Ps = [link(*random.choice(m, 2, replace=False), m) for _ in range(B)]
+    product = np.eye(m)
+    for P in Ps:
+        product = P @ product
+    rho = min(float(np.linalg.norm(product - 1 / m, 2)), 1.0)
+    if rho > 0.999:
+        return
+    W, alphas = random.normal(size=(m, 2)), random.uniform(0.1, 1, B)
+    gradients, noise = (size * random.normal(size=(B, m, 2)) for _ in range(2))
+    noise[0] = -size * (product @ W) * random.uniform(0, 2)  # along D, where it hurts most
+    after = W
+    for P, alpha, g, e in zip(Ps, alphas, gradients, noise, strict=True):
+        after = P @ after - alpha * (g + e)
+
+    def spread(X):
+        return float(((X - X.mean(axis=0)) ** 2).sum())
+
+    sums = sum(a**2 * (spread(g) + spread(e)) for a, g, e in zip(alphas, gradients, noise, strict=True))
+    factor = 2 * (1 + rho**2) / (1 - rho**2)
+    assert spread(after) <= ((1 + rho**2) / 2 * spread(W) + factor * B * sums) * (1 + 1e-9)
+
+
 # Without curvature: L = 0.
 
 FLAT = MODEST._replace(smoothness=0.0, convexity=0.0)
@@ -382,3 +470,56 @@ def test_the_bound_is_a_bound(power, spread, noise):
     assert (measured[-1] < measured[0]).all()
     if power == 0 and (spread or noise):
         assert (measured[-1] <= bounds.asymptotic_gap(constants, steps[0])).all()
+
+
+# It is a bound where P depends on the noise: two devices, which average at every other iteration. At the iterations
+# between, an adversary makes their models equal if the noise has just moved their models together, and not if it has
+# moved them apart. Every two iterations average once: B = 2.
+
+AVERAGE, TOGETHER, APART = link(0, 1, 2, 0.1), link(0, 1, 2, 0.5), np.eye(2)
+
+
+def adversary(models, before):
+    """P of an iteration between two averages; `before` are the models at the iteration before."""
+    return APART if spread_of(models) > spread_of(AVERAGE @ before) else TOGETHER
+
+
+def indifferent(models, before):
+    return APART
+
+
+def spread_of(models):
+    return ((models - models.mean(axis=0)) ** 2).sum()
+
+
+def run_against(choose, repetitions, steps, noise):
+    """(mean Xi(k), <D, N> of every block and repetition) for F_i(w) = w^2 / 2."""
+    random = np.random.default_rng(11)
+    errors, products = np.zeros((len(steps) + 1, 2)), []
+    for _ in range(repetitions):
+        models = np.array([[0.4], [-0.2]])
+        for k, alpha in enumerate(steps):
+            errors[k] += models.mean() ** 2, spread_of(models)
+            drawn = random.normal(scale=math.sqrt(noise), size=(2, 1))
+            if k % 2 == 0:
+                before, first = models, drawn
+                models = AVERAGE @ models - alpha * (models + drawn)
+            else:
+                P = choose(models, before)
+                D, N = P @ AVERAGE @ before, -alpha * (P @ first + drawn)
+                products.append(float(((D - D.mean()) * (N - N.mean())).sum()))
+                models = P @ models - alpha * (models + drawn)
+        errors[-1] += models.mean() ** 2, spread_of(models)
+    return errors / repetitions, np.array(products)
+
+
+@pytest.mark.parametrize("choose", [adversary, indifferent])
+def test_the_dependent_bound_is_a_bound_against_an_adversary(choose):
+    noise, rho = 4.0, 0.8  # 1 - 2 * 0.1: one average
+    constants = Constants(2, 1.0, 1.0, 0.0, noise, 2, rho, dependent=choose is adversary)
+    steps = np.full(60, bounds.largest_step_size(constants))
+    measured, products = run_against(choose, 200, steps, noise)
+    assert (measured <= bounds.error_bound(constants, steps, measured[0]) * (1 + 1e-12)).all()
+    # The paper's proof drops E<D, N> as 0. It is 0 only where P does not depend on the noise.
+    deviations = products.mean() / (products.std() / math.sqrt(len(products)))
+    assert deviations > 10 if choose is adversary else abs(deviations) < 3

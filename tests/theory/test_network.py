@@ -13,9 +13,9 @@ from efhc.core.graph import Graph
 from efhc.core.mixing import mixing_matrix
 from efhc.network.over_time import GraphList, StaticGraph
 from efhc.theory.connectivity import Window
-from efhc.theory.findings import Finding
 from efhc.theory.flow import Flow
 from efhc.theory.network import Connectivity, check_connectivity, check_flow, check_weights, connectivity
+from efhc.theory.outcome import Check
 
 PATH = Graph.of(3, [(0, 1), (1, 2)])
 ALTERNATING = GraphList([Graph.of(3, [(0, 1)]), Graph.of(3, [(1, 2)])])
@@ -154,7 +154,8 @@ def test_proposition_conn(flow):
             assert found.observed.length <= enough
     *_, promise = check_connectivity(found, flow.iterations)
     assert promise.verdict != "broken"
-    if found.promised <= flow.iterations:
+    known = not any(window.is_censored(flow.iterations) for window in found[:2])
+    if found.promised <= flow.iterations and known:
         assert promise.verdict == "held"
 
 
@@ -175,16 +176,13 @@ def test_no_window_shorter_than_b1_plus_b2_minus_1_is_enough(physical, broadcast
 
 
 def test_weights_that_are_sound():
-    assert check_weights([GOOD, GOOD, np.eye(3), GOOD.toarray()]) == Finding(
-        "assump:weights",
-        "transition weights",
-        "held",
-        "positive, doubly stochastic and symmetric in all 4 iterations",
+    assert check_weights([GOOD, GOOD, np.eye(3), GOOD.toarray()]) == Check(
+        "weights", "assump:weights", "held", "sound", {"iterations": 4}
     )
 
 
 def test_weights_from_a_generator():
-    assert check_weights(GOOD for _ in range(7)).detail.endswith("all 7 iterations")
+    assert check_weights(GOOD for _ in range(7)).values == {"iterations": 7}
 
 
 @pytest.mark.parametrize(
@@ -197,9 +195,9 @@ def test_weights_from_a_generator():
     ],
 )
 def test_the_first_broken_matrix_is_named(matrix, condition, device):
-    finding = check_weights([GOOD, GOOD, matrix, np.zeros((3, 3))])
-    assert finding[:3] == (f"assump:weights-{condition}", "transition weights", "broken")
-    assert (finding.iteration, finding.device) == (2, device)
+    found = check_weights([GOOD, GOOD, matrix, np.zeros((3, 3))])
+    assert found[:3] == ("weights", f"assump:weights-{condition}", "broken")
+    assert (found.iteration, found.device) == (2, device)
 
 
 def test_a_matrix_that_is_broken_is_not_taken_for_the_sound_one_before_it():
@@ -211,17 +209,17 @@ def test_a_matrix_that_is_broken_is_not_taken_for_the_sound_one_before_it():
 def test_flows_by_the_rule_are_sound(flow):
     weights, rule = check_flow(flow)
     assert (weights.label, weights.verdict) == ("assump:weights", "held")
-    assert weights.detail.endswith(f"all {flow.iterations} iterations")
-    assert rule == Finding("alg:efhc", "links used", "held", "those of Events 1 and 2 in every iteration")
+    assert weights.values == {"iterations": flow.iterations}
+    assert rule == Check("links-used", "alg:efhc", "held", "by-rule")
 
 
 def test_a_flow_with_a_link_too_many():
     flow = Flow(StaticGraph(PATH).graph, nobody(3), recorded([], [], [(1, 2)]))
     weights, rule = check_flow(flow)
     assert weights.verdict == "held"  # a link that there is may be used
-    assert rule[:3] == ("alg:efhc", "links used", "broken")
+    assert rule[:4] == ("links-used", "alg:efhc", "broken", "stray")
     assert (rule.iteration, rule.device) == (2, 1)
-    assert "1-2" in rule.detail
+    assert rule.values == {"i": 1, "j": 2}
 
 
 def test_a_flow_with_a_link_too_few():
@@ -237,77 +235,116 @@ def test_a_flow_with_a_link_that_there_is_not(links, sound):
     """However many sound iterations come before, and however many links it is among."""
     all_links = recorded(*[[(0, 1), (1, 2)]] * sound, links)
     weights, rule = check_flow(Flow(StaticGraph(PATH).graph, everyone(sound + 1), all_links))
-    assert rule[:3] == ("alg:efhc", "links used", "broken")
+    assert rule[:4] == ("links-used", "alg:efhc", "broken", "stray")
     assert (rule.iteration, rule.device) == (sound, 0)
-    assert weights == Finding(
-        "assump:weights-(a)",
-        "transition weights",
-        "broken",
-        "device 0 gives no weight to a model that it received",
-        sound,
-        0,
-    )
+    assert weights[:4] == ("weights", "assump:weights-(a)", "broken", "ignored")
+    assert (weights.iteration, weights.device) == (sound, 0)
 
 
 # Verdicts: windows
 
 
+def judged(flow, **options):
+    """Of a flow, the checks of its physical graph, its broadcasts and its information flow."""
+    return check_connectivity(connectivity(flow), flow.iterations, **options)
+
+
 def test_windows_that_are_finite():
-    physical, broadcast, promise = check_connectivity(connectivity(Flow(ALTERNATING.graph, everyone(6))), 6)
-    assert physical == Finding("assump:conn-(a)", "physical graph", "held", "B1 = 2")
-    assert broadcast == Finding("assump:conn-(b)", "broadcasts", "held", "B2 = 1")
-    assert promise == Finding("proposition:conn", "information flow", "held", "B = 4 promised, B = 2 observed")
+    physical, broadcast, promise = judged(Flow(ALTERNATING.graph, everyone(6)))
+    assert physical[:4] == ("physical-graph", "assump:conn-(a)", "held", "window")
+    assert physical.values == {"B1": 2, "iterations": 6}
+    assert broadcast[:4] == ("broadcasts", "assump:conn-(b)", "held", "window")
+    assert broadcast.values == {"B2": 1, "iterations": 6}
+    assert promise[:4] == ("information-flow", "proposition:conn", "held", "window")
+    assert promise.values == {"promised": 4, "observed": 2, "iterations": 6, "observed_censored": False}
 
 
 def test_a_device_that_never_fires():
     fired = everyone(6)
     fired[:, 1] = False
-    physical, broadcast, promise = check_connectivity(connectivity(Flow(StaticGraph(PATH).graph, fired)), 6)
+    physical, broadcast, promise = judged(Flow(StaticGraph(PATH).graph, fired))
     assert physical.verdict == "held"
-    assert broadcast[:3] == ("assump:conn-(b)", "broadcasts", "broken")
+    assert broadcast[:4] == ("broadcasts", "assump:conn-(b)", "broken", "never-fires")
     assert (broadcast.iteration, broadcast.device) == (None, 1)
-    assert "device 1 never fires" in broadcast.detail
-    assert promise.verdict == "not checkable"  # and yet:
-    assert "B = 1 observed" in promise.detail
+    assert (promise.verdict, promise.reason) == ("not checkable", "no-windows")  # and yet:
+    assert promise.values["observed"] == 1
     assert (promise.iteration, promise.device) == (None, None)
 
 
 def test_a_device_that_is_cut_off():
-    flow = Flow(StaticGraph(Graph.of(3, [(0, 1)])).graph, everyone(4))
-    physical, broadcast, promise = check_connectivity(connectivity(flow), 4)
-    assert physical[:3] == ("assump:conn-(a)", "physical graph", "broken")
+    physical, broadcast, promise = judged(Flow(StaticGraph(Graph.of(3, [(0, 1)])).graph, everyone(4)))
+    assert physical[:4] == ("physical-graph", "assump:conn-(a)", "broken", "never-connected")
     assert (physical.iteration, physical.device) == (None, 2)
-    assert physical.detail == "the part of device 2 is never connected to the rest"
     assert broadcast.verdict == "held"
-    assert promise.verdict == "not checkable"
-    assert "never connected" in promise.detail
+    assert (promise.verdict, promise.values["observed"]) == ("not checkable", math.inf)
 
 
-def broadcasts(*silent, iterations=8):
-    """What is said of three devices that fire all the time, but for (device, first, last)."""
+# Windows that the end of the run cuts off
+
+
+def test_a_network_that_is_cut_for_good_is_not_held():
+    """A ring for 20 iterations, then device 3 alone for ever: nobody knows whether B1 is 381, or infinite."""
+    ring, cut = Graph.of(4, [(0, 1), (1, 2), (2, 3), (3, 0)]), Graph.of(4, [(0, 1), (1, 2), (2, 0)])
+    flow = Flow(lambda k: ring if k < 20 else cut, everyone(400, 4))
+    physical, broadcast, promise = judged(flow)
+    assert (physical.verdict, physical.reason) == ("not checkable", "censored")
+    assert physical.values == {"B1": 381, "iterations": 400, "since": 20}
+    assert broadcast.verdict == "held"
+    assert (promise.verdict, promise.reason) == ("not checkable", "censored")
+    assert promise.values["observed_censored"]
+
+
+def test_a_network_that_is_connected_again_in_time_is_held():
+    whole, cut = Graph.of(3, [(0, 1), (1, 2)]), Graph.of(3, [(0, 1)])
+    physical, _, _ = judged(Flow(lambda k: cut if 5 <= k < 9 else whole, everyone(20)))
+    assert (physical.verdict, physical.values["B1"]) == ("held", 5)
+    # cut again at the end, but for no longer than was seen before
+    physical, _, _ = judged(Flow(lambda k: cut if 5 <= k < 9 or k >= 17 else whole, everyone(20)))
+    assert (physical.verdict, physical.values["B1"]) == ("held", 5)
+
+
+def test_used_links_that_are_cut_for_good():
+    flow = Flow(StaticGraph(LINK).graph, everyone(30, 2), lambda k: LINK.links if k < 10 else NONE.links)
+    *_, promise = judged(flow)
+    assert promise.verdict == "broken"  # B1 = B2 = 1 are known, and promise 3
+    assert promise.values["observed"] == 21
+    assert promise.values["observed_censored"]
+
+
+def broadcasts(*silent, iterations=8, coins=False):
+    """The check of three devices that fire all the time, but for (device, first, last)."""
     fired = everyone(iterations)
     for device, first, last in silent:
         fired[first : last + 1, device] = False
-    return check_connectivity(connectivity(Flow(StaticGraph(PATH).graph, fired)), iterations)[1]
+    return judged(Flow(StaticGraph(PATH).graph, fired), coins=coins)[1]
 
 
 def test_a_device_that_is_silent_in_the_end():
     """Nobody knows for how long it would have been."""
     found = broadcasts((1, 5, 7))
-    detail = "B2 = 4, so far: device 1 is silent from iteration 5 to the end"
-    assert found == Finding("assump:conn-(b)", "broadcasts", "held", detail)
+    assert found[:4] == ("broadcasts", "assump:conn-(b)", "not checkable", "censored")
+    assert found.values == {"B2": 4, "iterations": 8, "since": 5, "silent": 1}
     # it is the longest gap that counts, whoever else is silent in the end, or was before
-    assert broadcasts((1, 5, 7), (0, 6, 7), (2, 1, 2)).detail == detail
-    assert broadcasts((2, 7, 7)).detail == "B2 = 2, so far: device 2 is silent from iteration 7 to the end"
-    assert broadcasts((2, 1, 7)).detail == "B2 = 8, so far: device 2 is silent from iteration 1 to the end"
+    assert broadcasts((1, 5, 7), (0, 6, 7), (2, 1, 2)) == found
+    assert broadcasts((2, 7, 7)).values == {"B2": 2, "iterations": 8, "since": 7, "silent": 2}
+    assert broadcasts((2, 1, 7)).values == {"B2": 8, "iterations": 8, "since": 1, "silent": 2}
 
 
 def test_a_device_that_was_silent_and_fires_again():
-    assert broadcasts((1, 4, 6)).detail == "B2 = 4"
-    assert broadcasts((1, 0, 6)).detail == "B2 = 8"  # up to the last iteration, not in it
-    # one is silent in the end, but not for longer than was seen before
-    assert broadcasts((1, 2, 4), (0, 6, 7)).detail == "B2 = 4"
-    assert broadcasts((1, 1, 2), (0, 6, 7)).detail == "B2 = 3"
+    for silent, length in (
+        ([(1, 4, 6)], 4),
+        ([(1, 0, 6)], 8),  # up to the last iteration, not in it
+        ([(1, 2, 4), (0, 6, 7)], 4),  # one is silent in the end, but not for longer than was seen before
+        ([(1, 1, 2), (0, 6, 7)], 3),
+    ):
+        found = broadcasts(*silent)
+        assert (found.verdict, found.values["B2"]) == ("held", length)
+
+
+def test_coins_keep_to_no_window_for_ever():
+    found = broadcasts((1, 2, 4), coins=True)
+    assert (found.verdict, found.reason, found.values["B2"]) == ("held where looked", "coins", 4)
+    assert broadcasts((1, 5, 7), coins=True).reason == "censored"
 
 
 @given(changing_flows())
@@ -315,11 +352,13 @@ def test_who_is_silent_in_the_end_is_named(flow):
     found = connectivity(flow)
     assume(math.isfinite(found.broadcast.length))
     length, witness, device = found.broadcast
-    detail = f"B2 = {length:.0f}"
-    if length > 1 and witness + length - 1 == flow.iterations:
+    check = judged(flow)[1]
+    assert check.values["B2"] == length
+    assert (check.reason == "censored") == found.broadcast.is_censored(flow.iterations)
+    if check.reason == "censored":
         assert not flow.fired[witness:, device].any()
-        detail += f", so far: device {device} is silent from iteration {witness} to the end"
-    assert check_connectivity(found, flow.iterations)[1].detail == detail
+        assert check.values["silent"] == device
+        assert check.values["since"] == witness == flow.iterations - length + 1
 
 
 def test_a_promise_that_is_given():
@@ -327,27 +366,22 @@ def test_a_promise_that_is_given():
     found = Connectivity(Window(2), Window(4, witness=1, device=0), Window(7, witness=2))
     assert found.promised == 8
     *windows, promise = check_connectivity(found, 20)
-    assert (promise.verdict, promise.detail) == ("held", "B = 8 promised, B = 7 observed")
+    assert (promise.verdict, promise.reason) == ("held", "window")
     *same, promise = check_connectivity(found, 20, 6)
     assert same == windows
-    assert (promise.verdict, promise.detail) == ("broken", "B = 6 promised, B = 7 observed")
+    assert (promise.verdict, promise.reason) == ("broken", "longer")
+    assert (promise.values["promised"], promise.values["observed"]) == (6, 7)
     assert promise.iteration == 2
     assert check_connectivity(found, 20, math.inf)[-1].verdict == "not checkable"
 
 
-def test_a_promise_longer_than_the_run_and_not_yet_seen():
-    # Nobody reaches anybody before the run ends: B1 = 1, B2 = 3, 5 promised, of 4 iterations in which nothing is used
-    found = Connectivity(Window(1), Window(3), Window(math.inf, device=0))
-    promise = check_connectivity(found, 4)[-1]
-    assert promise[:3] == ("proposition:conn", "information flow", "not checkable")
-    assert "B = 5 promised, never connected" in promise.detail
-    assert "no 5 iterations" in promise.detail
+@pytest.mark.parametrize("observed", [Window(math.inf, device=0), Window(2, witness=0), Window(1)])
+def test_a_promise_longer_than_the_run_is_vacuous(observed):
+    promise = check_connectivity(Connectivity(Window(1), Window(3), observed), 4)[-1]
+    assert promise[:4] == ("information-flow", "proposition:conn", "not checkable", "vacuous")
+    assert promise.values["promised"] == 5
     assert promise.iteration is None
-
-
-def test_a_promise_longer_than_the_run_that_is_kept_already():
-    promise = check_connectivity(connectivity(Flow(StaticGraph(LINK).graph, everyone(2, 2))), 2)[-1]
-    assert (promise.verdict, promise.detail) == ("held", "B = 3 promised, B = 1 observed")
+    assert check_connectivity(Connectivity(Window(1), Window(3), Window(1)), 5)[-1].verdict == "held"
 
 
 def test_a_promise_that_is_broken():
@@ -356,13 +390,11 @@ def test_a_promise_that_is_broken():
     found = connectivity(flow)
     assert found.observed == Window(5, witness=1)
     promise = check_connectivity(found, 8)[-1]
-    assert promise[:3] == ("proposition:conn", "information flow", "broken")
-    assert promise.detail == "B = 3 promised, B = 5 observed"
+    assert promise[:4] == ("information-flow", "proposition:conn", "broken", "longer")
+    assert (promise.values["promised"], promise.values["observed"]) == (3, 5)
     assert promise.iteration == 1
 
 
 def test_a_promise_that_is_broken_for_ever():
-    flow = Flow(StaticGraph(LINK).graph, everyone(3, 2), lambda k: NONE.links)
-    promise = check_connectivity(connectivity(flow), 3)[-1]
-    assert (promise.verdict, promise.detail) == ("broken", "B = 3 promised, never connected")
-    assert promise.iteration == 0
+    promise = judged(Flow(StaticGraph(LINK).graph, everyone(3, 2), lambda k: NONE.links))[-1]
+    assert (promise.verdict, promise.values["observed"], promise.iteration) == ("broken", math.inf, 0)

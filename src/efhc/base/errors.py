@@ -78,6 +78,8 @@ def within(table: str) -> Iterator[None]:
         yield
     except InputError as error:
         raise InputError(f"{table}.{error.field}", error.given, error.allowed) from error
+    except MemoryError as error:
+        raise InputError(table, "a size for which this machine has too little memory", "smaller sizes") from error
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

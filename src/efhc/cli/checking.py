@@ -43,7 +43,7 @@ def config_show(
     experiment = (
         load_experiment(file, overrides or ()) if file else build_experiment(with_overrides({}, overrides or ()))
     )
-    print(to_toml(experiment), end="")
+    print(to_toml(experiment, show_none=True), end="")
 
 
 @config_app.command("schema")

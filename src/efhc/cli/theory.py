@@ -3,23 +3,35 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 from typer.core import TyperGroup
 
-from efhc.cli.terminal import Overrides, console, warn
+from efhc.cli.terminal import BROKEN, Overrides, console, warn
 
 if TYPE_CHECKING:
+    from rich.progress import Progress
+
     from efhc.experiments.studies.theory_plan import StrategyPlan
     from efhc.theory.checks import StrategyCheck
-    from efhc.theory.findings import Finding
+    from efhc.theory.connectivity import Window
+    from efhc.theory.outcome import Check
 
-COLOURS = {"held": "green", "broken": "red", "not checkable": "yellow"}
+COLOURS = {
+    "held": "green",
+    "held where looked": "green",
+    "undecided": "yellow",
+    "not checkable": "yellow",
+    "broken": "red",
+}
 
 
 class _RunDirByDefault(TyperGroup):
@@ -44,22 +56,34 @@ app = typer.Typer(
 
 @app.command()
 def check(
-    directory: Annotated[Path, typer.Argument(help="A run that has finished.", metavar="RUN_DIR")],
+    directory: Annotated[Path, typer.Argument(help="The directory of a run that has finished.", metavar="RUN_DIR")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, nothing else.")] = False,
-    points: Annotated[int, typer.Option(min=3, help="Iterations at which the models are looked at.")] = 40,
+    points: Annotated[
+        int | None, typer.Option(min=3, help="Number of iterations at which the models are looked at. Default: 40.")
+    ] = None,
     replay: Annotated[
         bool | None,
-        typer.Option("--replay/--no-replay", help="Make the run again to look at it; by default if that is quick."),
+        typer.Option(
+            "--replay/--no-replay",
+            help="Make the run again to look at its models, however long that takes. Default: only if it is quick "
+            "and the run kept no models.",
+        ),
     ] = None,
     window: Annotated[
-        str, typer.Option(help="The B to compute with: promised (proposition:conn), observed, or a number.")
+        str,
+        typer.Option(
+            help="Number of iterations B within which all devices count as connected; rho, limits and bounds are "
+            "computed with it. Allowed: promised (by Proposition III.6), observed (the least in this run), a number."
+        ),
     ] = "promised",
-    out: Annotated[Path | None, typer.Option(help="The picture; by default RUN_DIR/figures/theory.png.")] = None,
+    out: Annotated[Path | None, typer.Option(help="File of the figure. Default: RUN_DIR/figures/theory.png.")] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="End with exit code 3 if anything is broken.")] = False,
+    trust_code: Annotated[
+        bool, typer.Option("--trust-code", help="Execute the Python code that the run's config names.")
+    ] = False,
 ) -> None:
     """Check a finished run, assumption by assumption, and draw its errors under the bounds. `check` may be left out."""
-    from rich.status import Status
-
-    from efhc.experiments.studies.theory_check import check_run
+    from efhc.experiments.studies.theory_check import iterate_checks
     from efhc.report.figures import save_figure
     from efhc.report.theory_figure import theory_figure
 
@@ -68,8 +92,16 @@ def check(
         raise typer.BadParameter(f"got {window}; allowed: promised, observed, a number from 1", param_hint="--window")
     if out and out.suffix not in (".png", ".pdf", ".svg"):
         raise typer.BadParameter(f"got {out}; allowed: a .png, .pdf or .svg", param_hint="--out")
-    with Status("reading", console=Console(stderr=True)) as status:
-        checks = check_run(directory, points, replay, length, lambda what: status.update(escape(what)))
+    checks: list[StrategyCheck] = []
+    with _progress() as (bars, tell):
+        for each in iterate_checks(directory, points, replay, length, tell, trust_code=trust_code):
+            checks.append(each)
+            if not as_json:
+                bars.stop()  # it would be drawn over what is printed
+                if len(checks) == 1:
+                    _print_whether_theorems_apply(each)
+                _print_check(each)
+                bars.start()
     figure = out or directory / "figures" / "theory.png"
     save_figure(theory_figure(checks), figure)
     if as_json:
@@ -78,38 +110,70 @@ def check(
         from efhc.report.theory_data import as_dict
 
         print(json.dumps([as_dict(each) for each in checks], indent=2))
-        return
-    for each in checks:
-        _print_check(each)
-    print(f"Errors under their bounds: {figure}")
+    else:
+        print(f"Figure: {figure}")
+    if strict and any(found.verdict == "broken" for each in checks for found in each.checks):
+        raise typer.Exit(BROKEN)
+
+
+@contextmanager
+def _progress() -> Iterator[tuple[Progress, Callable[[str, float], None]]]:
+    """A bar on stderr that says what is done and how far it is."""
+    from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bars
+
+    errors = Console(stderr=True)
+    columns = TextColumn("{task.description}"), BarColumn(20), TaskProgressColumn(), TimeElapsedColumn()
+    with Bars(*columns, console=errors, transient=True, disable=not errors.is_terminal) as bars:
+        task = bars.add_task("reading", total=1.0)
+        yield bars, lambda what, share: bars.update(task, completed=share, description=escape(what))
+
+
+def _print_whether_theorems_apply(of: StrategyCheck) -> None:
+    if not math.isfinite(of.curvature.L):
+        _print(
+            "No theorem of the paper applies: the loss is not smooth (L is infinite). Connectivity, weights and step "
+            "sizes are checked; there are no bounds, and models are not looked at."
+        )
+        print()
+
+
+def _print(text: str) -> None:
+    """Whole words, wrapped to the width of the terminal."""
+    console.print(text, markup=False, highlight=False)
 
 
 def _print_check(of: StrategyCheck) -> None:
-    seeds = len(of.seeds)
-    _print_findings(f"{of.strategy}, {seeds} seed{'s' if seeds > 1 else ''}", of.findings)
-    if of.promises is None:
-        return
+    from efhc.theory.paper_labels import printed_name
     from efhc.theory.step_sizes import LABELS
 
-    limits = ", ".join(f"{LABELS[name]} {value:.3g}" for name, value in of.promises.limits._asdict().items())
-    print(f"largest step size alpha(0) by theorem: {limits}")
-    if of.promises.gap is not None:
-        optimisation, consensus = of.promises.gap
-        gap = f"optimisation error at most {optimisation:.3g}, consensus error at most {consensus:.3g}"
-        print(f"in the long run, by theorem:constant: {gap if math.isfinite(optimisation) else 'no bound'}")
-    print()
+    seeds = len(of.seeds)
+    _print_checks(f"{of.strategy}, {seeds} seed{'s' if seeds > 1 else ''}", of.checks)
+    if of.promises is not None and of.chosen is not None:
+        limits = {LABELS[name]: value for name, value in of.promises.limits._asdict().items()}
+        allowed = ", ".join(f"{printed_name(label)}: {value:.3g}" for label, value in limits.items())
+        _print(f"Largest alpha(0) for B = {of.chosen.length} ({of.chosen.kind}): {allowed}")
+        if of.promises.gap is not None:
+            optimisation, consensus = of.promises.gap
+            gap = f"optimisation error at most {optimisation:.3g}, consensus error at most {consensus:.3g}"
+            name = printed_name("theorem:constant")
+            _print(f"In the long run, by {name}: {gap if math.isfinite(optimisation) else 'no bound'}")
+    print(flush=True)
 
 
-def _print_findings(title: str, findings: list[Finding]) -> None:
-    table = Table(title=escape(title), title_justify="left", show_lines=False)
-    table.add_column("assumption or promise", no_wrap=True)
-    table.add_column("verdict")
-    table.add_column("found")
-    for label, what, verdict, detail, iteration, device in findings:
-        where = "" if iteration is None else f" at iteration {iteration}"
-        where += "" if device is None else f" by device {device}"
-        name = f"{what}\n[dim]{escape(label)}[/]"
-        table.add_row(name, f"[{COLOURS[verdict]}]{verdict}[/]{where}", escape(detail))
+def _print_checks(heading: str, checks: list[Check]) -> None:
+    from efhc.theory.paper_labels import printed_name
+    from efhc.theory.wording import sentence, title
+
+    table = Table(title=escape(heading), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("verdict", no_wrap=True, min_width=len("held where looked"))
+    table.add_column("assumption or promise, and what was found")
+    for each in checks:
+        where = "" if each.iteration is None else f" at iteration {each.iteration}"
+        where += "" if each.device is None else f" by device {each.device}"
+        name = f"{title(each)} [dim]({escape(printed_name(each.label))})[/]"
+        place = f"broken{where}: " if where else ""
+        table.add_row(f"[{COLOURS[each.verdict]}]{each.verdict}[/]", f"{name}\n{place}{escape(sentence(each))}")
     console.print(table)
 
 
@@ -118,19 +182,21 @@ def plan(
     file: Annotated[Path, typer.Argument(help="The experiment, a TOML file, or a figure of the paper: fig2a.")],
     overrides: Overrides = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, nothing else.")] = False,
-    rehearse: Annotated[int, typer.Option(min=1, help="Iterations to rehearse, to see how fast devices drift.")] = 1000,
+    rehearse: Annotated[
+        int, typer.Option(min=1, help="Number of iterations that are rehearsed to see how fast devices drift.")
+    ] = 1000,
 ) -> None:
     """Before a run: the largest step size the theorems allow, the B to expect, and who will never fire."""
-    from rich.status import Status
-
     from efhc.cli.data import fetch_missing
     from efhc.experiments.config.files import load_experiment
     from efhc.experiments.studies.theory_plan import plan_theory
+    from efhc.theory.paper_labels import printed_name
+    from efhc.theory.wording import sentence
 
     experiment = load_experiment(file, overrides or ())
     fetch_missing(experiment)
-    with Status("reading", console=Console(stderr=True)) as status:
-        plans = plan_theory(experiment, rehearse, lambda what: status.update(escape(what)))
+    with _progress() as (_, tell):
+        plans = plan_theory(experiment, rehearse, tell)
     if as_json:
         import json
 
@@ -146,7 +212,7 @@ def plan(
             )
             warn(f"{each.strategy}: no theorem applies: {why}")
         if each.step_size and each.step_size.verdict == "broken":
-            warn(f"{each.strategy}: {each.step_size.label}: {each.step_size.detail}")
+            warn(f"{each.strategy}: {printed_name(each.step_size.label)}: {sentence(each.step_size)}")
         for seed, devices in each.silent.items():
             warn(f"{each.strategy}, seed {seed}: {_names(devices)} will never fire in {each.horizon} iterations")
         for seed, devices in each.doubtful.items():
@@ -159,22 +225,28 @@ def _names(devices: list[int]) -> str:
 
 
 def _print_plans(plans: list[StrategyPlan]) -> None:
-    curvature = plans[0].curvature
+    curvature, horizon = plans[0].curvature, plans[0].horizon
     print(f"L = {curvature.L:.4g}, mu = {curvature.mu:.4g} ({curvature.known})")
-    title = f"expected over {plans[0].horizon} iterations, and the largest alpha(0) then allowed"
-    table = Table("strategy", title=title, title_justify="left")
-    for name in ("B1", "B2", "B", "rho", "constant", "dimin.", "nonconv."):
-        table.add_column(name, no_wrap=True, justify="right")
+    title = f"Expected over {horizon} iterations; rho and the largest alpha(0) are for the B shown"
+    table = Table("strategy", title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("B1", "B2", "B", "B is", "rho", "constant", "dimin.", "nonconv."):
+        table.add_column(name, no_wrap=True, justify="left" if name == "B is" else "right")
     for plan in plans:
-        found = list(plan.seeds.values())
-        b1, b2 = max(each.physical.length for each in found), max(each.broadcast.length for each in found)
-        promised = max(each.promised for each in found)
+        found, chosen = list(plan.seeds.values()), plan.chosen
         limits = plan.limits and (plan.limits.constant, plan.limits.diminishing, plan.limits.nonconvex)
         table.add_row(
             escape(plan.strategy),
-            *("infinite" if math.isinf(length) else f"{length:.0f}" for length in (b1, b2, promised)),
+            _length(max((each.physical for each in found), key=lambda window: window.length), horizon),
+            _length(max((each.broadcast for each in found), key=lambda window: window.length), horizon),
+            *((f"{chosen.length}", chosen.kind) if chosen else ("none", "-")),
             "-" if plan.contraction is None else f"{plan.contraction:.4f}",
-            *(f"{limit:.3g}" for limit in limits or ()),
+            *(f"{limit:.2g}" for limit in limits or ()),
             *(["-"] * 3 if limits is None else ()),
         )
     console.print(table)
+
+
+def _length(window: Window, iterations: int) -> str:
+    if math.isinf(window.length):
+        return "infinite"
+    return f"{'>= ' if window.is_censored(iterations) else ''}{window.length:.0f}"

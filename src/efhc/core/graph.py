@@ -14,7 +14,7 @@ from scipy.sparse.csgraph import connected_components, reverse_cuthill_mckee
 from efhc.base.arrays import Flags, Floats, Ints
 
 FEW_DEVICES = 256
-"""Up to so many, the models of all fit into the cache in any order."""
+"""Number of devices up to which the models of all fit into the cache in any order."""
 
 
 class Rows(NamedTuple):
@@ -48,7 +48,7 @@ class Graph:
 
     @cached_property
     def degrees(self) -> Ints:
-        """d_i: how many neighbours each device has."""
+        """d_i: the number of neighbours of each device."""
         return np.bincount(self.links.ravel(), minlength=self.devices)
 
     @cached_property
@@ -83,10 +83,14 @@ class Graph:
         return codes
 
     def new_since(self, previous: Graph) -> Flags:
-        """For each link, whether `previous` was without it."""
+        """For each link, whether `previous` did not have it."""
         if previous is self:
             return np.zeros(len(self.links), dtype=bool)
-        return np.isin(self.codes, previous.codes, assume_unique=True, invert=True)
+        if not len(previous.links):
+            return np.ones(len(self.links), dtype=bool)
+        place = np.searchsorted(previous.codes, self.codes)  # both ascend
+        found: Flags = previous.codes[np.minimum(place, len(previous.codes) - 1)] == self.codes
+        return ~found
 
     @property
     def is_connected(self) -> bool:

@@ -6,6 +6,8 @@ measures or keeps anything.
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 
 from efhc.base.arrays import Floats
@@ -62,21 +64,15 @@ class Lockstep:
 
     def _owned(self, state: State) -> State:
         """The state, in arrays that belong to this object."""
-        latest = self._latest
-        if latest and (latest.k, id(latest.models), id(latest.last_broadcast)) == (
-            state.k,
-            id(state.models),
-            id(state.last_broadcast),
-        ):
-            return state
-        given = state.models, state.last_broadcast
-        if latest and any(
-            np.may_share_memory(one, own)
-            for one in given
-            for own in (latest.models, latest.last_broadcast, self._spare)
-        ):
-            raise ValueError(f"the state of iteration {state.k} was used up; copy the arrays of a state to go back to")
-        models, last_broadcast = (np.require(one, requirements=["C", "W"]) for one in given)
+        models, last_broadcast, latest = state.models, state.last_broadcast, self._latest
+        if latest:
+            if latest.k == state.k and latest.models is models and latest.last_broadcast is last_broadcast:
+                return state
+            own = latest.models, latest.last_broadcast, self._spare
+            if any(np.may_share_memory(*pair) for pair in product((models, last_broadcast), own)):
+                given = f"the state of iteration {state.k}"
+                raise ValueError(f"{given} was used up; to go back to a state, keep a copy of its arrays")
+        models, last_broadcast = (np.require(one, requirements=["C", "W"]) for one in (models, last_broadcast))
         if np.may_share_memory(models, last_broadcast):
             last_broadcast = last_broadcast.copy()
         self._spare = np.empty_like(models)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -89,17 +90,21 @@ class ScenarioReader:
 
 
 def _checked_thresholds(given: Any, trigger: Trigger, k: int, devices: int) -> Floats:
-    def refused(what: str) -> InputError:
-        name = getattr(trigger, "kind", type(trigger).__name__)
-        return InputError(f"strategy {name}", f"{what} as thresholds at k = {k}", f"one number per device ({devices})")
-
+    # Asked at every iteration, so quickly: the sum of squares is NaN exactly if a number is.
+    if type(given) is np.ndarray and given.dtype == np.float64 and given.shape == (devices,):
+        if not math.isnan(given.dot(given)):
+            return given
+        raise _refused(trigger, k, devices, "NaN")
     try:
-        thresholds: Floats = np.asarray(given)
+        thresholds = np.asarray(given)
     except (TypeError, ValueError) as error:
-        raise refused(f"what NumPy cannot read ({error})") from None
+        raise _refused(trigger, k, devices, f"what NumPy cannot read ({error})") from None
     if thresholds.dtype.kind not in "fiu" or thresholds.shape not in {(), (1,), (devices,)}:
-        raise refused(f"{thresholds.dtype} of shape {thresholds.shape}")
-    if np.isnan(thresholds).any():
-        raise refused("NaN")
-    whole = thresholds.astype(np.float64, copy=False)
-    return whole if whole.shape == (devices,) else np.broadcast_to(whole, (devices,))
+        raise _refused(trigger, k, devices, f"{thresholds.dtype} of shape {thresholds.shape}")
+    whole = np.array(np.broadcast_to(thresholds, (devices,)), dtype=np.float64)
+    return _checked_thresholds(whole, trigger, k, devices)
+
+
+def _refused(trigger: Trigger, k: int, devices: int, what: str) -> InputError:
+    name = getattr(trigger, "kind", type(trigger).__name__)
+    return InputError(f"strategy {name}", f"{what} as thresholds at k = {k}", f"one number per device ({devices})")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import csv
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from efhc.base.errors import InputError
 from efhc.base.inputs import InputFile, read_text
@@ -17,7 +18,20 @@ from efhc.base.registry import Family
 from efhc.core.randomness import Purpose, Randomness
 from efhc.core.triggers import Bandwidths
 
-Positive = Annotated[float, Field(gt=0, le=1e100)]
+NUMBER = re.compile(r"[-+.0-9eE]+")
+"""What numbers in files are written with; Python's float() takes 1_0 too."""
+
+SMALLEST, LARGEST = 1e-100, 1e100
+"""Beyond these, 1/b_i and the sums of such numbers are no longer numbers."""
+
+
+def _not_too_small(value: float) -> float:
+    if value < SMALLEST:
+        raise ValueError(f"at least {SMALLEST}")
+    return value
+
+
+Positive = Annotated[float, Field(gt=0, le=LARGEST), AfterValidator(_not_too_small)]
 
 
 class BandwidthPolicy(Policy, ABC):
@@ -32,7 +46,7 @@ class ConstantBandwidth(BandwidthPolicy):
     """b_i = value"""
 
     kind: Literal["constant"] = "constant"
-    value: float = Field(default=5000.0, gt=0, le=1e100)
+    value: Positive = 5000.0
 
     def draw(self, devices: int, randomness: Randomness) -> Bandwidths:
         return Bandwidths(np.full(devices, self.value), self.value)
@@ -42,7 +56,7 @@ class UniformBandwidth(BandwidthPolicy):
     """b_i uniform in ((1 - spread) b_M, (1 + spread) b_M)"""
 
     kind: Literal["uniform"] = "uniform"
-    nominal: float = Field(default=5000.0, gt=0, le=1e100)
+    nominal: Positive = 5000.0
     """b_M, here the mean."""
     spread: float = Field(default=0.9, ge=0, lt=1)
     """The paper's sigma_N."""
@@ -56,16 +70,19 @@ class BetaBandwidth(BandwidthPolicy):
     """b_i = max(Beta(a, b), floor) b_M"""
 
     kind: Literal["beta"] = "beta"
-    nominal: float = Field(default=5000.0, gt=0, le=1e100)
+    nominal: Positive = 5000.0
     """b_M, here the upper end."""
     a: float = Field(default=0.5, gt=0)
     b: float = Field(default=0.5, gt=0)
     floor: float = Field(default=0.01, gt=0, le=1)
-    """Least share of b_M: the cost n / b_i explodes near 0."""
+    """Smallest share of b_M: the cost n / b_i explodes near 0."""
 
     def draw(self, devices: int, randomness: Randomness) -> Bandwidths:
         shares = randomness.stream(Purpose.BANDWIDTHS).beta(self.a, self.b, devices)
-        return Bandwidths(np.maximum(shares, self.floor) * self.nominal, self.nominal)
+        values = np.maximum(shares, self.floor) * self.nominal
+        if values.min() < SMALLEST:
+            raise InputError("floor", self.floor, f"a floor for which bandwidths are at least {SMALLEST}")
+        return Bandwidths(values, self.nominal)
 
 
 def _given(field: str, values: Sequence[float], nominal: float | None, devices: int) -> Bandwidths:
@@ -79,8 +96,8 @@ class GivenBandwidths(BandwidthPolicy):
 
     kind: Literal["list"] = "list"
     values: tuple[Positive, ...] = Field(strict=False)
-    nominal: float | None = Field(default=None, gt=0)
-    """b_M; left out, the mean of the list."""
+    nominal: Positive | None = None
+    """b_M. Default: the mean of the list."""
 
     def draw(self, devices: int, randomness: Randomness) -> Bandwidths:
         return _given("values", self.values, self.nominal, devices)
@@ -91,8 +108,8 @@ class BandwidthFile(BandwidthPolicy):
 
     kind: Literal["csv"] = "csv"
     path: InputFile
-    nominal: float | None = Field(default=None, gt=0)
-    """b_M; left out, the mean of the file."""
+    nominal: Positive | None = None
+    """b_M. Default: the mean of the file."""
 
     def draw(self, devices: int, randomness: Randomness) -> Bandwidths:
         try:
@@ -117,20 +134,23 @@ class BandwidthFile(BandwidthPolicy):
         if "device" not in header:
             return order
         cell = "".join(row[header.index("device") :][:1]).strip()
-        if not cell.isdecimal() or len(cell) > len(str(devices)) or int(cell) >= devices:
+        if not (cell.isascii() and cell.isdecimal()) or len(cell) > len(str(devices)) or int(cell) >= devices:
             raise InputError("path", f"device {cell[:20]!r} in {self.path}", f"devices 0 to {devices - 1}")
         return int(cell)
 
     def _number(self, cell: list[str], device: int) -> float:
         try:
             (text,) = cell
-            bandwidth = float(text)
+            bandwidth = float(text) if NUMBER.fullmatch(text.strip()) else np.nan
         except ValueError:
             bandwidth = np.nan
         if not (np.isfinite(bandwidth) and bandwidth > 0):
             raise InputError(
                 "path", f"{','.join(cell)!r} for device {device} in {self.path}", "a finite number above 0"
             )
+        if not SMALLEST <= bandwidth <= LARGEST:
+            given = f"{bandwidth} for device {device} in {self.path}"
+            raise InputError("path", given, f"numbers from {SMALLEST} to {LARGEST}")
         return bandwidth
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Literal
-from xml.etree.ElementTree import ParseError
+from xml.etree import ElementTree
 
 import networkx as nx
 
@@ -43,6 +44,10 @@ def checked_graph(devices: int, links: Iterable[tuple[int, int, str]], one_way: 
     return Graph.of(devices, pairs)
 
 
+WHOLE_NUMBER = re.compile(r"[-+]?[0-9]{1,18}")
+"""Python's int() takes 0_1 too, and digits of other scripts."""
+
+
 class FileTopology(Topology):
     """A graph from a file."""
 
@@ -67,13 +72,10 @@ class EdgeListFile(FileTopology):
             words = line.split("#")[0].replace(",", " ").split()
             if not words:
                 continue
-            try:
-                i, j = map(int, words)
-            except ValueError:
-                raise InputError(
-                    "path", f"{line.strip()!r} ({self.path.name}, line {number})", "two device numbers a line"
-                ) from None
-            links.append((i, j, f"{self.path.name}, line {number}"))
+            if len(words) != 2 or not all(map(WHOLE_NUMBER.fullmatch, words)):
+                given = f"{line.strip()!r} ({self.path.name}, line {number})"
+                raise InputError("path", given, "two device numbers a line")
+            links.append((int(words[0]), int(words[1]), f"{self.path.name}, line {number}"))
         return self._checked(checked_graph(devices, links))
 
 
@@ -84,14 +86,19 @@ class GraphMLFile(FileTopology):
 
     def graph(self, devices: int, randomness: Randomness) -> Graph:
         try:
-            graph = nx.parse_graphml(read_text(self.path))
-        except (nx.NetworkXError, ParseError, ValueError, KeyError) as error:
+            text = read_text(self.path)
+            graphs = sum(element.tag.endswith("}graph") for element in ElementTree.fromstring(text).iter())
+            graph = nx.parse_graphml(text)
+        except (nx.NetworkXError, ElementTree.ParseError, ValueError, KeyError) as error:
             raise InputError("path", f"{self.path} ({error})", "a GraphML file") from error
+        if graphs > 1:
+            raise InputError("path", f"{graphs} graphs in {self.path}", "a GraphML file with one graph")
         if len(graph) != devices:
             raise InputError("path", f"{len(graph)} nodes in {self.path}", f"one node per device, {devices}")
         names = [str(node) for node in graph]
-        numbered = all(name.isdecimal() for name in names)
-        if numbered and sorted(map(int, names)) != list(range(devices)):
+        numbered = all(name.isascii() and name.isdecimal() for name in names)
+        too_long = any(len(name) > 18 for name in names)
+        if numbered and (too_long or sorted(map(int, names)) != list(range(devices))):
             raise InputError("path", f"nodes {', '.join(names)[:60]} in {self.path}", f"devices 0 to {devices - 1}")
         number = {
             node: int(name) if numbered else order for order, (node, name) in enumerate(zip(graph, names, strict=True))

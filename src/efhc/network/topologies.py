@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import os
 from abc import abstractmethod
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -36,7 +38,7 @@ class DrawnTopology(Topology):
     connected: bool = True
     """Draw again until the graph is connected."""
     attempts: int = Field(default=10_000, ge=1)
-    """How often to draw at most."""
+    """Largest number of draws."""
 
     @abstractmethod
     def draw(self, devices: int, stream: np.random.Generator) -> Graph:
@@ -52,6 +54,28 @@ class DrawnTopology(Topology):
             f"no connected graph on {devices} devices in {self.attempts} draws",
             "parameters that make a denser graph, more attempts, or connected = false",
         )
+
+
+BYTES_PER_PAIR = 50
+"""Memory that a list of all pairs of devices takes while a graph is made of it, per pair."""
+
+
+def check_memory(devices: int) -> None:
+    """Raise `InputError` if this machine has too little memory for a list of all pairs of devices."""
+    needed = BYTES_PER_PAIR * devices * (devices - 1) // 2
+    if needed > (there_is := _memory()):
+        given = f"a list of all pairs of {devices} devices, {needed / 1e9:.0f} GB"
+        raise InputError(
+            "kind", given, f"fewer devices, or a sparse network; there are {there_is / 1e9:.0f} GB of memory"
+        )
+
+
+def _memory() -> float:
+    """The memory of this machine in bytes; infinite where nobody says."""
+    try:
+        return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    except (AttributeError, OSError, ValueError):
+        return math.inf
 
 
 def links_within(positions: Floats, radius: float) -> Ints:
@@ -76,6 +100,7 @@ class ErdosRenyi(DrawnTopology):
     probability: float = Field(default=0.4, ge=0, le=1)
 
     def draw(self, devices: int, stream: np.random.Generator) -> Graph:
+        check_memory(devices)
         # One coin per pair in the order (1,0), (2,0), (2,1) ...: a further device tosses only further coins.
         later, earlier = np.tril_indices(devices, -1)
         linked = stream.random(len(later)) < self.probability
@@ -143,6 +168,7 @@ class Complete(Topology):
     kind: Literal["complete"] = "complete"
 
     def graph(self, devices: int, randomness: Randomness) -> Graph:
+        check_memory(devices)
         return Graph.of(devices, np.column_stack(np.tril_indices(devices, -1)))
 
 

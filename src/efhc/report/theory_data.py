@@ -10,15 +10,19 @@ import numpy as np
 
 from efhc.theory.checks import SeedCheck, StrategyCheck
 from efhc.theory.measured import Measured
+from efhc.theory.outcome import Check
+from efhc.theory.paper_labels import printed_name
+from efhc.theory.wording import sentence, title
 
 
 def as_dict(check: StrategyCheck) -> dict[str, Any]:
-    """Everything that was found of one strategy."""
+    """Return everything that was found of one strategy."""
     promises = check.promises
     whole = {
         "strategy": check.strategy,
-        "findings": [finding._asdict() for finding in check.findings],
+        "findings": [check_as_dict(each) for each in check.checks],
         "window": check.window,
+        "window_is": check.chosen and check.chosen.kind,
         "curvature": {"L": check.curvature.L, "mu": check.curvature.mu, "known": check.curvature.known},
         "constants": promises and promises.constants._asdict(),
         "step_size_limits": promises and promises.limits._asdict(),
@@ -35,6 +39,23 @@ def as_dict(check: StrategyCheck) -> dict[str, Any]:
     }
     numbers: dict[str, Any] = plain(whole)
     return numbers
+
+
+def check_as_dict(check: Check) -> dict[str, Any]:
+    """One check: its codes and values, its names, and its sentence."""
+    return {
+        "label": check.label,
+        "paper": printed_name(check.label),
+        "what": title(check),
+        "verdict": check.verdict,
+        "detail": sentence(check),
+        "iteration": check.iteration,
+        "device": check.device,
+        "seed": check.seed,
+        "subject": check.subject,
+        "reason": check.reason,
+        "values": dict(check.values),
+    }
 
 
 def _of_seed(check: SeedCheck) -> dict[str, Any]:

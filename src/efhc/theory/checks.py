@@ -1,28 +1,42 @@
-"""What is known of a strategy once its runs were looked at."""
+"""What was found of a strategy: one typed `Check` per assumption or promise, and the numbers that it rests on.
+
+Nothing here is worded; `efhc.theory.wording` turns a check into a sentence.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from efhc.base.arrays import Floats, Ints
 from efhc.theory import nonconvex, rates
 from efhc.theory.bounds import Constants
-from efhc.theory.findings import Finding
 from efhc.theory.measured import Measured, running_mean
 from efhc.theory.network import Connectivity
+from efhc.theory.outcome import Check
 from efhc.theory.problem import Curvature, Optimum
 from efhc.theory.spectral import Contractions
 from efhc.theory.step_sizes import Limits
+
+WindowKind = Literal["promised", "observed", "given"]
+
+
+class ChosenWindow(NamedTuple):
+    """The B with which rho, the limits and the bounds are computed."""
+
+    length: int
+    kind: WindowKind
+    """By `proposition:conn`; the least one in which the run's used links are connected; or given by the user."""
 
 
 @dataclass(frozen=True, eq=False)
 class SeedCheck:
     """What one run showed."""
 
-    findings: list[Finding]
+    checks: list[Check]
     """Of its transition weights and links."""
     connectivity: Connectivity
     contractions: Contractions | None
@@ -38,14 +52,29 @@ class Promises:
     constants: Constants
     """The worst of all seeds."""
     limits: Limits
-    bound: Floats
-    """On Xi(k) at the k looked at, (points, 2); the first column infinite where there is no w*."""
+    bounds: Floats
+    """On Xi(k) at the k looked at, (seeds, points, 2), each from its seed's own start.
+
+    The first of the last two is infinite where there is no w*.
+    """
     gap: Floats | None
     """limsup Xi of `theorem:constant`, for a constant step size."""
-    gradient_bound: Floats
-    """On the running mean of ||grad F(w_bar)||^2 at the k looked at."""
+    gradient_bounds: Floats
+    """On the running mean of ||grad F(w_bar)||^2 at the k looked at, (seeds, points)."""
+    growing: frozenset[str]
+    """Subjects of the bounds that only ever grow from block to block, and so say nothing."""
     printed_weights: nonconvex.Weights
     """w_1 .. w_4 of `theorem:nonconvex`, which is not a bound."""
+
+    @property
+    def bound(self) -> Floats:
+        """On Xi(k), (points, 2): the mean over seeds, which is the bound from their mean start."""
+        return np.asarray(self.bounds.mean(axis=0))
+
+    @property
+    def gradient_bound(self) -> Floats:
+        """The mean over seeds, (points,)."""
+        return np.asarray(self.gradient_bounds.mean(axis=0))
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,15 +85,20 @@ class StrategyCheck:
     seeds: Mapping[int, SeedCheck]
     iterations: Ints
     """The k looked at."""
-    findings: list[Finding]
+    checks: list[Check]
     curvature: Curvature
-    window: int | None
-    """The B that rho and all bounds are computed with; None if used links are never connected."""
+    chosen: ChosenWindow | None
+    """None if used links are never connected."""
     promises: Promises | None
     """None where the theorems promise nothing: used links are not connected, or the loss is not smooth."""
     slope: rates.Slope | None
     """Of log ||w_bar - w*||^2 against log k, for a diminishing step size."""
     promised_slope: float | None
+
+    @property
+    def window(self) -> int | None:
+        """The B of `chosen`."""
+        return self.chosen and self.chosen.length
 
     def of_seeds(self, name: str) -> Floats:
         """Something measured, (seeds, points)."""
@@ -74,6 +108,10 @@ class StrategyCheck:
     def running_gradient_norm(self) -> Floats:
         """The running mean of ||grad F(w_bar)||^2, over seeds."""
         return running_mean(self.iterations, self.of_seeds("gradient_norm").mean(axis=0))
+
+    def check_of(self, subject: str) -> Check | None:
+        """The check of one subject, if it was made."""
+        return next((check for check in self.checks if check.subject == subject), None)
 
 
 def of_seeds(seeds: Mapping[int, SeedCheck], name: str) -> Floats:

@@ -28,7 +28,14 @@ class Window(NamedTuple):
     witness: int = 0
     """Where a window of B-1 iterations begins in which it does not hold; 0 where B is 1 or infinite."""
     device: int | None = None
-    """Who needs so many: a device that is silent for so long, or never fires, or whose part is cut off."""
+    """The device that needs this B: one that is silent for so long, never fires, or is in a part that is cut off."""
+
+    def is_censored(self, iterations: int) -> bool:
+        """Whether the only windows of B-1 iterations in which it does not hold reach the end of the run.
+
+        Then the run ended before the window did: B is at least `length`, and may be infinite.
+        """
+        return 1 < self.length < math.inf and self.witness + self.length - 1 == iterations
 
 
 def least_connected_window(links: Callable[[int], Ints], iterations: int, devices: int) -> Window:

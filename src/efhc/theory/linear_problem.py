@@ -25,7 +25,11 @@ stay in the cache from the scores to the gradient).
 
 
 class LinearProblem:
-    """F_i of an SVM, softmax regression or least squares."""
+    """F_i of an SVM, softmax regression or least squares.
+
+    `noise_samples` is the largest number of samples per device from which the noise is estimated, drawn with `seed`.
+    Default: all samples, which is exact.
+    """
 
     def __init__(
         self,
@@ -33,7 +37,10 @@ class LinearProblem:
         data: Dataset,
         parts: list[Ints],
         batch_size: int | Literal["full"],
+        seed: int = 0,
+        noise_samples: int | None = None,
     ) -> None:
+        self._seed, self._noise_samples = seed, noise_samples
         self.devices, self._model, self._data = len(parts), model, data
         self._l2 = 0.0 if isinstance(model, SVM) else model.l2
         self._sizes = np.array([len(part) for part in parts])
@@ -60,13 +67,18 @@ class LinearProblem:
         """sigma_i^2 = (1/b) (n_i - b)/(n_i - 1) (1/n_i) sum_xi ||grad l_xi - grad F_i||^2, exactly.
 
         That is the variance of a mean over b of n_i samples without replacement. The L2 term is in both gradients, and
-        ||grad l_xi|| = ||dl/ds|| ||x~||.
+        ||grad l_xi|| = ||dl/ds|| ||x~||. Of a device with more than `noise_samples` samples, the mean is estimated from
+        that number of them.
         """
-        variance = np.zeros(self.devices)
+        variance, error = np.zeros(self.devices), np.zeros(self.devices)
         for i, (n_i, b) in enumerate(zip(self._sizes, self._batch_sizes, strict=True)):
             if b < n_i:
-                variance[i] = (n_i - b) / (b * (n_i - 1)) * self._spread(models[i].astype(np.float64), i)
-        return Noise(variance, np.zeros(self.devices))
+                w, share = models[i].astype(np.float64), (n_i - b) / (b * (n_i - 1))
+                if self._noise_samples is None or n_i <= self._noise_samples:
+                    variance[i] = share * self._spread(w, i)
+                else:
+                    variance[i], error[i] = share * np.array(self._estimated_spread(w, i, self._noise_samples))
+        return Noise(variance, error)
 
     def curvature(self, model: Floats) -> Curvature:
         """Everywhere the same, so `model` does not matter.
@@ -137,6 +149,20 @@ class LinearProblem:
         mean = total / self._sizes[device]
         return max(0.0, squares / float(self._sizes[device]) - float(np.square(mean).sum()))
 
+    def _estimated_spread(self, w: Floats, device: int, samples: int) -> tuple[float, float]:
+        """`_spread` from some of the samples, the same in every call, and its standard error."""
+        stream = np.random.default_rng((0xEF4C, self._seed, device))
+        first, end = self._ends[device], self._ends[device + 1]
+        chosen = np.sort(stream.choice(end - first, samples, replace=False)) + first
+        x, labels = self._converted(chosen), self._labels[chosen]
+        _, by_score = self._model.score_loss(self._model.scores(w, x), labels)
+        mean = _outer(by_score, x) / samples
+        # ||g - mean||^2 = ||g||^2 - 2 <g, mean> + ||mean||^2 with g = (dl/ds) x~^T
+        along = ((x @ mean[:, :-1].T + mean[:, -1]) * by_score).sum(axis=1)
+        squares = np.square(by_score).sum(axis=1) * (np.square(x).sum(axis=1) + 1) - 2 * along + np.square(mean).sum()
+        unbiased = samples / (samples - 1)  # the mean is that of the same samples
+        return float(unbiased * squares.mean()), float(unbiased * squares.std(ddof=1) / np.sqrt(samples))
+
     def _total(self, w: Floats) -> tuple[float, Floats]:
         """F(w) and grad F(w)"""
         return self._sums(w, self._pieces(0, len(self._samples)), self._weights)
@@ -191,7 +217,7 @@ class LinearProblem:
             held[rows] = self._converted(rows)
         return held
 
-    def _converted(self, rows: slice) -> Floats:
+    def _converted(self, rows: slice | Ints) -> Floats:
         return self._data.inputs(self._data.x_train[self._samples[rows]]).astype(np.float64, copy=False)
 
 

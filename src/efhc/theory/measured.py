@@ -39,6 +39,12 @@ class Measured:
         """From what `look` saw, one k after the other."""
         return cls(*np.array(rows).T)
 
+    @classmethod
+    def of_consensus(cls, errors: Floats) -> Measured:
+        """Only the consensus errors, where no theorem has a use for the rest."""
+        unknown = np.full(len(errors), math.nan)
+        return cls(unknown, errors, *[unknown] * 6)
+
 
 def look(models: Floats, problem: Problem, optimum: Optimum | None) -> tuple[float, ...]:
     """One row of `Measured`, at W = `models`."""

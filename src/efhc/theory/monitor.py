@@ -12,16 +12,18 @@ from efhc.core.graph import Graph
 from efhc.core.mixing import mixing_matrix
 from efhc.core.schedules import Schedule
 from efhc.theory.connectivity import RecentLinks
-from efhc.theory.findings import Finding
+from efhc.theory.network import weights_broken
+from efhc.theory.outcome import Check
 from efhc.theory.weights import weights_breach
 
 
 class Monitor:
     """Told of every iteration in order; each assumption is reported broken once.
 
-    `window` is the B that is demanded: in every so many iterations all physical links together are connected
-    (`assump:conn`-(a)), every device fires (-(b)), and all used links together are connected (`proposition:conn`).
-    `smoothness` is L, where it is known: whatever the network does, no theorem allows step sizes above 1 / (8 L).
+    `window` is the B that is demanded: in every `window` iterations the physical links together connect all devices
+    (`assump:conn`-(a)), every device fires (-(b)), and the used links together connect all devices
+    (`proposition:conn`). `smoothness` is L, where it is known: whatever the network does, no theorem allows step sizes
+    above 1 / (8 L). `first` is the iteration at which watching begins.
     """
 
     def __init__(
@@ -34,52 +36,42 @@ class Monitor:
         self._graph: Graph | None = None
         self._told: set[str] = set()
 
-    def look(self, k: int, graph: Graph, fired: Flags, used: Flags) -> list[Finding]:
+    def look(self, k: int, graph: Graph, fired: Flags, used: Flags) -> list[Check]:
         """What iteration k breaks that was not broken before. `used` tells of each link of the graph."""
         found = [*self._weights(k, graph), *self._steps(k), *self._connections(k, graph, fired, used)]
-        news = [finding for finding in found if finding.label not in self._told]
-        self._told.update(finding.label for finding in news)
+        news = [check for check in found if check.label not in self._told]
+        self._told.update(check.label for check in news)
         return news
 
-    def _weights(self, k: int, graph: Graph) -> list[Finding]:
+    def _weights(self, k: int, graph: Graph) -> list[Check]:
         # p_ii is least when all links are used: a graph whose full P is sound is sound with any links in use.
         if graph is self._graph:
             return []
         self._graph = graph
         breach = weights_breach(mixing_matrix(graph, np.ones(len(graph.links), dtype=bool)), graph.links)
-        if breach is None:
-            return []
-        label = f"assump:weights-{breach.condition}"
-        return [Finding(label, "transition weights", "broken", breach.detail, k, breach.device)]
+        return [] if breach is None else [weights_broken(breach, k)]
 
-    def _steps(self, k: int) -> list[Finding]:
+    def _steps(self, k: int) -> list[Check]:
         alpha, found = self._step_size(k), []
         if not alpha > 0 or (k > self._first and alpha > self._step_size(k - 1)):
-            detail = f"alpha({k}) = {alpha:.3g} is not positive, or above the one before"
-            found.append(Finding("assump:stepsizes", "step sizes", "broken", detail, k))
+            reason = "rises" if alpha > 0 else "not-positive"
+            found.append(Check("step-sizes", "assump:stepsizes", "broken", reason, {"alpha": alpha}, k))
         if self._smoothness is not None and 8 * self._smoothness * alpha > 1:
-            limit = 1 / (8 * self._smoothness)
-            detail = f"alpha({k}) = {alpha:.3g} is above 1/(8 L) = {limit:.3g}: with this L no network allows it"
-            found.append(Finding("proposition:nonIncreasing", "step-size limit", "broken", detail, k))
+            values = {"alpha": alpha, "limit": 1 / (8 * self._smoothness)}
+            found.append(Check("step-size-limit", "proposition:nonIncreasing", "broken", "above-all", values, k))
         return found
 
-    def _connections(self, k: int, graph: Graph, fired: Flags, used: Flags) -> list[Finding]:
+    def _connections(self, k: int, graph: Graph, fired: Flags, used: Flags) -> list[Check]:
         self._last_fired[fired] = k
         physical, information = self._physical.add(k, graph.links), self._used.add(k, graph.links[used])
-        if k - self._window + 1 < self._first:
-            return []
-        words = f"in the {self._window} iterations up to {k}, which is the window demanded"
         begin, found = k - self._window + 1, []
+        if begin < self._first:
+            return []
+        why, values = "demanded", {"window": self._window}
         if physical < begin:
-            found.append(
-                Finding(
-                    "assump:conn-(a)", "physical graph", "broken", f"its links do not connect all devices {words}", k
-                )
-            )
+            found.append(Check("physical-graph", "assump:conn-(a)", "broken", why, values, k))
         if self._last_fired[silent := int(self._last_fired.argmin())] < begin:
-            detail = f"device {silent} did not fire {words}"
-            found.append(Finding("assump:conn-(b)", "broadcasts", "broken", detail, k, silent))
+            found.append(Check("broadcasts", "assump:conn-(b)", "broken", why, values, k, silent))
         if information < begin:
-            detail = f"the links used do not connect all devices {words}"
-            found.append(Finding("proposition:conn", "information flow", "broken", detail, k))
+            found.append(Check("information-flow", "proposition:conn", "broken", why, values, k))
         return found

@@ -18,9 +18,9 @@ from efhc.theory.connectivity import (
     promised_window,
     sufficient_window,
 )
-from efhc.theory.findings import Finding
 from efhc.theory.flow import Flow
-from efhc.theory.weights import weights_breach
+from efhc.theory.outcome import Check, Subject, Value
+from efhc.theory.weights import Breach, weights_breach
 
 
 class Connectivity(NamedTuple):
@@ -53,73 +53,91 @@ def connectivity(flow: Flow) -> Connectivity:
     )
 
 
-def check_weights(matrices: Iterable[csr_array | Floats]) -> Finding:
+def check_weights(matrices: Iterable[csr_array | Floats]) -> Check:
     """`assump:weights` for given matrices P(0), P(1), ..."""
-    return _weights_finding((matrix, None) for matrix in matrices)
+    return _weights_check((matrix, None) for matrix in matrices)
 
 
-def check_flow(flow: Flow) -> list[Finding]:
+def check_flow(flow: Flow) -> list[Check]:
     """`assump:weights` for every P(k) of a run, and whether the links used are those that Alg. 1 uses."""
     pairs = ((flow.matrix(k), flow.used_links(k)) for k in range(flow.iterations))
-    return [_weights_finding(pairs), _rule_finding(flow)]
+    return [_weights_check(pairs), _rule_check(flow)]
 
 
-def _weights_finding(matrices: Iterable[tuple[csr_array | Floats, np.ndarray | None]]) -> Finding:
-    label, what, count = "assump:weights", "transition weights", 0
+def _weights_check(matrices: Iterable[tuple[csr_array | Floats, np.ndarray | None]]) -> Check:
+    count = 0
     for k, (matrix, links) in enumerate(matrices):
         count += 1
         if breach := weights_breach(matrix, links):
-            return Finding(f"{label}-{breach.condition}", what, "broken", breach.detail, k, breach.device)
-    return Finding(label, what, "held", f"positive, doubly stochastic and symmetric in all {count} iterations")
+            return weights_broken(breach, k)
+    return Check("weights", "assump:weights", "held", "sound", {"iterations": count})
 
 
-def _rule_finding(flow: Flow) -> Finding:
-    label, what = "alg:efhc", "links used"
+def weights_broken(breach: Breach, iteration: int) -> Check:
+    """The check of weights that are not sound."""
+    label = f"assump:weights-{breach.condition}"
+    return Check("weights", label, "broken", breach.reason, {"off": breach.off}, iteration, breach.device)
+
+
+def _rule_check(flow: Flow) -> Check:
     for k in range(flow.iterations):
         if len(stray := flow.stray_links(k)):
             i, j = stray[0].tolist()
-            detail = f"link {i}-{j} is recorded otherwise than Events 1 and 2 use it"
-            return Finding(label, what, "broken", detail, k, i)
-    return Finding(label, what, "held", "those of Events 1 and 2 in every iteration")
+            return Check("links-used", "alg:efhc", "broken", "stray", {"i": i, "j": j}, k, i)
+    return Check("links-used", "alg:efhc", "held", "by-rule")
 
 
-def check_connectivity(found: Connectivity, iterations: int, promised: Length | None = None) -> list[Finding]:
-    """`assump:conn` and `proposition:conn`, in words; `promised` is given where windows are those of several runs."""
-    physical, broadcast, observed = found
+def check_connectivity(
+    found: Connectivity, iterations: int, promised: Length | None = None, coins: bool = False
+) -> list[Check]:
+    """`assump:conn` and `proposition:conn` over the `iterations` of a run.
+
+    `promised` is given where the windows are the largest of several runs. `coins` says that devices fire by independent
+    coins: then no B2 holds for ever, whatever a run shows.
+    """
+    known = not (found.physical.is_censored(iterations) or found.broadcast.is_censored(iterations))
     return [
-        _physical_finding(physical),
-        _broadcast_finding(broadcast, iterations),
-        _promise_finding(found.promised if promised is None else promised, observed, iterations),
+        _physical_check(found.physical, iterations),
+        _broadcast_check(found.broadcast, iterations, coins),
+        _promise_check(found.promised if promised is None else promised, found.observed, iterations, known),
     ]
 
 
-def _physical_finding(physical: Window) -> Finding:
-    label, what, device = "assump:conn-(a)", "physical graph", physical.device
+def _physical_check(physical: Window, iterations: int) -> Check:
+    subject: Subject = "physical-graph"
+    label, values = "assump:conn-(a)", {"B1": physical.length, "iterations": iterations}
     if math.isinf(physical.length):
-        return Finding(
-            label, what, "broken", f"the part of device {device} is never connected to the rest", None, device
-        )
-    return Finding(label, what, "held", f"B1 = {physical.length:.0f}")
+        return Check(subject, label, "broken", "never-connected", {}, None, physical.device)
+    if physical.is_censored(iterations):
+        return Check(subject, label, "not checkable", "censored", values | {"since": physical.witness})
+    return Check(subject, label, "held", "window", values)
 
 
-def _broadcast_finding(broadcast: Window, iterations: int) -> Finding:
-    label, what, device = "assump:conn-(b)", "broadcasts", broadcast.device
+def _broadcast_check(broadcast: Window, iterations: int, coins: bool) -> Check:
+    subject: Subject = "broadcasts"
+    label = "assump:conn-(b)"
+    values: dict[str, Value] = {"B2": broadcast.length, "iterations": iterations}
     if math.isinf(broadcast.length):
-        return Finding(label, what, "broken", f"device {device} never fires, B2 is infinite", None, device)
-    detail = f"B2 = {broadcast.length:.0f}"
-    if broadcast.length > 1 and broadcast.witness + broadcast.length - 1 == iterations:
-        detail += f", so far: device {device} is silent from iteration {broadcast.witness} to the end"
-    return Finding(label, what, "held", detail)
+        return Check(subject, label, "broken", "never-fires", {}, None, broadcast.device)
+    if broadcast.is_censored(iterations):
+        values |= {"since": broadcast.witness, "silent": broadcast.device}
+        return Check(subject, label, "not checkable", "censored", values)
+    if coins:
+        return Check(subject, label, "held where looked", "coins", values)
+    return Check(subject, label, "held", "window", values)
 
 
-def _promise_finding(promised: Length, observed: Window, iterations: int) -> Finding:
-    label, what = "proposition:conn", "information flow"
-    seen = "never connected" if math.isinf(observed.length) else f"B = {observed.length:.0f} observed"
+def _promise_check(promised: Length, observed: Window, iterations: int, windows_known: bool) -> Check:
+    subject: Subject = "information-flow"
+    label = "proposition:conn"
+    values = {"promised": promised, "observed": observed.length, "iterations": iterations}
+    values["observed_censored"] = observed.is_censored(iterations)
     if math.isinf(promised):
-        return Finding(label, what, "not checkable", f"promises nothing without B1 and B2; {seen}")
-    detail = f"B = {promised:.0f} promised, {seen}"
-    if observed.length <= promised:
-        return Finding(label, what, "held", detail)
+        return Check(subject, label, "not checkable", "no-windows", values)
+    if not windows_known:
+        return Check(subject, label, "not checkable", "censored", values)
     if promised > iterations:
-        return Finding(label, what, "not checkable", f"{detail}; the run has no {promised:.0f} iterations")
-    return Finding(label, what, "broken", detail, observed.witness)
+        return Check(subject, label, "not checkable", "vacuous", values)
+    if observed.length <= promised:
+        return Check(subject, label, "held", "window", values)
+    return Check(subject, label, "broken", "longer", values, observed.witness)

@@ -109,11 +109,16 @@ def problem_for(
     batch_size: int | Literal["full"],
     backend: Backend,
     randomness: Randomness,
+    noise_samples: int | None = None,
 ) -> Problem:
-    """The problem of a run: exact for the linear models that are built in, through the run's backend for all others."""
+    """The problem of a run: exact for the linear models that are built in, through the run's backend for all others.
+
+    `noise_samples` is the largest number of samples per device from which the noise of a linear model is estimated.
+    Default: all, which is exact.
+    """
     from efhc.theory.linear_problem import LinearProblem
     from efhc.theory.sampled_problem import SampledProblem
 
     if LinearProblem.knows(model):
-        return LinearProblem(model, data, parts, batch_size)
+        return LinearProblem(model, data, parts, batch_size, randomness.seed, noise_samples)
     return SampledProblem(backend, data, parts, batch_size, randomness)

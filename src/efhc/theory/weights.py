@@ -19,7 +19,10 @@ class Breach(NamedTuple):
 
     condition: str
     device: int
-    detail: str
+    reason: str
+    """A code, for which `efhc.theory.wording` has the sentence."""
+    off: float = 0.0
+    """How far a sum of weights is from 1."""
 
 
 def weights_breach(matrix: csr_array | Floats, used_links: Ints | None = None) -> Breach | None:
@@ -40,8 +43,8 @@ def weights_breach(matrix: csr_array | Floats, used_links: Ints | None = None) -
 
 def _nonnegative(P: csr_array) -> Breach | None:
     rows = np.repeat(np.arange(P.shape[0]), np.diff(P.indptr))
-    return _breach("(a)", rows, ~(P.data >= 0), "p_ij of device {} is negative or not a number") or _breach(
-        "(a)", np.arange(P.shape[0]), ~(P.diagonal() > 0), "p_ii of device {} is not positive"
+    return _breach("(a)", rows, ~(P.data >= 0), "negative") or _breach(
+        "(a)", np.arange(P.shape[0]), ~(P.diagonal() > 0), "diagonal"
     )
 
 
@@ -51,8 +54,8 @@ def _only_used(P: csr_array, links: Ints) -> Breach | None:
     i, j = (ends[(entries.data > 0) & (entries.coords[0] != entries.coords[1])] for ends in entries.coords)
     codes = np.concatenate([links[:, 0] * devices + links[:, 1], links[:, 1] * devices + links[:, 0]])
     weighted = i.astype(np.int64) * devices + j
-    return _breach("(a)", i, ~np.isin(weighted, codes), "device {} weighs a model that it did not receive") or _breach(
-        "(a)", codes // devices, ~np.isin(codes, weighted), "device {} gives no weight to a model that it received"
+    return _breach("(a)", i, ~np.isin(weighted, codes), "not-received") or _breach(
+        "(a)", codes // devices, ~np.isin(codes, weighted), "ignored"
     )
 
 
@@ -60,17 +63,16 @@ def _stochastic(P: csr_array) -> Breach | None:
     for axis, word in ((1, "row"), (0, "column")):
         off = np.abs(np.asarray(P.sum(axis=axis)).ravel() - 1)
         if not off.max() <= ROUNDING:
-            return Breach("(b)", int(off.argmax()), f"{word} {int(off.argmax())} sums to 1 only within {off.max():.3g}")
+            return Breach("(b)", int(off.argmax()), f"{word}-sum", float(off.max()))
     return None
 
 
 def _symmetric(P: csr_array) -> Breach | None:
     skew = (P - P.T).tocoo()
-    return _breach("(c)", skew.coords[0], np.abs(skew.data) > ROUNDING, "p_ij and p_ji of device {} differ")
+    return _breach("(c)", skew.coords[0], np.abs(skew.data) > ROUNDING, "asymmetric")
 
 
-def _breach(condition: str, devices: Ints, bad: Flags, text: str) -> Breach | None:
+def _breach(condition: str, devices: Ints, bad: Flags, reason: str) -> Breach | None:
     if not bad.any():
         return None
-    device = int(devices[np.argmax(bad)])
-    return Breach(condition, device, text.format(device))
+    return Breach(condition, int(devices[np.argmax(bad)]), reason)

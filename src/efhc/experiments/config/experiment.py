@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import ConfigDict, Field, field_validator
+import numpy as np
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
+from efhc.base.errors import Unusable
+from efhc.base.installed import is_registered
 from efhc.base.policy import Policy, family_of
 from efhc.base.registry import Family
 from efhc.core.schedules import Diminishing, SchedulePolicy
@@ -94,6 +97,17 @@ class Experiment(Policy):
         if len(set(seeds)) < len(seeds):
             raise ValueError("each seed once")
         return seeds
+
+    @model_validator(mode="after")
+    def _step_size_is_above_zero(self) -> Self:
+        """In float32, 1e-46 is 0: a run with it would learn nothing."""
+        if isinstance(self.step_size, SchedulePolicy) and is_registered(self.step_size):
+            smallest = float(np.finfo(self.precision).smallest_subnormal)
+            for k in (0, self.iterations - 1):
+                if (alpha := self.step_size(k)) <= smallest / 2:
+                    given = f"{alpha} at k = {k}, which is 0 in {self.precision}"
+                    raise Unusable("step_size", given, "a larger step size, or precision = 'float64'")
+        return self
 
     def next_evaluation(self, k: int) -> int:
         """The smallest number of iterations above k after which accuracy is measured."""

@@ -23,7 +23,7 @@ import re
 import secrets
 import time
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -35,6 +35,7 @@ import polars as pl
 from efhc.base.arrays import Floats
 from efhc.base.errors import EfhcError, InputError
 from efhc.base.saving import UNFINISHED, SaveError, lock, map_tensors, read_tensors, write_safely, write_tensors
+from efhc.drivers.record import PIECE_ENTRIES
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.config.files import build_experiment, first_difference, to_tables, to_toml
 from efhc.experiments.runs.checkpoints import DamagedError
@@ -256,13 +257,13 @@ class RunDirectory:
 
     # Writing results
 
-    def save_table(self, name: str, tables: Iterable[pl.LazyFrame] | pl.DataFrame) -> None:
-        """NAME.parquet, written piece by piece."""
-        frames = [tables.lazy()] if isinstance(tables, pl.DataFrame) else list(tables)
+    def save_table(self, name: str, table: pl.LazyFrame | pl.DataFrame) -> None:
+        """NAME.parquet. A large table is written in parts, so that it need not fit into memory."""
         target = self.path / f"{name}.parquet"
         temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}{UNFINISHED}")
+        rows = table.lazy()
         try:
-            pl.concat(frames).sink_parquet(temporary, mkdir=True)
+            rows.sink_parquet(temporary, mkdir=True, row_group_size=_rows_at_once(rows))
             with temporary.open("rb") as file:
                 os.fsync(file.fileno())
             temporary.replace(target)
@@ -297,6 +298,18 @@ class RunDirectory:
         failed = [{"strategy": pair[0], "seed": pair[1], "reason": text} for pair, text in (failures or {}).items()]
         facts = {"finished": finished, "table_sha256": checksums, **({"failed": failed} if failed else {})}
         self._write_meta(facts | self.meta | {"status": "complete"})
+
+
+MANY_ENTRIES = 2 * PIECE_ENTRIES
+"""Devices and links in lists up to which a table is put together at once."""
+
+
+def _rows_at_once(table: pl.LazyFrame) -> int | None:
+    """The number of rows of a large table that should be in memory at a time; None for all."""
+    lists = [name for name, kind in table.collect_schema().items() if isinstance(kind, pl.List)]
+    entries = pl.sum_horizontal(pl.col(lists).list.len()).sum() if lists else pl.lit(0)
+    rows, total = table.select(pl.len(), entries.alias("entries")).collect(engine="streaming").row(0)
+    return max(1, rows * PIECE_ENTRIES // total) if total > MANY_ENTRIES else None
 
 
 class Snapshots(Mapping[int, Floats]):

@@ -226,7 +226,8 @@ def collect(directory: RunDirectory, runs: list[Run], store: RunStore, failures:
     """Put the tables and models of runs in a store together in one run directory; the metrics first."""
     made = {run.pair: run for run in runs if run.key not in failures}
     for name in TABLES:
-        directory.save_table(name, [store.scan(made[pair], name) for pair in _one_per_table(made, name)])
+        chosen = [made[pair] for pair in _one_per_table(made, name)]
+        directory.save_table(name, pl.concat(store.scan(run, name) for run in chosen))
     models: dict[Pair, Floats] = {}
     local: dict[Pair, dict[str, np.ndarray]] = {}
     for pair, run in made.items():

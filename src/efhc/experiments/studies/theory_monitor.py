@@ -15,9 +15,10 @@ from efhc.drivers.observers import Observer
 from efhc.drivers.scenario import Scenario
 from efhc.drivers.steps import Steps
 from efhc.experiments.config.experiment import Experiment
-from efhc.theory.findings import Finding
 from efhc.theory.linear_problem import LinearProblem
 from efhc.theory.monitor import Monitor
+from efhc.theory.outcome import Check
+from efhc.theory.wording import in_one_line
 
 
 @dataclass(frozen=True)
@@ -28,14 +29,16 @@ class TheoryWatcher:
     report: Callable[[str], None]
     strict: bool = False
     window: int | None = None
-    """The B that is demanded; left out, a quarter of the run."""
+    """The number of iterations within which every device must fire and be reached. Default: a quarter of the run."""
     _smoothness: dict[int, float | None] = field(default_factory=dict, repr=False)
+    _runs: dict[str, int] = field(default_factory=dict, repr=False)
+    """By run, the number of assumptions that it broke."""
 
     @property
     def demands(self) -> str:
         """What is watched, in words."""
         return (
-            "transition weights, step sizes (up to 1/(8 L) where L is known), and that in every "
+            "transition weights, step sizes (at most 1/(8 L) where L is known), and that in every "
             f"{self.within} iterations all devices fire, and physical and used links connect them"
         )
 
@@ -50,8 +53,20 @@ class TheoryWatcher:
             self._smoothness[seed] = _certain_smoothness(self.experiment, scenario)
         return _TheoryObserver(self, f"{strategy}, seed {seed}", scenario, self._smoothness[seed])
 
-    def tell(self, text: str) -> None:
+    def summary(self) -> str:
+        """One line for the end: how many of the runs watched kept to everything."""
+        sound, runs = sum(broken == 0 for broken in self._runs.values()), len(self._runs)
+        which = f"all {runs} runs" if sound == runs else f"{sound} of {runs} runs"
+        return f"theory: everything that was watched held in {'the run' if sound == runs == 1 else which}"
+
+    def begin(self, run: str) -> None:
+        """Count a run that is watched."""
+        self._runs.setdefault(run, 0)
+
+    def tell(self, run: str, check: Check) -> None:
         """Report one broken assumption; with `strict`, raise it."""
+        self._runs[run] += 1
+        text = f"{run}: {in_one_line(check)}"
         if self.strict:
             raise AssumptionBroken(text)
         self.report(text)
@@ -67,18 +82,14 @@ class _TheoryObserver(Observer):
         return k + 1 if self._watcher.strict else None  # a strict run keeps the state of the iteration that broke
 
     def begin(self, state: State) -> None:
+        self._watcher.begin(self._name)
         devices, window = len(state.models), self._watcher.within
         self._monitor = Monitor(devices, window, self._scenario.step_size, self._smoothness, state.k)
 
     def after(self, steps: Steps, state: State) -> None:
         for row, (fired, used) in enumerate(zip(steps.fired, steps.used, strict=True)):
-            for finding in self._monitor.look(steps.k + row, steps.graph, fired, used):
-                self._watcher.tell(f"{self._name}: {in_words(finding)}")
-
-
-def in_words(finding: Finding) -> str:
-    """One line."""
-    return f"{finding.label} ({finding.what}) at iteration {finding.iteration}: {finding.detail}"
+            for check in self._monitor.look(steps.k + row, steps.graph, fired, used):
+                self._watcher.tell(self._name, check)
 
 
 def _certain_smoothness(experiment: Experiment, scenario: Scenario) -> float | None:

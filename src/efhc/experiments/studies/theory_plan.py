@@ -7,7 +7,7 @@ iterations shows it, and who fires after that is predicted from there. Numbers a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -16,23 +16,26 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from efhc.base.arrays import Flags, Ints
+from efhc.core.iteration import State
 from efhc.drivers.lockstep import Lockstep
+from efhc.drivers.observers import LookAt, drive
 from efhc.drivers.scenario import Scenario
+from efhc.drivers.steps import Steps
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.runs.draw import draw_scenario, load_data
 from efhc.experiments.runs.resources import usable_cores
-from efhc.experiments.studies.theory_check import SeedProblem, fitting_window, in_parallel
+from efhc.experiments.studies.theory_check import SeedProblem, Tell, firing_of, fitting_window, in_parallel
 from efhc.kernels.arithmetic import drift
-from efhc.learning.data import Dataset
-from efhc.report.theory_data import plain
-from efhc.theory.bounds import Constants
-from efhc.theory.findings import Finding
+from efhc.report.theory_data import check_as_dict, plain
+from efhc.theory.assess import check_step_size, constants_of
+from efhc.theory.checks import ChosenWindow
 from efhc.theory.flow import Flow
 from efhc.theory.network import Connectivity, connectivity
+from efhc.theory.outcome import Check
 from efhc.theory.prediction import drift_speeds, predicted_firing
 from efhc.theory.problem import Curvature
 from efhc.theory.spectral import window_contractions
-from efhc.theory.step_sizes import Limits, check_step_size, limits
+from efhc.theory.step_sizes import Limits, limits
 
 HORIZON = 4_000
 """Iterations that are predicted at most."""
@@ -51,14 +54,21 @@ class StrategyPlan:
     doubtful: Mapping[int, list[int]]
     """By seed, those that were silent in the second half of the rehearsal: that they fire again is a guess."""
     curvature: Curvature
-    window: int | None
+    chosen: ChosenWindow | None
+    """The B with which rho and the limits are computed."""
     contraction: float | None
+    """rho"""
     limits: Limits | None
     """None where the theorems allow no step size at all: B is infinite, or the loss is not smooth."""
-    step_size: Finding | None
+    step_size: Check | None
     """alpha(0) against its limit."""
     horizon: int
     """Iterations that were looked ahead."""
+
+    @property
+    def window(self) -> int | None:
+        """The B of `chosen`."""
+        return self.chosen and self.chosen.length
 
     def as_dict(self) -> dict[str, Any]:
         """Plain numbers, for JSON."""
@@ -79,9 +89,10 @@ class StrategyPlan:
                 "seeds": windows,
                 "curvature": {"L": self.curvature.L, "mu": self.curvature.mu, "known": self.curvature.known},
                 "window": self.window,
+                "window_is": self.chosen and self.chosen.kind,
                 "rho": self.contraction,
                 "step_size_limits": self.limits and self.limits._asdict(),
-                "step_size": self.step_size and self.step_size._asdict(),
+                "step_size": self.step_size and check_as_dict(self.step_size),
                 "iterations": self.horizon,
             }
         )
@@ -89,25 +100,22 @@ class StrategyPlan:
 
 
 def plan_theory(
-    experiment: Experiment, rehearse: int = 1000, tell: Callable[[str], None] = lambda what: None
+    experiment: Experiment, rehearse: int = 1000, tell: Tell = lambda what, share: None
 ) -> list[StrategyPlan]:
-    """Every strategy, over all seeds; `rehearse` iterations are made."""
+    """Plan every strategy, over all seeds; the first `rehearse` iterations are made."""
     data = load_data(experiment)
     with threadpool_limits(1, "blas"), ThreadPoolExecutor(usable_cores(), thread_name_prefix="efhc-theory") as pool:
-        tell("the learning problem")
-        curvature = Curvature.worst(in_parallel(pool, _curvature, _scenarios(experiment, data)))
+        tell("the learning problem", 0.0)
+        scenarios = [draw_scenario(experiment, data, seed) for seed in experiment.seeds]
+        drawn = [(experiment, *each) for each in zip(scenarios, experiment.seeds, strict=True)]
+        curvature = Curvature.worst(in_parallel(pool, _curvature, drawn))
         plans = []
-        for strategy in experiment.strategies:
-            tell(f"{strategy}: a rehearsal")
-            items = ((*item[:2], strategy, rehearse) for item in _scenarios(experiment, data))
+        for n, strategy in enumerate(experiment.strategies):
+            tell(f"{strategy}: a rehearsal", (n + 1) / (len(experiment.strategies) + 1))
+            items = ((experiment, scenario, strategy, rehearse) for scenario in scenarios)
             expected: list[tuple[Flow, Ints]] = in_parallel(pool, _expected, items)
             plans.append(_plan(experiment, strategy, expected, curvature))
     return plans
-
-
-def _scenarios(experiment: Experiment, data: Dataset) -> Iterator[tuple[Experiment, Scenario, int]]:
-    """One for each seed; drawn here, as torch traces modules one at a time only."""
-    return ((experiment, draw_scenario(experiment, data, seed), seed) for seed in experiment.seeds)
 
 
 def _curvature(experiment: Experiment, scenario: Scenario, seed: int) -> Curvature:
@@ -115,48 +123,64 @@ def _curvature(experiment: Experiment, scenario: Scenario, seed: int) -> Curvatu
 
 
 def _expected(experiment: Experiment, scenario: Scenario, strategy: str, rehearse: int) -> tuple[Flow, Ints]:
-    """A rehearsal, and what is predicted after it; and the devices of which that is a guess."""
+    """A rehearsal and the prediction after it; and the devices for which that is a guess."""
     horizon = min(experiment.iterations, HORIZON)
     fired, guessed = _rehearsed_firing(experiment, scenario, strategy, min(rehearse, horizon), horizon)
     return Flow(scenario.network.graph, fired, exchange_at_start=experiment.exchange_at_start), guessed
+
+
+class _Rehearsal(LookAt):
+    """Notes at every iteration how far devices have drifted, and who fires."""
+
+    def __init__(self, iterations: int, devices: int) -> None:
+        super().__init__(range(iterations + 1))
+        self.drifts = np.empty((iterations + 1, devices))
+        self.fired = np.zeros((iterations, devices), dtype=bool)
+
+    def look(self, state: State) -> None:
+        self.drifts[state.k] = drift(state.models, state.last_broadcast)
+
+    def after(self, steps: Steps, state: State) -> None:
+        self.fired[steps.k : steps.k + len(steps)] = steps.fired
+        super().after(steps, state)
 
 
 def _rehearsed_firing(
     experiment: Experiment, scenario: Scenario, strategy: str, rehearse: int, horizon: int
 ) -> tuple[Flags, Ints]:
     trigger = experiment.strategies[strategy]
-    lockstep, state = Lockstep(scenario, trigger), scenario.initial_state()
     alphas = np.array([scenario.step_size(k) for k in range(horizon)])
     reader = scenario.reader()
     thresholds = np.stack([reader.thresholds(trigger, k) for k in range(horizon)])
-    drifts, fired = np.empty((rehearse + 1, experiment.devices)), np.zeros(thresholds.shape, dtype=bool)
-    for k in range(rehearse):
-        drifts[k] = drift(state.models, state.last_broadcast)
-        state, steps = lockstep.advance(state)
-        fired[k] = steps.fired[0]
-    drifts[rehearse] = drift(state.models, state.last_broadcast)
-    silent_after = np.concatenate([fired[:rehearse], np.zeros((1, experiment.devices), dtype=bool)])
-    speeds = drift_speeds(drifts, silent_after, alphas[:rehearse])
-    fired[rehearse:] = predicted_firing(speeds, alphas[rehearse:], thresholds[rehearse:], drifts[rehearse])
+    seen = _Rehearsal(rehearse, experiment.devices)
+    drive(Lockstep(scenario, trigger), scenario.initial_state(), rehearse, [seen])
+    silent_after = np.concatenate([seen.fired, np.zeros((1, experiment.devices), dtype=bool)])
+    speeds = drift_speeds(seen.drifts, silent_after, alphas[:rehearse])
+    later = predicted_firing(speeds, alphas[rehearse:], thresholds[rehearse:], seen.drifts[rehearse])
     by_drift = ((thresholds[rehearse:] > 0) & np.isfinite(thresholds[rehearse:])).any(axis=0)  # not by coins alone
-    return fired, np.flatnonzero(by_drift & ~fired[rehearse // 2 : rehearse].any(axis=0))
+    guessed = np.flatnonzero(by_drift & ~seen.fired[rehearse // 2 :].any(axis=0))
+    return np.concatenate([seen.fired, later]), guessed
 
 
 def _plan(
     experiment: Experiment,
     strategy: str,
-    expected: list[tuple[Flow, Ints]],
+    expected: Sequence[tuple[Flow, Ints]],
     curvature: Curvature,
 ) -> StrategyPlan:
     flows = [flow for flow, _ in expected]
     windows = [connectivity(flow) for flow in flows]
-    window = fitting_window(windows, flows[0].iterations)
-    contraction = window and max(
-        window_contractions(flow.matrix, min(flow.iterations, CONTRACTED + window), window).largest for flow in flows
-    )
-    constants = None
-    if window and contraction is not None and math.isfinite(curvature.L):
-        constants = Constants(experiment.devices, curvature.L, curvature.mu, 0.0, 0.0, window, contraction)
+    chosen = fitting_window(windows, flows[0].iterations)
+    contraction, constants = None, None
+    if chosen:
+        length = chosen.length
+        contraction = max(
+            window_contractions(flow.matrix, min(flow.iterations, CONTRACTED + length), length).largest
+            for flow in flows
+        )
+        if math.isfinite(curvature.L):
+            dependent = firing_of(experiment.strategies[strategy], experiment.devices) == "drift"
+            constants = constants_of(curvature, length, contraction, dependent=dependent)
     silent, doubtful = {}, {}
     for seed, (flow, guessed) in zip(experiment.seeds, expected, strict=True):
         fires: Flags = np.logical_or.reduce(flow.fired, axis=0)
@@ -168,7 +192,7 @@ def _plan(
         {seed: devices for seed, devices in silent.items() if devices},
         {seed: devices for seed, devices in doubtful.items() if devices},
         curvature,
-        window,
+        chosen,
         contraction,
         limits(constants) if constants else None,
         check_step_size(experiment.step_size, constants) if constants else None,

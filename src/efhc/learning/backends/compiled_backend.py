@@ -97,7 +97,8 @@ class LinearBackend:
         weights, biases = models[:, : classes * features].reshape(-1, features), models[:, classes * features :].ravel()
         for start in range(0, len(data.y_test), TEST_SAMPLES):
             x = data.inputs(data.x_test[start : start + TEST_SAMPLES])
-            scores = x @ weights.T  # all samples, all devices, all classes: one matrix product
-            scores += biases
+            with np.errstate(over="ignore", invalid="ignore"):  # scores that are not finite are refused below
+                scores = x @ weights.T  # all samples, all devices, all classes: one matrix product
+                scores += biases
             labels = data.y_test[start : start + TEST_SAMPLES]
             loops.count_right(scores.reshape(len(x), len(models), classes), labels, right)

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import threading
 from pathlib import Path
 
 import polars as pl
@@ -10,10 +9,11 @@ import pytest
 
 import efhc
 from efhc.base.errors import EfhcError
+from efhc.core.iteration import Diverged
 from efhc.experiments.runs.directory import TABLES, RunDirectory
 from efhc.experiments.runs.engines.local import LocalEngine
-from efhc.experiments.runs.execute import Stopped, run_alone
-from efhc.experiments.runs.store import Runs, RunStore
+from efhc.experiments.runs.run import Run, Runs
+from efhc.experiments.runs.store import RunStore
 
 SMALL = efhc.Experiment(iterations=60, seeds=(0, 1), evaluate_every=20)
 
@@ -28,6 +28,16 @@ def complete(runs, path, warn=lambda text: None, jobs=None):
     return store
 
 
+def stop_at(done: float):
+    """Interrupts like Ctrl-C when this share of a run is done."""
+
+    def progress(run: Run, share: float) -> None:
+        if share >= done:
+            raise KeyboardInterrupt
+
+    return progress
+
+
 def key_of(**changes):
     return (
         Runs()
@@ -37,7 +47,9 @@ def key_of(**changes):
 
 
 def table_bytes(path: Path) -> dict[str, bytes]:
-    return {str(file.relative_to(path)): file.read_bytes() for file in sorted(path.rglob("*.parquet"))}
+    """The tables in a folder, but for those that were moved aside."""
+    files = (file for file in sorted(path.rglob("*.parquet")) if "damaged" not in str(file))
+    return {str(file.relative_to(path)): file.read_bytes() for file in files}
 
 
 def test_a_run_of_the_store_is_what_the_whole_experiment_makes_of_it(tmp_path):
@@ -88,7 +100,7 @@ def test_runs_that_are_there_are_not_made_again(tmp_path):
     metas = {run.key: (tmp_path / run.key / "meta.json").read_bytes() for run in runs}
 
     class NoEngine:
-        def make(self, runs, store, progress):
+        def make(self, runs, store, progress, observers=None):
             raise AssertionError(f"{len(runs)} runs made again")
 
     told = []
@@ -130,6 +142,9 @@ def test_a_damaged_run_is_said_to_be_and_made_again(tmp_path, damage):
     assert runs[1].key in said[0]
     assert "made again" in said[0]
     assert table_bytes(tmp_path) == before
+    (aside,) = tmp_path.glob("*.damaged-*")
+    assert aside.name.startswith(runs[1].key)
+    assert aside.name in said[0]
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
@@ -141,34 +156,26 @@ def test_the_number_of_jobs_changes_no_bit(tmp_path, jobs):
 
 
 def test_a_run_that_was_stopped_goes_on_to_the_same_bytes(tmp_path):
-    run = Runs().of(SMALL)[0]
-    run_alone(run.experiment, run.data, tmp_path / "whole")
-    stop = threading.Event()
-
-    def stop_at_20(strategy, seed, done):
-        if done >= 20:
-            stop.set()
-
-    with pytest.raises(Stopped):
-        run_alone(run.experiment, run.data, tmp_path / "stopped", progress=stop_at_20, stop=stop)
-    assert list((tmp_path / "stopped" / "checkpoints").iterdir())
-    assert not RunDirectory(tmp_path / "stopped").is_complete
-    run_alone(run.experiment, run.data, tmp_path / "stopped")
+    runs = Runs().of(SMALL)[:1]
+    complete(runs, tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        RunStore(tmp_path / "stopped").complete(runs, LocalEngine(), stop_at(0.3))
+    folder = tmp_path / "stopped" / runs[0].key
+    assert (folder / "checkpoint.safetensors").exists()
+    assert not RunDirectory(folder).is_complete
+    complete(runs, tmp_path / "stopped")
     assert table_bytes(tmp_path / "stopped") == table_bytes(tmp_path / "whole")
-    assert not (tmp_path / "stopped" / "checkpoints").exists()
+    assert not (folder / "checkpoint.safetensors").exists()
+    assert not (folder / "pieces").exists()
 
 
-@pytest.mark.parametrize("file", ["checkpoint", "config.toml", "meta.json"])
+@pytest.mark.parametrize("file", ["checkpoint.safetensors", "config.toml", "meta.json"])
 def test_a_stopped_run_that_is_damaged_is_made_again(tmp_path, file):
     runs = Runs().of(SMALL)[:1]
     complete(runs, tmp_path / "whole")
-    stop = threading.Event()
-    stop.set()
-    out = tmp_path / "stopped" / runs[0].key
-    with pytest.raises(Stopped):
-        run_alone(runs[0].experiment, runs[0].data, out, stop=stop)
-    (out / "checkpoints").mkdir(exist_ok=True)
-    (out / (file if "." in file else "checkpoints/ef-hc.seed0.safetensors")).write_bytes(b"{")
+    with pytest.raises(KeyboardInterrupt):
+        RunStore(tmp_path / "stopped").complete(runs, LocalEngine(), stop_at(0.3))
+    (tmp_path / "stopped" / runs[0].key / file).write_bytes(b"{")
     said: list[str] = []
     complete(runs, tmp_path / "stopped", said.append)
     assert len(said) == 1
@@ -176,16 +183,18 @@ def test_a_stopped_run_that_is_damaged_is_made_again(tmp_path, file):
     assert table_bytes(tmp_path / "stopped") == table_bytes(tmp_path / "whole")
 
 
-def test_where_one_run_fails_all_stop_and_the_error_is_its_own(tmp_path):
+def test_a_run_that_diverges_leaves_the_others_alone(tmp_path):
     changes = {"seeds": (0,), "strategies": {"ZT": efhc.ZeroThreshold()}, "model": efhc.Softmax(l2=1.0)}
-    calm = SMALL.model_copy(update={**changes, "iterations": 20_000})
+    calm = SMALL.model_copy(update=changes)
     exploding = SMALL.model_copy(update={**changes, "step_size": efhc.Constant(value=1e3)})
-    runs, reached = Runs(), {}
-    with pytest.raises(EfhcError, match="diverged at iteration"):
-        RunStore(tmp_path).complete(
-            [*runs.of(calm), *runs.of(exploding)], LocalEngine(2), lambda run, share: reached.update({run.key: share})
-        )
-    assert reached[runs.of(calm)[0].key] < 0.9
+    runs = Runs()
+    good, bad = runs.of(calm), runs.of(exploding)
+    store = RunStore(tmp_path)
+    failures = store.complete([*bad, *good], LocalEngine(2), silent)
+    assert failures.keys() == {bad[0].key}
+    assert isinstance(failures[bad[0].key], Diverged)
+    assert str(failures[bad[0].key]).startswith("ZT, seed 0: training diverged at iteration")
+    assert len(store.curve(good[0])) == 4
 
 
 def test_a_store_that_cannot_be_written_is_one_line(tmp_path):

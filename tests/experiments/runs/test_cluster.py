@@ -22,10 +22,10 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from efhc.experiments.engines import cluster as engine
 
 import efhc
 from efhc.core.iteration import Diverged
+from efhc.experiments.engines import cluster as engine
 from efhc.experiments.runs.directory import TABLES
 from efhc.experiments.runs.engines.cluster import ClusterEngine, Order, make_there
 from efhc.experiments.runs.engines.local import LocalEngine

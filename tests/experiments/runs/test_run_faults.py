@@ -1,0 +1,539 @@
+"""What becomes of a run when its files, its inputs or its neighbours are not as they should be."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from polars.testing import assert_frame_equal
+
+import efhc
+from efhc.base.errors import EfhcError
+from efhc.base.saving import lock, read_tensors, write_tensors
+from efhc.experiments.runs.directory import RunDirectory
+from efhc.experiments.runs.engines.local import LocalEngine
+from efhc.experiments.runs.provenance import git_state
+from efhc.experiments.runs.run import Runs
+from efhc.experiments.runs.store import RunStore
+
+SMALL = {"iterations": 12, "seeds": (0,), "evaluate_every": 5, "devices": 6}
+ONE = {**SMALL, "strategies": {"ZT": efhc.ZeroThreshold()}}
+
+
+def stopped(out: Path, **fields: object) -> Path:
+    """The folder of a single run that was stopped after its first iterations."""
+
+    def interrupt(strategy: str, seed: int, done: int) -> None:
+        if done >= 5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        efhc.simulate(**{**ONE, **fields}, out=out, progress=interrupt)
+    (folder,) = (out / "runs").iterdir()
+    return folder
+
+
+# Inputs
+
+
+def test_an_input_file_that_changes_while_runs_are_made_changes_no_run(tmp_path):
+    links = tmp_path / "links.txt"
+    first, second = "0 1\n1 2\n2 3\n3 4\n4 5\n", "0 1\n0 2\n0 3\n0 4\n0 5\n"
+    experiment = efhc.Experiment(**{**ONE, "seeds": (0, 1, 2)}, network=efhc.EdgeListFile(path=links))
+    links.write_text(first)
+    undisturbed = efhc.simulate(experiment)
+    runs = Runs().of(experiment)
+
+    def edit(run, share):
+        links.write_text(second)
+
+    store = RunStore(tmp_path / "runs")
+    store.complete(runs, LocalEngine(1), edit)
+    for run in runs:
+        assert_frame_equal(store.table(run, "metrics"), undisturbed.metrics.filter(seed=run.seed), check_exact=True)
+    links.write_text(second)
+    assert {run.key for run in Runs().of(experiment)}.isdisjoint(run.key for run in runs)
+
+
+def test_code_that_changes_while_runs_are_made_changes_no_run(tmp_path):
+    code = tmp_path / "own.py"
+    text = "class Own:\n    def thresholds(self, k, gamma, bandwidths, coins):\n        return [{}] * len(bandwidths.values)\n"
+    code.write_text(text.format("0.0"))
+    config = tmp_path / "c.toml"
+    config.write_text(f'iterations = 12\ndevices = 6\nseeds = [0, 1, 2]\n[strategies]\nmine = "{code}:Own"\n')
+    runs = Runs().of(efhc.load_experiment(config))
+    store = RunStore(tmp_path / "runs")
+    store.complete(runs, LocalEngine(1), lambda run, share: code.write_text(text.format('float("inf")')))
+    assert all((store.table(run, "metrics")["fired"] == 6).all() for run in runs)
+    others = Runs().of(efhc.load_experiment(config))
+    assert {run.key for run in others}.isdisjoint(run.key for run in runs)
+
+
+def test_a_complete_run_of_other_inputs_than_its_name_says_is_made_again(tmp_path):
+    links = tmp_path / "links.txt"
+    links.write_text("0 1\n1 2\n2 3\n3 4\n4 5\n")
+    runs = Runs().of(efhc.Experiment(**ONE, network=efhc.EdgeListFile(path=links)))
+    store = RunStore(tmp_path / "runs", said.append) if (said := []) is not None else None
+    store.complete(runs, LocalEngine(1), lambda run, share: None)
+    meta = store.directory(runs[0]) / "meta.json"
+    facts = json.loads(meta.read_text())
+    facts["input_sha256"]["network.path"] = "0" * 64
+    meta.write_text(json.dumps(facts))
+    store.complete(runs, LocalEngine(1), lambda run, share: None)
+    assert len(said) == 1
+    assert "other input files" in said[0]
+
+
+# Finished runs
+
+
+def test_a_finished_run_that_cannot_be_read_is_not_touched(tmp_path, monkeypatch):
+    runs = Runs().of(efhc.Experiment(**ONE))
+    store = RunStore(tmp_path)
+    store.complete(runs, LocalEngine(1), lambda run, share: None)
+    folder = store.directory(runs[0])
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    original = Path.open
+
+    def denied(self, *arguments, **named):  # root may read everything, so the system's answer is given here
+        if self.name == "metrics.parquet":
+            raise PermissionError(13, "Permission denied", str(self))
+        return original(self, *arguments, **named)
+
+    monkeypatch.setattr(Path, "open", denied)
+    with pytest.raises(EfhcError, match=r"metrics\.parquet cannot be read \(Permission denied\)"):
+        store.complete(runs, LocalEngine(1), lambda run, share: None)
+    monkeypatch.undo()
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_a_finished_run_where_nothing_can_be_written_is_shown(tmp_path):
+    first = efhc.simulate(**ONE, out=tmp_path / "run")
+    (tmp_path / "run" / ".lock").unlink()
+    before = sorted(path.name for path in (tmp_path / "run").iterdir())
+    again = efhc.simulate(**ONE, out=tmp_path / "run", resume=True)
+    assert_frame_equal(again.metrics, first.metrics)
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == before  # no lock, no session
+
+
+def test_a_directory_of_an_earlier_version_is_loaded(tmp_path):
+    """Earlier versions noted no checksum of the models."""
+    result = efhc.simulate(**ONE, out=tmp_path / "run")
+    meta = json.loads((tmp_path / "run" / "meta.json").read_text())
+    del meta["table_sha256"]["models"]
+    (tmp_path / "run" / "meta.json").write_text(json.dumps(meta))
+    loaded = efhc.Result.load(tmp_path / "run")
+    assert np.array_equal(loaded.models["ZT", 0], result.models["ZT", 0])
+    assert loaded.failed == {}
+
+
+@pytest.mark.parametrize("content", ["{}", "[]", "null", "3", "{", ""])
+def test_a_meta_file_that_describes_no_run_is_one_line(tmp_path, content):
+    efhc.simulate(**ONE, out=tmp_path / "run")
+    (tmp_path / "run" / "meta.json").write_text(content)
+    with pytest.raises(EfhcError, match=r"meta\.json is damaged"):
+        efhc.Result.load(tmp_path / "run")
+
+
+def test_models_with_odd_names_are_one_line(tmp_path):
+    efhc.simulate(**ONE, out=tmp_path / "run")
+    write_tensors(tmp_path / "run" / "models.safetensors", {"ZT": np.zeros((6, 650))})
+    meta = json.loads((tmp_path / "run" / "meta.json").read_text())
+    del meta["table_sha256"]["models"]
+    (tmp_path / "run" / "meta.json").write_text(json.dumps(meta))
+    with pytest.raises(EfhcError, match="'ZT' instead of STRATEGY/SEED"):
+        _ = efhc.Result.load(tmp_path / "run").models
+
+
+def test_models_that_were_changed_are_noticed(tmp_path):
+    efhc.simulate(**ONE, out=tmp_path / "run")
+    path = tmp_path / "run" / "models.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-5] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(EfhcError, match=r"models\.safetensors is damaged"):
+        _ = efhc.Result.load(tmp_path / "run").models
+
+
+# Checkpoints
+
+
+def cut_rows(tensors):
+    tensors["models"] = tensors["models"][:-2]
+
+
+def cut_last_broadcast(tensors):
+    tensors["last_broadcast"] = tensors["last_broadcast"][:, :-1]
+
+
+def not_finite(tensors):
+    tensors["models"] = np.full_like(tensors["models"], np.nan)
+
+
+def other_kind(tensors):
+    tensors["models"] = tensors["models"].astype(np.float64)
+
+
+def missing(tensors):
+    del tensors["last_broadcast"]
+
+
+def more(tensors):
+    tensors["local/x"] = np.zeros(3)
+
+
+def too_late(tensors):
+    tensors["k"] = np.array([99])
+
+
+def negative(tensors):
+    tensors["k"] = np.array([-1])
+
+
+def two_counts(tensors):
+    tensors["k"] = np.array([5, 5])
+
+
+def pieces_do_not_reach(tensors):
+    tensors["k"] = np.array([7])
+
+
+def time_is_nan(tensors):
+    tensors["time_total"] = np.array([np.nan])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        cut_rows, cut_last_broadcast, not_finite, other_kind, missing, more, too_late, negative, two_counts,
+        pieces_do_not_reach, time_is_nan,
+    ],
+)  # fmt: skip
+def test_a_checkpoint_that_does_not_fit_is_never_computed_with(tmp_path, change):
+    folder = stopped(tmp_path / "run")
+    tensors, facts = read_tensors(folder / "checkpoint.safetensors")
+    change(tensors)
+    write_tensors(folder / "checkpoint.safetensors", tensors, facts)  # with a checksum that is right
+    said: list[str] = []
+    result = efhc.simulate(**ONE, out=tmp_path / "run", resume=True, warn=said.append)
+    assert len(said) == 1
+    assert "damaged" in said[0]
+    assert_frame_equal(result.metrics, efhc.simulate(**ONE).metrics, check_exact=True)
+
+
+def test_a_flipped_bit_in_a_checkpoint_or_a_piece_is_noticed(tmp_path):
+    for number, name in enumerate(["checkpoint.safetensors", "pieces"]):
+        folder = stopped(tmp_path / str(number))
+        path = folder / name
+        path = path if path.is_file() else next(path.glob("*events*"))
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 1
+        path.write_bytes(content)
+        said: list[str] = []
+        result = efhc.simulate(**ONE, out=tmp_path / str(number), resume=True, warn=said.append)
+        assert len(said) == 1
+        assert_frame_equal(result.events, efhc.simulate(**ONE).events)
+
+
+def test_a_resume_with_another_version_is_said(tmp_path):
+    folder = stopped(tmp_path / "run")
+    tensors, facts = read_tensors(folder / "checkpoint.safetensors")
+    write_tensors(folder / "checkpoint.safetensors", tensors, facts | {"numpy": "1.0"})
+    said: list[str] = []
+    efhc.simulate(**ONE, out=tmp_path / "run", resume=True, warn=said.append)
+    assert len(said) == 1
+    assert said[0].startswith("ZT, seed 0: begun with numpy 1.0, goes on with ")
+
+
+def test_pieces_that_no_checkpoint_counts_on_are_removed(tmp_path):
+    folder = stopped(tmp_path / "run")
+    for piece in list((folder / "pieces").iterdir()):
+        copy = piece.with_name(
+            piece.name.replace("000000000000-", "000000000005-").replace("-000000000005", "-000000000009")
+        )
+        copy.write_bytes(piece.read_bytes())
+    result = efhc.simulate(**ONE, out=tmp_path / "run", resume=True)
+    assert_frame_equal(result.metrics, efhc.simulate(**ONE).metrics, check_exact=True)
+
+
+# Runs that fail
+
+
+def test_where_one_strategy_diverges_the_others_have_their_tables(tmp_path):
+    fields = {**SMALL, "iterations": 60, "model": efhc.Softmax(l2=1.9), "step_size": efhc.Constant(value=1.0)}
+    growing = {**fields, "step_size": efhc.Constant(value=40.0), "iterations": 400}
+    with pytest.raises(EfhcError, match=r"EF-HC, seed 0: training diverged at iteration"):
+        efhc.simulate(**growing)
+    points = [efhc.Experiment(**fields), efhc.Experiment(**growing)]
+    runs = Runs()
+    both = [run for point in points for run in runs.of(point)]
+    failures = RunStore(tmp_path).complete(both, LocalEngine(2), lambda run, share: None)
+    assert len(failures) == 4
+    assert all(str(error).startswith(("EF-HC", "GT", "ZT", "RG")) for error in failures.values())
+
+
+def test_a_failed_run_is_told_in_the_result_and_kept(tmp_path):
+    fields = {**SMALL, "seeds": (0, 1), "strategies": {"ZT": efhc.ZeroThreshold()}}
+    poisoned = Poisoned()
+    said: list[str] = []
+    result = efhc.simulate(**fields, initial_models=poisoned, warn=said.append, model=efhc.Softmax())
+    assert result.failed.keys() == {("ZT", 1)}
+    assert result.metrics["seed"].unique().to_list() == [0]
+    assert len(said) == 1
+    result.save(tmp_path / "kept")
+    loaded = efhc.Result.load(tmp_path / "kept")
+    assert loaded.failed == result.failed
+    assert_frame_equal(loaded.metrics, result.metrics)
+
+
+class Poisoned:
+    """Initial models that are too large for the squares of seed 1."""
+
+    def models(self, model, data, devices, randomness):
+        models = np.zeros((devices, model.parameters(data)))
+        models[0] = 3e38 if randomness.seed == 1 else 0.1
+        return models
+
+
+# Memory and disk
+
+
+def test_a_long_run_is_put_away_in_pieces(tmp_path, monkeypatch):
+    from efhc.drivers import record
+
+    whole = efhc.simulate(**ONE)
+    monkeypatch.setattr(record, "PIECE_ROWS", 3)
+    seen: list[int] = []
+
+    def look(strategy: str, seed: int, done: int) -> None:
+        (folder,) = (tmp_path / "run" / "runs").iterdir()
+        seen.append(len(list((folder / "pieces").glob("*.metrics.parquet"))))
+
+    result = efhc.simulate(**ONE, out=tmp_path / "run", progress=look)
+    assert max(seen) >= 2
+    for name in ("metrics", "events", "network"):
+        assert_frame_equal(getattr(result, name), getattr(whole, name), check_exact=True)
+    in_memory = efhc.simulate(**ONE)
+    assert_frame_equal(in_memory.events, whole.events, check_exact=True)
+
+
+MEMORY = """
+import resource, sys, tempfile
+import efhc
+fields = dict(devices=60, network=efhc.Complete(), strategies={"ZT": efhc.ZeroThreshold()}, seeds=[0], partition=efhc.IID(),
+              batch_size=1, evaluate_every=100_000)
+with tempfile.TemporaryDirectory() as folder:
+    efhc.simulate(**fields, iterations=20, out=folder + "/short")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    efhc.simulate(**fields, iterations=int(sys.argv[1]), out=folder + "/long")
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_length_of_a_run():
+    short, long = (
+        int(subprocess.run([sys.executable, "-c", MEMORY, str(k)], capture_output=True, text=True, check=True).stdout)
+        for k in (3000, 12_000)
+    )
+    assert long - short < 60_000  # kilobytes; the events of 9,000 iterations are 1,770 links, 8 bytes each: 127 MB
+
+
+def test_an_out_folder_that_becomes_a_file_is_one_line(tmp_path):
+    out = tmp_path / "run"
+
+    def replace(strategy: str, seed: int, done: int) -> None:
+        if done >= 5 and out.is_dir():
+            out.rename(tmp_path / "moved")
+            out.write_text("")
+
+    with pytest.raises(EfhcError, match="cannot be (written|read|locked)") as caught:
+        efhc.simulate(**ONE, out=out, progress=replace)
+    assert "\n" not in str(caught.value)
+
+
+def test_more_jobs_than_a_process_may_have_threads():
+    result = efhc.simulate(**ONE, jobs=1_000_000)
+    assert_frame_equal(result.metrics, efhc.simulate(**ONE, jobs=1).metrics, check_exact=True)
+
+
+# Locks and strangers
+
+
+def _hammer(path: str, counter: str, times: int, found: multiprocessing.Queue) -> None:
+    company = 0
+    for _ in range(times):
+        try:
+            with lock(Path(path)):
+                Path(counter).open("x").close()
+                Path(counter).unlink()
+        except FileExistsError:
+            company += 1
+        except EfhcError:
+            time.sleep(0.0002)
+    found.put(company)
+
+
+def test_a_lock_is_held_by_one_process_at_a_time(tmp_path):
+    found: multiprocessing.Queue = multiprocessing.get_context("spawn").Queue()
+    arguments = (str(tmp_path / ".lock"), str(tmp_path / "held"), 400, found)
+    processes = [multiprocessing.get_context("spawn").Process(target=_hammer, args=arguments) for _ in range(3)]
+    for process in processes:
+        process.start()
+    assert [found.get(timeout=60) for _ in processes] == [0, 0, 0]
+    for process in processes:
+        process.join()
+
+
+def test_a_lock_does_not_follow_links(tmp_path):
+    treasure = tmp_path / "treasure"
+    treasure.write_text("gold")
+    (tmp_path / ".lock").symlink_to(treasure)
+    with pytest.raises(EfhcError, match="cannot be locked"), lock(tmp_path / ".lock"):
+        pass
+    assert treasure.read_text() == "gold"
+
+
+def test_a_run_is_begun_only_with_the_lock(tmp_path):
+    out = tmp_path / "run"
+    out.mkdir()
+    with RunDirectory(out).locked(), pytest.raises(EfhcError, match="another process"):
+        efhc.simulate(**ONE, out=out)
+    assert [path.name for path in out.iterdir()] == [".lock"]
+
+
+def test_git_is_asked_without_running_the_repositorys_commands(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def git(*words: str) -> None:
+        subprocess.run(["git", *words], check=True, capture_output=True)
+
+    git("init", "-q")
+    (tmp_path / "a").write_text("a")
+    git("add", "a")
+    git("-c", "user.email=a@example.org", "-c", "user.name=a", "commit", "-qm", "a")
+    git("config", "core.fsmonitor", "touch ran-1; false")
+    git("config", "filter.evil.clean", "sh -c 'touch ran-2; cat'")
+    git("config", "filter.evil.required", "true")
+    (tmp_path / ".gitattributes").write_text("* filter=evil\n")
+    (tmp_path / "a").write_text("b")
+    state = git_state()
+    assert state is not None
+    assert state["changed"] is True
+    assert not list(tmp_path.glob("ran-*"))
+
+
+def test_code_of_a_directory_runs_only_when_it_is_trusted(tmp_path):
+    (tmp_path / "own.py").write_text(
+        "import pathlib\npathlib.Path(__file__).with_name('ran').touch()\nfrom efhc import ZeroThreshold\n"
+        "class Own(ZeroThreshold):\n    pass\n"
+    )
+    efhc.simulate(**SMALL, strategies={"mine": {"kind": f"{tmp_path / 'own.py'}:Own"}}, out=tmp_path / "run")
+    (tmp_path / "ran").unlink()
+    (tmp_path / "own.py").write_text((tmp_path / "own.py").read_text() + "\n# changed\n")
+    with pytest.raises(
+        efhc.InputError, match=r"strategies\.mine\.kind: got code in .*own\.py:Own; allowed: --trust-code"
+    ):
+        efhc.Result.load(tmp_path / "run", trust_code=False)
+    assert not (tmp_path / "ran").exists()
+    efhc.Result.load(tmp_path / "run")
+    assert (tmp_path / "ran").exists()
+
+
+# What is kept
+
+
+def test_snapshots_are_the_models_on_the_way(tmp_path):
+    fields = {**ONE, "keep_models_every": 5}
+    kept = efhc.simulate(**fields, out=tmp_path / "run")
+    snapshots = kept.snapshots("ZT", 0)
+    assert list(snapshots) == [0, 5, 10, 12]
+    assert np.array_equal(snapshots[12], kept.models["ZT", 0])
+    assert np.array_equal(snapshots[5], efhc.simulate(**{**ONE, "iterations": 5}).models["ZT", 0])
+    in_memory = efhc.simulate(**fields).snapshots("ZT", 0)
+    assert all(np.array_equal(in_memory[k], snapshots[k]) for k in snapshots)
+    assert efhc.Result.load(tmp_path / "run").snapshots("never", 0) == {}
+
+
+def test_a_resumed_run_has_all_its_snapshots(tmp_path):
+    fields = {"keep_models_every": 3}
+    stopped(tmp_path / "run", **fields)
+    resumed = efhc.simulate(**ONE, **fields, out=tmp_path / "run", resume=True)
+    whole = efhc.simulate(**ONE, **fields)
+    assert list(resumed.snapshots("ZT", 0)) == list(whole.snapshots("ZT", 0)) == [0, 3, 6, 9, 12]
+
+
+def test_runs_in_a_store_are_not_made_again(tmp_path):
+    first = efhc.simulate(**SMALL, store=tmp_path / "store", out=tmp_path / "a")
+    told: list[int] = []
+    more = {**SMALL, "seeds": (0, 1)}
+    second = efhc.simulate(
+        **more,
+        store=tmp_path / "store",
+        out=tmp_path / "b",
+        progress=lambda strategy, seed, done: told.append(done) if seed == 0 else None,
+    )
+    assert told == [12] * 4
+    assert_frame_equal(second.metrics.filter(seed=0), first.metrics, check_exact=True)
+    assert len([path for path in (tmp_path / "store").iterdir() if path.is_dir()]) == 8
+
+
+def test_a_result_in_memory_can_be_kept(tmp_path):
+    result = efhc.simulate(**SMALL)
+    result.save(tmp_path / "kept")
+    loaded = efhc.Result.load(tmp_path / "kept")
+    for name, table in result.tables.items():
+        assert_frame_equal(loaded.tables[name], table, check_exact=True)
+    assert loaded.experiment == result.experiment
+    assert all(np.array_equal(loaded.models[pair], models) for pair, models in result.models.items())
+    efhc.simulate(loaded.experiment, out=tmp_path / "again")
+    assert (tmp_path / "again" / "metrics.parquet").read_bytes() == (tmp_path / "kept" / "metrics.parquet").read_bytes()
+
+
+def test_a_result_of_something_without_a_name_can_be_kept_but_not_repeated(tmp_path):
+    result = efhc.simulate(**SMALL, step_size=lambda k: 0.1)
+    result.save(tmp_path / "kept")
+    loaded = efhc.Result.load(tmp_path / "kept")
+    assert_frame_equal(loaded.metrics, result.metrics)
+    with pytest.raises(EfhcError, match="not kept"):
+        efhc.simulate(loaded.experiment)
+    with pytest.raises(EfhcError, match="step_size"):
+        efhc.simulate(**SMALL, step_size=lambda k: 0.1, out=tmp_path / "out")
+    assert not (tmp_path / "out" / "config.toml").exists()
+
+
+def test_tables_as_csv(tmp_path):
+    result = efhc.simulate(**SMALL)
+    result.to_csv(tmp_path)
+    events = pl.read_csv(tmp_path / "events.csv", schema_overrides={"fired": pl.String})
+    zero = events.filter(strategy="ZT")
+    assert zero["fired"].to_list() == ["0 1 2 3 4 5"] * 12
+    assert pl.read_csv(tmp_path / "metrics.csv").columns == result.metrics.columns
+
+
+def test_a_result_says_what_it_is():
+    assert repr(efhc.simulate(**SMALL)) == "<Result of experiment: 4 strategies x 1 seeds, 12 iterations>"
+
+
+def test_a_process_that_is_killed_leaves_a_run_that_goes_on(tmp_path):
+    script = f"""
+import efhc, os, signal
+def die(strategy, seed, done):
+    if done >= 10:
+        os.kill(os.getpid(), signal.SIGKILL)
+efhc.simulate(iterations=12, seeds=[0], evaluate_every=5, devices=6, strategies={{"ZT": efhc.ZeroThreshold()}},
+              out={str(tmp_path / "run")!r}, progress=die, checkpoint_seconds=0.0)
+"""
+    done = subprocess.run([sys.executable, "-c", script], check=False, env=os.environ)
+    assert done.returncode == -9
+    assert_frame_equal(
+        efhc.simulate(**ONE, out=tmp_path / "run", resume=True).metrics, efhc.simulate(**ONE).metrics, check_exact=True
+    )
