@@ -76,10 +76,12 @@ def load(reference: str, field: str, content: InputContent | None = None) -> Loa
     With `content`, that is the file's content, whatever the disk says. Raises `InputError` for the given field.
     """
     place, _, name = reference.rpartition(":")
-    if place.endswith(".py") and content is None:
-        content = read_input(Path(place), field)
     try:
+        if place.endswith(".py") and content is None:
+            content = read_input(Path(place), field)
         module = _executed(content) if content is not None else _imported(place)
+    except InputError as error:
+        raise InputError(field, str(error.given).replace(place, reference, 1), error.allowed) from None
     except BaseException as error:  # code that is not ours may raise anything, SystemExit too
         if isinstance(error, KeyboardInterrupt):
             raise
