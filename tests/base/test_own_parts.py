@@ -314,3 +314,14 @@ def test_a_bare_kind_can_be_changed_by_overrides():
     tables = with_overrides({"partition": "iid"}, ["partition.kind=dirichlet", "partition.concentration=2.0"])
     assert build_experiment(tables).partition == efhc.Dirichlet(concentration=2.0)
     assert with_overrides({"network": "geometric"}, ["network.radius=0.5"])["network"]["kind"] == "geometric"
+
+
+def test_an_experiment_can_be_read_and_written_without_running_code(folder):
+    (folder / "own.py").write_text("raise SystemExit")
+    fields = EVERY_FAMILY | {"model": "own.py:net"}
+    experiment = build_experiment(fields, folder, run_code=False)
+    assert to_tables(experiment)["strategies"]["mine"] == {"kind": f"{folder}/own.py:Every", "every": 3}
+    assert input_files(experiment)["network.topology.kind"] == folder / "own.py"
+    with pytest.raises(EfhcError, match=r"own.py:Every was not run"):
+        experiment.strategies["mine"].thresholds(0, 1.0, None, None)
+    assert "SystemExit" in problem(fields, folder)

@@ -195,7 +195,7 @@ def _state(part: Any) -> dict[str, Any] | None:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether TOML can hold it, None aside, which is left out."""
+    """Whether TOML can hold the value; None is omitted."""
     if isinstance(value, list | tuple):
         return all(_is_plain(one) and one is not None for one in value)
     if isinstance(value, dict):

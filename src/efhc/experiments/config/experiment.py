@@ -86,7 +86,7 @@ class Experiment(Policy):
     @field_validator("seeds", mode="before")
     @classmethod
     def _several(cls, seeds: Any) -> Any:
-        """From Python, one seed or a range will do."""
+        """Accept a single seed and a range from Python."""
         if isinstance(seeds, range):
             return list(seeds)
         return (seeds,) if isinstance(seeds, int) and not isinstance(seeds, bool) else seeds
