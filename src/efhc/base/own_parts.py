@@ -238,7 +238,7 @@ def packed(value: Any) -> Any:
     if isinstance(value, Policy) and is_registered(value):
         return value
     origin = origin_of(value)
-    if origin is None or origin.content is None or type(value).__module__ == "__main__":
+    if origin is None or origin.content is None or getattr(value, "__module__", None) == "__main__":
         return value
     if isinstance(value, Policy):
         return PackedPart(dataclasses.replace(origin, parameters={}), value.__getstate__())
