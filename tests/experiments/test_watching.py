@@ -13,8 +13,8 @@ from polars.testing import assert_frame_equal
 
 import efhc
 from efhc.base.errors import AssumptionBroken
-from efhc.experiments.config.files import build_experiment
 from efhc.base.saving import read_tensors
+from efhc.experiments.config.files import build_experiment
 from efhc.experiments.studies.theory_monitor import TheoryWatcher
 
 FIELDS: dict[str, Any] = {

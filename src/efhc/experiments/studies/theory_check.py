@@ -12,7 +12,6 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from inspect import signature
 from pathlib import Path
 from threading import Event, Lock
 from typing import Any, Literal, NamedTuple
@@ -23,8 +22,9 @@ from threadpoolctl import threadpool_limits
 
 from efhc.base.arrays import Flags, Floats, Ints
 from efhc.base.errors import EfhcError, InputError
+from efhc.base.inputs import using_inputs
 from efhc.core.graph import Graph
-from efhc.core.iteration import State, consensus_error
+from efhc.core.iteration import State
 from efhc.core.randomness import Randomness
 from efhc.core.triggers import Never, RandomizedGossip, Trigger, ZeroThreshold
 from efhc.drivers.lockstep import Lockstep
@@ -33,10 +33,12 @@ from efhc.drivers.scenario import Scenario
 from efhc.drivers.steps import Steps
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.runs.directory import RunDirectory
-from efhc.experiments.runs.draw import draw_scenario, load_data
-from efhc.experiments.runs.execute import wait_for_all
+from efhc.experiments.runs.draw import draw_scenario
+from efhc.experiments.runs.engines.local import wait_for_all
 from efhc.experiments.runs.resources import usable_cores
+from efhc.experiments.runs.run import Runs
 from efhc.experiments.studies.theory_flows import load_flow, load_graphs
+from efhc.kernels.arithmetic import consensus_error
 from efhc.learning.data import Dataset
 from efhc.learning.models import LeastSquares, ModuleModel
 from efhc.theory.assess import Firing, assess
@@ -100,23 +102,25 @@ def iterate_checks(
     if not run.is_complete:
         allowed = "the directory of a run that has finished (before a run: efhc theory plan CONFIG)"
         raise InputError("run directory", directory, allowed)
-    experiment = _load_experiment(run, trust_code)
+    experiment = run.load_experiment(trust_code=trust_code)
+    if run.failures:
+        (strategy, seed), reason = next(iter(run.failures.items()))
+        raise EfhcError(f"{strategy}, seed {seed} failed ({reason}); only runs that all succeeded can be checked")
     if isinstance(window, int) and window > experiment.iterations:
         raise InputError("--window", window, f"at most {experiment.iterations}, the iterations of the run")
-    data = load_data(experiment)
-    run.check_inputs(experiment, data.sha256)
+    inputs = Runs().inputs(experiment)
+    run.check_inputs(inputs.checksums)
+    data = inputs.data
     cores, seeds = usable_cores(), len(experiment.seeds)
     blas = max(1, cores // seeds) if data.x_train.size > MUCH_DATA else 1
-    with threadpool_limits(blas, "blas"), ThreadPoolExecutor(cores, thread_name_prefix="efhc-theory") as pool:
+    with (
+        using_inputs(inputs.files),
+        threadpool_limits(blas, "blas"),
+        ThreadPoolExecutor(cores, thread_name_prefix="efhc-theory") as pool,
+    ):
         check = _Check.prepare(run, experiment, data, window, pool, tell, points, replay)
         for strategy in experiment.strategies:
             yield check.strategy(strategy)
-
-
-def _load_experiment(run: RunDirectory, trust_code: bool) -> Experiment:
-    load: Any = run.load_experiment
-    experiment: Experiment = load(trust_code=trust_code) if "trust_code" in signature(load).parameters else load()
-    return experiment
 
 
 def in_parallel(pool: ThreadPoolExecutor, work: Callable[..., Any], items: Iterable[tuple[Any, ...]]) -> list[Any]:
@@ -281,7 +285,7 @@ class _Check:
         """What all strategies have in common."""
         seeds, strategies = experiment.seeds, list(experiment.strategies)
         points = points or POINTS
-        kept = bool(_kept(run, strategies[0], seeds[0]))
+        kept = bool(run.snapshots(strategies[0], seeds[0]))
         effort = Effort.of(experiment, data, points, replay, kept=kept)
         looks = points if effort.replay or kept else 2
         work = _Work(len(seeds) + len(strategies) * (3 + len(seeds) * looks), tell)
@@ -297,7 +301,7 @@ class _Check:
             return found
 
         problems = in_parallel(pool, problem, zip(scenarios, seeds, strict=True))
-        final = run.load_models() if (run.path / "models.safetensors").exists() else {}
+        final = run.load_models() if run.has_models else {}
         graphs = [load_graphs(run, experiment, seed) for seed in seeds]
         asked = bool(replay)
         return cls(run, experiment, scenarios, graphs, final, problems, effort, asked, points, window, pool, work)
@@ -367,7 +371,7 @@ class _Check:
                 for visit, flow, seed in zip(visits, flows, seeds, strict=True)
             ]
             return look_at, visits, same
-        kept = [_kept(self.run, strategy, seed) for seed in seeds]
+        kept = [self.run.snapshots(strategy, seed) for seed in seeds]
         on_the_way = set.intersection(*map(set, kept))
         at_the_end = {iterations} if all((strategy, seed) in self.final for seed in seeds) else set()
         self.work.begin(f"{strategy}: the models that were kept")
@@ -402,13 +406,6 @@ class _Check:
             errors = np.concatenate([[start], rows.sort("iteration")["consensus_error"].to_numpy()])
             visits.append(Visits(Measured.of_consensus(errors[look_at]), of.curvature))
         return visits
-
-
-def _kept(run: RunDirectory, strategy: str, seed: int) -> Mapping[int, Floats]:
-    """The models that a run kept on its way, by iteration."""
-    snapshots: Any = getattr(run, "snapshots", None)
-    kept: Mapping[int, Floats] = snapshots(strategy, seed) if snapshots else {}
-    return kept
 
 
 def _thinned(iterations: Iterable[int], points: int) -> Ints:
