@@ -402,7 +402,7 @@ def test_plan_is_a_table_and_leaves_nothing(call, tmp_path):
     done = call("theory", "plan", "small.toml", "strategies.RG.kind=rg", "--rehearse", 20)
     assert done.code == 0
     assert re.search(r"^L = [\d.]+, mu = 0.5 \(bound\)$", done.out, re.MULTILINE)
-    assert "Expected over 40 iterations; rho and the largest alpha(0) are for the B shown" in done.out
+    assert "Expected over 40 iterations; rho and largest alpha(0) for the B shown" in done.out
     for words in (
         "strategy",
         "B1",
