@@ -4,8 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
+PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist worksteal
+
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint format lock clean
+.PHONY: help demo test check lint mutants format lock clean
 
 help: ## What there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,17 +26,20 @@ $(VENV)/.installed-dev: $(BIN)/python pyproject.toml constraints.txt
 demo: $(VENV)/.installed ## EF-HC against its baselines, in under a minute
 	$(BIN)/efhc demo
 
-test: $(VENV)/.installed-dev ## The whole test suite
-	$(BIN)/python -m pytest --numprocesses auto --dist worksteal
+test: $(VENV)/.installed-dev ## The tests but the slow ones: six minutes on two cores
+	HYPOTHESIS_PROFILE=quick $(PYTEST) -m 'not slow'
 
-check: lint ## Lint, types, import contract, and the tests with branch coverage
-	$(BIN)/python -m pytest --numprocesses auto --dist worksteal --cov --cov-report=term
+check: lint ## Everything: lint, types, import contract, all tests with branch coverage
+	$(PYTEST) --cov --cov-report=term
 
 lint: $(VENV)/.installed-dev ## Lint, types and import contract only
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+mutants: $(VENV)/.installed-dev ## Break one law at a time: does a test notice?
+	$(BIN)/python tests/mutants/run.py $(MUTANTS)
 
 format: $(VENV)/.installed-dev ## Put the code into its standard form
 	$(BIN)/ruff format .

@@ -16,8 +16,10 @@ from efhc.base.inputs import sha256
 from efhc.learning.data import FEMNIST, Dataset
 from efhc.learning.data.fashion_mnist import ARCHIVE
 
-hypothesis.settings.register_profile("efhc", deadline=None, max_examples=100)
-hypothesis.settings.load_profile("efhc")
+# `make test` takes the quick profile, everything else the full one.
+hypothesis.settings.register_profile("full", deadline=None, max_examples=100)
+hypothesis.settings.register_profile("quick", deadline=None, max_examples=25)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "full"))
 
 BESIDE_THE_REPOSITORY = Path(__file__).parents[2] / "shared" / "data"
 

@@ -16,7 +16,7 @@ __version__ = _version("efhc")
 # Names besides the kinds, and where they live. All names are loaded when they are first used: `import efhc` and
 # `efhc --help` stay quick. `__init__.pyi`, which type checkers read, is written by efhc.experiments.config.generated.
 _HOMES = {
-    "simulate": "efhc.experiments.runs.execute",
+    "simulate": "efhc.experiments.runs.simulate",
     "Experiment": "efhc.experiments.config.experiment",
     "load_experiment": "efhc.experiments.config.files",
     "Result": "efhc.experiments.runs.result",

@@ -1,5 +1,6 @@
 # Written by `python -m efhc.experiments.config.generated`.
 # ruff: noqa: I001
+from collections.abc import Callable
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -23,8 +24,9 @@ from efhc.core.triggers import ZeroThreshold as ZeroThreshold
 from efhc.drivers.observers import ObserverFactory
 from efhc.experiments.config.experiment import Experiment as Experiment
 from efhc.experiments.config.files import load_experiment as load_experiment
-from efhc.experiments.runs.execute import Progress
 from efhc.experiments.runs.result import Result as Result
+from efhc.experiments.runs.simulate import RunProgress
+from efhc.experiments.runs.store import Engine
 from efhc.learning.data.cifar10 import CIFAR10 as CIFAR10
 from efhc.learning.data.dataset import DataPolicy as DataPolicy
 from efhc.learning.data.dataset import Dataset as Dataset
@@ -84,10 +86,13 @@ def simulate(
     *,
     out: Path | str | None = ...,
     resume: bool = ...,
-    progress: Progress = ...,
-    checkpoint_seconds: float = ...,
+    store: Path | str | None = ...,
+    engine: Engine | None = ...,
     jobs: int | None = ...,
-    watcher: ObserverFactory | None = ...,
+    progress: RunProgress = ...,
+    observers: ObserverFactory | None = ...,
+    checkpoint_seconds: float = ...,
+    warn: Callable[[str], None] = ...,
     name: str = ...,
     devices: int = ...,
     iterations: int = ...,
@@ -113,7 +118,39 @@ def simulate(
 ) -> Result:
     """Run an experiment, given as one object or by its fields: `simulate(devices=20, network=Ring())`.
 
-    With `out` it is kept in a run directory, and with `resume` one that was stopped there is brought to its end,
-    bit for bit as if it had never stopped. `jobs` is the number of cores to use; left out, all. `watcher` is told of
-    every iteration that is made.
+    Parameters
+    ----------
+    experiment
+        The experiment. `fields` change it; without it they change the defaults.
+    out
+        The run directory to keep the result in. Default: the result is in memory only.
+    resume
+        Go on with the run that was stopped in `out`; the result is bit for bit what it would have been.
+    store
+        A folder of single runs. Runs that are there are not made again, and those that are made stay there.
+        Default: a folder within `out`, which is removed in the end.
+    engine
+        Where runs are made. Default: the cores of this machine.
+    jobs
+        The number of cores to use. Default: all.
+    progress
+        Called with strategy, seed and number of iterations done.
+    observers
+        Creates an observer for every run: see `efhc.drivers.observers`.
+    checkpoint_seconds
+        The time between two checkpoints.
+    warn
+        Called with one line about what does not stop the experiment.
+    **fields
+        Fields of `Experiment`.
+
+    Returns
+    -------
+    Result
+        A run that fails, because training diverges, is listed in `Result.failed`, and the others are not affected.
+
+    Raises
+    ------
+    EfhcError
+        If a setting cannot be used, or if every run fails.
     """

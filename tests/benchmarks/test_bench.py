@@ -16,6 +16,7 @@ from efhc.benchmarks.measure import by_turns, peak_memory
 from efhc.benchmarks.plain import OneModel, PlainLoop
 from efhc.benchmarks.share import share
 from efhc.benchmarks.workloads import OURS, PLAIN, WORKLOADS, Workload
+from efhc.cli import checking
 from efhc.drivers.lockstep import Lockstep
 
 pytestmark = pytest.mark.usefixtures("fashion_files")
@@ -121,3 +122,7 @@ def test_the_command_prints_json_or_a_table():
 
 def test_the_share_of_evaluation_is_a_share():
     assert 0 < share(1, 3, {}) < 1
+
+
+def test_the_command_line_knows_the_workloads_without_importing_them():
+    assert tuple(WORKLOADS) == checking.WORKLOADS

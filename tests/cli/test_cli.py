@@ -1,4 +1,4 @@
-"""The command as a user types it: real processes, real files, real signals."""
+"""The command as a user types it: real files, and real processes and signals where they matter."""
 
 from __future__ import annotations
 
@@ -18,25 +18,20 @@ import pytest
 from polars.testing import assert_frame_equal
 
 import efhc
+from efhc.base.extras import Extra
+from efhc.cli.escaping import print_error
+from efhc.cli.terminal import RUNS_CODE
+from efhc.experiments import doctor
+from efhc.experiments.doctor import Check
 
 EFHC = str(Path(sys.executable).with_name("efhc"))
 SMALL = "iterations = 40\nseeds = [0]\nevaluate_every = 20\n"
 
 
-def call(*words: object, cwd: Path | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
+def process(*words: object, cwd: Path | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "COLUMNS": "120", **variables}
     command = [EFHC, *map(str, words)]
     return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=120, check=False)
-
-
-def refused(*words: object, cwd: Path | None = None) -> str:
-    """The one line that a bad input gets."""
-    done = call(*words, cwd=cwd)
-    assert done.returncode == 2, done.stderr
-    assert "Traceback" not in done.stdout + done.stderr
-    assert done.stderr.count("\n") == 1, done.stderr
-    assert done.stderr.startswith("efhc: ")
-    return done.stderr
 
 
 @pytest.fixture
@@ -51,12 +46,12 @@ def test_help_and_version_answer_without_the_heavy_parts():
     code = f"import sys, efhc.cli; print([module for module in {heavy} if module in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
-    assert "demo" in call("--help").stdout
-    assert call("--version").stdout == f"efhc {efhc.__version__}\n"
+    assert "demo" in process("--help").stdout
+    assert process("--version").stdout == f"efhc {efhc.__version__}\n"
 
 
-def test_run_writes_a_run_directory_and_says_where(config, tmp_path):
-    done = call("run", config, "strategies.EF-HC.r=100", "--out", tmp_path / "out")
+def test_run_writes_a_run_directory_and_says_where(config, tmp_path, command):
+    done = command("run", config, "strategies.EF-HC.r=100", "--out", tmp_path / "out")
     assert done.returncode == 0, done.stderr
     for word in ("EF-HC", "GT", "ZT", "RG", str(tmp_path / "out"), "comparison.png"):
         assert word in done.stdout
@@ -64,29 +59,30 @@ def test_run_writes_a_run_directory_and_says_where(config, tmp_path):
     assert len(pl.read_parquet(tmp_path / "out" / "metrics.parquet")) == 4 * 40
 
 
-def test_run_directory_is_named_after_the_file_by_default(config, tmp_path):
-    assert call("run", config, "iterations=2", cwd=tmp_path).returncode == 0
+def test_run_directory_is_named_after_the_file_by_default(config, tmp_path, command):
+    assert command("run", config, "iterations=2", cwd=tmp_path).returncode == 0
     assert (tmp_path / "runs" / "small" / "metrics.parquet").exists()
 
 
+@pytest.mark.slow
 def test_a_killed_run_leaves_no_half_file_and_resumes_bit_for_bit(config, tmp_path):
     words = ["run", config, "iterations=4000", "evaluate_every=1000"]
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    assert call(*words, "--out", whole).returncode == 0
-    command = [EFHC, *map(str, words), "--out", str(killed), "--resume"]
+    assert process(*words, "--out", whole).returncode == 0
+    words_of_killed = [EFHC, *map(str, words), "--out", str(killed), "--resume"]
     for sign, pause in ((signal.SIGKILL, 0.1), (signal.SIGTERM, 0.3), (signal.SIGINT, 0.5)):
         (killed / ".lock").unlink(missing_ok=True)
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        running = subprocess.Popen(words_of_killed, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         deadline = time.monotonic() + 60
         while not (killed / ".lock").exists() and time.monotonic() < deadline:  # it is there while a session works
             time.sleep(0.01)
         time.sleep(pause)
-        process.send_signal(sign)
-        _, error = process.communicate(timeout=60)
+        running.send_signal(sign)
+        _, error = running.communicate(timeout=60)
         if sign == signal.SIGKILL:
-            assert process.returncode == -signal.SIGKILL
+            assert running.returncode == -signal.SIGKILL
         else:
-            assert process.returncode == 130, error
+            assert running.returncode == 130, error
             assert re.search(r"^efhc: stopped; go on with: \S*efhc run .* --resume$", error, re.MULTILINE)
         for path in killed.rglob("*"):
             if path.suffix == ".json":
@@ -94,7 +90,7 @@ def test_a_killed_run_leaves_no_half_file_and_resumes_bit_for_bit(config, tmp_pa
             elif path.suffix == ".toml":
                 tomllib.loads(path.read_text())
     assert not (killed / "metrics.parquet").exists()
-    assert call(*words, "--out", killed, "--resume").returncode == 0
+    assert process(*words, "--out", killed, "--resume").returncode == 0
     for name in ("metrics", "events", "network", "devices"):
         a, b = (pl.read_parquet(folder / f"{name}.parquet") for folder in (whole, killed))
         assert_frame_equal(a, b, check_exact=True)
@@ -102,7 +98,7 @@ def test_a_killed_run_leaves_no_half_file_and_resumes_bit_for_bit(config, tmp_pa
     assert json.loads((killed / "meta.json").read_text())["status"] == "complete"
 
 
-def test_bad_inputs_get_one_line_and_leave_nothing(config, tmp_path):
+def test_bad_inputs_get_one_line_and_leave_nothing(config, tmp_path, refused):
     (tmp_path / "loop.txt").write_text("0 1\n3 3\n")
     (tmp_path / "asymmetric.txt").write_text("0 1\n1 0\n1 2\n")
     (tmp_path / "beyond.txt").write_text("0 1\n1 10\n")
@@ -146,9 +142,9 @@ def test_bad_inputs_get_one_line_and_leave_nothing(config, tmp_path):
         assert not (tmp_path / "out").exists()
 
 
-def test_an_output_directory_that_holds_another_run_is_refused(config, tmp_path):
+def test_an_output_directory_that_holds_another_run_is_refused(config, tmp_path, command, refused):
     out = tmp_path / "out"
-    assert call("run", config, "iterations=2", "--out", out).returncode == 0
+    assert command("run", config, "iterations=2", "--out", out).returncode == 0
     assert "holds another run" in refused("run", config, "--out", out)
     assert "iterations: got 40 to resume" in refused("run", config, "--out", out, "--resume")
 
@@ -169,46 +165,45 @@ def test_an_output_directory_that_holds_another_run_is_refused(config, tmp_path)
     ],
 )
 @pytest.mark.usefixtures("config")
-def test_words_that_mean_nothing_are_one_line(tmp_path, words):
+def test_words_that_mean_nothing_are_one_line(tmp_path, words, refused):
     refused(*words, cwd=tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"small.toml"}
 
 
-def test_no_words_at_all_are_helped():
-    done = call()
+def test_no_words_at_all_are_helped(command):
+    done = command()
     assert "Usage" in done.stdout + done.stderr
     assert "demo" in done.stdout + done.stderr
 
 
-def test_demo_leaves_other_peoples_files_alone(tmp_path):
+def test_demo_leaves_other_peoples_files_alone(tmp_path, refused):
     (tmp_path / "config.toml").write_text('name = "demo"\niterations = 3\n')
     (tmp_path / "thesis.tex").write_text("years of work")
     refused("demo", "--out", ".", cwd=tmp_path)
     assert (tmp_path / "thesis.tex").read_text() == "years of work"
 
 
-def test_debug_shows_where_an_error_came_from(config):
-    done = call("--debug", "run", config, "network.raduis=1")
-    assert done.returncode != 0
-    assert "Traceback" in done.stderr
+def test_debug_shows_where_an_error_came_from(config, command):
+    with pytest.raises(efhc.InputError, match=r"network\.raduis"):
+        command("--debug", "run", config, "network.raduis=1")
 
 
-def test_config_show_prints_a_config_that_runs(config, tmp_path):
-    shown = call("config", "show", config, "devices=7")
+def test_config_show_prints_a_config_that_runs(config, tmp_path, command):
+    shown = command("config", "show", config, "devices=7")
     assert tomllib.loads(shown.stdout)["devices"] == 7
     (tmp_path / "complete.toml").write_text(shown.stdout)
-    assert call("config", "show", tmp_path / "complete.toml").stdout == shown.stdout
-    assert tomllib.loads(call("config", "show", "devices=3").stdout)["devices"] == 3
-    assert tomllib.loads(call("config", "show").stdout)["devices"] == 10
+    assert command("config", "show", tmp_path / "complete.toml").stdout == shown.stdout
+    assert tomllib.loads(command("config", "show", "devices=3").stdout)["devices"] == 3
+    assert tomllib.loads(command("config", "show").stdout)["devices"] == 10
 
 
-def test_config_schema_is_json_schema():
-    schema = json.loads(call("config", "schema").stdout)
+def test_config_schema_is_json_schema(command):
+    schema = json.loads(command("config", "schema").stdout)
     assert schema["properties"]["devices"]["minimum"] == 1
 
 
-def test_data_commands(tmp_path):
-    listed = call("data", "list").stdout
+def test_data_commands(tmp_path, command, refused, monkeypatch):
+    listed = command("data", "list").stdout
     assert "digits" in listed
     assert "fashion-mnist" in listed
     assert "did you mean 'fashion-mnist'?" in refused("data", "verify", "fashion-mnits")
@@ -217,20 +212,134 @@ def test_data_commands(tmp_path):
     for name in ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"):
         (folder / f"{name}-ubyte.gz").write_bytes(b"\x1f\x8bnot a gzip file")
     assert "ships with efhc" in refused("data", "verify", "digits")
-    done = call("data", "verify", "fashion-mnist", EFHC_DATA=str(tmp_path))
+    monkeypatch.setenv("EFHC_DATA", str(tmp_path))
+    done = command("data", "verify", "fashion-mnist")
     assert done.returncode == 2
     assert re.match(r"efhc: files: got .*train-images-idx3-ubyte.gz, truncated or corrupt", done.stderr)
 
 
-def test_doctor_finds_this_installation_sound():
-    done = call("doctor")
+@pytest.mark.slow
+def test_doctor_finds_this_installation_sound(command):
+    done = command("doctor")
     assert done.returncode == 0, done.stdout
-    assert "Alg. 1" in done.stdout
+    for words in ("Alg. 1", "efhc[deep]", "efhc[cluster]", "efhc[tune]", "PyTorch"):
+        assert words in done.stdout
 
 
-def test_demo_draws_the_four_panels_and_says_what_to_try_next(tmp_path):
+def test_doctor_says_what_is_bad_and_ends_with_1(command, monkeypatch):
+    found = [Check("fine", "ok", "[bold]1[/]"), Check("extra", "missing", "pip"), Check("engine", "bad", "\x1b[2J")]
+    monkeypatch.setattr(doctor, "checks", lambda: iter(found))
+    done = command("doctor")
+    assert done.returncode == 1
+    assert re.search(r"fine +│ ok +│ \[bold\]1\[/\] ", done.stdout)  # shown as it is
+    assert re.search(r"engine +│ bad +│ \\x1b\[2J ", done.stdout)
+    monkeypatch.setattr(doctor, "checks", lambda: iter(found[:2]))
+    assert command("doctor").returncode == 0
+
+
+# What is owed one line
+
+
+def one_line(done: subprocess.CompletedProcess[str]) -> str:
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert done.stderr.startswith("efhc: ")
+    return done.stderr
+
+
+@pytest.mark.parametrize("words", [["config", "show"], ["--version"], ["--help"]], ids=" ".join)
+def test_output_on_a_full_disk_is_one_line(words):
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run([EFHC, *words], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert "No space left on device" in one_line(done)
+
+
+def test_a_reader_that_stops_reading_gets_no_traceback():
+    """`efhc config schema | head -1`: far more than fits into a pipe."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [EFHC, "config", "schema"], stdout=writing, stderr=subprocess.PIPE, text=True, timeout=60, check=False
+    )
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (ImportError("libcudart.so.12: cannot open", name="torch._C"), "torch cannot be imported (libcudart"),
+        (OSError(28, "No space left on device", "runs/x"), "runs/x: No space left on device; `efhc --debug` shows"),
+        (MemoryError("Unable to allocate 7 TiB"), "there is not enough memory (Unable to allocate 7 TiB)"),
+        (efhc.EfhcError("\x1b[31mred\x07"), "\\x1b[31mred\\x07"),
+    ],
+)
+def test_errors_of_the_machine_are_one_line(refused, monkeypatch, error, words):
+    def failing():
+        raise error
+        yield
+
+    monkeypatch.setattr(doctor, "checks", failing)
+    assert words in refused("doctor")
+
+
+def test_a_bug_of_ours_is_no_line(command, monkeypatch):
+    monkeypatch.setattr(doctor, "checks", lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        command("doctor")
+
+
+def test_messages_break_between_words_at_a_terminal(monkeypatch, capsys):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "40")
+    print_error("network.radius: got a-word-longer-than-what-a-line-of-the-terminal-holds; allowed: numbers")
+    assert capsys.readouterr().err.split() == [
+        *("efhc:", "network.radius:", "got"),
+        *("a-word-longer-than-what-a-line-of-the-terminal-holds;", "allowed:", "numbers"),
+    ]
+
+
+def test_missing_extras_are_said_before_anything_is_read(refused, monkeypatch):
+    monkeypatch.setattr(Extra, "is_installed", lambda self: False)
+    assert refused("tune", "absent.toml") == "efhc: tuning needs Optuna: pip install 'efhc[tune]'\n"
+    assert refused("bench") == "efhc: efhc bench needs PyTorch: pip install 'efhc[deep]'\n"
+    for name in ("sweep", "reproduce", "tune"):
+        monkeypatch.setattr(Extra, "is_installed", lambda self: self.module != "ray")
+        assert "pip install 'efhc[cluster]'" in refused(name, "absent.toml", "--engine", "ray")
+
+
+def test_a_wrong_workload_is_refused_before_anything_is_imported(refused):
+    line = refused("bench", "svm-b17")
+    assert "workload: got 'svm-b17', did you mean 'svm-b1" in line
+    assert "svm-m10000" in line
+    assert "alone" in refused("bench", "svm-b1", "limit")
+
+
+EVERY_COMMAND = [
+    [],
+    *(["demo"], ["run"], ["reproduce"], ["sweep"], ["tune"], ["doctor"], ["bench"]),
+    *(["config"], ["config", "show"], ["config", "schema"], ["theory"], ["theory", "check"], ["theory", "plan"]),
+    *(["data"], ["data", "list"], ["data", "fetch"], ["data", "verify"], ["data", "show"]),
+]
+
+
+@pytest.mark.parametrize("words", EVERY_COMMAND, ids=" ".join)
+def test_help_fits_80_columns_and_gives_flags_no_type(command, words):
+    shown = command(*words, "--help", columns=80).stdout
+    assert max(map(len, shown.splitlines())) <= 80
+    assert "<bool>" not in shown
+    if words in ([], ["config"]):
+        assert "..." not in shown.partition("Commands:")[2]  # no command's description is cut off
+
+
+@pytest.mark.parametrize("words", [[], ["config", "show"], ["run"], ["sweep"], ["tune"], ["reproduce"]], ids=" ".join)
+def test_help_says_that_settings_may_run_code(command, words):
+    assert RUNS_CODE in " ".join(command(*words, "--help").stdout.split())
+
+
+def test_demo_draws_the_four_panels_and_says_what_to_try_next(tmp_path, command):
     started = time.monotonic()
-    done = call("demo", cwd=tmp_path)
+    done = command("demo", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert time.monotonic() - started < 60
     out = tmp_path / "runs" / "demo"
@@ -244,7 +353,7 @@ def test_demo_draws_the_four_panels_and_says_what_to_try_next(tmp_path):
     connectivity = pl.read_parquet(out / "connectivity.parquet")
     assert len(connectivity) == 5 * 4 * 3
     suggested = re.findall(r"efhc (run .*)", done.stdout)
-    assert call(*suggested[0].split(), "iterations=3", cwd=tmp_path).returncode == 0
+    assert command(*suggested[0].split(), "iterations=3", cwd=tmp_path).returncode == 0
 
 
 def test_python_dash_m_works():

@@ -1,17 +1,15 @@
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import polars as pl
 import pytest
 
 import efhc
-from efhc.cli import main
+from efhc.experiments.studies import sweep
 
 FIGURE = """
 iterations = 20
@@ -35,46 +33,15 @@ network.radius = [0.4, 0.6]
 """
 
 
-def efhc_command(*words: object, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "efhc", *map(str, words)],
-        capture_output=True,
-        text=True,
-        cwd=cwd,
-        env={**os.environ, "COLUMNS": "150"},
-        timeout=120,
-        check=False,
-    )
-
-
-@pytest.fixture
-def refused(tmp_path, monkeypatch, capsys):
-    """The one line that a command in this process is refused with."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(signal, "signal", lambda number, handler: None)
-
-    def call(*words: str) -> str:
-        monkeypatch.setattr(sys, "argv", ["efhc", *words])
-        with pytest.raises(SystemExit) as end:
-            main()
-        said = capsys.readouterr().err
-        assert end.value.code == 2
-        assert said.startswith("efhc: ")
-        assert said.count("\n") == 1
-        return said
-
-    return call
-
-
-def test_list_shows_every_figure_with_its_sizes(tmp_path):
-    shown = efhc_command("reproduce", "list", cwd=tmp_path).stdout
+def test_list_shows_every_figure_with_its_sizes(tmp_path, command):
+    shown = command("reproduce", "list", cwd=tmp_path).stdout
     for words in ("fig2a", "fig8", "100 x 10,000", "ResNet18", "core hours", "presets"):
         assert words in shown
 
 
-def test_reproduce_draws_a_figure_of_ones_own_and_says_where(tmp_path):
+def test_reproduce_draws_a_figure_of_ones_own_and_says_where(tmp_path, command):
     (tmp_path / "mine.toml").write_text(FIGURE)
-    done = efhc_command("reproduce", "mine.toml", "--seeds", 1, "--jobs", 1, "--out", "out", cwd=tmp_path)
+    done = command("reproduce", "mine.toml", "--seeds", 1, "--jobs", 1, "--out", "out", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "out/report.html" in done.stdout
     assert {path.name for path in (tmp_path / "out" / "figures").iterdir()} == {
@@ -87,15 +54,15 @@ def test_reproduce_draws_a_figure_of_ones_own_and_says_where(tmp_path):
     assert pl.read_csv(tmp_path / "out" / "figures" / "mine-ii.csv").columns[-1] == "seed 0"
     metrics = next((tmp_path / "out" / "runs").glob("*/metrics.parquet"))
     metrics.write_bytes(b"damaged")
-    again = efhc_command("reproduce", "mine.toml", "--seeds", 1, "--out", "out", cwd=tmp_path)
+    again = command("reproduce", "mine.toml", "--seeds", 1, "--out", "out", cwd=tmp_path)
     assert again.returncode == 0
     assert metrics.parent.name in again.stderr
     assert "made again" in again.stderr
 
 
-def test_judgements_are_printed(tmp_path):
+def test_judgements_are_printed(tmp_path, command):
     (tmp_path / "fig2a.toml").write_text(FIGURE.replace("ZT = ", 'GT = "gt"\nRG = "rg"\nZT = '))
-    done = efhc_command("reproduce", "./fig2a.toml", "--out", "out", cwd=tmp_path)
+    done = command("reproduce", "./fig2a.toml", "--out", "out", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "EF-HC takes less transmission time" in done.stdout
     assert "undecided at this size" in done.stdout
@@ -134,9 +101,9 @@ def test_figures_whose_data_are_missing_say_how_to_get_them(no_data, refused):
     assert "LEAF" in text
 
 
-def test_sweep_prints_means_and_keeps_all_in_one_table(tmp_path):
+def test_sweep_prints_means_and_keeps_all_in_one_table(tmp_path, command):
     (tmp_path / "sweep.toml").write_text(SWEEP)
-    done = efhc_command("sweep", "sweep.toml", "iterations=10", cwd=tmp_path)
+    done = command("sweep", "sweep.toml", "iterations=10", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     table = pl.read_parquet(tmp_path / "runs" / "sweep-sweep" / "results.parquet")
     assert set(table["network.radius"]) == {0.4, 0.6}
@@ -145,33 +112,45 @@ def test_sweep_prints_means_and_keeps_all_in_one_table(tmp_path):
     assert "results.parquet" in done.stdout
 
 
-def test_run_says_that_it_leaves_the_sweep_alone(tmp_path):
+def test_run_says_that_it_leaves_the_sweep_alone(tmp_path, command):
     (tmp_path / "sweep.toml").write_text(SWEEP)
-    done = efhc_command("run", "sweep.toml", cwd=tmp_path)
+    done = command("run", "sweep.toml", cwd=tmp_path)
     assert done.returncode == 0
     assert "efhc sweep" in done.stderr
     assert efhc.Result.load(tmp_path / "runs" / "sweep").experiment.network == efhc.Geometric(radius=0.4)
 
 
-def test_a_figure_of_the_paper_is_a_config_like_any_other(tmp_path):
-    shown = efhc_command("config", "show", "fig2a", "iterations=7", cwd=tmp_path).stdout
+def test_a_figure_of_the_paper_is_a_config_like_any_other(tmp_path, command):
+    shown = command("config", "show", "fig2a", "iterations=7", cwd=tmp_path).stdout
     assert "iterations = 7" in shown
     assert 'kind = "fashion-mnist"' in shown
 
 
-def test_tune_finds_r_and_writes_the_config(tmp_path):
+def test_tune_finds_r_and_writes_the_config(tmp_path, command):
     (tmp_path / "t.toml").write_text(SWEEP)
     words = ["tune", "t.toml", "--budget", "broadcasts=60", "--trials", 4]
-    done = efhc_command(*words, cwd=tmp_path)
+    done = command(*words, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     out = tmp_path / "runs" / "t-tune"
-    best = pl.read_csv(out / "trials.csv").sort("accuracy")["r"][-1]
+    best = pl.read_csv(out / "trials.csv").filter(state="complete").sort("accuracy")["r"][-1]
     tuned = efhc.load_experiment(out / "tuned.toml")
     assert tuned.strategies["EF-HC"].r == pytest.approx(best)
     assert "tuned.toml" in done.stdout
+    assert "Chosen by the accuracy on" in done.stdout
     assert (out / "tuning.png").exists()
 
 
+def test_stopped_by_the_user_it_ends_with_130_and_one_line(tmp_path, command, monkeypatch):
+    def interrupted(*arguments):
+        raise KeyboardInterrupt
+
+    (tmp_path / "sweep.toml").write_text(SWEEP)
+    monkeypatch.setattr(sweep, "run_sweep", interrupted)
+    done = command("sweep", "sweep.toml")
+    assert done == (130, "", "efhc: stopped; the same command goes on from here\n")
+
+
+@pytest.mark.slow
 def test_interrupted_it_says_that_the_same_command_goes_on(tmp_path):
     (tmp_path / "long.toml").write_text(FIGURE.replace("iterations = 20", "iterations = 1000000"))
     command = [sys.executable, "-m", "efhc", "reproduce", "long.toml", "--out", "out"]

@@ -836,6 +836,14 @@ def test_other_final_models_are_noticed(run, seeds):
 # What cannot be checked
 
 
+def test_runs_that_failed_are_one_line(run):
+    meta = json.loads((run / "meta.json").read_text())
+    failed = [{"strategy": "ZT", "seed": 3, "reason": "it diverged"}]
+    (run / "meta.json").write_text(json.dumps(meta | {"failed": failed}))
+    with pytest.raises(efhc.EfhcError, match=r"^ZT, seed 3 failed \(it diverged\); "):
+        check_run(run, 3)
+
+
 NOT_FINISHED = (
     r"^run directory: got .*; allowed: the directory of a run that has finished "
     r"\(before a run: efhc theory plan CONFIG\)$"

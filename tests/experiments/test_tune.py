@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import shutil
 import signal
 import subprocess
@@ -14,13 +15,15 @@ import polars as pl
 import pytest
 
 from efhc.base.errors import EfhcError, InputError
-from efhc.core.triggers import EventTriggered, GlobalThreshold, ZeroThreshold
+from efhc.base.extras import Extra
+from efhc.core.triggers import EventTriggered, GlobalThreshold, RandomizedGossip, ZeroThreshold
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.config.files import load_experiment, to_toml
 from efhc.experiments.runs.directory import RunDirectory
 from efhc.experiments.runs.engines.local import LocalEngine
 from efhc.experiments.runs.execute import simulate
-from efhc.experiments.runs.store import Runs, RunStore
+from efhc.experiments.runs.run import Runs
+from efhc.experiments.runs.store import RunStore
 from efhc.experiments.studies.tune import Budget, Search, Tuning, tune
 from efhc.report.figures.tuning_figure import tuning_figure
 
@@ -38,12 +41,13 @@ TRIALS = 12
 
 
 def tuned(out: Path, trials: int = TRIALS, **changed) -> Tuning:
-    arguments = {"experiment": EXPERIMENT, "budget": BUDGET, "engine": LocalEngine(2), **RANGE, **changed}
+    """Judged by the test accuracy, so that whole runs of the experiment itself say what is right."""
+    arguments = {"experiment": EXPERIMENT, "budget": BUDGET, "engine": LocalEngine(2), "on": "test", **RANGE, **changed}
     return tune(out=out, trials=trials, **arguments)
 
 
 class NoEngine:
-    def make(self, runs, store, progress):
+    def make(self, runs, store, progress, observers=None):
         pytest.fail("nothing has to be run")
 
 
@@ -151,10 +155,25 @@ def test_the_first_trials_are_the_files_own_r_and_points_over_the_range():
 @pytest.mark.parametrize(
     ("changed", "line"),
     [
-        ({"strategies": {"ZT": ZeroThreshold()}}, "strategies: got ZT, none of kind ef-hc; allowed: one of kind ef-hc"),
-        ({"strategies": {"GT": GlobalThreshold()}}, "or --strategy with the name of one of kind gt"),
+        (
+            {"strategies": {"ZT": ZeroThreshold()}},
+            "strategies: got ZT, of which 0 have a number r; allowed: one of kind",
+        ),
+        ({"strategies": {"A": GlobalThreshold(), "B": GlobalThreshold(r=1.0)}}, "of which 2 have a number r"),
+        ({"parameter": "probability"}, "strategies: got slow, GT, ZT, of which 0 have a number probability"),
+        ({"parameter": "rho", "strategy": "GT"}, "--strategy: got GT, which has no number rho"),
+        ({"parameter": "state"}, "--parameter: got state"),
+        ({"on": "train"}, "--on: got 'train'; allowed: validation, test"),
+        (
+            {"strategies": {"RG": RandomizedGossip()}, "parameter": "probability"},
+            "--low and --high: got none, and probability = 0 for RG",
+        ),
+        (
+            {"strategies": {"RG": RandomizedGossip()}, "parameter": "probability", "low": 0.1, "high": 2.0},
+            "--high: got 2 (strategies.RG.probability: got 2.0",
+        ),
         ({"strategies": {"EF": EventTriggered(r=0.0)}}, "--low and --high: got none, and r = 0 for EF; allowed: the"),
-        ({"strategy": "ZT"}, "--strategy: got ZT, which has no r; allowed: slow, GT"),
+        ({"strategy": "ZT"}, "--strategy: got ZT, which has no number r; allowed: slow, GT"),
         ({"strategy": "EF-HC"}, "--strategy: got EF-HC; allowed: slow, GT"),
         ({"low": -1.0}, "--low: got -1.0; allowed: a positive number"),
         ({"low": 5.0, "high": 5.0}, "--high: got 5.0; allowed: a number above --low, which is 5"),
@@ -170,9 +189,111 @@ def test_what_cannot_be_tuned_is_said_in_one_line(changed: dict, line: str, tmp_
     assert not (tmp_path / "out").exists()
 
 
+def test_any_number_of_any_strategy_can_be_tuned():
+    """Also one that the file leaves at none, as long as the range is given; whole numbers stay whole."""
+    experiment = EXPERIMENT.model_copy(update={"strategies": {"RG": RandomizedGossip(), "GT": GlobalThreshold(r=3.0)}})
+    search = Search.of(experiment, BUDGET, low=0.01, high=1.0, parameter="probability", on="test")
+    assert (search.strategy, search.own) == ("RG", None)
+    assert search.first == [0.1, 0.03162, 0.3162, 0.01, 1.0]
+    assert search.with_value(0.25).strategies == {**experiment.strategies, "RG": RandomizedGossip(probability=0.25)}
+    assert search.part(0.25, 7).strategies == {"RG": RandomizedGossip(probability=0.25)}
+    assert search.part(0.25, 7).iterations == 7
+    assert Search.of(experiment, BUDGET).strategy == "GT"  # the only one with an r
+    whole = Search(experiment, "GT", "r", 3, BUDGET, 0.5, 4.4)
+    assert whole.first == [3.0, 1.0, 4.0]
+
+
+OWN = """
+import numpy as np
+from efhc import Strategy
+
+class Patient(Strategy):
+    patience: int = 4
+
+    def thresholds(self, k, gamma, bandwidths, coins):
+        return np.full(len(bandwidths.values), 0.0 if k % self.patience == 0 else np.inf)
+"""
+
+
+def test_a_strategy_of_ones_own_is_tuned(tmp_path: Path):
+    (tmp_path / "own.py").write_text(OWN)
+    config = 'iterations = 20\nseeds = [3]\n[strategies]\nmine = { kind = "own.py:Patient", patience = 4 }\n'
+    (tmp_path / "own.toml").write_text(config)
+    experiment = load_experiment(tmp_path / "own.toml")
+    tuning = tune(
+        experiment, Budget("broadcasts", 60.0), tmp_path / "out", LocalEngine(1), parameter="patience", trials=3, high=9
+    )
+    assert tuning.table["patience"].to_list()[0] == 4
+    assert all(value == int(value) for value in tuning.table["patience"])
+    assert load_experiment(tmp_path / "out" / "tuned.toml").strategies["mine"].patience == tuning.best_value
+
+
+def test_a_tuning_chooses_by_validation_samples_and_reports_the_test_accuracy_once(tmp_path: Path):
+    experiment = EXPERIMENT.model_copy(update={"iterations": 20, "seeds": (3,)})
+    out = tmp_path / "out"
+    tuning = tune(experiment, BUDGET, out, LocalEngine(1), trials=3)
+    made = [RunDirectory(path).load_experiment() for path in (out / "runs").iterdir()]
+    on_test = [run for run in made if run.validation is None]
+    assert {run.validation for run in made} == {0.1, None}
+    assert [run.strategies["ef-hc"] for run in on_test] == [EventTriggered(r=tuning.best_value)]
+    assert load_experiment(out / "tuned.toml") == experiment.model_copy(
+        update={"strategies": {**experiment.strategies, "slow": EventTriggered(r=tuning.best_value)}}
+    )
+    metrics = simulate(tuning.search.final(tuning.best_value), jobs=1).metrics
+    assert tuning.test_accuracy == metrics["accuracy"].drop_nulls()[-1]
+    assert pl.read_csv(out / "test.csv").columns == ["seed", "accuracy", "spent"]
+
+
+def test_the_files_own_validation_share_is_used_for_tuning_only():
+    experiment = Experiment.model_validate({**dict(EXPERIMENT), "validation": 0.25})
+    search = Search.of(experiment, BUDGET)
+    assert search.part(1.0, 5).validation == 0.25
+    assert search.with_value(1.0).validation is None
+    assert search.final(1.0).validation is None
+    assert Search.of(experiment, BUDGET, on="test").part(1.0, 5).validation is None
+    assert Search.of(EXPERIMENT, BUDGET).part(1.0, 5).validation == 0.1
+
+
+class Diverging:
+    """Makes runs, but for those above a threshold scale."""
+
+    def __init__(self, limit: float) -> None:
+        self.limit, self.engine = limit, LocalEngine(1)
+
+    def make(self, runs, store, progress, observers=None):
+        failing = [run for run in runs if run.experiment.strategies["ef-hc"].r > self.limit]
+        failures = self.engine.make([run for run in runs if run not in failing], store, progress, observers)
+        return {**failures, **{run.key: EfhcError(f"{run.name} diverged") for run in failing}}
+
+
+def test_a_trial_that_diverges_fails_and_the_tuning_goes_on(tmp_path: Path):
+    experiment = EXPERIMENT.model_copy(update={"iterations": 20, "seeds": (3,)})
+    arguments = {"experiment": experiment, "budget": BUDGET, "out": tmp_path / "out", "on": "test"}
+    tuning = tune(**arguments, engine=Diverging(10000.0), trials=4)
+    failed = tuning.table.filter(state="failed")
+    assert failed["trial"].to_list() == [1, 3]
+    assert failed.select("accuracy", "low", "high", "spent", "seed 3").null_count().row(0) == (2,) * 5
+    assert tuning.best_value in {2000.0, 200.0}
+    again = tune(**arguments, engine=NoEngine(), trials=4)
+    assert again.table.equals(tuning.table)
+
+
+def test_a_tuning_without_a_complete_trial_is_one_line(tmp_path: Path):
+    experiment = EXPERIMENT.model_copy(update={"iterations": 20, "seeds": (3,)})
+    with pytest.raises(EfhcError, match=r"^none of 2 trials was completed, and 2 failed; give more --trials"):
+        tune(experiment, BUDGET, tmp_path / "out", Diverging(0.0), trials=2)
+
+
 def test_without_optuna_one_line_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(sys.modules, "optuna", None)
+    monkeypatch.setattr(Extra, "is_installed", lambda self: False)
     with pytest.raises(EfhcError, match=r"^tuning needs Optuna: pip install 'efhc\[tune\]'$"):
+        tuned(tmp_path / "out", engine=NoEngine())
+
+
+def test_a_broken_optuna_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    monkeypatch.setattr(Extra, "is_installed", lambda self: True)
+    with pytest.raises(EfhcError, match=r"^Optuna is installed but cannot be imported \(.*\); reinstall it"):
         tuned(tmp_path / "out", engine=NoEngine())
 
 
@@ -223,13 +344,13 @@ def test_trials_are_judged_within_their_share_of_the_budget(done: tuple[Tuning, 
     backend = optuna.storages.journal.JournalFileBackend(str(tmp_path / "optuna.journal"))
     study = optuna.load_study(study_name="r", storage=optuna.storages.JournalStorage(backend))
     assert [trial.number for trial in study.trials] == list(range(TRIALS))
-    assert study.best_params["r"] == done[0].best_r
+    assert study.best_params["r"] == done[0].best_value
     runs, store = Runs(), RunStore(done[1] / "runs")
     passed: dict[int, list[float]] = {}
     for trial in study.trials:
         for step, value in trial.intermediate_values.items():
             iterations = 20 * step
-            part = Search.of(EXPERIMENT, BUDGET, None, None, None).part(trial.params["r"], iterations)
+            part = Search.of(EXPERIMENT, BUDGET, on="test").part(trial.params["r"], iterations)
             curves = pl.concat(store.curve(run) for run in runs.of(part))
             share = Budget(BUDGET.kind, BUDGET.amount * iterations / EXPERIMENT.iterations)
             assert value == np.mean(share.accuracies(curves))
@@ -246,7 +367,7 @@ def test_the_tuned_config_runs_and_keeps_what_was_promised(done: tuple[Tuning, P
     tuning, out = done
     experiment = load_experiment(out / "tuned.toml")
     assert experiment == tuning.experiment
-    assert experiment.strategies["slow"] == EventTriggered(r=tuning.best_r)
+    assert experiment.strategies["slow"] == EventTriggered(r=tuning.best_value)
     assert experiment.model_copy(update={"strategies": EXPERIMENT.strategies}) == EXPERIMENT
     assert {**experiment.strategies, "slow": None} == {**EXPERIMENT.strategies, "slow": None}
     metrics = simulate(experiment, jobs=2).metrics.filter(strategy="slow")
@@ -256,21 +377,21 @@ def test_the_tuned_config_runs_and_keeps_what_was_promised(done: tuple[Tuning, P
 
 def test_the_files_are_there_and_the_figure_tells_trials_apart(done: tuple[Tuning, Path]):
     tuning, out = done
-    assert sorted(path.name for path in out.iterdir()) == [
+    assert sorted(path.name for path in out.iterdir() if path.name != ".lock") == [
         *("optuna.journal", "runs", "trials.csv", "tuned.toml", "tuning.pdf", "tuning.png")
     ]
     assert pl.read_csv(out / "trials.csv").equals(tuning.table)
     assert (out / "tuning.png").read_bytes().startswith(b"\x89PNG")
     assert (out / "tuning.pdf").read_bytes().startswith(b"%PDF")
-    figure = tuning_figure(tuning.table, tuning.best_r, "100 % of $what")
+    figure = tuning_figure(tuning.table, tuning.best_value, "100 % of $what")
     (axes,) = figure.axes
     drawn = {line.get_label(): sorted(zip(*line.get_data(), strict=True)) for line in axes.lines}
     for label, state in (("complete", "complete"), ("stopped early, so after fewer iterations", "pruned")):
         rows = tuning.table.filter(state=state).select("r", "accuracy").iter_rows()
         assert drawn.pop(label) == sorted(rows)
     ((label, (point,)),) = drawn.items()
-    assert point == (tuning.best_r, tuning.best_accuracy)
-    assert f"r = {tuning.best_r:.4g}" in label
+    assert point == (tuning.best_value, tuning.best_accuracy)
+    assert f"r = {tuning.best_value:.4g}" in label
     assert axes.get_xscale() == "log"
 
 
@@ -284,10 +405,11 @@ def test_another_strategy_with_r_may_be_tuned_and_one_seed_has_no_interval(tmp_p
         LocalEngine(1),
         strategy="GT",
         trials=3,
+        on="test",
         progress=lambda trial, r, iterations, share: told.append((trial, r, iterations, share)),
     )
     assert tuning.table["r"].to_list() == [1000.0, 100.0, 10000.0]
-    assert tuning.experiment.strategies["GT"] == GlobalThreshold(r=tuning.best_r)
+    assert tuning.experiment.strategies["GT"] == GlobalThreshold(r=tuning.best_value)
     assert tuning.experiment.strategies["slow"] == EXPERIMENT.strategies["slow"]
     assert tuning.table["low"].to_list() == [None] * 3
     assert tuning.search.rungs == [10, 20]
@@ -299,11 +421,11 @@ def test_another_strategy_with_r_may_be_tuned_and_one_seed_has_no_interval(tmp_p
 def test_an_r_at_the_edge_is_pointed_out(done: tuple[Tuning, Path]):
     tuning = done[0]
     assert tuning.advice is None
-    best = pl.col("r") == tuning.best_r
-    lowest = Tuning(tuning.search, tuning.table.filter(best | (pl.col("r") > tuning.best_r)))
+    best = pl.col("r") == tuning.best_value
+    lowest = Tuning(tuning.search, tuning.table.filter(best | (pl.col("r") > tuning.best_value)))
     assert lowest.advice is not None
     assert "smallest that was tried; a better one may lie below: try another --low" in lowest.advice
-    highest = Tuning(tuning.search, tuning.table.filter(best | (pl.col("r") < tuning.best_r)))
+    highest = Tuning(tuning.search, tuning.table.filter(best | (pl.col("r") < tuning.best_value)))
     assert highest.advice is not None
     assert "largest that was tried; a better one may lie above: try another --high" in highest.advice
     assert Tuning(tuning.search, tuning.table.filter(best)).advice is None
@@ -312,7 +434,7 @@ def test_an_r_at_the_edge_is_pointed_out(done: tuple[Tuning, Path]):
 def test_of_equals_the_one_that_spends_least_is_best(done: tuple[Tuning, Path]):
     rows = {"trial": [1, 2, 3, 4], "r": [1.0, 2.0, 3.0, 4.0], "accuracy": [0.5, 0.7, 0.7, 0.9]}
     rows |= {"spent": [10.0, 30.0, 20.0, 5.0], "state": ["complete"] * 3 + ["pruned"]}
-    assert Tuning(done[0].search, pl.DataFrame(rows)).best_r == 3.0
+    assert Tuning(done[0].search, pl.DataFrame(rows)).best_value == 3.0
 
 
 # Going on
@@ -339,34 +461,42 @@ def progress(trial, r, iterations, share):
         os.kill(os.getpid(), signal.SIGKILL)
 
 tune(load_experiment(sys.argv[1]), Budget("broadcasts", 360.0), Path(sys.argv[2]), LocalEngine(2),
-     trials=12, low=20.0, high=200000.0, progress=progress)
+     trials=12, low=20.0, high=200000.0, on="test", progress=progress)
 """
 
 
-def test_killed_and_interrupted_it_ends_with_the_same_bytes(done: tuple[Tuning, Path], tmp_path: Path):
+def left_off(out: Path, finished: int) -> None:
+    assert (out / "optuna.journal").read_text().count('"op_code":4') == finished
+    assert any(not RunDirectory(path).is_complete for path in (out / "runs").iterdir())
+    assert not (out / "trials.csv").exists()
+
+
+def ends_as(done: tuple[Tuning, Path], out: Path) -> None:
+    tuned(out)
+    for name in ("trials.csv", "tuned.toml", "tuning.png"):
+        assert (out / name).read_bytes() == (done[1] / name).read_bytes()
+
+
+@pytest.mark.slow
+def test_killed_it_ends_with_the_same_bytes(done: tuple[Tuning, Path], tmp_path: Path):
     config, out = tmp_path / "short.toml", tmp_path / "out"
     config.write_text(to_toml(EXPERIMENT))
-
-    def left_off(finished: int) -> None:
-        assert (out / "optuna.journal").read_text().count('"op_code":4') == finished
-        assert any(not RunDirectory(path).is_complete for path in (out / "runs").iterdir())
-        assert not (out / "trials.csv").exists()
-
     command = [sys.executable, "-c", KILLED, str(config), str(out)]
     killed = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
-    left_off(1)  # in the second trial, after its first rung
+    left_off(out, 1)  # in the second trial, after its first rung
+    ends_as(done, out)
 
-    def interrupt(trial: int, r: float, iterations: int, share: float) -> None:
+
+def test_interrupted_it_ends_with_the_same_bytes(done: tuple[Tuning, Path], tmp_path: Path):
+    def interrupt(trial: int, value: float, iterations: int, share: float) -> None:
         if trial == 7 and 0 < share < 1:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        tuned(out, progress=interrupt)
-    left_off(6)
-    tuned(out)
-    for name in ("trials.csv", "tuned.toml", "tuning.png"):
-        assert (out / name).read_bytes() == (done[1] / name).read_bytes()
+        tuned(tmp_path / "out", progress=interrupt)
+    left_off(tmp_path / "out", 6)
+    ends_as(done, tmp_path / "out")
 
 
 def test_half_a_line_and_a_lock_that_a_killed_process_left_do_no_harm(done: tuple[Tuning, Path], copied: Path):
@@ -382,6 +512,28 @@ def test_half_a_line_and_a_lock_that_a_killed_process_left_do_no_harm(done: tupl
 def test_a_journal_that_is_lost_is_written_again_from_the_runs(done: tuple[Tuning, Path], copied: Path):
     (copied / "optuna.journal").unlink()
     assert tuned(copied, engine=NoEngine()).table.equals(done[0].table)
+
+
+def test_a_full_disk_under_the_journal_is_one_line(copied: Path):
+    """As a limit on the size of files has it; what is written of the last line is cut off by the next tuning."""
+    journal = copied / "optuna.journal"
+    lines = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(b"".join(lines[:-1]))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (journal.stat().st_size + 50, hard))
+    try:
+        with pytest.raises(EfhcError, match=r"optuna\.journal cannot be written \(File too large\)$"):
+            tuned(copied, engine=NoEngine())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    tuned(copied, engine=NoEngine())
+
+
+def test_a_tuning_of_an_earlier_version_is_refused(copied: Path):
+    journal = copied / "optuna.journal"
+    journal.write_bytes(journal.read_bytes().replace(b'"--on": "test", ', b"").replace(b'"--on":"test",', b""))
+    with pytest.raises(EfhcError, match="was made by an earlier version of efhc, which chose by the test accuracy"):
+        tuned(copied, engine=NoEngine())
 
 
 def test_a_corrupt_journal_is_one_line(copied: Path):

@@ -2,38 +2,46 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
 from efhc import __version__
 from efhc.base.errors import EfhcError
 from efhc.cli import checking, data, running, studies, theory
-from efhc.cli.terminal import INTERRUPTED
+from efhc.cli.escaping import print_error
+from efhc.cli.terminal import INTERRUPTED, RUNS_CODE
+
+UNREAD, REFUSED = 1, 2
+"""Exit codes: whoever read the output stopped reading; an error that the user can mend."""
 
 app = typer.Typer(
     help="Decentralized federated learning with personalized event-triggered communication (EF-HC).",
+    epilog=f"{RUNS_CODE} Commands, settings and exit codes: docs/commands.md.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # plain text: no boxes around narrow columns, and [brackets] are shown as they are
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-COMMANDS: list[Callable[..., None]] = [
-    running.demo,
-    running.run,
-    studies.reproduce,
-    studies.sweep,
-    studies.tune,
-    checking.doctor,
-    checking.bench,
-]
-for command in COMMANDS:
-    app.command()(command)
-app.add_typer(checking.config_app, name="config")
-app.add_typer(data.app, name="data")
-app.add_typer(theory.app, name="theory")
+COMMANDS: dict[Callable[..., None], str] = {
+    running.demo: "Compare EF-HC with GT, ZT and RG in under a minute.",
+    running.run: "Run an experiment and keep it in a run directory.",
+    studies.reproduce: "Reproduce figures of the paper and judge its claims.",
+    studies.sweep: "Run an experiment at every point of a grid.",
+    studies.tune: "Find the best r within a budget. Needs efhc[tune].",
+    checking.doctor: "Check this installation.",
+    checking.bench: "Measure how fast iterations are. Needs efhc[deep].",
+}
+READ_CONFIGS = {studies.reproduce, studies.sweep, studies.tune}
+for command, in_short in COMMANDS.items():
+    app.command(short_help=in_short, epilog=RUNS_CODE if command in READ_CONFIGS else None)(command)
+app.add_typer(checking.config_app, name="config", short_help="Show every setting, or the schema of config files.")
+app.add_typer(data.app, name="data", short_help="List, fetch, verify and show data sets.")
+app.add_typer(theory.app, name="theory", short_help="Check a run against the paper's analysis.")
 
 debugging = False
 
@@ -41,20 +49,50 @@ UsageError: Any = typer.BadParameter.__base__  # typer does not export it by nam
 
 
 def main() -> None:
-    """Errors that the user can mend are one line and exit code 2; `--debug` shows where they came from."""
+    """Run the command line. What the user can mend is one line and exit code 2; `--debug` shows the traceback."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # asked to end: stop as with Ctrl-C
     try:
-        sys.exit(app(standalone_mode=False))
-    except (EfhcError, UsageError) as error:
-        if debugging:
-            raise
-        if type(error).__name__ != "NoArgsIsHelpError":  # then the help is printed already
-            text = error.format_message() if isinstance(error, UsageError) else str(error)
-            print(f"efhc: {' '.join(text.split())}", file=sys.stderr)
-        sys.exit(2)
+        code = app(standalone_mode=False)
+        sys.stdout.flush()  # here, where a full disk is an error like others
+        sys.exit(code)
     except (KeyboardInterrupt, typer.Abort):
-        print("efhc: stopped", file=sys.stderr)
+        print_error("stopped")
         sys.exit(INTERRUPTED)
+    except Exception as error:
+        if debugging or (text := _one_line(error)) is None:
+            raise
+        _refuse(error, text)
+
+
+def _one_line(error: Exception) -> str | None:
+    """Return what to tell the user about an error; None for a bug of ours, which deserves its traceback."""
+    if isinstance(error, UsageError):
+        return str(error.format_message())
+    if isinstance(error, EfhcError):
+        return str(error)
+    if isinstance(error, ImportError):
+        package = (error.name or "a package").partition(".")[0]
+        return f"{package} cannot be imported ({error}); `efhc doctor` lists what is installed"
+    if isinstance(error, MemoryError):
+        return f"there is not enough memory ({error})" if str(error) else "there is not enough memory"
+    if isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename is not None else ""
+        return f"{where}{error.strerror or error}; `efhc --debug` shows where"
+    return None
+
+
+def _refuse(error: Exception, text: str) -> NoReturn:
+    try:
+        sys.stdout.flush()
+    except OSError:  # the output is lost; the interpreter must not try once more when it ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if isinstance(error, BrokenPipeError):
+        sys.exit(UNREAD)
+    if type(error).__name__ == "NoArgsIsHelpError":  # its text is the help, of many lines
+        print(text, file=sys.stderr)
+    else:
+        print_error(text)
+    sys.exit(REFUSED)
 
 
 def _show_version(asked: bool) -> None:

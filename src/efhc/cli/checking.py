@@ -1,4 +1,4 @@
-"""efhc config, efhc doctor, efhc bench: what is set, is it sound, how fast is it."""
+"""efhc config, efhc doctor, efhc bench: the settings, the installation, the speed."""
 
 from __future__ import annotations
 
@@ -9,14 +9,30 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from efhc.cli.terminal import Overrides, console
+from efhc.base.errors import InputError, did_you_mean
+from efhc.base.extras import require
+from efhc.cli.escaping import cell
+from efhc.cli.terminal import RUNS_CODE, Overrides, console
 
 config_app = typer.Typer(help="Show a complete config, or the schema of config files.", no_args_is_help=True)
 
+WORKLOADS = (
+    *("svm-b1", "svm-b16", "svm-b64", "svm-20runs", "lenet-b16", "lenet-b32", "resnet18-b16"),
+    *("svm-m1000", "svm-m10000", "eval-10k", "eval-10k-lenet"),
+)
+"""The names of `efhc.benchmarks.workloads`, which takes seconds to import."""
 
-@config_app.command("show")
+ALONE = ("limit", "scaling")
+"""What `efhc bench` measures instead of workloads."""
+
+COLOURS = {"ok": "green", "missing": "dim", "bad": "red"}
+
+
+@config_app.command("show", short_help="Print the complete config, with every default.", epilog=RUNS_CODE)
 def config_show(
-    file: Annotated[Path | None, typer.Argument(help="A TOML file; without one, the defaults.")] = None,
+    file: Annotated[
+        Path | None, typer.Argument(metavar="FILE", help="A TOML file. Default: none, only the defaults.")
+    ] = None,
     overrides: Overrides = None,
 ) -> None:
     """Print the complete config: what the file says, the overrides, and every default."""
@@ -41,14 +57,17 @@ def config_schema() -> None:
 
 
 def doctor() -> None:
-    """Check this installation: versions, machine, data, and the engine against Alg. 1 in plain loops."""
+    """Check this installation: versions, extras, machine, data, and the engine against Alg. 1 in plain loops.
+
+    Exit code 1 if something is bad. What is missing is only needed by some commands.
+    """
     from efhc.experiments.doctor import checks
 
     table = Table("check", "", "found")
     healthy = True
-    for name, good, found in checks():
-        healthy &= good
-        table.add_row(name, "[green]ok[/green]" if good else "[red]bad[/red]", found)
+    for check in checks():
+        healthy &= check.state != "bad"
+        table.add_row(cell(check.name), f"[{COLOURS[check.state]}]{check.state}[/]", cell(check.found))
     console.print(table)
     if not healthy:
         raise typer.Exit(1)
@@ -56,13 +75,22 @@ def doctor() -> None:
 
 def bench(
     workloads: Annotated[
-        list[str] | None, typer.Argument(help="Which ones, or `limit`, or `scaling`; by default all.")
+        list[str] | None,
+        typer.Argument(metavar="WORKLOAD", help=f"{', '.join(WORKLOADS)}; or limit, or scaling. Default: all."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds by turns; the median counts.")] = 5,
-    out: Annotated[Path, typer.Option(help="The picture that `scaling` draws.")] = Path("runs/scaling.png"),
+    rounds: Annotated[int, typer.Option(min=1, metavar="N", help="Number of rounds, by turns. The median counts.")] = 5,
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The picture that `scaling` draws.")] = Path(
+        "runs/scaling.png"
+    ),
 ) -> None:
-    """Measure our iterations against the plain per-device PyTorch loop, by turns in one process."""
+    """Measure our iterations against the plain per-device PyTorch loop, by turns in one process.
+
+    Needs PyTorch: pip install 'efhc[deep]'.
+    """
+    _check_workloads(workloads or [])
+    require("deep", "efhc bench")
+
     from rich.status import Status
 
     from efhc.benchmarks import run as benches
@@ -70,7 +98,7 @@ def bench(
     with Status("measuring", console=Console(stderr=True)) as status:
 
         def tell(what: str) -> None:
-            status.update(f"measuring {what}")
+            status.update(f"measuring {cell(what)}")
 
         if workloads == ["limit"]:
             found, tables = benches.bench_limit(rounds), benches.limit_table
@@ -88,3 +116,10 @@ def bench(
     for row in rows[1:]:
         table.add_row(*row)
     console.print(table)
+
+
+def _check_workloads(names: list[str]) -> None:
+    for name in names:
+        if name not in WORKLOADS and (name not in ALONE or len(names) > 1):
+            allowed = f"{', '.join(WORKLOADS)}; or `limit` or `scaling`, alone"
+            raise InputError("workload", f"'{name}'{did_you_mean(name, WORKLOADS)}", allowed)

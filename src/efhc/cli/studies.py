@@ -10,40 +10,58 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from efhc.base.errors import InputError
+from efhc.base.extras import require
 from efhc.cli.data import fetch_missing
-from efhc.cli.terminal import INTERRUPTED, Overrides, console, runs_progress, warn
+from efhc.cli.escaping import cell, plain
+from efhc.cli.terminal import (
+    FAILED,
+    INTERRUPTED,
+    Address,
+    EngineName,
+    Jobs,
+    Overrides,
+    choose_engine,
+    console,
+    runs_progress,
+    warn,
+)
 
 if TYPE_CHECKING:
-    from efhc.experiments.runs.store import Engine
     from efhc.experiments.studies.presets import Size
+    from efhc.experiments.studies.tune import Tuning
     from efhc.report.claims.judging import Judgement
 
-EngineName = Annotated[str, typer.Option("--engine", help="local: the cores of this machine; ray: a cluster.")]
-Address = Annotated[
-    str | None, typer.Option(help="The Ray cluster to join: auto, or HOST:PORT; by default one is started here.")
-]
-Jobs = Annotated[int | None, typer.Option(min=1, help="Cores to use; by default all.")]
+File = Annotated[Path, typer.Argument(metavar="FILE", help="The experiment, a TOML file.")]
 
 
 def reproduce(
-    figures: Annotated[list[str], typer.Argument(help="list, all, or figures: fig2a fig3b ...")],
-    quick: Annotated[bool, typer.Option("--quick", help="Small sizes, for a first look (the default).")] = False,
+    figures: Annotated[
+        list[str],
+        typer.Argument(metavar="FIGURE", help="`list`, `all`, or figures: fig2a fig3b, or files of your own."),
+    ],
+    quick: Annotated[bool, typer.Option("--quick", help="Small sizes, for a first look. This is the default.")] = False,
     full: Annotated[
         bool, typer.Option("--full", help="The paper's sizes; `efhc reproduce list` shows the cost.")
     ] = False,
-    seeds: Annotated[int | None, typer.Option(min=1, help="How many; by default those of each figure.")] = None,
-    out: Annotated[Path, typer.Option(help="Where to keep figures, tables, runs and report.html.")] = Path(
-        "runs/paper"
-    ),
+    seeds: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Number of seeds. Default: as many as each figure sets.")
+    ] = None,
+    out: Annotated[
+        Path, typer.Option(metavar="DIR", help="Where to keep figures, tables, runs and report.html.")
+    ] = Path("runs/paper"),
     engine: EngineName = "local",
     address: Address = None,
     jobs: Jobs = None,
 ) -> None:
-    """Reproduce figures of the paper, and judge its claims: runs what is missing, draws, and writes report.html."""
+    """Reproduce figures of the paper and judge its claims: make the missing runs, draw, and write report.html.
+
+    The figures that train neural networks need PyTorch: pip install 'efhc[deep]'.
+    """
+    use = choose_engine(engine, address, jobs)
+
     from efhc.experiments.config.files import figure_names
     from efhc.experiments.studies.presets import load_figure
 
@@ -61,7 +79,6 @@ def reproduce(
     from efhc.experiments.runs.store import RunStore
     from efhc.experiments.studies import reproduce as reproducing
 
-    use = _engine(engine, address, jobs)
     with _stoppable():
         prepared = reproducing.prepare(loaded)
         runs = {run.key for figure in prepared for run in figure.all}
@@ -81,7 +98,7 @@ def _list_figures(seeds: int | None) -> None:
         small, large = load_figure(name, "quick", seeds), load_figure(name, "full", seeds)
         sizes = [f"{figure.runs} x {figure.experiment.iterations:,}" for figure in (small, large)]
         cost = f"{large.table.core_hours:g}" if large.table.core_hours else ""
-        table.add_row(name, *sizes, cost, large.table.title)
+        table.add_row(cell(name), *sizes, cost, cell(large.table.title))
     console.print(table)
     print("Sizes: runs x iterations. Core hours: what --full takes, measured or estimated (docs/reproduction.md).")
     print(f"Their config files: {PRESETS}")
@@ -92,22 +109,26 @@ def _print_judgements(judgements: list[Judgement]) -> None:
 
     colours = {"holds": "green", "fails": "red"}
     for (claim, *said), group in groupby(judgements, lambda one: (one.claim, one.statement, one.setting)):
-        console.print(f"claim {claim}: {escape(statement_words(*said))}", style="bold", highlight=False)
+        console.print(f"claim {claim}: {cell(statement_words(*said))}", style="bold", highlight=False)
         for judgement in group:
             colour = colours.get(verdict_parts(judgement)[0][0], "dim")
-            figures, verdict = escape(f"{figures_words(judgement):>8}"), escape(verdict_words(judgement))
+            figures, verdict = cell(f"{figures_words(judgement):>8}"), cell(verdict_words(judgement))
             console.print(f"{figures}  [{colour}]{verdict}[/{colour}]", highlight=False)
 
 
 def sweep(
-    file: Annotated[Path, typer.Argument(help="An experiment with a table [sweep], a TOML file.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A TOML file: an experiment with a table [sweep].")],
     overrides: Overrides = None,
-    out: Annotated[Path | None, typer.Option(help="Where to keep it; by default runs/NAME-OF-FILE-sweep.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where to keep it. Default: runs/NAME-OF-FILE-sweep.")
+    ] = None,
     engine: EngineName = "local",
     address: Address = None,
     jobs: Jobs = None,
 ) -> None:
-    """Run an experiment at every point of a grid or list of settings; all results in one tidy table."""
+    """Run an experiment at every point of a grid or list of settings; all results go into one tidy table."""
+    use = choose_engine(engine, address, jobs)
+
     from efhc.experiments.runs.store import RunStore
     from efhc.experiments.studies import sweep as sweeping
 
@@ -115,35 +136,67 @@ def sweep(
     out = out or Path("runs") / f"{file.stem}-sweep"
     for point in points:
         fetch_missing(point.experiment)
-    use = _engine(engine, address, jobs)
     with _stoppable():
         runs = sweeping.runs_of(points)
         with runs_progress(len({run.key for _, run in runs})) as progress:
             table = sweeping.run_sweep(runs, out, RunStore(out / "runs", warn), use, progress)
-    summary = sweeping.summary(table)
-    shown = Table(
-        *(escape(name) for name in summary.columns), title="means over seeds, at the end", title_justify="left"
-    )
-    for row in summary.rows():
-        shown.add_row(*(f"{value:.4g}" if isinstance(value, float) else escape(str(value)) for value in row))
+    header, rows = sweeping.summary_rows(table)
+    shown = Table(*map(cell, header), title="means over seeds, at the end", title_justify="left")
+    for row in rows:
+        shown.add_row(*map(cell, row))
     console.print(shown)
-    print(f"All results: {out / sweeping.RESULTS}")
+    failed = sweeping.failed_runs(table)
+    for line in failed:
+        warn(line)
+    print(f"All results: {plain(out / sweeping.RESULTS)}, figure: {plain(out / sweeping.FIGURES[0])}")
+    if failed:
+        raise typer.Exit(FAILED)
 
 
 def tune(
-    file: Annotated[Path, typer.Argument(help="The experiment, a TOML file.")],
+    file: File,
     overrides: Overrides = None,
-    budget: Annotated[str, typer.Option(help="transmission_time=T or broadcasts=N, for one run.")] = "",
-    strategy: Annotated[str | None, typer.Option(help="Whose r to tune; by default the first EF-HC's.")] = None,
-    trials: Annotated[int, typer.Option(min=1, help="Values of r to try.")] = 20,
-    low: Annotated[float | None, typer.Option(help="The least r; by default a hundredth of the file's.")] = None,
-    high: Annotated[float | None, typer.Option(help="The greatest r; by default a hundred times the file's.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Where to keep it; by default runs/NAME-OF-FILE-tune.")] = None,
+    budget: Annotated[
+        str, typer.Option(metavar="BUDGET", help="What one run may spend: transmission_time=T or broadcasts=N.")
+    ] = "",
+    strategy: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The strategy to tune. Default: the first EF-HC.")
+    ] = None,
+    parameter: Annotated[
+        str, typer.Option(metavar="NAME", help="The number to tune, a parameter of the strategy.")
+    ] = "r",
+    trials: Annotated[int, typer.Option(min=1, metavar="N", help="Number of values to try.")] = 20,
+    low: Annotated[
+        float | None, typer.Option(metavar="X", help="The smallest value. Default: a hundredth of the file's.")
+    ] = None,
+    high: Annotated[
+        float | None, typer.Option(metavar="X", help="The largest value. Default: a hundred times the file's.")
+    ] = None,
+    on: Annotated[
+        str,
+        typer.Option(
+            metavar="SAMPLES",
+            help="Choose by `validation` samples, a tenth of the training samples (or the share that the file sets as "
+            "`validation`), or by `test` samples.",
+        ),
+    ] = "validation",
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where to keep it. Default: runs/NAME-OF-FILE-tune.")
+    ] = None,
     engine: EngineName = "local",
     address: Address = None,
     jobs: Jobs = None,
 ) -> None:
-    """Find the r that reaches the best accuracy within a communication budget, and write the tuned config."""
+    """Find the r that reaches the best accuracy within a communication budget, and write the tuned config.
+
+    Values are compared by their accuracy on validation samples, which no device trains on. The test accuracy of the
+    winner is measured once, at the end.
+
+    Needs Optuna: pip install 'efhc[tune]'.
+    """
+    require("tune")
+    use = choose_engine(engine, address, jobs)
+
     from rich.status import Status
 
     from efhc.experiments.config.files import load_experiment
@@ -153,46 +206,62 @@ def tune(
     amount = tuning.Budget.parse(budget)
     experiment = load_experiment(file, overrides or ())
     fetch_missing(experiment)
-    use = _engine(engine, address, jobs)
     with _stoppable(), use.session(), Status("preparing", console=Console(stderr=True)) as status:
 
-        def tell(trial: int, r: float, iterations: int, share: float) -> None:
-            status.update(f"trial {trial} of {trials}: r = {r:.4g}, {iterations:,} iterations, {share:.0%}")
+        def tell(trial: int, value: float, iterations: int, share: float) -> None:
+            which = f"trial {trial} of {trials}" if trial else "the winner, on the test samples"
+            status.update(f"{which}: {cell(parameter)} = {value:.4g}, {iterations:,} iterations, {share:.0%}")
 
         found = tuning.tune(
-            experiment, amount, out, use, strategy=strategy, trials=trials, low=low, high=high, progress=tell, warn=warn
+            experiment,
+            amount,
+            out,
+            use,
+            strategy=strategy,
+            parameter=parameter,
+            trials=trials,
+            low=low,
+            high=high,
+            on=on,
+            progress=tell,
+            warn=warn,
         )
-    shown = Table(
-        "r", "accuracy", "95 % over seeds", "spent", "iterations", "", title=f"within {amount}", title_justify="left"
-    )
-    for row in found.table.sort("r").iter_rows(named=True):
-        best = row["r"] == found.best_r and row["state"] == "complete"
-        interval = f"{row['low']:.3f} to {row['high']:.3f}" if row["low"] is not None else ""
-        words = f"{row['r']:.4g}", f"{row['accuracy']:.3f}", interval, f"{row['spent']:.4g}", f"{row['iterations']:,}"
-        shown.add_row(*words, "best" if best else row["state"], style="bold" if best else None)
-    console.print(shown)
+    _print_tuning(found)
     if found.advice:
         warn(found.advice)
-    print(f"Tuned config: {out / tuning.TUNED} (r = {found.best_r:g}), curve: {out / tuning.FIGURES[0]}")
+    best = f"{parameter} = {found.best_value:g}"
+    print(f"Tuned config: {plain(out / tuning.TUNED)} ({best}), curve: {plain(out / tuning.FIGURES[0])}")
 
 
-def _engine(name: str, address: str | None, jobs: int | None) -> Engine:
-    if name == "local":
-        if address is not None:
-            raise InputError("--address", address, "nothing with --engine local; it is for --engine ray")
-        from efhc.experiments.runs.engines.local import LocalEngine
-
-        return LocalEngine(jobs)
-    if name == "ray":
-        from efhc.experiments.runs.engines.cluster import ClusterEngine
-
-        return ClusterEngine(address, jobs)
-    raise InputError("--engine", f"'{name}'", "local, ray")
+def _print_tuning(found: Tuning) -> None:
+    search, parameter = found.search, found.search.parameter
+    title = f"{search.on} accuracy within {search.budget.words}"
+    shown = Table(cell(parameter), "accuracy", "95 % over seeds", "spent", "iterations", "", title=cell(title))
+    shown.title_justify = "left"
+    for row in found.table.sort(parameter).iter_rows(named=True):
+        best = row[parameter] == found.best_value and row["state"] == "complete"
+        numbers = (
+            f"{row[parameter]:.4g}",
+            "" if row["accuracy"] is None else f"{row['accuracy']:.3f}",
+            "" if row["low"] is None else f"{row['low']:.3f} to {row['high']:.3f}",
+            "" if row["spent"] is None else f"{row['spent']:.4g}",
+            f"{row['iterations']:,}",
+        )
+        shown.add_row(*numbers, "best" if best else row["state"], style="bold" if best else None)
+    console.print(shown)
+    if search.validation is None:
+        print("Chosen by the accuracy on the test samples, so the winner's accuracy is too good to quote.")
+        return
+    print(f"Chosen by the accuracy on {search.validation:.0%} of the training samples, which no device trains on.")
+    if found.test_accuracy is None:
+        print("The winner failed when it was trained on all training samples: it has no test accuracy.")
+    else:
+        print(f"Test accuracy of the winner, trained on all training samples: {found.test_accuracy:.3f}")
 
 
 @contextmanager
 def _stoppable() -> Iterator[None]:
-    """Runs that have been made stay, and others where they are: the same command goes on from there."""
+    """Ctrl-C ends the command with one line. Runs are kept as far as they are, so the same command continues them."""
     try:
         yield
     except KeyboardInterrupt:

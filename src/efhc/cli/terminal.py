@@ -16,6 +16,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from efhc.base.errors import InputError
+from efhc.base.extras import require
+from efhc.cli.escaping import print_error
 
 if TYPE_CHECKING:
     from efhc.experiments.runs.result import Result
@@ -31,13 +33,21 @@ BROKEN, FAILED, INTERRUPTED = 3, 4, 130
 RUNS_CODE = "A setting such as strategies.mine='file.py:Name' runs the Python code in that file."
 
 Overrides = Annotated[
-    list[str] | None, typer.Argument(help="Settings to change: key.sub=value ...", metavar="[OVERRIDES]...")
+    list[str] | None, typer.Argument(help="Settings to change: key.sub=value ...", metavar="KEY=VALUE")
 ]
-EngineName = Annotated[str, typer.Option("--engine", help="local: the cores of this machine; ray: a cluster.")]
+EngineName = Annotated[
+    str,
+    typer.Option(
+        "--engine", metavar="NAME", help="local: the cores of this machine; ray: a cluster, with efhc[cluster]."
+    ),
+]
 Address = Annotated[
-    str | None, typer.Option(help="The Ray cluster to join: auto, or HOST:PORT. Default: one is started here.")
+    str | None,
+    typer.Option(
+        metavar="HOST:PORT", help="The Ray cluster to join: auto, or HOST:PORT. Default: one is started here."
+    ),
 ]
-Jobs = Annotated[int | None, typer.Option(min=1, help="Number of cores to use. Default: all.")]
+Jobs = Annotated[int | None, typer.Option(min=1, metavar="N", help="Number of cores to use. Default: all.")]
 
 
 def choose_engine(name: str, address: str | None, jobs: int | None) -> Engine:
@@ -49,6 +59,7 @@ def choose_engine(name: str, address: str | None, jobs: int | None) -> Engine:
 
         return LocalEngine(jobs)
     if name == "ray":
+        require("cluster")
         from efhc.experiments.runs.engines.cluster import ClusterEngine
 
         return ClusterEngine(address, jobs)
@@ -57,7 +68,7 @@ def choose_engine(name: str, address: str | None, jobs: int | None) -> Engine:
 
 def warn(text: str) -> None:
     """One line that is not a result."""
-    print(f"efhc: {text}", file=sys.stderr)
+    print_error(text)
 
 
 def this_command() -> str:

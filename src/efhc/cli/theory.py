@@ -82,7 +82,7 @@ def check(
         bool, typer.Option("--trust-code", help="Execute the Python code that the run's config names.")
     ] = False,
 ) -> None:
-    """Check a finished run, assumption by assumption, and draw its errors under the bounds. The word `check` is optional."""
+    """Check a finished run, assumption by assumption, and draw its errors under the bounds. `check` is optional."""
     from efhc.experiments.studies.theory_check import iterate_checks
     from efhc.report.figures import save_figure
     from efhc.report.theory_figure import theory_figure

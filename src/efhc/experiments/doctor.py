@@ -1,11 +1,16 @@
-"""Is this installation sound?"""
+"""Checks of an installation."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from typing import Literal, NamedTuple
 
+from efhc.base.errors import EfhcError
+from efhc.base.extras import EXTRAS, importing, pip_line
 from efhc.drivers.agreement import difference_from_reference
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.runs.draw import draw_scenario, load_data
@@ -15,26 +20,57 @@ from efhc.learning.data.store import cache_folder
 from efhc.network.changing import RandomLinks
 
 
-def checks() -> Iterator[tuple[str, bool, str]]:
-    """Name of the check, whether all is well, what was found."""
-    yield "Python", sys.version_info >= (3, 11), sys.version.split()[0]
+class Check(NamedTuple):
+    """One line of `efhc doctor`."""
+
+    name: str
+    state: Literal["ok", "missing", "bad"]
+    """`missing` is something that only some commands need."""
+    found: str
+
+
+def checks(extras: Iterable[str] = tuple(EXTRAS)) -> Iterator[Check]:
+    """Check the versions, the extras, the machine, the data, and that the engine computes what the paper says."""
+    yield Check("Python", "ok" if sys.version_info >= (3, 11) else "bad", sys.version.split()[0])
+    optional = {extra.module for extra in EXTRAS.values()}
     for name, found in provenance()["versions"].items():
-        if name != "python":
-            yield name, True, found
+        if name not in {"python", *optional}:
+            yield Check(name, "ok", found)
+    for name in extras:
+        yield check_extra(name)
     facts = machine()
     memory = f"{facts['memory_bytes'] / 2**30:.0f} GiB" if facts["memory_bytes"] else "unknown"
-    yield "machine", True, f"{facts['cores']} cores, {memory}, {facts['system']}"
+    yield Check("machine", "ok", f"{facts['cores']} cores, {memory}, {facts['system']}")
     existing = next(folder for folder in (cache_folder(), *cache_folder().parents) if folder.exists())
-    yield "cache", os.access(existing, os.W_OK), str(cache_folder())
+    yield Check("cache", "ok" if os.access(existing, os.W_OK) else "bad", str(cache_folder()))
     for archive in ARCHIVES.values():
         place = archive.find()
-        yield archive.name, True, str(place[1]) if place else f"not here; {archive.remedy}"
+        missing = f"not on this machine; {archive.remedy}"
+        yield Check(archive.name, "ok" if place else "missing", str(place[1]) if place else missing)
     difference = engine_difference()
-    yield "engine", difference < 1e-12, f"differs from Alg. 1 in plain loops by at most {difference:.1e}"
+    words = f"differs from Alg. 1 in plain loops by at most {difference:.1e}"
+    yield Check("engine", "ok" if difference < 1e-12 else "bad", words)
+
+
+def check_extra(name: str) -> Check:
+    """Import the package of an extra: it is there, or missing, or broken."""
+    extra, title = EXTRAS[name], f"efhc[{name}]"
+    if not extra.is_installed():
+        return Check(title, "missing", f"{extra.package}, for {extra.purpose}: {pip_line(name)}")
+    try:
+        with importing(name):
+            import_module(extra.module)
+    except EfhcError as error:
+        return Check(title, "bad", str(error))
+    try:
+        number = version(extra.module)
+    except PackageNotFoundError:
+        number = "of unknown version"
+    return Check(title, "ok", f"{extra.package} {number}, for {extra.purpose}")
 
 
 def engine_difference(iterations: int = 20) -> float:
-    """How far the engine ends from `reference.py` on failing links; infinite if it fired or used others."""
+    """Return how far the engine ends from `reference.py` on failing links; infinite if it fired or used others."""
     experiment = Experiment(precision="float64", network=RandomLinks())
     scenario = draw_scenario(experiment, load_data(experiment), seed=0)
     return difference_from_reference(scenario, experiment.strategies["EF-HC"], iterations)

@@ -12,7 +12,7 @@ from efhc.core.graph import Graph
 from efhc.core.mixing import mixing_matrix
 
 KEPT_GRAPHS, KEPT_LINKS = 16, 5_000_000
-"""Matrices that are kept: those of this number of whole graphs, and of the first iterations up to this number of links."""
+"""Matrices that are kept: those of `KEPT_GRAPHS` whole graphs, and of the first iterations up to `KEPT_LINKS` links."""
 
 
 class Flow:

@@ -21,7 +21,7 @@ from efhc.drivers.record import Piece, Record
 from efhc.experiments.runs.checkpoints import PIECE_TABLES, DamagedError, Unfinished
 from efhc.experiments.runs.directory import TABLES, RunDirectory
 from efhc.experiments.runs.make import Keeper
-from efhc.experiments.runs.run import Run, Runs  # noqa: F401
+from efhc.experiments.runs.run import Run
 
 OWN_COLUMNS = {"metrics": ("strategy", "seed"), "events": ("strategy", "seed"), "network": ("seed",), "devices": ()}
 """Columns in front of those that a run records."""
@@ -35,9 +35,6 @@ class Progress(Protocol):
 
     def __call__(self, run: Run, share: float) -> None:
         """`share` of the run is done; 1.0 once it is kept."""
-
-
-BatchProgress = Progress
 
 
 class Engine(Protocol):

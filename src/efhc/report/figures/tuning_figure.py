@@ -1,4 +1,4 @@
-"""Accuracy against r: every trial of a tuning, those that were run to the end told from those that were stopped."""
+"""Accuracy against the tuned parameter: the trials of a tuning, complete ones and those that were stopped early."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ COMPLETE, BEST = STYLES[0][0], STYLES[1][0]
 PRUNED = "#8a8a8a"
 
 
-def tuning_figure(trials: pl.DataFrame, best_r: float, title: str = "") -> Figure:
-    """`trials` has columns r, accuracy, low and high (its interval over seeds, or null), state, iterations."""
-    complete = trials.filter(state="complete").sort("r")
-    pruned = trials.filter(state="pruned").sort("r")
-    best = complete.filter(r=best_r).sort("accuracy").row(-1, named=True)
+def tuning_figure(trials: pl.DataFrame, best_value: float, title: str = "", parameter: str = "r") -> Figure:
+    """Draw `trials`: columns `parameter`, accuracy, low and high (its interval over seeds, or null), state."""
+    complete = trials.filter(state="complete").sort(parameter)
+    pruned = trials.filter(state="pruned").sort(parameter)
+    best = complete.filter(pl.col(parameter) == best_value).sort("accuracy").row(-1, named=True)
     with mpl.rc_context(LAYOUT):
         figure = Figure(figsize=(6, 4), layout="constrained")
         FigureCanvasAgg(figure)
@@ -26,13 +26,15 @@ def tuning_figure(trials: pl.DataFrame, best_r: float, title: str = "") -> Figur
         sure = complete.drop_nulls(["low", "high"])
         # The mean lies within its interval but for rounding.
         below, above = (sure["accuracy"] - sure["low"]).clip(0), (sure["high"] - sure["accuracy"]).clip(0)
-        axes.errorbar(sure["r"], sure["accuracy"], np.stack([below, above]), fmt="none", color=COMPLETE, alpha=0.5)
+        axes.errorbar(
+            sure[parameter], sure["accuracy"], np.stack([below, above]), fmt="none", color=COMPLETE, alpha=0.5
+        )
         axes.plot(
-            complete["r"], complete["accuracy"], "o-", color=COMPLETE, markersize=5, linewidth=1, label="complete"
+            complete[parameter], complete["accuracy"], "o-", color=COMPLETE, markersize=5, linewidth=1, label="complete"
         )
         if len(pruned):
             axes.plot(
-                pruned["r"],
+                pruned[parameter],
                 pruned["accuracy"],
                 "o",
                 color=PRUNED,
@@ -40,10 +42,10 @@ def tuning_figure(trials: pl.DataFrame, best_r: float, title: str = "") -> Figur
                 markersize=5,
                 label="stopped early, so after fewer iterations",
             )
-        label = f"best: r = {best['r']:.4g}, accuracy {best['accuracy']:.3f}"
-        axes.plot([best["r"]], [best["accuracy"]], "*", color=BEST, markersize=14, zorder=3, label=label)
+        label = f"best: {parameter} = {best_value:.4g}, accuracy {best['accuracy']:.3f}"
+        axes.plot([best_value], [best["accuracy"]], "*", color=BEST, markersize=14, zorder=3, label=label)
         axes.set_xscale("log")
-        axes.set_xlabel("threshold scale r")
+        axes.set_xlabel("threshold scale r" if parameter == "r" else parameter)
         axes.set_ylabel("accuracy")
         figure.legend(loc="outside lower center", ncols=2, frameon=False)
         if title:

@@ -1,0 +1,193 @@
+"""A whole tuning, from the experiment to the tuned config."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import polars as pl
+
+from efhc.base.errors import EfhcError, InputError
+from efhc.base.extras import importing
+from efhc.base.saving import UNFINISHED, lock, write_safely
+from efhc.experiments.config.experiment import Experiment
+from efhc.experiments.config.files import to_toml
+from efhc.experiments.runs.run import Runs
+from efhc.experiments.runs.store import Engine, RunStore
+from efhc.experiments.studies.tune.budget import Budget
+from efhc.experiments.studies.tune.journal import JOURNAL, Journal, identity, quiet_optuna
+from efhc.experiments.studies.tune.search import Search
+from efhc.experiments.studies.tune.trial import FINAL, Lab, RunFailed, Trial, TuneProgress
+from efhc.report.claims.intervals import interval
+from efhc.report.figures import save_figure
+from efhc.report.figures.tuning_figure import tuning_figure
+
+if TYPE_CHECKING:
+    from optuna.trial import FrozenTrial
+
+RUNS, TRIALS, TUNED, TEST, FIGURES = "runs", "trials.csv", "tuned.toml", "test.csv", ("tuning.png", "tuning.pdf")
+STATES = {"COMPLETE": "complete", "PRUNED": "pruned", "FAIL": "failed"}
+
+
+def _silent(trial: int, value: float, iterations: int, share: float) -> None:
+    pass
+
+
+def tune(
+    experiment: Experiment,
+    budget: Budget,
+    out: Path,
+    engine: Engine,
+    *,
+    strategy: str | None = None,
+    parameter: str = "r",
+    trials: int = 20,
+    low: float | None = None,
+    high: float | None = None,
+    on: str = "validation",
+    progress: TuneProgress = _silent,
+    warn: Callable[[str], None] = lambda text: None,
+) -> Tuning:
+    """Search `parameter` between `low` and `high` until `trials` are finished, including those already in `out`.
+
+    `strategy` is the name of the strategy to tune. Default: the first of kind "ef-hc", or the only one that has the
+    parameter. `low` and `high` default to a hundredth and a hundred times the experiment's value. `on` says which
+    samples trials are judged by: "validation", a share of the training samples, or "test".
+    """
+    with importing("tune"):
+        import optuna  # noqa: F401
+    if trials < 1:
+        raise InputError("--trials", trials, "at least 1")
+    search = Search.of(experiment, budget, strategy, low, high, parameter=parameter, on=on)
+    lab = Lab(Runs(), RunStore(out / RUNS, warn), engine, progress)
+    begun = identity(search, lab.runs)
+    _prepare(out)
+    with lock(out / ".lock"), quiet_optuna():
+        journal = Journal(out)
+        journal.check_same(begun)
+        while len(finished := journal.finished()) < trials:
+            trial = Trial(search, len(finished) + 1, search.next_value(finished), lab)
+            journal.add(trial.run(finished))
+        tuning = Tuning.of(search, finished, lab)
+        tuning.save(out)
+    return tuning
+
+
+@dataclass(frozen=True, eq=False)
+class Tuning:
+    """The result of a tuning."""
+
+    search: Search
+    table: pl.DataFrame
+    """One row per trial: trial, the parameter's value, iterations (as far as it was run), accuracy within the budget
+    with its 95 % interval over seeds (low, high), spent (of the budget), state (complete, pruned or failed), and the
+    accuracy of each seed. A failed trial has no accuracies."""
+    test: pl.DataFrame | None = None
+    """The winner on the test samples, within the budget: seed, accuracy, spent. None if that run failed, or if the
+    winner was chosen by its test accuracy, which is `best_accuracy` then."""
+
+    @classmethod
+    def of(cls, search: Search, finished: Sequence[FrozenTrial], lab: Lab) -> Tuning:
+        """Choose the winner among the finished trials, and measure it on the test samples."""
+        tuning = cls(search, _table(search, finished))
+        if search.validation is None:
+            return tuning
+        try:
+            curves = lab.curves(search.final(tuning.best_value), FINAL, tuning.best_value)
+        except RunFailed:
+            return tuning
+        columns = {
+            "seed": list(search.experiment.seeds),
+            "accuracy": search.budget.accuracies(curves),
+            "spent": search.budget.spent(curves),
+        }
+        return cls(search, tuning.table, pl.DataFrame(columns))
+
+    @cached_property
+    def _best(self) -> dict[str, Any]:
+        complete = self.table.filter(state="complete")
+        if complete.is_empty():
+            failed = len(self.table.filter(state="failed"))
+            advice = "give more --trials, or another --low and --high in another --out"
+            raise EfhcError(f"none of {len(self.table)} trials was completed, and {failed} failed; {advice}")
+        # Of equals, the one that spends least.
+        return complete.sort("accuracy", "spent", "trial", descending=[True, False, False]).row(0, named=True)
+
+    @property
+    def best_value(self) -> float:
+        """The value of the complete trial with the best accuracy."""
+        return float(self._best[self.search.parameter])
+
+    @property
+    def best_accuracy(self) -> float:
+        """Its accuracy within the budget on the samples that it was chosen by, the mean over seeds."""
+        return float(self._best["accuracy"])
+
+    @property
+    def test_accuracy(self) -> float | None:
+        """The winner's accuracy within the budget on the test samples, the mean over seeds."""
+        return None if self.test is None else float(np.mean(self.test["accuracy"].to_numpy()))
+
+    @property
+    def experiment(self) -> Experiment:
+        """The experiment with the best value and without a validation split; all else is as it was."""
+        return self.search.with_value(self.best_value)
+
+    @property
+    def advice(self) -> str | None:
+        """One line, if the best value is the smallest or the largest that was tried."""
+        name, best = self.search.parameter, self.best_value
+        tried = self.table[name].unique().sort().to_list()
+        if len(tried) == 1 or best not in {tried[0], tried[-1]}:
+            return None
+        which, where, option = ("smallest", "below", "--low") if best == tried[0] else ("largest", "above", "--high")
+        return f"{name} = {best:g} is the {which} that was tried; a better one may lie {where}: try another {option}"
+
+    def save(self, out: Path) -> None:
+        """Write trials.csv, tuned.toml, test.csv, tuning.png and tuning.pdf."""
+        write_safely(out / TRIALS, self.table.write_csv().encode())
+        write_safely(out / TUNED, to_toml(self.experiment).encode())
+        if self.test is not None:
+            write_safely(out / TEST, self.test.write_csv().encode())
+        title = f"{self.search.strategy}: {self.search.on} accuracy within {self.search.budget.words}"
+        figure = tuning_figure(self.table, self.best_value, title, self.search.parameter)
+        for name in FIGURES:
+            save_figure(figure, out / name)
+
+
+def _table(search: Search, finished: Sequence[FrozenTrial]) -> pl.DataFrame:
+    rows = []
+    for number, trial in enumerate(finished, start=1):
+        facts = trial.user_attrs
+        accuracies = np.array(facts.get("accuracies", [np.nan] * len(search.experiment.seeds)))
+        _, low, high = interval(accuracies) if "accuracies" in facts else (np.nan, np.nan, np.nan)
+        row = {
+            "trial": number,
+            search.parameter: trial.params[search.parameter],
+            "iterations": facts["iterations"],
+            "accuracy": float(np.mean(accuracies)),
+            "low": float(low),
+            "high": float(high),
+            "spent": float(np.mean(facts.get("spent", [np.nan]))),
+            "state": STATES[trial.state.name],
+        }
+        per_seed = zip(search.experiment.seeds, accuracies, strict=True)
+        rows.append(row | {f"seed {seed}": float(value) for seed, value in per_seed})
+    return pl.DataFrame(rows).fill_nan(None)  # one seed has no interval, a failed trial no accuracy
+
+
+def _prepare(out: Path) -> None:
+    """Create the folder of the tuning; a folder in which other things are kept is refused."""
+    ours = {RUNS, TRIALS, TUNED, TEST, *FIGURES, ".lock"}
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        names = {path.name for path in out.iterdir() if not path.name.endswith(UNFINISHED)}
+    except (OSError, ValueError) as error:
+        raise InputError("--out", f"{str(out)[:60]} ({error})", "a folder that can be written") from None
+    if any(not name.startswith(JOURNAL) for name in names - ours):  # beside the journal there may be its lock
+        allowed = "a new or empty directory, or that of the same tuning to go on with it"
+        raise InputError("--out", f"{out}, which holds other files", allowed)

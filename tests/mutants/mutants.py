@@ -1,0 +1,103 @@
+# ruff: noqa: E501 - one mutant, one line
+"""Mutants of the laws that results rest on: each breaks one law, and a quick test must notice.
+
+`old` must occur exactly once in the files that `where`, a pattern below src/efhc, matches; otherwise the runner calls
+the mutant stale. Keep `old` short, so that it survives edits of the lines around it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Mutant(NamedTuple):
+    name: str
+    where: str
+    old: str
+    new: str
+    tests: str
+    """What pytest is asked to run: files, and options such as -k."""
+
+
+ITERATION = "tests/core tests/test_kernels.py tests/drivers"
+RUNS = "tests/experiments/test_execute.py"
+BOUNDS = "tests/theory/test_bounds.py tests/theory/test_step_sizes.py"
+CLAIMS = "tests/report/test_intervals.py tests/report/test_claims.py"
+
+MUTANTS = [
+    # Mixing
+    Mutant("weights of the smaller degree", "core/**/*.py", "np.maximum(self.degrees[i]", "np.minimum(self.degrees[i]", ITERATION),
+    Mutant("weights without the device itself", "core/**/*.py", "(1.0 + np.maximum(", "(0.5 + np.maximum(", ITERATION),
+    Mutant("a diagonal that is too large", "core/**/*.py", "1.0 - given_away", "1.0 - 0.99 * given_away", ITERATION),
+    Mutant("a device keeps all of its model", "**/*.py", "models.dtype.type(1.0 - given)", "models.dtype.type(1.0)", ITERATION),
+    Mutant("unused links are mixed", "**/*.py", "if used[link_of[e]]:", "if True:", ITERATION),
+    Mutant("an odd last neighbour is forgotten", "**/*.py", "if count % 2:", "if count % 2 and count > 1:", ITERATION),
+    Mutant("ascent instead of descent", "**/*.py", "- alpha * out[t]", "+ alpha * out[t]", ITERATION),
+    # Drift
+    Mutant("drift without 1/n", "**/*.py", "np.sqrt(total / len(w))", "np.sqrt(total)", ITERATION),
+    Mutant("drift since w(k+1) is broadcast", "core/iteration.py", "(last_broadcast, fired, models)", "(last_broadcast, fired, next_models)", ITERATION),
+    Mutant("drift since w(k+1), compiled", "**/*.py", "copy_rows(models, last_broadcast, fired[k]", "copy_rows(spare, last_broadcast, fired[k]", ITERATION),
+    # Thresholds and Event 2
+    Mutant("strictly above the threshold", "core/iteration.py", ") >= thresholds", ") > thresholds", ITERATION),
+    Mutant("strictly above the threshold, compiled", "**/*.py", "drifts[i] >= thresholds", "drifts[i] > thresholds", ITERATION),
+    Mutant("only the lower end answers", "core/**/*.py", "new_links | fired[i] | fired[j]", "new_links | fired[i]", ITERATION),
+    Mutant("EF-HC with one bandwidth for all", "core/**/*.py", "rho: Floats = 1.0 / bandwidths.values", "rho: Floats = 1.0 / np.full(len(bandwidths.values), bandwidths.nominal)", f"{ITERATION} tests/conformance"),
+    Mutant("GT with the other rho", "core/**/*.py", 'if self.rho == "nominal"', 'if self.rho != "nominal"', f"{ITERATION} tests/conformance"),
+    Mutant("RG with p = 1/2", "core/**/*.py", "1.0 / len(bandwidths.values) if", "0.5 if", f"{ITERATION} tests/conformance"),
+    Mutant("RG fires above p", "core/**/*.py", "coins(k) < p", "coins(k) > p", f"{ITERATION} tests/conformance"),
+    Mutant("gamma(k) of the first iteration of a stretch", "drivers/**/*.py", "thresholds(self._trigger, k + step)", "thresholds(self._trigger, k)", ITERATION),
+    Mutant("alpha(k) of the first iteration of a stretch", "drivers/**/*.py", "scenario.step_size(k + step)", "scenario.step_size(k)", ITERATION),
+    Mutant("steps that diminish without eta", "core/**/*.py", "(1 + k / self.timescale)", "(1 + k)", ITERATION),
+    # Event 1
+    Mutant("no exchange between those who meet", "core/**/*.py", "used = new_links | fired", "used = fired", ITERATION),
+    Mutant("links that were there are new", "core/graph.py", "return ~found", "return found", ITERATION),
+    Mutant("a used link stays used", "**/*.py", "used[:] = False", "used[:] = used", ITERATION),
+    # Cost
+    Mutant("cost without the degree", "core/**/*.py", " / np.maximum(graph.degrees, 1)", "", ITERATION),
+    Mutant("only one end pays", "core/**/*.py", "per_device[i] + per_device[j]", "per_device[i]", ITERATION),
+    Mutant("cost summed instead of averaged", "core/**/*.py", "return total / graph.devices", "return total", ITERATION),
+    Mutant("the total starts anew with each step", "drivers/**/*.py", "np.cumsum([self.time_total, *times])[1:]", "np.cumsum(times)", f"tests/drivers {RUNS}"),
+    # Seeds and streams
+    Mutant("coins repeat every 256 iterations", "core/**/*.py", "Purpose.GOSSIP, i, ", "Purpose.GOSSIP, i, 0 * ", "tests/core"),
+    Mutant("all devices toss one coin", "core/**/*.py", "Purpose.GOSSIP, i, ", "Purpose.GOSSIP, 0, ", "tests/core"),
+    Mutant("seeds modulo 2^32", "core/**/*.py", "SeedSequence(self.seed, ", "SeedSequence(self.seed % 2**32, ", "tests/core"),
+    Mutant("batches repeat every 256 iterations", "learning/**/*.py", "Purpose.BATCHES, device, ", "Purpose.BATCHES, device, 0 * ", "tests/learning/test_batches.py"),
+    Mutant("all devices draw alike", "learning/**/*.py", "Purpose.BATCHES, device, ", "Purpose.BATCHES, 0, ", "tests/learning/test_batches.py"),
+    Mutant("a sample twice in a batch", "learning/**/*.py", "while (again :=", "while False and (again :=", "tests/learning/test_batches.py"),
+    Mutant("one initial model for all", "learning/**/*.py", "Purpose.INITIAL_MODELS, device", "Purpose.INITIAL_MODELS", "tests/learning/test_initial.py"),
+    Mutant("bandwidths beyond their range", "network/**/*.py", "(1 + self.spread) * self.nominal", "(2 + self.spread) * self.nominal", "tests/network/test_bandwidths.py"),
+    # Partition
+    Mutant("labels in a fixed order", "learning/**/*.py", "randomness.stream(Purpose.PARTITION).permutation(classes)", "np.arange(classes)", "tests/learning/test_partition.py tests/learning/test_partition_laws.py"),
+    Mutant("Dirichlet cuts by floor", "learning/**/*.py", "np.round(np.cumsum(shares)", "np.floor(np.cumsum(shares)", "tests/learning/test_partition.py tests/learning/test_partition_laws.py"),
+    Mutant("devices share samples", "learning/**/*.py", "np.array_split(samples, len(holders))", "[samples] * len(holders)", "tests/learning/test_partition.py tests/learning/test_partition_laws.py"),
+    Mutant("IID without a shuffle", "learning/**/*.py", "randomness.stream(Purpose.PARTITION).permutation(len(data.y_train))", "np.arange(len(data.y_train))", "tests/learning/test_partition.py tests/learning/test_partition_laws.py"),
+    # Gradients
+    Mutant("an SVM without a margin", "**/*.py", "margin = one - target", "margin = -target", "tests/learning/test_models.py tests/learning/test_learner.py tests/test_kernels.py"),
+    Mutant("half of a softmax gradient", "**/*.py", "scores[s, y[s]] -= share", "scores[s, y[s]] -= share / 2", "tests/learning/test_models.py tests/learning/test_learner.py tests/test_kernels.py"),
+    Mutant("l2 counts twice", "**/*.py", "gradient[t] = l2 * w[t]", "gradient[t] = 2 * l2 * w[t]", "tests/learning/test_models.py tests/learning/test_learner.py tests/test_kernels.py"),
+    Mutant("gradients summed instead of averaged", "learning/models/**/*.py", "by_score / by_score.dtype.type(x.shape[-2])", "by_score", "tests/learning/test_models.py"),
+    # Evaluation
+    Mutant("the mean model in float32", "learning/**/*.py", "models.mean(axis=0, dtype=np.float64", "models.mean(axis=0, dtype=np.float32", "tests/learning/test_learner.py tests/learning/test_mean_model.py"),
+    Mutant("best and worst device swapped", "drivers/**/*.py", "accuracies.min(), accuracies.max()", "accuracies.max(), accuracies.min()", f"tests/drivers {RUNS}"),
+    Mutant("no evaluation after the first iteration", "experiments/config/**/*.py", "return 1 if k == 0 else", "return min(self.evaluate_every, self.iterations) if k == 0 else", RUNS),
+    # Resume, keys, files
+    Mutant("w_hat is lost on resume", "experiments/runs/**/*.py", 'tensors["models"], tensors["last_broadcast"]', 'tensors["models"], tensors["models"].copy()', RUNS),
+    Mutant("a key without the input files", "experiments/runs/**/*.py", '"inputs": checksums["input_sha256"]', '"inputs": {}', "tests/experiments/test_runs.py"),
+    Mutant("no fsync", "base/**/*.py", "os.fsync(file.fileno())", "pass", "tests/base"),
+    # Verdicts
+    Mutant("plain percentiles", "report/**/*.py", "-sqrt(n / (n - 1)) * t.ppf(", "-t.ppf(", CLAIMS),
+    Mutant("the mean decides", "report/**/*.py", "elif low > ROUNDING:", "elif mean > ROUNDING:", CLAIMS),
+    Mutant("two seeds are enough", "report/**/*.py", "len(per_seed) < FEWEST_SEEDS", "len(per_seed) < 2", CLAIMS),
+    Mutant("one that fails is outvoted", "report/**/*.py", "if Verdict.FAILS in ", "if {Verdict.FAILS} == ", CLAIMS),
+    # Bounds
+    Mutant("a_22 not squared", "theory/**/*.py", "a22=(1 + growth) ** 2", "a22=1 + growth", BOUNDS),
+    Mutant("half of phi_22", "theory/**/*.py", "16 * B * L**2 / gap", "8 * B * L**2 / gap", BOUNDS),
+    Mutant("c_1 without 1/m", "theory/**/*.py", "c1=alpha**2 * sigma2 / m", "c1=alpha**2 * sigma2", BOUNDS),
+    Mutant("twice the largest step size", "theory/**/*.py", "8 * _slowdown(constants)", "4 * _slowdown(constants)", BOUNDS),
+    Mutant("a gap without phi_12", "theory/**/*.py", "(psi1 + phi12 * consensus) / (1 - phi11)", "psi1 / (1 - phi11)", BOUNDS),
+    Mutant("a promised window that is too short", "theory/**/*.py", "(broadcast // physical + 2)", "(broadcast // physical + 1)", "tests/theory/test_connectivity.py"),
+    Mutant("a sufficient window that is too short", "theory/**/*.py", "return physical + broadcast - 1", "return physical + broadcast - 2", "tests/theory/test_connectivity.py"),
+    # Tuning
+    Mutant("a spent budget is exceeded", "experiments/studies/tune/**/*.py", "total > self.amount for", "total >= self.amount for", "tests/experiments/test_tune.py -k budget"),
+    Mutant("tuned on the test samples", "experiments/studies/tune/**/*.py", "self.experiment.validation or VALIDATION", "None", "tests/experiments/test_tune.py -k validation"),
+]  # fmt: skip
