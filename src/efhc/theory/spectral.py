@@ -5,8 +5,8 @@
 P(k): `core.mixing.mixing_matrix`, symmetric and doubly stochastic; W: models, one row per device, w_bar their mean.
 
 rho(X) is the spectral *norm*, the largest singular value, as in the paper. The spectral radius, the largest
-|eigenvalue|, is another number: each P(k) is symmetric, but their product in general is not. With m = 3, links (0,1) and
-(1,2) by turns and beta = 1/2,
+|eigenvalue|, is another number: each P(k) is symmetric, but their product in general is not. With m = 3, links (0,1)
+and (1,2) by turns and beta = 1/2,
 
     P(1) P(0) = [[.5, .5, 0], [.25, .25, .5], [.25, .25, .5]],    norm of P(1:0) - J: 1/2,    spectral radius: 1/4,
 

@@ -264,6 +264,8 @@ class _Check:
     asked: bool
     """Whether the run is made again because the user says so."""
     points: int
+    looks: int
+    """At models, per run, that are expected."""
     window: WantedWindow
     pool: ThreadPoolExecutor
     work: _Work
@@ -304,7 +306,9 @@ class _Check:
         final = run.load_models() if run.has_models else {}
         graphs = [load_graphs(run, experiment, seed) for seed in seeds]
         asked = bool(replay)
-        return cls(run, experiment, scenarios, graphs, final, problems, effort, asked, points, window, pool, work)
+        return cls(
+            run, experiment, scenarios, graphs, final, problems, effort, asked, points, looks, window, pool, work
+        )
 
     @property
     def theorems_apply(self) -> bool:
@@ -332,7 +336,7 @@ class _Check:
         work.finish()
         before = work.done
         look_at, visits, same = self._models(strategy, flows)
-        work.finish(max(0.0, before + len(flows) * (self.points if self.effort.replay else 2) - work.done))
+        work.finish(max(0.0, before + len(flows) * self.looks - work.done))  # some may have been spared
         seeds = {
             seed: SeedCheck(
                 [*checks[n], same[n]],
