@@ -19,6 +19,7 @@ from matplotlib.figure import Figure
 from polars.testing import assert_frame_equal
 
 import efhc
+from efhc.base.saving import read_tensors
 from efhc.cli import main, terminal
 from efhc.experiments.runs.directory import RunDirectory
 from efhc.report import theory_figure
@@ -352,9 +353,9 @@ def test_code_that_a_run_names_is_executed_only_when_that_is_said(call, run, mon
     trusted: list[bool] = []
     load = RunDirectory.load_experiment
 
-    def spy(self: RunDirectory, trust_code: bool = False) -> Any:
+    def spy(self: RunDirectory, *, trust_code: bool) -> Any:
         trusted.append(trust_code)
-        return load(self)
+        return load(self, trust_code=trust_code)
 
     monkeypatch.setattr(RunDirectory, "load_experiment", spy)
     for words in ([], ["--trust-code"]):
@@ -401,7 +402,7 @@ def test_plan_is_a_table_and_leaves_nothing(call, tmp_path):
     done = call("theory", "plan", "small.toml", "strategies.RG.kind=rg", "--rehearse", 20)
     assert done.code == 0
     assert re.search(r"^L = [\d.]+, mu = 0.5 \(bound\)$", done.out, re.MULTILINE)
-    assert "Expected over 40 iterations; rho and the largest alpha(0) are for the B shown" in done.out
+    assert "Expected over 40 iterations; rho and largest alpha(0) for the B shown" in done.out
     for words in (
         "strategy",
         "B1",
@@ -495,10 +496,14 @@ def watching(window: int) -> str:
     )
 
 
-def test_a_sound_run_that_is_watched_is_the_same_and_says_nothing_more(call, finished, tmp_path):
+def all_held(runs: int) -> str:
+    return f"efhc: theory: everything that was watched held in all {runs} runs"
+
+
+def test_a_sound_run_that_is_watched_is_the_same_and_says_that_all_held(call, finished, tmp_path):
     done = call("run", "small.toml", "--out", "watched", "--monitor", "theory", "--window", 25)
     assert done.code == 0
-    assert done.err.splitlines() == [watching(25)]
+    assert done.err.splitlines() == [watching(25), all_held(4)]
     for name in TABLES:
         assert (tmp_path / "watched" / name).read_bytes() == (finished / name).read_bytes()
 
@@ -513,6 +518,7 @@ def test_what_is_broken_is_told_once(call):
         "device 0 did not fire in the 8 iterations up to 7, the window demanded",
         "efhc: EF-HC, seed 0: Proposition III.6 (information flow) at iteration 7: "
         "the links used do not connect all devices in the 8 iterations up to 7, the window demanded",
+        "efhc: theory: everything that was watched held in 1 of 2 runs",
     ]
 
 
@@ -530,9 +536,8 @@ def test_strictly_it_stops_and_can_go_on(call, tmp_path):
         "device 0 did not fire in the 30 iterations up to 29, the window demanded"
     )
     assert command.endswith("run small.toml strategies.EF-HC.r=1e12 iterations=60 --out out --resume")
-    checkpoint = RunDirectory(tmp_path / "out").load_checkpoint("EF-HC", 0)
-    assert checkpoint is not None
-    assert checkpoint[0].k == 30
+    (checkpoint,) = (tmp_path / "out" / "runs").glob("*/checkpoint.safetensors")
+    assert read_tensors(checkpoint)[0]["k"].item() == 30
     assert call(*words, "--resume").code == 0
     resumed = efhc.Result.load(tmp_path / "out")
     undisturbed = efhc.simulate(resumed.experiment)
@@ -554,7 +559,7 @@ def test_resumed_it_watches_from_there(call):
         assert done.err.splitlines()[-1].startswith(stopped)
     done = call(*words, *watch, "--resume")
     assert done.code == 0  # four iterations are no window
-    assert done.err.splitlines() == [watching(12)]
+    assert done.err.splitlines() == [watching(12), all_held(2)]
 
 
 @pytest.mark.parametrize(
@@ -576,12 +581,12 @@ def test_words_that_do_not_go_together_are_one_line(refused, tmp_path, words, pa
 
 
 def test_interrupted_it_says_that_it_was_stopped(call, monkeypatch):
-    from efhc.experiments.runs import execute
+    from efhc.experiments.runs import simulate
 
     def interrupted(*arguments: Any, **options: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(execute, "simulate", interrupted)
+    monkeypatch.setattr(simulate, "simulate", interrupted)
     done = call("run", "small.toml", "--out", "out")
     assert done.code == 130
     assert done.err == "efhc: stopped; nothing was written\n"

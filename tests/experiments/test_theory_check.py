@@ -16,9 +16,7 @@ import pytest
 import safetensors.numpy
 
 import efhc
-from efhc.drivers.lockstep import Lockstep
-from efhc.drivers.observers import LookAt, drive
-from efhc.experiments.config.files import build_experiment
+from efhc.experiments.config.files import build_experiment, load_experiment
 from efhc.experiments.runs.directory import RunDirectory
 from efhc.experiments.runs.draw import draw_scenario, load_data
 from efhc.experiments.studies import theory_check
@@ -518,39 +516,49 @@ def test_neither_made_again_nor_kept_only_the_beginning_is_looked_at(run):
     assert_all_can_be_told(checks)
 
 
-def test_models_that_the_run_kept_are_looked_at_instead_of_making_it_again(sound, monkeypatch):
-    """Bit for bit what making it again shows."""
-    _, out, checks = sound
-    experiment = efhc.Result.load(out).experiment
-    data = load_data(experiment)
-    kept: dict[tuple[str, int], dict[int, np.ndarray]] = {}
-    for check in checks:
-        for seed in SEEDS:
-            states: dict[int, np.ndarray] = {}
-
-            class Keep(LookAt):
-                states: dict[int, np.ndarray]
-
-                def look(self, state: Any) -> None:
-                    self.states[state.k] = state.models.copy()
-
-            keep = Keep(range(10, K, 10))
-            keep.states = states
-            scenario = draw_scenario(experiment, data, seed)
-            lockstep = Lockstep(scenario, experiment.strategies[check.strategy])
-            drive(lockstep, scenario.initial_state(), K, [keep])
-            kept[check.strategy, seed] = states
+def test_models_that_the_run_kept_are_looked_at_instead_of_making_it_again(tmp_path, monkeypatch):
+    """They show bit for bit what making it again shows."""
+    efhc.simulate(**settings(keep_models_every=10, seeds=SEEDS), out=tmp_path / "run")
+    again = {check.strategy: check for check in check_run(tmp_path / "run", 200, replay=True)}
     made: list[str] = []
-    monkeypatch.setattr(RunDirectory, "snapshots", lambda self, *pair: kept[pair], raising=False)
     monkeypatch.setattr(theory_check, "replay_run", lambda *arguments: made.append("again"))
-    for check in check_run(out):
+    for check in check_run(tmp_path / "run"):
         assert check.iterations.tolist() == [0, 10, 20, 30, K]
         assert (named(check)["same-run"].verdict, named(check)["same-run"].reason) == ("not checkable", "kept")
-        errors = pl.read_parquet(out / "metrics.parquet").filter(strategy=check.strategy, seed=SEEDS[1])
-        found = check.seeds[SEEDS[1]].measured.consensus_error[1:]
-        assert found == pytest.approx(errors["consensus_error"].to_numpy()[[9, 19, 29, 39]], rel=1e-9)
-    assert check_run(out, 4)[0].iterations.tolist() == [0, 10, K]
+        places = np.searchsorted(again[check.strategy].iterations, check.iterations)
+        for name in ("optimisation_error", "consensus_error", "gradient_norm", "noise"):
+            assert check.of_seeds(name).tolist() == again[check.strategy].of_seeds(name)[:, places].tolist()
+    assert check_run(tmp_path / "run", 4)[0].iterations.tolist() == [0, 10, K]
     assert made == []
+
+
+def test_code_is_executed_only_when_that_is_said(tmp_path):
+    code = tmp_path / "own.py"
+    marker = tmp_path / "executed"
+    code.write_text(
+        "from pathlib import Path\n"
+        f"Path({str(marker)!r}).touch()\n"
+        "import numpy as np\n"
+        "from efhc.base.policy import Policy\n"
+        "class Always(Policy):\n"
+        "    def thresholds(self, k, gamma, bandwidths, coins):\n"
+        "        return np.zeros(len(bandwidths.values))\n"
+    )
+    (tmp_path / "own.toml").write_text(
+        'devices = 3\niterations = 5\nmodel = "softmax"\nstep_size = { kind = "constant", value = 1e-6 }\n'
+        '[strategies]\nmine = { kind = "own.py:Always" }\n'
+    )
+    efhc.simulate(load_experiment(tmp_path / "own.toml"), out=tmp_path / "run")
+    marker.unlink()
+    code.write_text(code.read_text() + "# another version\n")  # so that nothing remembers having executed it
+    with pytest.raises(efhc.InputError, match=r"own\.py.*--trust-code") as caught:
+        check_run(tmp_path / "run", 3)
+    assert "\n" not in str(caught.value)
+    assert not marker.exists()
+    code.write_text(code.read_text().removesuffix("# another version\n"))
+    (check,) = check_run(tmp_path / "run", 3, trust_code=True)
+    assert check.promises is not None
+    assert check.promises.constants.dependent  # nobody knows by what it fires
 
 
 def effort(replay: bool | None = None, kept: bool = False, **fields: Any) -> Effort:
@@ -713,6 +721,10 @@ def run(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def rewrite(run: Path, name: str, table: pl.DataFrame) -> None:
     """Write a table as if it had always been so."""
     table.write_parquet(run / f"{name}.parquet")
+    forget_checksums(run)
+
+
+def forget_checksums(run: Path) -> None:
     meta = json.loads((run / "meta.json").read_text())
     del meta["table_sha256"]
     (run / "meta.json").write_text(json.dumps(meta))
@@ -787,14 +799,14 @@ def test_iterations_that_are_missing_are_one_line(run):
 @pytest.mark.parametrize("content", [b"", b"PAR1 and more"])
 def test_a_damaged_table_is_one_line(run, content):
     (run / "events.parquet").write_bytes(content)
-    with pytest.raises(efhc.EfhcError, match=r"events.parquet is missing or corrupt") as caught:
+    with pytest.raises(efhc.EfhcError, match=r"events.parquet is damaged") as caught:
         check_run(run, 3)
     assert "\n" not in str(caught.value)
 
 
 def test_a_missing_table_is_one_line(run):
     (run / "network.parquet").unlink()
-    with pytest.raises(efhc.EfhcError, match=r"network.parquet is missing or corrupt"):
+    with pytest.raises(efhc.EfhcError, match=r"network.parquet is missing"):
         check_run(run, 3)
 
 
@@ -809,6 +821,7 @@ def spoil_models(run: Path, seeds: tuple[int, ...]) -> None:
         models["ZT", seed][2, 0] += 1e-3
     tensors = {f"{strategy}/{seed}": w for (strategy, seed), w in models.items()}
     safetensors.numpy.save_file(tensors, run / "models.safetensors")
+    forget_checksums(run)
 
 
 @pytest.mark.parametrize("seeds", [(0,), (3,), (0, 3)], ids=str)
@@ -821,6 +834,14 @@ def test_other_final_models_are_noticed(run, seeds):
 
 
 # What cannot be checked
+
+
+def test_runs_that_failed_are_one_line(run):
+    meta = json.loads((run / "meta.json").read_text())
+    failed = [{"strategy": "ZT", "seed": 3, "reason": "it diverged"}]
+    (run / "meta.json").write_text(json.dumps(meta | {"failed": failed}))
+    with pytest.raises(efhc.EfhcError, match=r"^ZT, seed 3 failed \(it diverged\); "):
+        check_run(run, 3)
 
 
 NOT_FINISHED = (

@@ -137,9 +137,7 @@ def strategy_check(
     if bound is not None:
         constants = Constants(2, 1.0, 0.5, 0.0, 0.0, 3, 0.5, dependent)
         curves = np.broadcast_to(np.array(bound)[None, :, None], (2, POINTS, 2))
-        promises = Promises(
-            constants, unused, curves, None, curves[..., 0], frozenset(), proved=True, printed_weights=unused
-        )
+        promises = Promises(constants, unused, curves, None, curves[..., 0], frozenset(), printed_weights=unused)
     seed = SeedCheck([], unused, contractions, unused, None, measured)
     chosen = ChosenWindow(3, "observed") if contractions else None
     return StrategyCheck(name, {0: seed, 1: seed}, ITERATIONS, [], unused, chosen, promises, None, None)

@@ -360,6 +360,19 @@ def test_a_bound_that_only_grows_says_nothing():
     assert bounded([0.5, 3.0], 5, growing=grows).verdict == "broken"
 
 
+def test_bounds_near_the_largest_number_are_no_trouble():
+    """Warnings are errors here: sums over seeds, and squares, are too large for a number."""
+    check = bounded([0.5, 0.1], 6, 0.01)
+    assert check.verdict == "held where looked"
+    errors, bound = np.ones((6, 3)), np.full((6, 3), 1.5e308)
+    for noise in (0.0, 0.3):
+        found = check_bound("consensus-bound", "x", errors, bound, ITERATIONS[:3], promises(noise))
+        assert (found.verdict, found.values["bound"]) == ("held where looked", math.inf)
+    several = promises(bounds=np.full((6, 3, 2), 1.5e308), gradient_bounds=np.full((6, 3), 1.5e308))
+    assert np.isinf(several.bound).all()
+    assert np.isinf(several.gradient_bound).all()
+
+
 def test_a_bound_with_nothing_to_compare():
     def compared(errors: Any, bound: Any, **fields: Any) -> tuple[str, str]:
         errors, bound = np.atleast_2d(errors), np.atleast_2d(bound)

@@ -82,7 +82,7 @@ def check(
         bool, typer.Option("--trust-code", help="Execute the Python code that the run's config names.")
     ] = False,
 ) -> None:
-    """Check a finished run, assumption by assumption, and draw its errors under the bounds. `check` may be left out."""
+    """Check a finished run, assumption by assumption, and draw its errors under the bounds. `check` is optional."""
     from efhc.experiments.studies.theory_check import iterate_checks
     from efhc.report.figures import save_figure
     from efhc.report.theory_figure import theory_figure
@@ -163,16 +163,14 @@ def _print_check(of: StrategyCheck) -> None:
 
 def _print_checks(heading: str, checks: list[Check]) -> None:
     from efhc.theory.paper_labels import printed_name
-    from efhc.theory.wording import sentence, title
+    from efhc.theory.wording import sentence, title, verdict_text
 
     table = Table(title=escape(heading), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("verdict", no_wrap=True, min_width=len("held where looked"))
     table.add_column("assumption or promise, and what was found")
     for each in checks:
-        where = "" if each.iteration is None else f" at iteration {each.iteration}"
-        where += "" if each.device is None else f" by device {each.device}"
         name = f"{title(each)} [dim]({escape(printed_name(each.label))})[/]"
-        place = f"broken{where}: " if where else ""
+        place = "" if verdict_text(each) == each.verdict else f"{verdict_text(each)}: "
         table.add_row(f"[{COLOURS[each.verdict]}]{each.verdict}[/]", f"{name}\n{place}{escape(sentence(each))}")
     console.print(table)
 
@@ -227,7 +225,7 @@ def _names(devices: list[int]) -> str:
 def _print_plans(plans: list[StrategyPlan]) -> None:
     curvature, horizon = plans[0].curvature, plans[0].horizon
     print(f"L = {curvature.L:.4g}, mu = {curvature.mu:.4g} ({curvature.known})")
-    title = f"Expected over {horizon} iterations; rho and the largest alpha(0) are for the B shown"
+    title = f"Expected over {horizon} iterations; rho and largest alpha(0) for the B shown"
     table = Table("strategy", title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for name in ("B1", "B2", "B", "B is", "rho", "constant", "dimin.", "nonconv."):
         table.add_column(name, no_wrap=True, justify="left" if name == "B is" else "right")

@@ -13,7 +13,7 @@ from efhc.base.arrays import Flags, Floats, Ints
 from efhc.core.schedules import Constant, Diminishing, Schedule
 from efhc.theory import nonconvex, rates
 from efhc.theory.bounds import Constants, asymptotic_gap, error_bound
-from efhc.theory.checks import ChosenWindow, Promises, SeedCheck, StrategyCheck, of_seeds
+from efhc.theory.checks import ChosenWindow, Promises, SeedCheck, StrategyCheck, mean_over_seeds, of_seeds
 from efhc.theory.measured import running_mean
 from efhc.theory.network import Connectivity, check_connectivity
 from efhc.theory.outcome import Check, Subject, Value
@@ -31,6 +31,8 @@ FEW_SEEDS = 5
 CONFIDENCE = 0.95
 ROUNDING = 1e-6
 """How far above its bound, relative to it, a measured error may be: single precision."""
+HUGE = 1e100
+"""A distance below a bound from which on it does not matter how far it is."""
 BOUNDS: tuple[tuple[Subject, str, str], ...] = (
     ("optimisation-bound", "eqn:PhikPsikRecursive", "optimisation_error"),
     ("consensus-bound", "eqn:PhikPsikRecursive", "consensus_error"),
@@ -279,7 +281,7 @@ def _promises(
             for gap, start in zip(loss_gaps, starts, strict=True)
         ]
     )
-    every = [*np.moveaxis(curves.mean(axis=0), 1, 0), gradient_curves.mean(axis=0)]
+    every = [*mean_over_seeds(curves).T, mean_over_seeds(gradient_curves)]
     subjects = [*(subject for subject, _, _ in BOUNDS), "gradient-bound"]
     strongly_convex = constants.convexity > 0 and not np.isnan(starts[:, 0]).any()
     return Promises(
@@ -368,12 +370,12 @@ def check_bound(
     values: dict[str, Value] = {"seeds": len(measured), "points": measured.shape[1]}
     if reason := _nothing_to_compare(measured, bounds, promises, missing):
         return Check(subject, label, "not checkable", reason, values)
-    values |= {"measured": float(measured[:, -1].mean()), "bound": float(bounds[:, -1].mean())}
+    values |= {"measured": float(measured[:, -1].mean()), "bound": float(mean_over_seeds(bounds)[-1])}
     low, high = _excess(measured, bounds, noisy=promises.constants.noise > 0)
     if (above := low > 0).any():
         place = int(np.argmax(above)) + 1
         k = int(iterations[place])
-        values |= {"measured": float(measured[:, place].mean()), "bound": float(bounds[:, place].mean()), "k": k}
+        values |= {"measured": float(measured[:, place].mean()), "bound": float(mean_over_seeds(bounds)[place]), "k": k}
         return Check(subject, label, "broken", "above", values, k)
     if subject in promises.growing:
         return Check(subject, label, "not checkable", "grows", values)
@@ -385,9 +387,11 @@ def check_bound(
 
 def _excess(measured: Floats, bounds: Floats, *, noisy: bool) -> tuple[Floats, Floats]:
     """For each point but the first an interval of how far the mean is above its bound, from low to high."""
-    excess = (measured - bounds * (1 + ROUNDING))[:, 1:]
+    with np.errstate(over="ignore"):
+        excess = (measured - bounds * (1 + ROUNDING))[:, 1:]
     if not noisy:
         return np.max(excess, axis=0), np.max(excess, axis=0)
+    excess = np.maximum(excess, -HUGE)  # whose squares are still numbers
     count, mean = len(excess), excess.mean(axis=0)
     if count < FEW_SEEDS:
         return np.full_like(mean, -np.inf), np.full_like(mean, np.inf)

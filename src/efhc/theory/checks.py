@@ -69,12 +69,12 @@ class Promises:
     @property
     def bound(self) -> Floats:
         """On Xi(k), (points, 2): the mean over seeds, which is the bound from their mean start."""
-        return np.asarray(self.bounds.mean(axis=0))
+        return mean_over_seeds(self.bounds)
 
     @property
     def gradient_bound(self) -> Floats:
         """The mean over seeds, (points,)."""
-        return np.asarray(self.gradient_bounds.mean(axis=0))
+        return mean_over_seeds(self.gradient_bounds)
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,6 +112,12 @@ class StrategyCheck:
     def check_of(self, subject: str) -> Check | None:
         """The check of one subject, if it was made."""
         return next((check for check in self.checks if check.subject == subject), None)
+
+
+def mean_over_seeds(values: Floats) -> Floats:
+    """The mean over the first axis; infinite where the sum is too large for a number."""
+    with np.errstate(over="ignore"):
+        return np.asarray(values.mean(axis=0))
 
 
 def of_seeds(seeds: Mapping[int, SeedCheck], name: str) -> Floats:

@@ -12,14 +12,14 @@ from efhc.core.graph import Graph
 from efhc.core.mixing import mixing_matrix
 
 KEPT_GRAPHS, KEPT_LINKS = 16, 5_000_000
-"""Matrices that are remembered: of so many whole graphs, and of the first iterations, up to so many links in all."""
+"""Matrices that are kept: those of `KEPT_GRAPHS` whole graphs, and of the first iterations up to `KEPT_LINKS` links."""
 
 
 class Flow:
     """G'(k) of one strategy and seed, iterations 0 .. K-1.
 
-    `graph(k)` is the physical G(k), the same object for the same links if that can be; `fired` is v_i(k), (iterations,
-    devices); `recorded(k)` are the links (links, 2) that were used; left out, they are those of Alg. 1.
+    `graph(k)` is the physical G(k), the same object for the same links if possible; `fired` is v_i(k), (iterations,
+    devices); `recorded(k)` are the links (links, 2) that were used. Default: those that Alg. 1 uses.
     """
 
     def __init__(

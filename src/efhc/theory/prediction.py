@@ -41,7 +41,7 @@ def predicted_firing(speeds: Floats, step_sizes: Floats, thresholds: Floats, dri
     """v_i(k) for the iterations of `step_sizes`, (iterations, devices): i fires once its drift reaches its threshold.
 
     `thresholds`, (iterations, devices). A drift grows by v_i alpha(k) and begins anew with a broadcast; `drifted` is
-    what it is at the first of these iterations, 0 if left out.
+    what it is at the first of these iterations. Default: 0.
     """
     drift = np.zeros_like(speeds) if drifted is None else drifted.astype(np.float64)
     fired = np.empty(thresholds.shape, dtype=bool)

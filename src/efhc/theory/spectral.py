@@ -4,14 +4,14 @@
 
 P(k): `core.mixing.mixing_matrix`, symmetric and doubly stochastic; W: models, one row per device, w_bar their mean.
 
-rho(X) is the spectral *norm*, the largest singular value: so says the paper's notation, and so it has to be. Where the
-paper speaks of a "spectral radius", the largest |eigenvalue|, that is another number: each P(k) is symmetric, but
-their product in general is not. With m = 3, links (0,1) and (1,2) by turns and beta = 1/2,
+rho(X) is the spectral *norm*, the largest singular value, as in the paper. The spectral radius, the largest
+|eigenvalue|, is another number: each P(k) is symmetric, but their product in general is not. With m = 3, links (0,1)
+and (1,2) by turns and beta = 1/2,
 
     P(1) P(0) = [[.5, .5, 0], [.25, .25, .5], [.25, .25, .5]],    norm of P(1:0) - J: 1/2,    spectral radius: 1/4,
 
-and W = (1, 1, -2)^T has ||W - 1 w_bar|| halved, not quartered: with the radius in the place of rho
-the lemma is false. Here rho is the norm, called the contraction; `spectral_radius` stands beside it to compare.
+and W = (1, 1, -2)^T has ||W - 1 w_bar|| halved, not quartered: with the radius in the place of rho the lemma would be
+false. The norm is called the contraction here; `spectral_radius` is for comparison.
 
 The contraction of a window is less than 1 if and only if the links used in it join all devices (`proposition:conn`).
 """
@@ -30,17 +30,17 @@ from efhc.base.threads import in_ranges
 from efhc.theory import kernels
 
 DENSE_DEVICES = 32
-"""Up to so many, P(k:s) is multiplied out and its singular values are taken; beyond, Lanczos."""
+"""Number of devices up to which P(k:s) is multiplied out and its singular values are taken. Above it, Lanczos."""
 TOLERANCE = 1e-7
-"""Relative residual at which Lanczos ends: its square, over the gap between eigenvalues, is the error that is left."""
+"""Relative residual at which Lanczos ends. Its square over the gap between eigenvalues is the remaining error."""
 ROUNDING = 1e-14
-"""A smaller error in a contraction is not to be had."""
+"""The smallest error that a contraction can have."""
 MOST_WORK = 1e10
-"""Multiplications that windows may take: some 8 seconds on two slow cores."""
+"""Multiplications that all windows together may take: about 8 seconds on two slow cores."""
 ENTRIES_AT_ONCE, WINDOWS_AT_ONCE = 1_000_000, 1024
 """Entries of matrices that lie in memory beside those of one window, if two are not more; and windows on them."""
 PROBES, TYPICAL_STEPS = 8, 30
-"""Windows from which the number of Lanczos steps is learnt, and what it is taken to be if they need none."""
+"""Windows from which the number of Lanczos steps is estimated, and the estimate if these need none."""
 
 
 class Contractions(NamedTuple):
@@ -231,7 +231,7 @@ def _kinds(objects: Ints, window: int) -> Ints:
 
 
 def _spread(count: int, most: int) -> Ints:
-    """At most so many of 0 .. count-1, evenly."""
+    """At most `most` of the numbers 0 .. `count` - 1, evenly spaced."""
     fitting = min(count, most)
     places: Ints = (2 * np.arange(fitting) + 1) * count // max(2 * fitting, 1)
     return places

@@ -103,6 +103,9 @@ def iterate_checks(
         allowed = "the directory of a run that has finished (before a run: efhc theory plan CONFIG)"
         raise InputError("run directory", directory, allowed)
     experiment = run.load_experiment(trust_code=trust_code)
+    if run.failures:
+        (strategy, seed), reason = next(iter(run.failures.items()))
+        raise EfhcError(f"{strategy}, seed {seed} failed ({reason}); only runs that all succeeded can be checked")
     if isinstance(window, int) and window > experiment.iterations:
         raise InputError("--window", window, f"at most {experiment.iterations}, the iterations of the run")
     inputs = Runs().inputs(experiment)
@@ -110,8 +113,11 @@ def iterate_checks(
     data = inputs.data
     cores, seeds = usable_cores(), len(experiment.seeds)
     blas = max(1, cores // seeds) if data.x_train.size > MUCH_DATA else 1
-    pool_of = ThreadPoolExecutor(cores, thread_name_prefix="efhc-theory")
-    with using_inputs(inputs.files), threadpool_limits(blas, "blas"), pool_of as pool:
+    with (
+        using_inputs(inputs.files),
+        threadpool_limits(blas, "blas"),
+        ThreadPoolExecutor(cores, thread_name_prefix="efhc-theory") as pool,
+    ):
         check = _Check.prepare(run, experiment, data, window, pool, tell, points, replay)
         for strategy in experiment.strategies:
             yield check.strategy(strategy)
@@ -258,6 +264,8 @@ class _Check:
     asked: bool
     """Whether the run is made again because the user says so."""
     points: int
+    looks: int
+    """At models, per run, that are expected."""
     window: WantedWindow
     pool: ThreadPoolExecutor
     work: _Work
@@ -279,7 +287,7 @@ class _Check:
         """What all strategies have in common."""
         seeds, strategies = experiment.seeds, list(experiment.strategies)
         points = points or POINTS
-        kept = bool(_kept(run, strategies[0], seeds[0]))
+        kept = bool(run.snapshots(strategies[0], seeds[0]))
         effort = Effort.of(experiment, data, points, replay, kept=kept)
         looks = points if effort.replay or kept else 2
         work = _Work(len(seeds) + len(strategies) * (3 + len(seeds) * looks), tell)
@@ -295,10 +303,12 @@ class _Check:
             return found
 
         problems = in_parallel(pool, problem, zip(scenarios, seeds, strict=True))
-        final = run.load_models() if (run.path / "models.safetensors").exists() else {}
+        final = run.load_models() if run.has_models else {}
         graphs = [load_graphs(run, experiment, seed) for seed in seeds]
         asked = bool(replay)
-        return cls(run, experiment, scenarios, graphs, final, problems, effort, asked, points, window, pool, work)
+        return cls(
+            run, experiment, scenarios, graphs, final, problems, effort, asked, points, looks, window, pool, work
+        )
 
     @property
     def theorems_apply(self) -> bool:
@@ -326,7 +336,7 @@ class _Check:
         work.finish()
         before = work.done
         look_at, visits, same = self._models(strategy, flows)
-        work.finish(max(0.0, before + len(flows) * (self.points if self.effort.replay else 2) - work.done))
+        work.finish(max(0.0, before + len(flows) * self.looks - work.done))  # some may have been spared
         seeds = {
             seed: SeedCheck(
                 [*checks[n], same[n]],
@@ -365,7 +375,7 @@ class _Check:
                 for visit, flow, seed in zip(visits, flows, seeds, strict=True)
             ]
             return look_at, visits, same
-        kept = [_kept(self.run, strategy, seed) for seed in seeds]
+        kept = [self.run.snapshots(strategy, seed) for seed in seeds]
         on_the_way = set.intersection(*map(set, kept))
         at_the_end = {iterations} if all((strategy, seed) in self.final for seed in seeds) else set()
         self.work.begin(f"{strategy}: the models that were kept")
@@ -400,13 +410,6 @@ class _Check:
             errors = np.concatenate([[start], rows.sort("iteration")["consensus_error"].to_numpy()])
             visits.append(Visits(Measured.of_consensus(errors[look_at]), of.curvature))
         return visits
-
-
-def _kept(run: RunDirectory, strategy: str, seed: int) -> Mapping[int, Floats]:
-    """The models that a run kept on its way, by iteration."""
-    snapshots: Any = getattr(run, "snapshots", None)
-    kept: Mapping[int, Floats] = snapshots(strategy, seed) if snapshots else {}
-    return kept
 
 
 def _thinned(iterations: Iterable[int], points: int) -> Ints:

@@ -36,7 +36,7 @@ class TheoryWatcher:
 
     @property
     def demands(self) -> str:
-        """What is watched, in words."""
+        """The demands that are watched, as text."""
         return (
             "transition weights, step sizes (at most 1/(8 L) where L is known), and that in every "
             f"{self.within} iterations all devices fire, and physical and used links connect them"
