@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import errno
 import importlib.util
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +34,7 @@ def call(folder: Path) -> tuple[int, float, int]:
     spec = importlib.util.spec_from_file_location("loops", folder / "loops.py")
     loops = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(loops)
-    return loops.fourfold(2), loops.fourfold(2.5), sum(loops.fourfold.stats.cache_hits.values())
+    return loops.fourfold(2), loops.fourfold(2.5), sum(loops.fourfold.whole.stats.cache_hits.values())
 
 
 @pytest.fixture
@@ -71,6 +74,30 @@ def test_machine_code_of_another_signature_is_not_executed(folder: Path):
     second.write_bytes(first.read_bytes())
     with pytest.warns(CacheWarning):
         assert call(folder)[:2] == (8, 10.0)
+
+
+LAST_BITS = """
+import efhc
+fields = dict(iterations=20, devices=6, seeds=(0,), model=efhc.Softmax(), precision="float64")
+result = efhc.simulate(**fields, strategies={"RG": efhc.RandomizedGossip()})
+print(result.metrics["train_loss"].to_numpy().tobytes().hex())
+"""
+
+
+@pytest.mark.slow
+def test_the_last_bits_do_not_depend_on_what_was_compiled_before(tmp_path: Path):
+    """Just compiled, loaded from the cache, and compiled again beside the cache of other loops."""
+
+    def bits() -> str:
+        environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
+        command = [sys.executable, "-c", LAST_BITS]
+        return subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout
+
+    compiled = bits()
+    loaded = bits()
+    for file in tmp_path.rglob("*stretch*"):
+        file.unlink()
+    assert compiled == loaded == bits()
 
 
 def test_a_full_disk_is_done_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -154,5 +154,4 @@ def simulate(
     ------
     EfhcError
         If a setting cannot be used, or if every run fails.
-
     """

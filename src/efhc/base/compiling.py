@@ -18,6 +18,7 @@ from typing import Any
 
 import numba
 from numba.core.caching import FunctionCache, IndexDataCacheFile
+from numba.core.registry import CPUDispatcher
 
 OPTIONS: dict[str, Any] = {"fastmath": {"reassoc", "contract", "nsz"}, "nogil": True}
 """Sums may be reordered: that is what turns them into vector instructions."""
@@ -28,12 +29,28 @@ class CacheWarning(UserWarning):
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile a function to machine code when it is first called, and keep the code on disk where that is possible."""
-    kernel = numba.njit(**OPTIONS)(function)
+    """Compile a function to machine code when it is first called, and keep the code on disk where that is possible.
+
+    A loop that other loops call is compiled anew into each of them, and only whole loops are kept. Would a loop take
+    parts from the cache, LLVM would inline them otherwise than fresh ones, and the last bits of its sums would depend
+    on what was compiled before.
+    """
+    kernel = numba.njit(**OPTIONS, forceinline=True)(function)
+    kernel.__class__ = _Kernel
+    kernel.whole = numba.njit(**OPTIONS)(function)
     with suppress(RuntimeError):  # there is no place for it: neither beside its file nor in the user's cache
-        kernel._cache = _Cache(function)
+        kernel.whole._cache = _Cache(function)
     result: Callable[..., Any] = kernel
     return result
+
+
+class _Kernel(CPUDispatcher):
+    """Called from Python, the loop that is kept on disk; within another loop, a part that never is."""
+
+    whole: Any
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self.whole(*arguments)
 
 
 class _Cache(FunctionCache):
@@ -76,6 +93,10 @@ class _CheckedFile(IndexDataCacheFile):
     def save(self, key: Any, data: Any) -> None:
         self._key = key
         super().save(key, data)
+
+    def _data_name(self, number: int) -> Any:
+        # numba counts 1, 2, ...: two processes that compile at once would take the same number for different code.
+        return super()._data_name(int.from_bytes(self._checksum(b"")[:6], "big") + number)
 
     def load(self, key: Any) -> Any:
         self._key = key

@@ -8,7 +8,7 @@ from typing import Any
 from efhc.base.arrays import Floats
 from efhc.core.iteration import Local
 from efhc.core.triggers import EventTriggered
-from efhc.experiments.runs import execute
+from efhc.experiments.runs.simulate import simulate
 from efhc.learning.data import FashionMNIST
 from efhc.learning.learner import Learner
 from efhc.learning.models import LeNet5
@@ -45,13 +45,11 @@ def _timed(interval: int, iterations: int, fields: dict[str, Any]) -> tuple[floa
         return found
 
     strategies = {"EF-HC": EventTriggered()}
-    execute.simulate(**fields, iterations=2, evaluate_every=1, seeds=[0], strategies=strategies, jobs=1)  # to warm up
+    simulate(**fields, iterations=2, evaluate_every=1, seeds=[0], strategies=strategies, jobs=1)  # to warm up
     Learner.accuracies = timed  # type: ignore[method-assign]
     try:
         started = time.perf_counter()
-        execute.simulate(
-            **fields, iterations=iterations, evaluate_every=interval, seeds=[0], strategies=strategies, jobs=1
-        )
+        simulate(**fields, iterations=iterations, evaluate_every=interval, seeds=[0], strategies=strategies, jobs=1)
         return time.perf_counter() - started, inside
     finally:
         Learner.accuracies = plain  # type: ignore[method-assign]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib.util import find_spec
 
-from efhc.base.errors import EfhcError, InputError, did_you_mean
+from efhc.base.errors import InputError, did_you_mean
+from efhc.base.extras import require
 
 WORKLOAD_NAMES = (
     "svm-b1",
@@ -32,5 +32,4 @@ def check_names(names: Sequence[str]) -> None:
         if name not in WORKLOAD_NAMES:
             allowed = f"{', '.join(WORKLOAD_NAMES)}; or {' or '.join(f'`{alone}`' for alone in ALONE)}, alone"
             raise InputError("workload", f"'{name}'{did_you_mean(name, WORKLOAD_NAMES)}", allowed)
-    if find_spec("torch") is None:
-        raise EfhcError("efhc bench compares with PyTorch, which is not installed: pip install 'efhc[deep]'")
+    require("deep", "efhc bench")

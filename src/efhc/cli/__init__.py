@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import warnings
 from collections.abc import Callable
 from typing import Annotated, Any, NoReturn
 
@@ -51,6 +52,7 @@ UsageError: Any = typer.BadParameter.__base__  # typer does not export it by nam
 def main() -> None:
     """Run the command line. What the user can mend is one line and exit code 2; `--debug` shows the traceback."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # asked to end: stop as with Ctrl-C
+    warnings.showwarning = _in_one_line
     try:
         code = app(standalone_mode=False)
         sys.stdout.flush()  # here, where a full disk is an error like others
@@ -62,6 +64,10 @@ def main() -> None:
         if debugging or (text := _one_line(error)) is None:
             raise
         _refuse(error, text)
+
+
+def _in_one_line(message: Warning | str, *_where: Any) -> None:
+    print_error(str(message))
 
 
 def _one_line(error: Exception) -> str | None:
@@ -92,6 +98,8 @@ def _refuse(error: Exception, text: str) -> NoReturn:
         print(text, file=sys.stderr)
     else:
         print_error(text)
+    if getattr(error, "cannot_clean_up", False):
+        os._exit(REFUSED)
     sys.exit(REFUSED)
 
 

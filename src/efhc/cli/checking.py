@@ -9,21 +9,11 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from efhc.base.errors import InputError, did_you_mean
-from efhc.base.extras import require
+from efhc.benchmarks.names import WORKLOAD_NAMES, check_names
 from efhc.cli.escaping import cell
 from efhc.cli.terminal import RUNS_CODE, Overrides, console
 
 config_app = typer.Typer(help="Show a complete config, or the schema of config files.", no_args_is_help=True)
-
-WORKLOADS = (
-    *("svm-b1", "svm-b16", "svm-b64", "svm-20runs", "lenet-b16", "lenet-b32", "resnet18-b16"),
-    *("svm-m1000", "svm-m10000", "eval-10k", "eval-10k-lenet"),
-)
-"""The names of `efhc.benchmarks.workloads`, which takes seconds to import."""
-
-ALONE = ("limit", "scaling")
-"""What `efhc bench` measures instead of workloads."""
 
 COLOURS = {"ok": "green", "missing": "dim", "bad": "red"}
 
@@ -76,7 +66,7 @@ def doctor() -> None:
 def bench(
     workloads: Annotated[
         list[str] | None,
-        typer.Argument(metavar="WORKLOAD", help=f"{', '.join(WORKLOADS)}; or limit, or scaling. Default: all."),
+        typer.Argument(metavar="WORKLOAD", help=f"{', '.join(WORKLOAD_NAMES)}; or limit, or scaling. Default: all."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     rounds: Annotated[int, typer.Option(min=1, metavar="N", help="Number of rounds, by turns. The median counts.")] = 5,
@@ -88,9 +78,7 @@ def bench(
 
     Needs PyTorch: pip install 'efhc[deep]'.
     """
-    _check_workloads(workloads or [])
-    require("deep", "efhc bench")
-
+    check_names(workloads or ())
     from rich.status import Status
 
     from efhc.benchmarks import bench as benches
@@ -116,10 +104,3 @@ def bench(
     for row in rows[1:]:
         table.add_row(*row)
     console.print(table)
-
-
-def _check_workloads(names: list[str]) -> None:
-    for name in names:
-        if name not in WORKLOADS and (name not in ALONE or len(names) > 1):
-            allowed = f"{', '.join(WORKLOADS)}; or `limit` or `scaling`, alone"
-            raise InputError("workload", f"'{name}'{did_you_mean(name, WORKLOADS)}", allowed)

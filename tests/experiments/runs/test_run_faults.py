@@ -65,7 +65,7 @@ def test_an_input_file_that_changes_while_runs_are_made_changes_no_run(tmp_path)
 
 def test_code_that_changes_while_runs_are_made_changes_no_run(tmp_path):
     code = tmp_path / "own.py"
-    text = "class Own:\n    def thresholds(self, k, gamma, bandwidths, coins):\n        return [{}] * len(bandwidths.values)\n"
+    text = "class Own:\n    def thresholds(self, k, gamma, bandwidths, coins):\n        return {}\n"
     code.write_text(text.format("0.0"))
     config = tmp_path / "c.toml"
     config.write_text(f'iterations = 12\ndevices = 6\nseeds = [0, 1, 2]\n[strategies]\nmine = "{code}:Own"\n')
@@ -328,8 +328,8 @@ def test_a_long_run_is_put_away_in_pieces(tmp_path, monkeypatch):
 MEMORY = """
 import resource, sys, tempfile
 import efhc
-fields = dict(devices=60, network=efhc.Complete(), strategies={"ZT": efhc.ZeroThreshold()}, seeds=[0], partition=efhc.IID(),
-              batch_size=1, evaluate_every=100_000)
+fields = dict(devices=60, network=efhc.Complete(), strategies={"ZT": efhc.ZeroThreshold()}, seeds=[0],
+              partition=efhc.IID(), batch_size=1, evaluate_every=100_000)
 with tempfile.TemporaryDirectory() as folder:
     efhc.simulate(**fields, iterations=20, out=folder + "/short")
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -355,7 +355,7 @@ def test_an_out_folder_that_becomes_a_file_is_one_line(tmp_path):
             out.rename(tmp_path / "moved")
             out.write_text("")
 
-    with pytest.raises(EfhcError, match="cannot be (written|read|locked)") as caught:
+    with pytest.raises(EfhcError, match=r"cannot be (written|read|locked)") as caught:
         efhc.simulate(**ONE, out=out, progress=replace)
     assert "\n" not in str(caught.value)
 

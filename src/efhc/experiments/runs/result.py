@@ -12,9 +12,11 @@ import polars as pl
 
 from efhc.base.arrays import Floats
 from efhc.base.errors import InputError
+from efhc.base.inputs import using_inputs
 from efhc.base.saving import write_safely
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.runs.directory import TABLES, Pair, RunDirectory
+from efhc.experiments.runs.draw import draw_scenario
 from efhc.experiments.runs.run import Run, Runs
 from efhc.experiments.runs.store import OWN_COLUMNS, Failures, MemoryStore, RunStore
 
@@ -135,7 +137,6 @@ class Result:
         model has the mean of all devices' parameters and statistics.
         """
         from efhc.learning.models import ModuleModel
-        from efhc.learning.models.trained import trained_module
 
         model = self.experiment.model
         if not isinstance(model, ModuleModel):
@@ -143,8 +144,12 @@ class Result:
         if (strategy, seed) not in self.models:
             given = f"{strategy}, seed {seed}"
             raise InputError("module", given, ", ".join(f"{name}, seed {number}" for name, number in self.models))
-        data = Runs().inputs(self.experiment).data
-        return trained_module(model, data, self.models[strategy, seed], self.local.get((strategy, seed), {}), device)
+        inputs = Runs().inputs(self.experiment)
+        with using_inputs(inputs.files):
+            learner = draw_scenario(self.experiment, inputs.data, seed).learner
+        local = self.local.get((strategy, seed), {})
+        module: nn.Module = learner.module(self.models[strategy, seed], local, device)
+        return module
 
     def save(self, directory: Path | str) -> None:
         """Keep the result in a new run directory, from which `Result.load` reads it.
