@@ -52,9 +52,10 @@ UsageError: Any = typer.BadParameter.__base__  # typer does not export it by nam
 def main() -> None:
     """Run the command line. What the user can mend is one line and exit code 2; `--debug` shows the traceback."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # asked to end: stop as with Ctrl-C
-    warnings.showwarning = _in_one_line
     try:
-        code = app(standalone_mode=False)
+        with warnings.catch_warnings():
+            warnings.showwarning = _in_one_line
+            code = app(standalone_mode=False)
         sys.stdout.flush()  # here, where a full disk is an error like others
         sys.exit(code)
     except (KeyboardInterrupt, typer.Abort):
@@ -66,7 +67,7 @@ def main() -> None:
         _refuse(error, text)
 
 
-def _in_one_line(message: Warning | str, *_where: Any) -> None:
+def _in_one_line(message: Warning | str, *_where: Any, **_more: Any) -> None:
     print_error(str(message))
 
 

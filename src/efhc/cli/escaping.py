@@ -5,26 +5,20 @@ from __future__ import annotations
 import shutil
 import sys
 import textwrap
-import unicodedata
 
 from rich.markup import escape
 
+from efhc.base.errors import printable
+
 
 def plain(text: object) -> str:
-    r"""Return `text` with every control character spelled out: a terminal shows \x1b[2J and does not obey it."""
-    return "".join(_spelled(character) for character in str(text))
+    """Return `text` with every control character but line breaks spelled out, so that no terminal obeys it."""
+    return "\n".join(printable(line) for line in str(text).split("\n"))
 
 
 def cell(text: object) -> str:
     """Return `text` for a table or message of rich: no control characters, and [brackets] are not markup."""
     return escape(plain(text))
-
-
-def _spelled(character: str) -> str:
-    # Cc: control characters. Cf: invisible ones, such as those that turn the direction of writing around.
-    if character in "\t\n" or unicodedata.category(character) not in ("Cc", "Cf"):
-        return character
-    return character.encode("unicode_escape").decode()
 
 
 def print_error(text: object) -> None:

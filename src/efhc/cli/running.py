@@ -10,6 +10,7 @@ import typer
 
 from efhc.base.errors import AssumptionBroken, InputError
 from efhc.cli.data import fetch_missing
+from efhc.cli.escaping import plain
 from efhc.cli.terminal import (
     BROKEN,
     FAILED,
@@ -125,7 +126,7 @@ def run(
     drawn = out / "figures" / "comparison.png"
     if figure and not drawn.exists():
         result.plot(drawn)
-    print(f"\nResults: {out}" + (f", figure: {drawn}" if drawn.exists() else ""))
+    print(plain(f"\nResults: {out}" + (f", figure: {drawn}" if drawn.exists() else "")))
     if result.failed:
         raise typer.Exit(FAILED)
 

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from efhc.base.errors import InputError
 from efhc.base.extras import require
-from efhc.cli.escaping import print_error
+from efhc.cli.escaping import cell, print_error
 
 if TYPE_CHECKING:
     from efhc.experiments.runs.result import Result
@@ -94,7 +93,7 @@ def iterations_progress(iterations: int) -> Iterator[RunProgress]:
             step = done - last.get((strategy, seed), 0)
             if step >= 20 or (step and done == iterations):
                 last[strategy, seed] = done
-                bars.update(task, advance=step, description=escape(f"{strategy}, seed {seed}"))
+                bars.update(task, advance=step, description=cell(f"{strategy}, seed {seed}"))
 
         yield progress
         bars.update(task, completed=iterations, description="done")
@@ -104,7 +103,7 @@ def print_summary(result: Result) -> None:
     """One row per strategy."""
     seeds = len(result.experiment.seeds)
     table = Table(
-        title=escape(f"{result.experiment.name}: means over {seeds} seed{'s' if seeds > 1 else ''}"),
+        title=cell(f"{result.experiment.name}: means over {seeds} seed{'s' if seeds > 1 else ''}"),
         title_justify="left",
     )
     table.add_column("strategy")
@@ -112,7 +111,7 @@ def print_summary(result: Result) -> None:
         table.add_column(name, justify="right")
     for strategy, accuracy, worst, mean_model, firing, time, error in result.summary().rows():
         table.add_row(
-            escape(strategy),
+            cell(strategy),
             f"{accuracy:.3f}",
             f"{worst:.3f}",
             f"{mean_model:.3f}",
@@ -121,7 +120,7 @@ def print_summary(result: Result) -> None:
             f"{error:.3g}",
         )
     for strategy, seed in result.failed:
-        table.add_row(escape(strategy), f"seed {seed} failed", *[""] * 5, style="red")
+        table.add_row(cell(strategy), f"seed {seed} failed", *[""] * 5, style="red")
     console.print(table)
 
 
@@ -147,7 +146,7 @@ def runs_progress(runs: int) -> Iterator[Progress]:
                 return
             shares[run.key] = share
             finished = sum(share == 1.0 for share in shares.values())
-            name = escape(f"{run.strategy}, seed {run.seed}")
+            name = cell(f"{run.strategy}, seed {run.seed}")
             bars.update(task, completed=sum(shares.values()), finished=finished, description=name)
 
         yield progress

@@ -11,13 +11,11 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from efhc.base.errors import EfhcError
+from efhc.base.extras import importing
 
-try:
+with importing("deep"):
     import torch
     from torch import nn
-except ModuleNotFoundError:
-    raise EfhcError("a neural network needs PyTorch: pip install 'efhc[deep]'") from None
 
 __all__ = ["drawing", "nn", "torch"]
 

@@ -28,6 +28,7 @@ import numpy as np
 
 from efhc import __version__
 from efhc.base.errors import EfhcError, InputError
+from efhc.base.extras import importing
 from efhc.base.inputs import InputContent
 from efhc.drivers.observers import ObserverFactory
 from efhc.experiments.config.experiment import Experiment
@@ -110,10 +111,8 @@ class ClusterEngine:
 
 def _imported_ray() -> Any:
     os.environ.update(SETTINGS)
-    try:
+    with importing("cluster"):
         import ray
-    except ModuleNotFoundError:
-        raise EfhcError("engine: a cluster needs Ray: pip install 'efhc[cluster]'") from None
     return ray
 
 
