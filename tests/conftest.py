@@ -6,6 +6,7 @@ EFHC_REQUIRE_DATA names the data sets without which tests fail instead of being 
 from __future__ import annotations
 
 import os
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NoReturn
 
@@ -78,3 +79,14 @@ def no_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither $EFHC_DATA nor the user's cache."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
     monkeypatch.delenv("EFHC_DATA", raising=False)
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Path:
+    """The browser, where playwright can drive it."""
+    path = Path("/usr/bin/chromium")
+    if find_spec("playwright") is None:
+        lacking("chromium", "playwright is not installed")
+    if not path.exists():
+        lacking("chromium", f"there is no {path}: install Debian's package chromium")
+    return path

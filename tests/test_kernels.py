@@ -9,7 +9,7 @@ import pytest
 
 from efhc.core.graph import Graph
 from efhc.kernels import loops
-from efhc.kernels.arithmetic import links_of
+from efhc.kernels.compiled_arithmetic import links_of
 
 FEATURES, SAMPLES = 7, 9
 PRECISIONS = [np.float32, np.float64]

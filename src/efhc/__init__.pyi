@@ -77,6 +77,7 @@ from efhc.network.topologies import InternetAS as InternetAS
 from efhc.network.topologies import Ring as Ring
 from efhc.network.topologies import Star as Star
 from efhc.network.topologies import Topology as Topology
+from efhc.strategies.periodic import PeriodicBroadcast as PeriodicBroadcast
 
 __version__: str
 __all__: list[str]
@@ -153,4 +154,5 @@ def simulate(
     ------
     EfhcError
         If a setting cannot be used, or if every run fails.
+
     """

@@ -314,3 +314,41 @@ def test_a_bare_kind_can_be_changed_by_overrides():
     tables = with_overrides({"partition": "iid"}, ["partition.kind=dirichlet", "partition.concentration=2.0"])
     assert build_experiment(tables).partition == efhc.Dirichlet(concentration=2.0)
     assert with_overrides({"network": "geometric"}, ["network.radius=0.5"])["network"]["kind"] == "geometric"
+
+
+def test_an_experiment_can_be_read_and_written_without_running_code(folder):
+    (folder / "own.py").write_text("raise SystemExit")
+    fields = EVERY_FAMILY | {"model": "own.py:net"}
+    experiment = build_experiment(fields, folder, run_code=False)
+    assert to_tables(experiment)["strategies"]["mine"] == {"kind": f"{folder}/own.py:Every", "every": 3}
+    assert input_files(experiment)["network.topology.kind"] == folder / "own.py"
+    with pytest.raises(EfhcError, match=r"own.py:Every was not run"):
+        experiment.strategies["mine"].thresholds(0, 1.0, None, None)
+    assert "SystemExit" in problem(fields, folder)
+
+
+SCRIPT = """
+import pickle, numpy as np, efhc
+from efhc.experiments.config.files import build_experiment, to_tables
+
+def alpha(k):
+    return 0.25
+
+class Every:
+    def thresholds(self, k, gamma, bandwidths, coins):
+        return 0.0
+
+if __name__ == "__main__":
+    e = build_experiment({"step_size": alpha, "strategies": {"a": Every()}})
+    assert pickle.loads(pickle.dumps(e)).step_size is alpha
+    print(to_tables(e)["step_size"]["kind"], to_tables(e)["strategies"]["a"]["kind"])
+    again = build_experiment(to_tables(e))
+    print(again.step_size(0), type(again.strategies["a"]).__name__)
+"""
+
+
+def test_what_a_script_defines_is_named_by_the_script_and_pickled_as_ever(tmp_path):
+    (tmp_path / "script.py").write_text(SCRIPT)
+    done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    path = tmp_path / "script.py"
+    assert done.stdout.splitlines() == [f"{path}:alpha {path}:Every", "0.25 Every"], done.stderr

@@ -10,19 +10,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from efhc.base.errors import InputError
-from efhc.benchmarks import limit, run, scaling
+from efhc.base.errors import EfhcError, InputError
+from efhc.benchmarks import bench, machine_limits, names, scaling
+from efhc.benchmarks.evaluation_share import share
 from efhc.benchmarks.measure import by_turns, peak_memory
+from efhc.benchmarks.names import WORKLOAD_NAMES, check_names
 from efhc.benchmarks.plain import OneModel, PlainLoop
-from efhc.benchmarks.share import share
 from efhc.benchmarks.workloads import OURS, PLAIN, WORKLOADS, Workload
 from efhc.cli import checking
 from efhc.drivers.lockstep import Lockstep
+from efhc.drivers.observers import drive
 
 pytestmark = pytest.mark.usefixtures("fashion_files")
 
 
-@pytest.mark.parametrize(("name", "iterations"), [("svm-b16", 40), ("lenet-b16", 3)])
+@pytest.mark.parametrize(
+    ("name", "iterations"), [("svm-b16", 40), pytest.param("lenet-b16", 3, marks=pytest.mark.slow)]
+)
 def test_the_plain_loop_ends_where_we_do(name: str, iterations: int):
     experiment, scenario = WORKLOADS[name].scenario()
     trigger = experiment.strategies["EF-HC"]
@@ -30,8 +34,7 @@ def test_the_plain_loop_ends_where_we_do(name: str, iterations: int):
     for k in range(iterations):
         loop.iterate(k)
     driver, state = Lockstep(scenario, trigger), scenario.initial_state()
-    while state.k < iterations:
-        state, _ = driver.advance(state, iterations - state.k)
+    state = drive(driver, state, iterations)
     assert np.abs(loop.models() - state.models).max() < 2e-5
     ours = scenario.learner.backend.accuracies(state.models, state.local)
     assert np.allclose(loop.accuracies(), ours, atol=5e-4)
@@ -59,7 +62,7 @@ def test_sides_take_turns_and_are_timed_per_iteration():
 
 def test_a_bench_reports_ratio_spread_and_machine():
     told: list[str] = []
-    found = run.bench(["svm-b1", "eval-10k"], 1, told.append)
+    found = bench.bench(["svm-b1", "eval-10k"], 1, told.append)
     assert told == ["svm-b1", "eval-10k"]
     assert json.loads(json.dumps(found)) == found
     assert {"versions", "machine", "git", "rounds", "results"} <= found.keys()
@@ -67,7 +70,7 @@ def test_a_bench_reports_ratio_spread_and_machine():
         ratio = result["ratio"]
         assert ratio["least"] <= ratio["median"] <= ratio["most"]
         assert ratio["median"] == pytest.approx(result["seconds"][PLAIN] / result["seconds"][OURS])
-    rows = run.bench_table(found)
+    rows = bench.bench_table(found)
     assert [row[0] for row in rows] == ["workload", "svm-b1", "eval-10k"]
     assert len({len(row) for row in rows}) == 1
 
@@ -76,31 +79,60 @@ def test_memory_is_that_of_a_process_of_its_own():
     assert 100 * 2**20 < peak_memory("svm-b1", OURS) < 4 * 2**30
 
 
+def test_every_workload_has_its_name_in_the_list_that_is_checked_first():
+    assert tuple(WORKLOADS) == WORKLOAD_NAMES
+    assert all(name == workload.name for name, workload in WORKLOADS.items())
+    for alone in ("limit", "scaling"):
+        check_names([alone])
+        with pytest.raises(InputError):
+            check_names([alone, "svm-b1"])
+
+
+def test_names_are_checked_without_heavy_imports():
+    code = (
+        "import sys; from efhc.benchmarks.names import check_names\n"
+        "try: check_names(['svm-b17'])\n"
+        "except Exception as error: print(type(error).__name__)\n"
+        "print(sorted({'numpy', 'numba', 'torch', 'polars', 'scipy', 'matplotlib'} & sys.modules.keys()))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split("\n")[:2] == ["InputError", "[]"]
+
+
+def test_without_pytorch_the_bench_says_so_before_it_measures(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(names, "find_spec", lambda name: None)
+    for chosen in ([], ["svm-b1"]):
+        with pytest.raises(EfhcError, match=r"pip install 'efhc\[deep\]'"):
+            check_names(chosen)
+    check_names(["limit"])
+
+
 def test_a_workload_that_does_not_exist_is_one_line():
     with pytest.raises(
         InputError, match=r"^workload: got 'svm-b17', did you mean 'svm-b1'\?; allowed: svm-b1, .*; or `limit`"
     ):
-        run.bench(["svm-b17"], 1, print)
+        bench.bench(["svm-b17"], 1, print)
 
 
+@pytest.mark.slow
 def test_the_limit_stands_beside_ours(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(limit, "SIZE", 128)
-    monkeypatch.setattr(limit, "COPIED", 2**16)
-    monkeypatch.setattr(limit, "WORKLOADS", dict.fromkeys(limit.BESIDE, WORKLOADS["svm-b1"]))
-    found = run.bench_limit(1)
+    monkeypatch.setattr(machine_limits, "SIZE", 128)
+    monkeypatch.setattr(machine_limits, "COPIED", 2**16)
+    monkeypatch.setattr(machine_limits, "WORKLOADS", dict.fromkeys(machine_limits.BESIDE, WORKLOADS["svm-b1"]))
+    found = bench.bench_limit(1)
     assert all(value > 0 for value in [*found["flops"].values(), *found["bandwidth"].values()])
-    assert [row["workload"] for row in found["workloads"]] == list(limit.BESIDE)
-    assert len({len(row) for row in run.limit_table(found)}) == 1
+    assert [row["workload"] for row in found["workloads"]] == list(machine_limits.BESIDE)
+    assert len({len(row) for row in bench.limit_table(found)}) == 1
 
 
 def test_scaling_is_numbers_and_a_picture(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     for name, sizes in {"DEVICES": (40, 80), "LINKS": (50, 100), "FEATURES": (20, 40), "BATCHES": (1, 2)}.items():
         monkeypatch.setattr(scaling, name, sizes)
     monkeypatch.setattr(scaling, "_iterations", lambda fields, dataset=None: lambda: 1)
-    found = run.bench_scaling(1, tmp_path / "scaling.png", print)
+    found = bench.bench_scaling(1, tmp_path / "scaling.png", print)
     assert [len(points) for points in found["results"].values()] == [2, 2, 2, 2]
     assert (tmp_path / "scaling.png").read_bytes().startswith(b"\x89PNG")
-    assert len(run.scaling_table(found)) == 9
+    assert len(bench.scaling_table(found)) == 9
 
 
 def test_every_workload_can_be_drawn():
@@ -110,6 +142,7 @@ def test_every_workload_can_be_drawn():
             assert workload.scenario()[0].devices >= 4
 
 
+@pytest.mark.slow
 def test_the_command_prints_json_or_a_table():
     efhc = str(Path(sys.executable).with_name("efhc"))
     done = subprocess.run(

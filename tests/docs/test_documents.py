@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import sys
 from pathlib import Path
 
 import pytest
@@ -26,12 +27,17 @@ def python_blocks(document: str) -> list[str]:
 )
 def test_python_examples_work_as_pasted(document, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    before = set(sys.modules)
     blocks = python_blocks(document)
     assert blocks
     for number, block in enumerate(blocks):
         if file := re.match(r"# (\w+\.py)\n", block):
             (tmp_path / file[1]).write_text(block)
         exec(compile(block, f"{document}, example {number}", "exec"), {"__name__": "__main__"})
+    for name in set(sys.modules) - before:  # another document may have another file of this name
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(tmp_path)):
+            del sys.modules[name]
 
 
 def test_readme_example_is_ten_lines_and_draws():

@@ -60,10 +60,9 @@ def quick(own: Path) -> tuple[Path, list[Judgement]]:
     return own.parent / "quick", draw(own, own.parent / "quick")
 
 
-def draw(figure: Path | str, out: Path, size="quick", seeds=None, store=RunStore):
-    return reproduce(
-        prepare([load_figure(str(figure), size, seeds)]), size, out, store(out / "runs"), LocalEngine(), silent
-    )
+def draw(figure: Path | str, out: Path, size="quick", seeds=None, store=RunStore, warn=print):
+    runs = prepare([load_figure(str(figure), size, seeds)])
+    return reproduce(runs, size, out, store(out / "runs"), LocalEngine(), silent, warn)
 
 
 def results(out: Path) -> dict[str, bytes]:
@@ -162,7 +161,7 @@ class FailingStore(RunStore):
     def complete(self, runs, engine, progress):
         failing = [run for run in runs if (run.strategy, run.seed) == ("EF-HC", 0)]
         super().complete([run for run in runs if run not in failing], engine, progress)
-        return {run.key: EfhcError("the models are no longer finite") for run in failing}
+        return {run.key: EfhcError(f"{run.name}: no longer finite") for run in failing}
 
 
 class DeadStore(RunStore):
@@ -171,12 +170,17 @@ class DeadStore(RunStore):
 
 
 def test_a_run_that_fails_is_left_out_and_listed(own, tmp_path):
-    judgements = draw(own, tmp_path / "out", seeds=3, store=FailingStore)
+    said: list[str] = []
+    judgements = draw(own, tmp_path / "out", seeds=3, store=FailingStore, warn=said.append)
+    assert said == [
+        "fig2a: EF-HC, seed 0: no longer finite",
+        "fig2a: radius 0.6: EF-HC, seed 0: no longer finite",
+    ]
     table = pl.read_csv(tmp_path / "out" / "figures" / "fig2a-ii.csv")
     assert table.filter(strategy="EF-HC")["seed 0"].null_count() == table.filter(strategy="EF-HC").height
     assert table.filter(strategy="ZT")["seed 0"].null_count() == 0
     report = (tmp_path / "out" / "report.html").read_text()
-    assert "EF-HC, seed 0: the models are no longer finite" in report
+    assert "EF-HC, seed 0: no longer finite" in report
     assert "Seed 1: who can reach whom" in report  # the first seed that has all strategies
     assert {finding.seeds for one in judgements for finding in one.findings} == {2, 3}
 

@@ -26,15 +26,6 @@ from efhc.report.claims.intervals import interval
 BASE = {"iterations": 20, "evaluate_every": 10, "seeds": [0, 1], "strategies": {"ZT": "zt", "EF-HC": {"kind": "ef-hc"}}}
 
 
-class FailingStore(RunStore):
-    """A store in which the runs of one strategy at one radius fail."""
-
-    def complete(self, runs, engine, progress):
-        failing = [run for run in runs if run.strategy == "EF-HC" and run.experiment.network.radius == 0.4]
-        super().complete([run for run in runs if run not in failing], engine, progress)
-        return {run.key: EfhcError("the models are no longer finite") for run in failing}
-
-
 class DeadStore(RunStore):
     def complete(self, runs, engine, progress):
         return {run.key: EfhcError("no core left") for run in runs}
@@ -226,28 +217,26 @@ def test_numbers_are_written_for_people(value, words):
     assert number_words(value) == words
 
 
-def test_a_run_that_fails_is_a_row_and_stops_no_other(tmp_path):
-    table = run(sweep_points(BASE, {"network.radius": [0.4, 0.6]}), tmp_path, FailingStore)
+def test_a_point_that_diverges_is_a_row_and_stops_no_other(tmp_path):
+    def swept(*steps: float, out: str) -> pl.DataFrame:
+        base = {**BASE, "model": {"kind": "least-squares"}}
+        return run(sweep_points(base, {"step_size.initial": list(steps)}), tmp_path / out)
+
+    table, whole = swept(1e30, 0.01, out="both"), swept(0.01, out="whole")
     failed = table.filter(pl.col("failed").is_not_null())
-    assert failed.select("network.radius", "strategy", "seed").rows() == [(0.4, "EF-HC", 0), (0.4, "EF-HC", 1)]
-    assert failed["accuracy"].null_count() == 2
-    assert table.columns[-1] == "failed"
-    whole = run(sweep_points(BASE, {"network.radius": [0.4, 0.6]}), tmp_path / "whole")
-    made = table.filter(pl.col("failed").is_null())
-    assert made.equals(whole.filter((pl.col("network.radius") == 0.6) | (pl.col("strategy") == "ZT")))
+    assert failed.select("step_size.initial", "strategy", "seed").rows() == [
+        (1e30, strategy, seed) for seed in (0, 1) for strategy in ("ZT", "EF-HC")
+    ]
+    assert failed["accuracy"].null_count() == 4
+    assert table.columns == whole.columns
+    assert table.filter(pl.col("failed").is_null()).equals(whole)
     header, rows = summary_rows(table)
     assert header[-1] == "failed"
-    assert [row[-1] for row in rows] == ["", "2", "", ""]
-    assert rows[1][2:6] == ["failed", "", "", ""]
-    assert failed_runs(table)[0] == "EF-HC, seed 0 (network.radius=0.4) failed: the models are no longer finite"
-    assert summary(table)["seeds"].to_list() == [2, 0, 2, 2]
-    assert (tmp_path / SUMMARY).exists()
-
-
-def test_a_first_run_that_fails_leaves_the_columns_in_order(tmp_path):
-    base = {**BASE, "strategies": {"EF-HC": {"kind": "ef-hc"}, "ZT": "zt"}}
-    table = run(sweep_points(base, {"network.radius": [0.4]}), tmp_path, FailingStore)
-    assert table.columns[:5] == ["network.radius", "run", "strategy", "seed", "iteration"]
+    assert [row[-1] for row in rows] == ["2", "2", "", ""]
+    assert rows[0][2:6] == ["failed", "", "", ""]
+    assert failed_runs(table)[0].startswith("step_size.initial=1e+30: ZT, seed 0: ")
+    assert summary(table)["seeds"].to_list() == [0, 0, 2, 2]
+    assert (tmp_path / "both" / SUMMARY).exists()
 
 
 def test_if_all_runs_fail_the_sweep_fails(tmp_path):

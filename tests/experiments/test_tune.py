@@ -21,8 +21,8 @@ from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.config.files import load_experiment, to_toml
 from efhc.experiments.runs.directory import RunDirectory
 from efhc.experiments.runs.engines.local import LocalEngine
-from efhc.experiments.runs.execute import simulate
 from efhc.experiments.runs.run import Runs
+from efhc.experiments.runs.simulate import simulate
 from efhc.experiments.runs.store import RunStore
 from efhc.experiments.studies.tune import Budget, Search, Tuning, tune
 from efhc.report.figures.tuning_figure import tuning_figure

@@ -7,7 +7,7 @@ import pytest
 
 from efhc.base.errors import InputError
 from efhc.core.randomness import Randomness
-from efhc.learning.backends.backend import Batch
+from efhc.learning.backends.backend import Batch, ScoresNotFinite
 from efhc.learning.backends.compiled_backend import LinearBackend
 from efhc.learning.backends.numpy_backend import ArraysBackend
 from efhc.learning.batches import MiniBatches
@@ -144,3 +144,19 @@ def test_the_mean_model_is_averaged_in_double_precision():
     assert models.mean(axis=0)[3] == 0
     _, of_mean = learner.accuracies(models, {})
     assert of_mean == 1
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_scores_that_are_not_finite_are_no_accuracy(learner_of: Callable[..., Learner], bad: float):
+    data = Dataset(np.eye(2), np.array([0, 1]), np.eye(2), np.array([0, 1])).load("float64")
+    learner = learner_of(SVM(), data, [np.array([0])] * 200, 1, SEED)
+    models = np.zeros((200, 6))
+    models[150, 4] = bad
+    with pytest.raises(ScoresNotFinite, match="device 150"):
+        learner.accuracies(models, {})
+    models[150, 4:] = -np.inf, 0  # a class that is ruled out
+    learner.backend.accuracies(models, {})
+    models = np.zeros((200, 6))
+    models[:, 4] = 1.7e308  # each is finite, their sum is not
+    with pytest.raises(ScoresNotFinite, match="the mean model"), np.errstate(over="ignore"):
+        learner.accuracies(models, {})

@@ -16,11 +16,13 @@ from torch.nn import functional
 from efhc.base.errors import InputError
 from efhc.core.randomness import Randomness
 from efhc.learning.backends import backend_for
-from efhc.learning.backends.backend import Batch
+from efhc.learning.backends.backend import Batch, ScoresNotFinite
 from efhc.learning.backends.loop import LoopBackend
 from efhc.learning.backends.module_backend import ModuleBackend
+from efhc.learning.backends.numpy_backend import ArraysBackend
 from efhc.learning.backends.stacked import StackedBackend, UnstackableError
 from efhc.learning.data.dataset import Dataset
+from efhc.learning.learner import Learner
 from efhc.learning.models import MLP, SVM, LeNet5, Module, ModuleModel, ResNet18
 from efhc.learning.models.modules import input_shape
 
@@ -437,3 +439,67 @@ def test_data_is_left_as_it_was():
     copy = data.x_train.copy()
     Problem(*CASES["mlp"]).run(LoopBackend(MLP(hidden=(9, 8)), data, Randomness(0)))
     assert np.array_equal(data.x_train, copy)
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("case", ["batch norm of features", "batch norm", "tied", "plain parameters"])
+def test_a_module_with_a_devices_parameters_and_statistics_scores_what_the_evaluation_says(
+    case: str, kind: type[ModuleBackend]
+):
+    problem = Problem(*CASES[case])
+    backend, data = problem.backend(kind), problem.data
+    local = backend.initial_local(5)
+    for k in range(4):
+        out = np.empty_like(problem.models)
+        _, local = backend.grads(problem.models, Batch(k, problem.samples), local, out)
+        problem.models -= 0.1 * out
+    learner = Learner(backend, data, list(problem.samples), 2, Randomness(0))
+    accuracies, of_mean = learner.accuracies(problem.models, local)
+    x = torch.tensor(data.inputs(data.x_test)).reshape(-1, *input_shape(data))
+    for device, expected in [*enumerate(accuracies), ("mean", of_mean)]:
+        module = learner.module(problem.models, local, device)
+        assert not module.training
+        assert np.mean(module(x).argmax(-1).numpy() == data.y_test) == expected
+    first = learner.module(problem.models, local, 0)
+    assert {name for name, _ in first.named_buffers()} >= local.keys()
+    for name, rows in local.items():
+        assert np.array_equal(first.get_buffer(name).numpy(), rows[0])
+
+
+def test_only_torch_modules_come_back_as_modules():
+    data = images(6, 6, classes=5)
+    learner = Learner(ArraysBackend(SVM(), data), data, [np.arange(4)], 2, Randomness(0))
+    with pytest.raises(InputError, match=r"^model: got a model that is not a torch module"):
+        learner.module(np.zeros((1, 185)), {}, 0)
+
+
+class NanWhenTested(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(36, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scores: torch.Tensor = self.layer(x.flatten(1))
+        return scores if self.training else scores * torch.nan
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+def test_scores_that_are_not_finite_are_no_accuracy(kind: type[ModuleBackend]):
+    problem = Problem(MLP(hidden=(4,)), (6, 6))
+    backend = problem.backend(kind)
+    problem.models[3] = np.nan
+    with pytest.raises(ScoresNotFinite, match="the largest score of device 3 is NaN or infinite"):
+        backend.accuracies(problem.models, {})
+    problem = Problem(Module(module=NanWhenTested), (6, 6))
+    with pytest.raises(ScoresNotFinite, match="device 0"):
+        problem.backend(LoopBackend).accuracies(problem.models, {})
+
+
+def test_runs_that_share_a_backend_have_threads_of_their_own():
+    backend = Problem(MLP(hidden=(4,)), (6, 6)).backend(LoopBackend, threads=1)
+    mine, others = backend._workers(), []
+    thread = threading.Thread(target=lambda: others.append(backend._workers()))
+    thread.start()
+    thread.join()
+    assert backend._workers() is mine
+    assert others[0] is not mine

@@ -20,7 +20,7 @@ class Mutant(NamedTuple):
 
 
 ITERATION = "tests/core tests/test_kernels.py tests/drivers"
-RUNS = "tests/experiments/test_execute.py"
+RUNS = "tests/experiments/runs/test_simulate.py"
 BOUNDS = "tests/theory/test_bounds.py tests/theory/test_step_sizes.py"
 CLAIMS = "tests/report/test_intervals.py tests/report/test_claims.py"
 
@@ -82,7 +82,7 @@ MUTANTS = [
     Mutant("no evaluation after the first iteration", "experiments/config/**/*.py", "return 1 if k == 0 else", "return min(self.evaluate_every, self.iterations) if k == 0 else", RUNS),
     # Resume, keys, files
     Mutant("w_hat is lost on resume", "experiments/runs/**/*.py", 'tensors["models"], tensors["last_broadcast"]', 'tensors["models"], tensors["models"].copy()', RUNS),
-    Mutant("a key without the input files", "experiments/runs/**/*.py", '"inputs": checksums["input_sha256"]', '"inputs": {}', "tests/experiments/test_runs.py"),
+    Mutant("a key without the input files", "experiments/runs/**/*.py", '"inputs": checksums["input_sha256"]', '"inputs": {}', "tests/experiments/runs/test_run_store.py"),
     Mutant("no fsync", "base/**/*.py", "os.fsync(file.fileno())", "pass", "tests/base"),
     # Verdicts
     Mutant("plain percentiles", "report/**/*.py", "-sqrt(n / (n - 1)) * t.ppf(", "-t.ppf(", CLAIMS),
@@ -91,7 +91,7 @@ MUTANTS = [
     Mutant("one that fails is outvoted", "report/**/*.py", "if Verdict.FAILS in ", "if {Verdict.FAILS} == ", CLAIMS),
     # Bounds
     Mutant("a_22 not squared", "theory/**/*.py", "a22=(1 + growth) ** 2", "a22=1 + growth", BOUNDS),
-    Mutant("half of phi_22", "theory/**/*.py", "16 * B * L**2 / gap", "8 * B * L**2 / gap", BOUNDS),
+    Mutant("half of phi_22", "theory/**/*.py", "16 * B * L**2 * gradients", "8 * B * L**2 * gradients", BOUNDS),
     Mutant("c_1 without 1/m", "theory/**/*.py", "c1=alpha**2 * sigma2 / m", "c1=alpha**2 * sigma2", BOUNDS),
     Mutant("twice the largest step size", "theory/**/*.py", "8 * _slowdown(constants)", "4 * _slowdown(constants)", BOUNDS),
     Mutant("a gap without phi_12", "theory/**/*.py", "(psi1 + phi12 * consensus) / (1 - phi11)", "psi1 / (1 - phi11)", BOUNDS),

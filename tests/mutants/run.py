@@ -26,7 +26,7 @@ from pathlib import Path
 from mutants import MUTANTS, Mutant
 
 ROOT = Path(__file__).parents[2]
-SKIPPED = shutil.ignore_patterns(".git", ".venv", ".*_cache", ".hypothesis", "build", "runs", "__pycache__")
+COPIED = ("src", "tests", "docs", "examples", "pyproject.toml", "README.md")
 SECONDS = 600
 
 
@@ -94,7 +94,11 @@ def judge(mutant: Mutant, tree: Path, caches: Path) -> str:
 def copied(target: Path) -> Path:
     """A copy of the tree, with the data that lie beside it."""
     tree = target / "tree"
-    shutil.copytree(ROOT, tree, ignore=SKIPPED)
+    for name in COPIED:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(ROOT / name, tree / name)
     if (ROOT.parent / "shared").is_dir():
         (target / "shared").symlink_to(ROOT.parent / "shared")
     return tree

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import replace
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,11 @@ import polars as pl
 import pytest
 
 import efhc
-from conftest import lacking
+from efhc.base.inputs import sha256
 from efhc.report.claims.judging import Finding, Judgement, Measure, Quantity, Setting, Statement, Verdict
 from efhc.report.figure_data import FigureData, Illustration, Section
 from efhc.report.page import page
 
-CHROMIUM = Path("/usr/bin/chromium")
 OPTIONS = ["no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "disable-background-networking"]
 OPTIONS += ["disable-component-update", "disable-sync"]
 HOSTILE = '<b>&"x"</script>'
@@ -27,9 +26,9 @@ WIDTHS = """[...document.querySelectorAll('.plot')].map((one) =>
 NASTY = "</script><script>document.title='owned'</script><img src=https://example.org/x.png>"
 
 
-def illustrated(result: efhc.Result, seed: int) -> Illustration:
+def illustrated(result: efhc.Result, seed: int, names: dict[str, str]) -> Illustration:
     network, devices, events = (table.filter(seed=seed) for table in (result.network, result.devices, result.events))
-    by_strategy = events.partition_by("strategy", as_dict=True, maintain_order=True)
+    by_strategy = renamed(events, names).partition_by("strategy", as_dict=True, maintain_order=True)
     return Illustration(seed, network, devices, {str(name): rows for (name,), rows in by_strategy.items()})
 
 
@@ -47,7 +46,6 @@ def sections() -> list[Section]:
         table.with_columns(radius=pl.lit(radius))
         for table, radius in ((sparse.metrics.drop_nulls("accuracy"), 0.3), (curves, 0.4))
     ]
-    hostile = replace(result, events=renamed(result.events, {"RG": HOSTILE}))
     values = {"EF-HC": 5.0, "GT": 50.0, "RG": 500.0}
     data = [
         FigureData("fig2a", "2(a)", "digits, SVM", curves, pl.concat(connectivity)),
@@ -57,8 +55,8 @@ def sections() -> list[Section]:
     facts = {"devices": "10", "command": "efhc reproduce fig2a && echo '<done>'"}
     where = {"versions": {"python": "3.11", "efhc": NASTY}, "git": None, "machine": {"cores": 2}}
     return [
-        Section(one, illustrated(run, 0), f'name = "{NASTY}"\n', facts, where)
-        for one, run in zip(data, (result, hostile, result), strict=True)
+        Section(one, illustrated(result, 0, names), f'name = "{NASTY}"\n', facts, where)
+        for one, names in zip(data, ({}, {"RG": HOSTILE}, {}), strict=True)
     ]
 
 
@@ -90,15 +88,11 @@ def html(sections: list[Section], judgements: list[Judgement]) -> str:
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    try:
-        from playwright.sync_api import sync_playwright
-    except ImportError:
-        lacking("chromium", "playwright is not installed")
-    if not CHROMIUM.exists():
-        lacking("chromium", f"there is no {CHROMIUM}: install Debian's package chromium")
+def browser(chromium: Path) -> Iterator[Any]:
+    from playwright.sync_api import sync_playwright
+
     with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=CHROMIUM, args=[f"--{option}" for option in OPTIONS])
+        started = playwright.chromium.launch(executable_path=chromium, args=[f"--{option}" for option in OPTIONS])
         yield started
         started.close()
 
@@ -146,6 +140,16 @@ def file(html: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def reader(browser: Any, file: Path) -> Reader:
     return Reader(browser, file)
+
+
+def test_the_script_that_is_shipped_is_the_one_that_its_note_describes():
+    folder = files("efhc.report.page").joinpath("plotly")
+    script, note = (folder.joinpath(name).read_bytes() for name in ("plotly-cartesian.min.js", "README.md"))
+    version = re.search(rb"plotly.js \(cartesian - minified\) v([\d.]+)", script)
+    assert version is not None
+    assert b"version " + version[1] in note
+    assert sha256(script).encode() in note
+    assert "MIT License" in folder.joinpath("LICENSE").read_text()
 
 
 def test_the_same_input_gives_the_same_page(html: str, sections: list[Section], judgements: list[Judgement]):

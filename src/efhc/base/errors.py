@@ -41,6 +41,9 @@ class EfhcError(Exception):
     def __init__(self, text: str) -> None:
         super().__init__(printable(" ".join(text.split())))
 
+    cannot_clean_up = False
+    """Whether a process that ends as usual would wait for something that never comes."""
+
     def about(self, whose: str) -> Self:
         """The same error, with the name of the run that it happened to in front."""
         named = type(self).__new__(type(self), f"{whose}: {self}")

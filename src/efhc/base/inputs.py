@@ -51,7 +51,7 @@ def is_folder(path: Path) -> bool:
 
 
 class InputContent(NamedTuple):
-    """An input file as it was read: whoever hashes `content` and computes with it cannot disagree about it."""
+    """An input file as it was read: its hash and what is computed from it are of the same content."""
 
     path: Path
     content: bytes

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable
 from importlib.abc import SourceLoader
 from pathlib import Path
+from threading import RLock
 from types import ModuleType
 from typing import Annotated, Any, NamedTuple
 
@@ -76,10 +77,12 @@ def load(reference: str, field: str, content: InputContent | None = None) -> Loa
     With `content`, that is the file's content, whatever the disk says. Raises `InputError` for the given field.
     """
     place, _, name = reference.rpartition(":")
-    if place.endswith(".py") and content is None:
-        content = read_input(Path(place), field)
     try:
+        if place.endswith(".py") and content is None:
+            content = read_input(Path(place), field)
         module = _executed(content) if content is not None else _imported(place)
+    except InputError as error:
+        raise InputError(field, str(error.given).replace(place, reference, 1), error.allowed) from None
     except BaseException as error:  # code that is not ours may raise anything, SystemExit too
         if isinstance(error, KeyboardInterrupt):
             raise
@@ -109,6 +112,10 @@ _contents: dict[str, InputContent] = {}
 """The content that each module of ours was made from, by the module's name."""
 
 
+_executing = RLock()
+"""Runs may load the same code at the same time, and code may load other code."""
+
+
 def content_of(module: str) -> InputContent | None:
     """The content that a module was made from, if it was loaded by a reference to its file."""
     return _contents.get(module)
@@ -131,17 +138,18 @@ def _executed(content: InputContent) -> ModuleType:
     """The module of a file's content, executed once."""
     path = content.path
     name = f"efhc_your_own_{sha256(f'{path}:{content.sha256}'.encode())[:16]}_{path.stem}"
-    if name in _contents:
-        return sys.modules[name]
-    specification = importlib.util.spec_from_file_location(name, path, loader=_FromContent(content))
-    if specification is None or specification.loader is None:
-        raise ImportError("not a Python file")
-    module = importlib.util.module_from_spec(specification)
-    sys.modules[name] = module  # dataclasses and pickle look themselves up there
-    _contents[name] = content
-    try:
-        specification.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name], _contents[name]
-        raise
-    return module
+    with _executing:
+        if name in _contents:
+            return sys.modules[name]
+        specification = importlib.util.spec_from_file_location(name, path, loader=_FromContent(content))
+        if specification is None or specification.loader is None:
+            raise ImportError("not a Python file")
+        module = importlib.util.module_from_spec(specification)
+        sys.modules[name] = module  # dataclasses and pickle look themselves up there
+        _contents[name] = content
+        try:
+            specification.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[name], _contents[name]
+            raise
+        return module

@@ -195,7 +195,7 @@ def _state(part: Any) -> dict[str, Any] | None:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether TOML can hold it, None aside, which is left out."""
+    """Whether TOML can hold the value; None is omitted."""
     if isinstance(value, list | tuple):
         return all(_is_plain(one) and one is not None for one in value)
     if isinstance(value, dict):
@@ -238,7 +238,7 @@ def packed(value: Any) -> Any:
     if isinstance(value, Policy) and is_registered(value):
         return value
     origin = origin_of(value)
-    if origin is None or origin.content is None or type(value).__module__ == "__main__":
+    if origin is None or origin.content is None or getattr(value, "__module__", None) == "__main__":
         return value
     if isinstance(value, Policy):
         return PackedPart(dataclasses.replace(origin, parameters={}), value.__getstate__())

@@ -15,48 +15,22 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationInfo
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
-from efhc.base.errors import EfhcError, Unusable
+from efhc.base.errors import Unusable
 from efhc.base.inputs import CONFIG_FOLDER
 from efhc.base.installed import installed_kinds, kind_of
 from efhc.base.own_code import ALLOWED, absolute_reference
 from efhc.base.own_parts import make_part
+from efhc.base.placeholders import NOT_KEPT, NotKept, NotRun
 from efhc.base.policy import Kinds, Policy
 
-NOT_KEPT = "not-kept"
-
-
-class NotKept(Policy):
-    """Stands for a part that was made in Python, in the config of a result that was saved without it."""
-
-    kind: Literal["not-kept"] = "not-kept"
-    description: str
-    """What the part was."""
-
-    def refuse(self, *_args: Any, **_named: Any) -> Any:
-        """In place of every method that a part may have."""
-        raise EfhcError(f"this part was not kept: {self.description}; make the experiment in Python again to run it")
-
-
-for _method in [
-    "thresholds",
-    "over_time",
-    "graph",
-    "draw",
-    "load",
-    "split",
-    "models",
-    "parameters",
-    "initial",
-    "loss_and_gradient",
-    "__call__",
-]:
-    setattr(NotKept, _method, NotKept.refuse)
+RUN_CODE = "run_code"
+"""Key of the validation context that says whether code that a config names may run. Default: it may."""
 
 
 @dataclass(frozen=True)
@@ -131,6 +105,8 @@ class Family(Kinds):
             reference = absolute_reference(table["kind"], (info.context or {}).get(CONFIG_FOLDER, Path()))
         except ValueError as error:
             raise Unusable("kind", repr(table["kind"]), str(error)) from None
+        if not (info.context or {}).get(RUN_CODE, True):
+            return NotRun(kind=reference, arguments=parameters)
         if self.from_code and (other := self.from_code(reference, parameters)) is not None:
             return validate(other)
         return make_part(reference, parameters, self.methods, info.context)

@@ -1,4 +1,4 @@
-"""Spreading one pass over memory over threads. Where it is cut does not matter to its result."""
+"""Spread one pass over memory over several threads. The result does not depend on where the pass is cut."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Any
 
 @cache
 def _pool() -> ThreadPoolExecutor:
-    """For all runs together: each asks for no more than its share of the cores."""
+    """One pool for all runs of the process: each run asks for no more than its share of the cores."""
     return ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="efhc-pass")
 
 
 def in_ranges(kernel: Callable[..., Any], arguments: tuple[Any, ...], count: int, threads: int) -> None:
-    """`kernel(*arguments, low, high)` for ranges that make up 0 .. count-1, at once if there are several threads."""
+    """Call `kernel(*arguments, low, high)` for ranges that make up 0 .. count-1, in `threads` threads at once."""
     if threads == 1 or count == 1:
         kernel(*arguments, 0, count)
         return

@@ -11,7 +11,7 @@ import numpy as np
 from efhc.benchmarks.measure import by_turns
 from efhc.benchmarks.workloads import CORES, Side, Workload, fashion_mnist, sparse
 from efhc.core.graph import Graph
-from efhc.kernels.arithmetic import mix_and_descend
+from efhc.kernels.compiled_arithmetic import mix_and_descend
 from efhc.learning.data import Dataset
 from efhc.report.figures import save_figure
 
@@ -44,7 +44,7 @@ def _iterations(fields: dict[str, Any], dataset: Callable[[], Dataset] = fashion
 
 
 def _bytes(features: int) -> Callable[[], Dataset]:
-    """Random samples of so many features."""
+    """Random samples with `features` features."""
     rng = np.random.default_rng(0)
     x, y = rng.integers(0, 256, (2000, features), dtype=np.uint8), np.arange(2000) % 10
     data = Dataset(x, y, x, y).prepared(True, "float32", unit=255)

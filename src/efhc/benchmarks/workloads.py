@@ -13,15 +13,18 @@ from typing import Any
 
 import numpy as np
 
-from efhc.base.errors import EfhcError, InputError, did_you_mean
+from efhc.base.errors import EfhcError
+from efhc.core.iteration import State
 from efhc.core.randomness import Randomness
 from efhc.drivers.lockstep import Lockstep
+from efhc.drivers.observers import Observer, drive
 from efhc.drivers.record import Record
 from efhc.drivers.scenario import Scenario
+from efhc.drivers.steps import Steps
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.runs.draw import draw_scenario
 from efhc.experiments.runs.resources import usable_cores
-from efhc.kernels.arithmetic import mix_and_descend
+from efhc.kernels.compiled_arithmetic import mix_and_descend
 from efhc.learning.data import CIFAR10, Dataset, FashionMNIST
 from efhc.learning.models import SVM, LeNet5, ResNet18
 from efhc.learning.partition import LabelsPerDevice
@@ -100,7 +103,7 @@ class Workload:
         return self._in_torch(OneModel(self.fields["model"], scenario).iterate, self.our_iterations)
 
     def _in_torch(self, iterate: Callable[[int], object], iterations: int) -> Side:
-        """So many iterations, with as many threads in torch as the workload may use."""
+        """`iterations` iterations, with as many threads in torch as the workload may use."""
         done = 0
 
         def work() -> int:
@@ -130,14 +133,12 @@ class Workload:
     def _run(self, strategy: str, seed: int) -> Side:
         experiment, scenario = self.scenario(seed)
         driver, state = Lockstep(scenario, experiment.strategies[strategy], self.threads), scenario.initial_state()
-        bandwidths, parameters = scenario.bandwidths.values, scenario.learner.backend.parameters
+        recording = _Recording(scenario)
 
         def work() -> int:
             nonlocal state
-            record, end = Record(experiment.devices), state.k + self.our_iterations
-            while state.k < end:
-                state, steps = driver.advance(state, end - state.k)
-                record.add(steps, bandwidths, parameters)
+            recording.record = Record(experiment.devices)
+            state = drive(driver, state, state.k + self.our_iterations, [recording])
             return self.our_iterations
 
         return work
@@ -162,8 +163,19 @@ class Workload:
         return work
 
 
+class _Recording(Observer):
+    """Notes down what a run does."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self._bandwidths, self._parameters = scenario.bandwidths.values, scenario.learner.backend.parameters
+        self.record = Record(len(self._bandwidths))
+
+    def after(self, steps: Steps, state: State) -> None:
+        self.record.add(steps, self._bandwidths, self._parameters)
+
+
 class torch_threads:  # noqa: N801 - a context, used like a function
-    """So many threads inside each operation of torch."""
+    """`threads` threads inside each operation of torch."""
 
     def __init__(self, threads: int) -> None:
         self._threads = threads
@@ -181,7 +193,7 @@ class torch_threads:  # noqa: N801 - a context, used like a function
 
 
 class WithOverlap:
-    """Each device holds a few samples of all, whoever else has them: for more devices than there are samples."""
+    """Each device holds a few of all samples, and devices may share some: for more devices than there are samples."""
 
     def split(self, data: Dataset, devices: int, randomness: Randomness) -> list[np.ndarray]:
         """`SAMPLES_EACH` per device."""
@@ -231,14 +243,6 @@ WORKLOADS = {
         Workload("eval-10k-lenet", "LeNet5, the same", "", _lenet(16), 1, 1, threads=CORES, measures="evaluation"),
     )
 }
-
-
-def workload_named(name: str) -> Workload:
-    """The workload, or an error that lists them."""
-    if name not in WORKLOADS:
-        allowed = f"{', '.join(WORKLOADS)}; or `limit` or `scaling`, alone"
-        raise InputError("workload", f"'{name}'{did_you_mean(name, WORKLOADS)}", allowed)
-    return WORKLOADS[name]
 
 
 def mixing_sides(devices: int) -> dict[str, Side]:

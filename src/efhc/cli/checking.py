@@ -57,7 +57,7 @@ def config_schema() -> None:
 
 
 def doctor() -> None:
-    """Check this installation: versions, extras, machine, data, and the engine against Alg. 1 in plain loops.
+    """Check this installation: versions, extras, machine, data, and the driver against Alg. 1 in plain loops.
 
     Exit code 1 if something is bad. What is missing is only needed by some commands.
     """
@@ -93,7 +93,7 @@ def bench(
 
     from rich.status import Status
 
-    from efhc.benchmarks import run as benches
+    from efhc.benchmarks import bench as benches
 
     with Status("measuring", console=Console(stderr=True)) as status:
 

@@ -84,7 +84,7 @@ def reproduce(
         runs = {run.key for figure in prepared for run in figure.all}
         with use.session(), runs_progress(len(runs)) as progress:
             store = RunStore(out / "runs", warn)
-            judgements = reproducing.reproduce(prepared, size, out, store, use, progress)
+            judgements = reproducing.reproduce(prepared, size, out, store, use, progress, warn)
     _print_judgements(judgements)
     print(f"\nReport: {out / 'report.html'}, figures and their numbers: {out / 'figures'}")
 

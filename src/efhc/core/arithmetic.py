@@ -1,8 +1,8 @@
 """The arithmetic of an iteration, in NumPy: one function per pass over the models. No function changes its arguments.
 
 `Arithmetic` is what `core.iteration.iterate` computes with. A driver that owns its arrays may give it one that is
-compiled and works in place (`efhc.kernels.arithmetic`); the tests hold the two together. What overflows becomes
-infinite or NaN without a warning: `iterate` looks for it.
+compiled and works in place (`efhc.kernels.compiled_arithmetic`); the tests hold the two together. What overflows
+becomes infinite or NaN without a warning: `iterate` looks for it.
 """
 
 from __future__ import annotations

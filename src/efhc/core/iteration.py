@@ -51,7 +51,7 @@ class Diverged(EfhcError):
     def __init__(self, k: int, what: str, finite: Flags) -> None:
         """`what` ("loss" or "model") of every device where `finite` is False is not finite.
 
-        If all are, their squares were too large to sum, which is nobody's alone.
+        If all of them are finite, the sum of their squares overflowed, and no device is named.
         """
         self.k, self.devices = k, np.flatnonzero(~finite).tolist()
         if self.devices:
@@ -89,8 +89,8 @@ def iterate(
     i, j = graph.links.T
 
     new_links = graph.new_since(previous_graph)  # Event 1: neighbours that have just met exchange models
-    fired = arithmetic.drift(models, last_broadcast) >= thresholds  # Event 2: who drifted far enough broadcasts
-    used = new_links | fired[i] | fired[j]  # whoever hears a broadcast answers it
+    fired = arithmetic.drift(models, last_broadcast) >= thresholds  # Event 2: devices that drifted far enough broadcast
+    used = new_links | fired[i] | fired[j]  # a device that hears a broadcast answers it
 
     # Events 3 and 4: both ends of a used link average, P W, and every device descends, - alpha G
     next_models = arithmetic.mix_and_descend(graph, used, models, gradients, step_size)

@@ -1,4 +1,4 @@
-"""Alg. 1 in plain loops, line by line, one device after the other: the law that the fast engines are held to."""
+"""Alg. 1 in plain loops, line by line, one device after the other: the law that the drivers are held to."""
 
 from __future__ import annotations
 

@@ -26,6 +26,7 @@ class Constant(SchedulePolicy):
 
     kind: Literal["constant"] = "constant"
     value: float = Field(default=0.01, gt=0)
+    """The value at every iteration."""
 
     def __call__(self, k: int) -> float:
         return self.value
@@ -36,8 +37,11 @@ class Diminishing(SchedulePolicy):
 
     kind: Literal["diminishing"] = "diminishing"
     initial: float = Field(default=0.1, gt=0)
+    """alpha_0, the value at k = 0."""
     timescale: float = Field(default=1.0, gt=0)
+    """eta, the number of iterations after which the value is divided by 2 ** power."""
     power: float = Field(default=0.5, ge=0, le=1)
+    """theta, how fast the value falls."""
 
     def __call__(self, k: int) -> float:
         return float(self.initial / (1 + k / self.timescale) ** self.power)

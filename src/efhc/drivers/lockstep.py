@@ -16,7 +16,7 @@ from efhc.core.iteration import Diverged, State, finite_rows, iterate
 from efhc.core.triggers import Trigger
 from efhc.drivers.scenario import Scenario
 from efhc.drivers.steps import Steps
-from efhc.kernels.arithmetic import CompiledArithmetic
+from efhc.kernels.compiled_arithmetic import CompiledArithmetic
 from efhc.kernels.loops import Buffers
 from efhc.learning.backends.backend import FusedBackend
 

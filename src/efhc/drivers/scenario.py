@@ -1,4 +1,4 @@
-"""One seed's draw of everything but the strategy: what every driver, and every single device, starts from."""
+"""One seed's draw of everything but the strategy: what every driver starts from."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Scenario:
     """Whether the links of k = 0 count as new."""
 
     def initial_state(self) -> State:
-        """The state at k = 0; nobody has drifted yet."""
+        """The state at k = 0, where no device has drifted yet."""
         models = self.initial_models()
         return State(0, models, models.copy(), self.learner.backend.initial_local(len(models)))
 

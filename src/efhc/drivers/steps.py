@@ -1,4 +1,4 @@
-"""What a few iterations did, for people to look at."""
+"""What a driver did in a few iterations."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from efhc.core.graph import Graph
 
 @dataclass(frozen=True, eq=False)
 class Steps:
-    """What iterations k, k+1, ..., all on one graph, did, for people to look at. Arrays have a row per iteration."""
+    """What iterations k, k+1, ..., all on one graph, did. Arrays have one row per iteration."""
 
     k: int
     previous_graph: Graph
@@ -37,5 +37,5 @@ class Steps:
         return used
 
     def transmission_times(self, bandwidths: Floats, parameters: int) -> Floats:
-        """What each iteration cost."""
+        """The transmission time of each iteration."""
         return transmission_time(self.graph, self.used, bandwidths, parameters)

@@ -424,15 +424,23 @@ def linear_rows(models, inputs, samples, ends, loss, losses, gradients, low, hig
 
 @compiled
 def count_right(scores, labels, right):
-    """For each model, how many samples have their largest score, (samples, models, classes), at their label."""
+    """Add to right[i] the number of samples whose largest score, (samples, models, classes), is at their label.
+
+    Returns the first model that has a NaN among its scores, or a largest score that is not finite; -1 if none has.
+    """
     samples, models, classes = scores.shape
+    first_bad = models
     for s in range(samples):
         for i in range(models):
-            best = 0
+            best, has_nan = 0, np.isnan(scores[s, i, 0])
             for c in range(1, classes):
+                has_nan |= np.isnan(scores[s, i, c])
                 if scores[s, i, c] > scores[s, i, best]:
                     best = c
             right[i] += best == labels[s]
+            if has_nan or not np.isfinite(scores[s, i, best]):
+                first_bad = min(first_bad, i)
+    return first_bad if first_bad < models else -1
 
 
 # All events of many iterations, while everything is in the cache

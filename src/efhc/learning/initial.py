@@ -73,6 +73,7 @@ class ModelFile(InitialModels):
 
     kind: Literal["npy"] = "npy"
     path: InputFile
+    """The file."""
 
     def models(self, model: Model, data: Dataset, devices: int, randomness: Randomness) -> Floats:
         parameters = model.parameters(data)

@@ -1,21 +1,22 @@
-"""What the devices' data say of their models: stochastic gradients on their own samples, accuracy on the test set."""
+"""The learning problem of all devices: their data, their mini-batches, and the accuracy of their models."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from efhc.base.arrays import Floats, Ints
+from efhc.base.errors import InputError
 from efhc.core.iteration import Local
 from efhc.core.randomness import Randomness
-from efhc.learning.backends.backend import Backend
+from efhc.learning.backends.backend import Backend, ModuleMaker, ScoresNotFinite
 from efhc.learning.batches import MiniBatches
 from efhc.learning.data.dataset import Dataset
 
 
 class Learner:
-    """The local problems of all devices."""
+    """The local problems of all devices. Nothing of it changes, so runs may share it."""
 
     def __init__(
         self,
@@ -29,8 +30,31 @@ class Learner:
         self.batches = None if batch_size == "full" else MiniBatches(parts, batch_size, randomness)
 
     def accuracies(self, models: Floats, local: Local) -> tuple[Floats, float]:
-        """The share of test samples that each of the models (m, n) gets right, and that their mean gets right."""
-        mean_model = models.mean(axis=0, dtype=np.float64, keepdims=True).astype(models.dtype)
-        mean_local = {name: rows.mean(axis=0, keepdims=True).astype(rows.dtype) for name, rows in local.items()}
-        of_mean = self.backend.accuracies(mean_model, mean_local)
-        return self.backend.accuracies(models, local), float(of_mean[0])
+        """The share of test samples that each of the models (m, n) gets right, and that their mean gets right.
+
+        Raises `ScoresNotFinite` if a largest score is not finite.
+        """
+        of_devices = self.backend.accuracies(models, local)
+        mean_model, mean_local = mean_of(models, local)
+        try:
+            of_mean = self.backend.accuracies(mean_model[None], {name: row[None] for name, row in mean_local.items()})
+        except ScoresNotFinite:
+            raise ScoresNotFinite("the mean model") from None
+        return of_devices, float(of_mean[0])
+
+    def module(self, models: Floats, local: Local, device: int | Literal["mean"]) -> Any:
+        """A `torch.nn.Module` in evaluation mode, as it is evaluated: that of a device, or that of the mean model.
+
+        Raises `InputError` if the model is not a torch module.
+        """
+        if not isinstance(self.backend, ModuleMaker):
+            raise InputError("model", "a model that is not a torch module", "a torch module, to get one back")
+        if device == "mean":
+            return self.backend.module_for(*mean_of(models, local))
+        return self.backend.module_for(models[device], {name: rows[device] for name, rows in local.items()})
+
+
+def mean_of(models: Floats, local: Local) -> tuple[Floats, Local]:
+    """The mean model (n,), averaged in double precision, and the mean of what devices keep to themselves."""
+    mean_model = models.mean(axis=0, dtype=np.float64).astype(models.dtype)
+    return mean_model, {name: np.asarray(rows.mean(axis=0)).astype(rows.dtype) for name, rows in local.items()}

@@ -50,6 +50,7 @@ class LabelsPerDevice(Partition):
 
     kind: Literal["labels"] = "labels"
     labels_per_device: int = Field(default=1, ge=1)
+    """Number of labels that each device holds samples of."""
 
     def split(self, data: Dataset, devices: int, randomness: Randomness) -> list[Ints]:
         labels, classes = data.y_train, data.classes
@@ -79,7 +80,7 @@ class Dirichlet(Partition):
 
     kind: Literal["dirichlet"] = "dirichlet"
     concentration: float = Field(default=0.5, gt=0)
-    """a"""
+    """The parameter a of the Dirichlet distribution."""
     attempts: int = Field(default=100, ge=1)
     """Largest number of draws until every device has a sample."""
 
@@ -127,6 +128,7 @@ class IndexFile(Partition):
 
     kind: Literal["file"] = "file"
     path: InputFile
+    """The file."""
 
     def split(self, data: Dataset, devices: int, randomness: Randomness) -> list[Ints]:
         allowed = f"a JSON list of {devices} non-empty lists of sample numbers, 0 to {len(data.y_train) - 1}"

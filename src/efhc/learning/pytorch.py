@@ -1,6 +1,6 @@
 """PyTorch, or one line that says how to get it; and its random numbers, without a trace in the rest of the process.
 
-torch draws from one generator per process, which runs may share as threads: whoever draws holds the lock meanwhile.
+torch draws from one generator per process, which runs in several threads share: a thread holds a lock while it draws.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _GENERATOR = threading.RLock()
 
 @contextmanager
 def drawing(stream: np.random.Generator) -> Iterator[None]:
-    """What torch draws in the body is a function of `stream` alone, and nobody else's draws change."""
+    """Make what torch draws in the body a function of `stream` alone, and leave all other draws unchanged."""
     with _GENERATOR:
         before = torch.get_rng_state()
         torch.default_generator.manual_seed(int(stream.integers(2**63)))

@@ -47,6 +47,7 @@ class ConstantBandwidth(BandwidthPolicy):
 
     kind: Literal["constant"] = "constant"
     value: Positive = 5000.0
+    """The bandwidth of every device."""
 
     def draw(self, devices: int, randomness: Randomness) -> Bandwidths:
         return Bandwidths(np.full(devices, self.value), self.value)
@@ -73,7 +74,9 @@ class BetaBandwidth(BandwidthPolicy):
     nominal: Positive = 5000.0
     """b_M, here the upper end."""
     a: float = Field(default=0.5, gt=0)
+    """First parameter of the Beta distribution."""
     b: float = Field(default=0.5, gt=0)
+    """Second parameter of the Beta distribution."""
     floor: float = Field(default=0.01, gt=0, le=1)
     """Smallest share of b_M: the cost n / b_i explodes near 0."""
 
@@ -96,6 +99,7 @@ class GivenBandwidths(BandwidthPolicy):
 
     kind: Literal["list"] = "list"
     values: tuple[Positive, ...] = Field(strict=False)
+    """One bandwidth per device."""
     nominal: Positive | None = None
     """b_M. Default: the mean of the list."""
 
@@ -108,6 +112,7 @@ class BandwidthFile(BandwidthPolicy):
 
     kind: Literal["csv"] = "csv"
     path: InputFile
+    """The file."""
     nominal: Positive | None = None
     """b_M. Default: the mean of the file."""
 

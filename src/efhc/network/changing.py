@@ -23,6 +23,7 @@ class OverTopology(Network):
     model_config = ConfigDict(defer_build=True)  # until all topologies are there
 
     topology: AnyTopology = Geometric()
+    """The graph whose links change; any of the networks that stay as they are."""
 
     def _all_links(self, devices: int, randomness: Randomness) -> Graph:
         with within("topology"):
@@ -34,6 +35,7 @@ class RandomLinks(OverTopology):
 
     kind: Literal["random-links"] = "random-links"
     up_probability: float = Field(default=0.5, ge=0, le=1)
+    """Probability that a link is up."""
 
     def over_time(self, devices: int, randomness: Randomness) -> GraphsOverTime:
         return _RandomLinks(self._all_links(devices, randomness), self.up_probability, randomness)
@@ -58,6 +60,7 @@ class Rotating(OverTopology):
 
     kind: Literal["rotating"] = "rotating"
     period: int = Field(default=2, ge=1)
+    """Number of iterations after which the links repeat."""
 
     def over_time(self, devices: int, randomness: Randomness) -> GraphsOverTime:
         if self.period > (most := max(devices - 1, 1)):
@@ -79,6 +82,7 @@ class RandomWaypoint(Network):
 
     kind: Literal["waypoint"] = "waypoint"
     radius: float = Field(default=0.4, gt=0)
+    """Largest distance of two linked devices."""
     slowest: float = Field(default=0.002, gt=1e-9, le=1)
     """Least speed, in sides of the square per iteration."""
     fastest: float = Field(default=0.01, gt=1e-9, le=1)

@@ -19,6 +19,7 @@ class GivenLinks(Topology):
 
     kind: Literal["links"] = "links"
     links: tuple[Annotated[tuple[End, End], Field(strict=False)], ...] = Field(strict=False)
+    """Pairs of devices, each link once."""
     nodes: int | None = Field(default=None, ge=1)
     """Number of devices that the list is made for; other numbers of devices are refused. Default: any number."""
 

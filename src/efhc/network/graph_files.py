@@ -52,6 +52,7 @@ class FileTopology(Topology):
     """A graph from a file."""
 
     path: InputFile
+    """The file."""
     connected: bool = False
     """Refuse a graph that is not connected."""
 
@@ -112,6 +113,7 @@ class EdgeSequenceFile(Network):
 
     kind: Literal["edge-sequence"] = "edge-sequence"
     path: InputFile
+    """The file."""
     at_end: Literal["repeat", "hold"] = "repeat"
     """After the last list: start again, or keep the last."""
 

@@ -88,6 +88,7 @@ class Geometric(DrawnTopology):
 
     kind: Literal["geometric"] = "geometric"
     radius: float = Field(default=0.4, gt=0)
+    """Largest distance of two linked devices."""
 
     def draw(self, devices: int, stream: np.random.Generator) -> Graph:
         return Graph.of(devices, links_within(stream.random((devices, 2)), self.radius))
@@ -98,6 +99,7 @@ class ErdosRenyi(DrawnTopology):
 
     kind: Literal["erdos-renyi"] = "erdos-renyi"
     probability: float = Field(default=0.4, ge=0, le=1)
+    """Probability of each link."""
 
     def draw(self, devices: int, stream: np.random.Generator) -> Graph:
         check_memory(devices)
@@ -140,6 +142,7 @@ class Grid(Topology):
     rows: int | None = Field(default=None, ge=1)
     """Left out, the most nearly square rectangle that the devices fill."""
     torus: bool = False
+    """Whether the first and last device of each row and column are linked too."""
 
     def graph(self, devices: int, randomness: Randomness) -> Graph:
         rows = self.rows or max(r for r in range(1, int(devices**0.5) + 1) if devices % r == 0)
@@ -155,6 +158,7 @@ class Star(Topology):
 
     kind: Literal["star"] = "star"
     center: int = Field(default=0, ge=0)
+    """The device in the middle."""
 
     def graph(self, devices: int, randomness: Randomness) -> Graph:
         if self.center >= devices:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from efhc.base.arrays import Floats, Ints
-from efhc.kernels.arithmetic import consensus_error
+from efhc.kernels.compiled_arithmetic import consensus_error
 from efhc.theory.problem import Optimum, Problem, gradient_diversity
 
 

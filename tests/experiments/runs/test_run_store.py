@@ -94,6 +94,17 @@ def test_a_changed_input_file_makes_another_run(tmp_path):
     assert len(keys) == 2
 
 
+def test_code_of_one_strategy_has_no_part_in_the_runs_of_another(tmp_path):
+    code = tmp_path / "own.py"
+    keys = []
+    for text in ("0.0", "1.0"):
+        code.write_text(f"class Own:\n    def thresholds(self, k, gamma, bandwidths, coins):\n        return {text}\n")
+        strategies = {"mine": {"kind": f"{code}:Own"}, "ZT": efhc.ZeroThreshold()}
+        keys.append([run.key for run in Runs().of(efhc.Experiment(strategies=strategies, seeds=(0,)))])
+    assert keys[0][0] != keys[1][0]
+    assert keys[0][1] == keys[1][1] == key_of(iterations=500, evaluate_every=50)
+
+
 def test_runs_that_are_there_are_not_made_again(tmp_path):
     runs = Runs().of(SMALL)
     complete(runs, tmp_path)

@@ -287,8 +287,11 @@ def test_numbers_out_of_range_are_refused_before_anything_is_written(tmp_path):
     large = {"kind": "npy", "path": str(tmp_path / "large.npy")}
     with pytest.raises(efhc.InputError, match=r"^initial_models.kind: got numbers too large for float32"):
         efhc.simulate(**SMALL, initial_models=large, out=tmp_path / "run")
-    with pytest.raises(efhc.InputError, match=r"^bandwidths: got 1e-320; allowed: .* finite"):
+    with pytest.raises(efhc.InputError, match=r"^bandwidths.value: got 1e-320; allowed: at least"):
         efhc.simulate(**SMALL, bandwidths={"kind": "constant", "value": 1e-320}, out=tmp_path / "run")
+    vanishing = efhc.ConstantBandwidth.model_construct(value=1e-320)
+    with pytest.raises(efhc.InputError, match=r"^bandwidths: got 1e-320; allowed: .* finite"):
+        efhc.simulate(**SMALL, bandwidths=vanishing, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 

@@ -71,22 +71,28 @@ class Experiment(Policy):
     """Whether the links of iteration 0 count as new, so that all neighbours exchange models then (Event 1)."""
 
     data: AnyData = Digits()
+    """The training and test samples."""
     partition: AnyPartition = LabelsPerDevice()
+    """Which training samples each device holds."""
     model: AnyModel = SVM()
+    """What every device trains."""
     initial_models: AnyInitialModels = PerDevice()
+    """The models w_i(0) that the devices start from."""
     network: AnyNetwork = Geometric()
+    """Which devices are linked at each iteration."""
     bandwidths: AnyBandwidths = UniformBandwidth()
+    """The bandwidths b_i of the devices' links."""
     step_size: AnySchedule = Diminishing()
-    """alpha(k)"""
+    """The step size alpha(k)."""
     threshold_decay: AnySchedule | None = None
-    """gamma(k). Default: alpha(k)."""
+    """The threshold decay gamma(k). Default: the step size alpha(k)."""
     strategies: dict[StrategyName, AnyStrategy] = Field(default=PAPER_STRATEGIES, min_length=1)
     """The strategies to compare, by the name that figures and tables show."""
 
     @field_validator("seeds", mode="before")
     @classmethod
     def _several(cls, seeds: Any) -> Any:
-        """From Python, one seed or a range will do."""
+        """Accept a single seed and a range from Python."""
         if isinstance(seeds, range):
             return list(seeds)
         return (seeds,) if isinstance(seeds, int) and not isinstance(seeds, bool) else seeds

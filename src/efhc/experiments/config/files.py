@@ -18,9 +18,10 @@ from efhc.base.inputs import CONFIG_FOLDER, InputContent, absolute, is_folder, r
 from efhc.base.installed import is_registered
 from efhc.base.own_code import IN_A_FILE, absolute_reference, file_of
 from efhc.base.own_parts import WHAT_TO_DO, origin_of
+from efhc.base.placeholders import NOT_KEPT, NotRun
 from efhc.base.policy import Policy, family_of
 from efhc.base.problems import as_input_error
-from efhc.base.registry import NOT_KEPT
+from efhc.base.registry import RUN_CODE
 from efhc.experiments.config.experiment import Experiment
 
 SWEEP, FIGURE = "sweep", "figure"
@@ -35,7 +36,7 @@ EXAMPLES = PRESETS.parent / "examples"
 
 
 def figure_names() -> list[str]:
-    """Of the paper's figures, in its order."""
+    """The names of the paper's figures, in its order."""
     return sorted(path.stem for path in PRESETS.glob("*.toml"))
 
 
@@ -67,10 +68,14 @@ def only_experiment(tables: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in tables.items() if key not in {SWEEP, FIGURE}}
 
 
-def build_experiment(fields: Mapping[str, Any], folder: Path | None = None) -> Experiment:
-    """The experiment of these fields, tables or objects; relative paths count from `folder`."""
+def build_experiment(fields: Mapping[str, Any], folder: Path | None = None, *, run_code: bool = True) -> Experiment:
+    """The experiment of these fields, tables or objects; relative paths count from `folder`.
+
+    This runs the code of the files that the tables name. With run_code=False it does not, and the experiment can be
+    read and written, but refuses to run.
+    """
     try:
-        return Experiment.model_validate(dict(fields), context={CONFIG_FOLDER: folder or Path()})
+        return Experiment.model_validate(dict(fields), context={CONFIG_FOLDER: folder or Path(), RUN_CODE: run_code})
     except ValidationError as error:
         raise as_input_error(error, Experiment) from None
 
@@ -144,7 +149,9 @@ Unnamed = Literal["refuse", "describe"]
 
 
 def _dumped(value: Any, name: str, unnamed: Unnamed) -> Any:
-    if isinstance(value, Policy) and is_registered(value):
+    if isinstance(value, NotRun):
+        value = {"kind": value.kind, **value.arguments}
+    elif isinstance(value, Policy) and is_registered(value):
         kind = {"kind": dict(value)["kind"]} if "kind" in type(value).model_fields else {}
         value = kind | dict(value)  # the kind comes first
     if isinstance(value, dict):
@@ -224,7 +231,7 @@ def _inputs(experiment: Experiment) -> dict[str, tuple[Path, InputContent | None
             if not is_folder(value):
                 found[name] = value, None
         elif isinstance(value, str):
-            if name in NAMES_ONLY and (file := file_of(value)):
+            if (name in NAMES_ONLY or name.endswith(".kind")) and (file := file_of(value)):
                 found[name] = file, None
         elif not isinstance(value, int | float | tuple | None) and (origin := origin_of(value)) and origin.content:
             found[name] = origin.content.path, origin.content

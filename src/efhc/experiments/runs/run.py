@@ -76,9 +76,12 @@ class Runs:
     def of(self, experiment: Experiment) -> list[Run]:
         """Every strategy with every seed, seed by seed."""
         inputs = self.inputs(experiment)
-        return [
-            self._run(experiment, inputs, name, seed) for seed in experiment.seeds for name in experiment.strategies
-        ]
+        with using_inputs(self._files):
+            return [
+                self._run(experiment, inputs.data, name, seed)
+                for seed in experiment.seeds
+                for name in experiment.strategies
+            ]
 
     def inputs(self, experiment: Experiment) -> Inputs:
         """The data set and the input files of an experiment."""
@@ -96,18 +99,15 @@ class Runs:
         return Inputs(self._data[which], files)
 
     @staticmethod
-    def _run(experiment: Experiment, inputs: Inputs, name: str, seed: int) -> Run:
+    def _run(experiment: Experiment, data: Dataset, name: str, seed: int) -> Run:
         strategy = experiment.strategies[name]
         kind = str(getattr(strategy, "kind", "own"))
         called = kind if kind.replace("-", "").isalnum() else "own"
         alone = experiment.model_copy(update={"name": "run", "seeds": (seed,), "strategies": {called: strategy}})
+        inputs = Inputs(data, read_inputs(alone))  # those of other strategies are not this run's
         try:
-            checksums = inputs.checksums
-            identity = {
-                "config": to_tables(alone),
-                "data": checksums["data_sha256"],
-                "inputs": checksums["input_sha256"],
-            }
+            of_data, of_files = inputs.checksums["data_sha256"], inputs.checksums["input_sha256"]
+            identity = {"config": to_tables(alone), "data": of_data, "inputs": of_files}
             key = sha256(json.dumps(identity | {"efhc": __version__}, sort_keys=True).encode())[:24]
         except EfhcError:  # made in Python, without a name: nobody can ask for the same run again
             key = secrets.token_hex(12)

@@ -9,7 +9,7 @@ DIR/runs/                the runs, each in a run directory named by the hash of 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,6 +53,12 @@ class FigureRuns:
         """The runs of all panels, each once."""
         return list({run.key: run for run in [*self.curves, *(run for _, run in self.connectivity)]}.values())
 
+    def failed(self, failures: Failures) -> list[str]:
+        """Return a line for each run that failed: the error, which names strategy and seed, and the radius."""
+        lines = {run.key: f"radius {radius:g}: {failures.get(run.key)}" for radius, run in self.connectivity}
+        lines |= {run.key: str(failures.get(run.key)) for run in self.curves}
+        return [lines[run.key] for run in self.all if run.key in failures]
+
 
 def prepare(figures: Sequence[PaperFigure]) -> list[FigureRuns]:
     """Load the data and find the runs of the figures. Raises `InputError` for whatever is wrong with them."""
@@ -64,17 +70,25 @@ def prepare(figures: Sequence[PaperFigure]) -> list[FigureRuns]:
 
 
 def reproduce(
-    figures: Sequence[FigureRuns], size: Size, out: Path, store: RunStore, engine: Engine, progress: Progress
+    figures: Sequence[FigureRuns],
+    size: Size,
+    out: Path,
+    store: RunStore,
+    engine: Engine,
+    progress: Progress,
+    warn: Callable[[str], None] = lambda text: None,
 ) -> list[Judgement]:
     """Write everything to `out`, each figure as soon as its runs are made, and return the judged claims.
 
-    Runs that fail are left out and listed in the report. If all runs of panels (i)-(iii) fail, the first failure is
-    raised.
+    Runs that fail are left out, listed in the report, and passed to `warn`, one line each. If all runs of panels
+    (i)-(iii) fail, the first failure is raised.
     """
     sections = []
     for of_figure in figures:
         failures = store.complete(of_figure.all, engine, progress)
         section = _section(of_figure, size, store, failures)
+        for line in of_figure.failed(failures):
+            warn(f"{of_figure.figure.name}: {line}")
         _write_panels(section.data, out / "figures")
         sections.append(section)
     judgements = judge({section.data.name: section.data for section in sections})
@@ -132,7 +146,6 @@ def _section(of_figure: FigureRuns, size: Size, store: RunStore, failures: Failu
 def _facts(of_figure: FigureRuns, size: Size, store: RunStore, failures: Failures) -> dict[str, str]:
     figure, experiment = of_figure.figure, of_figure.figure.experiment
     seconds = sum(store.meta(run)["wall_seconds"] for run in of_figure.all if run.key not in failures)
-    failed = [run for run in of_figure.all if run.key in failures]
     radii = sorted({radius for radius, _ in of_figure.connectivity})
     tested = "all" if experiment.test_samples is None else f"{experiment.test_samples:,} samples of the"
     data = of_figure.curves[0].data
@@ -146,7 +159,7 @@ def _facts(of_figure: FigureRuns, size: Size, store: RunStore, failures: Failure
         "accuracy": f"on {tested} test set, every {experiment.evaluate_every} iterations",
         "radii of panel (iv)": ", ".join(map(str, radii)),
         "runs": str(len(of_figure.all)),
-        "failed runs": "; ".join(f"{run.strategy}, seed {run.seed}: {failures[run.key]}" for run in failed),
+        "failed runs": "; ".join(of_figure.failed(failures)),
         "time": f"{seconds:,.0f} s, summed over runs",
         "command": f"efhc reproduce {figure.name} --{size} --seeds {len(experiment.seeds)}",
     }

@@ -246,11 +246,11 @@ def summary_rows(table: pl.DataFrame) -> tuple[list[str], list[list[str]]]:
 
 
 def failed_runs(table: pl.DataFrame) -> list[str]:
-    """Return a line for each run that failed: its strategy, seed, point and error."""
+    """Return a line for each run that failed: its point, and the error, which names strategy and seed."""
     lines: dict[str, str] = {}
     for row in table.filter(pl.col("failed").is_not_null()).iter_rows(named=True):
         point = ", ".join(f"{key}={row[key]}" for key in _settings(table) if row[key] is not None)
-        lines.setdefault(row["run"], f"{row['strategy']}, seed {row['seed']} ({point}) failed: {row['failed']}")
+        lines.setdefault(row["run"], f"{point}: {row['failed']}")
     return list(lines.values())
 
 

@@ -38,7 +38,7 @@ from efhc.experiments.runs.engines.local import wait_for_all
 from efhc.experiments.runs.resources import usable_cores
 from efhc.experiments.runs.run import Runs
 from efhc.experiments.studies.theory_flows import load_flow, load_graphs
-from efhc.kernels.arithmetic import consensus_error
+from efhc.kernels.compiled_arithmetic import consensus_error
 from efhc.learning.data import Dataset
 from efhc.learning.models import LeastSquares, ModuleModel
 from efhc.theory.assess import Firing, assess

@@ -25,7 +25,7 @@ from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.runs.draw import draw_scenario, load_data
 from efhc.experiments.runs.resources import usable_cores
 from efhc.experiments.studies.theory_check import SeedProblem, Tell, firing_of, fitting_window, in_parallel
-from efhc.kernels.arithmetic import drift
+from efhc.kernels.compiled_arithmetic import drift
 from efhc.report.theory_data import check_as_dict, plain
 from efhc.theory.assess import check_step_size, constants_of
 from efhc.theory.checks import ChosenWindow

@@ -8,9 +8,10 @@ those do, nor on the number of threads.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from efhc.base.arrays import Flags, Floats, Ints
+from efhc.base.errors import EfhcError
 from efhc.core.graph import Graph
 from efhc.core.iteration import Local
 from efhc.kernels.loops import Buffers, Outcome
@@ -22,6 +23,17 @@ class Batch(NamedTuple):
     k: int
     samples: Ints | Sequence[Ints]
     """Numbers of training samples: (devices, batch size), or one array per device where their lengths differ."""
+
+
+class ScoresNotFinite(EfhcError):
+    """Raised when a model gives test samples scores from which no answer can be read."""
+
+    def __init__(self, who: str) -> None:
+        """`who` is the device, or the mean model."""
+        super().__init__(
+            f"evaluation: the largest score of {who} is NaN or infinite for some test sample; "
+            "look at the model's outputs in evaluation mode, and at the step_size"
+        )
 
 
 class Backend(Protocol):
@@ -39,7 +51,19 @@ class Backend(Protocol):
         ...
 
     def accuracies(self, models: Floats, local: Local) -> Floats:
-        """The share of test samples that each of the models (m, n) gets right."""
+        """The share of test samples that each of the models (m, n) gets right.
+
+        Raises `ScoresNotFinite` if a largest score is not finite.
+        """
+        ...
+
+
+@runtime_checkable
+class ModuleMaker(Protocol):
+    """A backend whose models are torch modules."""
+
+    def module_for(self, model: Floats, local: Local) -> Any:
+        """A `torch.nn.Module` in evaluation mode with one device's parameters (n,) and its row of `local`."""
         ...
 
 

@@ -12,9 +12,9 @@ from efhc.base.threads import in_ranges
 from efhc.core.graph import Graph
 from efhc.core.iteration import NOTHING_LOCAL, Local
 from efhc.kernels import loops
-from efhc.kernels.arithmetic import links_of
+from efhc.kernels.compiled_arithmetic import links_of
 from efhc.kernels.loops import Buffers, Outcome
-from efhc.learning.backends.backend import Batch
+from efhc.learning.backends.backend import Batch, ScoresNotFinite
 from efhc.learning.data.dataset import Dataset
 from efhc.learning.models.linear import SVM, LeastSquares, LinearModel, Regularized, Softmax
 
@@ -88,10 +88,13 @@ class LinearBackend:
     def accuracies(self, models: Floats, local: Local) -> Floats:
         right = np.zeros(len(models), dtype=np.int64)
         for first in range(0, len(models), DEVICES):
-            self._count_right(models[first : first + DEVICES], right[first : first + DEVICES])
+            bad = self._count_right(models[first : first + DEVICES], right[first : first + DEVICES])
+            if bad >= 0:
+                raise ScoresNotFinite(f"device {first + bad}")
         return right / len(self._data.y_test)
 
-    def _count_right(self, models: Floats, right: Ints) -> None:
+    def _count_right(self, models: Floats, right: Ints) -> int:
+        """Count the right answers of each model; returns a model with scores that are not finite, or -1."""
         data, features = self._data, self._data.features
         classes = self.parameters // (features + 1)
         weights, biases = models[:, : classes * features].reshape(-1, features), models[:, classes * features :].ravel()
@@ -101,4 +104,7 @@ class LinearBackend:
                 scores = x @ weights.T  # all samples, all devices, all classes: one matrix product
                 scores += biases
             labels = data.y_test[start : start + TEST_SAMPLES]
-            loops.count_right(scores.reshape(len(x), len(models), classes), labels, right)
+            bad = int(loops.count_right(scores.reshape(len(x), len(models), classes), labels, right))
+            if bad >= 0:
+                return bad
+        return -1

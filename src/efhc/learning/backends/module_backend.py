@@ -23,7 +23,7 @@ from efhc.base.own_code import in_one_line
 from efhc.core.iteration import Local
 from efhc.core.randomness import Purpose, Randomness
 from efhc.kernels.loops import gather_rows
-from efhc.learning.backends.backend import Batch
+from efhc.learning.backends.backend import Batch, ScoresNotFinite
 from efhc.learning.backends.workers import Workers
 from efhc.learning.data.dataset import Dataset
 from efhc.learning.models.modules import BUILT_IN_LOSSES, ModuleModel, input_shape, trainable
@@ -46,8 +46,8 @@ class ModuleBackend(ABC):
         self.data, self.device, self._randomness = data, device, randomness
         self._shape = input_shape(data)
         self._loss, self._loss_is_built_in = model.loss_function(), model.loss in BUILT_IN_LOSSES
-        with drawing(randomness.stream(Purpose.NOISE)):  # constants that a module draws: the same in every session
-            module = model.build(data).to(device=device, dtype=getattr(torch, data.precision))
+        self._model = model
+        module = self._built()
         start = {name: p.detach() for name, p in module.named_parameters() if p.requires_grad}
         self.parameters = sum(parameter.numel() for parameter in trainable(module))
         self._shapes = {name: parameter.shape for name, parameter in start.items()}
@@ -57,7 +57,22 @@ class ModuleBackend(ABC):
         modes = {training: shared_copy(self._module).train(training) for training in (True, False)}
         with drawing(np.random.default_rng(0)):
             self._networks = self._chosen(modes, start)
-        self._workers, self._of_thread = Workers(threads), threading.local()
+        self._threads, self._of_thread, self._of_caller = threads, threading.local(), threading.local()
+
+    def _built(self) -> nn.Module:
+        with drawing(self._randomness.stream(Purpose.NOISE)):  # constants that a module draws: alike in every session
+            return self._model.build(self.data).to(device=self.device, dtype=getattr(torch, self.data.precision))
+
+    def module_for(self, model: Floats, local: Local) -> nn.Module:
+        """A module of its own in evaluation mode, with one device's parameters (n,) and buffers, a row of `local`."""
+        module = self._built()
+        whole: Any = torch.tensor(model)
+        with torch.no_grad():
+            for (name, shape), values in zip(self._shapes.items(), whole.split(self._sizes), strict=True):
+                module.get_parameter(name).copy_(values.view(shape))
+            for name, values in local.items():
+                module.get_buffer(name).copy_(torch.tensor(values))
+        return module.eval()
 
     def _chosen(self, modes: Modes, start: Tensors) -> Modes:
         """What `_scores` computes with, given the module in both modes and parameters to try it with."""
@@ -103,7 +118,7 @@ class ModuleBackend(ABC):
             for name, rows in after.items():
                 rows[part] = buffers[name].detach().cpu().numpy()
 
-        self._workers.each(compute, self._parts(batch.samples))
+        self._workers().each(compute, self._parts(batch.samples))
         return losses, after
 
     def accuracies(self, models: Floats, local: Local) -> Floats:
@@ -118,10 +133,20 @@ class ModuleBackend(ABC):
                 buffers = {name: self._copied(rows[part]) for name, rows in local.items()}
                 with self._quoting():
                     scores = self._scores(self._network(training=False), leaves, buffers, x)
+                finite = torch.isfinite(scores.amax(-1)).all(dim=-1).cpu().numpy()  # the largest is NaN if any is
+                if not finite.all():
+                    raise ScoresNotFinite(f"device {part.start + int(np.argmin(finite))}")
                 right[part] += (scores.argmax(-1).cpu().numpy() == self.data.y_test[several]).sum(axis=-1)
 
-        self._workers.each(count, self._parts(np.empty((len(models), 1), np.int64)))
+        self._workers().each(count, self._parts(np.empty((len(models), 1), np.int64)))
         return right / len(self.data.y_test)
+
+    def _workers(self) -> Workers:
+        """The worker threads of the calling thread: runs that share a backend do not wait for one another."""
+        if not hasattr(self._of_caller, "workers"):
+            self._of_caller.workers = Workers(self._threads)
+        workers: Workers = self._of_caller.workers
+        return workers
 
     def _network(self, *, training: bool) -> nn.Module:
         """One of the thread's own: for as long as a module computes, its parameters are put into it."""
@@ -162,7 +187,7 @@ class ModuleBackend(ABC):
 
     @contextmanager
     def _quoting(self) -> Iterator[None]:
-        """The module is not ours: what fails in it is the user's to mend."""
+        """Turn an error in the user's module into an `InputError`."""
         try:
             yield
         except EfhcError:

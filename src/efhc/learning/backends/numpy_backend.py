@@ -8,7 +8,7 @@ import numpy as np
 
 from efhc.base.arrays import Floats
 from efhc.core.iteration import NOTHING_LOCAL, Local
-from efhc.learning.backends.backend import Batch
+from efhc.learning.backends.backend import Batch, ScoresNotFinite
 from efhc.learning.data.dataset import Dataset
 
 
@@ -36,5 +36,11 @@ class ArraysBackend:
 
     def accuracies(self, models: Floats, local: Local) -> Floats:
         x = self._data.inputs(self._data.x_test)
-        answers = (self._model.scores(w, x).argmax(axis=-1) for w in models)
-        return np.array([np.mean(answer == self._data.y_test) for answer in answers])
+        return np.array([self._accuracy(device, w, x) for device, w in enumerate(models)])
+
+    def _accuracy(self, device: int, w: Floats, x: Floats) -> float:
+        with np.errstate(over="ignore", invalid="ignore"):
+            scores = self._model.scores(w, x)
+        if not np.isfinite(scores.max(axis=-1)).all():  # the largest is NaN if any is
+            raise ScoresNotFinite(f"device {device}")
+        return float(np.mean(scores.argmax(axis=-1) == self._data.y_test))

@@ -55,7 +55,7 @@ def _from_code(reference: str, parameters: Mapping[str, Any]) -> dict[str, Any] 
     try:
         found = load(reference, "kind").value
     except InputError:
-        return None  # said again by whoever makes the part
+        return None  # raised again where the part is made
     if not callable(found) or any(hasattr(found, method) for method in METHODS):
         return None
     loss = {name: value for name, value in parameters.items() if name == "loss"}

@@ -7,6 +7,7 @@ was working on is made again elsewhere; what has come back is kept, whatever hap
 
 from __future__ import annotations
 
+import atexit
 import json
 import logging
 import os
@@ -54,12 +55,16 @@ Made = dict[str, bytes]
 class ClusterEngine:
     """Makes runs in the Ray cluster at `address`: "auto" for the one this machine is in, or the head's host:port.
 
-    Left out, Ray is started on this machine for the time of the work. `jobs` is the number of cores to use; left out,
-    all there are.
+    Default: Ray is started on this machine for the time of the work. `jobs` is the number of cores to use. Default:
+    all. After `patience` seconds without any CPU in the cluster the rest is given up; a run that loses its worker
+    is made again `retries` times; a cluster must let us in within `joined_within` seconds.
     """
 
     address: str | None = None
     jobs: int | None = None
+    patience: float = PATIENCE
+    retries: int = RETRIES
+    joined_within: float = JOINED
     _session: Literal["none", "joined", "started"] = field(default="none", init=False, repr=False)
 
     @contextmanager
@@ -69,7 +74,7 @@ class ClusterEngine:
             raise InputError("jobs", self.jobs, "at least 1, or nothing for all cores")
         ray = _imported_ray()
         starts = self.address is None and not ray.is_initialized()
-        with _started(ray, self.jobs or usable_cores()) if starts else _joined(ray, self.address):
+        with _started(ray, self.jobs or usable_cores()) if starts else _joined(ray, self.address, self.joined_within):
             self._session = "started" if starts else "joined"
             try:
                 yield
@@ -87,7 +92,7 @@ class ClusterEngine:
             ray = _imported_ray()
             at_most = self._cores(runs) if self._session == "started" else self.jobs
             try:
-                return _Batch(ray, store, progress, at_most).make(runs)
+                return _Batch(ray, store, progress, at_most, self.patience, self.retries).make(runs)
             except ray.exceptions.RayError as error:
                 raise EfhcError(f"engine: Ray stopped working ({_first_line(error)})") from error
 
@@ -126,14 +131,14 @@ def _started(ray: Any, cores: int) -> AbstractContextManager[None]:
 
 
 @contextmanager
-def _joined(ray: Any, address: str | None) -> Iterator[None]:
+def _joined(ray: Any, address: str | None, within: float) -> Iterator[None]:
     """The cluster at an address; without one, that which this process has joined already, and will not leave."""
     if address is None:
         yield
         return
     if ray.is_initialized():
         raise InputError("--address", address, "nothing, in a process that has called ray.init itself")
-    _check(address)
+    _check(address, within)
     with _connected(ray, address):
         yield
 
@@ -149,11 +154,17 @@ def _connected(ray: Any, address: str, **options: Any) -> Iterator[None]:
         with suppress(ValueError, TypeError):  # Ray takes this signal for itself, except in a thread
             signal.signal(signal.SIGTERM, asked_to_end)
         yield
-    finally:
+    except ClusterGone:
+        atexit.unregister(ray.shutdown)  # it would wait for what is gone until Ray ends the process
+        raise
+    except BaseException:
+        ray.shutdown()
+        raise
+    else:
         ray.shutdown()
 
 
-def _check(address: str) -> None:
+def _check(address: str, within: float) -> None:
     """Ray waits for minutes where no cluster is, and then ends the process: another process tries first."""
     place = _found() if address == "auto" else address
     host, _, port = place.rpartition(":")
@@ -171,7 +182,7 @@ def _check(address: str) -> None:
             env=os.environ | {"RAY_NUM_REDIS_GET_RETRIES": "2"},  # of 20, for a cluster that does answer
             capture_output=True,
             text=True,
-            timeout=JOINED,
+            timeout=within,
             check=False,
         )
     except subprocess.TimeoutExpired:
@@ -182,6 +193,24 @@ def _check(address: str) -> None:
     if tried.returncode:
         said = tried.stderr.strip().splitlines()
         raise InputError("--address", f"{place}, which cannot be joined ({said[-1] if said else '?'})", ALLOWED)
+
+
+class ClusterGone(EfhcError):
+    """The control process of the Ray cluster has ended: nothing can be asked of it any more."""
+
+    cannot_clean_up = True
+
+
+def _check_answers(address: str) -> None:
+    """Raise `ClusterGone` if nothing listens at the cluster's control address: Ray itself would wait for minutes."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), REACHED).close()
+    except OSError as error:
+        kept = "the runs that have come back are kept, and the same command makes the others"
+        raise ClusterGone(
+            f"engine: the Ray cluster at {address} has gone ({error.strerror or error}); {kept}"
+        ) from None
 
 
 def _found() -> str:
@@ -213,7 +242,8 @@ class _Batch:
     store: RunStore
     progress: Progress
     at_most: int | None
-    patience: float = PATIENCE
+    patience: float
+    retries: int
     _sent: dict[Any, Any] = field(default_factory=dict)
     """What tasks share, in Ray's memory, once each."""
 
@@ -221,10 +251,12 @@ class _Batch:
         """All stop where the user interrupts, or where something is wrong that concerns them all."""
         waiting, asked = deque(runs), dict[Any, Run]()
         failures: dict[str, EfhcError] = {}
-        task = self.ray.remote(num_cpus=1, max_retries=RETRIES)(make_there)
+        task = self.ray.remote(num_cpus=1, max_retries=self.retries)(make_there)
         idle_since = None
+        control = self.ray.get_runtime_context().gcs_address
         try:
             while waiting or asked:
+                _check_answers(control)
                 cores = self.ray.cluster_resources().get("CPU", 0)
                 while waiting and len(asked) < min(self.at_most or sys.maxsize, AHEAD * max(1, int(cores))):
                     run = waiting.popleft()
@@ -239,6 +271,8 @@ class _Batch:
                 if idle_since and time.monotonic() - idle_since > self.patience:
                     left = len(waiting) + len(asked)
                     raise EfhcError(f"engine: no node is left in the cluster; {left} runs are still to be made")
+        except ClusterGone:
+            raise
         except BaseException:
             self._stop(asked)
             raise
@@ -246,13 +280,19 @@ class _Batch:
 
     def _order(self, run: Run) -> tuple[Order, Any, Any]:
         order = Order(run.experiment, run.strategy, run.key, self.store.with_models, __version__)
-        return order, self._shared(run.inputs.data), self._shared(run.inputs.files)
+        # The data set comes along, so the files that it is from need not.
+        files = {
+            name: file._replace(content=b"") if name.startswith("data.") else file
+            for name, file in run.inputs.files.items()
+        }
+        which = tuple((name, file.sha256) for name, file in files.items())
+        return order, self._shared(id(run.data), run.data), self._shared(which, files)
 
-    def _shared(self, what: Any) -> Any:
+    def _shared(self, which: Any, what: Any) -> Any:
         """A reference to something that many tasks need; it is sent once."""
-        if id(what) not in self._sent:
-            self._sent[id(what)] = self.ray.put(what)
-        return self._sent[id(what)]
+        if which not in self._sent:
+            self._sent[which] = self.ray.put(what)
+        return self._sent[which]
 
     def _keep(self, run: Run, answer: Any) -> EfhcError | None:
         """Keep a run that has come back. Returns the error of one that failed."""
@@ -263,7 +303,7 @@ class _Batch:
             raise error.cause from error
         except (errors.WorkerCrashedError, errors.NodeDiedError, errors.OutOfMemoryError) as error:
             raise EfhcError(
-                f"engine: {run.name} lost its worker {RETRIES + 1} times, "
+                f"engine: {run.name} lost its worker {self.retries + 1} times, "
                 f"for lack of memory perhaps ({_first_line(error)})"
             ) from error
         if isinstance(made, Failure):

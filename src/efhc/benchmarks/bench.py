@@ -8,8 +8,9 @@ from typing import Any
 
 from threadpoolctl import threadpool_limits
 
-from efhc.benchmarks.limit import beside_ours, limits
+from efhc.benchmarks.machine_limits import beside_ours, limits
 from efhc.benchmarks.measure import Times, by_turns, peak_memory
+from efhc.benchmarks.names import check_names
 from efhc.benchmarks.scaling import scaling, scaling_figure
 from efhc.benchmarks.workloads import (
     ONE_MODEL,
@@ -18,7 +19,6 @@ from efhc.benchmarks.workloads import (
     WORKLOADS,
     Workload,
     mixing_sides,
-    workload_named,
 )
 from efhc.experiments.runs.provenance import provenance
 
@@ -28,7 +28,9 @@ MEMORY = {"resnet18-b16": (PLAIN, OURS), "svm-m10000": (OURS,)}
 
 def bench(names: Iterable[str], rounds: int, tell: Callable[[str], None]) -> dict[str, Any]:
     """The results by workload, and the facts of the machine. `tell` hears what is being measured."""
-    chosen = [workload_named(name) for name in names or WORKLOADS]
+    names = list(names) or list(WORKLOADS)
+    check_names(names)
+    chosen = [WORKLOADS[name] for name in names]
     results = {}
     for workload in chosen:
         tell(workload.name)

@@ -1,0 +1,36 @@
+"""What `efhc bench` can measure, by name. Importing this is quick, so that a wrong name is refused at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.util import find_spec
+
+from efhc.base.errors import EfhcError, InputError, did_you_mean
+
+WORKLOAD_NAMES = (
+    "svm-b1",
+    "svm-b16",
+    "svm-b64",
+    "svm-20runs",
+    "lenet-b16",
+    "lenet-b32",
+    "resnet18-b16",
+    "svm-m1000",
+    "svm-m10000",
+    "eval-10k",
+    "eval-10k-lenet",
+)
+ALONE = ("limit", "scaling")
+"""Measurements that are asked for alone, and need no PyTorch."""
+
+
+def check_names(names: Sequence[str]) -> None:
+    """Raise an `InputError` for an unknown name, and an `EfhcError` if PyTorch is needed and not installed."""
+    if len(names) == 1 and names[0] in ALONE:
+        return
+    for name in names:
+        if name not in WORKLOAD_NAMES:
+            allowed = f"{', '.join(WORKLOAD_NAMES)}; or {' or '.join(f'`{alone}`' for alone in ALONE)}, alone"
+            raise InputError("workload", f"'{name}'{did_you_mean(name, WORKLOAD_NAMES)}", allowed)
+    if find_spec("torch") is None:
+        raise EfhcError("efhc bench compares with PyTorch, which is not installed: pip install 'efhc[deep]'")
