@@ -259,6 +259,13 @@ def test_contraction(found, verdict):
     assert check.values["rho"] == found.largest
 
 
+def test_a_window_that_the_end_of_the_run_cuts_off_is_held_where_looked():
+    """Four windows of B = 3 are a run of six iterations; its links are last connected at iteration 3."""
+    cut = Connectivity(Window(1), Window(1, device=0), Window(3, witness=4))
+    check = check_contraction({0: seed_check(connectivity=cut)}, ChosenWindow(3, "observed"))
+    assert (check.verdict, check.reason) == ("held where looked", "contracts")
+
+
 # The problem
 
 

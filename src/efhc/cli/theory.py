@@ -226,7 +226,8 @@ def _print_plans(plans: list[StrategyPlan]) -> None:
     curvature, horizon = plans[0].curvature, plans[0].horizon
     print(f"L = {curvature.L:.4g}, mu = {curvature.mu:.4g} ({curvature.known})")
     title = f"Expected over {horizon} iterations; rho and largest alpha(0) for the B shown"
-    table = Table("strategy", title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("strategy", min_width=len("strategy"), overflow="fold")
     for name in ("B1", "B2", "B", "B is", "rho", "constant", "dimin.", "nonconv."):
         table.add_column(name, no_wrap=True, justify="left" if name == "B is" else "right")
     for plan in plans:
@@ -236,7 +237,7 @@ def _print_plans(plans: list[StrategyPlan]) -> None:
             escape(plan.strategy),
             _length(max((each.physical for each in found), key=lambda window: window.length), horizon),
             _length(max((each.broadcast for each in found), key=lambda window: window.length), horizon),
-            *((f"{chosen.length}", chosen.kind) if chosen else ("none", "-")),
+            *((_chosen(plan), chosen.kind) if chosen else ("none", "-")),
             "-" if plan.contraction is None else f"{plan.contraction:.4f}",
             *(f"{limit:.2g}" for limit in limits or ()),
             *(["-"] * 3 if limits is None else ()),
@@ -244,7 +245,14 @@ def _print_plans(plans: list[StrategyPlan]) -> None:
     console.print(table)
 
 
+def _chosen(plan: StrategyPlan) -> str:
+    """B, which is at least that long where it is the observed one and the run ends before its longest window does."""
+    observed = max((each.observed for each in plan.seeds.values()), key=lambda window: window.length)
+    is_observed = plan.chosen is not None and plan.chosen.kind == "observed"
+    return _length(observed, plan.horizon) if is_observed else f"{plan.window}"
+
+
 def _length(window: Window, iterations: int) -> str:
     if math.isinf(window.length):
         return "infinite"
-    return f"{'>= ' if window.is_censored(iterations) else ''}{window.length:.0f}"
+    return f"{'>=' if window.is_censored(iterations) else ''}{window.length:.0f}"

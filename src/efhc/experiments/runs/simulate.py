@@ -87,8 +87,8 @@ def simulate(
 
     """
     experiment = build_experiment({**(dict(experiment) if experiment else {}), **fields})
-    runs = Runs().of(experiment)
-    inputs = runs[0].inputs
+    asked = Runs()
+    runs, inputs = asked.of(experiment), asked.inputs(experiment)  # those of all strategies, by their own names
     directory = None if out is None else RunDirectory(Path(out))
     if directory and directory.is_begun:
         directory.check_may_go_on(resume=resume)
