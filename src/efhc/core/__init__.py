@@ -1,7 +1,8 @@
 """The paper: four events and one iteration, as pure functions and small frozen policies.
 
 No I/O, no clock, no global randomness, nothing compiled, no threads; functions do not change their arguments. Besides
-NumPy, SciPy and `efhc.base` nothing is imported from outside this folder (`lint-imports` checks it).
+NumPy, SciPy, pydantic and `efhc.base` nothing is imported from outside this folder. `lint-imports` checks that neither
+other parts of efhc nor anything compiled or threaded is.
 
     iteration.py   the four events of Alg. 1, all devices at once
     reference.py   the same in plain loops
