@@ -137,7 +137,7 @@ class Workload:
 
         def work() -> int:
             nonlocal state
-            recording.record = Record(experiment.devices)
+            recording.record = Record()
             state = drive(driver, state, state.k + self.our_iterations, [recording])
             return self.our_iterations
 
@@ -168,7 +168,7 @@ class _Recording(Observer):
 
     def __init__(self, scenario: Scenario) -> None:
         self._bandwidths, self._parameters = scenario.bandwidths.values, scenario.learner.backend.parameters
-        self.record = Record(len(self._bandwidths))
+        self.record = Record()
 
     def after(self, steps: Steps, state: State) -> None:
         self.record.add(steps, self._bandwidths, self._parameters)
