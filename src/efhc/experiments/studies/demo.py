@@ -68,7 +68,8 @@ class Demo:
 def run_demo(out: Path, progress: RunProgress) -> Demo:
     """Run the demo and keep it in `out`.
 
-    A demo that is in `out` already is not run again, and one that was stopped goes on where it stopped.
+    The runs at the default radius are kept: those in `out` already are not made again, and those that were stopped go
+    on where they stopped. The runs at the other radii are made each time.
     """
     result = simulate(EXPERIMENT, out=out, resume=True, progress=progress)
     zero_threshold = result.metrics.filter(strategy="ZT", iteration=EXPERIMENT.iterations - 1)
