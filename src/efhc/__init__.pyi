@@ -126,12 +126,13 @@ def simulate(
     out
         The run directory to keep the result in. Default: the result is in memory only.
     resume
-        Go on with the run that was stopped in `out`; the result is bit for bit what it would have been.
+        Go on with the run that was stopped in `out`. On the same machine with the same packages, the result is bit for
+        bit what it would have been. Without a run in `out`, a new one is begun.
     store
         A folder of single runs. Runs that are there are not made again, and those that are made stay there.
         Default: a folder within `out`, which is removed in the end.
     engine
-        Where runs are made. Default: the cores of this machine.
+        Where runs are made, with its own number of cores. Default: `jobs` cores of this machine.
     jobs
         The number of cores to use. Default: all.
     progress
@@ -139,9 +140,9 @@ def simulate(
     observers
         Creates an observer for every run: see `efhc.drivers.observers`.
     checkpoint_seconds
-        The time between two checkpoints.
+        The time between two checkpoints of the default engine.
     warn
-        Called with one line about what does not stop the experiment.
+        Called with one line about each problem that does not stop the experiment.
     **fields
         Fields of `Experiment`.
 

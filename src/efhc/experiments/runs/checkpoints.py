@@ -1,7 +1,7 @@
 """An unfinished run in its folder: pieces of its tables, and a checkpoint to go on from.
 
-checkpoint.safetensors   W, w_hat and what devices keep to themselves, after k iterations; how large and of what kind
-                         everything must be is checked before anything computes with it
+checkpoint.safetensors   W, w_hat and what devices keep to themselves, after k iterations; the shapes and types of all
+                         arrays are checked before anything computes with them
 pieces/                  the tables of iterations 0 to k - 1, as FIRST-END.TABLE.parquet
 
 A piece is written before the checkpoint that counts on it. Pieces that no checkpoint counts on are removed.
@@ -51,7 +51,11 @@ class Unfinished:
         return self._folder / "checkpoint.safetensors"
 
     def load(self, run: Run, initial: State) -> tuple[State, Record] | None:
-        """Where the run was stopped; None if it has no checkpoint, or a damaged one, which is moved aside."""
+        """Return the state and the record of the checkpoint.
+
+        Returns None if there is no checkpoint, or if it is damaged: then it is moved aside. Raises `EfhcError` if a
+        file cannot be read.
+        """
         if not self._checkpoint.exists():
             self._remove_pieces(keep=())
             return None
@@ -98,7 +102,7 @@ class Unfinished:
                 piece.unlink()
 
     def put_away(self, piece: Piece) -> None:
-        """Write one piece of every table."""
+        """Write the next piece of every table. An empty piece is not written."""
         if piece.end == piece.first:
             return
         for table in PIECE_TABLES:
@@ -121,17 +125,17 @@ class Unfinished:
         write_tensors(self._checkpoint, tensors, {"pieces": json.dumps(self._pieces), **_versions()})
 
     def parts(self, table: str) -> list[Path]:
-        """The pieces of one table, in order."""
+        """Return the files with the pieces of one table, in order."""
         return [self._folder / "pieces" / name for name in sorted(self._pieces) if name.endswith(f".{table}.parquet")]
 
     def remove(self) -> None:
-        """The run is complete: neither checkpoint nor pieces are needed."""
+        """Remove the checkpoint and the pieces. Call it when the run is complete."""
         self._checkpoint.unlink(missing_ok=True)
         shutil.rmtree(self._folder / "pieces", ignore_errors=True)
 
 
 def parquet(table: pl.DataFrame) -> bytes:
-    """A table as a Parquet file."""
+    """Return a table as the content of a Parquet file."""
     buffer = io.BytesIO()
     table.write_parquet(buffer)
     return buffer.getvalue()
@@ -142,7 +146,10 @@ def _versions() -> dict[str, str]:
 
 
 def _checked(tensors: Mapping[str, np.ndarray], initial: State, iterations: int) -> tuple[State, Record]:
-    """The state in a checkpoint. Compiled loops check no index: sizes, kinds and numbers are checked here."""
+    """Return the state and an empty record for the iterations after it. Raises `ValueError` if anything does not fit.
+
+    Compiled loops check no index, so shapes, types and numbers are checked here.
+    """
     k, time_total = int(tensors["k"].item()), float(tensors["time_total"].item())
     if not 0 < k <= iterations:
         raise ValueError(f"it tells of {k} iterations of {iterations}")

@@ -70,7 +70,9 @@ class RunDirectory:
     ) -> None:
         """Make this the directory of a new experiment or, with `resume`, check that it is that of the same one.
 
-        `checksums` are those of the data and of the input files. Call it within `locked`.
+        `checksums` are those of the data and of the input files. `unnamed` says what to do about parts that were made
+        in Python and have no name: see `to_tables`. Call it within `locked`. Raises `InputError` if the directory holds
+        something else.
         """
         begun = self.is_begun
         self.check_may_go_on(resume=resume)
@@ -99,7 +101,10 @@ class RunDirectory:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Nobody else works on the directory meanwhile."""
+        """Create the directory if needed, and hold its lock in the body, so that no other process works on it.
+
+        Raises `EfhcError` if another process holds the lock.
+        """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except (OSError, ValueError) as error:
@@ -109,7 +114,7 @@ class RunDirectory:
 
     @contextmanager
     def session(self) -> Iterator[None]:
-        """Note in meta.json who works on the run, and for how long."""
+        """Add the body to the sessions in meta.json: versions, git state and machine, and the wall time it took."""
         earlier, this, started = self.meta["sessions"], provenance(), time.monotonic()
         self._write_meta(self.meta | {"sessions": [*earlier, this]})
         try:
@@ -155,7 +160,7 @@ class RunDirectory:
 
     @property
     def meta(self) -> dict[str, Any]:
-        """meta.json"""
+        """The content of meta.json. Raises `DamagedError` if it is missing or damaged."""
 
         def parse(path: Path) -> dict[str, Any]:
             meta = json.loads(path.read_bytes())
@@ -195,20 +200,20 @@ class RunDirectory:
         return {(each["strategy"], each["seed"]): each["reason"] for each in self.meta.get("failed", [])}
 
     def load_table(self, name: str) -> pl.DataFrame:
-        """NAME.parquet, if it is as it was written."""
+        """Return the table in NAME.parquet. Raises `DamagedError` if the file is not as it was written."""
         return self.scan_table(name).collect()
 
     def read_rows(self, name: str, rows: pl.Expr) -> pl.DataFrame:
-        """Some rows of NAME.parquet, for tables that do not fit into memory as a whole."""
+        """Return some rows of NAME.parquet. Use it for tables that do not fit into memory as a whole."""
         return self._read(f"{name}.parquet", lambda _: self.scan_table(name).filter(rows).collect())
 
     def scan_table(self, name: str) -> pl.LazyFrame:
-        """NAME.parquet, read as far as it is needed."""
+        """Return NAME.parquet as a lazy table. Raises `DamagedError` if the file is not as it was written."""
         self.check_file(f"{name}.parquet")
         return self._read(f"{name}.parquet", pl.scan_parquet)
 
     def check_file(self, name: str) -> None:
-        """Raise `DamagedError` unless the file is as it was written; looked at once."""
+        """Raise `DamagedError` unless the file is as it was written. Each file is read for this once per object."""
         if name in self._checked:
             return
         expected = self.meta.get("table_sha256", {}).get(name.partition(".")[0])
@@ -222,12 +227,12 @@ class RunDirectory:
         self._checked.add(name)
 
     def load_models(self) -> dict[Pair, Floats]:
-        """models.safetensors"""
+        """Return the final models (m, n) in models.safetensors, by strategy and seed."""
         self.check_file("models.safetensors")
         return self._read("models.safetensors", lambda path: _by_pair(read_tensors(path)[0]))
 
     def map_models(self) -> dict[Pair, Floats]:
-        """models.safetensors, read from the disk only as far as it is looked at."""
+        """Return what `load_models` returns, as memory maps: only the rows that are used are read from disk."""
         self.check_file("models.safetensors")
         return self._read("models.safetensors", lambda path: _by_pair(map_tensors(path)))
 
@@ -237,7 +242,7 @@ class RunDirectory:
         return (self.path / "models.safetensors").exists()
 
     def load_local(self) -> dict[Pair, dict[str, np.ndarray]]:
-        """local.safetensors: what devices keep to themselves, by strategy and seed; empty if there is none."""
+        """Return what devices keep to themselves (local.safetensors), by strategy and seed; most models: nothing."""
         if not (self.path / "local.safetensors").exists():
             return {}
         self.check_file("local.safetensors")
@@ -252,13 +257,13 @@ class RunDirectory:
         return self._read("local.safetensors", parse)
 
     def snapshots(self, strategy: str, seed: int) -> Mapping[int, Floats]:
-        """The models (m, n) that were kept of single iterations, by iteration; each is read when it is asked for."""
+        """Return the models (m, n) of single iterations, by iteration. Each file is read when it is asked for."""
         return Snapshots(self.path / "snapshots" / f"{strategy}.seed{seed}")
 
     # Writing results
 
     def save_table(self, name: str, table: pl.LazyFrame | pl.DataFrame) -> None:
-        """NAME.parquet. A large table is written in parts, so that it need not fit into memory."""
+        """Write NAME.parquet. A large table is written in parts, so that it need not fit into memory."""
         target = self.path / f"{name}.parquet"
         temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}{UNFINISHED}")
         rows = table.lazy()
@@ -273,7 +278,7 @@ class RunDirectory:
             temporary.unlink(missing_ok=True)
 
     def save_models(self, models: Mapping[Pair, np.ndarray], local: Mapping[Pair, Mapping[str, np.ndarray]]) -> None:
-        """models.safetensors and, if devices keep anything to themselves, local.safetensors"""
+        """Write models.safetensors and, if devices keep anything to themselves, local.safetensors."""
         tensors = {f"{strategy}/{seed}": w for (strategy, seed), w in models.items()}
         write_tensors(self.path / "models.safetensors", tensors)
         own = {
@@ -283,13 +288,13 @@ class RunDirectory:
             write_tensors(self.path / "local.safetensors", own)
 
     def save_snapshots(self, strategy: str, seed: int, snapshots: Mapping[int, np.ndarray]) -> None:
-        """Keep the models of single iterations."""
+        """Write the models of single iterations, one file each."""
         folder = self.path / "snapshots" / f"{strategy}.seed{seed}"
         for k, models in snapshots.items():
             write_tensors(folder / f"{k:012d}.safetensors", {"models": models}, {})
 
     def finish(self, failures: Mapping[Pair, str] | None = None) -> None:
-        """Note in meta.json that everything is there."""
+        """Write the checksums of all files and the runs that failed to meta.json, and set the status to complete."""
         finished = datetime.now(UTC).isoformat(timespec="seconds")
         files = [*(f"{name}.parquet" for name in TABLES), "models.safetensors", "local.safetensors"]
         checksums = {
@@ -301,7 +306,7 @@ class RunDirectory:
 
 
 MANY_ENTRIES = 2 * PIECE_ENTRIES
-"""Devices and links in lists up to which a table is put together at once."""
+"""Largest number of devices and links in the lists of a table that is written at once."""
 
 
 def _rows_at_once(table: pl.LazyFrame) -> int | None:
@@ -313,7 +318,7 @@ def _rows_at_once(table: pl.LazyFrame) -> int | None:
 
 
 class Snapshots(Mapping[int, Floats]):
-    """Models by iteration, each read from its file when it is asked for."""
+    """The models of single iterations. Each file is read when its iteration is asked for."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -333,7 +338,7 @@ class Snapshots(Mapping[int, Floats]):
 
 
 def _by_pair(tensors: Mapping[str, np.ndarray]) -> dict[Pair, Floats]:
-    """Tensors named "strategy/seed" by strategy and seed."""
+    """Return tensors that are named "strategy/seed" by strategy and seed. Raises `ValueError` for other names."""
     pairs = {name: name.rsplit("/", 1) for name in tensors}
     if odd := [name for name, parts in pairs.items() if len(parts) != 2 or not parts[1].isdecimal()]:
         raise ValueError(f"a tensor is named {odd[0]!r} instead of STRATEGY/SEED")
@@ -350,7 +355,7 @@ CODE = re.compile(r"(.+\.py|[A-Za-z_][\w.]*):[A-Za-z_]\w*")
 
 
 def named_code(tables: Any, setting: str = "") -> dict[str, str]:
-    """The settings of a config that name Python code."""
+    """Return the settings of a config that name Python code, by their dotted keys."""
     if isinstance(tables, Mapping):
         inner = (named_code(value, f"{setting}.{key}" if setting else key) for key, value in tables.items())
         return {name: code for found in inner for name, code in found.items()}

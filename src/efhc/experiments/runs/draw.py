@@ -1,4 +1,4 @@
-"""From the experiment to one seed's draw of everything."""
+"""Draw everything that an experiment and a seed determine besides the strategy: the scenario."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 
 def load_data(experiment: Experiment) -> Dataset:
-    """The experiment's data set; the same for every seed."""
+    """Return the data set of an experiment, the same for every seed. Raises `InputError` if it cannot be used."""
     with within("data"):
-        # What a source of your own returns may be as it came.
+        # The second `load` prepares what a source of the user's own returns; with built-in ones it does nothing.
         data = experiment.data.load(experiment.precision).load(experiment.precision)
     if experiment.validation is not None:
         data = data.with_validation(experiment.validation)
@@ -32,7 +32,7 @@ def load_data(experiment: Experiment) -> Dataset:
 
 
 def draw_scenario(experiment: Experiment, data: Dataset, seed: int, threads: int = 1) -> Scenario:
-    """What `seed` draws. Strategies have no part in it."""
+    """Return the scenario of a seed, the same for all strategies. Raises `InputError` if a setting cannot be used."""
     randomness, devices = Randomness(seed), experiment.devices
     with within("network"):
         network = experiment.network.over_time(devices, randomness)
@@ -71,10 +71,10 @@ class Scenarios:
         self.threads = threads
         self._drawn: dict[object, Scenario] = {}
         self._drawing = Lock()
-        """torch traces modules one at a time only."""
+        """Held while a scenario is drawn: torch cannot trace two modules at the same time."""
 
     def of(self, run: Run) -> Scenario:
-        """The scenario of a run."""
+        """Return the scenario of a run."""
         which = id(run.whole), run.seed
         with self._drawing:
             if which not in self._drawn:
@@ -82,7 +82,7 @@ class Scenarios:
             return self._drawn[which]
 
 
-# Compiled loops look no index up twice: what objects of the user's own return is checked here, once.
+# Compiled loops do not check indices, so what the user's own objects return is checked here.
 
 
 def _checked_parts(parts: Any, devices: int, samples: int) -> list[Ints]:
@@ -102,7 +102,7 @@ def _checked_parts(parts: Any, devices: int, samples: int) -> list[Ints]:
 
 
 def _checked_models(given: Any, shape: tuple[int, int], experiment: Experiment) -> Floats:
-    """The run's own: it will write to them."""
+    """Return the initial models, in memory that belongs to the run: it writes to them."""
     models = np.asarray(given)
     if models.shape != shape or models.dtype.kind not in "fiu":
         raise InputError("models", f"{models.dtype} of shape {models.shape}", f"numbers of shape {shape}")
@@ -111,7 +111,7 @@ def _checked_models(given: Any, shape: tuple[int, int], experiment: Experiment) 
         and models.flags.c_contiguous
         and isinstance(experiment.initial_models, Policy)
     ):
-        return models  # just made, by us
+        return models  # of a kind, which makes new and finite ones
     with np.errstate(over="ignore"):
         own: Floats = np.array(models, dtype=experiment.precision, order="C")
     if not np.isfinite(own).all():

@@ -29,7 +29,7 @@ class Keeper(Protocol):
     """Keeps what a run makes, in memory or in a folder."""
 
     def resume(self, run: Run, initial: State) -> tuple[State, Record] | None:
-        """The state and the record of the last checkpoint, or None to begin at `initial`."""
+        """Return the state and the record of the last checkpoint, or None to begin at `initial`."""
 
     def put_away(self, piece: Piece) -> None:
         """Keep the next iterations of the tables."""
@@ -41,7 +41,7 @@ class Keeper(Protocol):
         """Keep the models of one iteration for later analysis."""
 
     def finish(self, state: State, devices: pl.DataFrame) -> None:
-        """Everything has been put away but the last state; the run is complete."""
+        """Complete the run, whose tables have all been put away, with its last state and the table of devices."""
 
 
 def make_run(
@@ -57,7 +57,8 @@ def make_run(
 ) -> None:
     """Make a run from its last checkpoint, or from the start, to its end.
 
-    `progress` is told the number of iterations done. When `stop` is set, the run keeps its state and raises `Stopped`.
+    `progress` is called with the number of iterations done. When `stop` is set, the run saves a checkpoint and raises
+    `Stopped`. On any other error, too, the iterations that are complete are saved.
     """
     experiment = run.experiment
     (trigger,) = experiment.strategies.values()
@@ -81,7 +82,7 @@ def make_run(
 
 
 class _Recording(Observer):
-    """Notes down what happens, and evaluates the models when it is time."""
+    """Records every iteration, and evaluates the models after those that the experiment says."""
 
     def __init__(self, record: Record, scenario: Scenario, run: Run, keeping: _Keeping) -> None:
         self._record, self._scenario, self._experiment, self._keeping = record, scenario, run.experiment, keeping
@@ -123,7 +124,7 @@ class _Keeping(Observer):
         self._saved_at = time.monotonic()
 
     def wait(self) -> None:
-        """The latest iterations are being recorded: until that is done there is no state to keep."""
+        """Save nothing until `after` is called: the latest iterations are being recorded."""
         self._whole = None
 
     def after(self, steps: Steps, state: State) -> None:
@@ -141,7 +142,7 @@ class _Keeping(Observer):
 
 
 class _Telling(Observer):
-    """Tells how far the run is, and stops it when asked to."""
+    """Reports the number of iterations done, and stops the run when `stop` is set."""
 
     def __init__(self, progress: Callable[[int], None], stop: Event, iterations: int) -> None:
         self._progress, self._stop, self._iterations = progress, stop, iterations
@@ -159,7 +160,7 @@ class _Telling(Observer):
 
 
 def devices_table(scenario: Scenario, seed: int) -> pl.DataFrame:
-    """Bandwidth, number of samples and labels of each device."""
+    """Return the bandwidth, number of samples and labels of each device, one row per device."""
     labels = scenario.learner.data.y_train
     rows = [
         (seed, device, bandwidth, len(part), np.unique(labels[part]).tolist())

@@ -14,7 +14,7 @@ PACKAGES = ("efhc", "numpy", "scipy", "numba", "networkx", "polars", "pydantic")
 
 
 def provenance() -> dict[str, Any]:
-    """For meta.json."""
+    """Return the time, the versions, the git state and the machine, as meta.json holds them."""
     return {
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": {"python": platform.python_version(), **_versions()},
@@ -31,7 +31,7 @@ def _versions() -> dict[str, str]:
 
 
 def git_state() -> dict[str, Any] | None:
-    """Commit of the current folder's repository and whether it has changes; None outside of one."""
+    """Return the commit of the current folder's repository and whether it has changes; None outside a repository."""
     try:
         commit = _git("rev-parse", "HEAD")
         return {"commit": commit, "changed": bool(_git(*_harmless_settings(), "status", "--porcelain"))}
@@ -60,7 +60,7 @@ def _git(*words: str) -> str:
 
 
 def machine() -> dict[str, Any]:
-    """What it ran on."""
+    """Return the operating system, the processor, the number of cores and the memory of this machine."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else None
     return {
         "system": platform.platform(),

@@ -1,4 +1,7 @@
-"""How many runs at once, with how many threads each, and whether the memory will do. None of it changes a result."""
+"""How many runs are made at once, with how many threads each, and whether the memory suffices.
+
+None of this changes a result.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from efhc.learning.data import Dataset
 
 LEFT_FREE = 256 * 2**20
 MOST_THREADS = 1024
-"""More threads than this no system lets a process have without being asked for it."""
+"""Largest number of threads that are used: by default, systems do not let a process have many more."""
 
 
 class Plan(NamedTuple):
@@ -26,9 +29,11 @@ class Plan(NamedTuple):
 
 
 def plan(experiment: Experiment, data: Dataset, jobs: int | None, runs: int, *, keeps_models: bool = False) -> Plan:
-    """As many of `runs` runs at once as there are cores (or `jobs`) and memory for; cores left over go into the runs.
+    """Return how many of `runs` runs to make at once, and the threads of each.
 
-    With `keeps_models` the final models of all runs stay in memory. Raises `EfhcError` if not even one run fits.
+    As many runs are made at once as there are cores (or `jobs`) and memory for; the cores that are left over are shared
+    among them. With `keeps_models` the final models of all runs stay in memory. Raises `EfhcError` if the memory does
+    not suffice for one run.
     """
     if jobs is not None and jobs < 1:
         raise InputError("jobs", jobs, "at least 1, or nothing for all cores")
@@ -53,19 +58,19 @@ def plan(experiment: Experiment, data: Dataset, jobs: int | None, runs: int, *, 
 
 
 def array_bytes(experiment: Experiment, data: Dataset) -> tuple[int, int]:
-    """The size of one array (m, n), of which a run holds three, and of the samples that it has drawn ahead."""
+    """Return the bytes of one array (m, n), of which a run holds three, and those of the samples drawn ahead."""
     number, parameters = np.dtype(experiment.precision).itemsize, experiment.model.parameters(data)
     drawn = 0 if experiment.batch_size == "full" else MiniBatches.BLOCK * experiment.devices * experiment.batch_size
     return number * experiment.devices * parameters, 4 * drawn
 
 
 def usable_cores() -> int:
-    """Cores that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def available_bytes() -> int | None:
-    """Memory that is free to be used, where the system tells."""
+    """Return the free memory in bytes, or None if the system does not say."""
     try:
         facts = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
         return int(facts["MemAvailable"].split()[0]) * 1024

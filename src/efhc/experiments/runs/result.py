@@ -1,4 +1,4 @@
-"""What an experiment gives back: tables and models of all its runs, from memory or from a run directory."""
+"""The result of an experiment: tables and models of all its runs, from memory or from a run directory."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ class Result:
 
     @classmethod
     def load(cls, directory: Path | str, *, trust_code: bool = True) -> Result:
-        """The result in a run directory.
+        """Return the result in a run directory.
 
         A config that names code of its own ("file.py:Name") runs that code, unless `trust_code` is False: then such a
-        directory is refused.
+        directory is refused. Raises `InputError` if the directory does not hold a run that has finished.
         """
         run = RunDirectory(Path(directory))
         if not run.is_complete:
@@ -95,7 +95,7 @@ class Result:
         return self._source.local()
 
     def snapshots(self, strategy: str, seed: int) -> Mapping[int, Floats]:
-        """The models (m, n) of single iterations, by iteration, if the experiment has `keep_models_every`."""
+        """Return the models (m, n) of single iterations, by iteration. Empty without `keep_models_every`."""
         return self._source.snapshots(strategy, seed)
 
     @property
@@ -110,7 +110,11 @@ class Result:
         return f"<Result of {self.experiment.name}: {runs}, {self.experiment.iterations} iterations{failed}{place}>"
 
     def summary(self) -> pl.DataFrame:
-        """One row per strategy, means over seeds: final accuracies, share of devices firing, transmission time."""
+        """Return one row per strategy, with means over seeds.
+
+        The columns are the final accuracies, the share of devices that fire, the total transmission time and the final
+        consensus error.
+        """
         last = pl.col("iteration") == pl.col("iteration").max()
         return self.metrics.group_by("strategy", maintain_order=True).agg(
             pl.col("accuracy").filter(last).mean(),
@@ -122,7 +126,7 @@ class Result:
         )
 
     def plot(self, path: Path | str | None = None) -> Figure:
-        """The paper's panels of this experiment; written to `path` if one is given."""
+        """Draw the paper's panels of this experiment, and write the figure to `path` if one is given."""
         from efhc.report.figures import comparison_figure, run_title, save_figure
 
         figure = comparison_figure(self.metrics, title=run_title(self.experiment))
@@ -131,7 +135,7 @@ class Result:
         return figure
 
     def module(self, strategy: str, seed: int, device: int | Literal["mean"]) -> nn.Module:
-        """The trained network of one device, or of the mean model, as a `torch.nn.Module` in evaluation mode.
+        """Return the trained network of one device, or the mean model, as a `torch.nn.Module` in evaluation mode.
 
         It has the device's parameters and its own running statistics, so it scores what the metrics say. The mean
         model has the mean of all devices' parameters and statistics.
@@ -152,7 +156,7 @@ class Result:
         return module
 
     def save(self, directory: Path | str) -> None:
-        """Keep the result in a new run directory, from which `Result.load` reads it.
+        """Write the result to a new run directory, from which `Result.load` reads it.
 
         What was made in Python and has no name is described in config.toml: such a directory can be loaded, but its
         experiment cannot be run again.
@@ -212,7 +216,7 @@ class _Memory:
 
 
 def _one_per_table(pairs: Iterable[Pair], name: str) -> list[Pair]:
-    """The runs that a table is made of: all, or one per seed where all strategies of a seed have the same."""
+    """Return the runs that a table is made of: all, or one per seed if all strategies of a seed have the same rows."""
     pairs = list(pairs)
     if "strategy" in OWN_COLUMNS[name]:
         return pairs
@@ -223,12 +227,12 @@ def _one_per_table(pairs: Iterable[Pair], name: str) -> list[Pair]:
 
 
 def result_in_memory(experiment: Experiment, runs: list[Run], store: MemoryStore, failures: Failures) -> Result:
-    """The result of runs that were made in memory."""
+    """Return the result of runs that were made in memory."""
     return Result(experiment, _Memory(runs, store), _reasons(runs, failures))
 
 
 def collect(directory: RunDirectory, runs: list[Run], store: RunStore, failures: Failures) -> None:
-    """Put the tables and models of runs in a store together in one run directory; the metrics first."""
+    """Write the tables and models of all runs that did not fail to one run directory, and complete it."""
     made = {run.pair: run for run in runs if run.key not in failures}
     for name in TABLES:
         chosen = [made[pair] for pair in _one_per_table(made, name)]

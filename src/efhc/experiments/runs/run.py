@@ -26,7 +26,7 @@ class Inputs:
 
     @property
     def checksums(self) -> dict[str, dict[str, str]]:
-        """For meta.json."""
+        """The checksums of the data and of the input files, as meta.json holds them."""
         files = {setting: file.sha256 for setting, file in self.files.items()}
         return {"data_sha256": dict(self.data.sha256), "input_sha256": files}
 
@@ -47,7 +47,7 @@ class Run:
 
     @property
     def seed(self) -> int:
-        """The only seed."""
+        """The seed of the run."""
         return self.experiment.seeds[0]
 
     @property
@@ -74,7 +74,7 @@ class Runs:
         self._files: dict[str, InputContent] = {}
 
     def of(self, experiment: Experiment) -> list[Run]:
-        """Every strategy with every seed, seed by seed."""
+        """Return the runs of an experiment: every strategy with every seed, seed by seed."""
         inputs = self.inputs(experiment)
         with using_inputs(self._files):
             return [
@@ -84,7 +84,7 @@ class Runs:
             ]
 
     def inputs(self, experiment: Experiment) -> Inputs:
-        """The data set and the input files of an experiment."""
+        """Return the data set and the input files of an experiment."""
         with using_inputs(self._files):  # a file that several experiments name is read once
             files = read_inputs(experiment)
         self._files |= {str(file.path): file for file in files.values()}

@@ -23,7 +23,7 @@ from efhc.experiments.runs.store import Engine, Failures, MemoryStore, Progress,
 
 
 class RunProgress(Protocol):
-    """Told after every few iterations, and of those that a resumed run need not do again."""
+    """Called after every few iterations, and once for the iterations that a resumed run already has."""
 
     def __call__(self, strategy: str, seed: int, done: int) -> None:
         """`done` iterations of this strategy and seed are done."""
@@ -56,12 +56,13 @@ def simulate(
     out
         The run directory to keep the result in. Default: the result is in memory only.
     resume
-        Go on with the run that was stopped in `out`; the result is bit for bit what it would have been.
+        Go on with the run that was stopped in `out`. On the same machine with the same packages, the result is bit for
+        bit what it would have been. Without a run in `out`, a new one is begun.
     store
         A folder of single runs. Runs that are there are not made again, and those that are made stay there.
         Default: a folder within `out`, which is removed in the end.
     engine
-        Where runs are made. Default: the cores of this machine.
+        Where runs are made, with its own number of cores. Default: `jobs` cores of this machine.
     jobs
         The number of cores to use. Default: all.
     progress
@@ -69,9 +70,9 @@ def simulate(
     observers
         Creates an observer for every run: see `efhc.drivers.observers`.
     checkpoint_seconds
-        The time between two checkpoints.
+        The time between two checkpoints of the default engine.
     warn
-        Called with one line about what does not stop the experiment.
+        Called with one line about each problem that does not stop the experiment.
     **fields
         Fields of `Experiment`.
 
@@ -124,7 +125,7 @@ def simulate(
 
 
 def _check(runs: list[Run]) -> None:
-    """Draw the scenario of every seed: whatever is wrong shows before anything is written."""
+    """Draw the scenario of every seed, so that errors are raised before anything is written."""
     one_of = {run.seed: run for run in runs}
     with using_inputs(runs[0].inputs.files):
         for run in one_of.values():
@@ -132,7 +133,7 @@ def _check(runs: list[Run]) -> None:
 
 
 def _each(runs: list[Run], progress: RunProgress) -> Progress:
-    """Tell of every name that a run has: two strategies of the same kind and parameters are one run."""
+    """Report a run under each of its names: two strategies of the same kind and parameters are one run."""
     names: dict[str, list[Run]] = {}
     for run in runs:
         names.setdefault(run.key, []).append(run)

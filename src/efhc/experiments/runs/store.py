@@ -1,4 +1,4 @@
-"""Where runs are kept: whoever needs a run that is there finds it, and one that was stopped goes on where it was."""
+"""Where runs are kept. A run that is there is not made again, and one that was stopped goes on where it stopped."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Failures = Mapping[str, EfhcError]
 
 
 class Progress(Protocol):
-    """Told how far a run has got."""
+    """Receives how far a run has got."""
 
     def __call__(self, run: Run, share: float) -> None:
         """`share` of the run is done; 1.0 once it is kept."""
@@ -41,7 +41,7 @@ class Engine(Protocol):
     """Makes runs, several at once, wherever it finds the cores."""
 
     def session(self) -> AbstractContextManager[None]:
-        """For several batches one after the other: what the engine has to start, it starts once."""
+        """Start what the engine needs once, for all calls of `make` in the body."""
 
     def make(
         self, runs: list[Run], store: Store, progress: Progress, observers: ObserverFactory | None = None
@@ -56,14 +56,14 @@ class Store(Protocol):
     """Keeps runs, in memory or on disk."""
 
     def keeper(self, run: Run) -> AbstractContextManager[Keeper | None]:
-        """Where a run is kept while it is made; None if it has been made meanwhile."""
+        """Return what keeps a run while it is made, or None if the run has been made in the meantime."""
 
     def keep(self, run: Run, files: Mapping[str, bytes]) -> None:
-        """Take in the files of a run that was made elsewhere."""
+        """Store the files of a run that was made elsewhere."""
 
 
 def _labelled(table: pl.LazyFrame, name: str, strategy: str, seed: int) -> pl.LazyFrame:
-    """With the columns that tell the runs of a table apart."""
+    """Return the table with the columns of `OWN_COLUMNS` in front, which tell runs apart."""
     columns = {"strategy": pl.lit(strategy).alias("strategy"), "seed": pl.lit(seed, pl.Int64).alias("seed")}
     return table.select(*(columns[column] for column in OWN_COLUMNS[name]), pl.all())
 
@@ -166,7 +166,7 @@ class RunStore:
         self.path, self._warn, self.with_models = path, warn, with_models
 
     def directory(self, run: Run) -> Path:
-        """Where a run is, or will be."""
+        """Return the run directory of a run, whether or not it exists."""
         return self.path / run.key
 
     def complete(
@@ -190,7 +190,7 @@ class RunStore:
         return engine.make(list(missing.values()), self, progress, observers)
 
     def _holds(self, run: Run) -> bool:
-        """Whether a run is there whole. What is proved to be damaged is moved aside."""
+        """Return whether a run is there and complete. A run that is damaged is moved aside."""
         directory = RunDirectory(self.directory(run))
         if not directory.is_begun:
             return False
@@ -235,7 +235,7 @@ class RunStore:
                 yield FolderKeeper(directory, Unfinished(directory.path, self._warn), run, self.with_models)
 
     def _can_go_on(self, run: Run, directory: RunDirectory) -> bool:
-        """Whether what is there of an unfinished run is sound; if not, it is moved aside."""
+        """Return whether an unfinished run can be continued. If it is damaged or another run, it is moved aside."""
         try:
             _ = directory.is_complete
             directory.check_same(run.experiment, run.inputs.checksums)
@@ -245,25 +245,25 @@ class RunStore:
         return True
 
     def keep(self, run: Run, files: Mapping[str, bytes]) -> None:
-        """Take in the files of a run that was made elsewhere; meta.json, which says that it is complete, last."""
+        """Store the files of a run that was made elsewhere; meta.json, which says that it is complete, last."""
         for name in sorted(files, key=lambda name: name == "meta.json"):
             write_safely(self.directory(run) / name, files[name])
-        Unfinished(self.directory(run)).remove()  # if it was begun here once, nobody will go on from there
+        Unfinished(self.directory(run)).remove()  # of the same run, if it was once begun here
 
     def scan(self, run: Run, name: str) -> pl.LazyFrame:
-        """A table of a run, with its strategy named as in the experiment that asked for the run."""
+        """Return a table of a run, lazily, with the strategy named as in the experiment that asked for the run."""
         table = RunDirectory(self.directory(run)).scan_table(name)
         return table.with_columns(strategy=pl.lit(run.strategy)) if "strategy" in OWN_COLUMNS[name] else table
 
     def table(self, run: Run, name: str) -> pl.DataFrame:
-        """A table of a run, with its strategy named as in the experiment that asked for the run."""
+        """Return a table of a run, with the strategy named as in the experiment that asked for the run."""
         return self.scan(run, name).collect()
 
     def curve(self, run: Run) -> pl.DataFrame:
-        """The iterations of a run after which accuracy was measured, and the broadcasts up to each."""
+        """Return the metrics of the evaluated iterations, with the number of broadcasts up to each."""
         metrics = self.table(run, "metrics").with_columns(broadcasts_total=pl.col("fired").cum_sum())
         return metrics.drop_nulls("accuracy")
 
     def meta(self, run: Run) -> dict[str, Any]:
-        """meta.json of a run."""
+        """Return the content of meta.json of a run."""
         return RunDirectory(self.directory(run)).meta

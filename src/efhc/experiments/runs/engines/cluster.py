@@ -1,8 +1,9 @@
 """Runs as tasks of Ray: on the cores of this machine, one process each, or on all machines of a cluster.
 
-A node needs efhc and nothing else. Data and input files come with the work, the files of the run directory go back,
-and they are the ones that this machine would have made: the tables are equal bit for bit. What a lost worker or node
-was working on is made again elsewhere; what has come back is kept, whatever happens later.
+A node needs efhc and nothing else. Data and input files are sent with the task, and the files of the run directory are
+sent back. With the same processor and the same packages, a node makes the tables that this machine would have made, bit
+for bit; only the version of efhc is checked. What a lost worker or node was working on is made again elsewhere, from
+its start; what has come back is kept, whatever happens later.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class ClusterEngine:
 
     @contextmanager
     def session(self) -> Iterator[None]:
-        """All that is made in the body is made in one connection."""
+        """Connect to the cluster once for all calls of `make` in the body."""
         if self.jobs is not None and self.jobs < 1:
             raise InputError("jobs", self.jobs, "at least 1, or nothing for all cores")
         ray = _imported_ray()
@@ -98,7 +99,7 @@ class ClusterEngine:
                 raise EfhcError(f"engine: Ray stopped working ({_first_line(error)})") from error
 
     def _cores(self, runs: list[Run]) -> int:
-        """Those of this machine that there is memory for."""
+        """Return the number of cores of this machine for whose runs there is memory."""
         alike: dict[str, Run] = {}
         for run in runs:
             asked = run.experiment
@@ -125,13 +126,13 @@ QUIET = {"log_to_driver": False, "logging_level": logging.ERROR}
 
 
 def _started(ray: Any, cores: int) -> AbstractContextManager[None]:
-    """Ray on this machine, for the time of the body."""
+    """Start Ray on this machine for the time of the body."""
     return _connected(ray, "local", num_cpus=cores, include_dashboard=False)
 
 
 @contextmanager
 def _joined(ray: Any, address: str | None, within: float) -> Iterator[None]:
-    """The cluster at an address; without one, that which this process has joined already, and will not leave."""
+    """Join the cluster at an address for the time of the body. Without one, stay in the cluster already joined."""
     if address is None:
         yield
         return
@@ -164,7 +165,10 @@ def _connected(ray: Any, address: str, **options: Any) -> Iterator[None]:
 
 
 def _check(address: str, within: float) -> None:
-    """Ray waits for minutes where no cluster is, and then ends the process: another process tries first."""
+    """Raise `InputError` unless a cluster at `address` can be joined within `within` seconds.
+
+    Where there is no cluster, Ray waits for minutes and then ends the process, so another process tries first.
+    """
     place = _found() if address == "auto" else address
     host, _, port = place.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
@@ -213,9 +217,9 @@ def _check_answers(address: str) -> None:
 
 
 def _found() -> str:
-    """Where the cluster is that this machine is a node of.
+    """Return the address of the cluster that this machine is a node of. Raises `InputError` if it is in none.
 
-    Ray itself would take any that it sees a process of, be it one that somebody else started for a minute.
+    Ray itself would join any cluster that has a process on this machine, even a short-lived one of another user.
     """
     if named := os.environ.get("RAY_ADDRESS"):
         return named
@@ -230,12 +234,12 @@ def _first_line(error: BaseException) -> str:
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
-# The machine that asks
+# On the machine that asks for runs
 
 
 @dataclass(frozen=True)
 class _Batch:
-    """Runs as they are asked for, made and kept."""
+    """Asks the cluster for runs, and keeps those that come back."""
 
     ray: Any
     store: RunStore
@@ -247,7 +251,10 @@ class _Batch:
     """What tasks share, in Ray's memory, once each."""
 
     def make(self, runs: list[Run]) -> dict[str, EfhcError]:
-        """All stop where the user interrupts, or where something is wrong that concerns them all."""
+        """Make all runs. Returns the errors of those that failed, by key.
+
+        All stop if the user interrupts, or if an error concerns them all.
+        """
         waiting, asked = deque(runs), dict[Any, Run]()
         failures: dict[str, EfhcError] = {}
         task = self.ray.remote(num_cpus=1, max_retries=self.retries)(make_there)
@@ -314,7 +321,7 @@ class _Batch:
         return None
 
     def _stop(self, asked: dict[Any, Run]) -> None:
-        """What is done by now is kept; what is not is ended, kindly at first so that it can clean up."""
+        """Keep the runs that are done, and cancel the others: at first so that they can clean up, then by force."""
         with suppress(Exception):  # why we stop is what the user must hear of
             done, unfinished = self.ray.wait(list(asked), num_returns=len(asked), timeout=0)
             for answer in unfinished:
@@ -327,12 +334,12 @@ class _Batch:
                 self.ray.cancel(answer, force=True)
 
 
-# The machine that works
+# On the machine that makes a run
 
 
 @dataclass(frozen=True)
 class Order:
-    """What a node is told of a run; data and input files come beside it, once for many."""
+    """What a node needs to make a run. Data and input files are sent beside it, once for many runs."""
 
     experiment: Experiment
     strategy: str
@@ -345,7 +352,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Failure:
-    """An error that the user can mend; exceptions with arguments of their own do not survive a journey."""
+    """An `EfhcError` on its way back: exceptions with arguments of their own cannot be pickled."""
 
     kind: type[EfhcError]
     text: str
@@ -355,18 +362,18 @@ class Failure:
 
     @classmethod
     def of(cls, error: EfhcError, *, concerns_all: bool = False) -> Failure:
-        """The failure that `error` says."""
+        """Return `error` as a failure."""
         return cls(type(error), str(error), {name: str(fact) for name, fact in vars(error).items()}, concerns_all)
 
     def error(self) -> EfhcError:
-        """As it was raised."""
+        """Return the error as it was raised, except that its attributes are texts."""
         error = self.kind.__new__(self.kind, self.text)
         vars(error).update(self.facts)
         return error
 
 
 def make_there(order: Order, data: Dataset, files: Mapping[str, InputContent]) -> Made | Failure:
-    """The task: a run, made in a folder that is gone afterwards."""
+    """Make a run in a temporary folder, and return its files, or why it failed. This is the task that nodes execute."""
     import ray
 
     if order.version != __version__:
@@ -388,6 +395,6 @@ def make_there(order: Order, data: Dataset, files: Mapping[str, InputContent]) -
 
 
 def _writable(data: Dataset) -> Dataset:
-    """A copy: Ray's memory is read-only, and for such arrays all loops would have to be compiled once more."""
+    """Return a copy of the data. Ray's memory is read-only, and loops would be compiled once more for such arrays."""
     arrays: dict[str, Any] = {name: value.copy() for name, value in vars(data).items() if isinstance(value, np.ndarray)}
     return replace(data, **arrays)

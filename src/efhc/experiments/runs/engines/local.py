@@ -29,7 +29,7 @@ from efhc.experiments.runs.store import Progress, Store
 
 @dataclass(frozen=True)
 class LocalEngine:
-    """Uses `jobs` cores. Default: all."""
+    """Makes runs in threads of this process, on `jobs` cores. Default: all."""
 
     jobs: int | None = None
     keeps_models: bool = False
@@ -53,7 +53,7 @@ class LocalEngine:
             return failures
 
     def _planned(self, runs: list[Run]) -> Iterator[tuple[Plan, list[Run]]]:
-        """Runs that need the same memory, and how many of them at once."""
+        """Yield consecutive runs that need the same memory, with how many of them to make at once."""
 
         def needs(run: Run) -> tuple[int, int, str]:
             return run.experiment.devices, run.experiment.model.parameters(run.data), run.experiment.precision
@@ -64,7 +64,7 @@ class LocalEngine:
 
 
 class _Batch:
-    """Runs that are made at once. All stop where the user interrupts or something is wrong that concerns them all."""
+    """Makes several runs at once. All stop if the user interrupts, or if an error concerns them all."""
 
     def __init__(
         self,
@@ -121,10 +121,10 @@ class _Batch:
 
 
 def wait_for_all(pool: ThreadPoolExecutor, runs: Iterable[Future[Any]], stop: Event) -> None:
-    """Wait until all are done. Where one fails, or the user interrupts, `stop` is set and the others end."""
+    """Wait until all are done. If one raises or the user interrupts, set `stop`, wait for the others and raise."""
     waiting = set(runs)
     try:
-        while waiting:  # not for long: a signal that comes just before a wait is heard only after it
+        while waiting:  # with a timeout, because a signal that comes just before a wait is handled after it
             done, waiting = wait(waiting, timeout=0.2, return_when=FIRST_EXCEPTION)
             for run in done:
                 run.result()
