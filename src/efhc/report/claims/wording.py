@@ -43,6 +43,13 @@ VERDICTS = {
     Verdict.FAILS: "does not hold",
     Verdict.UNDECIDED: "undecided at this size",
 }
+TOTALS = {
+    Verdict.HOLDS: "hold",
+    Verdict.FAILS: "do not hold",
+    Verdict.MIXED: "depend on the budget",
+    Verdict.UNDECIDED: "undecided",
+}
+"""What follows the number of claims with a verdict."""
 AT_BUDGETS = {
     Verdict.HOLDS: "holds at budgets",
     Verdict.FAILS: "does not hold at",

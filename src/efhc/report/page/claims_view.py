@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from efhc.report.claims.judging import Finding, Judgement, Quantity, Setting, Statement, Verdict
-from efhc.report.claims.wording import finding_words, quantity_words, statement_words, verdict_parts
+from efhc.report.claims.wording import TOTALS, finding_words, quantity_words, statement_words, verdict_parts
 from efhc.report.figure_data import Section
 
 # Each verdict has a class in page.css, and a sign for readers who do not see its colour.
@@ -17,12 +17,6 @@ LOOKS = {
     Verdict.FAILS: ("bad", "✗"),
     Verdict.MIXED: ("mixed", "±"),
     Verdict.UNDECIDED: ("open", "?"),
-}
-TOTALS = {
-    Verdict.HOLDS: "hold",
-    Verdict.FAILS: "do not hold",
-    Verdict.MIXED: "depend on the budget",
-    Verdict.UNDECIDED: "undecided",
 }
 
 
