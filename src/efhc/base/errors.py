@@ -1,4 +1,4 @@
-"""Errors that a user can mend. The text of an `EfhcError` is the one line they see; anything else is a bug of ours."""
+"""Errors that a user can mend. The text of an `EfhcError` is the one line they see; other errors are bugs of efhc."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class EfhcError(Exception):
     """Whether a process that ends as usual would wait for something that never comes."""
 
     def about(self, whose: str) -> Self:
-        """The same error, with the name of the run that it happened to in front."""
+        """Return the same error, with the name of the run in which it was raised in front."""
         named = type(self).__new__(type(self), f"{whose}: {self}")
         vars(named).update(vars(self))
         named.__cause__ = self
@@ -63,7 +63,7 @@ class InputError(EfhcError):
 
 
 class Unusable(ValueError):
-    """The same while pydantic validates a config: it knows the place of the field, and `problems` adds it."""
+    """An `InputError` while pydantic validates a config; `base.problems` turns it into one with the full field name."""
 
     def __init__(self, field: str, given: object, allowed: str) -> None:
         super().__init__(allowed)

@@ -24,7 +24,7 @@ CONFIG_FOLDER = "config_folder"
 
 
 def absolute(path: str | Path, folder: Path) -> Path:
-    """The path from the root; a relative one counts from `folder`."""
+    """Return the absolute path; a relative one counts from `folder`."""
     return (folder / os.path.expanduser(path)).absolute()  # noqa: PTH111 - unlike Path's, it leaves ~nobody as it is
 
 
@@ -42,11 +42,11 @@ NUMPY_FORMATS = (*ZIP_FORMATS, b"\x93NUMPY")
 """The first bytes of .npz files and of .npy files."""
 
 InputFolder = InputFile
-"""A folder in a config. Whoever reads its files takes their checksums."""
+"""A path of a folder in a config. The code that reads its files computes their checksums."""
 
 
 def is_folder(path: Path) -> bool:
-    """Whether the folder is there."""
+    """Return whether `path` is an existing folder."""
     return os.path.isdir(path)  # noqa: PTH112 - unlike Path's, it takes names of any length
 
 
@@ -119,7 +119,7 @@ def _regular_content(path: Path, field: str) -> bytes:
 
 
 def read_text(path: Path, field: str = "path") -> str:
-    """The whole file as UTF-8."""
+    """Return the whole file, which must be UTF-8. Raises `InputError` if it cannot be read."""
     try:
         return read_bytes(path, field).decode("utf-8-sig")  # spreadsheets put a mark in front
     except UnicodeDecodeError:
@@ -127,7 +127,7 @@ def read_text(path: Path, field: str = "path") -> str:
 
 
 def read_json(path: Path, allowed: str, field: str = "path") -> Any:
-    """What the JSON file holds; `allowed` says what it should."""
+    """Return the content of a JSON file. Raises `InputError`, which quotes `allowed`, if it is not JSON."""
     try:
         return json.loads(read_text(path, field))
     except (ValueError, RecursionError) as error:
@@ -160,5 +160,5 @@ def _refuse_beyond_memory(content: bytes) -> None:
 
 
 def sha256(content: bytes) -> str:
-    """The checksum that run directories record."""
+    """Return the SHA-256 of `content` in hexadecimal digits."""
     return hashlib.sha256(content).hexdigest()

@@ -12,19 +12,19 @@ ENTRY_POINTS = "efhc.kinds"
 
 
 def kind_of(policy: type[Policy]) -> str | None:
-    """The kind by which configs name a class, or None for a class without one."""
+    """Return the kind by which configs name a class, or None for a class without one."""
     field = policy.model_fields.get("kind")
     return field.default if field and isinstance(field.default, str) else None
 
 
 def is_registered(policy: Policy) -> bool:
-    """Whether a policy is of a kind that comes with efhc or with an installed package, and not the user's own."""
+    """Return whether a policy is of a kind that comes with efhc or with an installed package, not of the user's own."""
     return type(policy).__module__.startswith("efhc.") or type(policy) in installed_kinds()
 
 
 @functools.cache
 def installed_kinds() -> tuple[type[Policy], ...]:
-    """The classes of all entry points. One that cannot be used is named in a warning."""
+    """Return the classes of all entry points. One that cannot be used is named in a warning."""
     found: list[type[Policy]] = []
     for point in entry_points(group=ENTRY_POINTS):
         try:

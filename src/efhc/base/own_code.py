@@ -37,7 +37,7 @@ class Loaded(NamedTuple):
 
 
 def absolute_reference(reference: str, folder: Path) -> str:
-    """The reference with its path from the root. Raises `ValueError` if it is not a reference."""
+    """Return the reference with an absolute path. Raises `ValueError` if it is not a reference."""
     place, _, name = reference.rpartition(":")
     if not place or not name:
         raise ValueError(ALLOWED)
@@ -45,7 +45,7 @@ def absolute_reference(reference: str, folder: Path) -> str:
 
 
 def file_of(reference: str) -> Path | None:
-    """The file of "file.py:name"; None for "package.module:name"."""
+    """Return the file of "file.py:name", and None for "package.module:name"."""
     found = IN_A_FILE.match(reference)
     return Path(found["path"]) if found else None
 
@@ -60,7 +60,7 @@ YourOwn = Annotated[str | SkipJsonSchema[Callable[..., Any]], AfterValidator(_ab
 
 
 def imported(given: str | Callable[..., Any], field: str) -> Callable[..., Any]:
-    """The callable that `given` names; a callable is returned as it is."""
+    """Return the callable that `given` names; a callable is returned as it is. Raises `InputError` for `field`."""
     if not isinstance(given, str):
         return given
     found = load(given, field).value
@@ -94,13 +94,13 @@ def load(reference: str, field: str, content: InputContent | None = None) -> Loa
 
 
 def in_one_line(error: BaseException) -> str:
-    """An error's type and the first line of what it says."""
+    """Return the type of an error and the first line of its message."""
     first, *_ = str(error).strip().splitlines() or [""]
     return f"{type(error).__name__}: {first}" if first else type(error).__name__
 
 
 def _imported(name: str) -> ModuleType:
-    """The current folder counts too, whatever Python was started with."""
+    """Import a module, which may also be in the current folder, whatever Python was started with."""
     sys.path.insert(0, str(Path.cwd()))
     try:
         return importlib.import_module(name)
@@ -117,12 +117,12 @@ _executing = RLock()
 
 
 def content_of(module: str) -> InputContent | None:
-    """The content that a module was made from, if it was loaded by a reference to its file."""
+    """Return the content that a module was made from, or None if it was not loaded by a reference to its file."""
     return _contents.get(module)
 
 
 class _FromContent(SourceLoader):
-    """Gives Python a file's content as it was read."""
+    """Loads a module from a file's content as it was read."""
 
     def __init__(self, content: InputContent) -> None:
         self._content = content
@@ -135,7 +135,7 @@ class _FromContent(SourceLoader):
 
 
 def _executed(content: InputContent) -> ModuleType:
-    """The module of a file's content, executed once."""
+    """Return the module of a file's content, which is executed once."""
     path = content.path
     name = f"efhc_your_own_{sha256(f'{path}:{content.sha256}'.encode())[:16]}_{path.stem}"
     with _executing:

@@ -1,4 +1,4 @@
-"""What stands in an experiment for a part that is not there: it can be read and written, and refuses to run."""
+"""Placeholders for parts of an experiment that are not available. They can be read and written, and refuse to run."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ class Placeholder(Policy):
     """Has every method that a part may have, and each raises `EfhcError`."""
 
     def why(self) -> str:
-        """Why the part is not there, and what to do."""
+        """Return why the part is not available, and what to do."""
         raise NotImplementedError
 
     def refuse(self, *_args: Any, **_named: Any) -> Any:
-        """In place of every method."""
+        """Raise `EfhcError`, in place of every method."""
         raise EfhcError(self.why())
 
 

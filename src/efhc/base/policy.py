@@ -39,7 +39,7 @@ class Policy(BaseModel):
 
 
 def _plain(value: Any) -> Any:
-    """NumPy's numbers and arrays as Python's, also within lists and tables."""
+    """Return NumPy's numbers and arrays as Python's, also within lists and tables."""
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
     if isinstance(value, list | tuple):
@@ -48,27 +48,27 @@ def _plain(value: Any) -> Any:
 
 
 class Kinds:
-    """Metadata of a field: what its value may be, by kind. `registry.Family` is the one there is."""
+    """Metadata of a field: what its value may be, by kind. `registry.Family` is the only subclass."""
 
     def kinds(self) -> dict[str, type[Policy]]:
-        """The policies by their kind."""
+        """Return the policies by their kind."""
         raise NotImplementedError
 
 
 def _metadata(annotation: Any) -> Iterator[Any]:
-    """Everything that is attached to a type or to a type within it."""
+    """Yield the metadata that is attached to a type or to a type within it."""
     yield from getattr(annotation, "__metadata__", ())
     for inner in get_args(annotation):
         yield from _metadata(inner)
 
 
 def kinds_of(field: FieldInfo) -> dict[str, type[Policy]]:
-    """The policies that a field accepts, by their kind; none for a plain value."""
+    """Return the policies that a field accepts, by their kind; none for a plain value."""
     family = family_of(field)
     return family.kinds() if family else {}
 
 
 def family_of(field: FieldInfo) -> Any:
-    """The family of a field, or of the values of its table."""
+    """Return the family of a field, or of the values of its table; None for a plain value."""
     attached = [*field.metadata, *_metadata(field.annotation)]
     return next((one for one in attached if isinstance(one, Kinds)), None)

@@ -12,7 +12,7 @@ from efhc.base.policy import Policy, kinds_of
 
 
 def as_input_error(error: ValidationError, whole: type[Policy]) -> InputError:
-    """The first problem that pydantic found in a `whole`, as field, what was given, what is allowed."""
+    """Return the first problem that pydantic found in a `whole`: the field, what was given, what is allowed."""
     problems = error.errors(include_url=False)
     # An entry that is wrong is also missing from its list: that is not a problem of its own.
     problems = [
@@ -70,7 +70,7 @@ def _shown(value: Any) -> str:
 
 
 def _place(location: tuple[int | str, ...], whole: type[Policy]) -> tuple[str, type[Policy]]:
-    """The dotted name of a pydantic location, without the union members in it, and the policy it ends in."""
+    """Return the dotted name of a pydantic location, without union members, and the policy that it ends in."""
     policy = whole
     members: dict[str, type[Policy]] = {}
     key_next, name_next = True, False

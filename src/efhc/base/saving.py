@@ -18,7 +18,7 @@ import safetensors.numpy
 from efhc.base.errors import EfhcError
 
 UNFINISHED = ".partial"
-"""Ending of a file that is being written; one that is left over is of no use."""
+"""Ending of a file that is being written. One that is left over after a kill can be removed."""
 
 
 class SaveError(EfhcError):
@@ -26,7 +26,10 @@ class SaveError(EfhcError):
 
 
 def write_safely(path: Path, *content: bytes | memoryview) -> None:
-    """Put `content` at `path`. A process killed at any moment leaves the old file, or none, or the new one."""
+    """Write `content` to `path`. A process killed at any moment leaves the old file, or none, or the new one.
+
+    Raises `SaveError` if the file cannot be written.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _write_and_move(path, content)
@@ -58,10 +61,11 @@ _DTYPES = {
 
 
 def write_tensors(path: Path, tensors: Mapping[str, np.ndarray], facts: Mapping[str, str] | None = None) -> None:
-    """A .safetensors file, straight from the arrays: the library's own `save` would hold a copy of all of them.
+    """Write a .safetensors file straight from the arrays; the library's own `save` would hold a copy of all of them.
 
-    Eight bytes that say how long the header is; the header, JSON; the numbers of all tensors end to end. With `facts`
-    the header also holds these texts and the SHA-256 of the numbers, which `read_tensors` checks.
+    The file holds the length of the header in eight bytes, the header as JSON, and the numbers of all tensors end to
+    end. With `facts` the header also holds these texts and the SHA-256 of the numbers, which `read_tensors` checks.
+    Raises `SaveError` if the file cannot be written.
     """
     arrays = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
     flat = [array.reshape(-1).view(np.uint8).data for array in arrays.values()]
@@ -76,12 +80,12 @@ def write_tensors(path: Path, tensors: Mapping[str, np.ndarray], facts: Mapping[
         start, end = end, end + array.nbytes
         header[name] = {"dtype": _DTYPES[array.dtype.name], "shape": array.shape, "data_offsets": [start, end]}
     text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)  # so that the numbers begin where processors like it
+    text += b" " * (-len(text) % 8)  # so that the numbers are aligned to eight bytes
     write_safely(path, len(text).to_bytes(8, "little"), text, *flat)
 
 
 def read_tensors(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """The tensors and facts of a .safetensors file. Raises `ValueError` if it is damaged."""
+    """Return the tensors and facts of a .safetensors file. Raises `ValueError` if it is damaged."""
     content = path.read_bytes()
     try:
         tensors = safetensors.numpy.load(content)
@@ -96,7 +100,7 @@ def read_tensors(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
 
 
 def map_tensors(path: Path) -> dict[str, np.ndarray]:
-    """The tensors of a .safetensors file that we wrote, read from the disk only as far as they are looked at."""
+    """Return the tensors of a .safetensors file that `write_tensors` wrote, as memory maps. Nothing is checked."""
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         header = json.loads(file.read(length))
@@ -114,9 +118,10 @@ def map_tensors(path: Path) -> dict[str, np.ndarray]:
 
 @contextmanager
 def lock(path: Path) -> Iterator[None]:
-    """Hold `path` against other processes; the lock is released when this one ends, however it does.
+    """Hold a lock on `path` in the body. It is released at the latest when the process ends, however it ends.
 
     The file stays when the lock is released: removing it would let two processes hold locks on two files of one name.
+    Raises `EfhcError` at once if another process or thread holds the lock.
     """
     held = filelock.FileLock(path, timeout=0)
     try:

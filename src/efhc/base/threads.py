@@ -1,4 +1,4 @@
-"""Spread one pass over memory over several threads. The result does not depend on where the pass is cut."""
+"""Split one pass over memory among several threads. The result does not depend on where the pass is split."""
 
 from __future__ import annotations
 

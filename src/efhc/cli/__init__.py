@@ -18,7 +18,7 @@ from efhc.cli.escaping import print_error
 from efhc.cli.terminal import INTERRUPTED, RUNS_CODE
 
 UNREAD, REFUSED = 1, 2
-"""Exit codes: whoever read the output stopped reading; an error that the user can mend."""
+"""Exit codes: the reader of a pipe closed it; an error that the user can mend."""
 
 app = typer.Typer(
     help="Decentralized federated learning with personalized event-triggered communication (EF-HC).",

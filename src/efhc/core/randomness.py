@@ -1,8 +1,8 @@
 """Where all random numbers come from: one seed, one independent stream per purpose, device and block of iterations.
 
 Nothing here keeps a state that runs along. The numbers of device i at iteration k are a function of (seed, purpose,
-i, k) alone, so every driver draws the same ones in whatever order it asks, a resumed run continues as if it had never
-stopped, and a device or a strategy more leaves the others' draws alone.
+i, k) alone. So every driver draws the same ones, in whatever order it asks; a resumed run continues as if it had never
+stopped; and one more device or strategy does not change the draws of the others.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ class Randomness:
     seed: int
 
     def stream(self, purpose: Purpose, *where: int) -> np.random.Generator:
-        """A fresh generator for `purpose` at `where` (device, block, attempt ...): the same one each time."""
+        """Return a new generator for `purpose` at `where` (device, block, attempt ...): the same one each time."""
         return np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(int(purpose), *where)))
 
 
 class BlockReader:
     """Reads a sequence over iterations that is drawn in blocks, and keeps the block that it is in.
 
-    Everybody who reads needs a reader of their own: it is the one thing here that changes.
+    It is the one thing here that changes, so every run needs a reader of its own.
     """
 
     def __init__(self, draw: Callable[[int], np.ndarray], block: int) -> None:
@@ -54,14 +54,14 @@ class BlockReader:
         self._number, self._rows = -1, np.empty(0)
 
     def rows(self, k: int, most: int = 1) -> np.ndarray:
-        """The rows of iterations k, k + 1, ...: at most `most`, and none beyond the end of k's block."""
+        """Return the rows of iterations k, k + 1, ...: at most `most`, and none beyond the end of k's block."""
         number, row = divmod(k, self._block)
         if number != self._number:
             self._number, self._rows = number, self._draw(number)
         return self._rows[row : row + most]
 
     def __call__(self, k: int) -> np.ndarray:
-        """The row of iteration k."""
+        """Return the row of iteration k."""
         row: np.ndarray = self.rows(k)[0]
         return row
 
@@ -77,10 +77,10 @@ class Coins:
     """Iterations drawn at once, from one stream per device and block. Part of a run's identity."""
 
     def block(self, number: int) -> Floats:
-        """The coins of iterations number * BLOCK to (number + 1) * BLOCK - 1, (iterations, devices)."""
+        """Return the coins of iterations number * BLOCK to (number + 1) * BLOCK - 1, (iterations, devices)."""
         streams = (self.randomness.stream(Purpose.GOSSIP, i, number) for i in range(self.devices))
         return np.stack([stream.random(self.BLOCK) for stream in streams], axis=1)
 
     def reader(self) -> BlockReader:
-        """`reader(k)[i]` is the coin of device i at iteration k."""
+        """Return a reader: `reader(k)[i]` is the coin of device i at iteration k."""
         return BlockReader(self.block, self.BLOCK)

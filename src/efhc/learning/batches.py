@@ -10,10 +10,10 @@ from efhc.core.randomness import BlockReader, Purpose, Randomness
 
 
 def draw_subsets(population: int, size: int, rows: int, stream: np.random.Generator) -> Ints:
-    """`rows` independent uniform subsets of 0 .. population-1, `size` members each."""
-    if 2 * size > population:  # shuffling everybody costs no more than the subset itself
+    """Draw `rows` independent uniform subsets of 0 .. population-1 with `size` members each."""
+    if 2 * size > population:  # to shuffle all members costs no more than to draw the subset
         return stream.permuted(np.tile(np.arange(population), (rows, 1)), axis=1)[:, :size]
-    # Members that occur twice are drawn again until all differ. No member is preferred, so all subsets are as likely.
+    # Members that occur twice are drawn again until all differ. No member is preferred: all subsets are equally likely.
     subsets = np.sort(stream.integers(population, size=(rows, size)), axis=1)
     while (again := subsets[:, 1:] == subsets[:, :-1]).any():
         subsets[:, 1:][again] = stream.integers(population, size=int(again.sum()))
@@ -22,7 +22,7 @@ def draw_subsets(population: int, size: int, rows: int, stream: np.random.Genera
 
 
 class MiniBatches:
-    """The mini-batches of all devices, as numbers of training samples. Nothing of it changes: read it by a `reader`."""
+    """The mini-batches of all devices, as numbers of training samples. It never changes; each run has a `reader`."""
 
     BLOCK = 256
     """Iterations drawn at once, from one stream per device and block. Part of a run's identity."""
@@ -34,7 +34,7 @@ class MiniBatches:
         self.size, self._parts, self._randomness = size, parts, randomness
 
     def block(self, number: int) -> Ints:
-        """The batches of iterations number * BLOCK to (number + 1) * BLOCK - 1, (iterations, devices, batch size)."""
+        """Draw the batches of iterations number * BLOCK to (number + 1) * BLOCK - 1, (BLOCK, devices, batch size)."""
         samples = np.empty((self.BLOCK, len(self._parts), self.size), dtype=np.int32)
         for device, part in enumerate(self._parts):
             stream = self._randomness.stream(Purpose.BATCHES, device, number)
@@ -42,5 +42,5 @@ class MiniBatches:
         return samples
 
     def reader(self) -> BlockReader:
-        """`reader(k)` has the batches of iteration k, (devices, batch size)."""
+        """Return a reader: `reader(k)` has the batches of iteration k, (devices, batch size)."""
         return BlockReader(self.block, self.BLOCK)

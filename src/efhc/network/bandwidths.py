@@ -39,7 +39,7 @@ class BandwidthPolicy(Policy, ABC):
 
     @abstractmethod
     def draw(self, devices: int, randomness: Randomness) -> Bandwidths:
-        """The bandwidths of all devices, and the nominal one."""
+        """Return the bandwidths of all devices, and the nominal one."""
 
 
 class ConstantBandwidth(BandwidthPolicy):
@@ -160,7 +160,7 @@ class BandwidthFile(BandwidthPolicy):
 
 
 def _as_list(given: Any) -> Any:
-    """From Python a list or an array of numbers is the bandwidths of the devices."""
+    """Return the table of a list or an array of numbers, which Python users may pass as bandwidths."""
     numbers = given.tolist() if isinstance(given, np.ndarray) else given
     return {"kind": "list", "values": numbers} if isinstance(numbers, list | tuple) else numbers
 

@@ -71,7 +71,7 @@ def check_memory(devices: int) -> None:
 
 
 def _memory() -> float:
-    """The memory of this machine in bytes; infinite where nobody says."""
+    """Return the memory of this machine in bytes; infinity if the system does not say."""
     try:
         return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     except (AttributeError, OSError, ValueError):
@@ -79,7 +79,7 @@ def _memory() -> float:
 
 
 def links_within(positions: Floats, radius: float) -> Ints:
-    """All pairs of points at most `radius` apart."""
+    """Return all pairs of points that are at most `radius` apart, (pairs, 2)."""
     return cKDTree(positions).query_pairs(radius, output_type="ndarray")
 
 
@@ -140,7 +140,7 @@ class Grid(Topology):
 
     kind: Literal["grid"] = "grid"
     rows: int | None = Field(default=None, ge=1)
-    """Left out, the most nearly square rectangle that the devices fill."""
+    """Number of rows. Default: the rectangle that the devices fill which is closest to a square."""
     torus: bool = False
     """Whether the first and last device of each row and column are linked too."""
 
@@ -177,7 +177,7 @@ class Complete(Topology):
 
 
 def given_links(given: Any) -> Any:
-    """From Python a networkx graph is a network too: its links, as a table."""
+    """Return the table of a networkx graph, which Python users may pass as a network; other values as they are."""
     if not isinstance(given, nx.Graph):
         return given
     names = list(given)
