@@ -35,7 +35,7 @@ RUN_CODE = "run_code"
 
 @dataclass(frozen=True)
 class Family(Kinds):
-    """All that one setting may be. As the metadata of a field, `Annotated[Network, Family(...)]`, it validates it."""
+    """All that one setting may be. As metadata, `Annotated[Network, Family(...)]`, it validates a field."""
 
     base: type[Policy] | tuple[type[Policy], ...]
     """The base class of the kinds, or several."""
@@ -51,7 +51,7 @@ class Family(Kinds):
     """Makes a table of a reference to code that has none of the methods, and of its parameters."""
 
     def kinds(self) -> dict[str, type[Policy]]:
-        """The built-in kinds and those of installed packages."""
+        """Return the built-in kinds and those of installed packages."""
         found = self.built_in()
         for policy in installed_kinds():
             if issubclass(policy, self.base):
@@ -59,7 +59,7 @@ class Family(Kinds):
         return found
 
     def built_in(self) -> dict[str, type[Policy]]:
-        """The kinds that come with efhc, the module of the default first."""
+        """Return the kinds that come with efhc, those in the module of the default first."""
         found = [policy for place in self.places for module in _modules(place) for policy in self._defined_in(module)]
         home = next((policy.__module__ for policy in found if kind_of(policy) == self.default), None)
         found.sort(key=lambda policy: policy.__module__ != home)
@@ -114,7 +114,7 @@ class Family(Kinds):
 
 @functools.cache
 def _modules(place: str) -> tuple[ModuleType, ...]:
-    """A module; for a package, all modules in it, by name."""
+    """Return a module; for a package, the package and all modules in it, by name."""
     module = importlib.import_module(place)
     inner = sorted(one.name for one in pkgutil.iter_modules(getattr(module, "__path__", ())))
     return module, *(importlib.import_module(f"{place}.{name}") for name in inner)

@@ -50,7 +50,7 @@ Jobs = Annotated[int | None, typer.Option(min=1, metavar="N", help="Number of co
 
 
 def choose_engine(name: str, address: str | None, jobs: int | None) -> Engine:
-    """The engine that the options name."""
+    """Return the engine that the options name. Raises `InputError` for options that do not go together."""
     if name == "local":
         if address is not None:
             raise InputError("--address", address, "nothing with --engine local; it is for --engine ray")
@@ -66,12 +66,12 @@ def choose_engine(name: str, address: str | None, jobs: int | None) -> Engine:
 
 
 def warn(text: str) -> None:
-    """One line that is not a result."""
+    """Print one line that is not a result to stderr."""
     print_error(text)
 
 
 def this_command() -> str:
-    """How the user can call this command: by its name if it is on the path, else as it was called."""
+    """Return how the user can call this command: by its name if it is on the path, else as it was called."""
     if shutil.which("efhc"):
         return "efhc"
     called = Path(sys.argv[0])
@@ -80,7 +80,7 @@ def this_command() -> str:
 
 @contextmanager
 def iterations_progress(iterations: int) -> Iterator[RunProgress]:
-    """A bar over all iterations of all runs, told often enough to be smooth and seldom enough to cost nothing."""
+    """Show a bar over all iterations of all runs. It moves every 20 iterations of a run, so that it costs little."""
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bars
 
@@ -100,7 +100,7 @@ def iterations_progress(iterations: int) -> Iterator[RunProgress]:
 
 
 def print_summary(result: Result) -> None:
-    """One row per strategy."""
+    """Print a table with one row per strategy."""
     seeds = len(result.experiment.seeds)
     table = Table(
         title=cell(f"{result.experiment.name}: means over {seeds} seed{'s' if seeds > 1 else ''}"),
@@ -126,7 +126,7 @@ def print_summary(result: Result) -> None:
 
 @contextmanager
 def runs_progress(runs: int) -> Iterator[Progress]:
-    """A bar over runs; each counts as far as it has got."""
+    """Show a bar over runs; each counts by the share of it that is done."""
     from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
     from rich.progress import Progress as Bars
 

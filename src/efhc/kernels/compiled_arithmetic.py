@@ -30,7 +30,7 @@ def consensus_error(models: Floats, threads: int = 1) -> float:
 
 
 def links_of(graph: Graph, precision: np.dtype[np.floating]) -> loops.Links:
-    """The links of a graph as the loops want them."""
+    """Return the links of a graph in the form that the loops take."""
     starts, neighbours, link_of, order = graph.rows
     return loops.Links(order, starts, neighbours, link_of, graph.links, graph.metropolis_weights.astype(precision))
 

@@ -116,15 +116,15 @@ class Experiment(Policy):
         return self
 
     def next_evaluation(self, k: int) -> int:
-        """The smallest number of iterations above k after which accuracy is measured."""
+        """Return the smallest number of iterations above k after which accuracy is measured."""
         return 1 if k == 0 else min((k // self.evaluate_every + 1) * self.evaluate_every, self.iterations)
 
     def is_evaluated_after(self, k: int) -> bool:
-        """Whether accuracy is measured after k iterations."""
+        """Return whether accuracy is measured after k iterations."""
         return k > 0 and self.next_evaluation(k - 1) == k
 
 
 def built_in_kinds() -> dict[str, type[Policy]]:
-    """Every kind that comes with efhc, by the name of its class."""
+    """Return every kind that comes with efhc, by the name of its class."""
     families = filter(None, map(family_of, Experiment.model_fields.values()))
     return {policy.__name__: policy for family in families for policy in family.built_in().values()}

@@ -36,18 +36,21 @@ EXAMPLES = PRESETS.parent / "examples"
 
 
 def figure_names() -> list[str]:
-    """The names of the paper's figures, in its order."""
+    """Return the names of the paper's figures, in the paper's order."""
     return sorted(path.stem for path in PRESETS.glob("*.toml"))
 
 
 def load_experiment(path: Path | str, overrides: Iterable[str] = ()) -> Experiment:
-    """The experiment of a TOML file, with `key.sub=value` overrides applied in order."""
+    """Return the experiment of a TOML file, with `key.sub=value` overrides applied in order.
+
+    Raises `InputError` if the file cannot be read or a setting cannot be used.
+    """
     tables = read_tables(path)
     return build_experiment(with_overrides(only_experiment(tables), overrides), _config_file(path).parent)
 
 
 def read_tables(path: Path | str) -> dict[str, Any]:
-    """The tables of a TOML file, of a figure of the paper by its name, or of an example that ships with efhc."""
+    """Return the tables of a TOML file, of a figure of the paper by its name, or of an example that ships with efhc."""
     try:
         return tomllib.loads(read_text(_config_file(path), "config file"))
     except (ValueError, RecursionError) as error:
@@ -55,7 +58,7 @@ def read_tables(path: Path | str) -> dict[str, Any]:
 
 
 def _config_file(path: Path | str) -> Path:
-    """Where the file is: `examples/NAME.toml` is one that ships with efhc, unless the current folder has it."""
+    """Return where the file is. `examples/NAME.toml` is one that ships with efhc, unless the current folder has it."""
     if str(path) in figure_names():
         return PRESETS / f"{path}.toml"
     shipped = EXAMPLES / Path(path).name
@@ -64,15 +67,15 @@ def _config_file(path: Path | str) -> Path:
 
 
 def only_experiment(tables: Mapping[str, Any]) -> dict[str, Any]:
-    """Without the tables that are for other commands."""
+    """Return the tables without those that are for other commands than `efhc run`."""
     return {key: value for key, value in tables.items() if key not in {SWEEP, FIGURE}}
 
 
 def build_experiment(fields: Mapping[str, Any], folder: Path | None = None, *, run_code: bool = True) -> Experiment:
-    """The experiment of these fields, tables or objects; relative paths count from `folder`.
+    """Return the experiment of these fields, which are tables or objects; relative paths count from `folder`.
 
     This runs the code of the files that the tables name. With run_code=False it does not, and the experiment can be
-    read and written, but refuses to run.
+    read and written, but refuses to run. Raises `InputError` if a field cannot be used.
     """
     try:
         return Experiment.model_validate(dict(fields), context={CONFIG_FOLDER: folder or Path(), RUN_CODE: run_code})
@@ -81,7 +84,7 @@ def build_experiment(fields: Mapping[str, Any], folder: Path | None = None, *, r
 
 
 def with_overrides(tables: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
-    """`tables` with `key.sub=value` set: TOML or else a string."""
+    """Return `tables` with every `key.sub=value` set. A value that is not TOML is a string."""
     settings: list[tuple[str, Any]] = []
     for override in overrides:
         name, equals, text = override.partition("=")
@@ -98,7 +101,7 @@ def with_overrides(tables: Mapping[str, Any], overrides: Iterable[str]) -> dict[
 
 
 def with_settings(tables: Mapping[str, Any], settings: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """`tables` with each `key.sub` set to its value, in order. A new `kind` or `module` resets its table."""
+    """Return `tables` with each `key.sub` set to its value, in order. A new `kind` or `module` resets its table."""
     changed = _copied(tables)
     for name, value in settings:
         keys = name.split(".")
@@ -118,7 +121,7 @@ def with_settings(tables: Mapping[str, Any], settings: Iterable[tuple[str, Any]]
 
 
 def _is_family(name: str) -> bool:
-    """Whether a setting of the experiment has kinds, or its entries have."""
+    """Return whether a setting of the experiment, or each of its entries, has kinds."""
     field = Experiment.model_fields.get(name)
     return field is not None and family_of(field) is not None
 
@@ -136,7 +139,7 @@ def _copied(tables: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def to_tables(experiment: Experiment, unnamed: Unnamed = "refuse") -> dict[str, Any]:
-    """The complete config: what it takes to run the same again.
+    """Return the complete config: what it takes to run the same again.
 
     A part that was made in Python and cannot be named by a file raises `EfhcError`; with unnamed="describe", the table
     says what it was, and an experiment that is built from it refuses to run.
@@ -173,7 +176,7 @@ def _dumped_table(table: Mapping[str, Any], name: str, unnamed: Unnamed) -> dict
 
 
 def _dumped_own(part: Any, name: str, unnamed: Unnamed) -> Any:
-    """A part of the user's own code: its name and parameters."""
+    """Return the name and the parameters of a part that is the user's own code."""
     origin = origin_of(part)
     if origin is not None and name in NAMES_ONLY and not origin.parameters:
         return origin.reference
@@ -204,15 +207,15 @@ def _leaves(choice: Any, name: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def input_files(experiment: Experiment) -> dict[str, Path]:
-    """The files that the experiment reads, by the name of the setting. Those of a folder come with the data's own."""
+    """Return the files that the experiment reads, by the name of the setting, without the files in folders."""
     return {name: path for name, (path, _) in _inputs(experiment).items()}
 
 
 def read_inputs(experiment: Experiment) -> dict[str, InputContent]:
-    """The files that the experiment reads, by the name of the setting, each read once.
+    """Return the files that the experiment reads, by the name of the setting, each read once.
 
-    Code is what the experiment's parts were made from, whatever the file holds by now. Compute `using_inputs` of these,
-    and the results are those of the content that was read.
+    Code is what the experiment's parts were made from, whatever the file holds by now. What is computed within
+    `using_inputs` of these files is computed from the content that was read.
     """
     read: dict[Path, InputContent] = {}
     contents = {}
@@ -224,7 +227,7 @@ def read_inputs(experiment: Experiment) -> dict[str, InputContent]:
 
 
 def _inputs(experiment: Experiment) -> dict[str, tuple[Path, InputContent | None]]:
-    """Where each input file is, and its content if a part was made from it."""
+    """Return the path of each input file, and its content if a part was made from it."""
     found: dict[str, tuple[Path, InputContent | None]] = {}
     for name, value in _leaves(experiment):
         if isinstance(value, Path):
@@ -239,7 +242,7 @@ def _inputs(experiment: Experiment) -> dict[str, tuple[Path, InputContent | None
 
 
 def to_toml(experiment: Experiment, unnamed: Unnamed = "refuse", *, show_none: bool = False) -> str:
-    """The complete config as TOML; with `show_none`, settings without a value are comments."""
+    """Return the complete config as TOML; with `show_none`, settings without a value are comments."""
     if not show_none:
         return tomli_w.dumps(to_tables(experiment, unnamed))
     with_none = _with_none(experiment, to_tables(experiment, unnamed))
@@ -250,7 +253,7 @@ NONE = "(none) of efhc"
 
 
 def _with_none(choice: Any, tables: dict[str, Any]) -> dict[str, Any]:
-    """The tables of a choice, with a mark in place of what they leave out."""
+    """Return the tables of a choice, with a mark in place of every setting that is None."""
     fields = dict(choice)
     marked: dict[str, Any] = {name: NONE for name, value in fields.items() if value is None}
     for name, table in tables.items():
@@ -260,12 +263,12 @@ def _with_none(choice: Any, tables: dict[str, Any]) -> dict[str, Any]:
 
 
 def default_tables() -> dict[str, Any]:
-    """The config of an empty file."""
+    """Return the config of an empty file: every setting at its default."""
     return to_tables(Experiment())
 
 
 def first_difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[str, Any, Any] | None:
-    """The first key at which two configs differ, with its value in each."""
+    """Return the first key at which two configs differ, with its value in each; None if they are equal."""
     for key in [*before, *(key for key in after if key not in before)]:
         a, b = before.get(key), after.get(key)
         if isinstance(a, Mapping) and isinstance(b, Mapping):
@@ -277,5 +280,5 @@ def first_difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> tup
 
 
 def json_schema() -> dict[str, Any]:
-    """The JSON schema of a config file."""
+    """Return the JSON schema of a config file."""
     return Experiment.model_json_schema()

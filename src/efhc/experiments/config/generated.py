@@ -30,7 +30,7 @@ COMMAND = f"python -m {__name__ if __name__ != '__main__' else 'efhc.experiments
 
 
 def settings_page() -> str:
-    """Every setting with its default and what it means."""
+    """Return the page: every setting with its default and what it means."""
     tables = [name for name, field in Experiment.model_fields.items() if _built_in(field)]
     lines = [
         "# Every setting",
@@ -83,7 +83,7 @@ def _one_line(text: str | None) -> str:
 
 
 def stub() -> str:
-    """What `efhc` offers, with the settings as parameters of `simulate`."""
+    """Return the stub: the names in `efhc`, with the settings as parameters of `simulate`."""
     homes = {**HOMES, **{name: kind.__module__ for name, kind in built_in_kinds().items()}}
     own, imports = _simulate()
     del homes["simulate"]
@@ -120,7 +120,7 @@ def _quoted(text: str) -> str:
 
 
 def _simulate() -> tuple[dict[str, str], set[str]]:
-    """The parameters of `simulate` besides the settings, and the imports that their types need."""
+    """Return the parameters of `simulate` besides the settings, and the imports that their types need."""
     parameters = list(inspect.signature(efhc.simulate).parameters.values())
     own = {one.name: str(one.annotation) for one in parameters[1:] if one.kind is not one.VAR_KEYWORD}
     module = inspect.getmodule(efhc.simulate)
@@ -138,7 +138,7 @@ def _simulate() -> tuple[dict[str, str], set[str]]:
 
 
 def _annotation(field: FieldInfo) -> str:
-    """The type of a setting as Python users may pass it: an object, a kind, a table, or something of their own."""
+    """Return the type of a setting as Python users may pass it: an object, a kind, a table, or one of their own."""
     family = next((one for one in field.metadata if isinstance(one, Family)), None)
     return _of_family(family) if family else _type(field.annotation)
 
@@ -165,7 +165,7 @@ def _type(annotation: Any) -> str:
 
 
 def write() -> None:
-    """Both files."""
+    """Write both files."""
     SETTINGS.write_text(settings_page())
     STUB.write_text(stub())
 

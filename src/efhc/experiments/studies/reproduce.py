@@ -43,7 +43,7 @@ class FigureRuns:
 
     @classmethod
     def of(cls, figure: PaperFigure, runs: Runs) -> FigureRuns:
-        """Find the runs of a figure."""
+        """Return the figure with its runs. This reads its data and input files."""
         points = [(point.settings[RADIUS], point.experiment) for point in figure.connectivity]
         at_radii = [(float(radius), run) for radius, experiment in points for run in runs.of(experiment)]
         return cls(figure, runs.of(figure.experiment), at_radii)

@@ -31,7 +31,10 @@ def backend_for(
     device: str = "cpu",
     threads: int = 1,
 ) -> Backend:
-    """The backend of that name, or the fastest one for this model."""
+    """Return the backend of that name, or the one that was measured to be the fastest for such a model.
+
+    Raises `InputError` if the model cannot use the backend or the device.
+    """
     if not isinstance(model, ModuleModel):
         known = ["linear", "arrays"] if LinearBackend.knows(model) else ["arrays"]
         if device != "cpu":
