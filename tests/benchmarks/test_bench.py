@@ -24,6 +24,7 @@ from efhc.drivers.observers import drive
 pytestmark = pytest.mark.usefixtures("fashion_files")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "iterations"), [("svm-b16", 40), pytest.param("lenet-b16", 3, marks=pytest.mark.slow)]
 )

@@ -47,6 +47,7 @@ def test_femnist_learns_from_devices_with_a_few_writers_each(femnist):
     assert final(result, "ZT") > final(result, "alone") + 0.05
 
 
+@pytest.mark.slow
 def test_cifar10_learns_with_a_network(cifar_files):
     changes = ["devices=4", "iterations=250", "evaluate_every=250", f"data.path={cifar_files}"]
     result = efhc.simulate(load_experiment(EXAMPLES / "cifar10.toml", changes))
@@ -54,6 +55,7 @@ def test_cifar10_learns_with_a_network(cifar_files):
     assert final(result, "EF-HC") > 0.25
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("norm", ["group", "batch"])
 def test_resnet18_trains_on_cifar10(cifar_files, norm):
     result = efhc.simulate(
@@ -124,6 +126,7 @@ def test_both_ways_of_computing_a_network_tell_the_same_story():
     assert stacked.events["fired"].to_list() == loop.events["fired"].to_list()
 
 
+@pytest.mark.slow
 def test_your_own_module_is_a_short_script():
     script = EXAMPLES / "own_module.py"
     code = [line for line in script.read_text().split('"""')[2].splitlines() if line.strip()]
