@@ -11,19 +11,20 @@ import numpy as np
 import pytest
 
 from efhc.base.errors import EfhcError, InputError
-from efhc.benchmarks import bench, machine_limits, names, scaling
+from efhc.base.extras import Extra
+from efhc.benchmarks import bench, machine_limits, scaling
 from efhc.benchmarks.evaluation_share import share
 from efhc.benchmarks.measure import by_turns, peak_memory
 from efhc.benchmarks.names import WORKLOAD_NAMES, check_names
 from efhc.benchmarks.plain import OneModel, PlainLoop
 from efhc.benchmarks.workloads import OURS, PLAIN, WORKLOADS, Workload
-from efhc.cli import checking
 from efhc.drivers.lockstep import Lockstep
 from efhc.drivers.observers import drive
 
 pytestmark = pytest.mark.usefixtures("fashion_files")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "iterations"), [("svm-b16", 40), pytest.param("lenet-b16", 3, marks=pytest.mark.slow)]
 )
@@ -100,7 +101,7 @@ def test_names_are_checked_without_heavy_imports():
 
 
 def test_without_pytorch_the_bench_says_so_before_it_measures(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(names, "find_spec", lambda name: None)
+    monkeypatch.setattr(Extra, "is_installed", lambda self: False)
     for chosen in ([], ["svm-b1"]):
         with pytest.raises(EfhcError, match=r"pip install 'efhc\[deep\]'"):
             check_names(chosen)
@@ -155,7 +156,3 @@ def test_the_command_prints_json_or_a_table():
 
 def test_the_share_of_evaluation_is_a_share():
     assert 0 < share(1, 3, {}) < 1
-
-
-def test_the_command_line_knows_the_workloads_without_importing_them():
-    assert tuple(WORKLOADS) == checking.WORKLOADS

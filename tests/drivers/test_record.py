@@ -1,45 +1,54 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
+import polars as pl
 from hypothesis import given
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 from problems import graphs
 
-from efhc.core.triggers import Bandwidths
-from efhc.drivers.record import Record
-from efhc.drivers.scenario import Scenario
+from efhc.drivers.record import METRICS, Record, list_column
 from efhc.drivers.steps import Steps
-from efhc.network.over_time import GraphList
 
 
-@given(st.data(), st.integers(0, 6))
-def test_a_record_comes_back_from_a_checkpoint_bit_for_bit(data, stretches):
+def joined(pieces, table):
+    return pl.concat(getattr(piece, table) for piece in pieces)
+
+
+@given(st.data(), st.integers(1, 6))
+def test_pieces_are_the_whole_record_wherever_it_is_cut(data, stretches):
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
-    record, sequence = Record(5), [data.draw(graphs(5))]
+    whole, cut, pieces, last = Record(), Record(), [], data.draw(graphs(5))
     for _ in range(stretches):
-        length = data.draw(st.integers(1, 4))
-        graph = data.draw(graphs(5))
-        steps = Steps(
-            len(record), sequence[-1], graph, rng.random((length, 5)) < 0.5, rng.random((length, 5)), rng.random(length)
-        )
-        sequence += [graph] * length
-        record.add(steps, rng.random(5) + 1, 7)
+        length, graph = data.draw(st.integers(1, 4)), data.draw(graphs(5))
+        numbers = rng.random((length, 5)) < 0.5, rng.random((length, 5)), rng.random(length)
+        steps = Steps(whole.end, last, graph, *numbers)
+        bandwidths, last = rng.random(5) + 1, graph
+        for record in (whole, cut):
+            record.add(steps, bandwidths, 7)
         if data.draw(st.booleans()):
-            record.add_accuracies(rng.random(5), rng.random())
-    again = Record.from_arrays(record.to_arrays())
-    assert len(again) == len(record) == len(sequence) - 1
-    assert_frame_equal(again.metrics(), record.metrics(), check_exact=True)
-    network = GraphList(sequence[1:] or sequence)
-    scenario = Scenario(network, Bandwidths(np.ones(5), 1.0), None, None, None, None, None)
-    events = record.events(scenario)
-    assert_frame_equal(again.events(scenario), events, check_exact=True)
-    assert events["fired"].list.len().to_list() == record.metrics()["fired"].to_list()
+            accuracies, of_mean = rng.random(5), rng.random()
+            for record in (whole, cut):
+                record.add_accuracies(accuracies, of_mean)
+        if data.draw(st.booleans()):
+            pieces.append(cut.take())
+            cut = Record(first=cut.end, time_total=cut.time_total)  # as from a checkpoint
+    pieces.append(cut.take())
+    everything = whole.take()
+    for table in ("metrics", "events", "network"):
+        assert_frame_equal(joined(pieces, table), getattr(everything, table), check_exact=True)
+    assert [piece.end for piece in pieces[:-1]] == [piece.first for piece in pieces[1:]]
+    assert everything.metrics.columns == list(METRICS)
+    assert everything.metrics["iteration"].to_list() == list(range(everything.end))
+    assert everything.events["fired"].list.len().to_list() == everything.metrics["fired"].to_list()
+    assert everything.events["link_from"].list.len().to_list() == everything.metrics["links_used"].to_list()
+    totals = everything.metrics["transmission_time"].cum_sum()
+    assert np.allclose(totals, everything.metrics["transmission_time_total"], rtol=1e-12)
 
 
-def test_a_record_whose_parts_do_not_fit_is_refused():
-    arrays = Record(3).to_arrays()
-    arrays["fired"] = np.zeros((2, 3), dtype=bool)
-    with pytest.raises(ValueError, match="different numbers of iterations"):
-        Record.from_arrays(arrays)
+def test_a_column_of_lists():
+    column = list_column(np.array([3, 1, 4, 1]), np.array([0, 2, 0, 1, 1, 0]))
+    assert column.to_list() == [[], [3, 1], [], [4], [1], []]
+    assert column.dtype == pl.List(pl.Int32)
+    assert list_column(np.array([], dtype=np.int64), np.array([0, 0])).to_list() == [[], []]
+    assert list_column(np.array([], dtype=np.int64), np.array([], dtype=np.int64)).dtype == pl.List(pl.Int32)

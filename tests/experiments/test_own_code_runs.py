@@ -10,7 +10,7 @@ import pytest
 import efhc
 from efhc.base.errors import InputError
 from efhc.experiments.config.files import load_experiment, to_tables
-from efhc.experiments.runs.store import Runs
+from efhc.experiments.runs.run import Runs
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SMALL = ["devices=6", "iterations=6", "evaluate_every=3"]

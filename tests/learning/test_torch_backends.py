@@ -218,6 +218,7 @@ def test_in_single_precision_they_agree_to_rounding(kind: type[ModuleBackend], c
     assert_close(results[:-1], problem.oracle(iterations=1)[:-1], 2e-5)
 
 
+@pytest.mark.slow
 def test_resnet18():
     problem = Problem(ResNet18(), (3, 32, 32), precision="float32", devices=2)
     problem.samples = problem.samples[:, :3]

@@ -510,6 +510,26 @@ def test_a_result_of_something_without_a_name_can_be_kept_but_not_repeated(tmp_p
     assert not (tmp_path / "out" / "config.toml").exists()
 
 
+def test_a_data_set_made_in_python_is_kept_with_the_run(tmp_path):
+    rng = np.random.default_rng(0)
+    x_train, x_test, labels = rng.normal(size=(60, 2, 3)), rng.normal(size=(12, 2, 3)), np.arange(60) % 4
+    data = efhc.Dataset(x_train, labels, x_test, labels[:12])
+    fields = {**ONE, "batch_size": 2, "data": data}
+    kept = efhc.simulate(**fields, out=tmp_path / "run")
+    assert_frame_equal(kept.metrics, efhc.simulate(**fields).metrics, check_exact=True)
+    again = efhc.simulate(efhc.load_experiment(tmp_path / "run" / "config.toml"), out=tmp_path / "again")
+    assert_frame_equal(again.metrics, kept.metrics, check_exact=True)
+    assert_frame_equal(efhc.simulate(**fields, out=tmp_path / "run", resume=True).metrics, kept.metrics)
+    other = efhc.Dataset(x_train + 1, labels, x_test, labels[:12])
+    with pytest.raises(efhc.InputError, match="data: got another data set"):
+        efhc.simulate(**{**fields, "data": other}, out=tmp_path / "run", resume=True)
+    with pytest.raises(efhc.InputError, match="batch_size"):
+        efhc.simulate(**{**fields, "batch_size": 1000}, out=tmp_path / "refused")
+    assert not (tmp_path / "refused").exists()
+    efhc.simulate(**fields).save(tmp_path / "saved")
+    assert np.array_equal(efhc.Result.load(tmp_path / "saved").models["ZT", 0], kept.models["ZT", 0])
+
+
 def test_tables_as_csv(tmp_path):
     result = efhc.simulate(**SMALL)
     result.to_csv(tmp_path)

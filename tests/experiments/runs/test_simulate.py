@@ -338,9 +338,11 @@ def test_arrays_and_policies_of_ones_own_can_be_handed_over():
 
 
 def interrupt(monkeypatch, name: str, at: int) -> None:
+    from efhc.drivers.scenario import ScenarioReader
     from efhc.learning.learner import Learner
 
-    original, calls = getattr(Learner, name), []
+    owner = ScenarioReader if name == "batch" else Learner
+    original, calls = getattr(owner, name), []
 
     def counted(self, *arguments):
         calls.append(1)
@@ -348,7 +350,7 @@ def interrupt(monkeypatch, name: str, at: int) -> None:
             raise KeyboardInterrupt
         return original(self, *arguments)
 
-    monkeypatch.setattr(Learner, name, counted)
+    monkeypatch.setattr(owner, name, counted)
 
 
 @pytest.mark.parametrize(("what", "at"), [("batch", 1), ("batch", 13), ("accuracies", 1), ("accuracies", 5)])

@@ -9,6 +9,7 @@ network.parquet      the physical links, a row per seed and iteration at which t
 devices.parquet      bandwidth, samples and labels, a row per seed and device
 models.safetensors   the final models, one (m, n) tensor "strategy/seed" each
 local.safetensors    what devices keep to themselves (running statistics), "strategy/seed/name"; only if there is any
+data.npz             the data set, if it was made in Python
 snapshots/           the models of single iterations, STRATEGY.seedSEED/ITERATION.safetensors, with `keep_models_every`
 figures/
 runs/                only while it is unfinished: the single runs, each a directory of this form
@@ -40,11 +41,16 @@ from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.config.files import build_experiment, first_difference, to_tables, to_toml
 from efhc.experiments.runs.checkpoints import DamagedError
 from efhc.experiments.runs.provenance import provenance
+from efhc.learning.data import Dataset, NpzFile
+from efhc.learning.data.npz import npz_content
 
 T = TypeVar("T")
 
 TABLES = ("metrics", "events", "network", "devices")
 """Each is a NAME.parquet."""
+
+DATA = "data.npz"
+"""A data set that was made in Python."""
 
 Pair = tuple[str, int]
 """A strategy and a seed."""
@@ -87,6 +93,23 @@ class RunDirectory:
         if not (self.path / "meta.json").exists():  # new, or killed before it was written
             begun_with = {"status": "running", "seeds": list(experiment.seeds), **checksums, **provenance()}
             self._write_meta(begun_with | {"wall_seconds": 0.0, "sessions": []})
+
+    def with_data_kept(self, experiment: Experiment) -> Experiment:
+        """The experiment, with a data set that was made in Python kept in this directory as data.npz."""
+        content = npz_content(experiment.data) if isinstance(experiment.data, Dataset) else None
+        if content is None:
+            return experiment
+        path = self.path / DATA
+        if path.exists() and path.read_bytes() != content:
+            raise InputError("data", "another data set than the one that was kept", f"that of {path}, or another --out")
+        write_safely(path, content)
+        return experiment.model_copy(update={"data": NpzFile(path=path.absolute())})
+
+    def remove_data(self) -> None:
+        """Remove what `with_data_kept` wrote for an experiment that was not begun."""
+        if not self.is_begun and (self.path / DATA).exists():
+            (self.path / DATA).unlink()
+            self.path.rmdir()
 
     def check_may_go_on(self, *, resume: bool) -> None:
         """Raise `InputError` if the directory holds an experiment, and `resume` was not asked for."""
@@ -363,4 +386,4 @@ def named_code(tables: Any, setting: str = "") -> dict[str, str]:
 
 
 def _is_foreign(path: Path) -> bool:
-    return not path.name.endswith(UNFINISHED) and path.name != ".lock"
+    return not path.name.endswith(UNFINISHED) and path.name not in {".lock", DATA}

@@ -17,6 +17,7 @@ from efhc.drivers.record import Piece, Record
 from efhc.drivers.scenario import Scenario
 from efhc.drivers.steps import Steps
 from efhc.experiments.runs.run import Run
+from efhc.learning.backends.backend import ScoresNotFinite
 
 CHECKPOINT_SECONDS = 30.0
 
@@ -95,7 +96,10 @@ class _Recording(Observer):
         learner = self._scenario.learner
         self._record.add(steps, self._scenario.bandwidths.values, learner.backend.parameters)
         if self._experiment.is_evaluated_after(state.k):
-            self._record.add_accuracies(*learner.accuracies(state.models, state.local))
+            try:
+                self._record.add_accuracies(*learner.accuracies(state.models, state.local))
+            except ScoresNotFinite as error:
+                raise error.about(f"after iteration {state.k - 1}") from error
 
 
 class _Snapshots(LookAt):

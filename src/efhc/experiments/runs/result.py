@@ -162,9 +162,9 @@ class Result:
         experiment cannot be run again.
         """
         target = RunDirectory(Path(directory))
-        inputs = Runs().inputs(self.experiment)
         with target.locked():
-            target.begin(self.experiment, inputs.checksums, resume=False, unnamed="describe")
+            experiment = target.with_data_kept(self.experiment)
+            target.begin(experiment, Runs().inputs(experiment).checksums, resume=False, unnamed="describe")
             for name, table in self.tables.items():
                 target.save_table(name, table)
             target.save_models(self.models, self.local)

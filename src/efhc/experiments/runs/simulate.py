@@ -88,9 +88,11 @@ def simulate(
 
     """
     experiment = build_experiment({**(dict(experiment) if experiment else {}), **fields})
+    directory = None if out is None else RunDirectory(Path(out))
+    if directory:
+        experiment = directory.with_data_kept(experiment)
     asked = Runs()
     runs, inputs = asked.of(experiment), asked.inputs(experiment)  # those of all strategies, by their own names
-    directory = None if out is None else RunDirectory(Path(out))
     if directory and directory.is_begun:
         directory.check_may_go_on(resume=resume)
         if directory.is_complete:  # only read: it may lie where nothing can be written
@@ -98,8 +100,13 @@ def simulate(
             shutil.rmtree(directory.path / "runs", ignore_errors=True)  # if it was killed before they were removed
             return Result.in_directory(directory.in_the_order_begun(experiment), directory)
     in_memory = directory is None
-    plan(experiment, inputs.data, jobs, len(runs), keeps_models=in_memory)
-    _check(runs)
+    try:
+        plan(experiment, inputs.data, jobs, len(runs), keeps_models=in_memory)
+        _check(runs)
+    except BaseException:
+        if directory:
+            directory.remove_data()
+        raise
     engine = engine or LocalEngine(jobs, in_memory, checkpoint_seconds)
     if directory is None:
         memory = MemoryStore()

@@ -224,9 +224,9 @@ class RunStore:
     @contextmanager
     def keeper(self, run: Run) -> Iterator[FolderKeeper | None]:
         directory = RunDirectory(self.directory(run))
+        if directory.is_begun and (problem := self._problem(run, directory)):
+            self._move_aside(directory.path, problem)
         with directory.locked():
-            if directory.is_begun and not self._can_go_on(run, directory):
-                directory.path.mkdir(parents=True, exist_ok=True)
             directory.begin(run.experiment, run.inputs.checksums, resume=True)
             if directory.is_complete and (directory.has_models or not self.with_models):
                 yield None
@@ -234,15 +234,16 @@ class RunStore:
             with directory.session():
                 yield FolderKeeper(directory, Unfinished(directory.path, self._warn), run, self.with_models)
 
-    def _can_go_on(self, run: Run, directory: RunDirectory) -> bool:
-        """Return whether an unfinished run can be continued. If it is damaged or another run, it is moved aside."""
+    @staticmethod
+    def _problem(run: Run, directory: RunDirectory) -> EfhcError | None:
+        """Return why an unfinished run cannot be continued: damaged files, or those of another run. None if it can be."""
         try:
-            _ = directory.is_complete
-            directory.check_same(run.experiment, run.inputs.checksums)
+            with directory.locked():  # raises if another process works on it
+                _ = directory.is_complete
+                directory.check_same(run.experiment, run.inputs.checksums)
         except (DamagedError, InputError) as error:
-            self._move_aside(directory.path, error)
-            return False
-        return True
+            return error
+        return None
 
     def keep(self, run: Run, files: Mapping[str, bytes]) -> None:
         """Store the files of a run that was made elsewhere; meta.json, which says that it is complete, last."""

@@ -2,13 +2,32 @@
 
 from __future__ import annotations
 
+import io
 from typing import Literal
+
+import numpy as np
 
 from efhc.base.errors import InputError
 from efhc.base.inputs import InputFile, parse_numpy, read_bytes, sha256
 from efhc.learning.data.dataset import DataPolicy, Dataset, Standardize
 
 ARRAYS = ("x_train", "y_train", "x_test", "y_test")
+
+
+def npz_content(data: Dataset) -> bytes | None:
+    """Return the .npz file from which `NpzFile` loads the same numbers; None if there is none, as for named classes."""
+    if len(data.class_names) > max(data.y_train.max(), data.y_test.max()) + 1:
+        return None
+    arrays = {name: getattr(data, name) for name in ARRAYS}
+    if data.writers is not None:
+        arrays["writers"] = data.writers
+    if (data.scale, data.shift) != (1.0, 0.0):
+        arrays |= {name: data.inputs(arrays[name]) for name in ("x_train", "x_test")}
+    if data.shape:
+        arrays |= {name: arrays[name].reshape(-1, *data.shape) for name in ("x_train", "x_test")}
+    buffer = io.BytesIO()
+    np.savez(buffer, **arrays)
+    return buffer.getvalue()
 
 
 class NpzFile(DataPolicy):
