@@ -236,7 +236,7 @@ class RunStore:
 
     @staticmethod
     def _problem(run: Run, directory: RunDirectory) -> EfhcError | None:
-        """Return why an unfinished run cannot be continued: damaged files, or those of another run. None if it can be."""
+        """Return why an unfinished run cannot be continued (damaged, or of another run), or None if it can be."""
         try:
             with directory.locked():  # raises if another process works on it
                 _ = directory.is_complete

@@ -15,7 +15,10 @@ ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 
 
 def npz_content(data: Dataset) -> bytes | None:
-    """Return the .npz file from which `NpzFile` loads the same numbers; None if there is none, as for named classes."""
+    """Return the content of an .npz file from which `NpzFile` loads the same numbers, without the names of classes.
+
+    Returns None if classes that only their name tells of would be lost.
+    """
     if len(data.class_names) > max(data.y_train.max(), data.y_test.max()) + 1:
         return None
     arrays = {name: getattr(data, name) for name in ARRAYS}
