@@ -126,7 +126,7 @@ def test_settings_that_a_point_leaves_alone_are_null(tmp_path):
 
 def test_runs_that_points_share_are_made_and_shown_once(tmp_path):
     table = run(sweep_points(BASE, {"strategies.EF-HC.r": [100.0, 1000.0], "batch_size": [1, 2]}), tmp_path)
-    made = [path for path in (tmp_path / "runs").iterdir() if path.is_dir()]
+    made = [path for path in (tmp_path / "runs").glob("[!.]*") if path.is_dir()]
     assert len(made) == 2 * (2 * 2 + 2)  # two seeds; EF-HC at two values of r, ZT once, each with two batch sizes
     means = summary(table)
     assert means.select("strategies.EF-HC.r", "batch_size", "strategy").rows() == [

@@ -232,7 +232,7 @@ def test_a_tuning_chooses_by_validation_samples_and_reports_the_test_accuracy_on
     experiment = EXPERIMENT.model_copy(update={"iterations": 20, "seeds": (3,)})
     out = tmp_path / "out"
     tuning = tune(experiment, BUDGET, out, LocalEngine(1), trials=3)
-    made = [RunDirectory(path).load_experiment() for path in (out / "runs").iterdir()]
+    made = [RunDirectory(path).load_experiment() for path in (out / "runs").glob("[!.]*")]
     on_test = [run for run in made if run.validation is None]
     assert {run.validation for run in made} == {0.1, None}
     assert [run.strategies["ef-hc"] for run in on_test] == [EventTriggered(r=tuning.best_value)]
@@ -316,7 +316,7 @@ def test_trials_are_stopped_early_and_iterations_saved(done: tuple[Tuning, Path]
     assert len(pruned) >= TRIALS // 3
     assert len(pruned) + len(complete) == TRIALS
     assert set(pruned["iterations"]) <= {20, 60}
-    runs = [RunDirectory(path).load_experiment() for path in (out / "runs").iterdir()]
+    runs = [RunDirectory(path).load_experiment() for path in (out / "runs").glob("[!.]*")]
     furthest: dict[float, int] = {}
     for run in runs:
         (strategy,) = run.strategies.values()
@@ -467,7 +467,7 @@ tune(load_experiment(sys.argv[1]), Budget("broadcasts", 360.0), Path(sys.argv[2]
 
 def left_off(out: Path, finished: int) -> None:
     assert (out / "optuna.journal").read_text().count('"op_code":4') == finished
-    assert any(not RunDirectory(path).is_complete for path in (out / "runs").iterdir())
+    assert any(not RunDirectory(path).is_complete for path in (out / "runs").glob("[!.]*"))
     assert not (out / "trials.csv").exists()
 
 

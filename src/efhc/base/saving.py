@@ -30,11 +30,18 @@ def write_safely(path: Path, *content: bytes | memoryview) -> None:
 
     Raises `SaveError` if the file cannot be written.
     """
-    try:
+    with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         _write_and_move(path, content)
-    except OSError as error:
-        raise SaveError(f"{path} cannot be written ({error.strerror})") from error
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Raise a `SaveError` if the body cannot write at `path`."""
+    try:
+        yield
+    except (OSError, ValueError) as error:  # a ValueError for a path with a NUL in it
+        raise SaveError(f"{path} cannot be written ({getattr(error, 'strerror', None) or error})") from error
 
 
 def _write_and_move(path: Path, content: Iterable[bytes | memoryview]) -> None:
@@ -116,6 +123,10 @@ def map_tensors(path: Path) -> dict[str, np.ndarray]:
 # Locks
 
 
+class BusyError(EfhcError):
+    """Another process holds a lock."""
+
+
 @contextmanager
 def lock(path: Path) -> Iterator[None]:
     """Hold a lock on `path` in the body. It is released at the latest when the process ends, however it ends.
@@ -127,7 +138,7 @@ def lock(path: Path) -> Iterator[None]:
     try:
         held.acquire()
     except filelock.Timeout:
-        raise EfhcError(f"another process is working on {path.parent}; wait for it, or stop it") from None
+        raise BusyError(f"another process is working on {path.parent}; wait for it, or stop it") from None
     except OSError as error:
         raise SaveError(f"{path} cannot be locked ({error.strerror})") from error
     try:

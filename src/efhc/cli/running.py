@@ -117,7 +117,14 @@ def run(
         if watcher:
             warn(watcher.summary())
     except (KeyboardInterrupt, AssumptionBroken) as stopped:
-        words = shlex.join(["run", str(file), *(overrides or ()), "--out", str(out), "--resume"])
+        given = {
+            "--store": store,
+            "--engine": None if engine == "local" else engine,
+            "--address": address,
+            "--jobs": jobs,
+        }
+        options = [word for name, value in given.items() if value is not None for word in (name, str(value))]
+        words = shlex.join(["run", str(file), *(overrides or ()), "--out", str(out), *options, "--resume"])
         go_on = f"go on with: {this_command()} {words}" if _holds_run(out) else "nothing was written"
         why = f", {stopped}" if str(stopped) else ""
         warn(f"stopped{why}; {go_on}")

@@ -91,7 +91,7 @@ def iterations_progress(iterations: int) -> Iterator[RunProgress]:
 
         def progress(strategy: str, seed: int, done: int) -> None:
             step = done - last.get((strategy, seed), 0)
-            if step >= 20 or (step and done == iterations):
+            if step >= 20:
                 last[strategy, seed] = done
                 bars.update(task, advance=step, description=cell(f"{strategy}, seed {seed}"))
 

@@ -17,7 +17,8 @@ from polars.testing import assert_frame_equal
 
 import efhc
 from efhc.base.errors import EfhcError
-from efhc.base.saving import lock, read_tensors, write_tensors
+from efhc.base.inputs import sha256
+from efhc.base.saving import BusyError, SaveError, lock, read_tensors, write_tensors
 from efhc.experiments.runs.directory import RunDirectory
 from efhc.experiments.runs.engines.local import LocalEngine
 from efhc.experiments.runs.provenance import git_state
@@ -37,7 +38,7 @@ def stopped(out: Path, **fields: object) -> Path:
 
     with pytest.raises(KeyboardInterrupt):
         efhc.simulate(**{**ONE, **fields}, out=out, progress=interrupt)
-    (folder,) = (out / "runs").iterdir()
+    (folder,) = (out / "runs").glob("[!.]*")
     return folder
 
 
@@ -314,7 +315,7 @@ def test_a_long_run_is_put_away_in_pieces(tmp_path, monkeypatch):
     seen: list[int] = []
 
     def look(strategy: str, seed: int, done: int) -> None:
-        (folder,) = (tmp_path / "run" / "runs").iterdir()
+        (folder,) = (tmp_path / "run" / "runs").glob("[!.]*")
         seen.append(len(list((folder / "pieces").glob("*.metrics.parquet"))))
 
     result = efhc.simulate(**ONE, out=tmp_path / "run", progress=look)
@@ -521,7 +522,7 @@ def test_a_data_set_made_in_python_is_kept_with_the_run(tmp_path):
     assert_frame_equal(again.metrics, kept.metrics, check_exact=True)
     assert_frame_equal(efhc.simulate(**fields, out=tmp_path / "run", resume=True).metrics, kept.metrics)
     other = efhc.Dataset(x_train + 1, labels, x_test, labels[:12])
-    with pytest.raises(efhc.InputError, match="data: got another data set"):
+    with pytest.raises(efhc.InputError, match=r"data: got a changed data\.npz"):
         efhc.simulate(**{**fields, "data": other}, out=tmp_path / "run", resume=True)
     with pytest.raises(efhc.InputError, match="batch_size"):
         efhc.simulate(**{**fields, "batch_size": 1000}, out=tmp_path / "refused")
@@ -557,3 +558,102 @@ efhc.simulate(iterations=12, seeds=[0], evaluate_every=5, devices=6, strategies=
     assert_frame_equal(
         efhc.simulate(**ONE, out=tmp_path / "run", resume=True).metrics, efhc.simulate(**ONE).metrics, check_exact=True
     )
+
+
+def test_an_array_that_initial_models_of_ones_own_keep_is_not_written_to():
+    class Kept(efhc.InitialModels):
+        """Returns the same array each time."""
+
+        def models(self, model, data, devices, randomness):
+            return STORED
+
+    before = STORED.copy()
+    fields = {**SMALL, "initial_models": Kept()}
+    alone = efhc.simulate(**fields, strategies={"never": efhc.Never()})
+    beside = efhc.simulate(**fields, strategies={"ZT": efhc.ZeroThreshold(), "never": efhc.Never()})
+    assert np.array_equal(STORED, before)
+    assert np.array_equal(alone.models["never", 0], beside.models["never", 0])
+
+
+STORED = np.random.default_rng(0).normal(size=(6, 650)).astype(np.float32)
+
+
+@pytest.mark.parametrize("table", ["metrics", "events", "network"])
+def test_a_piece_that_cannot_be_written_whole_does_not_count(tmp_path, monkeypatch, table):
+    from efhc.experiments.runs import checkpoints
+
+    original, failed = checkpoints.write_safely, []
+
+    def full(path, *content):
+        if path.name.endswith(f".{table}.parquet") and not path.name.startswith("000000000000-") and not failed:
+            failed.append(path)
+            raise SaveError("no space left")
+        original(path, *content)
+
+    monkeypatch.setattr(checkpoints, "write_safely", full)
+    with pytest.raises(SaveError):
+        efhc.simulate(**ONE, out=tmp_path / "run", checkpoint_seconds=0.0)
+    assert failed
+    resumed, whole = efhc.simulate(**ONE, out=tmp_path / "run", resume=True), efhc.simulate(**ONE)
+    for name in ("metrics", "events", "network"):
+        assert_frame_equal(getattr(resumed, name), getattr(whole, name), check_exact=True)
+
+
+def test_a_run_that_another_process_works_on_has_not_failed(tmp_path):
+    (run,) = Runs().of(efhc.Experiment(**ONE))
+    store = RunStore(tmp_path / "store", with_models=True)
+    with store.keeper(run), pytest.raises(BusyError, match="another process"):
+        efhc.simulate(**ONE, out=tmp_path / "out", store=tmp_path / "store")
+    assert not RunDirectory(tmp_path / "out").is_complete
+    again = efhc.simulate(**ONE, out=tmp_path / "out", store=tmp_path / "store", resume=True)
+    assert again.failed == {}
+
+
+def test_a_run_without_models_is_made_again_where_models_are_wanted(tmp_path):
+    (run,) = Runs().of(efhc.Experiment(**ONE))
+    RunStore(tmp_path).complete([run], LocalEngine(1), lambda run, share: None)
+    said: list[str] = []
+    store = RunStore(tmp_path, said.append, with_models=True)
+    store.complete([run], LocalEngine(1), lambda run, share: None)
+    models = store.directory(run) / "models.safetensors"
+    content = bytearray(models.read_bytes())
+    content[-5] ^= 1
+    models.write_bytes(content)
+    store.complete([run], LocalEngine(1), lambda run, share: None)
+    assert len(said) == 1
+    assert "models.safetensors is damaged" in said[0]
+    assert models.read_bytes() != bytes(content)
+
+
+def test_the_same_data_set_with_other_settings_is_loaded_anew():
+    rng = np.random.default_rng(0)
+    data = efhc.Dataset(rng.normal(size=(60, 3)), np.arange(60) % 4, rng.normal(size=(12, 3)), np.arange(12) % 4)
+    runs = Runs()
+    first = runs.inputs(efhc.Experiment(data=data, precision="float64")).data
+    second = runs.inputs(efhc.Experiment(data=data, test_samples=5)).data
+    assert (first.precision, len(first.y_test)) == ("float64", 12)
+    assert (second.precision, len(second.y_test)) == ("float32", 5)
+
+
+def test_a_result_in_memory_is_saved_with_the_checksums_of_what_it_was_made_from(tmp_path):
+    links = tmp_path / "links.txt"
+    links.write_text("0 1\n1 2\n2 3\n3 4\n4 5\n")
+    result = efhc.simulate(**ONE, network=efhc.EdgeListFile(path=links))
+    links.write_text("0 1\n0 2\n0 3\n0 4\n0 5\n")
+    result.save(tmp_path / "kept")
+    meta = json.loads((tmp_path / "kept" / "meta.json").read_text())
+    assert meta["input_sha256"] == {"network.path": sha256(b"0 1\n1 2\n2 3\n3 4\n4 5\n")}
+
+
+def test_a_directory_with_its_own_data_can_be_moved(tmp_path):
+    rng = np.random.default_rng(0)
+    data = efhc.Dataset(rng.normal(size=(60, 3)), np.arange(60) % 4, rng.normal(size=(12, 3)), np.arange(12) % 4)
+    metrics = efhc.simulate(**{**ONE, "batch_size": 2}, data=data, out=tmp_path / "run").metrics
+    (tmp_path / "run").rename(tmp_path / "moved")
+    again = efhc.simulate(efhc.load_experiment(tmp_path / "moved" / "config.toml"))
+    assert_frame_equal(again.metrics, metrics, check_exact=True)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.tex").touch()
+    with pytest.raises(efhc.InputError, match="holds other files"):
+        efhc.simulate(**{**ONE, "batch_size": 2}, data=data, out=tmp_path / "other")
+    assert sorted(path.name for path in (tmp_path / "other").iterdir()) == [".lock", "thesis.tex"]

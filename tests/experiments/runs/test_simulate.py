@@ -36,7 +36,7 @@ METRIC_COLUMNS = [
 
 def checkpoint_of(out: Path, kind: str, seed: int) -> int | None:
     """The number of iterations after which an unfinished run has its checkpoint."""
-    for folder in (out / "runs").iterdir():
+    for folder in (out / "runs").glob("[!.]*"):
         config = tomllib.loads((folder / "config.toml").read_text())
         if list(config["strategies"]) == [kind] and config["seeds"] == [seed]:
             path = folder / "checkpoint.safetensors"
@@ -384,7 +384,7 @@ def test_killed_between_any_two_files_the_run_can_be_finished(tmp_path):
     run = tmp_path / "run"
     (run / "meta.json").unlink()  # killed before it was written
     (run / ".config.toml.0badcafe.partial").write_text("dev")  # and while writing another
-    (next((run / "runs").iterdir()) / ".checkpoint.safetensors.0badcafe.partial").write_text("")
+    (next((run / "runs").glob("[!.]*")) / ".checkpoint.safetensors.0badcafe.partial").write_text("")
     (run / "metrics.parquet").write_bytes((tmp_path / "whole" / "metrics.parquet").read_bytes())
     assert_same(efhc.simulate(**SMALL, out=run, resume=True), whole)
     assert not list(run.rglob("*.partial"))

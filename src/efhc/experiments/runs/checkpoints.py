@@ -23,7 +23,7 @@ import polars as pl
 
 from efhc.base.errors import EfhcError
 from efhc.base.inputs import sha256
-from efhc.base.saving import read_tensors, write_safely, write_tensors
+from efhc.base.saving import read_tensors, write_safely, write_tensors, writing
 from efhc.core.iteration import State
 from efhc.drivers.record import Piece, Record
 from efhc.experiments.runs.run import Run
@@ -45,6 +45,8 @@ class Unfinished:
         self._folder, self._warn = folder, warn
         self._pieces: dict[str, str] = {}
         """The SHA-256 of every piece, by file name."""
+        self._end = 0
+        """The iteration after the last piece."""
 
     @property
     def _checkpoint(self) -> Path:
@@ -70,6 +72,7 @@ class Unfinished:
             self._move_aside()
             self._warn(f"{self._checkpoint} is damaged, and that run is made again from its start: {error}")
             return None
+        self._end = state.k
         self._remove_pieces(keep=self._pieces)
         for name, now in _versions().items():
             if (then := facts.get(name, now)) != now:
@@ -78,16 +81,19 @@ class Unfinished:
 
     def _move_aside(self) -> None:
         mark = f"damaged-{secrets.token_hex(3)}"
-        self._pieces = {}
-        for path in (self._checkpoint, self._folder / "pieces"):
-            if path.exists():
-                path.rename(path.with_name(f"{path.name}.{mark}"))
+        self._pieces, self._end = {}, 0
+        with writing(self._folder):
+            for path in (self._checkpoint, self._folder / "pieces"):
+                if path.exists():
+                    path.rename(path.with_name(f"{path.name}.{mark}"))
 
     def _check_pieces(self, k: int) -> None:
-        spans = sorted({tuple(map(int, name.split(".")[0].split("-"))) for name in self._pieces})
-        ends = [0, *(end for _, end in spans)]
-        if [first for first, _ in spans] != ends[:-1] or ends[-1] != k:
-            raise ValueError("its pieces do not reach from the start to the checkpoint")
+        for table in PIECE_TABLES:
+            names = sorted(name for name in self._pieces if name.endswith(f".{table}.parquet"))
+            spans = [tuple(map(int, name.split(".")[0].split("-"))) for name in names]
+            ends = [0, *(end for _, end in spans)]
+            if [first for first, _ in spans] != ends[:-1] or ends[-1] != k:
+                raise ValueError(f"its pieces of {table} do not reach from the start to the checkpoint")
         for name, expected in self._pieces.items():
             try:
                 found = sha256((self._folder / "pieces" / name).read_bytes())
@@ -97,23 +103,30 @@ class Unfinished:
                 raise ValueError(f"pieces/{name} is not what was written")
 
     def _remove_pieces(self, keep: Mapping[str, str] | tuple[str, ...]) -> None:
-        for piece in (self._folder / "pieces").glob("*"):
-            if piece.name not in keep:
-                piece.unlink()
+        with writing(self._folder):
+            for piece in (self._folder / "pieces").glob("*"):
+                if piece.name not in keep:
+                    piece.unlink()
 
     def put_away(self, piece: Piece) -> None:
         """Write the next piece of every table. An empty piece is not written."""
         if piece.end == piece.first:
             return
-        for table in PIECE_TABLES:
-            content = parquet(getattr(piece, table))
-            name = f"{piece.first:012d}-{piece.end:012d}.{table}.parquet"
+        names = {table: f"{piece.first:012d}-{piece.end:012d}.{table}.parquet" for table in PIECE_TABLES}
+        contents = {name: parquet(getattr(piece, table)) for table, name in names.items()}
+        for name, content in contents.items():
             write_safely(self._folder / "pieces" / name, content)
-            self._pieces[name] = sha256(content)
+        self._pieces |= {name: sha256(content) for name, content in contents.items()}  # all of them, or none
+        self._end = piece.end
 
     def save(self, state: State, record: Record) -> None:
-        """Put the record's rows away, then write the checkpoint that counts on them."""
+        """Put the record's rows away, then write the checkpoint that counts on them.
+
+        If an earlier piece could not be written, the checkpoint before it stays.
+        """
         self.put_away(record.take())
+        if self._end != state.k:
+            return
         local = {LOCAL + name: rows for name, rows in state.local.items()}
         tensors = {
             "models": state.models,

@@ -32,16 +32,27 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 import polars as pl
+import tomli_w
 
 from efhc.base.arrays import Floats
 from efhc.base.errors import EfhcError, InputError
-from efhc.base.saving import UNFINISHED, SaveError, lock, map_tensors, read_tensors, write_safely, write_tensors
+from efhc.base.inputs import InputContent, sha256
+from efhc.base.saving import (
+    UNFINISHED,
+    SaveError,
+    lock,
+    map_tensors,
+    read_tensors,
+    write_safely,
+    write_tensors,
+    writing,
+)
 from efhc.drivers.record import PIECE_ENTRIES
 from efhc.experiments.config.experiment import Experiment
-from efhc.experiments.config.files import build_experiment, first_difference, to_tables, to_toml
+from efhc.experiments.config.files import build_experiment, first_difference, to_tables
 from efhc.experiments.runs.checkpoints import DamagedError
 from efhc.experiments.runs.provenance import provenance
-from efhc.learning.data import Dataset, NpzFile
+from efhc.learning.data import Dataset
 from efhc.learning.data.npz import npz_content
 
 T = TypeVar("T")
@@ -59,8 +70,9 @@ Pair = tuple[str, int]
 class RunDirectory:
     """The files of an experiment, or of a single run."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, *, lock_beside: bool = False) -> None:
+        """`lock_beside` puts the lock beside the directory, so that it stays when the directory is moved aside."""
+        self.path, self._lock_beside = path, lock_beside
         self._checked: set[str] = set()
         """Files that are as they were written."""
 
@@ -84,32 +96,29 @@ class RunDirectory:
         self.check_may_go_on(resume=resume)
         if not begun and self.path.exists() and any(map(_is_foreign, self.path.iterdir())):
             raise InputError("--out", f"{self.path}, which holds other files", "a new or empty directory")
-        for leftover in self.path.rglob(f".*{UNFINISHED}"):
-            leftover.unlink()
+        with writing(self.path):
+            for leftover in self.path.rglob(f".*{UNFINISHED}"):
+                leftover.unlink()
         if begun:
             self.check_same(experiment, checksums)
         else:
-            write_safely(self.path / "config.toml", to_toml(experiment, unnamed=unnamed).encode())
+            tables = to_tables(experiment, unnamed)
+            if tables["data"].get("path") == str((self.path / DATA).absolute()):
+                tables["data"]["path"] = DATA  # so that the directory can be moved
+            write_safely(self.path / "config.toml", tomli_w.dumps(tables).encode())
         if not (self.path / "meta.json").exists():  # new, or killed before it was written
             begun_with = {"status": "running", "seeds": list(experiment.seeds), **checksums, **provenance()}
             self._write_meta(begun_with | {"wall_seconds": 0.0, "sessions": []})
 
-    def with_data_kept(self, experiment: Experiment) -> Experiment:
-        """The experiment, with a data set that was made in Python kept in this directory as data.npz."""
+    def data_of(self, experiment: Experiment) -> InputContent | None:
+        """The content of data.npz for a data set that was made in Python; None for others, which can be named."""
         content = npz_content(experiment.data) if isinstance(experiment.data, Dataset) else None
-        if content is None:
-            return experiment
-        path = self.path / DATA
-        if path.exists() and path.read_bytes() != content:
-            raise InputError("data", "another data set than the one that was kept", f"that of {path}, or another --out")
-        write_safely(path, content)
-        return experiment.model_copy(update={"data": NpzFile(path=path.absolute())})
+        return None if content is None else InputContent((self.path / DATA).absolute(), content, sha256(content))
 
-    def remove_data(self) -> None:
-        """Remove what `with_data_kept` wrote for an experiment that was not begun."""
-        if not self.is_begun and (self.path / DATA).exists():
-            (self.path / DATA).unlink()
-            self.path.rmdir()
+    def keep_data(self, data: InputContent | None) -> None:
+        """Write data.npz, if there is such data and it is not there yet. Call it after `begin`."""
+        if data is not None and not data.path.exists():
+            write_safely(data.path, data.content)
 
     def check_may_go_on(self, *, resume: bool) -> None:
         """Raise `InputError` if the directory holds an experiment, and `resume` was not asked for."""
@@ -128,11 +137,9 @@ class RunDirectory:
 
         Raises `EfhcError` if another process holds the lock.
         """
-        try:
+        with writing(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
-        except (OSError, ValueError) as error:
-            raise InputError("--out", f"{str(self.path)[:60]} ({error})", "a path that can be a directory") from None
-        with lock(self.path / ".lock"):
+        with lock(self.path.with_name(f".{self.path.name}.lock") if self._lock_beside else self.path / ".lock"):
             yield
 
     @contextmanager
@@ -197,7 +204,10 @@ class RunDirectory:
         write_safely(self.path / "meta.json", json.dumps(meta, indent=2).encode() + b"\n")
 
     def _config(self) -> dict[str, Any]:
-        return self._read("config.toml", lambda path: tomllib.loads(path.read_bytes().decode()))
+        tables = self._read("config.toml", lambda path: tomllib.loads(path.read_bytes().decode()))
+        if isinstance(tables.get("data"), dict) and tables["data"].get("path") == DATA:
+            tables["data"]["path"] = str((self.path / DATA).absolute())
+        return tables
 
     def load_experiment(self, *, trust_code: bool = True) -> Experiment:
         """The experiment of config.toml.
@@ -302,13 +312,13 @@ class RunDirectory:
 
     def save_models(self, models: Mapping[Pair, np.ndarray], local: Mapping[Pair, Mapping[str, np.ndarray]]) -> None:
         """Write models.safetensors and, if devices keep anything to themselves, local.safetensors."""
-        tensors = {f"{strategy}/{seed}": w for (strategy, seed), w in models.items()}
-        write_tensors(self.path / "models.safetensors", tensors)
         own = {
             f"{strategy}/{seed}/{name}": rows for (strategy, seed), each in local.items() for name, rows in each.items()
         }
         if own:
             write_tensors(self.path / "local.safetensors", own)
+        tensors = {f"{strategy}/{seed}": w for (strategy, seed), w in models.items()}
+        write_tensors(self.path / "models.safetensors", tensors)  # last: where these are, all is
 
     def save_snapshots(self, strategy: str, seed: int, snapshots: Mapping[int, np.ndarray]) -> None:
         """Write the models of single iterations, one file each."""
@@ -325,7 +335,11 @@ class RunDirectory:
         }
         failed = [{"strategy": pair[0], "seed": pair[1], "reason": text} for pair, text in (failures or {}).items()]
         facts = {"finished": finished, "table_sha256": checksums, **({"failed": failed} if failed else {})}
-        self._write_meta(facts | self.meta | {"status": "complete"})
+        self._write_meta(self.meta | facts | {"status": "complete"})
+
+    def reopen(self) -> None:
+        """Note in meta.json that the run is being made again, to keep more of it."""
+        self._write_meta(self.meta | {"status": "running"})
 
 
 MANY_ENTRIES = 2 * PIECE_ENTRIES
@@ -348,10 +362,13 @@ class Snapshots(Mapping[int, Floats]):
         self._files = {int(file.stem): file for file in sorted(folder.glob("*.safetensors")) if file.stem.isdecimal()}
 
     def __getitem__(self, k: int) -> Floats:
+        file = self._files[k]
         try:
-            return read_tensors(self._files[k])[0]["models"]
-        except ValueError as error:
-            raise DamagedError(f"{self._files[k]} is damaged ({error})") from error
+            return read_tensors(file)[0]["models"]
+        except (ValueError, KeyError, FileNotFoundError) as error:
+            raise DamagedError(f"{file} is damaged or missing ({error})") from error
+        except OSError as error:
+            raise EfhcError(f"{file} cannot be read ({error.strerror})") from error
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._files)
@@ -386,4 +403,4 @@ def named_code(tables: Any, setting: str = "") -> dict[str, str]:
 
 
 def _is_foreign(path: Path) -> bool:
-    return not path.name.endswith(UNFINISHED) and path.name not in {".lock", DATA}
+    return not path.name.endswith(UNFINISHED) and path.name != ".lock"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +11,6 @@ import numpy as np
 
 from efhc.base.arrays import Floats, Ints
 from efhc.base.errors import InputError, within
-from efhc.base.policy import Policy
 from efhc.core.randomness import Coins, Randomness
 from efhc.drivers.scenario import Scenario
 from efhc.experiments.config.experiment import Experiment
@@ -67,19 +68,33 @@ def draw_scenario(experiment: Experiment, data: Dataset, seed: int, threads: int
 class Scenarios:
     """The scenarios of runs. All runs of an experiment with one seed share one, which is drawn once."""
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self, threads: int, runs: Iterable[Run]) -> None:
         self.threads = threads
         self._drawn: dict[object, Scenario] = {}
+        self._users = Counter(map(self._which, runs))
+        """How many runs still need each scenario."""
         self._drawing = Lock()
         """Held while a scenario is drawn: torch cannot trace two modules at the same time."""
 
     def of(self, run: Run) -> Scenario:
         """Return the scenario of a run."""
-        which = id(run.whole), run.seed
+        which = self._which(run)
         with self._drawing:
             if which not in self._drawn:
                 self._drawn[which] = draw_scenario(run.whole, run.data, run.seed, self.threads)
             return self._drawn[which]
+
+    def release(self, run: Run) -> None:
+        """Forget the scenario of a run that has ended, if no other run needs it."""
+        which = self._which(run)
+        with self._drawing:
+            self._users[which] -= 1
+            if not self._users[which]:
+                self._drawn.pop(which, None)
+
+    @staticmethod
+    def _which(run: Run) -> tuple[int, int]:
+        return id(run.whole), run.seed
 
 
 # Compiled loops do not check indices, so what the user's own objects return is checked here.
@@ -109,9 +124,9 @@ def _checked_models(given: Any, shape: tuple[int, int], experiment: Experiment) 
     if (
         models.dtype == experiment.precision
         and models.flags.c_contiguous
-        and isinstance(experiment.initial_models, Policy)
+        and type(experiment.initial_models).__module__.startswith("efhc.")
     ):
-        return models  # of a kind, which makes new and finite ones
+        return models  # of a built-in kind, which makes new and finite ones
     with np.errstate(over="ignore"):
         own: Floats = np.array(models, dtype=experiment.precision, order="C")
     if not np.isfinite(own).all():

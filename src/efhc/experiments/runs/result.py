@@ -17,8 +17,9 @@ from efhc.base.saving import write_safely
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.runs.directory import TABLES, Pair, RunDirectory
 from efhc.experiments.runs.draw import draw_scenario
-from efhc.experiments.runs.run import Run, Runs
+from efhc.experiments.runs.run import Inputs, Run, Runs
 from efhc.experiments.runs.store import OWN_COLUMNS, Failures, MemoryStore, RunStore
+from efhc.learning.data import NpzFile
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -32,6 +33,7 @@ class _Source(Protocol):
     def models(self) -> dict[Pair, Floats]: ...
     def local(self) -> dict[Pair, dict[str, np.ndarray]]: ...
     def snapshots(self, strategy: str, seed: int) -> Mapping[int, Floats]: ...
+    def checksums(self) -> Mapping[str, Mapping[str, str]]: ...
 
 
 class Result:
@@ -149,6 +151,8 @@ class Result:
             given = f"{strategy}, seed {seed}"
             raise InputError("module", given, ", ".join(f"{name}, seed {number}" for name, number in self.models))
         inputs = Runs().inputs(self.experiment)
+        if inputs.checksums["data_sha256"] != self._source.checksums()["data_sha256"]:
+            raise InputError("data", "other data than the run was made with", "the same data, to build its network")
         with using_inputs(inputs.files):
             learner = draw_scenario(self.experiment, inputs.data, seed).learner
         local = self.local.get((strategy, seed), {})
@@ -162,9 +166,13 @@ class Result:
         experiment cannot be run again.
         """
         target = RunDirectory(Path(directory))
+        experiment, checksums, data = self.experiment, dict(self._source.checksums()), target.data_of(self.experiment)
+        if data is not None:
+            experiment = experiment.model_copy(update={"data": NpzFile(path=data.path)})
+            checksums["data_sha256"] = {data.path.name: data.sha256}
         with target.locked():
-            experiment = target.with_data_kept(self.experiment)
-            target.begin(experiment, Runs().inputs(experiment).checksums, resume=False, unnamed="describe")
+            target.begin(experiment, checksums, resume=False, unnamed="describe")
+            target.keep_data(data)
             for name, table in self.tables.items():
                 target.save_table(name, table)
             target.save_models(self.models, self.local)
@@ -190,11 +198,16 @@ class _Directory:
         self.local = directory.load_local
         self.snapshots = directory.snapshots
 
+    def checksums(self) -> Mapping[str, Mapping[str, str]]:
+        meta = self._directory.meta
+        return {name: meta.get(name, {}) for name in ("data_sha256", "input_sha256")}
+
 
 class _Memory:
     """A result in memory."""
 
-    def __init__(self, runs: Iterable[Run], store: MemoryStore) -> None:
+    def __init__(self, inputs: Inputs, runs: Iterable[Run], store: MemoryStore) -> None:
+        self._inputs = inputs
         self._made = {run.pair: store.made[run.key] for run in runs if run.key in store.made}
 
     def table(self, name: str) -> pl.DataFrame:
@@ -214,6 +227,9 @@ class _Memory:
     def snapshots(self, strategy: str, seed: int) -> Mapping[int, Floats]:
         return self._made[strategy, seed].snapshots
 
+    def checksums(self) -> Mapping[str, Mapping[str, str]]:
+        return self._inputs.checksums
+
 
 def _one_per_table(pairs: Iterable[Pair], name: str) -> list[Pair]:
     """Return the runs that a table is made of: all, or one per seed if all strategies of a seed have the same rows."""
@@ -226,9 +242,11 @@ def _one_per_table(pairs: Iterable[Pair], name: str) -> list[Pair]:
     return list(one_of.values())
 
 
-def result_in_memory(experiment: Experiment, runs: list[Run], store: MemoryStore, failures: Failures) -> Result:
+def result_in_memory(
+    experiment: Experiment, inputs: Inputs, runs: list[Run], store: MemoryStore, failures: Failures
+) -> Result:
     """Return the result of runs that were made in memory."""
-    return Result(experiment, _Memory(runs, store), _reasons(runs, failures))
+    return Result(experiment, _Memory(inputs, runs, store), _reasons(runs, failures))
 
 
 def collect(directory: RunDirectory, runs: list[Run], store: RunStore, failures: Failures) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from efhc import __version__
@@ -69,9 +69,11 @@ class Run:
 class Runs:
     """Turns experiments into runs. Each data set and each input file is read once."""
 
-    def __init__(self) -> None:
+    def __init__(self, known: Iterable[InputContent] = ()) -> None:
+        """`known` are files whose content is known already: they are not read."""
         self._data: dict[str, Dataset] = {}
-        self._files: dict[str, InputContent] = {}
+        self._files = {str(file.path): file for file in known}
+        self._made_in_python: list[object] = []
 
     def of(self, experiment: Experiment) -> list[Run]:
         """Return the runs of an experiment: every strategy with every seed, seed by seed."""
@@ -92,7 +94,10 @@ class Runs:
             tables = to_tables(experiment)
             which = json.dumps([tables["data"], experiment.precision, experiment.test_samples, experiment.validation])
         except EfhcError:  # a data set made in Python
-            which = str(id(experiment.data))
+            self._made_in_python.append(experiment.data)  # as long as it is there, no other object has its id
+            which = json.dumps(
+                [id(experiment.data), experiment.precision, experiment.test_samples, experiment.validation]
+            )
         if which not in self._data:
             with using_inputs(files):
                 self._data[which] = load_data(experiment)

@@ -20,6 +20,7 @@ from efhc.experiments.runs.resources import plan
 from efhc.experiments.runs.result import Result, collect, result_in_memory
 from efhc.experiments.runs.run import Run, Runs
 from efhc.experiments.runs.store import Engine, Failures, MemoryStore, Progress, RunStore
+from efhc.learning.data import NpzFile
 
 
 class RunProgress(Protocol):
@@ -89,34 +90,32 @@ def simulate(
     """
     experiment = build_experiment({**(dict(experiment) if experiment else {}), **fields})
     directory = None if out is None else RunDirectory(Path(out))
-    if directory:
-        experiment = directory.with_data_kept(experiment)
-    asked = Runs()
+    data = directory.data_of(experiment) if directory else None
+    if data is not None:
+        experiment = experiment.model_copy(update={"data": NpzFile(path=data.path)})
+    asked = Runs([data] if data is not None else [])
     runs, inputs = asked.of(experiment), asked.inputs(experiment)  # those of all strategies, by their own names
     if directory and directory.is_begun:
         directory.check_may_go_on(resume=resume)
         if directory.is_complete:  # only read: it may lie where nothing can be written
             directory.check_same(experiment, inputs.checksums)
-            shutil.rmtree(directory.path / "runs", ignore_errors=True)  # if it was killed before they were removed
-            return Result.in_directory(directory.in_the_order_begun(experiment), directory)
+            return _finished(directory, experiment)
     in_memory = directory is None
-    try:
-        plan(experiment, inputs.data, jobs, len(runs), keeps_models=in_memory)
-        _check(runs)
-    except BaseException:
-        if directory:
-            directory.remove_data()
-        raise
+    plan(experiment, inputs.data, jobs, len(runs), keeps_models=in_memory)
+    _check(runs)
     engine = engine or LocalEngine(jobs, in_memory, checkpoint_seconds)
     if directory is None:
         memory = MemoryStore()
         unique = {run.key: run for run in runs}
         failures = engine.make(list(unique.values()), memory, _each(runs, progress), observers)
         _report(runs, failures, warn)
-        return result_in_memory(experiment, runs, memory, failures)
+        return result_in_memory(experiment, inputs, runs, memory, failures)
 
     with directory.locked():
         directory.begin(experiment, inputs.checksums, resume=resume)
+        if directory.is_complete:  # another process has finished it meanwhile
+            return _finished(directory, experiment)
+        directory.keep_data(data)
         experiment = directory.in_the_order_begun(experiment)
         names = list(experiment.strategies)
         runs.sort(key=lambda run: (experiment.seeds.index(run.seed), names.index(run.strategy)))
@@ -129,6 +128,12 @@ def simulate(
             collect(directory, runs, kept, failures)
         shutil.rmtree(own, ignore_errors=True)
     return Result.in_directory(experiment, directory)
+
+
+def _finished(directory: RunDirectory, experiment: Experiment) -> Result:
+    """Return the result of a directory that is complete."""
+    shutil.rmtree(directory.path / "runs", ignore_errors=True)  # if it was killed before they were removed
+    return Result.in_directory(directory.in_the_order_begun(experiment), directory)
 
 
 def _check(runs: list[Run]) -> None:

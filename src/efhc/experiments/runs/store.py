@@ -14,7 +14,7 @@ import polars as pl
 
 from efhc.base.arrays import Floats
 from efhc.base.errors import EfhcError, InputError
-from efhc.base.saving import write_safely
+from efhc.base.saving import write_safely, writing
 from efhc.core.iteration import State
 from efhc.drivers.observers import ObserverFactory
 from efhc.drivers.record import Piece, Record
@@ -189,24 +189,37 @@ class RunStore:
             raise InputError("--out", f"{self.path} ({error.strerror})", "a folder that can be written") from None
         return engine.make(list(missing.values()), self, progress, observers)
 
+    def _at(self, run: Run) -> RunDirectory:
+        return RunDirectory(self.directory(run), lock_beside=True)
+
     def _holds(self, run: Run) -> bool:
-        """Return whether a run is there and complete. A run that is damaged is moved aside."""
-        directory = RunDirectory(self.directory(run))
-        if not directory.is_begun:
-            return False
+        """Return whether a run is there whole. A run that is proved to be damaged is moved aside."""
+        directory = self._at(run)
         try:
-            if not directory.is_complete:
-                return False
-            expected = run.inputs.checksums
-            if any(directory.meta.get(name, {}) != checksums for name, checksums in expected.items()):
-                raise DamagedError("it was made from other input files than its name says")
-            for name in TABLES:
-                directory.check_file(f"{name}.parquet")
-            if self.with_models and not directory.has_models:
-                return False
-            if self.with_models:
-                directory.check_file("models.safetensors")
-        except DamagedError as error:
+            return directory.is_begun and self._is_whole(run, directory)
+        except DamagedError:
+            with directory.locked():  # unless another process has mended it meanwhile, it is damaged for good
+                return self._is_sound(run, self._at(run)) and self._at(run).is_complete
+
+    def _is_whole(self, run: Run, directory: RunDirectory) -> bool:
+        """Return whether everything that was asked for is there. Raises `DamagedError`."""
+        if not directory.is_complete:
+            return False
+        expected = run.inputs.checksums
+        if any(directory.meta.get(name, {}) != checksums for name, checksums in expected.items()):
+            raise DamagedError("it was made from other input files than its name says")
+        for name in TABLES:
+            directory.check_file(f"{name}.parquet")
+        if self.with_models and directory.has_models:
+            directory.check_file("models.safetensors")
+        return directory.has_models or not self.with_models
+
+    def _is_sound(self, run: Run, directory: RunDirectory) -> bool:
+        """Return whether what is there can be used or gone on with; if not, it is moved aside. Hold the lock."""
+        try:
+            if not self._is_whole(run, directory):
+                directory.check_same(run.experiment, run.inputs.checksums)
+        except (DamagedError, InputError) as error:
             self._move_aside(directory.path, error)
             return False
         return True
@@ -223,33 +236,26 @@ class RunStore:
 
     @contextmanager
     def keeper(self, run: Run) -> Iterator[FolderKeeper | None]:
-        directory = RunDirectory(self.directory(run))
-        if directory.is_begun and (problem := self._problem(run, directory)):
-            self._move_aside(directory.path, problem)
+        directory = self._at(run)
         with directory.locked():
+            if directory.is_begun and not self._is_sound(run, directory):
+                directory = self._at(run)
+                with writing(directory.path):
+                    directory.path.mkdir()
             directory.begin(run.experiment, run.inputs.checksums, resume=True)
-            if directory.is_complete and (directory.has_models or not self.with_models):
+            if self._is_whole(run, directory):
                 yield None
                 return
+            directory.reopen()
             with directory.session():
                 yield FolderKeeper(directory, Unfinished(directory.path, self._warn), run, self.with_models)
 
-    @staticmethod
-    def _problem(run: Run, directory: RunDirectory) -> EfhcError | None:
-        """Return why an unfinished run cannot be continued (damaged, or of another run), or None if it can be."""
-        try:
-            with directory.locked():  # raises if another process works on it
-                _ = directory.is_complete
-                directory.check_same(run.experiment, run.inputs.checksums)
-        except (DamagedError, InputError) as error:
-            return error
-        return None
-
     def keep(self, run: Run, files: Mapping[str, bytes]) -> None:
         """Store the files of a run that was made elsewhere; meta.json, which says that it is complete, last."""
-        for name in sorted(files, key=lambda name: name == "meta.json"):
-            write_safely(self.directory(run) / name, files[name])
-        Unfinished(self.directory(run)).remove()  # of the same run, if it was once begun here
+        with self._at(run).locked():
+            for name in sorted(files, key=lambda name: name == "meta.json"):
+                write_safely(self.directory(run) / name, files[name])
+            Unfinished(self.directory(run)).remove()  # of the same run, if it was once begun here
 
     def scan(self, run: Run, name: str) -> pl.LazyFrame:
         """Return a table of a run, lazily, with the strategy named as in the experiment that asked for the run."""

@@ -31,6 +31,7 @@ from efhc import __version__
 from efhc.base.errors import EfhcError, InputError
 from efhc.base.extras import importing
 from efhc.base.inputs import InputContent
+from efhc.base.saving import SaveError
 from efhc.drivers.observers import ObserverFactory
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.runs.engines.local import LocalEngine
@@ -257,7 +258,7 @@ class _Batch:
         """
         waiting, asked = deque(runs), dict[Any, Run]()
         failures: dict[str, EfhcError] = {}
-        task = self.ray.remote(num_cpus=1, max_retries=self.retries)(make_there)
+        task = self.ray.remote(num_cpus=1, max_retries=self.retries, retry_exceptions=[SaveError])(make_there)
         idle_since = None
         control = self.ray.get_runtime_context().gcs_address
         try:
@@ -384,6 +385,8 @@ def make_there(order: Order, data: Dataset, files: Mapping[str, InputContent]) -
         store = RunStore(Path(folder), with_models=order.with_models)
         try:
             failures = LocalEngine(1).make([run], store, lambda run, share: None)
+        except SaveError:  # a full disk on this node: another may have room
+            raise
         except EfhcError as error:
             return Failure.of(error, concerns_all=True)
         if failures:

@@ -16,15 +16,19 @@ from typing import Any
 
 from threadpoolctl import threadpool_limits
 
-from efhc.base.errors import AssumptionBroken, EfhcError
+from efhc.base.errors import EfhcError, InputError
 from efhc.base.inputs import using_inputs
-from efhc.base.saving import SaveError
+from efhc.core.iteration import Diverged
 from efhc.drivers.observers import ObserverFactory
 from efhc.experiments.runs.draw import Scenarios
 from efhc.experiments.runs.make import CHECKPOINT_SECONDS, make_run
 from efhc.experiments.runs.resources import Plan, plan
 from efhc.experiments.runs.run import Run
 from efhc.experiments.runs.store import Progress, Store
+from efhc.learning.backends.backend import ScoresNotFinite
+
+FAILURES = (Diverged, ScoresNotFinite, InputError)
+"""Errors that concern one run only: its training, or its settings. All others end the command."""
 
 
 @dataclass(frozen=True)
@@ -48,15 +52,18 @@ class LocalEngine:
                 inputs.enter_context(using_inputs(run.inputs.files))
             failures: dict[str, EfhcError] = {}
             for use, alike in self._planned(runs):
-                batch = _Batch(store, progress, observers, Scenarios(use.threads_per_run), self.checkpoint_seconds)
+                batch = _Batch(
+                    store, progress, observers, Scenarios(use.threads_per_run, alike), self.checkpoint_seconds
+                )
                 failures |= batch.make(alike, use)
             return failures
 
     def _planned(self, runs: list[Run]) -> Iterator[tuple[Plan, list[Run]]]:
         """Yield consecutive runs that need the same memory, with how many of them to make at once."""
 
-        def needs(run: Run) -> tuple[int, int, str]:
-            return run.experiment.devices, run.experiment.model.parameters(run.data), run.experiment.precision
+        def needs(run: Run) -> tuple[object, ...]:
+            asked = run.experiment
+            return asked.devices, asked.model.parameters(run.data), asked.precision, asked.batch_size
 
         for _, group in groupby(runs, needs):
             alike = list(group)
@@ -84,10 +91,10 @@ class _Batch:
         def attempt(run: Run) -> None:
             try:
                 self._make(run)
-            except (AssumptionBroken, SaveError):
-                raise
-            except EfhcError as error:
+            except FAILURES as error:
                 failures[run.key] = error.about(run.name)
+            finally:
+                self._scenarios.release(run)
 
         with ThreadPoolExecutor(use.runs_at_once, thread_name_prefix="efhc-run") as pool:
             wait_for_all(pool, [pool.submit(attempt, run) for run in runs], self._stop)
