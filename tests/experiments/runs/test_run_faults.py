@@ -657,3 +657,12 @@ def test_a_directory_with_its_own_data_can_be_moved(tmp_path):
     with pytest.raises(efhc.InputError, match="holds other files"):
         efhc.simulate(**{**ONE, "batch_size": 2}, data=data, out=tmp_path / "other")
     assert sorted(path.name for path in (tmp_path / "other").iterdir()) == [".lock", "thesis.tex"]
+
+
+def test_the_bytes_of_tables_do_not_depend_on_when_checkpoints_were_made(tmp_path):
+    fields = {**SMALL, "iterations": 60, "network": efhc.RandomLinks()}
+    for name, seconds in (("seldom", 30.0), ("always", 0.0)):
+        efhc.simulate(**fields, out=tmp_path / name, checkpoint_seconds=seconds)
+    for table in ("metrics", "events", "network", "devices"):
+        seldom, always = ((tmp_path / name / f"{table}.parquet").read_bytes() for name in ("seldom", "always"))
+        assert seldom == always

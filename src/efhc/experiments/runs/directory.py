@@ -301,7 +301,11 @@ class RunDirectory:
         temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}{UNFINISHED}")
         rows = table.lazy()
         try:
-            rows.sink_parquet(temporary, mkdir=True, row_group_size=_rows_at_once(rows))
+            self.path.mkdir(parents=True, exist_ok=True)
+            if (at_once := _rows_at_once(rows)) is None:
+                rows.collect().rechunk().write_parquet(temporary)  # the same bytes from whatever pieces
+            else:
+                rows.sink_parquet(temporary, row_group_size=at_once)
             with temporary.open("rb") as file:
                 os.fsync(file.fileno())
             temporary.replace(target)
