@@ -37,7 +37,7 @@ COMMANDS: dict[Callable[..., None], str] = {
     checking.doctor: "Check this installation.",
     checking.bench: "Measure how fast iterations are. Needs efhc[deep].",
 }
-READ_CONFIGS = {studies.reproduce, studies.sweep, studies.tune}
+READ_CONFIGS = {running.run, studies.reproduce, studies.sweep, studies.tune}
 for command, in_short in COMMANDS.items():
     app.command(short_help=in_short, epilog=RUNS_CODE if command in READ_CONFIGS else None)(command)
 app.add_typer(checking.config_app, name="config", short_help="Show every setting, or the schema of config files.")

@@ -15,7 +15,6 @@ from efhc.cli.terminal import (
     BROKEN,
     FAILED,
     INTERRUPTED,
-    RUNS_CODE,
     Address,
     EngineName,
     Jobs,
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Where to keep the results.")] = Path("runs/demo"),
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where to keep the results.")] = Path("runs/demo"),
 ) -> None:
     """Compare EF-HC with GT, ZT and RG on the digits, in under a minute: a table and the paper's four panels."""
     from efhc.experiments.studies.demo import EXPERIMENT, RUNS, run_demo
@@ -53,26 +52,35 @@ def demo(
 
 
 def run(
-    file: Annotated[Path, typer.Argument(help="The experiment: a TOML file, or a figure of the paper such as fig2a.")],
+    file: Annotated[
+        Path,
+        typer.Argument(metavar="FILE", help="The experiment: a TOML file, or a figure of the paper such as fig2a."),
+    ],
     overrides: Overrides = None,
-    out: Annotated[Path | None, typer.Option(help="The run directory. Default: runs/NAME-OF-FILE.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="The run directory. Default: runs/NAME-OF-FILE.")
+    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run that was stopped there.")] = False,
     store: Annotated[
         Path | None,
-        typer.Option(help="A folder of single runs: those in it are not made again, and new ones stay in it."),
+        typer.Option(
+            metavar="FOLDER", help="A folder of single runs: those in it are not made again, and new ones stay in it."
+        ),
     ] = None,
     engine: EngineName = "local",
     address: Address = None,
     jobs: Jobs = None,
     figure: Annotated[bool, typer.Option("--figure/--no-figure", help="Draw figures/comparison.png.")] = True,
     monitor: Annotated[
-        str | None, typer.Option(help="`theory`: report each assumption of the paper that the run breaks.")
+        str | None,
+        typer.Option(metavar="theory", help="`theory`: report each assumption of the paper that the run breaks."),
     ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="With --monitor: stop there, with exit code 3.")] = False,
     window: Annotated[
         int | None,
         typer.Option(
             min=1,
+            metavar="N",
             help="With --monitor: number of iterations within which every device must fire and be connected to all "
             "others. Default: a quarter of the run.",
         ),
@@ -136,9 +144,6 @@ def run(
     print(plain(f"\nResults: {out}" + (f", figure: {drawn}" if drawn.exists() else "")))
     if result.failed:
         raise typer.Exit(FAILED)
-
-
-run.__doc__ = f"{run.__doc__} {RUNS_CODE}"
 
 
 def _watcher(experiment: Experiment, strict: bool, window: int | None) -> TheoryWatcher:
