@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import numpy as np
-from scipy.stats import t as student_t
+from scipy.special import stdtrit
 
 from efhc.base.arrays import Flags, Floats, Ints
 from efhc.core.schedules import Constant, Diminishing, Schedule
@@ -398,7 +398,7 @@ def _excess(measured: Floats, bounds: Floats, *, noisy: bool) -> tuple[Floats, F
     count, mean = len(excess), excess.mean(axis=0)
     if count < FEW_SEEDS:
         return np.full_like(mean, -np.inf), np.full_like(mean, np.inf)
-    half = student_t.ppf((1 + CONFIDENCE) / 2, count - 1) * excess.std(axis=0, ddof=1) / math.sqrt(count)
+    half = stdtrit(count - 1, (1 + CONFIDENCE) / 2) * excess.std(axis=0, ddof=1) / math.sqrt(count)
     return mean - half, mean + half
 
 

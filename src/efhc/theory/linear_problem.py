@@ -15,6 +15,7 @@ import numpy as np
 from efhc.base.arrays import Floats, Ints
 from efhc.learning.data.dataset import Dataset
 from efhc.learning.models.linear import SVM, LeastSquares, Softmax
+from efhc.theory.largest_eigenvalue import largest_eigenvalue
 from efhc.theory.optimum import least_squares_optimum, smooth_optimum
 from efhc.theory.problem import Curvature, Noise, Optimum
 
@@ -109,10 +110,28 @@ class LinearProblem:
     def _curvature(self) -> Curvature:
         if isinstance(self._model, SVM):
             return Curvature(np.full(self.devices, np.inf), np.zeros(self.devices), "exact")
-        smallest, largest = np.array([self._extremes(i) for i in range(self.devices)]).T
         if isinstance(self._model, Softmax):
+            largest = np.array([self._largest(i) for i in range(self.devices)])
             return Curvature(largest / 2 + self._l2, np.full(self.devices, self._l2), "bound")
+        smallest, largest = np.array([self._extremes(i) for i in range(self.devices)]).T
         return Curvature(largest + self._l2, smallest + self._l2, "exact")
+
+    def _largest(self, device: int) -> float:
+        """lambda_max(S_i), without S_i, which takes far more time to form than a few products with it."""
+        x = np.empty((self._sizes[device], self._data.features), dtype=self._data.precision)
+        for rows in self._rows_of(device):  # they are scaled once for all products
+            x[rows.start - self._ends[device] : rows.stop - self._ends[device]] = self._as_trained(rows)
+
+        def product(v: Floats) -> Floats:
+            image = np.zeros_like(v)
+            for piece in self._pieces(0, len(x)):
+                some = x[piece].astype(np.float64, copy=False)
+                along = some @ v[:-1] + v[-1]
+                image[:-1] += along @ some
+                image[-1] += along.sum()
+            return image / len(x)
+
+        return largest_eigenvalue(product, self._data.features + 1)
 
     def _extremes(self, device: int) -> tuple[float, float]:
         """lambda_min(S_i) and lambda_max(S_i). With fewer samples than entries of x~ the first is 0."""
@@ -218,7 +237,11 @@ class LinearProblem:
         return held
 
     def _converted(self, rows: slice | Ints) -> Floats:
-        return self._data.inputs(self._data.x_train[self._samples[rows]]).astype(np.float64, copy=False)
+        return self._as_trained(rows).astype(np.float64, copy=False)
+
+    def _as_trained(self, rows: slice | Ints) -> Floats:
+        """What the run's models see of these samples, in the precision of the run."""
+        return self._data.inputs(self._data.x_train[self._samples[rows]])
 
 
 def _outer(by_score: Floats, x: Floats) -> Floats:

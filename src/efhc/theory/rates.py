@@ -13,8 +13,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 from scipy.integrate import quad
-from scipy.special import exprel
-from scipy.stats import t as student_t
+from scipy.special import exprel, stdtrit
 
 from efhc.base.arrays import Floats, Ints
 from efhc.base.errors import InputError
@@ -192,7 +191,7 @@ def fit_slope(iterations: Ints, errors: Floats) -> Slope:
     else:
         freedom = points - 2
         spread = np.sqrt(np.sum((y - slopes[:, None] * x) ** 2) / freedom / (x @ x))
-    value, half = float(slopes.mean()), float(student_t.ppf((1 + CONFIDENCE) / 2, freedom) * spread)
+    value, half = float(slopes.mean()), float(stdtrit(freedom, (1 + CONFIDENCE) / 2) * spread)
     return Slope(value, value - half, value + half, seeds)
 
 
