@@ -1,9 +1,9 @@
 """`efhc theory RUN_DIR`: were the assumptions met, what did the theorems promise, what happened?
 
-What the network did is read from the run directory. The models are read from there too if the run kept any on its way.
-If it did not, a short run is made again, which gives the same models bit for bit, and that it fires as recorded is
-checked. Of a long run only the first and the last models are looked at, unless more is asked for; and where no theorem
-applies, because the loss is not smooth, none are.
+The network's behaviour is read from the run directory, and so are the models if the run kept some on its way. If it did
+not, a short run is made again: that gives the same models bit for bit, and is checked to fire as recorded. Of a long run
+only the first and the last models are looked at, unless more is asked for. Where no theorem applies, because the loss is
+not smooth, no models are looked at.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from efhc.theory.connectivity.windows import connectivity
 from efhc.theory.constants.measured import Measured, look
 
 MUCH_DATA = 10_000_000
-"""Numbers in the training data from which on matrix products gain by threads."""
+"""The number of values in the training data above which matrix products gain from several threads."""
 
 
 def check_run(
@@ -112,19 +112,19 @@ class _RunCheck:
     scenarios: Sequence[Scenario]
     graphs: Sequence[Callable[[int], Graph]]
     final: Mapping[tuple[str, int], Floats]
-    """Where models ended, if that was kept."""
+    """The last models of each strategy and seed, if the run kept them."""
     problems: Sequence[SeedProblem]
     effort: Effort
     asked: bool
-    """Whether the run is made again because the user says so."""
+    """Whether the user asked for the run to be made again."""
     points: int
     looks: int
-    """At models, per run, that are expected."""
+    """The expected number of looks at models, per strategy and seed."""
     window: WantedWindow
     pool: ThreadPoolExecutor
     work: Work
     first_looks: dict[int, tuple[float, ...]] = field(default_factory=dict)
-    """By seed what its initial models show, which is the same for all strategies."""
+    """By seed, the measurements at its initial models, which all strategies share."""
 
     @classmethod
     def prepare(
@@ -138,7 +138,7 @@ class _RunCheck:
         points: int | None,
         replay: bool | None,
     ) -> _RunCheck:
-        """What all strategies have in common."""
+        """Prepare what all strategies share."""
         seeds, strategies = experiment.seeds, list(experiment.strategies)
         points = points or POINTS
         kept = bool(run.snapshots(strategies[0], seeds[0]))
@@ -169,7 +169,7 @@ class _RunCheck:
         return all(math.isfinite(each.curvature.L) for each in self.problems)
 
     def strategy(self, strategy: str) -> StrategyCheck:
-        """All seeds of one strategy."""
+        """Check one strategy, over all seeds."""
         experiment, iterations, work = self.experiment, self.experiment.iterations, self.work
         work.begin(f"{strategy}: who fired, and who was reached")
         flows = [
@@ -215,7 +215,7 @@ class _RunCheck:
         )
 
     def _models(self, strategy: str, flows: Sequence[Flow]) -> tuple[Ints, list[Visits], list[Check]]:
-        """At which iterations models were looked at, what they showed, and whether they are those of the run."""
+        """Return the iterations looked at, the measurements there, and whether a run made again is the recorded one."""
         seeds, iterations = self.experiment.seeds, self.experiment.iterations
         look_at = spread(iterations, self.points)
         if not self.theorems_apply and not self.asked:
@@ -257,7 +257,7 @@ class _RunCheck:
         return Visits(Measured.of_rows(rows), of.curvature)
 
     def _recorded(self, strategy: str, look_at: Ints) -> list[Visits]:
-        """Consensus errors as the run recorded them; nothing else is of use where no theorem applies."""
+        """Return the consensus errors that the run recorded; the rest is of no use where no theorem applies."""
         visits = []
         for seed, scenario, of in zip(self.experiment.seeds, self.scenarios, self.problems, strict=True):
             rows = self.run.read_rows("metrics", (pl.col("strategy") == strategy) & (pl.col("seed") == seed))

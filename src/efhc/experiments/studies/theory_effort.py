@@ -9,30 +9,31 @@ from efhc.learning.data import Dataset
 from efhc.learning.models import LeastSquares, ModuleModel
 
 POINTS = 40
-"""Iterations at which the models are looked at, where nothing else is asked for."""
+"""The default number of iterations at which models are looked at."""
 QUICK = 15.0
-"""Processor seconds that may be spent, by the estimates below, without being asked for."""
+"""The processor seconds that one part of the check may take without being asked for, by the estimates below."""
 ITERATION, ITERATION_OF_NETWORK, LOOK = 12e-9, 360e-9, 1.4e-9
-"""Seconds per parameter and device in an iteration, and per parameter and sample in a look at a model."""
+"""Processor seconds per parameter and device for an iteration of a linear model and of a network; and per parameter and
+sample for a look at a linear model."""
 OPTIMUM_LOOKS = {"direct": 4, "iterative": 200}
-"""Looks at a model that it takes to find w*."""
+"""The number of looks at a model that finding w* costs."""
 NOISE_SAMPLES = 500
-"""Samples per device from which the gradient noise is estimated, unless everything is asked for."""
+"""The number of samples per device from which the gradient noise is estimated if there is much data."""
 
 
 class Effort(NamedTuple):
-    """How much is looked at."""
+    """How much of a run is looked at."""
 
     replay: bool
     """Whether the run is made again."""
     optimum: bool
     """Whether w* is looked for."""
     noise_samples: int | None
-    """Samples per device from which the noise is estimated; None for all."""
+    """The number of samples per device from which the noise is estimated. None: all samples, which is exact."""
 
     @classmethod
     def of(cls, experiment: Experiment, data: Dataset, points: int, replay: bool | None, *, kept: bool) -> Effort:
-        """What was asked for, or what is quick."""
+        """Return everything if `replay` is True, else what is quick. `kept` says whether the run kept models on its way."""
         if replay:
             return cls(True, True, None)
         seeds, runs = len(experiment.seeds), len(experiment.seeds) * len(experiment.strategies)

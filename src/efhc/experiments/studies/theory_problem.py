@@ -30,7 +30,7 @@ class SeedProblem(NamedTuple):
         optimum: bool = True,
         noise_samples: int | None = None,
     ) -> SeedProblem:
-        """Its constants at the mean of the initial models; its minimiser, if `optimum` asks for it."""
+        """Return the problem with its constants at the mean of the initial models, and its minimiser if `optimum` is True."""
         learner = scenario.learner
         draws = Randomness(seed)  # of mini-batches to measure the noise by, where it has to be sampled
         problem = problem_for(

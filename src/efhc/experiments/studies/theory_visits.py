@@ -21,24 +21,24 @@ from efhc.theory.constants.problem import Curvature
 
 
 class Visits(NamedTuple):
-    """A run whose models were looked at."""
+    """What was measured at the models of one run."""
 
     measured: Measured
     curvature: Curvature
     fired: Flags | None = None
-    """Who fired, if it was made again."""
+    """Who fired, (iterations, devices), if the run was made again."""
     models: Floats | None = None
-    """Where it ended, if it was made again."""
+    """The last models, if the run was made again."""
 
 
 def spread(iterations: int, points: int) -> Ints:
-    """At most `points` of the numbers 0 .. `iterations`, both ends among them, evenly in log k."""
+    """Return at most `points` of the numbers 0 .. `iterations`, including both ends, evenly spaced in log k."""
     evenly = np.geomspace(1, iterations, max(points - 1, 2)).round().astype(np.int64)
     return np.unique(np.concatenate([[0], evenly]))
 
 
 def thinned(iterations: Iterable[int], points: int) -> Ints:
-    """At most `points` of these, evenly in log k."""
+    """Return at most `points` of the given iterations, evenly spaced in log k."""
     every = np.array(sorted(iterations), dtype=np.int64)
     if len(every) <= points:
         return every
@@ -48,7 +48,7 @@ def thinned(iterations: Iterable[int], points: int) -> Ints:
 
 
 class _Looks(LookAt):
-    """Looks at the models of one run, and notes who fired."""
+    """Measures at the models of one run, and notes who fired."""
 
     def __init__(self, look_at: Ints, of: SeedProblem, shape: tuple[int, int], done: Callable[[], None]) -> None:
         super().__init__(look_at.tolist())
@@ -80,7 +80,10 @@ def replay_run(
     threads: int = 1,
     done: Callable[[], None] = lambda: None,
 ) -> Visits:
-    """Make the run of one strategy in a scenario, and look at its models at the iterations `look_at`."""
+    """Make the run of one strategy in a scenario, and measure at its models at the iterations `look_at`.
+
+    `done` is called after each of them.
+    """
     looks = _Looks(look_at, of, (experiment.iterations, experiment.devices), done)
     lockstep = Lockstep(scenario, experiment.strategies[strategy], threads)
     state = drive(lockstep, scenario.initial_state(), int(look_at[-1]), [looks])
@@ -93,7 +96,7 @@ def not_made(reason: str) -> Check:
 
 
 def same_run(visits: Visits, recorded: Flags, final: Floats | None) -> Check:
-    """Whether a run that was made again is the one that was recorded."""
+    """Check that a run that was made again fires as recorded and ends with the same models."""
     if visits.fired is None:
         return not_made("not-made-again")
     if (differs := (visits.fired != recorded).any(axis=1)).any():

@@ -12,7 +12,6 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 import numpy as np
-from scipy.integrate import quad
 from scipy.special import exprel, stdtrit
 
 from efhc.base.arrays import Floats, Ints
@@ -78,6 +77,8 @@ def weighted_sum_bound(initial: float, timescale: float, power: float, window: i
     - `lemma:theta1`'s proof has s for x in its first integrand.
     - c is printed as 1 + 1/e, its value at s = 1 and its largest, and the integral is rounded up; neither is here.
     """
+    from scipy.integrate import quad  # no check needs this bound, and importing it takes long
+
     _check(initial, timescale, power, window, first, last, earliest=1)
     e, theta = timescale / window, power
     c = (e + first) / (e + first - 1)

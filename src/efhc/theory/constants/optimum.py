@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
-from scipy.optimize import minimize
 
 from efhc.base.arrays import Floats
 from efhc.base.errors import EfhcError
@@ -65,6 +64,8 @@ def smooth_optimum(
     A short enough step -H^-1 grad F always does: ||grad F||^2 / 2 has the slope -||grad F||^2 along it. Raises an
     `EfhcError` if no step brings the result within `CLOSE` of w*.
     """
+    from scipy.optimize import minimize  # importing it takes longer than many a check that needs no w*
+
     model: Floats = minimize(
         value_and_gradient,
         start,
