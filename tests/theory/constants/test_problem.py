@@ -194,6 +194,17 @@ def test_inputs_that_do_not_fit_are_converted_in_pieces(monkeypatch: pytest.Monk
         np.testing.assert_allclose(found_optimum.model, optimum.model, rtol=0, atol=3e-10)
 
 
+@pytest.mark.parametrize("model", [*MODELS, YourOwn(Softmax())])
+def test_several_models_at_once(model):
+    data, parts = problem()
+    given = problem_for(model, data, parts, 2, backend_for(model, data, Randomness(0)), Randomness(0))
+    models = np.stack([random_model(data), 2 * random_model(data), np.zeros_like(random_model(data))])
+    losses, gradients = given.local_at(models)
+    for n, w in enumerate(models):
+        for at_once, alone in zip((losses[n], gradients[n]), given.local(w), strict=True):
+            np.testing.assert_allclose(at_once, alone, rtol=1e-12, atol=1e-13)
+
+
 def test_a_problem_says_what_its_noise_is_estimated_from():
     data, parts = problem()
     fewest, most = min(map(len, parts)), max(map(len, parts))

@@ -1,9 +1,9 @@
 """`efhc theory RUN_DIR`: were the assumptions met, what did the theorems promise, what happened?
 
-The network's behaviour is read from the run directory, and so are the models if the run kept some on its way. If it did
-not, a short run is made again: that gives the same models bit for bit, and is checked to fire as recorded. Of a long run
-only the first and the last models are looked at, unless more is asked for. Where no theorem applies, because the loss is
-not smooth, no models are looked at.
+The network's behaviour is read from the run directory, and so are the models if the run kept some on its way. If it
+did not, a short run is made again: that gives the same models bit for bit, and is checked to fire as recorded. Of a
+long run only the first and the last models are looked at, unless more is asked for. Where no theorem applies, because
+the loss is not smooth, no models are looked at.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from efhc.theory.check.strategy_check import SeedCheck, StrategyCheck
 from efhc.theory.connectivity.contractions import window_contractions
 from efhc.theory.connectivity.flow import Flow
 from efhc.theory.connectivity.windows import connectivity
-from efhc.theory.constants.measured import Measured, look
+from efhc.theory.constants.measured import Measured, look, look_at_several
 
 MUCH_DATA = 10_000_000
 """The number of values in the training data above which matrix products gain from several threads."""
@@ -123,8 +123,8 @@ class _RunCheck:
     window: WantedWindow
     pool: ThreadPoolExecutor
     work: Work
-    first_looks: dict[int, tuple[float, ...]] = field(default_factory=dict)
-    """By seed, the measurements at its initial models, which all strategies share."""
+    ends: dict[int, dict[str | None, tuple[float, ...]]] = field(default_factory=dict)
+    """By seed, the measurements at its initial models (None) and at the last models of each strategy."""
 
     @classmethod
     def prepare(
@@ -247,14 +247,21 @@ class _RunCheck:
     def _look_at_kept(self, strategy: str, n: int, look_at: Ints, kept: Mapping[int, Floats]) -> Visits:
         seed, of, rows = self.experiment.seeds[n], self.problems[n], []
         for k in look_at.tolist():
-            if k == 0:
-                if seed not in self.first_looks:
-                    self.first_looks[seed] = look(self.scenarios[n].initial_models(), of.problem, of.optimum)
-                rows.append(self.first_looks[seed])
+            if k in kept:
+                rows.append(look(kept[k], of.problem, of.optimum))
             else:
-                rows.append(look(kept[k] if k in kept else self.final[strategy, seed], of.problem, of.optimum))
+                if seed not in self.ends:
+                    self.ends[seed] = self._look_at_ends(n)
+                rows.append(self.ends[seed][strategy if k else None])
             self.work.finish()
         return Visits(Measured.of_rows(rows), of.curvature)
+
+    def _look_at_ends(self, n: int) -> dict[str | None, tuple[float, ...]]:
+        """Measure at the initial models of a seed and at the last models of all its runs, at once."""
+        seed, of = self.experiment.seeds[n], self.problems[n]
+        models: dict[str | None, Floats] = {None: self.scenarios[n].initial_models()}
+        models |= {name: last for (name, of_seed), last in self.final.items() if of_seed == seed}
+        return dict(zip(models, look_at_several(list(models.values()), of.problem, of.optimum), strict=True))
 
     def _recorded(self, strategy: str, look_at: Ints) -> list[Visits]:
         """Return the consensus errors that the run recorded; the rest is of no use where no theorem applies."""

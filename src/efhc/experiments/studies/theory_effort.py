@@ -33,7 +33,7 @@ class Effort(NamedTuple):
 
     @classmethod
     def of(cls, experiment: Experiment, data: Dataset, points: int, replay: bool | None, *, kept: bool) -> Effort:
-        """Return everything if `replay` is True, else what is quick. `kept` says whether the run kept models on its way."""
+        """Return everything if `replay` is True, else what is quick. `kept`: whether the run kept models on its way."""
         if replay:
             return cls(True, True, None)
         seeds, runs = len(experiment.seeds), len(experiment.seeds) * len(experiment.strategies)

@@ -30,7 +30,7 @@ class SeedProblem(NamedTuple):
         optimum: bool = True,
         noise_samples: int | None = None,
     ) -> SeedProblem:
-        """Return the problem with its constants at the mean of the initial models, and its minimiser if `optimum` is True."""
+        """Return the problem, its constants at the mean of the initial models, and w* if `optimum` is set."""
         learner = scenario.learner
         draws = Randomness(seed)  # of mini-batches to measure the noise by, where it has to be sampled
         problem = problem_for(

@@ -71,6 +71,27 @@ class LinearProblem:
             losses[i], gradients[i] = self._sums(w, self._rows_of(i), np.broadcast_to(1 / n_i, len(self._weights)))
         return losses, gradients
 
+    def local_at(self, models: Floats) -> tuple[Floats, Floats]:
+        """Evaluate all models in one pass over the data: a wide matrix product is quicker than several narrow ones."""
+        w = models.astype(np.float64)
+        count, classes, features = len(w), self._data.classes, self._data.features
+        weights = w[:, : classes * features].reshape(count * classes, features)
+        biases = w[:, classes * features :].ravel()
+        penalties = self._l2 / 2 * np.square(w).sum(axis=1)
+        losses, gradients = np.zeros((count, self.devices)), np.empty((count, self.devices, w.shape[1]))
+        for i, n_i in enumerate(self._sizes):
+            rows_of_gradients = np.zeros((count * classes, features + 1))
+            for rows in self._rows_of(i):
+                x = self._inputs(rows)
+                scores = (x @ weights.T + biases).reshape(len(x), count, classes).swapaxes(0, 1)
+                some, by_score = self._model.score_loss(scores, np.broadcast_to(self._labels[rows], scores.shape[:2]))
+                losses[:, i] += some.sum(axis=1)
+                rows_of_gradients += _outer(by_score.swapaxes(0, 1).reshape(len(x), count * classes), x)
+            losses[:, i] = losses[:, i] / n_i + penalties
+            for model, sums in enumerate(rows_of_gradients.reshape(count, classes, features + 1)):
+                gradients[model, i] = _flat(sums) / n_i + self._l2 * w[model]
+        return losses, gradients
+
     def noise(self, models: Floats) -> Noise:
         """sigma_i^2 = (1/b) (n_i - b)/(n_i - 1) (1/n_i) sum_xi ||grad l_xi - grad F_i||^2.
 

@@ -49,7 +49,25 @@ class Measured:
 def look(models: Floats, problem: Problem, optimum: Optimum | None) -> tuple[float, ...]:
     """Return one row of `Measured`, at W = `models`."""
     mean_model = models.mean(axis=0, dtype=np.float64)
-    losses, gradients = problem.local(mean_model)
+    return _row(models, mean_model, *problem.local(mean_model), problem, optimum)
+
+
+def look_at_several(several: Sequence[Floats], problem: Problem, optimum: Optimum | None) -> list[tuple[float, ...]]:
+    """Return a row of `Measured` for each W of `several`, in one pass over the data."""
+    mean_models = np.stack([models.mean(axis=0, dtype=np.float64) for models in several])
+    found = zip(several, mean_models, *problem.local_at(mean_models), strict=True)
+    return [_row(*each, problem, optimum) for each in found]
+
+
+def _row(
+    models: Floats,
+    mean_model: Floats,
+    losses: Floats,
+    gradients: Floats,
+    problem: Problem,
+    optimum: Optimum | None,
+) -> tuple[float, ...]:
+    """Return one row of `Measured`; `losses` and `gradients` are F_i and grad F_i at the mean model."""
     noise = problem.noise(models)
     noisiest, loss = int(noise.variance.argmax()), float(losses.mean())
     return (

@@ -91,6 +91,10 @@ class Problem(Protocol):
         """Return F_i(w), (m,), and grad F_i(w), (m, n), of all devices at one model w, (n,)."""
         ...
 
+    def local_at(self, models: Floats) -> tuple[Floats, Floats]:
+        """Return F_i(w), (p, m), and grad F_i(w), (p, m, n), at each of several models w, (p, n)."""
+        ...
+
     def noise(self, models: Floats) -> Noise:
         """Return sigma_i^2 at each device's own model w_i; `models` is (m, n)."""
         ...

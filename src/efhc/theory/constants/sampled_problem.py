@@ -54,6 +54,10 @@ class SampledProblem:
     def local(self, model: Floats) -> tuple[Floats, Floats]:
         return self._gradients(np.tile(model, (self.devices, 1)))
 
+    def local_at(self, models: Floats) -> tuple[Floats, Floats]:
+        losses, gradients = zip(*map(self.local, models), strict=True)
+        return np.stack(losses), np.stack(gradients)
+
     def noise(self, models: Floats) -> Noise:
         """Return the mean of ||g_i - grad F_i||^2 over independent mini-batches, and its standard error."""
         if self._batch_size == "full":
