@@ -23,7 +23,7 @@ from efhc.base.saving import read_tensors
 from efhc.cli import main, terminal
 from efhc.experiments.runs.directory import RunDirectory
 from efhc.report import theory_figure
-from efhc.theory.paper_labels import PRINTED
+from efhc.theory.check.paper_labels import PRINTED
 
 CONFIG = """
 devices = 4

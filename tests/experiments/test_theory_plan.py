@@ -17,8 +17,8 @@ from efhc.experiments.config.files import build_experiment
 from efhc.experiments.studies import theory_plan
 from efhc.experiments.studies.theory_check import check_run
 from efhc.experiments.studies.theory_plan import StrategyPlan, plan_theory
-from efhc.theory.assess import constants_of
-from efhc.theory.step_sizes import limits
+from efhc.theory.bounds.step_size_limits import limits
+from efhc.theory.check.promises import constants_of
 
 ZT, RG = {"ZT": {"kind": "zt"}}, {"RG": {"kind": "rg", "probability": 0.3}}
 

@@ -21,7 +21,7 @@ class Mutant(NamedTuple):
 
 ITERATION = "tests/core tests/test_kernels.py tests/drivers"
 RUNS = "tests/experiments/runs/test_simulate.py"
-BOUNDS = "tests/theory/test_bounds.py tests/theory/test_step_sizes.py"
+BOUNDS = "tests/theory/bounds/test_recursion.py tests/theory/bounds/test_step_size_limits.py"
 CLAIMS = "tests/report/test_intervals.py tests/report/test_claims.py"
 
 MUTANTS = [
@@ -95,8 +95,8 @@ MUTANTS = [
     Mutant("c_1 without 1/m", "theory/**/*.py", "c1=alpha**2 * sigma2 / m", "c1=alpha**2 * sigma2", BOUNDS),
     Mutant("twice the largest step size", "theory/**/*.py", "8 * _slowdown(constants)", "4 * _slowdown(constants)", BOUNDS),
     Mutant("a gap without phi_12", "theory/**/*.py", "(psi1 + phi12 * consensus) / (1 - phi11)", "psi1 / (1 - phi11)", BOUNDS),
-    Mutant("a promised window that is too short", "theory/**/*.py", "(broadcast // physical + 2)", "(broadcast // physical + 1)", "tests/theory/test_connectivity.py"),
-    Mutant("a sufficient window that is too short", "theory/**/*.py", "return physical + broadcast - 1", "return physical + broadcast - 2", "tests/theory/test_connectivity.py"),
+    Mutant("a promised window that is too short", "theory/**/*.py", "(broadcast // physical + 2)", "(broadcast // physical + 1)", "tests/theory/connectivity/test_windows.py"),
+    Mutant("a sufficient window that is too short", "theory/**/*.py", "return physical + broadcast - 1", "return physical + broadcast - 2", "tests/theory/connectivity/test_windows.py"),
     # Tuning
     Mutant("a spent budget is exceeded", "experiments/studies/tune/**/*.py", "total > self.amount for", "total >= self.amount for", "tests/experiments/test_tune.py -k budget"),
     Mutant("tuned on the test samples", "experiments/studies/tune/**/*.py", "self.experiment.validation or VALIDATION", "None", "tests/experiments/test_tune.py -k validation"),

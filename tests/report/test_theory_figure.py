@@ -15,10 +15,11 @@ from efhc.experiments.studies.theory_check import check_run
 from efhc.report.figures import strategy_colours
 from efhc.report.theory_data import as_dict, plain
 from efhc.report.theory_figure import theory_figure
-from efhc.theory.bounds import Constants
-from efhc.theory.checks import ChosenWindow, Promises, SeedCheck, StrategyCheck
-from efhc.theory.measured import Measured
-from efhc.theory.spectral import Contractions
+from efhc.theory.bounds.recursion import Constants
+from efhc.theory.check.chosen_window import ChosenWindow
+from efhc.theory.check.strategy_check import Promises, SeedCheck, StrategyCheck
+from efhc.theory.connectivity.contractions import Contractions
+from efhc.theory.constants.measured import Measured
 
 FIELDS: dict[str, Any] = {
     "devices": 3,

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
     from efhc.experiments.studies.theory_plan import StrategyPlan
-    from efhc.theory.checks import StrategyCheck
-    from efhc.theory.connectivity import Window
-    from efhc.theory.outcome import Check
+    from efhc.theory.check.outcome import Check
+    from efhc.theory.check.strategy_check import StrategyCheck
+    from efhc.theory.connectivity.windows import Window
 
 COLOURS = {
     "held": "green",
@@ -144,8 +144,8 @@ def _print(text: str) -> None:
 
 
 def _print_check(of: StrategyCheck) -> None:
-    from efhc.theory.paper_labels import printed_name
-    from efhc.theory.step_sizes import LABELS
+    from efhc.theory.bounds.step_size_limits import LABELS
+    from efhc.theory.check.paper_labels import printed_name
 
     seeds = len(of.seeds)
     _print_checks(f"{of.strategy}, {seeds} seed{'s' if seeds > 1 else ''}", of.checks)
@@ -162,8 +162,8 @@ def _print_check(of: StrategyCheck) -> None:
 
 
 def _print_checks(heading: str, checks: list[Check]) -> None:
-    from efhc.theory.paper_labels import printed_name
-    from efhc.theory.wording import sentence, title, verdict_text
+    from efhc.theory.check.paper_labels import printed_name
+    from efhc.theory.check.sentences import sentence, title, verdict_text
 
     table = Table(title=escape(heading), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("verdict", no_wrap=True, min_width=len("held where looked"))
@@ -188,8 +188,8 @@ def plan(
     from efhc.cli.data import fetch_missing
     from efhc.experiments.config.files import load_experiment
     from efhc.experiments.studies.theory_plan import plan_theory
-    from efhc.theory.paper_labels import printed_name
-    from efhc.theory.wording import sentence
+    from efhc.theory.check.paper_labels import printed_name
+    from efhc.theory.check.sentences import sentence
 
     experiment = load_experiment(file, overrides or ())
     fetch_missing(experiment)

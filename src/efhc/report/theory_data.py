@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from efhc.theory.checks import SeedCheck, StrategyCheck
-from efhc.theory.measured import Measured
-from efhc.theory.outcome import Check
-from efhc.theory.paper_labels import printed_name
-from efhc.theory.wording import sentence, title
+from efhc.theory.check.outcome import Check
+from efhc.theory.check.paper_labels import printed_name
+from efhc.theory.check.sentences import sentence, title
+from efhc.theory.check.strategy_check import SeedCheck, StrategyCheck
+from efhc.theory.constants.measured import Measured
 
 
 def as_dict(check: StrategyCheck) -> dict[str, Any]:

@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 
 from efhc.base.arrays import Floats
 from efhc.report.figures import LAYOUT, strategy_colours
-from efhc.theory.checks import StrategyCheck
-from efhc.theory.paper_labels import printed_name
+from efhc.theory.check.paper_labels import printed_name
+from efhc.theory.check.strategy_check import StrategyCheck
 
 LARGEST = 1e100
 """Larger bounds are not drawn: no axis would have room for anything else."""

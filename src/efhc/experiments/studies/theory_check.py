@@ -1,71 +1,53 @@
 """`efhc theory RUN_DIR`: were the assumptions met, what did the theorems promise, what happened?
 
-What the network did is read from the run directory. The models are read from there too if the run kept any on its way.
-If it did not, a short run is made again, which gives the same models bit for bit, and that it fires as recorded is
-checked. Of a long run only the first and the last models are looked at, unless more is asked for; and where no theorem
-applies, because the loss is not smooth, none are.
+The network's behaviour is read from the run directory, and so are the models if the run kept some on its way. If it
+did not, a short run is made again: that gives the same models bit for bit, and is checked to fire as recorded. Of a
+long run only the first and the last models are looked at, unless more is asked for. Where no theorem applies, because
+the loss is not smooth, no models are looked at.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from threading import Event, Lock
-from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import polars as pl
 from threadpoolctl import threadpool_limits
 
-from efhc.base.arrays import Flags, Floats, Ints
+from efhc.base.arrays import Floats, Ints
 from efhc.base.errors import EfhcError, InputError
 from efhc.base.inputs import using_inputs
 from efhc.core.graph import Graph
-from efhc.core.iteration import State
-from efhc.core.randomness import Randomness
-from efhc.core.triggers import Never, RandomizedGossip, Trigger, ZeroThreshold
-from efhc.drivers.lockstep import Lockstep
-from efhc.drivers.observers import LookAt, drive
 from efhc.drivers.scenario import Scenario
-from efhc.drivers.steps import Steps
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.runs.directory import RunDirectory
 from efhc.experiments.runs.draw import draw_scenario
-from efhc.experiments.runs.engines.local import wait_for_all
 from efhc.experiments.runs.resources import usable_cores
 from efhc.experiments.runs.run import Runs
+from efhc.experiments.studies.theory_effort import POINTS, Effort
 from efhc.experiments.studies.theory_flows import load_flow, load_graphs
+from efhc.experiments.studies.theory_problem import SeedProblem
+from efhc.experiments.studies.theory_progress import Tell, Work, in_parallel
+from efhc.experiments.studies.theory_visits import Visits, not_made, replay_run, same_run, spread, thinned
 from efhc.kernels.compiled_arithmetic import consensus_error
 from efhc.learning.data import Dataset
-from efhc.learning.models import LeastSquares, ModuleModel
-from efhc.theory.assess import Firing, assess
-from efhc.theory.checks import ChosenWindow, SeedCheck, StrategyCheck
-from efhc.theory.flow import Flow
-from efhc.theory.measured import Measured, look
-from efhc.theory.network import Connectivity, check_flow, connectivity
-from efhc.theory.outcome import Check
-from efhc.theory.problem import Curvature, Optimum, Problem, problem_for
-from efhc.theory.spectral import window_contractions
+from efhc.theory.check.assess import assess
+from efhc.theory.check.chosen_window import WantedWindow, fitting_window
+from efhc.theory.check.connectivity_checks import check_flow
+from efhc.theory.check.outcome import Check
+from efhc.theory.check.promises import firing_of
+from efhc.theory.check.strategy_check import SeedCheck, StrategyCheck
+from efhc.theory.connectivity.contractions import window_contractions
+from efhc.theory.connectivity.flow import Flow
+from efhc.theory.connectivity.windows import connectivity
+from efhc.theory.constants.measured import Measured, look, look_at_several
 
-Tell = Callable[[str, float], None]
-"""Called with what is being done and the share of all work that is finished."""
-WantedWindow = int | Literal["promised", "observed"]
-
-POINTS = 40
-"""Iterations at which the models are looked at, where nothing else is asked for."""
-QUICK = 15.0
-"""Processor seconds that may be spent, by the estimates below, without being asked for."""
-ITERATION, ITERATION_OF_NETWORK, LOOK = 12e-9, 360e-9, 1.4e-9
-"""Seconds per parameter and device in an iteration, and per parameter and sample in a look at a model."""
-OPTIMUM_LOOKS = {"direct": 4, "iterative": 200}
-"""Looks at a model that it takes to find w*."""
-NOISE_SAMPLES = 500
-"""Samples per device from which the gradient noise is estimated, unless everything is asked for."""
 MUCH_DATA = 10_000_000
-"""Numbers in the training data from which on matrix products gain by threads."""
+"""The number of values in the training data above which matrix products gain from several threads."""
 
 
 def check_run(
@@ -118,159 +100,31 @@ def iterate_checks(
         threadpool_limits(blas, "blas"),
         ThreadPoolExecutor(cores, thread_name_prefix="efhc-theory") as pool,
     ):
-        check = _Check.prepare(run, experiment, data, window, pool, tell, points, replay)
+        check = _RunCheck.prepare(run, experiment, data, window, pool, tell, points, replay)
         for strategy in experiment.strategies:
             yield check.strategy(strategy)
 
 
-def in_parallel(pool: ThreadPoolExecutor, work: Callable[..., Any], items: Iterable[tuple[Any, ...]]) -> list[Any]:
-    """`work` on each of the items."""
-    futures = [pool.submit(work, *item) for item in items]
-    wait_for_all(pool, futures, Event())
-    return [future.result() for future in futures]
-
-
-def spread(iterations: int, points: int) -> Ints:
-    """At most `points` of the numbers 0 .. `iterations`, both ends among them, evenly in log k."""
-    evenly = np.geomspace(1, iterations, max(points - 1, 2)).round().astype(np.int64)
-    return np.unique(np.concatenate([[0], evenly]))
-
-
-def firing_of(trigger: Trigger, devices: int) -> Firing:
-    """By what the devices of a strategy fire. One that is not built in may do so by drift."""
-    if isinstance(trigger, RandomizedGossip):
-        p = 1 / devices if trigger.probability is None else trigger.probability
-        return "coins" if 0 < p < 1 else "fixed"
-    return "fixed" if isinstance(trigger, ZeroThreshold | Never) else "drift"
-
-
-class Effort(NamedTuple):
-    """How much is looked at."""
-
-    replay: bool
-    """Whether the run is made again."""
-    optimum: bool
-    """Whether w* is looked for."""
-    noise_samples: int | None
-    """Samples per device from which the noise is estimated; None for all."""
-
-    @classmethod
-    def of(cls, experiment: Experiment, data: Dataset, points: int, replay: bool | None, *, kept: bool) -> Effort:
-        """What was asked for, or what is quick."""
-        if replay:
-            return cls(True, True, None)
-        seeds, runs = len(experiment.seeds), len(experiment.seeds) * len(experiment.strategies)
-        parameters, samples = experiment.model.parameters(data), len(data.y_train)
-        network = isinstance(experiment.model, ModuleModel)
-        each = ITERATION_OF_NETWORK if network else ITERATION
-        look_at = LOOK * parameters * samples * (each / ITERATION)
-        again = runs * (each * experiment.devices * parameters * experiment.iterations + points * look_at)
-        direct = isinstance(experiment.model, LeastSquares)
-        optimum = seeds * OPTIMUM_LOOKS["direct" if direct else "iterative"] * look_at
-        quick = again <= QUICK and not kept and replay is None
-        return cls(quick, optimum <= QUICK, None if points * runs * look_at <= QUICK else NOISE_SAMPLES)
-
-
-class SeedProblem(NamedTuple):
-    """The learning problem that one seed draws."""
-
-    problem: Problem
-    curvature: Curvature
-    optimum: Optimum | None
-
-    @classmethod
-    def of(
-        cls,
-        experiment: Experiment,
-        scenario: Scenario,
-        seed: int,
-        *,
-        optimum: bool = True,
-        noise_samples: int | None = None,
-    ) -> SeedProblem:
-        """Its constants at the mean of the initial models; its minimiser, if `optimum` asks for it."""
-        learner = scenario.learner
-        draws = Randomness(seed)  # of mini-batches to measure the noise by, where it has to be sampled
-        problem = problem_for(
-            experiment.model,
-            learner.data,
-            learner.parts,
-            experiment.batch_size,
-            learner.backend,
-            draws,
-            noise_samples,
-        )
-        start = scenario.initial_models().mean(axis=0, dtype=np.float64)
-        try:
-            minimiser = problem.optimum() if optimum else None
-        except EfhcError:  # it could not be found as closely as is demanded: the rest can be checked without it
-            minimiser = None
-        return cls(problem, problem.curvature(start), minimiser)
-
-
-def fitting_window(
-    found: Sequence[Connectivity], iterations: int, wanted: WantedWindow = "promised"
-) -> ChosenWindow | None:
-    """The B to compute with: the wanted one or, if the run is shorter than that, the one observed."""
-    promised, observed = max(each.promised for each in found), max(each.observed.length for each in found)
-    if isinstance(wanted, int):
-        return ChosenWindow(wanted, "given")
-    if wanted == "promised" and promised <= iterations:
-        return ChosenWindow(int(promised), "promised")
-    return ChosenWindow(int(observed), "observed") if observed <= iterations else None
-
-
-class Visits(NamedTuple):
-    """A run whose models were looked at."""
-
-    measured: Measured
-    curvature: Curvature
-    fired: Flags | None = None
-    """Who fired, if it was made again."""
-    models: Floats | None = None
-    """Where it ended, if it was made again."""
-
-
-@dataclass
-class _Work:
-    """How much of all work is done."""
-
-    total: float
-    tell: Tell
-    done: float = 0.0
-    what: str = ""
-    lock: Any = field(default_factory=Lock)
-
-    def begin(self, what: str) -> None:
-        self.what = what
-        self.tell(what, min(1.0, self.done / self.total))
-
-    def finish(self, amount: float = 1.0) -> None:
-        with self.lock:
-            self.done += amount
-            self.tell(self.what, min(1.0, self.done / self.total))
-
-
 @dataclass(frozen=True)
-class _Check:
+class _RunCheck:
     run: RunDirectory
     experiment: Experiment
     scenarios: Sequence[Scenario]
     graphs: Sequence[Callable[[int], Graph]]
     final: Mapping[tuple[str, int], Floats]
-    """Where models ended, if that was kept."""
+    """The last models of each strategy and seed, if the run kept them."""
     problems: Sequence[SeedProblem]
     effort: Effort
     asked: bool
-    """Whether the run is made again because the user says so."""
+    """Whether the user asked for the run to be made again."""
     points: int
     looks: int
-    """At models, per run, that are expected."""
+    """The expected number of looks at models, per strategy and seed."""
     window: WantedWindow
     pool: ThreadPoolExecutor
-    work: _Work
-    first_looks: dict[int, tuple[float, ...]] = field(default_factory=dict)
-    """By seed what its initial models show, which is the same for all strategies."""
+    work: Work
+    ends: dict[int, dict[str | None, tuple[float, ...]]] = field(default_factory=dict)
+    """By seed, the measurements at its initial models (None) and at the last models of each strategy."""
 
     @classmethod
     def prepare(
@@ -283,14 +137,14 @@ class _Check:
         tell: Tell,
         points: int | None,
         replay: bool | None,
-    ) -> _Check:
-        """What all strategies have in common."""
+    ) -> _RunCheck:
+        """Prepare what all strategies share."""
         seeds, strategies = experiment.seeds, list(experiment.strategies)
         points = points or POINTS
         kept = bool(run.snapshots(strategies[0], seeds[0]))
         effort = Effort.of(experiment, data, points, replay, kept=kept)
         looks = points if effort.replay or kept else 2
-        work = _Work(len(seeds) + len(strategies) * (3 + len(seeds) * looks), tell)
+        work = Work(len(seeds) + len(strategies) * (3 + len(seeds) * looks), tell)
         work.begin("the learning problem")
         threads = max(1, usable_cores() // len(seeds))
         scenarios = [draw_scenario(experiment, data, seed, threads) for seed in seeds]
@@ -315,7 +169,7 @@ class _Check:
         return all(math.isfinite(each.curvature.L) for each in self.problems)
 
     def strategy(self, strategy: str) -> StrategyCheck:
-        """All seeds of one strategy."""
+        """Check one strategy, over all seeds."""
         experiment, iterations, work = self.experiment, self.experiment.iterations, self.work
         work.begin(f"{strategy}: who fired, and who was reached")
         flows = [
@@ -345,6 +199,7 @@ class _Check:
                 visits[n].curvature,
                 self.problems[n].optimum,
                 visits[n].measured,
+                self.problems[n].problem.noise_source,
             )
             for n, seed in enumerate(experiment.seeds)
         }
@@ -360,11 +215,11 @@ class _Check:
         )
 
     def _models(self, strategy: str, flows: Sequence[Flow]) -> tuple[Ints, list[Visits], list[Check]]:
-        """At which iterations models were looked at, what they showed, and whether they are those of the run."""
+        """Return the iterations looked at, the measurements there, and whether a run made again is the recorded one."""
         seeds, iterations = self.experiment.seeds, self.experiment.iterations
         look_at = spread(iterations, self.points)
         if not self.theorems_apply and not self.asked:
-            return look_at, self._recorded(strategy, look_at), [_not_made("no-theorem")] * len(seeds)
+            return look_at, self._recorded(strategy, look_at), [not_made("no-theorem")] * len(seeds)
         if self.effort.replay:
             self.work.begin(f"{strategy}: the run once more")
             visits: list[Visits] = in_parallel(
@@ -379,10 +234,10 @@ class _Check:
         on_the_way = set.intersection(*map(set, kept))
         at_the_end = {iterations} if all((strategy, seed) in self.final for seed in seeds) else set()
         self.work.begin(f"{strategy}: the models that were kept")
-        look_at = _thinned({0} | on_the_way | at_the_end, self.points)
+        look_at = thinned({0} | on_the_way | at_the_end, self.points)
         items = [(strategy, n, look_at, kept[n]) for n in range(len(seeds))]
-        not_made = _not_made("kept" if on_the_way else "not-made-again")
-        return look_at, in_parallel(self.pool, self._look_at_kept, items), [not_made] * len(seeds)
+        unknown = not_made("kept" if on_the_way else "not-made-again")
+        return look_at, in_parallel(self.pool, self._look_at_kept, items), [unknown] * len(seeds)
 
     def _replay(self, strategy: str, n: int, look_at: Ints) -> Visits:
         threads = max(1, usable_cores() // len(self.problems))
@@ -392,17 +247,24 @@ class _Check:
     def _look_at_kept(self, strategy: str, n: int, look_at: Ints, kept: Mapping[int, Floats]) -> Visits:
         seed, of, rows = self.experiment.seeds[n], self.problems[n], []
         for k in look_at.tolist():
-            if k == 0:
-                if seed not in self.first_looks:
-                    self.first_looks[seed] = look(self.scenarios[n].initial_models(), of.problem, of.optimum)
-                rows.append(self.first_looks[seed])
+            if k in kept:
+                rows.append(look(kept[k], of.problem, of.optimum))
             else:
-                rows.append(look(kept[k] if k in kept else self.final[strategy, seed], of.problem, of.optimum))
+                if seed not in self.ends:
+                    self.ends[seed] = self._look_at_ends(n)
+                rows.append(self.ends[seed][strategy if k else None])
             self.work.finish()
         return Visits(Measured.of_rows(rows), of.curvature)
 
+    def _look_at_ends(self, n: int) -> dict[str | None, tuple[float, ...]]:
+        """Measure at the initial models of a seed and at the last models of all its runs, at once."""
+        seed, of = self.experiment.seeds[n], self.problems[n]
+        models: dict[str | None, Floats] = {None: self.scenarios[n].initial_models()}
+        models |= {name: last for (name, of_seed), last in self.final.items() if of_seed == seed}
+        return dict(zip(models, look_at_several(list(models.values()), of.problem, of.optimum), strict=True))
+
     def _recorded(self, strategy: str, look_at: Ints) -> list[Visits]:
-        """Consensus errors as the run recorded them; nothing else is of use where no theorem applies."""
+        """Return the consensus errors that the run recorded; the rest is of no use where no theorem applies."""
         visits = []
         for seed, scenario, of in zip(self.experiment.seeds, self.scenarios, self.problems, strict=True):
             rows = self.run.read_rows("metrics", (pl.col("strategy") == strategy) & (pl.col("seed") == seed))
@@ -410,72 +272,3 @@ class _Check:
             errors = np.concatenate([[start], rows.sort("iteration")["consensus_error"].to_numpy()])
             visits.append(Visits(Measured.of_consensus(errors[look_at]), of.curvature))
         return visits
-
-
-def _thinned(iterations: Iterable[int], points: int) -> Ints:
-    """At most `points` of these, evenly in log k."""
-    every = np.array(sorted(iterations), dtype=np.int64)
-    if len(every) <= points:
-        return every
-    wanted = spread(int(every[-1]), points)
-    nearest = np.abs(every[None, :] - wanted[:, None]).argmin(axis=1)
-    return np.unique(every[nearest])
-
-
-class _Looks(LookAt):
-    """Looks at the models of one run, and notes who fired."""
-
-    def __init__(self, look_at: Ints, of: SeedProblem, shape: tuple[int, int], done: Callable[[], None]) -> None:
-        super().__init__(look_at.tolist())
-        self.fired: Flags = np.zeros(shape, dtype=bool)
-        self.rows: list[tuple[float, ...]] = []
-        self.curvature = of.curvature
-        self._of, self._done = of, done
-        middle_and_end = {int(look_at[len(look_at) // 2]), int(look_at[-1])}
-        self._curved_at = middle_and_end if of.curvature.known == "estimate" else set()
-
-    def look(self, state: State) -> None:
-        self.rows.append(look(state.models, self._of.problem, self._of.optimum))
-        if state.k in self._curved_at:
-            here = self._of.problem.curvature(state.models.mean(axis=0, dtype=np.float64))
-            self.curvature = Curvature.worst([self.curvature, here])
-        self._done()
-
-    def after(self, steps: Steps, state: State) -> None:
-        self.fired[steps.k : steps.k + len(steps)] = steps.fired
-        super().after(steps, state)
-
-
-def replay_run(
-    experiment: Experiment,
-    scenario: Scenario,
-    strategy: str,
-    look_at: Ints,
-    of: SeedProblem,
-    threads: int = 1,
-    done: Callable[[], None] = lambda: None,
-) -> Visits:
-    """Make the run of one strategy in a scenario, and look at its models at the iterations `look_at`."""
-    looks = _Looks(look_at, of, (experiment.iterations, experiment.devices), done)
-    lockstep = Lockstep(scenario, experiment.strategies[strategy], threads)
-    state = drive(lockstep, scenario.initial_state(), int(look_at[-1]), [looks])
-    return Visits(Measured.of_rows(looks.rows), looks.curvature, looks.fired, state.models)
-
-
-def _not_made(reason: str) -> Check:
-    return Check("same-run", "alg:efhc", "not checkable", reason)
-
-
-def same_run(visits: Visits, recorded: Flags, final: Floats | None) -> Check:
-    """Whether a run that was made again is the one that was recorded."""
-    if visits.fired is None:
-        return _not_made("not-made-again")
-    if (differs := (visits.fired != recorded).any(axis=1)).any():
-        k = int(np.argmax(differs))
-        device = int(np.argmax(visits.fired[k] != recorded[k]))
-        return Check("same-run", "alg:efhc", "broken", "fires-otherwise", {}, k, device)
-    if final is None:
-        return Check("same-run", "alg:efhc", "held", "fires-as-recorded")
-    if np.array_equal(np.asarray(visits.models), final):
-        return Check("same-run", "alg:efhc", "held", "same")
-    return Check("same-run", "alg:efhc", "broken", "ends-otherwise", {}, len(recorded))

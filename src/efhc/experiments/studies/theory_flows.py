@@ -14,7 +14,7 @@ from efhc.base.inputs import sha256
 from efhc.core.graph import Graph
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.runs.directory import RunDirectory
-from efhc.theory.flow import Flow
+from efhc.theory.connectivity.flow import Flow
 
 ENDS = ("link_from", "link_to")
 GRAPHS = 32

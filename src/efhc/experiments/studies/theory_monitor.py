@@ -15,10 +15,10 @@ from efhc.drivers.observers import Observer
 from efhc.drivers.scenario import Scenario
 from efhc.drivers.steps import Steps
 from efhc.experiments.config.experiment import Experiment
-from efhc.theory.linear_problem import LinearProblem
-from efhc.theory.monitor import Monitor
-from efhc.theory.outcome import Check
-from efhc.theory.wording import in_one_line
+from efhc.theory.check.monitor import Monitor
+from efhc.theory.check.outcome import Check
+from efhc.theory.check.sentences import in_one_line
+from efhc.theory.constants.linear_problem import LinearProblem
 
 
 @dataclass(frozen=True)

@@ -24,18 +24,20 @@ from efhc.drivers.steps import Steps
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.runs.draw import draw_scenario, load_data
 from efhc.experiments.runs.resources import usable_cores
-from efhc.experiments.studies.theory_check import SeedProblem, Tell, firing_of, fitting_window, in_parallel
+from efhc.experiments.studies.theory_problem import SeedProblem
+from efhc.experiments.studies.theory_progress import Tell, in_parallel
 from efhc.kernels.compiled_arithmetic import drift
 from efhc.report.theory_data import check_as_dict, plain
-from efhc.theory.assess import check_step_size, constants_of
-from efhc.theory.checks import ChosenWindow
-from efhc.theory.flow import Flow
-from efhc.theory.network import Connectivity, connectivity
-from efhc.theory.outcome import Check
-from efhc.theory.prediction import drift_speeds, predicted_firing
-from efhc.theory.problem import Curvature
-from efhc.theory.spectral import window_contractions
-from efhc.theory.step_sizes import Limits, limits
+from efhc.theory.bounds.step_size_limits import Limits, limits
+from efhc.theory.check.chosen_window import ChosenWindow, fitting_window
+from efhc.theory.check.outcome import Check
+from efhc.theory.check.promises import constants_of, firing_of
+from efhc.theory.check.step_size_checks import check_step_size
+from efhc.theory.connectivity.contractions import window_contractions
+from efhc.theory.connectivity.firing_prediction import drift_speeds, predicted_firing
+from efhc.theory.connectivity.flow import Flow
+from efhc.theory.connectivity.windows import Connectivity, connectivity
+from efhc.theory.constants.problem import Curvature
 
 HORIZON = 4_000
 """Iterations that are predicted at most."""

@@ -1,0 +1,172 @@
+"""Within how many iterations is every device reached? The windows of `assump:conn` and `proposition:conn`.
+
+Only windows that lie within the given iterations 0 .. K-1 count: what a run of K iterations shows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+
+from efhc.base.arrays import Flags, Floats, Ints
+from efhc.theory.connectivity import network_loops
+from efhc.theory.connectivity.flow import Flow
+
+Length = float
+"""A whole number of iterations, or infinity."""
+
+
+class Window(NamedTuple):
+    """The least B such that a condition holds in every window of B iterations."""
+
+    length: Length
+    """B; infinite if the condition does not even hold over all iterations together."""
+    witness: int = 0
+    """The start of a window of B-1 iterations in which the condition does not hold; 0 if B is 1 or infinite."""
+    device: int | None = None
+    """The device that needs this B: it is silent for B-1 iterations, never fires, or is in a part that is cut off."""
+
+    def is_censored(self, iterations: int) -> bool:
+        """Return whether the only windows of B-1 iterations that break the condition reach the end of the run.
+
+        Then the run ended before the window did: B is at least `length`, and may be infinite.
+        """
+        return 1 < self.length < math.inf and self.witness + self.length - 1 == iterations
+
+
+def least_connected_window(links: Callable[[int], Ints], iterations: int, devices: int) -> Window:
+    """`assump:conn`-(a): the least B1 such that E(k) u ... u E(k+B1-1) is connected for every k.
+
+    `links(k)` are the links of iteration k, (links, 2): physical ones for B1, used ones for the observed B.
+    """
+    recent = RecentLinks(devices)
+    window = _least(np.array([recent.add(k, links(k)) for k in range(iterations)], dtype=np.int64))
+    return window._replace(device=int(recent.cut_off()[0])) if math.isinf(window.length) else window
+
+
+class RecentLinks:
+    """Since when the links of the iterations so far are connected.
+
+    A link is as strong as it is recent: the weakest link of the strongest spanning tree tells since when the graph is
+    connected. The tree of k is among the links of k and the tree of k-1, so nothing else has to be remembered.
+    """
+
+    def __init__(self, devices: int) -> None:
+        self._devices, self._size = devices, 0
+        self._tree, self._spare = (np.empty((max(devices - 1, 0), 3), dtype=np.int64) for _ in range(2))
+        self._parents = np.empty(devices, dtype=np.int64)
+
+    def add(self, k: int, links: Ints) -> int:
+        """The latest s such that E(s) u ... u E(k) is connected, where `links` are E(k); -1 if there is none."""
+        now = np.asarray(links, dtype=np.int64).reshape(-1, 2)
+        self._size = network_loops.strongest_tree(now, k, self._tree, self._size, self._spare, self._parents)
+        self._tree, self._spare = self._spare, self._tree
+        if self._size < self._devices - 1:
+            return -1
+        return int(self._tree[self._size - 1, 2]) if self._size else k
+
+    def cut_off(self) -> Ints:
+        """The devices of the smallest part, if all links so far leave more than one; else nobody."""
+        i, j, _ = self._tree[: self._size].T
+        links = coo_array((np.ones(len(i)), (i, j)), shape=(self._devices, self._devices))
+        parts, part_of = connected_components(links, directed=False)
+        smallest: Ints = np.flatnonzero(part_of == np.argmin(np.bincount(part_of)))
+        return smallest if parts > 1 else smallest[:0]
+
+
+def broadcast_gaps(fired: Flags) -> Floats:
+    """For each device the least number of iterations in which it always fires, infinite if it never did.
+
+    `fired` is v_i(k), (iterations, devices).
+    """
+    return _least_lengths(_last_fired(fired))
+
+
+def least_broadcast_window(fired: Flags) -> Window:
+    """`assump:conn`-(b): the least B2 such that every device fires in every B2 iterations."""
+    window = _least(_last_fired(fired).min(axis=1))
+    return window._replace(device=int(np.argmax(broadcast_gaps(fired))))
+
+
+def _last_fired(fired: Flags) -> Ints:
+    """At each iteration the last one, up to it, at which each device fired; -1 if there was none."""
+    last: Ints = np.maximum.accumulate(np.where(fired, np.arange(len(fired))[:, None], -1), axis=0)
+    return last
+
+
+def promised_window(physical: Length, broadcast: Length) -> Length:
+    """`proposition:conn`: B = (l + 2) B1, where l B1 <= B2 <= (l + 1) B1 - 1.
+
+    `physical` is B1, `broadcast` is B2: then every B iterations of used links are connected.
+    """
+    if math.isinf(physical) or math.isinf(broadcast):
+        return math.inf
+    return (broadcast // physical + 2) * physical
+
+
+def sufficient_window(physical: Length, broadcast: Length) -> Length:
+    """The least B that follows from B1 and B2: B = B1 + B2 - 1, at most that of `proposition:conn`.
+
+    The links of the last B1 of these iterations are connected. Each of them was there all the time since the first
+    one, for at least B2 iterations, in which both of its ends fired; or it was not, then it came anew, and Event 1
+    used it. Less is not enough: a link between two devices that comes, is used once, stays B2 - 1 iterations without a
+    broadcast and goes for B1 - 1 needs all of them.
+    """
+    if math.isinf(physical) or math.isinf(broadcast):
+        return math.inf
+    return physical + broadcast - 1
+
+
+def _least(since: Ints) -> Window:
+    """`since[e]` is the latest k for which it holds in iterations k .. e, or -1."""
+    length = float(_least_lengths(since[:, None])[0])
+    if math.isinf(length) or length == 1:
+        return Window(length)
+    too_short = int(length) - 1
+    ends = np.arange(len(since))
+    broken = (ends - since >= too_short) & (ends >= too_short - 1)
+    return Window(length, int(np.argmax(broken)) - too_short + 1)
+
+
+def _least_lengths(since: Ints) -> Floats:
+    """Column by column: the least B that is enough for every end e >= B - 1."""
+    ends = np.arange(len(since))[:, None]
+    needed = np.maximum.accumulate((ends + 1 - since)[::-1], axis=0)[::-1]
+    enough = needed <= ends + 1
+    lengths: Floats = np.where(enough.any(axis=0), np.argmax(enough, axis=0) + 1.0, np.inf)
+    return lengths
+
+
+class Connectivity(NamedTuple):
+    """The windows of one run."""
+
+    physical: Window
+    """B1"""
+    broadcast: Window
+    """B2"""
+    observed: Window
+    """The least B such that every B iterations of used links are connected."""
+
+    @property
+    def promised(self) -> Length:
+        """The B of `proposition:conn`."""
+        return promised_window(self.physical.length, self.broadcast.length)
+
+    @property
+    def sufficient(self) -> Length:
+        """The smaller B that also follows from B1 and B2."""
+        return sufficient_window(self.physical.length, self.broadcast.length)
+
+
+def connectivity(flow: Flow) -> Connectivity:
+    """Return B1, B2 and the observed B of a run."""
+    return Connectivity(
+        least_connected_window(flow.physical_links, flow.iterations, flow.devices),
+        least_broadcast_window(flow.fired),
+        least_connected_window(flow.used_links, flow.iterations, flow.devices),
+    )
