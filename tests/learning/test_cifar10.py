@@ -14,9 +14,9 @@ from servers import leftovers, send, serving
 from efhc.base.errors import EfhcError, InputError
 from efhc.base.inputs import sha256
 from efhc.learning.data import CIFAR10
+from efhc.learning.data.archives import MANIFEST, Place
 from efhc.learning.data.cifar10 import ARCHIVE
 from efhc.learning.data.download import TarFile
-from efhc.learning.data.store import MANIFEST, Place
 
 NAMES = tuple(ARCHIVE.members)
 

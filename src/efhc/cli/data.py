@@ -14,7 +14,7 @@ from efhc.cli.terminal import Overrides, console
 
 if TYPE_CHECKING:
     from efhc.experiments.config.experiment import Experiment
-    from efhc.learning.data.store import Archive
+    from efhc.learning.data.archives import Archive
 
 app = typer.Typer(help="List, fetch and verify data sets; show which device holds which labels.", no_args_is_help=True)
 
@@ -124,7 +124,7 @@ def _archive(name: str) -> Archive:
 
 def fetch_missing(experiment: Experiment) -> None:
     """Download the data of the experiment if they are missing on this machine and have a download."""
-    from efhc.learning.data.store import StoredData
+    from efhc.learning.data.archives import StoredData
 
     if isinstance(experiment.data, StoredData):
         with within("data"):

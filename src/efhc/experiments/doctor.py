@@ -16,7 +16,7 @@ from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.runs.draw import draw_scenario, load_data
 from efhc.experiments.runs.provenance import machine, provenance
 from efhc.learning.data import ARCHIVES
-from efhc.learning.data.store import cache_folder
+from efhc.learning.data.archives import cache_folder
 from efhc.network.changing import RandomLinks
 
 

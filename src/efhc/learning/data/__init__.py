@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from efhc.base.registry import Family
+from efhc.learning.data.archives import StoredData
 from efhc.learning.data.cifar10 import CIFAR10
 from efhc.learning.data.dataset import DataPolicy, Dataset
 from efhc.learning.data.digits import Digits
@@ -12,7 +13,6 @@ from efhc.learning.data.fashion_mnist import FashionMNIST
 from efhc.learning.data.femnist import FEMNIST
 from efhc.learning.data.image_folder import ImageFolder
 from efhc.learning.data.npz import NpzFile
-from efhc.learning.data.store import StoredData
 
 __all__ = [
     "ARCHIVES",

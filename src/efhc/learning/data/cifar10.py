@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from efhc.base.errors import InputError
+from efhc.learning.data.archives import Archive, StoredData, StoredFile
 from efhc.learning.data.dataset import Dataset
 from efhc.learning.data.download import TarFile
-from efhc.learning.data.store import Archive, StoredData, StoredFile
 
 SHAPE = (3, 32, 32)
 RECORD = 1 + 3 * 32 * 32

@@ -21,7 +21,7 @@ from typing import Any
 from efhc.base.errors import EfhcError, InputError
 from efhc.base.inputs import sha256
 from efhc.base.saving import write_safely
-from efhc.learning.data.store import MANIFEST, Archive, Place, Progress, cache_folder, silent
+from efhc.learning.data.archives import MANIFEST, Archive, Place, Progress, cache_folder, silent
 
 LATER = "fetch it again later"
 CHUNK = 1 << 16

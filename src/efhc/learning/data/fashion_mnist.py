@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from efhc.base.errors import InputError
+from efhc.learning.data.archives import Archive, StoredData, StoredFile
 from efhc.learning.data.dataset import Dataset
 from efhc.learning.data.download import GzipFiles
-from efhc.learning.data.store import Archive, StoredData, StoredFile
 
 SHA256 = {
     "train-images-idx3-ubyte.gz": "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",

@@ -14,8 +14,8 @@ import numpy as np
 
 from efhc.base.arrays import Ints
 from efhc.base.errors import InputError
+from efhc.learning.data.archives import Archive, StoredData, StoredFile
 from efhc.learning.data.dataset import Dataset, Numbers
-from efhc.learning.data.store import Archive, StoredData, StoredFile
 
 SHAPE = (28, 28)
 PIXELS = 28 * 28

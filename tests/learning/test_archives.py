@@ -17,9 +17,9 @@ from servers import Respond, leftovers, send, serving, without_length
 from efhc.base.errors import EfhcError, InputError
 from efhc.base.inputs import sha256
 from efhc.learning.data import ARCHIVES, FashionMNIST
+from efhc.learning.data.archives import Place, cache_folder
 from efhc.learning.data.download import GzipFiles
 from efhc.learning.data.fashion_mnist import ARCHIVE
-from efhc.learning.data.store import Place, cache_folder
 
 LABELS = "t10k-labels-idx1-ubyte.gz"
 """The smallest of the four files: most tests need no more."""
