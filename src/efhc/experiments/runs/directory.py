@@ -176,9 +176,7 @@ class RunDirectory:
         for what, now in checksums.items():
             for name, old in meta.get(what, {}).items():
                 if now.get(name) != old:
-                    allowed = (
-                        f"the file as the run was begun with (SHA-256 {old[:12]}...): restore it, or take another --out"
-                    )
+                    allowed = f"the file that the run was begun with (SHA-256 {old[:12]}...): restore it, or take another --out"
                     setting = name if what == "input_sha256" else "data"
                     raise InputError(setting, f"a changed {self._file_of(name) or name}", allowed)
 
