@@ -19,6 +19,7 @@ from efhc.cli.escaping import cell, plain
 from efhc.cli.terminal import (
     FAILED,
     INTERRUPTED,
+    TIME_UNIT,
     Address,
     EngineName,
     Jobs,
@@ -141,14 +142,18 @@ def sweep(
         with runs_progress(len({run.key for _, run in runs})) as progress:
             table = sweeping.run_sweep(runs, out, RunStore(out / "runs", warn), use, progress)
     header, rows = sweeping.summary_rows(table)
-    shown = Table(*map(cell, header), title="means over seeds, at the end", title_justify="left")
+    shown = Table(*map(cell, header), title="means over seeds, at the end", title_justify="left", caption=TIME_UNIT)
+    shown.caption_justify = "left"
     for row in rows:
         shown.add_row(*map(cell, row))
     console.print(shown)
     failed = sweeping.failed_runs(table)
     for line in failed:
         warn(line)
-    print(f"All results: {plain(out / sweeping.RESULTS)}, figure: {plain(out / sweeping.FIGURES[0])}")
+    settings = len(sweeping.varying_settings(table))
+    drawn = settings <= sweeping.MOST_SETTINGS
+    figure = f"figure: {plain(out / sweeping.FIGURES[0])}" if drawn else f"no figure: {settings} settings vary"
+    print(f"All results: {plain(out / sweeping.RESULTS)}, {figure}")
     if failed:
         raise typer.Exit(FAILED)
 
@@ -236,7 +241,9 @@ def tune(
 def _print_tuning(found: Tuning) -> None:
     search, parameter = found.search, found.search.parameter
     title = f"{search.on} accuracy within {search.budget.words}"
-    shown = Table(cell(parameter), "accuracy", "95 % over seeds", "spent", "iterations", "", title=cell(title))
+    shown = Table(
+        cell(parameter), "accuracy", f"{found.bounds} over seeds", "spent", "iterations", "", title=cell(title)
+    )
     shown.title_justify = "left"
     for row in found.table.sort(parameter).iter_rows(named=True):
         best = row[parameter] == found.best_value and row["state"] == "complete"

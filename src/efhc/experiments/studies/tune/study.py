@@ -22,7 +22,7 @@ from efhc.experiments.studies.tune.budget import Budget
 from efhc.experiments.studies.tune.journal import JOURNAL, Journal, identity, quiet_optuna
 from efhc.experiments.studies.tune.search import Search
 from efhc.experiments.studies.tune.trial import FINAL, Lab, RunFailed, Trial, TuneProgress
-from efhc.report.claims.intervals import interval
+from efhc.report.claims.intervals import bounds_words, interval
 from efhc.report.figures import save_figure
 from efhc.report.figures.tuning_figure import tuning_figure
 
@@ -84,7 +84,7 @@ class Tuning:
     search: Search
     table: pl.DataFrame
     """One row per trial: trial, the parameter's value, iterations (as far as it was run), accuracy within the budget
-    with its 95 % interval over seeds (low, high), spent (of the budget), state (complete, pruned or failed), and the
+    with its `bounds` over seeds (low, high), spent (of the budget), state (complete, pruned or failed), and the
     accuracy of each seed. A failed trial has no accuracies."""
     test: pl.DataFrame | None = None
     """The winner on the test samples, within the budget: seed, accuracy, spent. None if that run failed, or if the
@@ -133,6 +133,11 @@ class Tuning:
         return None if self.test is None else float(np.mean(self.test["accuracy"].to_numpy()))
 
     @property
+    def bounds(self) -> str:
+        """What low and high are: "95 %", or "min to max" if there are too few seeds for an interval."""
+        return bounds_words([len(self.search.experiment.seeds)])
+
+    @property
     def experiment(self) -> Experiment:
         """The experiment with the best value and without a validation split; all else is as it was."""
         return self.search.with_value(self.best_value)
@@ -154,7 +159,7 @@ class Tuning:
         if self.test is not None:
             write_safely(out / TEST, self.test.write_csv().encode())
         title = f"{self.search.strategy}: {self.search.on} accuracy within {self.search.budget.words}"
-        figure = tuning_figure(self.table, self.best_value, title, self.search.parameter)
+        figure = tuning_figure(self.table, self.best_value, title, self.search.parameter, self.bounds)
         for name in FIGURES:
             save_figure(figure, out / name)
 
