@@ -19,8 +19,8 @@ from efhc.experiments.studies.sweep import (
     runs_of,
     summary,
     summary_rows,
-    varying_settings,
     sweep_points,
+    varying_settings,
 )
 from efhc.report.claims.intervals import interval
 

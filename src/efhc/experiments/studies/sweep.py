@@ -193,8 +193,8 @@ def summary(table: pl.DataFrame) -> pl.DataFrame:
     """Return one row per distinct point and strategy, with means over seeds at the last iteration.
 
     `low` and `high` are the 95 % interval of the mean accuracy, below five seeds the accuracies of the worst and of the
-    best seed, and null with one seed; `failed` counts the seeds without a result. Points whose runs are the same, because a strategy does not depend on a setting, share a row in which that
-    setting is null.
+    best seed, and null with one seed; `failed` counts the seeds without a result. Points whose runs are the same,
+    because a strategy does not depend on a setting, share a row in which that setting is null.
     """
     settings = _settings(table)
     last = table.group_by(*settings, "strategy", "seed", maintain_order=True).last()

@@ -54,8 +54,10 @@ def tune(
 ) -> Tuning:
     """Search `parameter` between `low` and `high` until `trials` are finished, including those already in `out`.
 
+    No value is tried twice: the search of a whole number ends early when every value was tried, and `warn` says so.
     `strategy` is the name of the strategy to tune. Default: the first of kind "ef-hc", or the only one that has the
-    parameter. `low` and `high` default to a hundredth and a hundred times the experiment's value. `on` says which
+    parameter. `low` and `high` default to a hundredth and a hundred times the experiment's value, within the bounds
+    that the strategy declares for it. `on` says which
     samples trials are judged by: "validation", a share of the training samples, or "test".
     """
     with importing("tune"):
@@ -70,8 +72,11 @@ def tune(
         journal = Journal(out)
         journal.check_same(begun)
         while len(finished := journal.finished()) < trials:
-            trial = Trial(search, len(finished) + 1, search.next_value(finished), lab)
-            journal.add(trial.run(finished))
+            if (value := search.next_value(finished)) is None:
+                values = f"all values of {parameter} from {search.first_allowed:g} to {search.last_allowed:g}"
+                warn(f"{values} were tried: stopped after {len(finished)} of {trials} trials")
+                break
+            journal.add(Trial(search, len(finished) + 1, value, lab).run(finished))
         tuning = Tuning.of(search, finished, lab)
         tuning.save(out)
     return tuning
