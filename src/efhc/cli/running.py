@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from efhc.base.errors import AssumptionBroken, InputError
-from efhc.cli.data import fetch_missing
+from efhc.cli.data import fetch_missing, require_extras
 from efhc.cli.escaping import plain
 from efhc.cli.terminal import (
     BROKEN,
@@ -106,6 +106,7 @@ def run(
             warn(f"the table [sweep] is not used here; `{this_command()} sweep {file}` runs it")
         if resume and not _holds_run(out):
             warn(f"there is no run in {out} to go on with; it is begun")
+        require_extras(experiment)
         fetch_missing(experiment)
         watcher = _watcher(experiment, strict, window) if monitor else None
         with iterations_progress(

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from efhc.base.errors import InputError
 from efhc.base.extras import require
-from efhc.cli.data import fetch_missing
+from efhc.cli.data import fetch_missing, require_extras
 from efhc.cli.escaping import cell, plain
 from efhc.cli.terminal import (
     FAILED,
@@ -74,6 +74,8 @@ def reproduce(
         return
     names = list(dict.fromkeys(figure_names() if "all" in figures else figures))
     loaded = [load_figure(name, size, seeds) for name in names]
+    for figure in loaded:
+        require_extras(figure.experiment)
     for figure in loaded:
         fetch_missing(figure.experiment)
 
@@ -135,6 +137,8 @@ def sweep(
 
     points = sweeping.load_sweep(file, overrides or ())
     out = out or Path("runs") / f"{file.stem}-sweep"
+    for point in points:
+        require_extras(point.experiment)
     for point in points:
         fetch_missing(point.experiment)
     with _stoppable():
@@ -210,6 +214,7 @@ def tune(
     out = out or Path("runs") / f"{file.stem}-tune"
     amount = tuning.Budget.parse(budget)
     experiment = load_experiment(file, overrides or ())
+    require_extras(experiment)
     fetch_missing(experiment)
     with _stoppable(), use.session(), Status("preparing", console=Console(stderr=True)) as status:
 

@@ -29,7 +29,7 @@ console = Console()
 BROKEN, FAILED, INTERRUPTED = 3, 4, 130
 """Exit codes: an assumption was broken that should hold; some runs failed; the user stopped it."""
 
-TIME_UNIT = "time: transmission time in units of parameters / bandwidth, see docs/algorithm.md"
+TIME_UNIT = "time: transmission time in units of parameters / bandwidth (docs/algorithm.md)"
 """The caption of tables with transmission times."""
 
 RUNS_CODE = "A setting such as strategies.mine='file.py:Name' runs the Python code in that file."
