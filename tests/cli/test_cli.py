@@ -355,7 +355,7 @@ def test_demo_draws_the_four_panels_and_says_what_to_try_next(tmp_path, command)
     assert time.monotonic() - started < 60
     out = tmp_path / "runs" / "demo"
     assert (out / "figures" / "demo.png").read_bytes().startswith(b"\x89PNG")
-    for word in ("EF-HC", "ZT", "Try next", "demo.png"):
+    for word in ("global threshold", "zero threshold", "randomized gossip", "Try next", "demo.png"):
         assert word in done.stdout
     summary = efhc.Result.load(out).summary()
     accuracy = dict(zip(summary["strategy"], summary["accuracy"], strict=True))

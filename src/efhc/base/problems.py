@@ -41,10 +41,12 @@ def as_input_error(error: ValidationError, whole: type[Policy], tables: Mapping[
         word = str(context["tag"])
         return InputError(f"{field}.kind", f"'{word}'{did_you_mean(word, known)}", ", ".join(known) + suffix)
     setting, _, entry = field.partition(".")
-    kinds = kinds_of(whole.model_fields[setting]) if setting in whole.model_fields else {}
+    of = policy.model_fields.get(field.rpartition(".")[2]) or policy.model_fields.get(setting)
+    kinds = kinds_of(of) if of else {}
     allowed = " or ".join(_allowed(p["msg"]) for p in same_field)
     if kind == "union_tag_not_found":
-        given += did_you_mean(entry, (tables or {}).get(setting, {}).keys() - {entry}) if entry else ""
+        siblings = (tables or {}).get(setting)
+        given += did_you_mean(entry, [name for name in siblings if name != entry]) if isinstance(siblings, dict) else ""
         allowed = f"a table with a kind: {', '.join(kinds)}"
     elif kind == "model_attributes_type" and (example := _example(field, problems[0]["input"], kinds)):
         allowed = f"a table with a kind, such as {example}"

@@ -147,7 +147,7 @@ def _archive(name: str, suggested: type | None = None) -> Archive:
 
 
 def require_extras(experiment: Experiment) -> None:
-    """Raise an `EfhcError` if the experiment trains a network and PyTorch is missing. Call it before `fetch_missing`."""
+    """Raise an `EfhcError` if the experiment trains a network and PyTorch is missing, before its data are fetched."""
     from efhc.learning.models import ModuleModel
 
     if isinstance(experiment.model, ModuleModel):

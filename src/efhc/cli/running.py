@@ -36,11 +36,12 @@ def demo(
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where to keep the results.")] = Path("runs/demo"),
 ) -> None:
     """Compare EF-HC with GT, ZT and RG on the digits, in under a minute: a table and the paper's four panels."""
-    from efhc.experiments.studies.demo import EXPERIMENT, RUNS, run_demo
+    from efhc.experiments.studies.demo import EXPERIMENT, NAMES, RUNS, run_demo
 
     with iterations_progress(RUNS * EXPERIMENT.iterations) as progress:
         shown = run_demo(out, progress)
     print_summary(shown.result)
+    console.print(NAMES, highlight=False)
     console.print(shown.sentence, highlight=False)
     efhc, config = this_command(), shlex.quote(str(out / "config.toml"))
     print(f"\nThe paper's four panels: {shown.figure}")

@@ -377,6 +377,9 @@ class Snapshots(Mapping[int, Floats]):
         except OSError as error:
             raise EfhcError(f"{file} cannot be read ({error.strerror})") from error
 
+    def __repr__(self) -> str:
+        return f"<Snapshots of iterations {', '.join(map(str, self)) or 'none'}, in {self._folder}>"
+
     def __iter__(self) -> Iterator[int]:
         return iter(self._files)
 
