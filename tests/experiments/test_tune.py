@@ -459,6 +459,9 @@ def test_the_files_are_there_and_the_figure_tells_trials_apart(done: tuple[Tunin
     assert point == (tuning.best_value, tuning.best_accuracy)
     assert f"r = {tuning.best_value:.4g}" in label
     assert axes.get_xscale() == "log"
+    assert tuning.bounds == "min to max"  # of two seeds
+    (legend,) = tuning_figure(tuning.table, tuning.best_value, bounds=tuning.bounds).legends
+    assert "min to max over seeds" in [text.get_text() for text in legend.get_texts()]
 
 
 def test_another_strategy_with_r_may_be_tuned_and_one_seed_has_no_interval(tmp_path: Path):

@@ -176,10 +176,12 @@ def tune(
     ] = "r",
     trials: Annotated[int, typer.Option(min=1, metavar="N", help="Number of values to try.")] = 20,
     low: Annotated[
-        float | None, typer.Option(metavar="X", help="The smallest value. Default: a hundredth of the file's.")
+        float | None,
+        typer.Option(metavar="X", help="The smallest value. Default: a hundredth of the file's, within its bounds."),
     ] = None,
     high: Annotated[
-        float | None, typer.Option(metavar="X", help="The largest value. Default: a hundred times the file's.")
+        float | None,
+        typer.Option(metavar="X", help="The largest value. Default: a hundred times the file's, within its bounds."),
     ] = None,
     on: Annotated[
         str,

@@ -461,7 +461,9 @@ def test_snapshots_are_the_models_on_the_way(tmp_path):
     assert np.array_equal(snapshots[5], efhc.simulate(**{**ONE, "iterations": 5}).models["ZT", 0])
     in_memory = efhc.simulate(**fields).snapshots("ZT", 0)
     assert all(np.array_equal(in_memory[k], snapshots[k]) for k in snapshots)
-    assert efhc.Result.load(tmp_path / "run").snapshots("never", 0) == {}
+    assert efhc.simulate(**ONE).snapshots("ZT", 0) == {}
+    with pytest.raises(efhc.InputError, match="allowed: ZT, seed 0"):
+        efhc.Result.load(tmp_path / "run").snapshots("never", 0)
 
 
 def test_a_resumed_run_has_all_its_snapshots(tmp_path):
