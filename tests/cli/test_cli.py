@@ -60,6 +60,13 @@ def test_run_writes_a_run_directory_and_says_where(config, tmp_path, command):
     assert len(pl.read_parquet(tmp_path / "out" / "metrics.parquet")) == 4 * 40
 
 
+def test_resume_without_a_run_begins_one_and_says_so(config, tmp_path, command):
+    done = command("run", config, "iterations=2", "--out", tmp_path / "new", "--resume", "--no-figure")
+    assert done.returncode == 0
+    assert "there is no run in" in done.stderr
+    assert "units of parameters / bandwidth" in done.stdout
+
+
 def test_run_directory_is_named_after_the_file_by_default(config, tmp_path, command):
     assert command("run", config, "iterations=2", cwd=tmp_path).returncode == 0
     assert (tmp_path / "runs" / "small" / "metrics.parquet").exists()
