@@ -14,7 +14,7 @@ import pytest
 
 import efhc
 from efhc.base.errors import EfhcError, InputError
-from efhc.base.inputs import using_inputs
+from efhc.base.inputs import InputContent, read_bytes, using_inputs
 from efhc.core.randomness import Randomness
 from efhc.experiments.config.files import (
     build_experiment,
@@ -298,16 +298,15 @@ def test_a_run_uses_the_content_that_was_hashed(tmp_path):
         experiment.network.graph(3, Randomness(0))
 
 
-def test_one_path_cannot_have_two_contents_at_once(tmp_path):
-    (tmp_path / "links.txt").write_text("0 1\n")
-    experiment = build_experiment({"network": {"kind": "edge-list", "path": "links.txt"}}, tmp_path)
-    first = read_inputs(experiment)
-    (tmp_path / "links.txt").write_text("0 2\n")
-    second = read_inputs(experiment)
-    with using_inputs(first), pytest.raises(RuntimeError, match="another content"), using_inputs(second):
-        pass
-    with using_inputs(second), using_inputs(second):
-        assert experiment.network.graph(3, Randomness(0)).links.tolist() == [[0, 2]]
+def test_of_two_contents_of_one_path_the_inner_one_counts(tmp_path):
+    path = tmp_path / "f.txt"
+    path.write_text("disk")
+    outer, inner = ({"a": InputContent(path, text, "sum")} for text in (b"outer", b"inner"))
+    with using_inputs(outer):
+        with using_inputs(inner):
+            assert read_bytes(path) == b"inner"
+        assert read_bytes(path) == b"outer"
+    assert read_bytes(path) == b"disk"
 
 
 def test_a_bare_kind_can_be_changed_by_overrides():

@@ -82,7 +82,7 @@ MUTANTS = [
     Mutant("no evaluation after the first iteration", "experiments/config/**/*.py", "return 1 if k == 0 else", "return min(self.evaluate_every, self.iterations) if k == 0 else", RUNS),
     # Resume, keys, files
     Mutant("w_hat is lost on resume", "experiments/runs/**/*.py", 'tensors["models"], tensors["last_broadcast"]', 'tensors["models"], tensors["models"].copy()', RUNS),
-    Mutant("a key without the input files", "experiments/runs/**/*.py", '"inputs": checksums["input_sha256"]', '"inputs": {}', "tests/experiments/runs/test_run_store.py"),
+    Mutant("a key without the input files", "experiments/runs/**/*.py", '"inputs": of_files', '"inputs": {}', "tests/experiments/runs/test_run_store.py"),
     Mutant("no fsync", "base/**/*.py", "os.fsync(file.fileno())", "pass", "tests/base"),
     # Verdicts
     Mutant("plain percentiles", "report/**/*.py", "-sqrt(n / (n - 1)) * t.ppf(", "-t.ppf(", CLAIMS),

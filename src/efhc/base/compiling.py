@@ -88,7 +88,10 @@ _warned: list[str] = []
 
 
 class _CheckedFile(IndexDataCacheFile):
-    """Machine code behind a checksum of it and of its key, so that nothing else is ever executed."""
+    """Machine code behind a checksum of it and of its key, so that damaged code is not executed.
+
+    This is no protection against somebody who may write to the cache: they could change the package as well.
+    """
 
     def save(self, key: Any, data: Any) -> None:
         self._key = key

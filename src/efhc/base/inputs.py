@@ -10,8 +10,9 @@ import stat
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
-from threading import Lock
+from types import MappingProxyType
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
@@ -71,37 +72,25 @@ def read_bytes(path: Path, field: str = "path") -> bytes:
     return read_input(path, field).content
 
 
-# Within `using_inputs`, the content of a file is the one given there, whatever the disk says by now. The mappings
-# hold for the whole process, because runs work in threads of their own; the same path must not be given with two
-# different contents at the same time.
-_in_use: list[dict[Path, InputContent]] = []
-_changing_use = Lock()
+_known: ContextVar[Mapping[Path, InputContent]] = ContextVar("known inputs", default=MappingProxyType({}))
+"""Within `using_inputs`, the content of a file is the one given there, whatever the disk says by now."""
 
 
 @contextmanager
 def using_inputs(contents: Mapping[str, InputContent]) -> Iterator[None]:
-    """Within the body, every thread reads these files as they are given here, and not from the disk.
+    """Within the body, these files are read as they are given here, and not from the disk.
 
-    Raises `RuntimeError` if another body uses one of these files with another content at the same time.
+    This holds for the calling thread, and for others that run in a copy of its context (`contextvars.copy_context`).
     """
-    mine = {given.path: given for given in contents.values()}
-    with _changing_use:
-        for given in mine.values():
-            if (other := _remembered(given.path)) is not None and other.sha256 != given.sha256:
-                raise RuntimeError(f"{given.path} is in use with another content")
-        _in_use.append(mine)
+    token = _known.set({**_known.get(), **{given.path: given for given in contents.values()}})
     try:
         yield
     finally:
-        with _changing_use:
-            _in_use[:] = [one for one in _in_use if one is not mine]
+        _known.reset(token)
 
 
 def _remembered(path: Path) -> InputContent | None:
-    for contents in reversed(_in_use.copy()):
-        if path in contents:
-            return contents[path]
-    return None
+    return _known.get().get(path)
 
 
 def _regular_content(path: Path, field: str) -> bytes:

@@ -10,7 +10,8 @@ import importlib
 import importlib.util
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.abc import SourceLoader
 from pathlib import Path
 from threading import RLock
@@ -20,7 +21,7 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import AfterValidator, ValidationInfo
 from pydantic.json_schema import SkipJsonSchema
 
-from efhc.base.errors import InputError, did_you_mean
+from efhc.base.errors import EfhcError, InputError, did_you_mean
 from efhc.base.inputs import CONFIG_FOLDER, InputContent, absolute, read_input, sha256
 
 ALLOWED = "package.module:name or file.py:name"
@@ -91,6 +92,31 @@ def load(reference: str, field: str, content: InputContent | None = None) -> Loa
         problem = f"no such name{did_you_mean(name, vars(module))}"
         raise InputError(field, f"{reference} ({problem})", f"a name in {place}")
     return Loaded(getattr(module, name), content)
+
+
+@contextmanager
+def quoting(part: Any, field: str) -> Iterator[None]:
+    """Raise an `InputError` if a part of the user's own fails in the body; what built-in parts raise is left alone."""
+    try:
+        yield
+    except EfhcError:
+        raise
+    except (Exception, SystemExit, GeneratorExit) as error:
+        if is_built_in(part):
+            raise
+        raise failing(part, field, error) from error
+
+
+def is_built_in(part: Any) -> bool:
+    """Return whether a part comes with efhc."""
+    return type(part).__module__.startswith("efhc.")
+
+
+def failing(part: Any, field: str, error: BaseException) -> InputError:
+    """Return the error that says in one line that a part of the user's own fails."""
+    name = getattr(part, "__qualname__", type(part).__qualname__)
+    allowed = "code that runs (efhc --debug shows the traceback)"
+    return InputError(field, f"{name}, which fails: {in_one_line(error)}", allowed)
 
 
 def in_one_line(error: BaseException) -> str:

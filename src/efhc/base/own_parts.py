@@ -26,7 +26,10 @@ from efhc.base.own_code import content_of, in_one_line, load
 from efhc.base.policy import Policy
 from efhc.base.problems import as_input_error
 
-WHAT_TO_DO = "put it in a file as a class or function, and name it file.py:Name"
+WHAT_TO_DO = (
+    "put it in a file as a function, or as a class that is an efhc.Policy, a dataclass or without state, and name it "
+    "file.py:Name"
+)
 
 
 @dataclasses.dataclass(frozen=True)

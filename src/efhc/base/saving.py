@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,6 +20,11 @@ from efhc.base.errors import EfhcError
 
 UNFINISHED = ".partial"
 """Ending of a file that is being written. One that is left over after a kill can be removed."""
+
+
+def is_unfinished(path: Path) -> bool:
+    """Return whether a file is one that `write_safely` was writing."""
+    return re.fullmatch(rf"\..+\.[0-9a-f]{{8}}{re.escape(UNFINISHED)}", path.name) is not None
 
 
 class SaveError(EfhcError):
@@ -98,7 +104,7 @@ def read_tensors(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
         tensors = safetensors.numpy.load(content)
         length = int.from_bytes(content[:8], "little")
         facts: dict[str, str] = json.loads(content[8 : 8 + length]).get("__metadata__", {})
-    except (safetensors.SafetensorError, ValueError, KeyError, AttributeError) as error:
+    except (safetensors.SafetensorError, ValueError, KeyError, AttributeError, MemoryError, OverflowError) as error:
         raise ValueError(f"not a whole .safetensors file: {error}") from error
     expected = facts.pop("sha256", None)
     if expected is not None and hashlib.sha256(memoryview(content)[8 + length :]).hexdigest() != expected:

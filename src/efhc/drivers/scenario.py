@@ -11,6 +11,7 @@ import numpy as np
 
 from efhc.base.arrays import Floats, Ints
 from efhc.base.errors import InputError
+from efhc.base.own_code import is_built_in, quoting
 from efhc.core.graph import Graph
 from efhc.core.iteration import State
 from efhc.core.randomness import Coins
@@ -70,12 +71,29 @@ class ScenarioReader:
         self.scenario = scenario
         batches = scenario.learner.batches
         self._coins, self._batches = scenario.coins.reader(), batches.reader() if batches else None
+        self._asked_own = False
 
     def thresholds(self, trigger: Trigger, k: int) -> Floats:
         """r rho_i gamma(k) of every device under this strategy, which is checked: it may be the user's own."""
         scenario = self.scenario
-        given = trigger.thresholds(k, scenario.threshold_decay(k), scenario.bandwidths, self._coins)
-        return _checked_thresholds(given, trigger, k, len(scenario.bandwidths.values))
+        if is_built_in(trigger):
+            given = trigger.thresholds(k, scenario.threshold_decay(k), scenario.bandwidths, self._coins)
+            return _checked_thresholds(given, trigger, k, len(scenario.bandwidths.values))
+        return self._own_thresholds(trigger, k)
+
+    def _own_thresholds(self, trigger: Trigger, k: int) -> Floats:
+        """Those of a strategy of the user's own: it may fail, or remember what it was asked before."""
+        scenario, asked = self.scenario, []
+        with quoting(trigger, f"strategy {type(trigger).__name__}"):
+            for _ in range(1 if self._asked_own else 2):
+                given = trigger.thresholds(k, scenario.threshold_decay(k), scenario.bandwidths, self._coins)
+                asked.append(_checked_thresholds(given, trigger, k, len(scenario.bandwidths.values)).copy())
+        if not np.array_equal(asked[0], asked[-1]):
+            what = f"other thresholds when it was asked at k = {k} for the second time"
+            allowed = "thresholds that depend on the arguments only: runs are stopped, resumed and shared"
+            raise InputError(f"strategy {type(trigger).__name__}", what, allowed)
+        self._asked_own = True
+        return asked[-1]
 
     def batch(self, k: int) -> Batch:
         """What every device looks at in iteration k."""

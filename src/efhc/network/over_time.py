@@ -6,6 +6,9 @@ import threading
 from abc import ABC, abstractmethod
 from typing import Protocol
 
+import numpy as np
+
+from efhc.base.errors import InputError
 from efhc.base.policy import Policy
 from efhc.core.graph import Graph
 from efhc.core.randomness import Randomness
@@ -65,3 +68,31 @@ class DrawnGraphs(ABC):
             recent[k] = self.draw(k)
             self._of_thread.recent = recent
         return recent[k]
+
+
+class CheckedGraphs:
+    """The graphs of a network of the user's own, each checked when it first comes: compiled loops check no index."""
+
+    def __init__(self, network: GraphsOverTime, devices: int) -> None:
+        self._network, self._devices = network, devices
+        self._checked: object = None
+
+    def graph(self, k: int) -> Graph:
+        """Return G(k). Raises `InputError` unless it is a graph of all devices as `Graph.of` makes them."""
+        graph = self._network.graph(k)
+        if graph is not self._checked:
+            self._check(graph, k)
+            self._checked = graph
+        return graph
+
+    def _check(self, graph: object, k: int) -> None:
+        allowed = f"an efhc.Graph of {self._devices} devices, made by Graph.of(devices, pairs)"
+        if not isinstance(graph, Graph) or not isinstance(graph.links, np.ndarray) or graph.links.ndim != 2:
+            raise InputError("network", f"a {type(graph).__name__} at k = {k}", allowed)
+        if graph.devices != self._devices:
+            raise InputError("network", f"a graph of {graph.devices} devices at k = {k}", allowed)
+        sound = graph.links.dtype.kind in "iu" and (np.diff(graph.codes) > 0).all()
+        if not sound or (graph.links < 0).any() or (graph.links[:, 0] >= graph.links[:, 1]).any():
+            raise InputError("network", f"a graph whose links are not sorted and distinct at k = {k}", allowed)
+        if graph.links.size and graph.links.max() >= self._devices:
+            raise InputError("network", f"a link to device {graph.links.max()} at k = {k}", allowed)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import shutil
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -428,25 +430,28 @@ def test_git_is_asked_without_running_the_repositorys_commands(tmp_path, monkeyp
     (tmp_path / "a").write_text("b")
     state = git_state()
     assert state is not None
-    assert state["changed"] is True
+    assert len(state["commit"]) == 40
     assert not list(tmp_path.glob("ran-*"))
 
 
-def test_code_of_a_directory_runs_only_when_it_is_trusted(tmp_path):
-    (tmp_path / "own.py").write_text(
+@pytest.mark.parametrize("name", ["Own", "É", " Own"])
+def test_code_of_a_directory_runs_only_when_it_is_trusted(tmp_path, name):
+    code = tmp_path / "own.py"
+    code.write_text(
         "import pathlib\npathlib.Path(__file__).with_name('ran').touch()\nfrom efhc import ZeroThreshold\n"
-        "class Own(ZeroThreshold):\n    pass\n"
+        "class Own(ZeroThreshold):\n    pass\nÉ = Own\n"
     )
-    efhc.simulate(**SMALL, strategies={"mine": {"kind": f"{tmp_path / 'own.py'}:Own"}}, out=tmp_path / "run")
+    efhc.simulate(**SMALL, strategies={"mine": {"kind": f"{code}:Own"}}, out=tmp_path / "run")
+    config = tmp_path / "run" / "config.toml"
+    config.write_text(config.read_text().replace(":Own", f":{name}"))
     (tmp_path / "ran").unlink()
-    (tmp_path / "own.py").write_text((tmp_path / "own.py").read_text() + "\n# changed\n")
-    with pytest.raises(
-        efhc.InputError, match=r"strategies\.mine\.kind: got code in .*own\.py:Own; allowed: --trust-code"
-    ):
-        efhc.Result.load(tmp_path / "run", trust_code=False)
+    code.write_text(code.read_text() + "\n# changed\n")
+    assert efhc.Result.load(tmp_path / "run").summary()["strategy"].to_list() == ["mine"]
+    with pytest.raises(efhc.InputError, match=r"strategies\.mine\.kind: got code in .*; allowed: --trust-code"):
+        RunDirectory(tmp_path / "run").load_experiment(trust_code=False)
     assert not (tmp_path / "ran").exists()
-    efhc.Result.load(tmp_path / "run")
-    assert (tmp_path / "ran").exists()
+    code.unlink()
+    assert len(efhc.Result.load(tmp_path / "run").metrics) == 12
 
 
 # What is kept
@@ -692,3 +697,165 @@ def test_the_bytes_of_tables_do_not_depend_on_when_checkpoints_were_made(tmp_pat
     for table in ("metrics", "events", "network", "devices"):
         seldom, always = ((tmp_path / name / f"{table}.parquet").read_bytes() for name in ("seldom", "always"))
         assert seldom == always
+
+
+# Code of the user's own that misbehaves
+
+
+class WritesBandwidths(efhc.Strategy):
+    def thresholds(self, k, gamma, bandwidths, coins):
+        bandwidths.values.setflags(write=True)
+        bandwidths.values[:] = 1.0
+        return np.zeros(len(bandwidths.values))
+
+
+class WritesData(efhc.Partition):
+    def split(self, data, devices, randomness):
+        data.x_train[:] = 0
+        return np.array_split(np.arange(len(data.y_train)), devices)
+
+
+class Exits(efhc.Strategy):
+    def thresholds(self, k, gamma, bandwidths, coins):
+        sys.exit(0)
+
+
+class Misunderstands(efhc.Strategy):
+    def thresholds(self, k, gamma, bandwidths, coins):
+        return coins < 0.5
+
+
+class Remembers:
+    asked = 0
+
+    def thresholds(self, k, gamma, bandwidths, coins):
+        self.asked += 1
+        return np.full(len(bandwidths.values), float(self.asked))
+
+
+@pytest.mark.parametrize(
+    ("own", "said"),
+    [
+        (WritesBandwidths(), "WritesBandwidths, which fails: ValueError"),
+        (Exits(), "Exits, which fails: SystemExit"),
+        (Misunderstands(), "Misunderstands, which fails: TypeError"),
+        (Remembers(), "for the second time; allowed: thresholds that depend on the arguments only"),
+    ],
+)
+def test_a_strategy_of_ones_own_that_misbehaves_fails_alone(own, said):
+    failed: list[str] = []
+    result = efhc.simulate(**SMALL, strategies={"own": own, "ZT": efhc.ZeroThreshold()}, warn=failed.append)
+    assert list(result.failed) == [("own", 0)]
+    assert said in failed[0]
+    assert_frame_equal(result.metrics, efhc.simulate(**ONE).metrics, check_exact=True)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"partition": WritesData()}, "partition.kind: got WritesData, which fails: ValueError"),
+        ({"network": type("N", (), {"over_time": lambda self, m, r: None})()}, "network: got N, which fails"),
+        ({"bandwidths": type("B", (), {"draw": lambda self, m, r: np.ones(m)})()}, "bandwidths.kind: got a ndarray"),
+        ({"step_size": lambda k: "fast"}, "step_size: got 'fast' at k = 0"),
+        ({"step_size": lambda k: -1.0}, "step_size: got -1.0 at k = 0"),
+        ({"step_size": lambda k: 1 / 0}, "which fails: ZeroDivisionError"),
+    ],
+)
+def test_other_parts_of_ones_own_that_misbehave_are_one_line(fields, said):
+    with pytest.raises(efhc.InputError) as caught:
+        efhc.simulate(**{**ONE, **fields})
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "links", [[(0, 1), (1, 2)], np.array([[0, 1], [0, 1]]), np.array([[1, 0]]), np.array([[0, 9]])]
+)
+def test_a_graph_that_was_not_made_by_graph_of_is_refused(links):
+    class Own:
+        def over_time(self, devices, randomness):
+            return self
+
+        def graph(self, k):
+            return efhc.Graph(6, links)
+
+    with pytest.raises(efhc.InputError, match=r"network: got .*Graph\.of"):
+        efhc.simulate(**ONE, network=Own())
+
+
+def test_a_network_in_two_parts_is_said_once_per_seed(tmp_path):
+    (tmp_path / "links.txt").write_text("0 1\n2 3\n3 4\n4 5\n")
+    said: list[str] = []
+    efhc.simulate(**ONE, network=efhc.EdgeListFile(path=tmp_path / "links.txt"), warn=said.append)
+    assert said == ["seed 0: the network is not connected, so that some devices never hear of others"]
+
+
+# Folders of the user's own
+
+
+def test_nothing_but_its_own_runs_is_removed(tmp_path):
+    efhc.simulate(**ONE, out=tmp_path / "run")
+    (tmp_path / "run" / "runs").mkdir()
+    (tmp_path / "run" / "runs" / "thesis.txt").touch()
+    efhc.simulate(**ONE, out=tmp_path / "run", resume=True)
+    assert (tmp_path / "run" / "runs" / "thesis.txt").exists()
+    with pytest.raises(efhc.InputError, match=r"--store.*outside of --out"):
+        efhc.simulate(**ONE, out=tmp_path / "other", store=tmp_path / "other" / "runs")
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / ".thesis.partial").touch()
+    with pytest.raises(efhc.InputError, match="holds other files"):
+        efhc.simulate(**ONE, out=tmp_path / "notes")
+
+
+def test_a_run_under_the_name_of_another_is_moved_aside(tmp_path):
+    zero, random = Runs().of(efhc.Experiment(**{**SMALL, "strategies": {"ZT": "zt", "RG": "rg"}}))
+    said: list[str] = []
+    store = RunStore(tmp_path, said.append)
+    store.complete([zero], LocalEngine(1), lambda run, share: None)
+    shutil.copytree(store.directory(zero), store.directory(random))
+    store.complete([random], LocalEngine(1), lambda run, share: None)
+    assert "not the run that its name says" in said[0]
+    assert store.table(random, "metrics")["fired"].sum() < 6 * 12
+
+
+def test_a_missing_or_damaged_snapshot_is_made_again(tmp_path):
+    fields = {**ONE, "keep_models_every": 5}
+    whole = efhc.simulate(**fields).snapshots("ZT", 0)
+    for number, damage in enumerate([lambda file: file.unlink(), lambda file: file.write_bytes(b"garbage")]):
+        store, said = tmp_path / f"store{number}", []
+        efhc.simulate(**fields, out=tmp_path / f"a{number}", store=store)
+        damage(next(store.rglob("*10.safetensors")))
+        again = efhc.simulate(**fields, out=tmp_path / f"b{number}", store=store, warn=said.append)
+        assert len(said) == 1
+        assert all(np.array_equal(again.snapshots("ZT", 0)[k], whole[k]) for k in (0, 5, 10, 12))
+
+
+def test_a_checkpoint_without_its_snapshots_does_not_count(tmp_path):
+    folder = stopped(tmp_path / "run", keep_models_every=3)
+    next(folder.rglob("*3.safetensors")).unlink()
+    said: list[str] = []
+    resumed = efhc.simulate(**ONE, keep_models_every=3, out=tmp_path / "run", resume=True, warn=said.append)
+    assert "the models of iteration 3 are missing" in said[0]
+    assert list(resumed.snapshots("ZT", 0)) == [0, 3, 6, 9, 12]
+
+
+def test_two_simulations_at_once_read_their_own_files(tmp_path):
+    links, found = tmp_path / "links.txt", {}
+    begun, changed = threading.Event(), threading.Event()
+    links.write_text("0 1\n1 2\n2 3\n3 4\n4 5\n5 0\n")
+    fields = {**ONE, "network": {"kind": "edge-list", "path": str(links)}}
+
+    def wait(strategy, seed, done):
+        begun.set()
+        changed.wait(10)
+
+    def first():
+        found["ring"] = efhc.simulate(**fields, progress=wait).network["link_from"][0].len()
+
+    thread = threading.Thread(target=first)
+    thread.start()
+    begun.wait(10)
+    links.write_text("0 1\n1 2\n2 3\n3 4\n4 5\n")
+    found["path"] = efhc.simulate(**fields).network["link_from"][0].len()
+    changed.set()
+    thread.join()
+    assert found == {"ring": 6, "path": 5}

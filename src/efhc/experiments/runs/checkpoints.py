@@ -69,8 +69,7 @@ class Unfinished:
         except OSError as error:
             raise EfhcError(f"{error.filename or self._checkpoint} cannot be read ({error.strerror})") from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            self._move_aside()
-            self._warn(f"{self._checkpoint} is damaged, and that run is made again from its start: {error}")
+            self.refuse(error)
             return None
         self._end = state.k
         self._remove_pieces(keep=self._pieces)
@@ -78,6 +77,11 @@ class Unfinished:
             if (then := facts.get(name, now)) != now:
                 self._warn(f"{run.name}: begun with {name} {then}, goes on with {now}; its last digits may differ")
         return state, record
+
+    def refuse(self, reason: object) -> None:
+        """Move the checkpoint aside, because of `reason`: the run is made again from its start."""
+        self._move_aside()
+        self._warn(f"{self._checkpoint} is damaged, and that run is made again from its start: {reason}")
 
     def _move_aside(self) -> None:
         mark = f"damaged-{secrets.token_hex(3)}"

@@ -20,7 +20,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import secrets
 import time
 import tomllib
@@ -40,6 +39,7 @@ from efhc.base.inputs import InputContent, sha256
 from efhc.base.saving import (
     UNFINISHED,
     SaveError,
+    is_unfinished,
     lock,
     map_tensors,
     read_tensors,
@@ -62,6 +62,9 @@ TABLES = ("metrics", "events", "network", "devices")
 
 DATA = "data.npz"
 """A data set that was made in Python."""
+
+CHECKSUMS = ("table_sha256", "snapshot_sha256")
+"""What meta.json knows of the files of a complete run."""
 
 Pair = tuple[str, int]
 """A strategy and a seed."""
@@ -97,7 +100,7 @@ class RunDirectory:
         if not begun and self.path.exists() and any(map(_is_foreign, self.path.iterdir())):
             raise InputError("--out", f"{self.path}, which holds other files", "a new or empty directory")
         with writing(self.path):
-            for leftover in self.path.rglob(f".*{UNFINISHED}"):
+            for leftover in filter(is_unfinished, self.path.rglob(f".*{UNFINISHED}")):
                 leftover.unlink()
         if begun:
             self.check_same(experiment, checksums)
@@ -176,8 +179,18 @@ class RunDirectory:
         for what, now in checksums.items():
             for name, old in meta.get(what, {}).items():
                 if now.get(name) != old:
-                    allowed = f"the file with SHA-256 {old[:12]}... that the run was begun with"
-                    raise InputError(name if what == "input_sha256" else "data", f"a changed {name}", allowed)
+                    allowed = (
+                        f"the file as the run was begun with (SHA-256 {old[:12]}...): restore it, or take another --out"
+                    )
+                    setting = name if what == "input_sha256" else "data"
+                    raise InputError(setting, f"a changed {self._file_of(name) or name}", allowed)
+
+    def _file_of(self, setting: str) -> str | None:
+        """Return the name of the file that a setting of config.toml names."""
+        value: Any = self._config()
+        for key in setting.split("."):
+            value = value.get(key) if isinstance(value, dict) else None
+        return Path(value.rpartition(":")[0] or value).name if isinstance(value, str) else None
 
     # Reading
 
@@ -188,7 +201,7 @@ class RunDirectory:
             raise DamagedError(f"{self.path / name} is missing") from error
         except OSError as error:
             raise EfhcError(f"{self.path / name} cannot be read ({error.strerror})") from error
-        except (ValueError, KeyError, TypeError, AttributeError, pl.exceptions.PolarsError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, pl.exceptions.PolarsError) as error:
             raise DamagedError(f"{self.path / name} is damaged ({error})") from error
 
     @property
@@ -197,7 +210,7 @@ class RunDirectory:
 
         def parse(path: Path) -> dict[str, Any]:
             meta = json.loads(path.read_bytes())
-            if not isinstance(meta, dict) or not isinstance(meta.get("sessions"), list) or "status" not in meta:
+            if not isinstance(meta, dict) or not _describes_a_run(meta):
                 raise ValueError("it does not describe a run")
             return meta
 
@@ -211,6 +224,10 @@ class RunDirectory:
         if isinstance(tables.get("data"), dict) and tables["data"].get("path") == DATA:
             tables["data"]["path"] = str((self.path / DATA).absolute())
         return tables
+
+    def read_experiment(self) -> Experiment:
+        """Return the experiment of config.toml without running any code: parts of the user's own refuse to run."""
+        return build_experiment(self._config(), self.path, run_code=False)
 
     def load_experiment(self, *, trust_code: bool = True) -> Experiment:
         """The experiment of config.toml.
@@ -261,6 +278,12 @@ class RunDirectory:
 
         self._read(name, check)
         self._checked.add(name)
+
+    def check_snapshots(self) -> None:
+        """Raise `DamagedError` unless all models of single iterations are as they were written."""
+        for name, expected in self.meta.get("snapshot_sha256", {}).items():
+            if self._read(name, _file_sha256) != expected:
+                raise DamagedError(f"{self.path / name} is damaged (its SHA-256 is not the one in meta.json)")
 
     def load_models(self) -> dict[Pair, Floats]:
         """Return the final models (m, n) in models.safetensors, by strategy and seed."""
@@ -341,7 +364,14 @@ class RunDirectory:
             name.partition(".")[0]: _file_sha256(self.path / name) for name in files if (self.path / name).exists()
         }
         failed = [{"strategy": pair[0], "seed": pair[1], "reason": text} for pair, text in (failures or {}).items()]
-        facts = {"finished": finished, "table_sha256": checksums, **({"failed": failed} if failed else {})}
+        checksums_of = {"table_sha256": checksums}
+        snapshots = {
+            str(file.relative_to(self.path)): _file_sha256(file)
+            for file in sorted((self.path / "snapshots").glob("*/*.safetensors"))
+        }
+        if snapshots:
+            checksums_of["snapshot_sha256"] = snapshots
+        facts = {"finished": finished, **checksums_of, **({"failed": failed} if failed else {})}
         self._write_meta(self.meta | facts | {"status": "complete"})
 
     def reopen(self) -> None:
@@ -387,6 +417,13 @@ class Snapshots(Mapping[int, Floats]):
         return len(self._files)
 
 
+def _describes_a_run(meta: Mapping[str, Any]) -> bool:
+    tables = [meta.get(name, {}) for name in (*CHECKSUMS, "input_sha256", "data_sha256")]
+    sessions = meta.get("sessions")
+    is_noted = isinstance(sessions, list) and all(isinstance(session, dict) for session in sessions)
+    return is_noted and "status" in meta and all(isinstance(table, dict) for table in tables)
+
+
 def _by_pair(tensors: Mapping[str, np.ndarray]) -> dict[Pair, Floats]:
     """Return tensors that are named "strategy/seed" by strategy and seed. Raises `ValueError` for other names."""
     pairs = {name: name.rsplit("/", 1) for name in tensors}
@@ -400,17 +437,18 @@ def _file_sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-CODE = re.compile(r"(.+\.py|[A-Za-z_][\w.]*):[A-Za-z_]\w*")
-"""Settings that name Python code: "file.py:Name" or "package.module:Name"."""
+NO_CODE = {"name", "path", "description"}
+"""Settings whose text may hold a colon without naming code."""
 
 
 def named_code(tables: Any, setting: str = "") -> dict[str, str]:
-    """Return the settings of a config that name Python code, by their dotted keys."""
+    """Return the settings of a config that name Python code, by the rule of those who load it: a text with a colon."""
     if isinstance(tables, Mapping):
         inner = (named_code(value, f"{setting}.{key}" if setting else key) for key, value in tables.items())
         return {name: code for found in inner for name, code in found.items()}
-    return {setting: tables} if isinstance(tables, str) and setting != "name" and CODE.fullmatch(tables) else {}
+    is_code = isinstance(tables, str) and ":" in tables and setting.rpartition(".")[2] not in NO_CODE
+    return {setting: tables} if is_code else {}
 
 
 def _is_foreign(path: Path) -> bool:
-    return not path.name.endswith(UNFINISHED) and path.name != ".lock"
+    return not is_unfinished(path) and path.name != ".lock"

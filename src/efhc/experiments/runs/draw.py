@@ -11,12 +11,15 @@ import numpy as np
 
 from efhc.base.arrays import Floats, Ints
 from efhc.base.errors import InputError, within
+from efhc.base.own_code import is_built_in, quoting
 from efhc.core.randomness import Coins, Randomness
+from efhc.core.triggers import Bandwidths
 from efhc.drivers.scenario import Scenario
 from efhc.experiments.config.experiment import Experiment
 from efhc.learning.backends import backend_for
 from efhc.learning.data import Dataset
 from efhc.learning.learner import Learner
+from efhc.network.over_time import CheckedGraphs
 
 if TYPE_CHECKING:
     from efhc.experiments.runs.run import Run
@@ -35,12 +38,21 @@ def load_data(experiment: Experiment) -> Dataset:
 def draw_scenario(experiment: Experiment, data: Dataset, seed: int, threads: int = 1) -> Scenario:
     """Return the scenario of a seed, the same for all strategies. Raises `InputError` if a setting cannot be used."""
     randomness, devices = Randomness(seed), experiment.devices
-    with within("network"):
+    # Code that is not ours gets data that it cannot write to: all runs share them.
+    seen = data.read_only()
+    with within("network"), quoting(experiment.network, "kind"):
         network = experiment.network.over_time(devices, randomness)
-    with within("bandwidths"):
-        bandwidths = experiment.bandwidths.draw(devices, randomness)
-    with within("partition"):
-        parts = _checked_parts(experiment.partition.split(data, devices, randomness), devices, len(data.y_train))
+        network = network if is_built_in(experiment.network) else CheckedGraphs(network, devices)
+    with quoting(experiment.network, "network"):
+        network.graph(0)
+    with within("bandwidths"), quoting(experiment.bandwidths, "kind"):
+        bandwidths = _checked_bandwidths(experiment.bandwidths.draw(devices, randomness), devices)
+    with within("partition"), quoting(experiment.partition, "kind"):
+        parts = _checked_parts(experiment.partition.split(seen, devices, randomness), devices, len(data.y_train))
+    for name, schedule in (("step_size", experiment.step_size), ("threshold_decay", experiment.threshold_decay)):
+        if schedule is not None and not is_built_in(schedule):
+            with quoting(schedule, name):
+                _check_number(name, schedule(0))
     backend = backend_for(experiment.model, data, randomness, experiment.backend, experiment.device, threads)
     learner = Learner(backend, data, parts, experiment.batch_size, randomness)
     with np.errstate(over="ignore"):
@@ -49,8 +61,8 @@ def draw_scenario(experiment: Experiment, data: Dataset, seed: int, threads: int
             raise InputError("bandwidths", smallest, "bandwidths for which the time n / b_i is a finite number")
 
     def initial_models() -> Floats:
-        with within("initial_models"):
-            given = experiment.initial_models.models(experiment.model, data, devices, randomness)
+        with within("initial_models"), quoting(experiment.initial_models, "kind"):
+            given = experiment.initial_models.models(experiment.model, seen, devices, randomness)
             return _checked_models(given, (devices, backend.parameters), experiment)
 
     return Scenario(
@@ -116,16 +128,32 @@ def _checked_parts(parts: Any, devices: int, samples: int) -> list[Ints]:
     return checked
 
 
+def _checked_bandwidths(given: Any, devices: int) -> Bandwidths:
+    """Return bandwidths that nobody can write to: all runs share them."""
+    if not isinstance(given, Bandwidths) or np.shape(given.values) != (devices,):
+        raise InputError("kind", f"a {type(given).__name__} from draw", f"efhc.Bandwidths with {devices} values")
+    values = np.array(given.values, dtype=np.float64)
+    if not (np.isfinite(values).all() and (values > 0).all()):
+        raise InputError("kind", "bandwidths that are not positive and finite", "positive numbers")
+    values.flags.writeable = False
+    return Bandwidths(values.view(), given.nominal)
+
+
+def _check_number(field: str, given: Any) -> None:
+    try:
+        value = float(given)
+    except (TypeError, ValueError):
+        value = float("nan")
+    if not 0 <= value < float("inf"):
+        raise InputError(field, f"{given!r} at k = 0", "a number that is finite and not negative")
+
+
 def _checked_models(given: Any, shape: tuple[int, int], experiment: Experiment) -> Floats:
     """Return the initial models, in memory that belongs to the run: it writes to them."""
     models = np.asarray(given)
     if models.shape != shape or models.dtype.kind not in "fiu":
         raise InputError("models", f"{models.dtype} of shape {models.shape}", f"numbers of shape {shape}")
-    if (
-        models.dtype == experiment.precision
-        and models.flags.c_contiguous
-        and type(experiment.initial_models).__module__.startswith("efhc.")
-    ):
+    if models.dtype == experiment.precision and models.flags.c_contiguous and is_built_in(experiment.initial_models):
         return models  # of a built-in kind, which makes new and finite ones
     with np.errstate(over="ignore"):
         own: Floats = np.array(models, dtype=experiment.precision, order="C")

@@ -68,7 +68,7 @@ def make_run(
     keeping = _Keeping(keeper, record, state, checkpoint_seconds)
     everyone = [
         _Recording(record, scenario, run, keeping),
-        *([_Snapshots(keeper, _snapshot_iterations(run))] if experiment.keep_models_every else []),
+        *([_Snapshots(keeper, snapshot_iterations(run))] if experiment.keep_models_every else []),
         keeping,
         *observers,  # one that raises finds the iteration whole
         _Telling(progress, stop or Event(), experiment.iterations),
@@ -113,7 +113,8 @@ class _Snapshots(LookAt):
         self._keeper.snapshot(state)
 
 
-def _snapshot_iterations(run: Run) -> list[int]:
+def snapshot_iterations(run: Run) -> list[int]:
+    """Return the iterations whose models are kept, with `keep_models_every`."""
     every, iterations = run.experiment.keep_models_every or run.experiment.iterations, run.experiment.iterations
     return [*range(0, iterations, every), iterations]
 

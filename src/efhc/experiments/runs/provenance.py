@@ -31,32 +31,18 @@ def _versions() -> dict[str, str]:
 
 
 def git_state() -> dict[str, Any] | None:
-    """Return the commit of the current folder's repository and whether it has changes; None outside a repository."""
+    """Return the commit of the current folder's repository; None outside of one.
+
+    Whether files have changed since is not asked: the repository may be somebody else's, and `git status` runs
+    programs that its settings name (filters, monitors, transports).
+    """
+    command = ["git", "-c", "core.fsmonitor=", "rev-parse", "--verify", "HEAD"]
+    quiet = os.environ | {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "GIT_NO_LAZY_FETCH": "1"}
     try:
-        commit = _git("rev-parse", "HEAD")
-        return {"commit": commit, "changed": bool(_git(*_harmless_settings(), "status", "--porcelain"))}
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10, env=quiet)
     except (OSError, subprocess.SubprocessError):
         return None
-
-
-COMMANDS_IN_GIT = r"^(filter\..*|core\.(fsmonitor|hookspath|sshcommand|pager|editor|askpass)|diff\..*|.*\.command)$"
-"""Settings of a repository that make git run programs. The repository may be somebody else's."""
-
-
-def _harmless_settings() -> list[str]:
-    """Options that switch off every program that the repository's own config asks git to run."""
-    try:
-        names = _git("config", "--local", "--includes", "--name-only", "--get-regexp", COMMANDS_IN_GIT).split()
-    except subprocess.CalledProcessError:  # there is none
-        names = []
-    found = {*names, "core.fsmonitor"}
-    return [word for name in sorted(found) for word in ("-c", f"{name}={'false' if name.endswith('required') else ''}")]
-
-
-def _git(*words: str) -> str:
-    quiet = os.environ | {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"}
-    command = ["git", *words]
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10, env=quiet).stdout.strip()
+    return {"commit": done.stdout.strip()}
 
 
 def machine() -> dict[str, Any]:

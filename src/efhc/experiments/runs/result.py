@@ -50,16 +50,17 @@ class Result:
         self._source = source
 
     @classmethod
-    def load(cls, directory: Path | str, *, trust_code: bool = True) -> Result:
+    def load(cls, directory: Path | str) -> Result:
         """Return the result in a run directory.
 
-        A config that names code of its own ("file.py:Name") runs that code, unless `trust_code` is False: then such a
-        directory is refused. Raises `InputError` if the directory does not hold a run that has finished.
+        Code that the config names ("file.py:Name") is not run, and need not be there: `experiment` can be read, but to
+        run it again, load config.toml by `load_experiment`. Raises `InputError` if the directory does not hold a run
+        that has finished.
         """
         run = RunDirectory(Path(directory))
         if not run.is_complete:
             raise InputError("run directory", directory, "the directory of a run that has finished")
-        return cls.in_directory(run.load_experiment(trust_code=trust_code), run)
+        return cls.in_directory(run.read_experiment(), run)
 
     @classmethod
     def in_directory(cls, experiment: Experiment, directory: RunDirectory) -> Result:

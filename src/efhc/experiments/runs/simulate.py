@@ -5,14 +5,16 @@ from __future__ import annotations
 import shutil
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
+from efhc.base.errors import InputError
 from efhc.base.extras import require
 from efhc.base.inputs import using_inputs
 from efhc.drivers.observers import ObserverFactory
 from efhc.experiments.config.experiment import Experiment
-from efhc.experiments.config.files import build_experiment
+from efhc.experiments.config.files import build_experiment, to_tables
 from efhc.experiments.runs.directory import RunDirectory
 from efhc.experiments.runs.draw import draw_scenario
 from efhc.experiments.runs.engines.local import LocalEngine
@@ -23,6 +25,10 @@ from efhc.experiments.runs.run import Run, Runs
 from efhc.experiments.runs.store import Engine, Failures, MemoryStore, Progress, RunStore
 from efhc.learning.data import NpzFile
 from efhc.learning.models import ModuleModel
+from efhc.network.topologies import DrawnTopology
+
+OWN_RUNS = "runs"
+"""The folder of an unfinished experiment's single runs, within its directory."""
 
 
 class RunProgress(Protocol):
@@ -103,10 +109,14 @@ def simulate(
         directory.check_may_go_on(experiment, resume=resume)
         if directory.is_complete:  # only read: it may lie where nothing can be written
             directory.check_same(experiment, inputs.checksums)
-            return _finished(directory, experiment)
+            return _finished(directory, experiment, runs)
     in_memory = directory is None
     plan(experiment, inputs.data, jobs, len(runs), keeps_models=in_memory)
-    _check(runs)
+    if directory and store is not None and Path(store).absolute().is_relative_to(directory.path.absolute()):
+        raise InputError("--store", store, "a folder outside of --out")
+    if directory:
+        to_tables(experiment)  # what cannot be named is refused before anything is written
+    _check(runs, warn)
     engine = engine or LocalEngine(jobs, in_memory, checkpoint_seconds)
     if directory is None:
         memory = MemoryStore()
@@ -118,34 +128,50 @@ def simulate(
     with directory.locked():
         directory.begin(experiment, inputs.checksums, resume=resume)
         if directory.is_complete:  # another process has finished it meanwhile
-            return _finished(directory, experiment)
+            return _finished(directory, experiment, runs)
         directory.keep_data(data)
         experiment = directory.in_the_order_begun(experiment)
         names = list(experiment.strategies)
         runs.sort(key=lambda run: (experiment.seeds.index(run.seed), names.index(run.strategy)))
         with directory.session():
-            own = directory.path / "runs"
-            kept = RunStore(Path(store) if store else own, warn, with_models=True)
+            folder = directory.path / OWN_RUNS if store is None else Path(store)
+            kept = RunStore(folder, warn, with_models=True)
             with engine.session():
                 failures = kept.complete(runs, engine, _each(runs, progress), observers)
             _report(runs, failures, warn)
             collect(directory, runs, kept, failures)
-        shutil.rmtree(own, ignore_errors=True)
+        _remove_runs(directory, runs)
     return Result.in_directory(experiment, directory)
 
 
-def _finished(directory: RunDirectory, experiment: Experiment) -> Result:
+def _finished(directory: RunDirectory, experiment: Experiment, runs: list[Run]) -> Result:
     """Return the result of a directory that is complete."""
-    shutil.rmtree(directory.path / "runs", ignore_errors=True)  # if it was killed before they were removed
+    _remove_runs(directory, runs)  # if it was killed before they were removed
     return Result.in_directory(directory.in_the_order_begun(experiment), directory)
 
 
-def _check(runs: list[Run]) -> None:
+def _remove_runs(directory: RunDirectory, runs: list[Run]) -> None:
+    """Remove the single runs within a complete directory, and nothing else that lies there."""
+    folder = directory.path / OWN_RUNS
+    for run in runs:
+        shutil.rmtree(folder / run.key, ignore_errors=True)
+        with suppress(OSError):
+            (folder / f".{run.key}.lock").unlink()
+    with suppress(OSError):
+        folder.rmdir()
+
+
+def _check(runs: list[Run], warn: Callable[[str], None]) -> None:
     """Draw the scenario of every seed, so that errors are raised before anything is written."""
     one_of = {run.seed: run for run in runs}
     with using_inputs(runs[0].inputs.files):
         for run in one_of.values():
-            draw_scenario(run.whole, run.data, run.seed).initial_models()
+            scenario = draw_scenario(run.whole, run.data, run.seed)
+            scenario.initial_models()
+            graph = scenario.network.graph(0)
+            drawn_so = isinstance(run.whole.network, DrawnTopology)  # with connected = false
+            if graph is scenario.network.graph(1) and not graph.is_connected and not drawn_so:
+                warn(f"seed {run.seed}: the network is not connected, so that some devices never hear of others")
 
 
 def _each(runs: list[Run], progress: RunProgress) -> Progress:

@@ -20,7 +20,7 @@ from efhc.drivers.observers import ObserverFactory
 from efhc.drivers.record import Piece, Record
 from efhc.experiments.runs.checkpoints import PIECE_TABLES, DamagedError, Unfinished
 from efhc.experiments.runs.directory import TABLES, RunDirectory
-from efhc.experiments.runs.make import Keeper
+from efhc.experiments.runs.make import Keeper, snapshot_iterations
 from efhc.experiments.runs.run import Run
 
 OWN_COLUMNS = {"metrics": ("strategy", "seed"), "events": ("strategy", "seed"), "network": ("seed",), "devices": ()}
@@ -131,7 +131,13 @@ class FolderKeeper:
     with_models: bool
 
     def resume(self, run: Run, initial: State) -> tuple[State, Record] | None:
-        return self.unfinished.load(run, initial)
+        kept = self.unfinished.load(run, initial)
+        if kept is None or run.experiment.keep_models_every is None:
+            return kept
+        missing = {k for k in snapshot_iterations(run) if k <= kept[0].k} - set(self.directory.snapshots(*self._pair))
+        if missing:
+            self.unfinished.refuse(f"the models of iteration {min(missing)} are missing")
+        return None if missing else kept
 
     def put_away(self, piece: Piece) -> None:
         self.unfinished.put_away(piece)
@@ -208,8 +214,13 @@ class RunStore:
         expected = run.inputs.checksums
         if any(directory.meta.get(name, {}) != checksums for name, checksums in expected.items()):
             raise DamagedError("it was made from other input files than its name says")
+        try:
+            directory.check_same(run.experiment, expected)
+        except InputError as error:
+            raise DamagedError(f"it is not the run that its name says: {error}") from error
         for name in TABLES:
             directory.check_file(f"{name}.parquet")
+        directory.check_snapshots()
         if self.with_models and directory.has_models:
             directory.check_file("models.safetensors")
         return directory.has_models or not self.with_models

@@ -12,6 +12,13 @@ from efhc.learning.backends.backend import Batch, ScoresNotFinite
 from efhc.learning.data.dataset import Dataset
 
 
+def read_only(array: Floats) -> Floats:
+    """Return a view for a model that may be the user's own, and must not write to what is not its own."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
 class ArraysBackend:
     """Calls the model's own functions, `efhc.learning.models.linear` among them."""
 
@@ -23,7 +30,7 @@ class ArraysBackend:
         return NOTHING_LOCAL
 
     def grads(self, models: Floats, batch: Batch, local: Local, out: Floats) -> tuple[Floats, Local]:
-        data = self._data
+        data, models = self._data, read_only(models)
         if isinstance(batch.samples, np.ndarray):
             x, y = data.inputs(data.x_train[batch.samples]), data.y_train[batch.samples]
             losses, out[:] = self._model.loss_and_gradient(models, x, y)
@@ -35,8 +42,8 @@ class ArraysBackend:
         return losses, local
 
     def accuracies(self, models: Floats, local: Local) -> Floats:
-        x = self._data.inputs(self._data.x_test)
-        return np.array([self._accuracy(device, w, x) for device, w in enumerate(models)])
+        x = read_only(self._data.inputs(self._data.x_test))
+        return np.array([self._accuracy(device, w, x) for device, w in enumerate(read_only(models))])
 
     def _accuracy(self, device: int, w: Floats, x: Floats) -> float:
         with np.errstate(over="ignore", invalid="ignore"):

@@ -119,6 +119,16 @@ class Dataset:
         names = self.label_names  # the classes stay as they are, whichever of them are tested
         return replace(self, x_test=self.x_test[rows], y_test=self.y_test[rows], class_names=names)
 
+    def read_only(self) -> Dataset:
+        """Return the same data set, for code that must not write to it."""
+        names = ("x_train", "y_train", "x_test", "y_test", "writers")
+        arrays: dict[str, Any] = {}
+        for name in names:
+            if (array := getattr(self, name)) is not None:
+                arrays[name] = array.view()
+                arrays[name].flags.writeable = False
+        return replace(self, **arrays)
+
     def with_validation(self, share: float) -> Dataset:
         """Return the data set with a share of its training samples as its test samples, to choose settings by.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextvars import copy_context
 from dataclasses import dataclass
 from itertools import groupby
 from threading import Event, Lock
@@ -97,7 +98,7 @@ class _Batch:
                 self._scenarios.release(run)
 
         with ThreadPoolExecutor(use.runs_at_once, thread_name_prefix="efhc-run") as pool:
-            wait_for_all(pool, [pool.submit(attempt, run) for run in runs], self._stop)
+            wait_for_all(pool, [pool.submit(copy_context().run, attempt, run) for run in runs], self._stop)
         return failures
 
     def _make(self, run: Run) -> None:

@@ -13,7 +13,7 @@ import polars as pl
 
 from efhc.base.errors import EfhcError, InputError
 from efhc.base.extras import importing
-from efhc.base.saving import UNFINISHED, lock, write_safely
+from efhc.base.saving import is_unfinished, lock, write_safely
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.config.files import to_toml
 from efhc.experiments.runs.run import Runs
@@ -195,7 +195,7 @@ def _prepare(out: Path) -> None:
     ours = {RUNS, TRIALS, TUNED, TEST, *FIGURES, ".lock"}
     try:
         out.mkdir(parents=True, exist_ok=True)
-        names = {path.name for path in out.iterdir() if not path.name.endswith(UNFINISHED)}
+        names = {path.name for path in out.iterdir() if not is_unfinished(path)}
     except (OSError, ValueError) as error:
         raise InputError("--out", f"{str(out)[:60]} ({error})", "a folder that can be written") from None
     if any(not name.startswith(JOURNAL) for name in names - ours):  # beside the journal there may be its lock
