@@ -508,7 +508,7 @@ def test_not_made_again_only_both_ends_are_looked_at(sound):
         assert (found["same-run"].verdict, found["same-run"].reason) == ("not checkable", "not-made-again")
         assert broken(check) == set()
         for name in ("optimisation_error", "consensus_error", "loss", "gradient_norm", "diversity", "noise"):
-            assert check.of_seeds(name).tolist() == again.of_seeds(name)[:, [0, -1]].tolist()
+            np.testing.assert_allclose(check.of_seeds(name), again.of_seeds(name)[:, [0, -1]], rtol=1e-12)
 
 
 def test_neither_made_again_nor_kept_only_the_beginning_is_looked_at(run):
@@ -886,7 +886,7 @@ def test_changed_data_is_one_line(tmp_path):
     checks = checked(tmp_path / "run", **fields)
     assert named(checks[0])["same-run"].verdict == "held"
     npz(tmp_path / "data.npz", 1.0)
-    with pytest.raises(efhc.InputError, match=r"^data: got a changed .*; allowed: the file with SHA-256 "):
+    with pytest.raises(efhc.InputError, match=r"^data: got a changed .*; allowed: the file .*SHA-256 "):
         check_run(tmp_path / "run")
     (tmp_path / "data.npz").unlink()
     with pytest.raises(efhc.EfhcError, match=r"data\.npz"):
@@ -900,5 +900,5 @@ def test_a_changed_network_file_is_one_line(tmp_path):
     fields = {"network": {"kind": "edge-list", "path": str(links)}, "devices": 3, "strategies": ZT, "iterations": 5}
     checked(tmp_path / "run", **fields)
     links.write_text("0 1\n1 2\n2 0\n")
-    with pytest.raises(efhc.InputError, match=r"network.path: got a changed network.path"):
+    with pytest.raises(efhc.InputError, match=r"network.path: got a changed "):
         check_run(tmp_path / "run")

@@ -571,7 +571,7 @@ def test_interrupted_it_ends_with_the_same_bytes(done: tuple[Tuning, Path], tmp_
 def test_half_a_line_and_a_lock_that_a_killed_process_left_do_no_harm(done: tuple[Tuning, Path], copied: Path):
     lines = (copied / "optuna.journal").read_bytes().splitlines(keepends=True)
     (copied / "optuna.journal").write_bytes(b"".join(lines[:-1]) + lines[-1][:50])
-    for name in ("optuna.journal.lock", "optuna.journal.lock123.rename", ".lock", ".trials.csv.1.partial"):
+    for name in ("optuna.journal.lock", "optuna.journal.lock123.rename", ".lock", ".trials.csv.0badcafe.partial"):
         (copied / name).touch()
     (copied / "trials.csv").unlink()
     tuned(copied, engine=NoEngine())  # the runs of the last trial are there

@@ -44,7 +44,7 @@ def watched(out: Path | None = None, *, strict: bool = False, window: int | None
     experiment = build_experiment({**FIELDS, **fields})
     said: list[str] = []
     watcher = TheoryWatcher(experiment, said.append, strict, window)
-    return efhc.simulate(experiment, out=out, observers=watcher, **options), said
+    return efhc.simulate(experiment, out=out, observers=watcher, warn=lambda text: None, **options), said
 
 
 def assert_same(a: efhc.Result, b: efhc.Result) -> None:
