@@ -23,6 +23,7 @@ from efhc.cli.escaping import print_error
 from efhc.cli.terminal import RUNS_CODE
 from efhc.experiments import doctor
 from efhc.experiments.doctor import Check
+from efhc.learning.data.digits import SHA256
 
 EFHC = str(Path(sys.executable).with_name("efhc"))
 SMALL = "iterations = 40\nseeds = [0]\nevaluate_every = 20\n"
@@ -57,6 +58,13 @@ def test_run_writes_a_run_directory_and_says_where(config, tmp_path, command):
         assert word in done.stdout
     assert tomllib.loads((tmp_path / "out" / "config.toml").read_text())["strategies"]["EF-HC"]["r"] == 100
     assert len(pl.read_parquet(tmp_path / "out" / "metrics.parquet")) == 4 * 40
+
+
+def test_resume_without_a_run_begins_one_and_says_so(config, tmp_path, command):
+    done = command("run", config, "iterations=2", "--out", tmp_path / "new", "--resume", "--no-figure")
+    assert done.returncode == 0
+    assert "there is no run in" in done.stderr
+    assert "units of parameters / bandwidth" in done.stdout
 
 
 def test_run_directory_is_named_after_the_file_by_default(config, tmp_path, command):
@@ -146,6 +154,7 @@ def test_an_output_directory_that_holds_another_run_is_refused(config, tmp_path,
     out = tmp_path / "out"
     assert command("run", config, "iterations=2", "--out", out).returncode == 0
     assert "holds another run" in refused("run", config, "--out", out)
+    assert "holds this run already; allowed: --resume" in refused("run", config, "iterations=2", "--out", out)
     assert "iterations: got 40 to resume" in refused("run", config, "--out", out, "--resume")
 
 
@@ -211,7 +220,13 @@ def test_data_commands(tmp_path, command, refused, monkeypatch):
     folder.mkdir()
     for name in ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"):
         (folder / f"{name}-ubyte.gz").write_bytes(b"\x1f\x8bnot a gzip file")
-    assert "ships with efhc" in refused("data", "verify", "digits")
+    verified = command("data", "verify", "digits").stdout
+    assert "ship with efhc" in verified
+    assert f"{SHA256}  digits" in verified
+    assert "ships with efhc" in refused("data", "fetch", "digits")
+    misspelled = refused("data", "fetch", "mnist")
+    assert "femnist" not in misspelled
+    assert "fashion-mnist" in misspelled
     monkeypatch.setenv("EFHC_DATA", str(tmp_path))
     done = command("data", "verify", "fashion-mnist")
     assert done.returncode == 2
@@ -303,6 +318,9 @@ def test_missing_extras_are_said_before_anything_is_read(refused, monkeypatch):
     monkeypatch.setattr(Extra, "is_installed", lambda self: False)
     assert refused("tune", "absent.toml") == "efhc: tuning needs Optuna: pip install 'efhc[tune]'\n"
     assert refused("bench") == "efhc: efhc bench needs PyTorch: pip install 'efhc[deep]'\n"
+    monkeypatch.setenv("EFHC_DATA", "/absent")
+    example = Path(__file__).parents[2] / "examples" / "cifar10.toml"
+    assert refused("run", example) == "efhc: a neural network needs PyTorch: pip install 'efhc[deep]'\n"
     for name in ("sweep", "reproduce", "tune"):
         monkeypatch.setattr(Extra, "is_installed", lambda self: self.module != "ray")
         assert "pip install 'efhc[cluster]'" in refused(name, "absent.toml", "--engine", "ray")
@@ -344,7 +362,7 @@ def test_demo_draws_the_four_panels_and_says_what_to_try_next(tmp_path, command)
     assert time.monotonic() - started < 60
     out = tmp_path / "runs" / "demo"
     assert (out / "figures" / "demo.png").read_bytes().startswith(b"\x89PNG")
-    for word in ("EF-HC", "ZT", "Try next", "demo.png"):
+    for word in ("global threshold", "zero threshold", "randomized gossip", "Try next", "demo.png"):
         assert word in done.stdout
     summary = efhc.Result.load(out).summary()
     accuracy = dict(zip(summary["strategy"], summary["accuracy"], strict=True))

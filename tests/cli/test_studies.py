@@ -112,6 +112,21 @@ def test_sweep_prints_means_and_keeps_all_in_one_table(tmp_path, command):
     assert "results.parquet" in done.stdout
 
 
+def test_a_sweep_of_many_settings_is_readable_and_has_no_figure(tmp_path, command):
+    settings = ("devices = {}", "batch_size = {}", "network.radius = {}", "evaluate_every = {}")
+    tables = ["\n".join(["[[sweep]]", *settings]).format(*values) for values in ((4, 1, 0.8, 1), (5, 2, 0.9, 2))]
+    (tmp_path / "wide.toml").write_text("\n".join(['seeds = [0, 1]\nstrategies.ZT = "zt"\niterations = 2', *tables]))
+    out = tmp_path / "runs" / "wide-sweep"
+    out.mkdir(parents=True)
+    (out / "sweep.png").touch()  # of an earlier sweep
+    done = command("sweep", "wide.toml", cwd=tmp_path, columns=80)
+    assert done.returncode == 0, done.stderr
+    assert "no figure: 4 settings vary" in done.stdout
+    assert "min to max" in " ".join(done.stdout.split())
+    assert "devices=4" in done.stdout
+    assert not (out / "sweep.png").exists()
+
+
 def test_run_says_that_it_leaves_the_sweep_alone(tmp_path, command):
     (tmp_path / "sweep.toml").write_text(SWEEP)
     done = command("run", "sweep.toml", cwd=tmp_path)

@@ -255,6 +255,10 @@ def test_words_that_are_missing_or_too_many(refused, words):
     refused(*words)
 
 
+def test_help_says_where_the_options_of_check_are(call):
+    assert "`efhc theory check --help` shows its options" in " ".join(call("theory", "--help").out.split())
+
+
 def test_no_words_at_all_are_helped(call):
     done = call("theory")
     assert "RUN_DIR" in done.out + done.err

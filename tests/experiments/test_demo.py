@@ -23,5 +23,6 @@ def test_strategies_are_compared_seed_by_seed():
 def test_the_sentence_says_what_was_measured_and_gives_no_verdict():
     said = sentence(compare(accuracies()))
     assert "EF-HC 0.500 to 0.700, GT 0.400 to 0.700, ZT 0.100 to 0.300" in said
+    assert "10 % of ZT's mean total over seeds" in said
     assert "above GT in 1, above ZT in 3 of them" in said
     assert "3 seeds are too few for a verdict (it takes 5)" in said

@@ -11,7 +11,7 @@ def test_this_installation_is_sound():
     found = {check.name: check for check in checks(extras=["tune"])}
     assert {check.state for check in found.values()} <= {"ok", "missing"}
     assert found["efhc[tune]"].found.startswith("Optuna ")
-    assert found["engine"].state == "ok"
+    assert found["driver"].state == "ok"
     assert next(iter(found)) == "Python"
 
 

@@ -20,6 +20,7 @@ from efhc.experiments.studies.sweep import (
     summary,
     summary_rows,
     sweep_points,
+    varying_settings,
 )
 from efhc.report.claims.intervals import interval
 
@@ -183,13 +184,32 @@ def test_a_summary_fits_a_narrow_terminal():
         "radius",
         "strategy",
         "accuracy",
-        "95 %",
+        "min to max",
         "time",
         "broadcasts",
     ]  # batch_size is the same everywhere
     assert rows[1] == ["0.5", "ZT", "0.700", "0.700-0.700", "31,860", "10,000"]
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
     assert sum(widths) + 3 * len(widths) + 1 <= 80
+
+
+def test_an_interval_is_called_so_from_five_seeds_on():
+    few, many = [0.5, 0.6, 0.7, 0.8], [0.5, 0.6, 0.7, 0.8, 0.9]
+    assert summary_rows(ended({0.3: {"ZT": few}}))[0][2] == "min to max"
+    assert summary(ended({0.3: {"ZT": few}})).select("low", "high").row(0) == (0.5, 0.8)
+    assert summary_rows(ended({0.3: {"ZT": many}}))[0][2] == "95 %"
+    assert "below 5 seeds min to max" in summary_rows(ended({0.3: {"ZT": many}, 0.5: {"ZT": few}}))[0][3]
+
+
+def test_many_settings_share_a_column():
+    table = ended({0.3: {"ZT": [0.5]}, 0.5: {"ZT": [0.7]}})
+    copies = {name: pl.col("network.radius") for name in ("a.b", "c", "d")}
+    wide = table.select(pl.exclude("batch_size")).select(pl.first(), pl.lit(1).alias("e"), pl.exclude("network.radius"))
+    wide = wide.select(pl.first(), *(value.alias(name) for name, value in copies.items()), pl.exclude("network.radius"))
+    header, rows = summary_rows(wide)
+    assert header[:2] == ["settings", "strategy"]
+    assert [row[0] for row in rows] == ["radius=0.3, b=0.3, c=0.3, d=0.3", "radius=0.5, b=0.5, c=0.5, d=0.5"]
+    assert len(varying_settings(wide)) == 4
 
 
 def test_settings_with_the_same_ending_are_told_apart():

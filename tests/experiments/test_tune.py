@@ -8,15 +8,19 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import optuna
 import polars as pl
 import pytest
+from optuna.distributions import FloatDistribution
+from optuna.trial import FrozenTrial, create_trial
+from pydantic import Field
 
 from efhc.base.errors import EfhcError, InputError
 from efhc.base.extras import Extra
-from efhc.core.triggers import EventTriggered, GlobalThreshold, RandomizedGossip, ZeroThreshold
+from efhc.core.triggers import EventTriggered, GlobalThreshold, RandomizedGossip, Strategy, ZeroThreshold
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.config.files import load_experiment, to_toml
 from efhc.experiments.runs.directory import RunDirectory
@@ -26,6 +30,7 @@ from efhc.experiments.runs.simulate import simulate
 from efhc.experiments.runs.store import RunStore
 from efhc.experiments.studies.tune import Budget, Search, Tuning, tune
 from efhc.report.figures.tuning_figure import tuning_figure
+from efhc.strategies.periodic import PeriodicBroadcast
 
 # The file's r is far too large: hardly anything is broadcast.
 EXPERIMENT = Experiment(
@@ -160,8 +165,15 @@ def test_the_first_trials_are_the_files_own_r_and_points_over_the_range():
             "strategies: got ZT, of which 0 have a number r; allowed: one of kind",
         ),
         ({"strategies": {"A": GlobalThreshold(), "B": GlobalThreshold(r=1.0)}}, "of which 2 have a number r"),
-        ({"parameter": "probability"}, "strategies: got slow, GT, ZT, of which 0 have a number probability"),
-        ({"parameter": "rho", "strategy": "GT"}, "--strategy: got GT, which has no number rho"),
+        (
+            {"parameter": "rr"},
+            "--parameter: got rr, which is no number of slow, GT, did you mean 'r'?; allowed: r of slow",
+        ),
+        ({"parameter": "rho", "strategy": "GT"}, "--parameter: got rho, which is no number of GT; allowed: r of GT"),
+        (
+            {"strategies": {"RG": RandomizedGossip()}},
+            "--parameter: got r, which is no number of RG; allowed: probability of RG",
+        ),
         ({"parameter": "state"}, "--parameter: got state"),
         ({"on": "train"}, "--on: got 'train'; allowed: validation, test"),
         (
@@ -201,6 +213,60 @@ def test_any_number_of_any_strategy_can_be_tuned():
     assert Search.of(experiment, BUDGET).strategy == "GT"  # the only one with an r
     whole = Search(experiment, "GT", "r", 3, BUDGET, 0.5, 4.4)
     assert whole.first == [3.0, 1.0, 4.0]
+
+
+def tried(search: Search, *values: float) -> list[FrozenTrial]:
+    distribution = {search.parameter: FloatDistribution(search.low, search.high, log=True)}
+    return [
+        create_trial(params={search.parameter: value}, distributions=distribution, value=0.1 * number)
+        for number, value in enumerate(values)
+    ]
+
+
+def test_a_whole_number_is_tried_once_until_there_is_none_left():
+    experiment = EXPERIMENT.model_copy(update={"strategies": {"P": PeriodicBroadcast(every=3)}})
+    search = Search.of(experiment, BUDGET, low=1, high=7, parameter="every")
+    values: list[float] = []
+    while (value := search.next_value(tried(search, *values))) is not None:
+        assert value == search.next_value(tried(search, *values))
+        values.append(value)
+    assert sorted(values) == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_other_numbers_are_tried_once_as_well(monkeypatch: pytest.MonkeyPatch):
+    search = Search.of(EXPERIMENT, BUDGET, low=1.0, high=16.0)
+    asked = iter([2.0, 2.00001, 4.0, 5.0])
+    monkeypatch.setattr("optuna.trial.Trial.suggest_float", lambda *_, **__: next(asked))
+    assert search.next_value(tried(search, *search.first)) == 5.0
+
+
+def test_a_tuning_says_that_every_value_was_tried(tmp_path: Path):
+    experiment = Experiment(iterations=4, seeds=0, strategies={"P": PeriodicBroadcast(every=2)})
+    said: list[str] = []
+    options = {"parameter": "every", "low": 1, "high": 2, "trials": 5}
+    for _ in range(2):
+        tuning = tune(experiment, BUDGET, tmp_path / "out", LocalEngine(1), **options, warn=said.append)
+        assert sorted(tuning.table["every"]) == [1, 2]
+    assert said == ["all values of every from 1 to 2 were tried: stopped after 2 of 5 trials"] * 2
+
+
+class Bounded(Strategy):
+    share: float = Field(default=0.9, gt=0.1, lt=1)
+    few: Annotated[int, Field(ge=2, le=6)] | None = 5
+
+    def thresholds(self, k, gamma, bandwidths, coins):
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize(("parameter", "low", "high"), [("share", 0.1001, 0.999), ("few", 2.0, 6.0)])
+def test_the_default_range_stays_within_what_the_strategy_allows(parameter: str, low: float, high: float, monkeypatch):
+    monkeypatch.setattr(Search, "part", lambda *_: None)
+    monkeypatch.setattr(
+        "efhc.experiments.studies.tune.search.to_tables", lambda _: {"strategies": {"B": dict(Bounded())}}
+    )
+    experiment = EXPERIMENT.model_copy(update={"strategies": {"B": Bounded()}})
+    search = Search.of(experiment, BUDGET, parameter=parameter)
+    assert (search.low, search.high) == pytest.approx((low, high))
 
 
 OWN = """
@@ -393,6 +459,9 @@ def test_the_files_are_there_and_the_figure_tells_trials_apart(done: tuple[Tunin
     assert point == (tuning.best_value, tuning.best_accuracy)
     assert f"r = {tuning.best_value:.4g}" in label
     assert axes.get_xscale() == "log"
+    assert tuning.bounds == "min to max"  # of two seeds
+    (legend,) = tuning_figure(tuning.table, tuning.best_value, bounds=tuning.bounds).legends
+    assert "min to max over seeds" in [text.get_text() for text in legend.get_texts()]
 
 
 def test_another_strategy_with_r_may_be_tuned_and_one_seed_has_no_interval(tmp_path: Path):

@@ -425,3 +425,12 @@ def test_idx_files_are_read_big_endian_and_must_fit():
     ):
         with pytest.raises(InputError, match="IDX"):
             parse_idx(bad)
+
+
+def test_lists_are_arrays():
+    whole = Dataset(**arrays())
+    lists = Dataset(**{name: array.tolist() for name, array in arrays().items()})
+    for name in arrays():
+        assert np.array_equal(getattr(lists, name), getattr(whole, name))
+    with pytest.raises(InputError, match="x_train: got a list"):
+        Dataset([[1.0], [1.0, 2.0]], [0, 1], [[1.0]], [0])

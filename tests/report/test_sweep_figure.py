@@ -10,8 +10,15 @@ from efhc.report.figures.sweep_figure import MOST_PANELS, sweep_figure
 
 
 def means(rows: list[tuple[object, ...]], *settings: str) -> pl.DataFrame:
-    columns = [*settings, "strategy", "accuracy", "low", "high"]
-    return pl.DataFrame([(*row, 0.5, 0.4, 0.7) for row in rows], schema=columns, orient="row")
+    columns = [*settings, "strategy", "accuracy", "low", "high", "seeds"]
+    return pl.DataFrame([(*row, 0.5, 0.4, 0.7, 5) for row in rows], schema=columns, orient="row")
+
+
+@pytest.mark.parametrize(("seeds", "words"), [(5, "95 %"), (3, "min to max")])
+def test_the_legend_says_what_the_bars_are(seeds: int, words: str):
+    table = means([(0.3, "ZT"), (0.5, "ZT")], "radius").with_columns(seeds=pl.lit(seeds))
+    (legend,) = sweep_figure(table, ["radius"]).legends
+    assert legend.get_title().get_text() == f"bars: {words} over seeds"
 
 
 def test_a_line_per_strategy_with_intervals_and_the_usual_colours():

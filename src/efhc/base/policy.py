@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, model_validator
@@ -60,6 +60,23 @@ def _metadata(annotation: Any) -> Iterator[Any]:
     yield from getattr(annotation, "__metadata__", ())
     for inner in get_args(annotation):
         yield from _metadata(inner)
+
+
+class Bounds(NamedTuple):
+    """The range that a number of a policy must stay in; None where it has no end."""
+
+    ge: float | None = None
+    gt: float | None = None
+    le: float | None = None
+    lt: float | None = None
+
+
+def bounds_of(field: FieldInfo) -> Bounds:
+    """Return the bounds that a field declares, also as `Annotated[int, Field(ge=1)] | None`."""
+    attached = [*field.metadata, *_metadata(field.annotation)]
+    single = [one for each in attached for one in (each.metadata if isinstance(each, FieldInfo) else [each])]
+    found = {name: getattr(one, name) for one in single for name in Bounds._fields if hasattr(one, name)}
+    return Bounds(**found)
 
 
 def kinds_of(field: FieldInfo) -> dict[str, type[Policy]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any, get_origin
 
 from pydantic import ValidationError
@@ -11,8 +12,11 @@ from efhc.base.errors import InputError, Unusable, did_you_mean
 from efhc.base.policy import Policy, kinds_of
 
 
-def as_input_error(error: ValidationError, whole: type[Policy]) -> InputError:
-    """Return the first problem that pydantic found in a `whole`: the field, what was given, what is allowed."""
+def as_input_error(error: ValidationError, whole: type[Policy], tables: Mapping[str, Any] | None = None) -> InputError:
+    """Return the first problem that pydantic found in a `whole`: the field, what was given, what is allowed.
+
+    `tables` are what was validated. Names in them are suggested for an entry that has no kind.
+    """
     problems = error.errors(include_url=False)
     # An entry that is wrong is also missing from its list: that is not a problem of its own.
     problems = [
@@ -36,10 +40,32 @@ def as_input_error(error: ValidationError, whole: type[Policy]) -> InputError:
         known = [tag.strip(" '") for tag in context["expected_tags"].split(",")]
         word = str(context["tag"])
         return InputError(f"{field}.kind", f"'{word}'{did_you_mean(word, known)}", ", ".join(known) + suffix)
-    if kind == "union_tag_not_found":
-        return InputError(field, given, f"a table with a kind{suffix}")
+    setting, _, entry = field.partition(".")
+    of = policy.model_fields.get(field.rpartition(".")[2]) or policy.model_fields.get(setting)
+    kinds = kinds_of(of) if of else {}
     allowed = " or ".join(_allowed(p["msg"]) for p in same_field)
+    if kind == "union_tag_not_found":
+        siblings = (tables or {}).get(setting)
+        given += did_you_mean(entry, [name for name in siblings if name != entry]) if isinstance(siblings, dict) else ""
+        allowed = f"a table with a kind: {', '.join(kinds)}"
+    elif kind == "model_attributes_type" and (example := _example(field, problems[0]["input"], kinds)):
+        allowed = f"a table with a kind, such as {example}"
     return InputError(field, given, allowed + suffix)
+
+
+def _example(field: str, value: Any, kinds: Mapping[str, type[Policy]]) -> str | None:
+    """Return how to set `value`, a number, as the only parameter of a kind; None if no kind accepts it so."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    for kind, policy in kinds.items():
+        names = [name for name in policy.model_fields if name != "kind"]
+        if len(names) == 1 and policy.model_fields[names[0]].annotation is float:
+            try:
+                policy.model_validate({names[0]: value})
+            except ValidationError:
+                continue
+            return f"{field}.kind={kind} {field}.{names[0]}={value}"
+    return None
 
 
 _IN_TOML_WORDS = {

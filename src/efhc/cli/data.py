@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from efhc.base.errors import InputError, did_you_mean, printable, within
+from efhc.base.extras import require
 from efhc.cli.terminal import Overrides, console
 
 if TYPE_CHECKING:
@@ -42,7 +43,11 @@ def data_list() -> None:
 @app.command("fetch")
 def data_fetch(name: Annotated[str, typer.Argument(help="The data set.")]) -> None:
     """Download a data set into the user's cache and check it by its published SHA-256."""
-    _fetch(_archive(name))
+    from efhc.learning.data.download import Download
+
+    if name == "digits":
+        raise InputError("data set", "digits, which ships with efhc", "data sets that can be downloaded")
+    _fetch(_archive(name, suggested=Download))
 
 
 @app.command("verify")
@@ -56,6 +61,9 @@ def data_verify(
     """Read the copy that a run would use, show the SHA-256 of each file and say what they were compared with."""
     from efhc.learning.data import STORED
 
+    if name == "digits":
+        _verify_digits(path)
+        return
     archive = _archive(name)
     found = archive.find(path)
     if not found:
@@ -112,14 +120,38 @@ def data_show(
     print(printable(f"Figure: {out}"))
 
 
-def _archive(name: str) -> Archive:
+def _verify_digits(path: Path | None) -> None:
+    from efhc.learning.data import Digits
+    from efhc.learning.data.digits import SHA256
+
+    if path is not None:
+        raise InputError("--path", path, "nothing with digits, which ship with efhc")
+    data = Digits().load()
+    (found,) = data.sha256.values()
+    if found != SHA256:
+        allowed = f"{SHA256[:12]}...; reinstall efhc"
+        raise InputError("digits", f"pixels and labels with SHA-256 {found[:12]}...", allowed)
+    print(f"{found}  digits")
+    print("They ship with efhc; the SHA-256 of their pixels and labels equals the one that efhc knows")
+    print(f"{len(data.y_train)} training samples, {len(data.y_test)} test samples, {data.classes} classes")
+
+
+def _archive(name: str, suggested: type | None = None) -> Archive:
+    """Return the archive of this name. For a misspelled name, those of the type `suggested` are suggested."""
     from efhc.learning.data import ARCHIVES
 
-    if name == "digits":
-        raise InputError("data set", "digits, which ships with efhc", "data sets with files of their own")
     if name not in ARCHIVES:
-        raise InputError("data set", f"'{name}'{did_you_mean(name, ARCHIVES)}", ", ".join(ARCHIVES))
+        known = [key for key, archive in ARCHIVES.items() if suggested is None or isinstance(archive, suggested)]
+        raise InputError("data set", f"'{name}'{did_you_mean(name, known)}", ", ".join(known))
     return ARCHIVES[name]
+
+
+def require_extras(experiment: Experiment) -> None:
+    """Raise an `EfhcError` if the experiment trains a network and PyTorch is missing, before its data are fetched."""
+    from efhc.learning.models import ModuleModel
+
+    if isinstance(experiment.model, ModuleModel):
+        require("deep")
 
 
 def fetch_missing(experiment: Experiment) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from efhc.base.errors import AssumptionBroken, InputError
-from efhc.cli.data import fetch_missing
+from efhc.cli.data import fetch_missing, require_extras
 from efhc.cli.escaping import plain
 from efhc.cli.terminal import (
     BROKEN,
@@ -36,11 +36,12 @@ def demo(
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where to keep the results.")] = Path("runs/demo"),
 ) -> None:
     """Compare EF-HC with GT, ZT and RG on the digits, in under a minute: a table and the paper's four panels."""
-    from efhc.experiments.studies.demo import EXPERIMENT, RUNS, run_demo
+    from efhc.experiments.studies.demo import EXPERIMENT, NAMES, RUNS, run_demo
 
     with iterations_progress(RUNS * EXPERIMENT.iterations) as progress:
         shown = run_demo(out, progress)
     print_summary(shown.result)
+    console.print(NAMES, highlight=False)
     console.print(shown.sentence, highlight=False)
     efhc, config = this_command(), shlex.quote(str(out / "config.toml"))
     print(f"\nThe paper's four panels: {shown.figure}")
@@ -106,6 +107,7 @@ def run(
             warn(f"the table [sweep] is not used here; `{this_command()} sweep {file}` runs it")
         if resume and not _holds_run(out):
             warn(f"there is no run in {out} to go on with; it is begun")
+        require_extras(experiment)
         fetch_missing(experiment)
         watcher = _watcher(experiment, strict, window) if monitor else None
         with iterations_progress(

@@ -14,11 +14,12 @@ from rich.table import Table
 
 from efhc.base.errors import InputError
 from efhc.base.extras import require
-from efhc.cli.data import fetch_missing
+from efhc.cli.data import fetch_missing, require_extras
 from efhc.cli.escaping import cell, plain
 from efhc.cli.terminal import (
     FAILED,
     INTERRUPTED,
+    TIME_UNIT,
     Address,
     EngineName,
     Jobs,
@@ -73,6 +74,8 @@ def reproduce(
         return
     names = list(dict.fromkeys(figure_names() if "all" in figures else figures))
     loaded = [load_figure(name, size, seeds) for name in names]
+    for figure in loaded:
+        require_extras(figure.experiment)
     for figure in loaded:
         fetch_missing(figure.experiment)
 
@@ -135,20 +138,26 @@ def sweep(
     points = sweeping.load_sweep(file, overrides or ())
     out = out or Path("runs") / f"{file.stem}-sweep"
     for point in points:
+        require_extras(point.experiment)
+    for point in points:
         fetch_missing(point.experiment)
     with _stoppable():
         runs = sweeping.runs_of(points)
         with runs_progress(len({run.key for _, run in runs})) as progress:
             table = sweeping.run_sweep(runs, out, RunStore(out / "runs", warn), use, progress)
     header, rows = sweeping.summary_rows(table)
-    shown = Table(*map(cell, header), title="means over seeds, at the end", title_justify="left")
+    shown = Table(*map(cell, header), title="means over seeds, at the end", title_justify="left", caption=TIME_UNIT)
+    shown.caption_justify = "left"
     for row in rows:
         shown.add_row(*map(cell, row))
     console.print(shown)
     failed = sweeping.failed_runs(table)
     for line in failed:
         warn(line)
-    print(f"All results: {plain(out / sweeping.RESULTS)}, figure: {plain(out / sweeping.FIGURES[0])}")
+    settings = len(sweeping.varying_settings(table))
+    drawn = settings <= sweeping.MOST_SETTINGS
+    figure = f"figure: {plain(out / sweeping.FIGURES[0])}" if drawn else f"no figure: {settings} settings vary"
+    print(f"All results: {plain(out / sweeping.RESULTS)}, {figure}")
     if failed:
         raise typer.Exit(FAILED)
 
@@ -167,10 +176,12 @@ def tune(
     ] = "r",
     trials: Annotated[int, typer.Option(min=1, metavar="N", help="Number of values to try.")] = 20,
     low: Annotated[
-        float | None, typer.Option(metavar="X", help="The smallest value. Default: a hundredth of the file's.")
+        float | None,
+        typer.Option(metavar="X", help="The smallest value. Default: a hundredth of the file's, within its bounds."),
     ] = None,
     high: Annotated[
-        float | None, typer.Option(metavar="X", help="The largest value. Default: a hundred times the file's.")
+        float | None,
+        typer.Option(metavar="X", help="The largest value. Default: a hundred times the file's, within its bounds."),
     ] = None,
     on: Annotated[
         str,
@@ -205,6 +216,7 @@ def tune(
     out = out or Path("runs") / f"{file.stem}-tune"
     amount = tuning.Budget.parse(budget)
     experiment = load_experiment(file, overrides or ())
+    require_extras(experiment)
     fetch_missing(experiment)
     with _stoppable(), use.session(), Status("preparing", console=Console(stderr=True)) as status:
 
@@ -236,7 +248,9 @@ def tune(
 def _print_tuning(found: Tuning) -> None:
     search, parameter = found.search, found.search.parameter
     title = f"{search.on} accuracy within {search.budget.words}"
-    shown = Table(cell(parameter), "accuracy", "95 % over seeds", "spent", "iterations", "", title=cell(title))
+    shown = Table(
+        cell(parameter), "accuracy", f"{found.bounds} over seeds", "spent", "iterations", "", title=cell(title)
+    )
     shown.title_justify = "left"
     for row in found.table.sort(parameter).iter_rows(named=True):
         best = row[parameter] == found.best_value and row["state"] == "complete"

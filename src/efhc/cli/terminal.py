@@ -29,6 +29,9 @@ console = Console()
 BROKEN, FAILED, INTERRUPTED = 3, 4, 130
 """Exit codes: an assumption was broken that should hold; some runs failed; the user stopped it."""
 
+TIME_UNIT = "time: transmission time in units of parameters / bandwidth (docs/algorithm.md)"
+"""The caption of tables with transmission times."""
+
 RUNS_CODE = "A setting such as strategies.mine='file.py:Name' runs the Python code in that file."
 
 Overrides = Annotated[
@@ -105,6 +108,8 @@ def print_summary(result: Result) -> None:
     table = Table(
         title=cell(f"{result.experiment.name}: means over {seeds} seed{'s' if seeds > 1 else ''}"),
         title_justify="left",
+        caption=TIME_UNIT,
+        caption_justify="left",
     )
     table.add_column("strategy")
     for name in ("accuracy", "worst seed", "of mean model", "fire", "total time", "consensus error"):

@@ -49,7 +49,8 @@ class _RunDirByDefault(TyperGroup):
 
 app = typer.Typer(
     cls=_RunDirByDefault,
-    help="efhc theory RUN_DIR: were the assumptions met, what did the theorems promise, what happened?",
+    help="efhc theory RUN_DIR: were the assumptions met, what did the theorems promise, what happened?\n\n"
+    "It is short for `efhc theory check RUN_DIR`; `efhc theory check --help` shows its options.",
     no_args_is_help=True,
 )
 

@@ -22,7 +22,7 @@ class SchedulePolicy(Policy, ABC):
 
 
 class Constant(SchedulePolicy):
-    """alpha(k) = value"""
+    """value, at every iteration"""
 
     kind: Literal["constant"] = "constant"
     value: float = Field(default=0.01, gt=0)
@@ -33,7 +33,7 @@ class Constant(SchedulePolicy):
 
 
 class Diminishing(SchedulePolicy):
-    """alpha(k) = initial / (1 + k / timescale) ** power, the paper's alpha_0 / (1 + k/eta)^theta"""
+    """initial / (1 + k / timescale) ** power at iteration k; the paper's alpha_0 / (1 + k/eta)^theta"""
 
     kind: Literal["diminishing"] = "diminishing"
     initial: float = Field(default=0.1, gt=0)

@@ -49,7 +49,7 @@ def checks(extras: Iterable[str] = tuple(EXTRAS)) -> Iterator[Check]:
         yield Check(archive.name, "ok" if place else "missing", str(place[1]) if place else missing)
     difference = engine_difference()
     words = f"differs from Alg. 1 in plain loops by at most {difference:.1e}"
-    yield Check("engine", "ok" if difference < 1e-12 else "bad", words)
+    yield Check("driver", "ok" if difference < 1e-12 else "bad", words)
 
 
 def check_extra(name: str) -> Check:

@@ -466,7 +466,9 @@ def test_snapshots_are_the_models_on_the_way(tmp_path):
     assert np.array_equal(snapshots[5], efhc.simulate(**{**ONE, "iterations": 5}).models["ZT", 0])
     in_memory = efhc.simulate(**fields).snapshots("ZT", 0)
     assert all(np.array_equal(in_memory[k], snapshots[k]) for k in snapshots)
-    assert efhc.Result.load(tmp_path / "run").snapshots("never", 0) == {}
+    assert efhc.simulate(**ONE).snapshots("ZT", 0) == {}
+    with pytest.raises(efhc.InputError, match="allowed: ZT, seed 0"):
+        efhc.Result.load(tmp_path / "run").snapshots("never", 0)
 
 
 def test_a_resumed_run_has_all_its_snapshots(tmp_path):
@@ -546,7 +548,31 @@ def test_tables_as_csv(tmp_path):
 
 
 def test_a_result_says_what_it_is():
-    assert repr(efhc.simulate(**SMALL)) == "<Result of experiment: 4 strategies x 1 seeds, 12 iterations>"
+    assert repr(efhc.simulate(**SMALL)) == "<Result of experiment: 4 strategies x 1 seed, 12 iterations>"
+
+
+def test_a_run_that_is_not_there_is_one_line_with_those_that_are(tmp_path):
+    fields = {"iterations": 2, "devices": 3, "seeds": (1, 0), "keep_models_every": 1, "out": tmp_path / "out"}
+    result = efhc.simulate(strategies={"B": efhc.ZeroThreshold(), "A": efhc.Never()}, **fields)
+    with pytest.raises(efhc.InputError) as refused:
+        result.snapshots("B", 7)
+    assert (refused.value.given, refused.value.allowed) == ("B, seed 7", "B, seed 1, 0; A, seed 1, 0")
+    with pytest.raises(efhc.InputError):
+        result.snapshots("C", 0)
+    assert repr(result.snapshots("A", 0)).startswith("<Snapshots of iterations 0, 1, 2, in ")
+
+
+def test_a_module_of_no_device_is_one_line():
+    pytest.importorskip("torch")
+    fields = {"iterations": 1, "devices": 3, "seeds": 0, "strategies": {"ZT": "zt"}, "data": "digits"}
+    result = efhc.simulate(model=efhc.MLP(hidden=()), **fields)
+    assert result.module("ZT", 0, 2)
+    for device in (3, -1, "median", True, 0.5):
+        with pytest.raises(efhc.InputError) as refused:
+            result.module("ZT", 0, device)
+        assert (refused.value.field, refused.value.allowed) == ("device", '0 to 2, or "mean"')
+    with pytest.raises(efhc.InputError, match="allowed: ZT, seed 0"):
+        result.module("ZT", 1, 0)
 
 
 def test_a_process_that_is_killed_leaves_a_run_that_goes_on(tmp_path):

@@ -200,8 +200,10 @@ def test_a_run_directory_is_complete_and_its_config_runs_again(tmp_path):
 
 def test_an_output_directory_that_holds_something_is_refused(tmp_path):
     efhc.simulate(**SMALL, out=tmp_path / "run")
-    with pytest.raises(efhc.InputError, match=r"--out.*holds another run.*--resume"):
+    with pytest.raises(efhc.InputError, match=r"--out.*holds this run already.*--resume"):
         efhc.simulate(**SMALL, out=tmp_path / "run")
+    with pytest.raises(efhc.InputError, match=r"--out.*holds another run"):
+        efhc.simulate(**SMALL | {"iterations": 13}, out=tmp_path / "run")
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "thesis.tex").touch()
     with pytest.raises(efhc.InputError, match=r"--out.*holds other files"):

@@ -48,7 +48,7 @@ class Experiment(Policy):
     iterations: int = Field(default=500, ge=1)
     """Number of iterations K; the run makes iterations 0 to K-1."""
     seeds: tuple[Annotated[int, Field(ge=0, lt=2**63)], ...] = Field(default=(0, 1, 2), min_length=1, strict=False)
-    """One independent draw of everything per seed."""
+    """One independent draw of everything per seed. A single number is one seed."""
     batch_size: Annotated[int, Field(ge=1)] | Literal["full"] = 16
     """Number of samples per device and iteration, or "full" for all samples of the device."""
     evaluate_every: int = Field(default=50, ge=1)

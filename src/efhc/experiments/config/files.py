@@ -80,7 +80,7 @@ def build_experiment(fields: Mapping[str, Any], folder: Path | None = None, *, r
     try:
         return Experiment.model_validate(dict(fields), context={CONFIG_FOLDER: folder or Path(), RUN_CODE: run_code})
     except ValidationError as error:
-        raise as_input_error(error, Experiment) from None
+        raise as_input_error(error, Experiment, fields) from None
 
 
 def with_overrides(tables: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:

@@ -96,7 +96,7 @@ class RunDirectory:
         something else.
         """
         begun = self.is_begun
-        self.check_may_go_on(resume=resume)
+        self.check_may_go_on(experiment, resume=resume)
         if not begun and self.path.exists() and any(map(_is_foreign, self.path.iterdir())):
             raise InputError("--out", f"{self.path}, which holds other files", "a new or empty directory")
         with writing(self.path):
@@ -123,11 +123,14 @@ class RunDirectory:
         if data is not None and not data.path.exists():
             write_safely(data.path, data.content)
 
-    def check_may_go_on(self, *, resume: bool) -> None:
-        """Raise `InputError` if the directory holds an experiment, and `resume` was not asked for."""
-        if self.is_begun and not resume:
-            allowed = "a new or empty directory, or --resume to go on with its run"
-            raise InputError("--out", f"{self.path}, which holds another run", allowed)
+    def check_may_go_on(self, experiment: Experiment, *, resume: bool) -> None:
+        """Raise `InputError` if the directory holds an experiment, this one or another, and not `resume`."""
+        if not self.is_begun or resume:
+            return
+        if first_difference(self._config(), to_tables(experiment, "describe")):
+            raise InputError("--out", f"{self.path}, which holds another run", "a new or empty directory")
+        allowed = "--resume, which continues or shows it, or a new or empty directory"
+        raise InputError("--out", f"{self.path}, which holds this run already", allowed)
 
     def in_the_order_begun(self, experiment: Experiment) -> Experiment:
         """The same experiment with its strategies in the order of config.toml."""
@@ -401,6 +404,9 @@ class Snapshots(Mapping[int, Floats]):
             raise DamagedError(f"{file} is damaged or missing ({error})") from error
         except OSError as error:
             raise EfhcError(f"{file} cannot be read ({error.strerror})") from error
+
+    def __repr__(self) -> str:
+        return f"<Snapshots of iterations {', '.join(map(str, self)) or 'none'}, in {self._folder}>"
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._files)

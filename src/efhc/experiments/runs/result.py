@@ -99,6 +99,7 @@ class Result:
 
     def snapshots(self, strategy: str, seed: int) -> Mapping[int, Floats]:
         """Return the models (m, n) of single iterations, by iteration. Empty without `keep_models_every`."""
+        self._check_pair("snapshots", strategy, seed)
         return self._source.snapshots(strategy, seed)
 
     @property
@@ -109,7 +110,8 @@ class Result:
     def __repr__(self) -> str:
         place = f", kept in {self.directory}" if self.directory else ""
         failed = f", {len(self.failed)} failed" if self.failed else ""
-        runs = f"{len(self.experiment.strategies)} strategies x {len(self.experiment.seeds)} seeds"
+        strategies, seeds = len(self.experiment.strategies), len(self.experiment.seeds)
+        runs = f"{strategies} strateg{'y' if strategies == 1 else 'ies'} x {seeds} seed{'s'[: seeds != 1]}"
         return f"<Result of {self.experiment.name}: {runs}, {self.experiment.iterations} iterations{failed}{place}>"
 
     def summary(self) -> pl.DataFrame:
@@ -141,16 +143,19 @@ class Result:
         """Return the trained network of one device, or the mean model, as a `torch.nn.Module` in evaluation mode.
 
         It has the device's parameters and its own running statistics, so it scores what the metrics say. The mean
-        model has the mean of all devices' parameters and statistics.
+        model has the mean of all devices' parameters and statistics. Feed it inputs as the run saw them:
+        `data.inputs(data.x_test)`, reshaped to (samples, *shape); an image without a channel axis gets one.
         """
         from efhc.learning.models import ModuleModel
 
         model = self.experiment.model
         if not isinstance(model, ModuleModel):
             raise InputError("model", getattr(model, "kind", type(model).__name__), "a model that is a torch module")
-        if (strategy, seed) not in self.models:
-            given = f"{strategy}, seed {seed}"
-            raise InputError("module", given, ", ".join(f"{name}, seed {number}" for name, number in self.models))
+        self._check_pair("module", strategy, seed)
+        devices = self.experiment.devices
+        is_device = isinstance(device, int | np.integer) and not isinstance(device, bool) and 0 <= device < devices
+        if device != "mean" and not is_device:
+            raise InputError("device", repr(device), f'0 to {devices - 1}, or "mean"')
         inputs = Runs().inputs(self.experiment)
         if inputs.checksums["data_sha256"] != self._source.checksums()["data_sha256"]:
             raise InputError("data", "other data than the run was made with", "the same data, to build its network")
@@ -159,6 +164,16 @@ class Result:
         local = self.local.get((strategy, seed), {})
         module: nn.Module = learner.module(self.models[strategy, seed], local, device)
         return module
+
+    def _check_pair(self, asked: str, strategy: str, seed: int) -> None:
+        """Raise `InputError` unless the result has a run of this strategy and seed."""
+        made = {
+            name: [number for number in self.experiment.seeds if (name, number) not in self.failed]
+            for name in self.experiment.strategies
+        }
+        if seed not in made.get(strategy, []):
+            allowed = "; ".join(f"{name}, seed {', '.join(map(str, seeds))}" for name, seeds in made.items() if seeds)
+            raise InputError(asked, f"{strategy}, seed {seed}", allowed)
 
     def save(self, directory: Path | str) -> None:
         """Write the result to a new run directory, from which `Result.load` reads it.

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from efhc.base.errors import InputError
+from efhc.base.extras import require
 from efhc.base.inputs import using_inputs
 from efhc.drivers.observers import ObserverFactory
 from efhc.experiments.config.experiment import Experiment
@@ -23,6 +24,7 @@ from efhc.experiments.runs.result import Result, collect, result_in_memory
 from efhc.experiments.runs.run import Run, Runs
 from efhc.experiments.runs.store import Engine, Failures, MemoryStore, Progress, RunStore
 from efhc.learning.data import NpzFile
+from efhc.learning.models import ModuleModel
 from efhc.network.topologies import DrawnTopology
 
 OWN_RUNS = "runs"
@@ -95,6 +97,8 @@ def simulate(
 
     """
     experiment = build_experiment({**(dict(experiment) if experiment else {}), **fields})
+    if isinstance(experiment.model, ModuleModel):
+        require("deep")
     directory = None if out is None else RunDirectory(Path(out))
     data = directory.data_of(experiment) if directory else None
     if data is not None:
@@ -102,7 +106,7 @@ def simulate(
     asked = Runs([data] if data is not None else [])
     runs, inputs = asked.of(experiment), asked.inputs(experiment)  # those of all strategies, by their own names
     if directory and directory.is_begun:
-        directory.check_may_go_on(resume=resume)
+        directory.check_may_go_on(experiment, resume=resume)
         if directory.is_complete:  # only read: it may lie where nothing can be written
             directory.check_same(experiment, inputs.checksums)
             return _finished(directory, experiment, runs)

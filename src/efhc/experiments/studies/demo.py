@@ -22,6 +22,12 @@ RADII = (0.3, 0.4, 0.5, 0.6, 0.7)
 BUDGET = 0.1
 """Panel (iv) shows the accuracy when this share of ZT's total transmission time is spent."""
 
+NAMES = (
+    "EF-HC has a threshold per device, by its bandwidth. GT: one global threshold. ZT: a zero threshold, so that every "
+    "device always broadcasts. RG: randomized gossip, where devices broadcast at random."
+)
+"""The strategies, spelled out."""
+
 # r is chosen as in the paper: so that the event-triggered strategies broadcast about as often as RG.
 EXPERIMENT = Experiment(
     name="demo",
@@ -114,6 +120,6 @@ def sentence(found: list[AtBudget]) -> str:
     ahead = ", ".join(f"above {one.strategy} in {one.behind_efhc}" for one in found if one.strategy != "EF-HC")
     few = f" {seeds} seeds are too few for a verdict (it takes {FEWEST_SEEDS})." if seeds < FEWEST_SEEDS else ""
     return (
-        f"Look at accuracy per transmission time, panel (iii). With {BUDGET:.0%} of ZT's time spent, the accuracy over "
-        f"{seeds} seeds is: {ranges}. EF-HC is {ahead} of them.{few}"
+        f"Look at accuracy per transmission time, panel (iii). With {100 * BUDGET:g} % of ZT's mean total over seeds "
+        f"spent, the accuracy over {seeds} seeds is: {ranges}. EF-HC is {ahead} of them.{few}"
     )

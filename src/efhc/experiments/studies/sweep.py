@@ -11,7 +11,7 @@ network = "complete"              a single value is a list of one
 
 DIR/results.parquet, results.csv  every run and evaluated iteration; a run that failed is a row that says so
 DIR/summary.csv                   one row per distinct point and strategy, over seeds
-DIR/sweep.png, sweep.pdf          accuracy against the swept setting
+DIR/sweep.png, sweep.pdf          accuracy against the swept setting, if at most three settings vary
 DIR/runs/                         the runs
 """
 
@@ -41,7 +41,7 @@ from efhc.experiments.config.files import (
 )
 from efhc.experiments.runs.run import Run, Runs
 from efhc.experiments.runs.store import Engine, Failures, Progress, RunStore
-from efhc.report.claims.intervals import interval
+from efhc.report.claims.intervals import bounds_words, interval
 from efhc.report.figures import save_figure
 from efhc.report.figures.sweep_figure import sweep_figure
 
@@ -49,6 +49,9 @@ RESULTS = "results.parquet"
 RESULTS_CSV = "results.csv"
 SUMMARY = "summary.csv"
 FIGURES = ("sweep.png", "sweep.pdf")
+
+MOST_SETTINGS = 3
+"""The largest number of settings that have a column each in a printed table, and that a figure can show."""
 
 
 @dataclass(frozen=True)
@@ -128,6 +131,10 @@ def run_sweep(
     write_safely(out / RESULTS, buffer.getvalue())
     write_safely(out / RESULTS_CSV, table.write_csv().encode())
     write_safely(out / SUMMARY, means.write_csv().encode())
+    if len(varying_settings(table)) > MOST_SETTINGS:
+        for name in FIGURES:
+            (out / name).unlink(missing_ok=True)  # of an earlier sweep, of which this table is not
+        return table
     figure = sweep_figure(means, _settings(table), _left_alone(table))
     for name in FIGURES:
         save_figure(figure, out / name)
@@ -170,6 +177,13 @@ def _settings(table: pl.DataFrame) -> list[str]:
     return table.columns[: table.columns.index("run")]
 
 
+def varying_settings(table: pl.DataFrame) -> list[str]:
+    """Return the swept settings that are not the same at every point. With more than `MOST_SETTINGS`, there is no
+    figure.
+    """
+    return [setting for setting in _settings(table) if table[setting].n_unique() > 1]
+
+
 def _left_alone(table: pl.DataFrame) -> list[str]:
     """Return the settings that some points, of another grid of the list, do not set."""
     return [setting for setting in _settings(table) if table[setting].null_count()]
@@ -178,9 +192,9 @@ def _left_alone(table: pl.DataFrame) -> list[str]:
 def summary(table: pl.DataFrame) -> pl.DataFrame:
     """Return one row per distinct point and strategy, with means over seeds at the last iteration.
 
-    `low` and `high` are the 95 % interval of the mean accuracy, null with one seed; `failed` counts the seeds without
-    a result. Points whose runs are the same, because a strategy does not depend on a setting, share a row in which that
-    setting is null.
+    `low` and `high` are the 95 % interval of the mean accuracy, below five seeds the accuracies of the worst and of the
+    best seed, and null with one seed; `failed` counts the seeds without a result. Points whose runs are the same,
+    because a strategy does not depend on a setting, share a row in which that setting is null.
     """
     settings = _settings(table)
     last = table.group_by(*settings, "strategy", "seed", maintain_order=True).last()
@@ -227,16 +241,20 @@ def summary_rows(table: pl.DataFrame) -> tuple[list[str], list[list[str]]]:
     """Return the header and the rows of a summary for a terminal of 80 columns.
 
     Settings that are the same everywhere are left out, and others are named by the last part of their key. A setting
-    on which a row does not depend is shown as `any`, and one that the point leaves alone as `-`.
+    on which a row does not depend is shown as `any`, and one that the point leaves alone as `-`. More than
+    `MOST_SETTINGS` settings share one column, without those that the point leaves alone.
     """
-    means, settings = summary(table), _settings(table)
-    varying = [setting for setting in settings if table[setting].n_unique() > 1]
-    header = [*_short_names(varying), "strategy", "accuracy", "95 %", "time", "broadcasts"]
+    means, varying = summary(table), varying_settings(table)
+    names, together = _short_names(varying), len(varying) > MOST_SETTINGS
+    bounds = bounds_words(means["seeds"])
+    header = [*(["settings"] if together else names), "strategy", "accuracy", bounds, "time", "broadcasts"]
     failed = bool(means["failed"].sum())
     rows = []
     for row in means.iter_rows(named=True):
         absent = {setting: "-" if table[setting].null_count() else "any" for setting in varying}
         cells = [absent[setting] if row[setting] is None else number_words(row[setting]) for setting in varying]
+        if together:
+            cells = [", ".join(f"{name}={cell}" for name, cell in zip(names, cells, strict=True) if cell != "-")]
         known = row["accuracy"] is not None
         cells += [row["strategy"], f"{row['accuracy']:.3f}" if known else "failed"]
         cells.append(f"{row['low']:.3f}-{row['high']:.3f}" if row["low"] is not None else "")

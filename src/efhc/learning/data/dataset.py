@@ -57,7 +57,8 @@ class DataPolicy(Policy, ABC):
 class Dataset:
     """Samples as rows of features, with labels 0 .. classes-1. `efhc.simulate` accepts one as its `data`.
 
-    After `prepared`, samples are flat rows. Images of bytes stay bytes; `inputs` scales the rows it is given.
+    Lists become arrays. After `prepared`, samples are flat rows. Images of bytes stay bytes; `inputs` scales the rows
+    it is given.
     """
 
     x_train: Numbers
@@ -78,6 +79,15 @@ class Dataset:
     scale: float = 1.0
     shift: float = 0.0
     """Models see scale * x + shift."""
+
+    def __post_init__(self) -> None:
+        for name in ("x_train", "y_train", "x_test", "y_test", "writers"):
+            given = getattr(self, name)
+            if given is not None and not isinstance(given, np.ndarray):
+                try:
+                    object.__setattr__(self, name, np.asarray(given))
+                except ValueError as error:  # rows of different lengths
+                    raise InputError(name, f"a {type(given).__name__} ({error})", "an array, or lists of one") from None
 
     @property
     def features(self) -> int:

@@ -13,6 +13,9 @@ from efhc.base.arrays import Floats, Ints
 from efhc.base.inputs import sha256
 from efhc.learning.data.dataset import DataPolicy, Dataset
 
+SHA256 = "f6d9e39f37dc45d327f6db33428ee58970ccceabb2535a5c179de35886b70443"
+"""The SHA-256 of pixels and labels as they were published."""
+
 
 class Digits(DataPolicy):
     """The 1797 handwritten digits that ship with efhc; every fifth sample is a test sample."""

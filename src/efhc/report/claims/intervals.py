@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import sqrt
 from typing import NamedTuple
 
@@ -26,6 +27,18 @@ class Interval(NamedTuple):
     mean: Floats | float
     low: Floats | float
     high: Floats | float
+
+
+def bounds_words(seeds: Iterable[int]) -> str:
+    """Return what to call the bounds of `interval` over these numbers of seeds: "95 %" or "min to max".
+
+    Below `FEWEST_SEEDS` seeds, `interval` ends at the smallest and the largest value: resamples of so few values are
+    all equal to one of these too often for a narrower interval of 95 %.
+    """
+    few = {count < FEWEST_SEEDS for count in seeds if count > 1}
+    if few == {True, False}:
+        return f"95 %; below {FEWEST_SEEDS} seeds min to max"
+    return "min to max" if True in few else "95 %"
 
 
 def of_other_seeds(found: Interval) -> Interval:

@@ -11,6 +11,7 @@ import polars as pl
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from efhc.report.claims.intervals import bounds_words
 from efhc.report.figures.style import LAYOUT, strategy_styles
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ WIDE_RANGE = 50
 def sweep_figure(
     means: pl.DataFrame, settings: Sequence[str], left_alone: Collection[str] = (), title: str = ""
 ) -> Figure:
-    """Draw `means`, which has the columns `settings`, strategy, accuracy, low and high.
+    """Draw `means`, which has the columns `settings`, strategy, seeds, accuracy, low and high.
 
     The setting with the most values is on the horizontal axis, a setting with numbers before one with texts. Every
     combination of the other settings has a panel of its own, up to `MOST_PANELS`. A null means that the strategy does
@@ -61,7 +62,8 @@ def sweep_figure(
             drawn.update(zip(labels, handles, strict=True))
         names = [name for name in styles if name in drawn]
         handles, columns = [drawn[name] for name in names], min(6, max(1, len(names)))
-        legend = figure.legend(handles, names, loc="outside lower center", ncols=columns, frameon=False)
+        bars = f"bars: {bounds_words(means['seeds'])} over seeds" if means["low"].count() else None
+        legend = figure.legend(handles, names, loc="outside lower center", ncols=columns, frameon=False, title=bars)
         for text in legend.get_texts():
             text.set_parse_math(False)
         left_out = f"the first {len(shown)} of {len(panels)} panels" if len(panels) > len(shown) else ""

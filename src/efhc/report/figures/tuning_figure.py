@@ -14,8 +14,10 @@ COMPLETE, BEST = STYLES[0][0], STYLES[1][0]
 PRUNED = "#8a8a8a"
 
 
-def tuning_figure(trials: pl.DataFrame, best_value: float, title: str = "", parameter: str = "r") -> Figure:
-    """Draw `trials`: columns `parameter`, accuracy, low and high (its interval over seeds, or null), state."""
+def tuning_figure(
+    trials: pl.DataFrame, best_value: float, title: str = "", parameter: str = "r", bounds: str = "95 %"
+) -> Figure:
+    """Draw `trials`: columns `parameter`, accuracy, low and high (its `bounds` over seeds, or null), state."""
     complete = trials.filter(state="complete").sort(parameter)
     pruned = trials.filter(state="pruned").sort(parameter)
     best = complete.filter(pl.col(parameter) == best_value).sort("accuracy").row(-1, named=True)
@@ -26,9 +28,9 @@ def tuning_figure(trials: pl.DataFrame, best_value: float, title: str = "", para
         sure = complete.drop_nulls(["low", "high"])
         # The mean lies within its interval but for rounding.
         below, above = (sure["accuracy"] - sure["low"]).clip(0), (sure["high"] - sure["accuracy"]).clip(0)
-        axes.errorbar(
-            sure[parameter], sure["accuracy"], np.stack([below, above]), fmt="none", color=COMPLETE, alpha=0.5
-        )
+        reach = np.stack([below, above])
+        bars = f"{bounds} over seeds" if len(sure) else None
+        axes.errorbar(sure[parameter], sure["accuracy"], reach, fmt="none", color=COMPLETE, alpha=0.5, label=bars)
         axes.plot(
             complete[parameter], complete["accuracy"], "o-", color=COMPLETE, markersize=5, linewidth=1, label="complete"
         )

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
-from efhc.base.errors import InputError
+from efhc.base.errors import InputError, did_you_mean
+from efhc.base.policy import bounds_of
 from efhc.core.triggers import EventTriggered
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.config.files import build_experiment, to_tables
@@ -28,6 +30,12 @@ DECADES = 2
 
 VALIDATION = 0.1
 """The share of the training samples that a tuning chooses by, unless the experiment sets `validation`."""
+
+NEARLY = 1e-3
+"""How far, relative to a bound that is not allowed itself, a default range stays away from it."""
+
+ASKS = 100
+"""How often the sampler is asked for a value that was not tried before all of them count as tried."""
 
 RESERVED = ("trial", "iterations", "accuracy", "low", "high", "spent", "state")
 """The other columns of trials.csv."""
@@ -71,8 +79,9 @@ class Search:
         if not own and (low is None or high is None):
             given = f"none, and {parameter} = {own or 0:g} for {name}"
             raise InputError("--low and --high", given, f"the range of {parameter} to search, above 0")
-        low = (own or 0.0) / 10**DECADES if low is None else low
-        high = (own or 0.0) * 10**DECADES if high is None else high
+        least, most = _allowed_range(experiment.strategies[name], parameter, whole=isinstance(own, int))
+        low = max((own or 0.0) / 10**DECADES, least) if low is None else low
+        high = min((own or 0.0) * 10**DECADES, most) if high is None else high
         if not 0 < low < math.inf:
             raise InputError("--low", low, "a positive number")
         if not low < high < math.inf:
@@ -152,10 +161,13 @@ class Search:
                 points.append(rounded)
         return points
 
-    def next_value(self, finished: Sequence[FrozenTrial]) -> float:
-        """Return the value to try next. It follows from the finished trials alone."""
-        if len(finished) < len(self.first):
+    def next_value(self, finished: Sequence[FrozenTrial]) -> float | None:
+        """Return the value to try next, none that was tried; None if all were. It follows from the finished trials."""
+        tried = {trial.params[self.parameter] for trial in finished}
+        if len(finished) < len(self.first) and self.first[len(finished)] not in tried:
             return self.first[len(finished)]
+        if self.is_whole and len(tried) > self.last_allowed - self.first_allowed:
+            return None
         from optuna import create_study
         from optuna.samplers import TPESampler
 
@@ -163,7 +175,23 @@ class Search:
         sampler = TPESampler(seed=len(finished), n_startup_trials=len(self.first))
         study = create_study(direction="maximize", sampler=sampler)
         study.add_trials(finished)
-        return self._rounded(study.ask().suggest_float(self.parameter, self.low, self.high, log=True))
+        for _ in range(ASKS):
+            asked = study.ask().suggest_float(self.parameter, self.low, self.high, log=True)
+            value = self._rounded(asked)
+            if self.is_whole:
+                return self._nearest_untried(value, tried)
+            if value not in tried:
+                return value
+        return None
+
+    def _nearest_untried(self, value: float, tried: Collection[float]) -> float:
+        """Return the whole number next to `value` that was not tried, the smaller of two. There must be one."""
+        return next(
+            near
+            for distance in itertools.count()
+            for near in (value - distance, value + distance)
+            if self.first_allowed <= near <= self.last_allowed and near not in tried
+        )
 
     def _rounded(self, value: float) -> float:
         """Round to four digits: accuracies do not resolve more. Round to a whole number where only those make sense."""
@@ -182,14 +210,53 @@ def _tunable(experiment: Experiment, name: str | None, parameter: str) -> tuple[
         # Of several, EF-HC is the one that people tune.
         ours = [key for key in tunable if isinstance(strategies[key], EventTriggered)]
         candidates = ours or list(tunable)
+        if not candidates and (known := {key: _numbers(tables[key], strategies[key]) for key in strategies}):
+            _refuse_unknown(parameter, {key: names for key, names in known.items() if names})
         if not ours and len(candidates) != 1:
             given = f"{', '.join(strategies)}, of which {len(candidates)} have a number {parameter}"
             raise InputError("strategies", given, "one of kind ef-hc, or --strategy with the name of the one to tune")
         name = candidates[0]
+    if name in strategies and name not in tunable:
+        _refuse_unknown(parameter, {name: names} if (names := _numbers(tables[name], strategies[name])) else {})
     if name not in tunable:
         given = f"{name}, which has no number {parameter}" if name in strategies else name
         raise InputError("--strategy", given, ", ".join(tunable) or f"a strategy with a number {parameter}")
     return name, tunable[name]
+
+
+def _refuse_unknown(parameter: str, known: Mapping[str, Sequence[str]]) -> None:
+    """Raise an error that lists the numbers of each strategy, unless none has any."""
+    if known:
+        close = did_you_mean(parameter, [name for names in known.values() for name in names])
+        allowed = "; ".join(f"{', '.join(names)} of {strategy}" for strategy, names in known.items())
+        raise InputError("--parameter", f"{parameter}, which is no number of {', '.join(known)}{close}", allowed)
+
+
+def _numbers(table: Any, strategy: Any) -> list[str]:
+    """Return the names of the strategy's numbers, also of those that have no value."""
+    fields = getattr(type(strategy), "model_fields", {})
+    without_value = [name for name, field in fields.items() if _may_be_number(field.annotation)]
+    names = [*(table if isinstance(table, dict) else ()), *without_value]
+    return [name for name in dict.fromkeys(names) if _number(table, strategy, name) is not False]
+
+
+def _may_be_number(annotation: Any) -> bool:
+    return annotation in (int, float) or any(map(_may_be_number, get_args(annotation)))
+
+
+def _allowed_range(strategy: Any, parameter: str, *, whole: bool) -> tuple[float, float]:
+    """Return the range in which the strategy's own declaration keeps the parameter."""
+    field = getattr(type(strategy), "model_fields", {}).get(parameter)
+    if field is None:
+        return 0.0, math.inf
+    bounds = bounds_of(field)
+    least = [0.0 if bounds.ge is None else bounds.ge]
+    most = [math.inf if bounds.le is None else bounds.le]
+    if bounds.gt is not None:
+        least.append(bounds.gt + (1 if whole else NEARLY * abs(bounds.gt)))
+    if bounds.lt is not None:
+        most.append(bounds.lt - (1 if whole else NEARLY * abs(bounds.lt)))
+    return max(least), min(most)
 
 
 def _number(table: Any, strategy: Any, parameter: str) -> Any:

@@ -22,7 +22,7 @@ from efhc.experiments.studies.tune.budget import Budget
 from efhc.experiments.studies.tune.journal import JOURNAL, Journal, identity, quiet_optuna
 from efhc.experiments.studies.tune.search import Search
 from efhc.experiments.studies.tune.trial import FINAL, Lab, RunFailed, Trial, TuneProgress
-from efhc.report.claims.intervals import interval
+from efhc.report.claims.intervals import bounds_words, interval
 from efhc.report.figures import save_figure
 from efhc.report.figures.tuning_figure import tuning_figure
 
@@ -54,8 +54,10 @@ def tune(
 ) -> Tuning:
     """Search `parameter` between `low` and `high` until `trials` are finished, including those already in `out`.
 
+    No value is tried twice: the search of a whole number ends early when every value was tried, and `warn` says so.
     `strategy` is the name of the strategy to tune. Default: the first of kind "ef-hc", or the only one that has the
-    parameter. `low` and `high` default to a hundredth and a hundred times the experiment's value. `on` says which
+    parameter. `low` and `high` default to a hundredth and a hundred times the experiment's value, within the bounds
+    that the strategy declares for it. `on` says which
     samples trials are judged by: "validation", a share of the training samples, or "test".
     """
     with importing("tune"):
@@ -70,8 +72,11 @@ def tune(
         journal = Journal(out)
         journal.check_same(begun)
         while len(finished := journal.finished()) < trials:
-            trial = Trial(search, len(finished) + 1, search.next_value(finished), lab)
-            journal.add(trial.run(finished))
+            if (value := search.next_value(finished)) is None:
+                values = f"all values of {parameter} from {search.first_allowed:g} to {search.last_allowed:g}"
+                warn(f"{values} were tried: stopped after {len(finished)} of {trials} trials")
+                break
+            journal.add(Trial(search, len(finished) + 1, value, lab).run(finished))
         tuning = Tuning.of(search, finished, lab)
         tuning.save(out)
     return tuning
@@ -84,7 +89,7 @@ class Tuning:
     search: Search
     table: pl.DataFrame
     """One row per trial: trial, the parameter's value, iterations (as far as it was run), accuracy within the budget
-    with its 95 % interval over seeds (low, high), spent (of the budget), state (complete, pruned or failed), and the
+    with its `bounds` over seeds (low, high), spent (of the budget), state (complete, pruned or failed), and the
     accuracy of each seed. A failed trial has no accuracies."""
     test: pl.DataFrame | None = None
     """The winner on the test samples, within the budget: seed, accuracy, spent. None if that run failed, or if the
@@ -133,6 +138,11 @@ class Tuning:
         return None if self.test is None else float(np.mean(self.test["accuracy"].to_numpy()))
 
     @property
+    def bounds(self) -> str:
+        """What low and high are: "95 %", or "min to max" if there are too few seeds for an interval."""
+        return bounds_words([len(self.search.experiment.seeds)])
+
+    @property
     def experiment(self) -> Experiment:
         """The experiment with the best value and without a validation split; all else is as it was."""
         return self.search.with_value(self.best_value)
@@ -154,7 +164,7 @@ class Tuning:
         if self.test is not None:
             write_safely(out / TEST, self.test.write_csv().encode())
         title = f"{self.search.strategy}: {self.search.on} accuracy within {self.search.budget.words}"
-        figure = tuning_figure(self.table, self.best_value, title, self.search.parameter)
+        figure = tuning_figure(self.table, self.best_value, title, self.search.parameter, self.bounds)
         for name in FIGURES:
             save_figure(figure, out / name)
 
