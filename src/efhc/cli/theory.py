@@ -226,10 +226,10 @@ def _names(devices: list[int]) -> str:
 def _print_plans(plans: list[StrategyPlan]) -> None:
     curvature, horizon = plans[0].curvature, plans[0].horizon
     print(f"L = {curvature.L:.4g}, mu = {curvature.mu:.4g} ({curvature.known})")
-    title = f"Expected over {horizon} iterations; on the right the largest alpha(0), by theorem"
+    title = f"Expected over {horizon} iterations; right: largest alpha(0) by theorem"
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("strategy", min_width=len("strategy"), overflow="fold")
-    for name in ("B1", "B2", "B", "B is", "rho", "constant", "diminishing", "non-convex"):
+    for name in ("B1", "B2", "B", "B is", "rho", "constant", "dimin-\nishing", "non-\nconvex"):
         table.add_column(name, no_wrap=True, justify="left" if name == "B is" else "right")
     for plan in plans:
         found, chosen = list(plan.seeds.values()), plan.chosen
@@ -261,5 +261,5 @@ def _chosen(plan: StrategyPlan) -> str:
 
 def _length(window: Window, iterations: int) -> str:
     if math.isinf(window.length):
-        return "infinite"
+        return "inf"
     return f"{'>=' if window.is_censored(iterations) else ''}{window.length:.0f}"

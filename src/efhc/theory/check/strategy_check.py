@@ -87,7 +87,7 @@ class StrategyCheck:
     """Of log ||w_bar - w*||^2 against log k, for a diminishing step size."""
     promised_slope: float | None
     total_iterations: int
-    """K"""
+    """K, the iterations of the run."""
 
     @property
     def window(self) -> int | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from efhc.core.graph import Graph
 from efhc.network.changing import RandomLinks
 from efhc.network.over_time import GraphList, GraphsOverTime, Network, StaticGraph
 from efhc.theory.connectivity.windows import RecentLinks
@@ -24,9 +23,11 @@ def future_links(network: GraphsOverTime, policy: Network, iterations: int) -> F
 
     `network` holds the graphs that `policy` made.
     """
-    recurring = _recurring(network, policy)
-    if recurring is None:
+    if isinstance(policy, RandomLinks) and policy.up_probability in (0, 1):
+        network = StaticGraph(network.graph(0))
+    if not isinstance(network, StaticGraph | GraphList):
         return FutureLinks(by_chance=True)
+    recurring = network.recurring
     together = RecentLinks(recurring[0].devices)
     for graph in recurring:
         together.add(0, graph.links)
@@ -34,12 +35,3 @@ def future_links(network: GraphsOverTime, policy: Network, iterations: int) -> F
     # A list whose last graph is held may still be before its end: then the run saw nothing of the cut.
     reached = any(network.graph(iterations - 1) is graph for graph in recurring)
     return FutureLinks(by_chance=False, cut_off=int(cut_off[0]) if len(cut_off) and reached else None)
-
-
-def _recurring(network: GraphsOverTime, policy: Network) -> list[Graph] | None:
-    """Return the graphs that come again and again for ever, or None if they are not known."""
-    if isinstance(network, StaticGraph | GraphList):
-        return network.recurring
-    if isinstance(policy, RandomLinks) and policy.up_probability in (0, 1):
-        return [network.graph(0)]
-    return None
