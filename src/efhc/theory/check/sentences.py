@@ -109,15 +109,16 @@ SENTENCES: dict[Subject, dict[str, str]] = {
     },
     "diversity": {
         "not-looked": "the models were not looked at",
-        "visited": "delta = {delta:.4g} at the mean models of {points} of {iterations} iterations; elsewhere unknown",
-        "unbounded": "delta = {delta:.4g} at the mean models of {points} of {iterations} iterations; "
+        "visited": "delta = {delta:.4g} at the mean models of {points} of the iterations 0 to {iterations}; "
+        "elsewhere unknown",
+        "unbounded": "delta = {delta:.4g} at the mean models of {points} of the iterations 0 to {iterations}; "
         "none holds for all w, as the devices' covariances differ",
     },
     "noise": {
         "not-looked": "the models were not looked at",
         "estimate": "(b): sigma^2 = {sigma2:.4g} +- {error:.1g} (standard error{noise_from}) "
-        "at the models of {points} of {iterations} iterations; (a) and (c): by the way mini-batches are drawn",
-        "exact": "(b): sigma^2 = {sigma2:.4g}, exactly, at the models of {points} of {iterations} iterations; "
+        "at the models of {points} of the iterations 0 to {iterations}; (a) and (c): by the way mini-batches are drawn",
+        "exact": "(b): sigma^2 = {sigma2:.4g}, exactly, at the models of {points} of the iterations 0 to {iterations}; "
         "(a) and (c): by the way mini-batches are drawn",
     },
     "step-sizes": {
