@@ -288,19 +288,21 @@ def findings(text: str, strategy: str = "EF-HC") -> dict[str, dict[str, Any]]:
     return {finding["subject"]: finding for finding in check["findings"]}
 
 
-def test_a_device_that_never_fires(call):
+def test_a_device_that_does_not_fire_in_the_run(call):
     words = ["strategies.EF-HC.r=1e12", "seeds=[0]"]
     assert call("run", "small.toml", *words, "--out", "silent").code == 0
     done = call("theory", "silent", "--points", 4)
     assert done.code == 0
     silent, sound = done.out.split("ZT, 1 seed")
-    assert "broken by device 0: device 0 never fires, B2 is infinite" in silent
+    assert "B2 >= 41: device 0 is silent from iteration 0 to the end of the run" in silent
     assert "Largest alpha(0)" not in silent
+    assert "broken" not in silent
     assert "broken" not in sound
     told = call("theory", "silent", "--points", 4, "--json", "--strict")
-    assert told.code == 3
-    assert findings(told.out)["broadcasts"]["device"] == 0
-    assert as_json(told.out)[0]["seeds"]["0"]["B2"] == "infinite"
+    assert told.code == 0
+    assert findings(told.out)["broadcasts"]["verdict"] == "not checkable"
+    assert as_json(told.out)[0]["seeds"]["0"]["B2"] == 41
+    assert as_json(told.out)[0]["seeds"]["0"]["lower_limits"] == ["B2", "B_observed", "B_promised"]
     assert as_json(told.out)[0]["step_size_limits"] is None
 
 
@@ -308,7 +310,9 @@ def test_a_network_in_two_parts(call, tmp_path):
     (tmp_path / "apart.txt").write_text("0 1\n2 3\n")
     words = ["network.kind=edge-list", "network.path=apart.txt", "seeds=[0]"]
     assert call("run", "small.toml", *words, "--out", "apart").code == 0
-    found = findings(call("theory", "apart", "--points", 4, "--json").out)
+    told = call("theory", "apart", "--points", 4, "--json", "--strict")
+    assert told.code == 3  # a graph that stays as it is: that is certain
+    found = findings(told.out)
     assert (found["physical-graph"]["verdict"], found["physical-graph"]["device"]) == ("broken", 0)
     assert found["step-size-limit"]["reason"] == found["contraction"]["reason"] == "no-window"
     assert (tmp_path / "apart" / "figures" / "theory.png").read_bytes().startswith(PNG)
@@ -319,7 +323,7 @@ def test_a_step_size_over_the_limit(call):
     assert call("theory", "large", "--points", 3).code == 0
     told = call("theory", "large", "--points", 3, "--json", "--strict")
     assert told.code == 3
-    limit = findings(told.out)["step-size-limit"]
+    limit = findings(told.out, "ZT")["step-size-limit"]
     assert (limit["verdict"], limit["iteration"], limit["label"]) == ("broken", 0, "theorem:constant")
 
 
@@ -347,12 +351,12 @@ def test_at_80_columns_no_line_is_longer_and_no_word_is_broken(call, run, monkey
         assert words in together
     planned = call("theory", "plan", "small.toml", "strategies.RG.kind=rg", "--rehearse", 20)
     assert max(len(line.rstrip()) for line in planned.out.splitlines()) <= 80
-    assert "nonconv." in planned.out
+    assert "convex" in planned.out
     # the widest numbers: windows that the end cuts off, and limits with an exponent of two digits
     words = ["devices=6", "iterations=400", "strategies.EF-HC.r=30000", "step_size.value=0.01", "--rehearse", 400]
     wide = call("theory", "plan", "small.toml", *words)
     assert max(len(line.rstrip()) for line in wide.out.splitlines()) <= 80
-    assert "nonconv." in wide.out
+    assert "convex" in wide.out
     assert "…" not in wide.out
 
 
@@ -410,17 +414,20 @@ def test_plan_is_a_table_and_leaves_nothing(call, tmp_path):
     done = call("theory", "plan", "small.toml", "strategies.RG.kind=rg", "--rehearse", 20)
     assert done.code == 0
     assert re.search(r"^L = [\d.]+, mu = 0.5 \(bound\)$", done.out, re.MULTILINE)
-    assert "Expected over 40 iterations; rho and largest alpha(0) for the B shown" in done.out
+    assert "Expected over 40 iterations; right: largest alpha(0) by theorem" in done.out
+    assert "with smaller steps devices fire less often, B grows and the limits shrink" in done.out
+    assert "rho is per window of B iterations: rows with different B cannot be compared." in done.out
+    assert "promised" not in done.out
     for words in (
         "strategy",
         "B1",
         "B2",
         "B is",
-        "promised",
+        "expected",
         "rho",
         "constant",
-        "dimin.",
-        "nonconv.",
+        "dimin-",
+        "convex",
         "EF-HC",
         "ZT",
         "RG",
@@ -439,7 +446,13 @@ def test_plan_as_json_is_what_the_run_shows(call, run):
         for seed, windows in plan["seeds"].items():
             assert windows.pop("never_fire") == windows.pop("may_never_fire") == []
             assert windows == {key: checked[name]["seeds"][seed][key] for key in windows}
-    assert planned["ZT"]["seeds"]["0"] == {"B1": 1, "B2": 1, "B_promised": 3, "B_observed": 1}
+    assert planned["ZT"]["seeds"]["0"] == {
+        "B1": 1,
+        "B2": 1,
+        "B_promised": 3,
+        "B_observed": 1,
+        "lower_limits": [],
+    }
 
 
 def test_plan_warns_of_devices_that_never_fire(call):
@@ -449,8 +462,8 @@ def test_plan_warns_of_devices_that_never_fire(call):
     loud = call("theory", "plan", "small.toml", "strategies.EF-HC.r=1e12", "step_size.value=1e-9", "devices=6")
     assert loud.code == 0
     assert loud.err.splitlines() == [
-        "efhc: EF-HC: no theorem applies: the links used will not connect all devices",
-        *(f"efhc: EF-HC, seed {seed}: devices 0, 1, 2, 3, 4, ... will never fire in 40 iterations" for seed in (0, 1)),
+        "efhc: EF-HC: no limits: the links used do not connect all devices when the 40 iterations end",
+        *(f"efhc: EF-HC, seed {seed}: devices 0, 1, 2, 3, 4, ... will not fire in 40 iterations" for seed in (0, 1)),
     ]
 
 
@@ -475,7 +488,7 @@ def test_plan_of_a_figure_of_the_paper(call):
     assert done.code == 0
     assert "L = inf, mu = 0 (exact)" in done.out
     for name in ("EF-HC", "GT", "ZT", "RG"):
-        assert f"efhc: {name}: no theorem applies: L is infinite" in done.err.splitlines()
+        assert f"efhc: {name}: no limits: L is infinite" in done.err.splitlines()
     for name in ("EF-HC", "GT", "ZT", "RG"):
         assert name in done.out
 

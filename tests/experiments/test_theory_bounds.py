@@ -112,7 +112,8 @@ def test_mean_errors_stay_under_their_bounds(
     assert check.promises is not None
     limit = check.check_of("step-size-limit")
     assert limit is not None
-    assert (limit.label, limit.verdict) == (f"theorem:{schedule}", "held")
+    within = "held where looked" if network == "random links" else "held"  # chance keeps to no B for ever
+    assert (limit.label, limit.verdict) == (f"theorem:{schedule}", within)
     broken = {found.subject for found in check.checks if found.verdict == "broken"}
     assert broken == ({"step-sizes"} if schedule == "diminishing" else set())  # theta = 0.5
 

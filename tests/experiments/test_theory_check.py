@@ -119,12 +119,15 @@ EXPECTED = {
     "gradient-bound": "undecided",
 }
 
+RESTS_ON_LINKS = ("physical-graph", "information-flow", "contraction", "step-size-limit")
+
 
 def test_every_assumption_and_promise_is_judged(sound):
-    _, _, checks = sound
+    network, _, checks = sound
     assert [check.strategy for check in checks] == ["EF-HC", "ZT"]
+    where_looked = dict.fromkeys(RESTS_ON_LINKS, "held where looked") if network == "random links" else {}
     for check in checks:
-        assert {subject: found.verdict for subject, found in named(check).items()} == EXPECTED
+        assert {subject: found.verdict for subject, found in named(check).items()} == EXPECTED | where_looked
         assert all(found.iteration is None and found.device is None for found in check.checks)
         assert named(check)["same-run"].reason == "same"
         assert named(check)["optimisation-bound"].reason == "grows"
@@ -284,7 +287,8 @@ def test_windows_by_trying_all(sound):
 
 
 def test_contractions_are_norms_of_products(sound):
-    _, out, checks = sound
+    network, out, checks = sound
+    kind = "expected" if network == "random links" else "promised"
     events = pl.read_parquet(out / "events.parquet")
     for check in checks:
         worst = 0.0
@@ -313,7 +317,7 @@ def test_contractions_are_norms_of_products(sound):
         assert worst < 1
         count = len(SEEDS) * (K - check.window + 1)
         found = named(check)["contraction"].values
-        assert (found["looked"], found["of"], found["B"], found["kind"]) == (count, count, check.window, "promised")
+        assert (found["looked"], found["of"], found["B"], found["kind"]) == (count, count, check.window, kind)
 
 
 def test_constants_are_the_worst_of_all_seeds(sound):
@@ -367,13 +371,25 @@ def test_window_is_the_promised_one_if_it_fits_into_the_run():
     assert fitting_window([windows(1, 1, 1), windows(1, 1, math.inf)], 2) is None
     assert fitting_window([windows(1, 1, 1)], 40, "observed") == (1, "observed")
     assert fitting_window([windows(1, 1, 1)], 40, 5) == (5, "given")
+    assert fitting_window([windows(1, 1, 1)], 40, by_chance=True) == (3, "expected")
+
+
+def test_a_window_that_the_end_of_the_run_cuts_off_is_none_to_compute_with():
+    cut, sound = Window(31, witness=10), Window(1)
+    assert cut.is_censored(40)
+    assert fitting_window([Connectivity(sound, cut, Window(2))], 40) == (2, "observed")
+    assert fitting_window([Connectivity(cut, sound, cut)], 40) is None
+    assert fitting_window([Connectivity(sound, sound, cut)], 40, "observed") is None
+    assert fitting_window([Connectivity(sound, sound, cut)], 40) == (3, "promised")
+    assert fitting_window([windows(1, 1, 1), Connectivity(cut, sound, cut)], 40) is None
 
 
 def test_by_what_devices_fire():
     from efhc.core import triggers
 
     assert firing_of(triggers.EventTriggered(r=1.0), 4) == firing_of(triggers.GlobalThreshold(r=1.0), 4) == "drift"
-    assert firing_of(triggers.ZeroThreshold(), 4) == firing_of(triggers.Never(), 4) == "fixed"
+    assert firing_of(triggers.ZeroThreshold(), 4) == "fixed"
+    assert firing_of(triggers.Never(), 4) == firing_of(triggers.RandomizedGossip(probability=0.0), 4) == "never"
     assert firing_of(triggers.RandomizedGossip(), 4) == "coins"
     assert (
         firing_of(triggers.RandomizedGossip(probability=1.0), 4) == firing_of(triggers.RandomizedGossip(), 1) == "fixed"
@@ -508,7 +524,8 @@ def test_not_made_again_only_both_ends_are_looked_at(sound):
         assert (found["same-run"].verdict, found["same-run"].reason) == ("not checkable", "not-made-again")
         assert broken(check) == set()
         for name in ("optimisation_error", "consensus_error", "loss", "gradient_norm", "diversity", "noise"):
-            np.testing.assert_allclose(check.of_seeds(name), again.of_seeds(name)[:, [0, -1]], rtol=1e-12)
+            # models looked at together are summed in another order than one at a time
+            assert check.of_seeds(name) == pytest.approx(again.of_seeds(name)[:, [0, -1]], rel=1e-12)
 
 
 def test_neither_made_again_nor_kept_only_the_beginning_is_looked_at(run):
@@ -633,32 +650,33 @@ def test_a_network_that_is_cut_for_good_is_not_held(tmp_path):
     network = {"kind": "edge-sequence", "path": str(tmp_path / "links.json"), "at_end": "hold"}
     (check,) = checked(tmp_path / "run", network=network, devices=4, strategies=ZT)
     found = named(check)
-    assert (found["physical-graph"].verdict, found["physical-graph"].reason) == ("not checkable", "censored")
-    assert found["physical-graph"].values["B1"] == K - 5 + 1
-    assert found["information-flow"].verdict == "not checkable"
+    assert found["physical-graph"][2:4] == ("broken", "never-connected")  # the last graph is held for ever
+    assert found["physical-graph"].device == 3
+    assert found["information-flow"].verdict == found["contraction"].verdict == "not checkable"
+    assert check.promises is None
 
 
 def test_nobody_ever_fires(tmp_path):
     (check,) = checks = checked(tmp_path / "run", strategies={"never": {"kind": "never"}})
     assert broken(check) == {"broadcasts"}
     found = named(check)
-    assert (found["broadcasts"].reason, found["broadcasts"].device) == ("never-fires", 0)
+    assert found["broadcasts"].reason == "never-fires"
     assert found["information-flow"].reason == "no-windows"
     assert found["contraction"].reason == found["step-size-limit"].reason == "no-window"
     assert check.promises is None
     assert check.window is None
     of_seed = as_dict(check)["seeds"]["0"]
-    expected = {"B1": 1, "B2": "infinite", "B_promised": "infinite", "B_observed": "infinite", "rho": None}
+    expected = {"B1": 1, "B2": "infinite", "B_promised": "infinite", "B_observed": K + 1, "rho": None}
     assert {name: of_seed[name] for name in expected} == expected
     assert_all_can_be_told(checks)
 
 
-def test_one_device_never_fires_and_its_neighbours_do(tmp_path):
+def test_one_device_does_not_fire_and_its_neighbours_do(tmp_path):
     bandwidths = {"kind": "list", "values": [5000.0, 5000.0, 1e-9, 5000.0, 5000.0]}
     strategies = {"EF-HC": {"kind": "ef-hc", "r": 2000.0}}
     (check,) = checks = checked(tmp_path / "run", bandwidths=bandwidths, strategies=strategies)
-    assert broken(check) == {"broadcasts"}
-    assert named(check)["broadcasts"].device == 2
+    assert broken(check) == set()
+    assert (named(check)["broadcasts"].reason, named(check)["broadcasts"].values["silent"]) == ("censored", 2)
     observed = max(seed.connectivity.observed.length for seed in check.seeds.values())
     assert check.chosen == (observed, "observed")  # the links of 2 are used when 1 and 3 fire
     assert check.promises is not None
@@ -702,7 +720,7 @@ def test_an_exchange_at_the_start_is_by_the_rules(tmp_path):
     events = pl.read_parquet(tmp_path / "run" / "events.parquet")
     assert [len(links) > 0 for links in events.filter(seed=0)["link_from"].to_list()] == [True] + [False] * (K - 1)
     assert check.seeds[0].connectivity.observed.length == K  # only all of it has the first iteration in it
-    assert check.window == K
+    assert (check.window, check.promises) == (None, None)  # nobody knows whether there is another
 
 
 def test_single_precision_runs_too(tmp_path):

@@ -105,7 +105,8 @@ def test_a_check_as_plain_numbers(checks):
     assert sound["seeds"]["0"]["windows"] == len(sound["seeds"]["0"]["rho_per_window"]) == 28
     assert sound["seeds"]["0"]["rho"] == max(sound["seeds"]["0"]["rho_per_window"].values())
     assert silent["error_bound"] is silent["step_size_limits"] is silent["constants"] is silent["window"] is None
-    assert silent["seeds"]["0"]["B2"] == "infinite"
+    assert (silent["seeds"]["0"]["B2"], sound["seeds"]["0"]["lower_limits"]) == ("infinite", [])
+    assert silent["seeds"]["0"]["lower_limits"] == ["B_observed"]
     mean = np.mean([sound["seeds"][seed]["measured"]["loss"] for seed in ("0", "1")], axis=0)
     assert sound["measured"]["loss"] == pytest.approx(mean.tolist())
 
@@ -141,7 +142,7 @@ def strategy_check(
         promises = Promises(constants, unused, curves, None, curves[..., 0], frozenset(), printed_weights=unused)
     seed = SeedCheck([], unused, contractions, unused, None, measured)
     chosen = ChosenWindow(3, "observed") if contractions else None
-    return StrategyCheck(name, {0: seed, 1: seed}, ITERATIONS, [], unused, chosen, promises, None, None)
+    return StrategyCheck(name, {0: seed, 1: seed}, ITERATIONS, [], unused, chosen, promises, None, None, 50)
 
 
 def labels(axes: Any) -> list[str]:

@@ -74,7 +74,8 @@ def check(
         str,
         typer.Option(
             help="Number of iterations B within which all devices count as connected; rho, limits and bounds are "
-            "computed with it. Allowed: promised (by Proposition III.6), observed (the least in this run), a number."
+            "computed with it. Allowed: promised (by Proposition III.6, from B1 and B2), observed (the least in this "
+            "run), a number."
         ),
     ] = "promised",
     out: Annotated[Path | None, typer.Option(help="File of the figure. Default: RUN_DIR/figures/theory.png.")] = None,
@@ -185,7 +186,7 @@ def plan(
         int, typer.Option(min=1, help="Number of iterations that are rehearsed to see how fast devices drift.")
     ] = 1000,
 ) -> None:
-    """Before a run: the largest step size the theorems allow, the B to expect, and who will never fire."""
+    """Before a run: the largest step size the theorems allow, the B to expect, and who will not fire."""
     from efhc.cli.data import fetch_missing
     from efhc.experiments.config.files import load_experiment
     from efhc.experiments.studies.theory_plan import plan_theory
@@ -207,13 +208,13 @@ def plan(
             why = (
                 "L is infinite"
                 if not math.isfinite(each.curvature.L)
-                else "the links used will not connect all devices"
+                else f"the links used do not connect all devices when the {each.horizon} iterations end"
             )
-            warn(f"{each.strategy}: no theorem applies: {why}")
+            warn(f"{each.strategy}: no limits: {why}")
         if each.step_size and each.step_size.verdict == "broken":
             warn(f"{each.strategy}: {printed_name(each.step_size.label)}: {sentence(each.step_size)}")
         for seed, devices in each.silent.items():
-            warn(f"{each.strategy}, seed {seed}: {_names(devices)} will never fire in {each.horizon} iterations")
+            warn(f"{each.strategy}, seed {seed}: {_names(devices)} will not fire in {each.horizon} iterations")
         for seed, devices in each.doubtful.items():
             warn(f"{each.strategy}, seed {seed}: {_names(devices)} fell silent in the rehearsal and may never fire")
 
@@ -226,10 +227,10 @@ def _names(devices: list[int]) -> str:
 def _print_plans(plans: list[StrategyPlan]) -> None:
     curvature, horizon = plans[0].curvature, plans[0].horizon
     print(f"L = {curvature.L:.4g}, mu = {curvature.mu:.4g} ({curvature.known})")
-    title = f"Expected over {horizon} iterations; rho and largest alpha(0) for the B shown"
+    title = f"Expected over {horizon} iterations; right: largest alpha(0) by theorem"
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("strategy", min_width=len("strategy"), overflow="fold")
-    for name in ("B1", "B2", "B", "B is", "rho", "constant", "dimin.", "nonconv."):
+    for name in ("B1", "B2", "B", "B is", "rho", "constant", "dimin-\nishing", "non-\nconvex"):
         table.add_column(name, no_wrap=True, justify="left" if name == "B is" else "right")
     for plan in plans:
         found, chosen = list(plan.seeds.values()), plan.chosen
@@ -238,22 +239,28 @@ def _print_plans(plans: list[StrategyPlan]) -> None:
             escape(plan.strategy),
             _length(max((each.physical for each in found), key=lambda window: window.length), horizon),
             _length(max((each.broadcast for each in found), key=lambda window: window.length), horizon),
-            *((_chosen(plan), chosen.kind) if chosen else ("none", "-")),
+            _chosen(plan),
+            chosen.kind if chosen else "-",
             "-" if plan.contraction is None else f"{plan.contraction:.4f}",
             *(f"{limit:.2g}" for limit in limits or ()),
             *(["-"] * 3 if limits is None else ()),
         )
     console.print(table)
+    _print(
+        "The limits hold for the B shown, which the rehearsal saw with the step sizes of this config: with smaller "
+        "steps devices fire less often, B grows and the limits shrink."
+    )
+    _print("rho is per window of B iterations: rows with different B cannot be compared.")
 
 
 def _chosen(plan: StrategyPlan) -> str:
-    """B, which is at least that long where it is the observed one and the run ends before its longest window does."""
-    observed = max((each.observed for each in plan.seeds.values()), key=lambda window: window.length)
-    is_observed = plan.chosen is not None and plan.chosen.kind == "observed"
-    return _length(observed, plan.horizon) if is_observed else f"{plan.window}"
+    """B; if none is known, the observed one, which is at least that long."""
+    if plan.chosen:
+        return f"{plan.window}"
+    return _length(max((each.observed for each in plan.seeds.values()), key=lambda each: each.length), plan.horizon)
 
 
 def _length(window: Window, iterations: int) -> str:
     if math.isinf(window.length):
-        return "infinite"
+        return "inf"
     return f"{'>=' if window.is_censored(iterations) else ''}{window.length:.0f}"

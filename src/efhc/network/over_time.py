@@ -39,6 +39,11 @@ class StaticGraph:
     def graph(self, k: int) -> Graph:
         return self._graph
 
+    @property
+    def recurring(self) -> list[Graph]:
+        """The graphs that come again and again for ever."""
+        return [self._graph]
+
 
 class GraphList:
     """G(k) from a list of graphs, which is repeated, or whose last one is held."""
@@ -49,6 +54,11 @@ class GraphList:
     def graph(self, k: int) -> Graph:
         last = len(self._graphs) - 1
         return self._graphs[min(k, last) if self._hold_last else k % (last + 1)]
+
+    @property
+    def recurring(self) -> list[Graph]:
+        """The graphs that come again and again for ever."""
+        return self._graphs[-1:] if self._hold_last else self._graphs
 
 
 class DrawnGraphs(ABC):

@@ -12,6 +12,7 @@ from efhc.theory.check.outcome import Check
 from efhc.theory.check.paper_labels import printed_name
 from efhc.theory.check.sentences import sentence, title
 from efhc.theory.check.strategy_check import SeedCheck, StrategyCheck
+from efhc.theory.connectivity.windows import Connectivity
 from efhc.theory.constants.measured import Measured
 
 
@@ -35,7 +36,7 @@ def as_dict(check: StrategyCheck) -> dict[str, Any]:
         "theorem_nonconvex_weights": promises and promises.printed_weights._asdict(),
         "slope": check.slope and check.slope._asdict(),
         "promised_slope": check.promised_slope,
-        "seeds": {str(seed): _of_seed(found) for seed, found in check.seeds.items()},
+        "seeds": {str(seed): _of_seed(found, check.total_iterations) for seed, found in check.seeds.items()},
     }
     numbers: dict[str, Any] = plain(whole)
     return numbers
@@ -58,7 +59,17 @@ def check_as_dict(check: Check) -> dict[str, Any]:
     }
 
 
-def _of_seed(check: SeedCheck) -> dict[str, Any]:
+LENGTHS = {"physical": "B1", "broadcast": "B2", "observed": "B_observed"}
+"""The windows of `Connectivity`, as JSON names them."""
+
+
+def lower_limits(windows: Connectivity, iterations: int) -> list[str]:
+    """Return the names of the windows that may be longer than the run of `iterations` shows."""
+    names = [LENGTHS[name] for name in windows.lower_limits(iterations)]
+    return [*names, "B_promised"] if {"B1", "B2"} & {*names} and math.isfinite(windows.promised) else names
+
+
+def _of_seed(check: SeedCheck, iterations: int) -> dict[str, Any]:
     windows, contractions = check.connectivity, check.contractions
     return {
         "B1": windows.physical.length,
@@ -66,6 +77,7 @@ def _of_seed(check: SeedCheck) -> dict[str, Any]:
         "B_promised": windows.promised,
         "B_sufficient": windows.sufficient,
         "B_observed": windows.observed.length,
+        "lower_limits": lower_limits(windows, iterations),
         "rho": contractions and contractions.largest,
         "rho_per_window": contractions and dict(zip(contractions.starts.tolist(), contractions.values, strict=True)),
         "windows": contractions and contractions.of,

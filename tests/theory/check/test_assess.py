@@ -238,7 +238,7 @@ def test_windows_of_a_seed_that_is_cut_off_are_its_own():
 def test_coins_over_seeds_are_held_where_looked():
     _, broadcast, promise = check_windows({0: windows(1, 4, 2), 1: windows(1, 6, 2)}, 60, coins=True)
     assert (broadcast.verdict, broadcast.reason, broadcast.values["B2"]) == ("held where looked", "coins", 6)
-    assert promise.verdict == "held"
+    assert promise.verdict == "held where looked"
 
 
 # Contraction
@@ -254,11 +254,39 @@ def test_contraction(found, verdict):
     assert check.values["rho"] == found.largest
 
 
-def test_a_window_that_the_end_of_the_run_cuts_off_is_held_where_looked():
+@pytest.mark.parametrize(
+    ("kind", "verdict"),
+    [("observed", "not checkable"), ("given", "not checkable"), ("promised", "held where looked")],
+)
+def test_a_window_that_the_end_of_the_run_cuts_off_is_none_to_judge_by(kind: Any, verdict):
     """Four windows of B = 3 are a run of six iterations; its links are last connected at iteration 3."""
     cut = Connectivity(Window(1), Window(1, device=0), Window(3, witness=4))
-    check = check_contraction({0: seed_check(connectivity=cut)}, ChosenWindow(3, "observed"))
-    assert (check.verdict, check.reason) == ("held where looked", "contracts")
+    check = check_contraction({0: seed_check(connectivity=cut)}, ChosenWindow(3, kind))
+    assert (check.verdict, check.reason) == (verdict, "contracts" if kind == "promised" else "no-window")
+
+
+@pytest.mark.parametrize("chosen", [None, ChosenWindow(55, "given")], ids=["none", "given"])
+def test_a_network_that_is_cut_for_good_has_no_limits(chosen):
+    """Its links are last connected at iteration 9 of 60."""
+    cut = Connectivity(Window(51, witness=10), Window(1, device=0), Window(51, witness=10))
+    seeds = {0: seed_check(connectivity=cut, contractions=chosen and contractions(0.5, 6, 6))}
+    check = assess("ZT", seeds, Constant(value=1e-3), 60, ITERATIONS, chosen, "fixed")
+    assert check.promises is None
+    found = verdicts(check)
+    assert found["contraction"] == found["step-size-limit"] == found["physical-graph"] == "not checkable"
+    assert "consensus-bound" not in found
+
+
+@pytest.mark.parametrize(("firing", "links_by_chance"), [("coins", False), ("fixed", True), ("drift", True)])
+def test_what_rests_on_chance_is_held_where_looked(firing, links_by_chance):
+    seeds = {0: seed_check()}
+    chosen = ChosenWindow(3, "expected")
+    schedule = Constant(value=1e-4)
+    check = assess("RG", seeds, schedule, 60, ITERATIONS, chosen, firing, links_by_chance=links_by_chance)
+    found = verdicts(check)
+    assert found["information-flow"] == found["contraction"] == found["step-size-limit"] == "held where looked"
+    sure = verdicts(assess("ZT", seeds, schedule, 60, ITERATIONS, ChosenWindow(3, "promised"), "fixed"))
+    assert sure["information-flow"] == sure["contraction"] == sure["step-size-limit"] == "held"
 
 
 # The problem

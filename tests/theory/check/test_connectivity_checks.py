@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from efhc.core.graph import Graph
@@ -14,6 +14,7 @@ from efhc.core.mixing import mixing_matrix
 from efhc.network.over_time import GraphList, StaticGraph
 from efhc.theory.check.connectivity_checks import check_connectivity, check_flow, check_weights
 from efhc.theory.check.outcome import Check
+from efhc.theory.check.sentences import sentence
 from efhc.theory.connectivity.flow import Flow
 from efhc.theory.connectivity.windows import Connectivity, Window, connectivity
 
@@ -75,16 +76,19 @@ def test_one_device_that_fires_late_is_reached_by_the_others():
 
 def test_a_static_graph_where_nobody_fires():
     found = connectivity(Flow(StaticGraph(PATH).graph, nobody(8)))
-    assert found == (Window(1), Window(math.inf, device=0), Window(math.inf, device=0))
-    assert (found.promised, found.sufficient) == (math.inf, math.inf)
+    assert found == (Window(1), Window(9, device=0), Window(9, device=0))
+    assert found.lower_limits(8) == ["broadcast", "observed"]
+    certain = connectivity(Flow(StaticGraph(PATH).graph, nobody(8)), never_fires=True)
+    assert certain == (Window(1), Window(math.inf), Window(9, device=0))
+    assert (certain.promised, certain.sufficient) == (math.inf, math.inf)
 
 
 def test_new_links_alone_connect():
     """Nobody fires; every link is new whenever it comes, but at k = 0, unless that is said to count."""
     found = connectivity(Flow(ALTERNATING.graph, nobody(8), exchange_at_start=True))
-    assert lengths(found) == (2, math.inf, 2)
+    assert lengths(found) == (2, 9, 2)
     found = connectivity(Flow(ALTERNATING.graph, nobody(8)))
-    assert lengths(found) == (2, math.inf, 3)
+    assert lengths(found) == (2, 9, 3)
     assert found.observed.witness == 0  # nothing, then (1,2)
 
 
@@ -94,7 +98,9 @@ def test_exchange_at_start_connects_a_static_graph_once():
 
 
 def test_a_union_that_is_not_connected():
-    found = connectivity(Flow(StaticGraph(Graph.of(3, [(0, 1)])).graph, everyone(4)))
+    flow = Flow(StaticGraph(Graph.of(3, [(0, 1)])).graph, everyone(4))
+    assert connectivity(flow) == (Window(5, device=2), Window(1, device=0), Window(5, device=2))
+    found = connectivity(flow, cut_off=2)
     assert found == (Window(math.inf, device=2), Window(1, device=0), Window(math.inf, device=2))
     assert found.promised == found.sufficient == math.inf
 
@@ -146,7 +152,6 @@ def changing_flows(draw):
 @settings(max_examples=400)
 def test_proposition_conn(flow):
     found = connectivity(flow)
-    assume(math.isfinite(found.promised))
     assert found.observed.length >= found.physical.length  # who is used is there
     assert found.sufficient <= found.promised
     for enough in (found.promised, found.sufficient, found.physical.length + found.broadcast.length - 1):
@@ -244,9 +249,10 @@ def test_a_flow_with_a_link_that_there_is_not(links, sound):
 # Verdicts: windows
 
 
-def judged(flow, **options):
+def judged(flow, *, never_fires=False, cut_off=None, **options):
     """Of a flow, the checks of its physical graph, its broadcasts and its information flow."""
-    return check_connectivity(connectivity(flow), flow.iterations, **options)
+    found = connectivity(flow, never_fires=never_fires, cut_off=cut_off)
+    return check_connectivity(found, flow.iterations, **options)
 
 
 def test_windows_that_are_finite():
@@ -259,20 +265,48 @@ def test_windows_that_are_finite():
     assert promise.values == {"promised": 4, "observed": 2, "iterations": 6, "observed_censored": False}
 
 
-def test_a_device_that_never_fires():
-    fired = everyone(6)
+@pytest.mark.parametrize("coins", [False, True])
+def test_a_device_that_is_silent_for_the_whole_run(coins):
+    """Ten iterations do not show that B2 is infinite, neither by coins of 1e-4 nor by a high threshold."""
+    fired = everyone(10)
     fired[:, 1] = False
-    physical, broadcast, promise = judged(Flow(StaticGraph(PATH).graph, fired))
+    physical, broadcast, promise = judged(Flow(StaticGraph(PATH).graph, fired), coins=coins)
     assert physical.verdict == "held"
-    assert broadcast[:4] == ("broadcasts", "assump:conn-(b)", "broken", "never-fires")
-    assert (broadcast.iteration, broadcast.device) == (None, 1)
-    assert (promise.verdict, promise.reason) == ("not checkable", "no-windows")  # and yet:
+    assert broadcast[:4] == ("broadcasts", "assump:conn-(b)", "not checkable", "censored")
+    assert broadcast.values == {"B2": 11, "iterations": 10, "since": 0, "silent": 1}
+    assert (promise.verdict, promise.reason) == ("not checkable", "censored")  # and yet:
     assert promise.values["observed"] == 1
     assert (promise.iteration, promise.device) == (None, None)
 
 
+def test_a_strategy_by_which_nobody_ever_fires():
+    _, broadcast, promise = judged(Flow(StaticGraph(PATH).graph, nobody(6)), never_fires=True)
+    assert broadcast[:4] == ("broadcasts", "assump:conn-(b)", "broken", "never-fires")
+    assert (promise.verdict, promise.reason) == ("not checkable", "no-windows")
+
+
+def test_a_device_that_is_cut_off_in_this_run():
+    """Nobody knows what links come later, unless that is known of the network."""
+    physical, _, promise = judged(Flow(StaticGraph(Graph.of(3, [(0, 1)])).graph, everyone(4)), links_by_chance=True)
+    assert (physical.verdict, physical.reason) == ("not checkable", "censored")
+    assert physical.values == {"B1": 5, "iterations": 4, "since": 0}
+    assert (promise.verdict, promise.reason) == ("not checkable", "censored")
+
+
+@pytest.mark.parametrize("chance", [{"coins": True}, {"links_by_chance": True}], ids=str)
+def test_what_chance_brings_is_held_where_looked_and_promises_nothing(chance):
+    physical, broadcast, promise = judged(Flow(ALTERNATING.graph, everyone(6)), **chance)
+    by_links = "links_by_chance" in chance
+    assert physical[2:4] == (("held where looked", "chance") if by_links else ("held", "window"))
+    assert broadcast[2:4] == (("held", "window") if by_links else ("held where looked", "coins"))
+    assert (promise.verdict, promise.values["expected"]) == ("held where looked", True)
+    assert "expected from" in sentence(promise)
+    assert "promised" not in sentence(promise)
+
+
 def test_a_device_that_is_cut_off():
-    physical, broadcast, promise = judged(Flow(StaticGraph(Graph.of(3, [(0, 1)])).graph, everyone(4)))
+    flow = Flow(StaticGraph(Graph.of(3, [(0, 1)])).graph, everyone(4))
+    physical, broadcast, promise = judged(flow, cut_off=2)
     assert physical[:4] == ("physical-graph", "assump:conn-(a)", "broken", "never-connected")
     assert (physical.iteration, physical.device) == (None, 2)
     assert broadcast.verdict == "held"
@@ -350,7 +384,6 @@ def test_coins_keep_to_no_window_for_ever():
 @given(changing_flows())
 def test_who_is_silent_in_the_end_is_named(flow):
     found = connectivity(flow)
-    assume(math.isfinite(found.broadcast.length))
     length, witness, device = found.broadcast
     check = judged(flow)[1]
     assert check.values["B2"] == length
@@ -397,4 +430,4 @@ def test_a_promise_that_is_broken():
 
 def test_a_promise_that_is_broken_for_ever():
     promise = judged(Flow(StaticGraph(LINK).graph, everyone(3, 2), lambda k: NONE.links))[-1]
-    assert (promise.verdict, promise.values["observed"], promise.iteration) == ("broken", math.inf, 0)
+    assert (promise.verdict, promise.values["observed"], promise.iteration) == ("broken", 4, 0)

@@ -179,9 +179,9 @@ class RunDirectory:
         for what, now in checksums.items():
             for name, old in meta.get(what, {}).items():
                 if now.get(name) != old:
-                    begun_with = f"the file that the run was begun with (SHA-256 {old[:12]}...)"
+                    allowed = f"the file that the run was begun with (SHA-256 {old[:12]}...), or another --out"
                     setting = name if what == "input_sha256" else "data"
-                    raise InputError(setting, f"a changed {self._file_of(name) or name}", f"{begun_with}, or another --out")
+                    raise InputError(setting, f"a changed {self._file_of(name) or name}", allowed)
 
     def _file_of(self, setting: str) -> str | None:
         """Return the name of the file that a setting of config.toml names."""

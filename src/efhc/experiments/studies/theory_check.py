@@ -43,6 +43,7 @@ from efhc.theory.check.promises import firing_of
 from efhc.theory.check.strategy_check import SeedCheck, StrategyCheck
 from efhc.theory.connectivity.contractions import window_contractions
 from efhc.theory.connectivity.flow import Flow
+from efhc.theory.connectivity.future_links import future_links
 from efhc.theory.connectivity.windows import connectivity
 from efhc.theory.constants.measured import Measured, look, look_at_several
 
@@ -176,8 +177,14 @@ class _RunCheck:
             load_flow(self.run, experiment, strategy, seed, graph)
             for seed, graph in zip(experiment.seeds, self.graphs, strict=True)
         ]
-        windows = [connectivity(flow) for flow in flows]
-        chosen = fitting_window(windows, iterations, self.window)
+        firing = firing_of(experiment.strategies[strategy], experiment.devices)
+        future = [future_links(scenario.network, experiment.network, iterations) for scenario in self.scenarios]
+        links_by_chance = any(links.by_chance for links in future)
+        windows = [
+            connectivity(flow, never_fires=firing == "never", cut_off=links.cut_off)
+            for flow, links in zip(flows, future, strict=True)
+        ]
+        chosen = fitting_window(windows, iterations, self.window, by_chance=firing == "coins" or links_by_chance)
         work.finish()
         work.begin(f"{strategy}: transition weights")
         checks = [check_flow(flow) for flow in flows]
@@ -210,7 +217,8 @@ class _RunCheck:
             iterations,
             look_at,
             chosen,
-            firing_of(experiment.strategies[strategy], experiment.devices),
+            firing,
+            links_by_chance=links_by_chance,
             optimum_sought=self.effort.optimum,
         )
 

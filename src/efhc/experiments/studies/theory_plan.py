@@ -27,7 +27,7 @@ from efhc.experiments.runs.resources import usable_cores
 from efhc.experiments.studies.theory_problem import SeedProblem
 from efhc.experiments.studies.theory_progress import Tell, in_parallel
 from efhc.kernels.compiled_arithmetic import drift
-from efhc.report.theory_data import check_as_dict, plain
+from efhc.report.theory_data import check_as_dict, lower_limits, plain
 from efhc.theory.bounds.step_size_limits import Limits, limits
 from efhc.theory.check.chosen_window import ChosenWindow, fitting_window
 from efhc.theory.check.outcome import Check
@@ -36,6 +36,7 @@ from efhc.theory.check.step_size_checks import check_step_size
 from efhc.theory.connectivity.contractions import window_contractions
 from efhc.theory.connectivity.firing_prediction import drift_speeds, predicted_firing
 from efhc.theory.connectivity.flow import Flow
+from efhc.theory.connectivity.future_links import future_links
 from efhc.theory.connectivity.windows import Connectivity, connectivity
 from efhc.theory.constants.problem import Curvature
 
@@ -52,7 +53,7 @@ class StrategyPlan:
     strategy: str
     seeds: Mapping[int, Connectivity]
     silent: Mapping[int, list[int]]
-    """By seed, the devices that will never fire."""
+    """By seed, the devices that are not expected to fire within `horizon`."""
     doubtful: Mapping[int, list[int]]
     """By seed, those that were silent in the second half of the rehearsal: that they fire again is a guess."""
     curvature: Curvature
@@ -61,7 +62,7 @@ class StrategyPlan:
     contraction: float | None
     """rho"""
     limits: Limits | None
-    """None where the theorems allow no step size at all: B is infinite, or the loss is not smooth."""
+    """For `chosen`, and so for the step sizes of this config. None if no B is known, or the loss is not smooth."""
     step_size: Check | None
     """alpha(0) against its limit."""
     horizon: int
@@ -80,6 +81,7 @@ class StrategyPlan:
                 "B2": found.broadcast.length,
                 "B_promised": found.promised,
                 "B_observed": found.observed.length,
+                "lower_limits": lower_limits(found, self.horizon),
                 "never_fire": self.silent.get(seed, []),
                 "may_never_fire": self.doubtful.get(seed, []),
             }
@@ -116,7 +118,7 @@ def plan_theory(
             tell(f"{strategy}: a rehearsal", (n + 1) / (len(experiment.strategies) + 1))
             items = ((experiment, scenario, strategy, rehearse) for scenario in scenarios)
             expected: list[tuple[Flow, Ints]] = in_parallel(pool, _expected, items)
-            plans.append(_plan(experiment, strategy, expected, curvature))
+            plans.append(_plan(experiment, scenarios, strategy, expected, curvature))
     return plans
 
 
@@ -166,13 +168,22 @@ def _rehearsed_firing(
 
 def _plan(
     experiment: Experiment,
+    scenarios: Sequence[Scenario],
     strategy: str,
     expected: Sequence[tuple[Flow, Ints]],
     curvature: Curvature,
 ) -> StrategyPlan:
     flows = [flow for flow, _ in expected]
-    windows = [connectivity(flow) for flow in flows]
-    chosen = fitting_window(windows, flows[0].iterations)
+    firing = firing_of(experiment.strategies[strategy], experiment.devices)
+    windows = [
+        connectivity(
+            flow,
+            never_fires=firing == "never",
+            cut_off=future_links(scenario.network, experiment.network, flow.iterations).cut_off,
+        )
+        for flow, scenario in zip(flows, scenarios, strict=True)
+    ]
+    chosen = fitting_window(windows, flows[0].iterations, by_chance=True)  # a rehearsal promises nothing
     contraction, constants = None, None
     if chosen:
         length = chosen.length
@@ -181,8 +192,7 @@ def _plan(
             for flow in flows
         )
         if math.isfinite(curvature.L):
-            dependent = firing_of(experiment.strategies[strategy], experiment.devices) == "drift"
-            constants = constants_of(curvature, length, contraction, dependent=dependent)
+            constants = constants_of(curvature, length, contraction, dependent=firing == "drift")
     silent, doubtful = {}, {}
     for seed, (flow, guessed) in zip(experiment.seeds, expected, strict=True):
         fires: Flags = np.logical_or.reduce(flow.fired, axis=0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from threading import Event, Lock
 from typing import Any
@@ -38,6 +39,6 @@ class Work:
 
 def in_parallel(pool: ThreadPoolExecutor, work: Callable[..., Any], items: Iterable[tuple[Any, ...]]) -> list[Any]:
     """Return `work(*item)` for each item, in their order; the calls run in the threads of `pool`."""
-    futures = [pool.submit(work, *item) for item in items]
+    futures = [pool.submit(copy_context().run, work, *item) for item in items]
     wait_for_all(pool, futures, Event())
     return [future.result() for future in futures]

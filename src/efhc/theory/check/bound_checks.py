@@ -33,14 +33,20 @@ def check_promises(
     iterations: Ints,
     *,
     optimum_sought: bool,
+    by_chance: bool = False,
 ) -> list[Check]:
-    """Step sizes against their limit, errors and gradients against their bounds."""
+    """Step sizes against their limit, errors and gradients against their bounds.
+
+    `by_chance` says that no B holds for ever: then a step size is within the limit of the B that was seen, no more.
+    """
     if promises is None:
         reason = "no-smoothness" if not math.isfinite(curvature.L) else "no-window"
         return [Check("step-size-limit", "proposition:nonIncreasing", "not checkable", reason)]
     limit = check_step_size(schedule, promises.constants)
     if promises.constants.window < (observed := observed_window(seeds)):
         limit = limit._replace(verdict="not checkable", reason="short", values={"observed": observed}, iteration=None)
+    if by_chance and limit.verdict == "held":
+        limit = limit._replace(verdict="held where looked")
     checks = [limit]
     for column, (subject, label, name) in enumerate(BOUNDS):
         values = of_seeds(seeds, name)

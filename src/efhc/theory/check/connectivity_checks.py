@@ -9,7 +9,7 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from efhc.base.arrays import Floats
-from efhc.theory.check.chosen_window import ChosenWindow
+from efhc.theory.check.chosen_window import ChosenWindow, observed_is_known
 from efhc.theory.check.outcome import Check, Subject, Value, worst_checks
 from efhc.theory.check.strategy_check import SeedCheck, observed_window
 from efhc.theory.connectivity.flow import Flow
@@ -52,28 +52,42 @@ def _rule_check(flow: Flow) -> Check:
 
 
 def check_connectivity(
-    found: Connectivity, iterations: int, promised: Length | None = None, coins: bool = False
+    found: Connectivity,
+    iterations: int,
+    promised: Length | None = None,
+    *,
+    coins: bool = False,
+    links_by_chance: bool = False,
 ) -> list[Check]:
     """Check `assump:conn` and `proposition:conn` over the `iterations` of a run.
 
     `promised` is the promised B if `found` holds the largest windows of several runs. Default: the B of `found`.
     `coins` says that devices fire by independent coins: then no B2 holds for ever, whatever a run shows.
+    `links_by_chance` says the same of the physical links, and B1.
     """
     known = not (found.physical.is_censored(iterations) or found.broadcast.is_censored(iterations))
     return [
-        _physical_check(found.physical, iterations),
+        _physical_check(found.physical, iterations, links_by_chance),
         _broadcast_check(found.broadcast, iterations, coins),
-        _promise_check(found.promised if promised is None else promised, found.observed, iterations, known),
+        _promise_check(
+            found.promised if promised is None else promised,
+            found.observed,
+            iterations,
+            known,
+            by_chance=coins or links_by_chance,
+        ),
     ]
 
 
-def _physical_check(physical: Window, iterations: int) -> Check:
+def _physical_check(physical: Window, iterations: int, by_chance: bool) -> Check:
     subject: Subject = "physical-graph"
     label, values = "assump:conn-(a)", {"B1": physical.length, "iterations": iterations}
     if math.isinf(physical.length):
         return Check(subject, label, "broken", "never-connected", {}, None, physical.device)
     if physical.is_censored(iterations):
         return Check(subject, label, "not checkable", "censored", values | {"since": physical.witness})
+    if by_chance:
+        return Check(subject, label, "held where looked", "chance", values)
     return Check(subject, label, "held", "window", values)
 
 
@@ -91,11 +105,15 @@ def _broadcast_check(broadcast: Window, iterations: int, coins: bool) -> Check:
     return Check(subject, label, "held", "window", values)
 
 
-def _promise_check(promised: Length, observed: Window, iterations: int, windows_known: bool) -> Check:
+def _promise_check(
+    promised: Length, observed: Window, iterations: int, windows_known: bool, *, by_chance: bool
+) -> Check:
     subject: Subject = "information-flow"
     label = "proposition:conn"
-    values = {"promised": promised, "observed": observed.length, "iterations": iterations}
+    values: dict[str, Value] = {"promised": promised, "observed": observed.length, "iterations": iterations}
     values["observed_censored"] = observed.is_censored(iterations)
+    if by_chance:
+        values["expected"] = True
     if math.isinf(promised):
         return Check(subject, label, "not checkable", "no-windows", values)
     if not windows_known:
@@ -103,19 +121,22 @@ def _promise_check(promised: Length, observed: Window, iterations: int, windows_
     if promised > iterations:
         return Check(subject, label, "not checkable", "vacuous", values)
     if observed.length <= promised:
-        return Check(subject, label, "held", "window", values)
+        return Check(subject, label, "held where looked" if by_chance else "held", "window", values)
     return Check(subject, label, "broken", "longer", values, observed.witness)
 
 
-def check_windows(found: Mapping[int, Connectivity], iterations: int, *, coins: bool) -> list[Check]:
-    """Check `assump:conn` and `proposition:conn` over all seeds.
+def check_windows(
+    found: Mapping[int, Connectivity], iterations: int, *, coins: bool, links_by_chance: bool = False
+) -> list[Check]:
+    """Check `assump:conn` and `proposition:conn` over all seeds; see `check_connectivity`.
 
     Where all seeds hold, the windows shown are the largest of all seeds; else those of the worst seed.
     """
     each = list(found.values())
     largest = Connectivity(*(max(windows, key=lambda window: window.length) for windows in zip(*each, strict=True)))
-    of_largest = check_connectivity(largest, iterations, max(one.promised for one in each), coins)
-    by_seed = [check_connectivity(one, iterations, coins=coins) for one in each]
+    promised = max(one.promised for one in each)
+    of_largest = check_connectivity(largest, iterations, promised, coins=coins, links_by_chance=links_by_chance)
+    by_seed = [check_connectivity(one, iterations, coins=coins, links_by_chance=links_by_chance) for one in each]
     together = []
     for worst, over_all, of_seeds_ in zip(
         worst_checks(list(found), by_seed), of_largest, zip(*by_seed, strict=True), strict=True
@@ -126,12 +147,15 @@ def check_windows(found: Mapping[int, Connectivity], iterations: int, *, coins: 
     return together
 
 
-def check_contraction(seeds: Mapping[int, SeedCheck], chosen: ChosenWindow | None) -> Check:
-    """Check `lemma:harnessing:spectral`: every window of B iterations contracts."""
+def check_contraction(seeds: Mapping[int, SeedCheck], chosen: ChosenWindow | None, *, by_chance: bool = False) -> Check:
+    """Check `lemma:harnessing:spectral`: every window of B iterations contracts.
+
+    `by_chance` says that devices fire, or links come and go, by chance: then a later window may not contract.
+    """
     subject: Subject = "contraction"
     label, found = "lemma:harnessing:spectral", [seed.contractions for seed in seeds.values() if seed.contractions]
     if chosen is None or not found:
-        return Check(subject, label, "not checkable", "no-window")
+        return Check(subject, label, "not checkable", "no-window", {"observed": observed_window(seeds)})
     worst = max(found, key=lambda contractions: contractions.largest)
     looked, of = sum(len(each.starts) for each in found), sum(each.of for each in found)
     values: dict[str, Value] = {
@@ -144,9 +168,13 @@ def check_contraction(seeds: Mapping[int, SeedCheck], chosen: ChosenWindow | Non
     }
     if chosen.length < observed_window(seeds):
         return Check(subject, label, "not checkable", "short", values)
+    # Where used links are cut when the run ends, nobody knows whether a later window of B iterations would contract,
+    # unless B1 and B2 tell.
+    iterations = found[0].of + chosen.length - 1
+    cut = not observed_is_known([seed.connectivity for seed in seeds.values()], iterations)
+    if cut and chosen.kind in ("observed", "given"):
+        return Check(subject, label, "not checkable", "no-window", values)
     if worst.largest >= 1:
         return Check(subject, label, "broken", "does-not", values, worst.largest_at)
-    # Where used links are cut when the run ends, nobody knows whether a later window of B iterations would contract.
-    iterations = found[0].of + chosen.length - 1
-    cut = any(seed.connectivity.observed.is_censored(iterations) for seed in seeds.values())
-    return Check(subject, label, "held" if looked == of and not cut else "held where looked", "contracts", values)
+    certain = looked == of and not cut and not by_chance
+    return Check(subject, label, "held" if certain else "held where looked", "contracts", values)

@@ -19,8 +19,8 @@ from efhc.theory.check.outcome import Subject
 from efhc.theory.check.strategy_check import Promises, SeedCheck, mean_over_seeds, of_seeds
 from efhc.theory.constants.problem import Curvature
 
-Firing = Literal["fixed", "coins", "drift"]
-"""By what devices fire: at fixed iterations, by independent coins, or by how far their models have drifted.
+Firing = Literal["fixed", "never", "coins", "drift"]
+"""By what devices fire: at all iterations, never, by independent coins, or by how far their models have drifted.
 
 Only in the last case does P(k) depend on the noise of earlier gradients. A strategy of unknown kind counts as "drift".
 """
@@ -38,8 +38,10 @@ def firing_of(trigger: Trigger, devices: int) -> Firing:
     """Return by what the devices of a strategy fire; "drift" if the trigger is not built in."""
     if isinstance(trigger, RandomizedGossip):
         p = 1 / devices if trigger.probability is None else trigger.probability
-        return "coins" if 0 < p < 1 else "fixed"
-    return "fixed" if isinstance(trigger, ZeroThreshold | Never) else "drift"
+        return "coins" if 0 < p < 1 else "fixed" if p else "never"
+    if isinstance(trigger, Never):
+        return "never"
+    return "fixed" if isinstance(trigger, ZeroThreshold) else "drift"
 
 
 def constants_of(

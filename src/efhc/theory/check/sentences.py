@@ -67,13 +67,14 @@ SENTENCES: dict[Subject, dict[str, str]] = {
         "same": "fires as recorded, and ends with the same models",
     },
     "physical-graph": {
-        "never-connected": "the part of device {device} is never connected to the rest",
+        "never-connected": "the part of device {device} is cut off from the rest for good",
         "censored": "B1 >= {B1:.0f}: not connected from iteration {since} to the end of the run",
+        "chance": "{at_most}B1 = {B1:.0f} in these {iterations} iterations; nothing limits it in later ones",
         "window": "{at_most}B1 = {B1:.0f} in these {iterations} iterations",
         "demanded": "its links do not connect all devices " + _DEMANDED,
     },
     "broadcasts": {
-        "never-fires": "device {device} never fires, B2 is infinite",
+        "never-fires": "no device ever fires, by this strategy: B2 is infinite",
         "censored": "B2 >= {B2:.0f}: device {silent} is silent from iteration {since} to the end of the run",
         "coins": "{at_most}B2 = {B2:.0f} in these {iterations} iterations; coins exceed every B2 sooner or later",
         "window": "{at_most}B2 = {B2:.0f} in these {iterations} iterations",
@@ -82,13 +83,13 @@ SENTENCES: dict[Subject, dict[str, str]] = {
     "information-flow": {
         "no-windows": "promises nothing without B1 and B2; {seen}",
         "censored": "promises nothing, as B1 or B2 may be longer than the run shows; {seen}",
-        "vacuous": "B = {promised:.0f} promised, longer than the run; {seen}",
-        "window": "{at_most}B = {promised:.0f} promised, {seen}",
-        "longer": "B = {promised:.0f} promised, {seen}",
+        "vacuous": "B = {promised:.0f} {promise}, longer than the run; {seen}",
+        "window": "{at_most}B = {promised:.0f} {promise}, {seen}",
+        "longer": "B = {promised:.0f} {promise}, {seen}",
         "demanded": "the links used do not connect all devices " + _DEMANDED,
     },
     "contraction": {
-        "no-window": "no window of used links is connected",
+        "no-window": "used links do not connect all devices when the run ends: {b_is}, which is no B to judge by",
         "short": "{rho_is} over {looked} of {of} windows of B = {B} ({kind}); B must be at least {observed:.0f}",
         "does-not": "{rho_is} over {looked} of {of} windows of B = {B} ({kind})",
         "contracts": "{rho_is} over {looked} of {of} windows of B = {B} ({kind})",
@@ -108,15 +109,16 @@ SENTENCES: dict[Subject, dict[str, str]] = {
     },
     "diversity": {
         "not-looked": "the models were not looked at",
-        "visited": "delta = {delta:.4g} at the mean models of {points} of {iterations} iterations; elsewhere unknown",
-        "unbounded": "delta = {delta:.4g} at the mean models of {points} of {iterations} iterations; "
+        "visited": "delta = {delta:.4g} at the mean models of {points} of the iterations 0 to {iterations}; "
+        "elsewhere unknown",
+        "unbounded": "delta = {delta:.4g} at the mean models of {points} of the iterations 0 to {iterations}; "
         "none holds for all w, as the devices' covariances differ",
     },
     "noise": {
         "not-looked": "the models were not looked at",
         "estimate": "(b): sigma^2 = {sigma2:.4g} +- {error:.1g} (standard error{noise_from}) "
-        "at the models of {points} of {iterations} iterations; (a) and (c): by the way mini-batches are drawn",
-        "exact": "(b): sigma^2 = {sigma2:.4g}, exactly, at the models of {points} of {iterations} iterations; "
+        "at the models of {points} of the iterations 0 to {iterations}; (a) and (c): by the way mini-batches are drawn",
+        "exact": "(b): sigma^2 = {sigma2:.4g}, exactly, at the models of {points} of the iterations 0 to {iterations}; "
         "(a) and (c): by the way mini-batches are drawn",
     },
     "step-sizes": {
@@ -130,7 +132,7 @@ SENTENCES: dict[Subject, dict[str, str]] = {
     },
     "step-size-limit": {
         "no-smoothness": "no theorem applies: L is infinite",
-        "no-window": "no theorem applies: used links are not connected, there is no B",
+        "no-window": "no limit: used links do not connect all devices when the run ends, so B is not known",
         "short": "B must be at least the observed {observed:.0f}",
         "within": "alpha(0) = {alpha:.3g}, limit {limit:.3g}",
         "above": "alpha(0) = {alpha:.3g}, limit {limit:.3g}: {times:.3g} times too large",
@@ -182,10 +184,13 @@ def _phrases(check: Check) -> dict[str, str]:
     phrases = {"at_most": "at most " if values.get("at_most") else ""}
     if check.subject == "information-flow":
         phrases["seen"] = _seen(values.get("observed"), values.get("observed_censored"))
+        phrases["promise"] = "expected from the B1 and B2 seen" if values.get("expected") else "promised"
     if check.subject == "noise":
         phrases["noise_from"] = f", from {values['draws']} {values['of']} per device" if "draws" in values else ""
     if check.subject == "contraction":
         known = values.get("looked") == values.get("of")
+        observed = float(values.get("observed") or math.nan)
+        phrases["b_is"] = "B is infinite" if math.isinf(observed) else f"B >= {observed:.0f}"
         phrases["rho_is"] = f"rho {'=' if known else 'at least'} {values.get('rho', math.nan):.6g}"
     if check.subject.endswith("-bound"):
         phrases["seed_s"] = "seed" if values.get("seeds") == 1 else "seeds"

@@ -80,12 +80,14 @@ class StrategyCheck:
     checks: list[Check]
     curvature: Curvature
     chosen: ChosenWindow | None
-    """None if used links are never connected."""
+    """None if used links are cut off when the run ends, so that no B is known."""
     promises: Promises | None
-    """None where the theorems promise nothing: used links are not connected, or the loss is not smooth."""
+    """None where the theorems promise nothing: no B is known, or the loss is not smooth."""
     slope: rates.Slope | None
     """Of log ||w_bar - w*||^2 against log k, for a diminishing step size."""
     promised_slope: float | None
+    total_iterations: int
+    """K, the iterations of the run."""
 
     @property
     def window(self) -> int | None:

@@ -1,6 +1,7 @@
 """Within how many iterations is every device reached? The windows of `assump:conn` and `proposition:conn`.
 
-Only windows that lie within the given iterations 0 .. K-1 count: what a run of K iterations shows.
+Only windows that lie within the given iterations 0 .. K-1 count: what a run of K iterations shows. A condition that is
+not met once in the run needs a B of at least K + 1; no finite run shows that B is infinite.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ class Window(NamedTuple):
     """The least B such that a condition holds in every window of B iterations."""
 
     length: Length
-    """B; infinite if the condition does not even hold over all iterations together."""
+    """B; K + 1 if the condition does not even hold over all K iterations together; infinite if that is certain."""
     witness: int = 0
     """The start of a window of B-1 iterations in which the condition does not hold; 0 if B is 1 or infinite."""
     device: int | None = None
-    """The device that needs this B: it is silent for B-1 iterations, never fires, or is in a part that is cut off."""
+    """The device that needs this B: it is silent for B-1 iterations, or is in a part that is cut off in all of them."""
 
     def is_censored(self, iterations: int) -> bool:
         """Return whether the only windows of B-1 iterations that break the condition reach the end of the run.
@@ -37,6 +38,10 @@ class Window(NamedTuple):
         Then the run ended before the window did: B is at least `length`, and may be infinite.
         """
         return 1 < self.length < math.inf and self.witness + self.length - 1 == iterations
+
+    def is_known(self, iterations: int) -> bool:
+        """Return whether B is finite and the run shows all of it."""
+        return math.isfinite(self.length) and not self.is_censored(iterations)
 
 
 def least_connected_window(links: Callable[[int], Ints], iterations: int, devices: int) -> Window:
@@ -46,7 +51,7 @@ def least_connected_window(links: Callable[[int], Ints], iterations: int, device
     """
     recent = RecentLinks(devices)
     window = _least(np.array([recent.add(k, links(k)) for k in range(iterations)], dtype=np.int64))
-    return window._replace(device=int(recent.cut_off()[0])) if math.isinf(window.length) else window
+    return window._replace(device=int(recent.cut_off()[0])) if window.length > iterations else window
 
 
 class RecentLinks:
@@ -80,9 +85,9 @@ class RecentLinks:
 
 
 def broadcast_gaps(fired: Flags) -> Floats:
-    """For each device the least number of iterations in which it always fires, infinite if it never did.
+    """For each device the least number of iterations in which it always fires; K + 1 if it never did.
 
-    `fired` is v_i(k), (iterations, devices).
+    `fired` is v_i(k), (iterations, devices); K is the number of iterations.
     """
     return _least_lengths(_last_fired(fired))
 
@@ -125,7 +130,7 @@ def sufficient_window(physical: Length, broadcast: Length) -> Length:
 def _least(since: Ints) -> Window:
     """`since[e]` is the latest k for which it holds in iterations k .. e, or -1."""
     length = float(_least_lengths(since[:, None])[0])
-    if math.isinf(length) or length == 1:
+    if length == 1:
         return Window(length)
     too_short = int(length) - 1
     ends = np.arange(len(since))
@@ -134,11 +139,11 @@ def _least(since: Ints) -> Window:
 
 
 def _least_lengths(since: Ints) -> Floats:
-    """Column by column: the least B that is enough for every end e >= B - 1."""
+    """Column by column: the least B that is enough for every end e >= B - 1, or K + 1."""
     ends = np.arange(len(since))[:, None]
     needed = np.maximum.accumulate((ends + 1 - since)[::-1], axis=0)[::-1]
     enough = needed <= ends + 1
-    lengths: Floats = np.where(enough.any(axis=0), np.argmax(enough, axis=0) + 1.0, np.inf)
+    lengths: Floats = np.where(enough.any(axis=0), np.argmax(enough, axis=0) + 1.0, len(since) + 1.0)
     return lengths
 
 
@@ -152,6 +157,10 @@ class Connectivity(NamedTuple):
     observed: Window
     """The least B such that every B iterations of used links are connected."""
 
+    def lower_limits(self, iterations: int) -> list[str]:
+        """Return the names of the windows that the end of the run cuts off: they may be longer than it shows."""
+        return [name for name, window in self._asdict().items() if window.is_censored(iterations)]
+
     @property
     def promised(self) -> Length:
         """The B of `proposition:conn`."""
@@ -163,10 +172,19 @@ class Connectivity(NamedTuple):
         return sufficient_window(self.physical.length, self.broadcast.length)
 
 
-def connectivity(flow: Flow) -> Connectivity:
-    """Return B1, B2 and the observed B of a run."""
-    return Connectivity(
+def connectivity(flow: Flow, *, never_fires: bool = False, cut_off: int | None = None) -> Connectivity:
+    """Return B1, B2 and the observed B of a run.
+
+    `never_fires` says that no device will ever fire, and `cut_off` names a device that is cut off from the rest for
+    good: then windows are infinite for certain, which no run shows by itself.
+    """
+    found = Connectivity(
         least_connected_window(flow.physical_links, flow.iterations, flow.devices),
         least_broadcast_window(flow.fired),
         least_connected_window(flow.used_links, flow.iterations, flow.devices),
     )
+    if never_fires:
+        found = found._replace(broadcast=Window(math.inf))
+    if cut_off is not None:
+        found = found._replace(physical=Window(math.inf, device=cut_off), observed=Window(math.inf, device=cut_off))
+    return found
