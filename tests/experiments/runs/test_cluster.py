@@ -432,7 +432,7 @@ def test_a_process_that_uses_ray_already_names_no_address(own_ray, no_runs):
 
 def test_without_ray_one_line_says_how_to_get_it(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)  # as if it were not installed
-    with pytest.raises(efhc.EfhcError, match=r"^engine: a cluster needs Ray: pip install 'efhc\[cluster\]'$"):
+    with pytest.raises(efhc.EfhcError, match=r"^--engine ray needs Ray: pip install 'efhc\[cluster\]'$"):
         RunStore(tmp_path).complete(runs_of(), ClusterEngine(), silent)
 
 

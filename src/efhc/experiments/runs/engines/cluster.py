@@ -19,6 +19,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -260,11 +261,10 @@ class _Batch:
         failures: dict[str, EfhcError] = {}
         task = self.ray.remote(num_cpus=1, max_retries=self.retries, retry_exceptions=[SaveError])(make_there)
         idle_since = None
-        control = self.ray.get_runtime_context().gcs_address
+        control, asking = self.ray.get_runtime_context().gcs_address, ThreadPoolExecutor(1, "efhc-ray")
         try:
             while waiting or asked:
-                _check_answers(control)
-                cores = self.ray.cluster_resources().get("CPU", 0)
+                cores = self._cores(asking, control)
                 while waiting and len(asked) < min(self.at_most or sys.maxsize, AHEAD * max(1, int(cores))):
                     run = waiting.popleft()
                     asked[task.remote(*self._order(run))] = run
@@ -283,7 +283,18 @@ class _Batch:
         except BaseException:
             self._stop(asked)
             raise
+        finally:
+            asking.shutdown(wait=False)
         return failures
+
+    def _cores(self, asking: ThreadPoolExecutor, control: str) -> float:
+        """Return the number of CPUs in the cluster. Raises `ClusterGone` if nobody is there to answer."""
+        asked = asking.submit(self.ray.cluster_resources)  # Ray would wait for an answer for ever
+        while True:
+            try:
+                return float(asked.result(timeout=1.0).get("CPU", 0))
+            except TimeoutError:
+                _check_answers(control)
 
     def _order(self, run: Run) -> tuple[Order, Any, Any]:
         order = Order(run.experiment, run.strategy, run.key, self.store.with_models, __version__)
