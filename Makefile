@@ -26,7 +26,7 @@ $(VENV)/.installed-dev: $(BIN)/python pyproject.toml constraints.txt
 demo: $(VENV)/.installed ## EF-HC against its baselines, in under a minute
 	$(BIN)/efhc demo
 
-test: $(VENV)/.installed-dev ## The tests but the slow ones: six minutes on two cores
+test: $(VENV)/.installed-dev ## The tests but the slow ones: four minutes on two cores
 	HYPOTHESIS_PROFILE=quick $(PYTEST) -m 'not slow'
 
 check: lint ## Everything: lint, types, import contract, all tests with branch coverage
