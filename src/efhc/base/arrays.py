@@ -15,3 +15,10 @@ Ints = NDArray[np.integer[Any]]
 
 Flags = NDArray[np.bool_]
 """Fired devices (m,), used links (E,) ..."""
+
+
+def read_only(array: np.ndarray) -> Any:
+    """Return a view for code that must not write to `array`, because others share it."""
+    view = array.view()
+    view.flags.writeable = False
+    return view

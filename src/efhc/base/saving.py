@@ -51,11 +51,17 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def _write_and_move(path: Path, content: Iterable[bytes | memoryview]) -> None:
+    with replacing(path) as temporary, temporary.open("xb") as file:
+        file.writelines(content)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Let the body write a file beside `path`, then move it there once it is on the disk. If it raises, remove it."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}{UNFINISHED}")
     try:
-        with temporary.open("xb") as file:
-            file.writelines(content)
-            file.flush()
+        yield temporary
+        with temporary.open("r+b") as file:
             os.fsync(file.fileno())
         temporary.replace(path)
     except BaseException:

@@ -20,7 +20,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import secrets
 import time
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
@@ -43,6 +42,7 @@ from efhc.base.saving import (
     lock,
     map_tensors,
     read_tensors,
+    replacing,
     write_safely,
     write_tensors,
     writing,
@@ -322,21 +322,16 @@ class RunDirectory:
     def save_table(self, name: str, table: pl.LazyFrame | pl.DataFrame) -> None:
         """Write NAME.parquet. A large table is written in parts, so that it need not fit into memory."""
         target = self.path / f"{name}.parquet"
-        temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}{UNFINISHED}")
         rows = table.lazy()
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            if (at_once := _rows_at_once(rows)) is None:
-                rows.collect().rechunk().write_parquet(temporary)  # the same bytes from whatever pieces
-            else:
-                rows.sink_parquet(temporary, row_group_size=at_once)
-            with temporary.open("rb") as file:
-                os.fsync(file.fileno())
-            temporary.replace(target)
+            with replacing(target) as temporary:
+                if (at_once := _rows_at_once(rows)) is None:
+                    rows.collect().rechunk().write_parquet(temporary)  # the same bytes from whatever pieces
+                else:
+                    rows.sink_parquet(temporary, row_group_size=at_once)
         except (OSError, pl.exceptions.ComputeError) as error:
             raise SaveError(f"{target} cannot be written ({getattr(error, 'strerror', None) or error})") from error
-        finally:
-            temporary.unlink(missing_ok=True)
 
     def save_models(self, models: Mapping[Pair, np.ndarray], local: Mapping[Pair, Mapping[str, np.ndarray]]) -> None:
         """Write models.safetensors and, if devices keep anything to themselves, local.safetensors."""

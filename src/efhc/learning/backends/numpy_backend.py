@@ -6,17 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from efhc.base.arrays import Floats
+from efhc.base.arrays import Floats, read_only
 from efhc.core.iteration import NOTHING_LOCAL, Local
 from efhc.learning.backends.backend import Batch, ScoresNotFinite
 from efhc.learning.data.dataset import Dataset
-
-
-def read_only(array: Floats) -> Floats:
-    """Return a view for a model that may be the user's own, and must not write to what is not its own."""
-    view = array.view()
-    view.flags.writeable = False
-    return view
 
 
 class ArraysBackend:

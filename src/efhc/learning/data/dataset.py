@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from efhc.base.arrays import Floats, Ints
+from efhc.base.arrays import Floats, Ints, read_only
 from efhc.base.errors import InputError
 from efhc.base.policy import Policy
 from efhc.core.randomness import Purpose, Randomness
@@ -122,12 +122,8 @@ class Dataset:
     def read_only(self) -> Dataset:
         """Return the same data set, for code that must not write to it."""
         names = ("x_train", "y_train", "x_test", "y_test", "writers")
-        arrays: dict[str, Any] = {}
-        for name in names:
-            if (array := getattr(self, name)) is not None:
-                arrays[name] = array.view()
-                arrays[name].flags.writeable = False
-        return replace(self, **arrays)
+        arrays = {name: array for name in names if (array := getattr(self, name)) is not None}
+        return replace(self, **{name: read_only(array) for name, array in arrays.items()})
 
     def with_validation(self, share: float) -> Dataset:
         """Return the data set with a share of its training samples as its test samples, to choose settings by.
