@@ -30,6 +30,11 @@ class Purpose(IntEnum):
     GOSSIP = 7
     NOISE = 8
     VALIDATION = 9
+    COMPUTE_TIMES = 10
+    LINK_LOSS = 11
+    LINK_JITTER = 12
+    LINK_RATES = 13
+    CHURN = 14
 
 
 @dataclass(frozen=True)
