@@ -17,7 +17,7 @@ def make_event_driven(making: Making) -> tuple[Floats, Local]:
 
     run, keeper, experiment = making.run, making.keeper, making.run.experiment
     if making.observers:
-        require_lockstep(experiment, "observers")
+        require_lockstep(experiment, "an observer")
     (trigger,) = experiment.strategies.values()
 
     settings = experiment.driver  # type: ignore[attr-defined]

@@ -59,4 +59,4 @@ def driver_of(experiment: Experiment) -> str:
 def require_lockstep(experiment: Experiment, what: str) -> None:
     """Raise `InputError` unless all devices step together. `what` names the part that does not work otherwise."""
     if (driver := driver_of(experiment)) != LOCKSTEP.driver:
-        raise InputError("driver", driver, f'"{LOCKSTEP.driver}", for {what}')
+        raise InputError("driver", driver, f"{LOCKSTEP.driver}; {what} needs devices that all step together")
