@@ -7,6 +7,7 @@ import time
 from efhc.base.arrays import Floats
 from efhc.core.iteration import Local
 from efhc.core.randomness import Randomness
+from efhc.drivers.event_driven.settings import EventDriven
 from efhc.experiments.runs.keeping import Checkpoint, Making, Stopped
 from efhc.experiments.runs.tables import require_lockstep
 
@@ -19,8 +20,8 @@ def make_event_driven(making: Making) -> tuple[Floats, Local]:
     if making.observers:
         require_lockstep(experiment, "an observer")
     (trigger,) = experiment.strategies.values()
-
-    settings = experiment.driver  # type: ignore[attr-defined]
+    settings = experiment.driver
+    assert isinstance(settings, EventDriven)
 
     def begin() -> Simulator:
         randomness = Randomness(run.seed)

@@ -14,6 +14,7 @@ from efhc.base.arrays import Floats
 from efhc.base.errors import InputError
 from efhc.base.inputs import using_inputs
 from efhc.base.saving import write_safely
+from efhc.drivers.event_driven.settings import EventDriven
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.runs.directory import Pair, RunDirectory
 from efhc.experiments.runs.draw import draw_scenario
@@ -147,7 +148,7 @@ class Result:
         if tables_of(self.experiment) is EVENT_DRIVEN:
             from efhc.report.timelines import timeline_summary
 
-            return timeline_summary(self.timeline, self._target_accuracy)
+            return timeline_summary(self.timeline, self.target_accuracy)
         last = pl.col("iteration") == pl.col("iteration").max()
         return self.metrics.group_by("strategy", maintain_order=True).agg(
             pl.col("accuracy").filter(last).mean(),
@@ -158,6 +159,11 @@ class Result:
             pl.col("consensus_error").filter(last).mean(),
         )
 
+    @property
+    def figure_name(self) -> str:
+        """The name of the file in which `efhc run` keeps what `plot` draws."""
+        return "seconds.png" if tables_of(self.experiment) is EVENT_DRIVEN else "comparison.png"
+
     def plot(self, path: Path | str | None = None) -> Figure:
         """Draw the paper's panels of this experiment, and write the figure to `path` if one is given.
 
@@ -167,7 +173,7 @@ class Result:
 
         title = run_title(self.experiment)
         if tables_of(self.experiment) is EVENT_DRIVEN:
-            figure = seconds_figure(self.timeline, self._target_accuracy, title)
+            figure = seconds_figure(self.timeline, self.target_accuracy, title)
         else:
             figure = comparison_figure(self.metrics, title=title)
         if path is not None:
@@ -175,10 +181,10 @@ class Result:
         return figure
 
     @property
-    def _target_accuracy(self) -> float | None:
-        """The accuracy that the driver's settings ask for, if any."""
-        target: float | None = getattr(getattr(self.experiment, "driver", None), "target_accuracy", None)
-        return target
+    def target_accuracy(self) -> float | None:
+        """The accuracy up to which an event-driven experiment counts seconds and bytes, if it names one."""
+        driver = self.experiment.driver
+        return driver.target_accuracy if isinstance(driver, EventDriven) else None
 
     def module(self, strategy: str, seed: int, device: int | Literal["mean"]) -> nn.Module:
         """Return the trained network of one device, or the mean model, as a `torch.nn.Module` in evaluation mode.
