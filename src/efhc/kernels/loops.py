@@ -5,6 +5,7 @@
     spread_tiles  sum_i ||w_i - w_bar||^2                core.arithmetic.consensus_error
     copy_rows     w_hat_i = w_i where device i fired     core.arithmetic.replace_rows
     linear_rows   losses and gradients of linear models  learning.models.linear
+    linear_picked the same, of rows that are picked      learning.models.linear
     stretch       iterations of Alg. 1 on one graph      core.iteration.iterate
 
 Each loop works on a range of rows (or tiles of columns) that depends on nothing outside of it: the bits are the same
@@ -420,6 +421,22 @@ def linear_rows(models, inputs, samples, ends, loss, losses, gradients, low, hig
             fetch(rows, samples[ends[i + 1] : ends[i + 2]])
         mine = samples[ends[i] : ends[i + 1]]
         losses[i] = linear_row(models[i], inputs, mine, loss, x, scores, y, gradients[i])
+
+
+@compiled
+def linear_picked(models, rows, inputs, samples, ends, loss, losses, gradients, places, low, high):
+    """`linear_rows` of the models w_rows[a]: the gradient of model a goes to gradients[places[a]]."""
+    features = inputs.rows.shape[1]
+    x = np.empty((SAMPLES, features), models.dtype)
+    scores = np.empty((SAMPLES, models.shape[1] // (features + 1)), models.dtype)
+    y = np.empty(SAMPLES, np.int64)
+    for a in range(low, high):
+        if a == low:
+            fetch(inputs.rows, samples[ends[a] : ends[a + 1]])
+        if a + 1 < high:
+            fetch(inputs.rows, samples[ends[a + 1] : ends[a + 2]])
+        mine = samples[ends[a] : ends[a + 1]]
+        losses[a] = linear_row(models[rows[a]], inputs, mine, loss, x, scores, y, gradients[places[a]])
 
 
 @compiled

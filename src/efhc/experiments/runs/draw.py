@@ -14,12 +14,12 @@ from efhc.base.errors import InputError, within
 from efhc.base.own_code import is_built_in, quoting
 from efhc.core.randomness import Coins, Randomness
 from efhc.core.triggers import Bandwidths
-from efhc.drivers.scenario import Scenario
 from efhc.experiments.config.experiment import Experiment
 from efhc.learning.backends import backend_for
 from efhc.learning.data import Dataset
 from efhc.learning.learner import Learner
 from efhc.network.over_time import CheckedGraphs
+from efhc.scenarios.scenario import Scenario
 
 if TYPE_CHECKING:
     from efhc.experiments.runs.run import Run

@@ -14,10 +14,10 @@ from efhc.core.iteration import State
 from efhc.drivers.lockstep import Lockstep
 from efhc.drivers.observers import LookAt, Observer, drive
 from efhc.drivers.record import Piece, Record
-from efhc.drivers.scenario import Scenario
 from efhc.drivers.steps import Steps
 from efhc.experiments.runs.run import Run
 from efhc.learning.backends.backend import ScoresNotFinite
+from efhc.scenarios.scenario import Scenario
 
 CHECKPOINT_SECONDS = 30.0
 
