@@ -85,6 +85,7 @@ def test_a_file_without_rows_changes_nothing(write: Write):
         ("seconds,device,rate\n,0,5\n", "seconds '' in line 2"),
         ("seconds,device,rate\n1,0,5\n1_0,0,5\n", "seconds '1_0' in line 3"),
         ("seconds,device,rate\n1,0,nan\n", "rate 'nan' in line 2"),
+        ("seconds,device,rate\n1,0,1-2\n", "rate '1-2' in line 2"),
         ("seconds,device,rate\n1,0,-5\n", "rate '-5' in line 2"),
         ("seconds,device,rate\n1,0,fast\n", "rate 'fast' in line 2"),
         ("seconds,device,rate\n1,0,1e-300\n", "rate '1e-300' in line 2"),
