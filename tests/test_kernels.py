@@ -95,6 +95,9 @@ def test_many_samples_and_whole_stretches(precision, loss, l2):
     of_loss = loops.Loss(loss, precision(l2))
     both(loops.linear_row, models[0], inputs, batch[:samples], of_loss, *room, np.zeros(64, np.int64), models[1])
     both(loops.linear_rows, models, inputs, batch, ends, of_loss, np.zeros(devices), models * 0, 0, devices)
+    picked, places = np.array([2, 2, 1]), np.array([1, 0, 2])
+    arguments = (inputs, batch, ends, of_loss, np.zeros(devices), models * 0, places)
+    both(loops.linear_picked, models, picked, *arguments, 0, devices)
 
     graph = Graph.of(devices, [(0, 1), (1, 2)])
 

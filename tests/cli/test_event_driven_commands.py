@@ -9,6 +9,8 @@ import polars as pl
 import pytest
 from simulator_stand_in import StandIn
 
+from efhc.experiments.runs import make_event_driven
+
 CONFIG = """
 devices = 4
 iterations = 40
@@ -31,6 +33,7 @@ driver.network_seconds = [1.0, 2.0]
 @pytest.fixture(autouse=True)
 def stand_in(monkeypatch):
     monkeypatch.setitem(sys.modules, "efhc.drivers.event_driven.simulator", SimpleNamespace(Simulator=StandIn))
+    monkeypatch.setattr(make_event_driven, "Simulator", StandIn, raising=False)
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from efhc.core.randomness import Coins, Purpose, Randomness
+from efhc.core.randomness import BlockReader, Coins, Purpose, Randomness
 
 
 def test_a_stream_is_a_function_of_seed_purpose_and_place():
@@ -52,3 +52,49 @@ def test_large_seeds_are_seeds_of_their_own(seed):
         own, small = (Randomness(s).stream(purpose, 0).random(4).tolist() for s in (seed, seed % 2**32))
         assert own != small
     assert not np.array_equal(Coins(Randomness(seed), 2).block(0), Coins(Randomness(seed % 2**32), 2).block(0))
+
+
+def test_one_devices_coins_are_its_own_among_those_of_all():
+    coins = Coins(Randomness(5), 3)
+    all_devices, readers = coins.reader(), [coins.of_device(i) for i in range(3)]
+    for k in (0, 255, 256, 1000, 2):
+        own = [reader(k) for reader in readers]
+        assert all(isinstance(coin, float) for coin in own)
+        assert own == all_devices(k).tolist()
+
+
+class Counted:
+    """Blocks of two rows, and the numbers of those that were drawn."""
+
+    def __init__(self) -> None:
+        self.drawn: list[int] = []
+
+    def __call__(self, number: int) -> np.ndarray:
+        self.drawn.append(number)
+        return np.array([2 * number, 2 * number + 1])
+
+
+@pytest.mark.parametrize(
+    ("keep", "drawn"), [(1, [0, 1, 0, 2, 1, 0]), (2, [0, 1, 2, 1, 0]), (3, [0, 1, 2]), (9, [0, 1, 2])]
+)
+def test_a_reader_draws_again_what_it_has_not_read_for_longest(keep: int, drawn: list[int]):
+    blocks = Counted()
+    reader = BlockReader(blocks, 2, keep)
+    asked = [0, 1, 2, 0, 1, 4, 5, 3, 2, 1]
+    assert [int(reader(k)) for k in asked] == asked
+    assert blocks.drawn == drawn
+    assert reader.rows(0, 9).tolist() == [0, 1]
+
+
+def test_a_reader_whose_block_could_not_be_drawn_reads_on():
+    def draw(number: int) -> np.ndarray:
+        if number == 1:
+            raise MemoryError
+        return np.arange(2 * number, 2 * number + 2)
+
+    reader = BlockReader(draw, 2)
+    for _ in range(2):
+        assert reader(1) == 1
+        with pytest.raises(MemoryError):
+            reader(2)
+    assert reader(5) == 5

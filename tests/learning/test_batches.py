@@ -110,3 +110,26 @@ def test_readers_do_not_disturb_each_other():
     for k in range(4):
         ahead(k + 512)
         assert np.array_equal(behind(k), expected[k])
+
+
+@pytest.mark.parametrize("size", [1, 4, 9])
+def test_one_devices_batches_are_its_own_among_those_of_all(size: int):
+    batches = MiniBatches([np.arange(9), np.arange(100, 130), np.arange(50, 64)], size, SEED)
+    all_devices, readers = batches.reader(), [batches.of_device(i) for i in range(3)]
+    for k in (0, 255, 256, 700, 3):
+        for device, reader in enumerate(readers):
+            own = reader(k)
+            assert own.dtype == all_devices(k).dtype == np.int32
+            assert np.array_equal(own, all_devices(k)[device])
+
+
+def test_devices_at_different_iterations_draw_each_block_once(monkeypatch: pytest.MonkeyPatch):
+    batches = MiniBatches(parts(9, 30, 14), 4, SEED)
+    drawn: list[tuple[int, int]] = []
+    original = MiniBatches.block_of
+    monkeypatch.setattr(MiniBatches, "block_of", lambda self, *which: (drawn.append(which), original(self, *which))[1])
+    readers = [batches.of_device(i) for i in range(3)]
+    for k in range(200, 300):
+        for device, reader in enumerate(readers):
+            reader(k + 300 * device)
+    assert sorted(drawn) == [(0, 0), (0, 1), (1, 1), (1, 2), (2, 3)]

@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 from efhc.base.errors import InputError
 from efhc.core.randomness import Randomness
 from efhc.learning.data import Dataset
-from efhc.learning.initial import AnyInitialModels, ModelFile, PerDevice, Shared, Zeros
+from efhc.learning.initial import AnyInitialModels, InitialModels, ModelFile, PerDevice, Shared, Zeros
 from efhc.learning.models import SVM
 
 SEED = Randomness(9)
@@ -148,3 +148,41 @@ def test_file_missing(tmp_path: Path):
 
 def test_a_table_without_a_kind_is_per_device():
     assert TypeAdapter(AnyInitialModels).validate_python({}) == PerDevice()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("policy", ["per-device", "shared", "zeros", "rows", "row"])
+def test_the_model_of_one_device_is_its_row(tmp_path: Path, policy: str, dtype: str):
+    data = Dataset(np.eye(4)[:3], np.arange(3), np.eye(4)[:3], np.arange(3)).load(dtype)
+    given = np.random.default_rng(0).normal(size=(5, N))
+    np.save(tmp_path / "rows.npy", given)
+    np.save(tmp_path / "row.npy", given[0])
+    drawn = {"per-device": PerDevice(), "shared": Shared(), "zeros": Zeros()}
+    kind = drawn.get(policy) or ModelFile(path=tmp_path / f"{policy}.npy")
+    models = kind.models(SVM(), data, 5, SEED)
+    for device in (0, 3, 4):
+        own = kind.model_of(device, SVM(), data, 5, SEED)
+        assert own.dtype == models.dtype
+        assert np.array_equal(own, models[device])
+        own += 1
+    assert np.array_equal(models, kind.models(SVM(), data, 5, SEED))
+
+
+def test_a_kind_of_ones_own_needs_no_more_than_models():
+    class Ramp(InitialModels):
+        def models(self, model, data, devices, randomness):
+            return np.arange(devices * N, dtype=data.precision).reshape(devices, N)
+
+    assert Ramp().model_of(2, SVM(), DATA, 4, SEED).tolist() == list(range(2 * N, 3 * N))
+
+
+def test_a_model_of_numbers_too_large_is_refused_alone_as_well(tmp_path: Path):
+    data = Dataset(np.eye(4)[:3], np.arange(3), np.eye(4)[:3], np.arange(3)).load("float32")
+    rows = np.zeros((3, N))
+    rows[1, 4] = 1e300
+    np.save(tmp_path / "models.npy", rows)
+    kind = ModelFile(path=tmp_path / "models.npy")
+    assert not kind.model_of(0, SVM(), data, 3, SEED).any()
+    for call in (lambda: kind.model_of(1, SVM(), data, 3, SEED), lambda: kind.models(SVM(), data, 3, SEED)):
+        with pytest.raises(InputError, match=r"^kind: got numbers too large for float32"):
+            call()

@@ -58,8 +58,8 @@ MUTANTS = [
     Mutant("cost summed instead of averaged", "core/**/*.py", "return total / graph.devices", "return total", ITERATION),
     Mutant("the total starts anew with each step", "drivers/**/*.py", "np.cumsum([self.time_total, *times])[1:]", "np.cumsum(times)", f"tests/drivers {RUNS}"),
     # Seeds and streams
-    Mutant("coins repeat every 256 iterations", "core/**/*.py", "Purpose.GOSSIP, i, ", "Purpose.GOSSIP, i, 0 * ", "tests/core"),
-    Mutant("all devices toss one coin", "core/**/*.py", "Purpose.GOSSIP, i, ", "Purpose.GOSSIP, 0, ", "tests/core"),
+    Mutant("coins repeat every 256 iterations", "core/**/*.py", "Purpose.GOSSIP, device, ", "Purpose.GOSSIP, device, 0 * ", "tests/core"),
+    Mutant("all devices toss one coin", "core/**/*.py", "Purpose.GOSSIP, device, ", "Purpose.GOSSIP, 0, ", "tests/core"),
     Mutant("seeds modulo 2^32", "core/**/*.py", "SeedSequence(self.seed, ", "SeedSequence(self.seed % 2**32, ", "tests/core"),
     Mutant("batches repeat every 256 iterations", "learning/**/*.py", "Purpose.BATCHES, device, ", "Purpose.BATCHES, device, 0 * ", "tests/learning/test_batches.py"),
     Mutant("all devices draw alike", "learning/**/*.py", "Purpose.BATCHES, device, ", "Purpose.BATCHES, 0, ", "tests/learning/test_batches.py"),

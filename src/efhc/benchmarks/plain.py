@@ -10,11 +10,11 @@ import numpy as np
 from efhc.base.arrays import Flags, Floats
 from efhc.core.graph import Graph
 from efhc.core.triggers import Trigger
-from efhc.drivers.scenario import Scenario
 from efhc.learning.data.dataset import Dataset, Numbers
 from efhc.learning.models import LinearModel, ModuleModel
 from efhc.learning.models.modules import input_shape
 from efhc.learning.pytorch import torch
+from efhc.scenarios.scenario import Scenario
 
 
 def module_of(model: LinearModel | ModuleModel, data: Dataset) -> torch.nn.Module:

@@ -19,7 +19,6 @@ from efhc.core.randomness import Randomness
 from efhc.drivers.lockstep import Lockstep
 from efhc.drivers.observers import Observer, drive
 from efhc.drivers.record import Record
-from efhc.drivers.scenario import Scenario
 from efhc.drivers.steps import Steps
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.runs.draw import draw_scenario
@@ -29,6 +28,7 @@ from efhc.learning.data import CIFAR10, Dataset, FashionMNIST
 from efhc.learning.models import SVM, LeNet5, ResNet18
 from efhc.learning.partition import LabelsPerDevice
 from efhc.network.topologies import Complete, Geometric
+from efhc.scenarios.scenario import Scenario
 
 Side = Callable[[], int]
 

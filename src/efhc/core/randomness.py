@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import ClassVar
+from functools import partial
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -49,26 +50,39 @@ class Randomness:
 
 
 class BlockReader:
-    """Reads a sequence over iterations that is drawn in blocks, and keeps the block that it is in.
+    """Reads a sequence over iterations that is drawn in blocks, and keeps the `keep` blocks that were read last.
 
     It is the one thing here that changes, so every run needs a reader of its own.
     """
 
-    def __init__(self, draw: Callable[[int], np.ndarray], block: int) -> None:
-        self._draw, self._block = draw, block
+    def __init__(self, draw: Callable[[int], np.ndarray], block: int, keep: int = 1) -> None:
+        self._draw, self._block, self._keep = draw, block, keep
+        self._kept: dict[int, np.ndarray] = {}
+        """The kept blocks by their numbers, the one that was read last at the end."""
         self._number, self._rows = -1, np.empty(0)
 
     def rows(self, k: int, most: int = 1) -> np.ndarray:
         """Return the rows of iterations k, k + 1, ...: at most `most`, and none beyond the end of k's block."""
         number, row = divmod(k, self._block)
         if number != self._number:
-            self._number, self._rows = number, self._draw(number)
+            self._turn_to(number)
         return self._rows[row : row + most]
 
-    def __call__(self, k: int) -> np.ndarray:
-        """Return the row of iteration k."""
-        row: np.ndarray = self.rows(k)[0]
-        return row
+    def __call__(self, k: int) -> Any:
+        """Return the row of iteration k, which is a number if a row is one."""
+        number, row = divmod(k, self._block)
+        if number != self._number:
+            self._turn_to(number)
+        return self._rows[row]
+
+    def _turn_to(self, number: int) -> None:
+        rows = self._kept.pop(number, None)
+        if rows is None:
+            if len(self._kept) == self._keep:
+                del self._kept[next(iter(self._kept))]
+            rows = self._draw(number)
+        self._kept[number] = rows
+        self._number, self._rows = number, rows
 
 
 @dataclass(frozen=True)
@@ -83,9 +97,16 @@ class Coins:
 
     def block(self, number: int) -> Floats:
         """Return the coins of iterations number * BLOCK to (number + 1) * BLOCK - 1, (iterations, devices)."""
-        streams = (self.randomness.stream(Purpose.GOSSIP, i, number) for i in range(self.devices))
-        return np.stack([stream.random(self.BLOCK) for stream in streams], axis=1)
+        return np.stack([self.block_of(device, number) for device in range(self.devices)], axis=1)
 
-    def reader(self) -> BlockReader:
+    def block_of(self, device: int, number: int) -> Floats:
+        """Return one device's column of `block`, (iterations,)."""
+        return self.randomness.stream(Purpose.GOSSIP, device, number).random(self.BLOCK)
+
+    def reader(self, keep: int = 1) -> BlockReader:
         """Return a reader: `reader(k)[i]` is the coin of device i at iteration k."""
-        return BlockReader(self.block, self.BLOCK)
+        return BlockReader(self.block, self.BLOCK, keep)
+
+    def of_device(self, device: int) -> BlockReader:
+        """Return a reader of one device's coins: `reader(k)` is a number."""
+        return BlockReader(partial(self.block_of, device), self.BLOCK)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from pydantic import Field
@@ -37,6 +37,17 @@ class Trigger(Protocol):
         ...
 
 
+@runtime_checkable
+class DeviceTrigger(Trigger, Protocol):
+    """A strategy that needs no array over all devices to know the threshold of one."""
+
+    def threshold_of(
+        self, device: int, k: int, gamma: float, bandwidths: Bandwidths, coin: Callable[[int], Any]
+    ) -> float:
+        """threshold_i(k) of one device, to the last bit that of `thresholds`; `coin(k)` is that device's coin."""
+        ...
+
+
 class Strategy(Policy, ABC):
     """A strategy that a config can name."""
 
@@ -54,6 +65,12 @@ class EventTriggered(Strategy):
 
     def thresholds(self, k: int, gamma: float, bandwidths: Bandwidths, coins: Callable[[int], Floats]) -> Floats:
         rho: Floats = 1.0 / bandwidths.values
+        return self.r * rho * gamma
+
+    def threshold_of(
+        self, device: int, k: int, gamma: float, bandwidths: Bandwidths, coin: Callable[[int], Any]
+    ) -> float:
+        rho: float = 1.0 / bandwidths.values[device]
         return self.r * rho * gamma
 
 
@@ -90,6 +107,11 @@ class RandomizedGossip(Strategy):
     def thresholds(self, k: int, gamma: float, bandwidths: Bandwidths, coins: Callable[[int], Floats]) -> Floats:
         p = 1.0 / len(bandwidths.values) if self.probability is None else self.probability
         return np.where(coins(k) < p, 0.0, np.inf)
+
+    def threshold_of(
+        self, device: int, k: int, gamma: float, bandwidths: Bandwidths, coin: Callable[[int], Any]
+    ) -> float:
+        return float(self.thresholds(k, gamma, bandwidths, coin))
 
 
 class Never(Strategy):

@@ -8,8 +8,8 @@ from efhc.base.arrays import Floats
 from efhc.core.reference import reference_iteration
 from efhc.core.triggers import Trigger
 from efhc.drivers.lockstep import IN_CACHE, Lockstep
-from efhc.drivers.scenario import Scenario
 from efhc.learning.backends.backend import Backend
+from efhc.scenarios.scenario import Scenario
 
 
 def difference_from_reference(

@@ -14,11 +14,11 @@ from efhc.base.arrays import Floats
 from efhc.core.graph import Graph
 from efhc.core.iteration import Diverged, State, finite_rows, iterate
 from efhc.core.triggers import Trigger
-from efhc.drivers.scenario import Scenario
 from efhc.drivers.steps import Steps
 from efhc.kernels.compiled_arithmetic import CompiledArithmetic
 from efhc.kernels.loops import Buffers
 from efhc.learning.backends.backend import FusedBackend
+from efhc.scenarios.scenario import Scenario
 
 IN_CACHE = 2_000_000
 """Numbers in W up to which a fused backend makes many iterations in one call; beyond, every pass uses all threads."""

@@ -13,8 +13,8 @@ import numpy as np
 
 from efhc.base.arrays import Ints
 from efhc.core.iteration import State
-from efhc.drivers.scenario import Scenario
 from efhc.drivers.steps import Steps
+from efhc.scenarios.scenario import Scenario
 
 
 class Driver(Protocol):

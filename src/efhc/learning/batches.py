@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from efhc.base.arrays import Ints
@@ -36,11 +38,22 @@ class MiniBatches:
     def block(self, number: int) -> Ints:
         """Draw the batches of iterations number * BLOCK to (number + 1) * BLOCK - 1, (BLOCK, devices, batch size)."""
         samples = np.empty((self.BLOCK, len(self._parts), self.size), dtype=np.int32)
-        for device, part in enumerate(self._parts):
-            stream = self._randomness.stream(Purpose.BATCHES, device, number)
-            samples[:, device] = part[draw_subsets(len(part), self.size, self.BLOCK, stream)]
+        for device in range(len(self._parts)):
+            samples[:, device] = self._drawn(device, number)
         return samples
 
-    def reader(self) -> BlockReader:
+    def block_of(self, device: int, number: int) -> Ints:
+        """Draw one device's batches of `block`, (BLOCK, batch size)."""
+        return self._drawn(device, number).astype(np.int32)
+
+    def _drawn(self, device: int, number: int) -> Ints:
+        part, stream = self._parts[device], self._randomness.stream(Purpose.BATCHES, device, number)
+        return part[draw_subsets(len(part), self.size, self.BLOCK, stream)]
+
+    def reader(self, keep: int = 1) -> BlockReader:
         """Return a reader: `reader(k)` has the batches of iteration k, (devices, batch size)."""
-        return BlockReader(self.block, self.BLOCK)
+        return BlockReader(self.block, self.BLOCK, keep)
+
+    def of_device(self, device: int) -> BlockReader:
+        """Return a reader of one device's batches: `reader(k)` has that of iteration k, (batch size,)."""
+        return BlockReader(partial(self.block_of, device), self.BLOCK)

@@ -18,17 +18,6 @@ from efhc.learning.data.dataset import Dataset
 from efhc.learning.models import Model
 
 
-def _rows(devices: int, parameters: int, precision: str, row: Callable[[int], Floats]) -> Floats:
-    """One row per device, made one at a time: nothing of their size in double precision is ever held."""
-    models = np.empty((devices, parameters), dtype=precision)
-    for i in range(devices):
-        with np.errstate(over="ignore"):
-            models[i] = row(i)
-        if not np.isfinite(models[i]).all():
-            raise InputError("kind", f"numbers too large for {precision}", "smaller ones, or float64")
-    return models
-
-
 class InitialModels(Policy, ABC):
     """Initial models that a config can name."""
 
@@ -36,27 +25,57 @@ class InitialModels(Policy, ABC):
     def models(self, model: Model, data: Dataset, devices: int, randomness: Randomness) -> Floats:
         """The models (devices, n) in the precision of the data."""
 
+    def model_of(self, device: int, model: Model, data: Dataset, devices: int, randomness: Randomness) -> Floats:
+        """The model of one of the devices, (n,): its row of `models`, in memory of its own."""
+        own: Floats = self.models(model, data, devices, randomness)[device].copy()
+        return own
 
-class PerDevice(InitialModels):
+
+class RowByRow(InitialModels, ABC):
+    """Initial models that are made one at a time: nothing of their size in double precision is ever held."""
+
+    @abstractmethod
+    def rows(self, model: Model, data: Dataset, devices: int, randomness: Randomness) -> Callable[[int], Floats]:
+        """The function that returns the model of a device, (n,), in whatever precision."""
+
+    def models(self, model: Model, data: Dataset, devices: int, randomness: Randomness) -> Floats:
+        row = self.rows(model, data, devices, randomness)
+        models = np.empty((devices, model.parameters(data)), dtype=data.precision)
+        for device in range(devices):
+            _write(models[device], row(device))
+        return models
+
+    def model_of(self, device: int, model: Model, data: Dataset, devices: int, randomness: Randomness) -> Floats:
+        own = np.empty(model.parameters(data), dtype=data.precision)
+        _write(own, self.rows(model, data, devices, randomness)(device))
+        return own
+
+
+def _write(row: Floats, given: Floats) -> None:
+    """Write a model to its row, in the row's precision."""
+    with np.errstate(over="ignore"):
+        row[:] = given
+    if not np.isfinite(row).all():
+        raise InputError("kind", f"numbers too large for {row.dtype}", "smaller ones, or float64")
+
+
+class PerDevice(RowByRow):
     """Each device draws its own model."""
 
     kind: Literal["per-device"] = "per-device"
 
-    def models(self, model: Model, data: Dataset, devices: int, randomness: Randomness) -> Floats:
-        def drawn(device: int) -> Floats:
-            return model.initial(data, randomness.stream(Purpose.INITIAL_MODELS, device))
-
-        return _rows(devices, model.parameters(data), data.precision, drawn)
+    def rows(self, model: Model, data: Dataset, devices: int, randomness: Randomness) -> Callable[[int], Floats]:
+        return lambda device: model.initial(data, randomness.stream(Purpose.INITIAL_MODELS, device))
 
 
-class Shared(InitialModels):
+class Shared(RowByRow):
     """One model is drawn, and all devices start from it."""
 
     kind: Literal["shared"] = "shared"
 
-    def models(self, model: Model, data: Dataset, devices: int, randomness: Randomness) -> Floats:
+    def rows(self, model: Model, data: Dataset, devices: int, randomness: Randomness) -> Callable[[int], Floats]:
         drawn = model.initial(data, randomness.stream(Purpose.INITIAL_MODELS))
-        return _rows(devices, model.parameters(data), data.precision, lambda device: drawn)
+        return lambda device: drawn
 
 
 class Zeros(InitialModels):
@@ -67,15 +86,18 @@ class Zeros(InitialModels):
     def models(self, model: Model, data: Dataset, devices: int, randomness: Randomness) -> Floats:
         return np.zeros((devices, model.parameters(data)), dtype=data.precision)
 
+    def model_of(self, device: int, model: Model, data: Dataset, devices: int, randomness: Randomness) -> Floats:
+        return np.zeros(model.parameters(data), dtype=data.precision)
 
-class ModelFile(InitialModels):
+
+class ModelFile(RowByRow):
     """From a .npy file: one row per device, or one row for all."""
 
     kind: Literal["npy"] = "npy"
     path: InputFile
     """The file."""
 
-    def models(self, model: Model, data: Dataset, devices: int, randomness: Randomness) -> Floats:
+    def rows(self, model: Model, data: Dataset, devices: int, randomness: Randomness) -> Callable[[int], Floats]:
         parameters = model.parameters(data)
         allowed = f"a .npy file of finite numbers of shape ({devices}, {parameters}) or ({parameters},)"
         given = parse_numpy(read_bytes(self.path), self.path, allowed).get("")
@@ -86,7 +108,7 @@ class ModelFile(InitialModels):
         if not np.isfinite(given).all():
             raise InputError("path", f"NaN or infinity in {self.path}", allowed)
         all_rows = np.broadcast_to(given, (devices, parameters))
-        return _rows(devices, parameters, data.precision, lambda device: all_rows[device])
+        return lambda device: all_rows[device]
 
 
 INITIAL_MODELS = Family(InitialModels, (__name__,), ("models",), default="per-device")

@@ -10,12 +10,13 @@ import numpy as np
 import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
-from simulator_stand_in import EXCHANGES, NETWORK, STEPS, TIMELINE, StandIn
+from simulator_stand_in import StandIn
 
 import efhc
 from efhc.base.errors import InputError
+from efhc.drivers.event_driven.record import EXCHANGES, NETWORK, STEPS, TIMELINE
 from efhc.drivers.observers import Observer
-from efhc.experiments.runs import make, resources
+from efhc.experiments.runs import make, make_event_driven, resources
 from efhc.experiments.runs.directory import RunDirectory
 from efhc.experiments.runs.draw import draw_scenario
 from efhc.experiments.runs.keeping import Stopped
@@ -36,6 +37,7 @@ FIELDS = {
 @pytest.fixture(autouse=True)
 def stand_in(monkeypatch):
     monkeypatch.setitem(sys.modules, "efhc.drivers.event_driven.simulator", SimpleNamespace(Simulator=StandIn))
+    monkeypatch.setattr(make_event_driven, "Simulator", StandIn, raising=False)
 
 
 def quiet(text: str) -> None:

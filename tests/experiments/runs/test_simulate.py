@@ -341,8 +341,8 @@ def test_arrays_and_policies_of_ones_own_can_be_handed_over():
 
 
 def interrupt(monkeypatch, name: str, at: int) -> None:
-    from efhc.drivers.scenario import ScenarioReader
     from efhc.learning.learner import Learner
+    from efhc.scenarios.scenario import ScenarioReader
 
     owner = ScenarioReader if name == "batch" else Learner
     original, calls = getattr(owner, name), []

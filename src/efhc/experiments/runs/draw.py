@@ -14,12 +14,12 @@ from efhc.base.errors import InputError, within
 from efhc.base.own_code import is_built_in, quoting
 from efhc.core.randomness import Coins, Randomness
 from efhc.core.triggers import Bandwidths
-from efhc.drivers.scenario import Scenario
 from efhc.experiments.config.experiment import Experiment
 from efhc.learning.backends import backend_for
 from efhc.learning.data import Dataset
 from efhc.learning.learner import Learner
 from efhc.network.over_time import CheckedGraphs
+from efhc.scenarios.scenario import Scenario
 
 if TYPE_CHECKING:
     from efhc.experiments.runs.run import Run
@@ -35,8 +35,13 @@ def load_data(experiment: Experiment) -> Dataset:
     return data if experiment.test_samples is None else data.tested_on(experiment.test_samples)
 
 
-def draw_scenario(experiment: Experiment, data: Dataset, seed: int, threads: int = 1) -> Scenario:
-    """Return the scenario of a seed, the same for all strategies. Raises `InputError` if a setting cannot be used."""
+def draw_scenario(
+    experiment: Experiment, data: Dataset, seed: int, threads: int = 1, *, devices_apart: bool = False
+) -> Scenario:
+    """Return the scenario of a seed, the same for all strategies. Raises `InputError` if a setting cannot be used.
+
+    `devices_apart` says that devices will be in iterations of their own, which not every backend can compute.
+    """
     randomness, devices = Randomness(seed), experiment.devices
     # Code that is not ours gets data that it cannot write to: all runs share them.
     seen = data.read_only()
@@ -53,7 +58,15 @@ def draw_scenario(experiment: Experiment, data: Dataset, seed: int, threads: int
         if schedule is not None and not is_built_in(schedule):
             with quoting(schedule, name):
                 _check_number(name, schedule(0))
-    backend = backend_for(experiment.model, data, randomness, experiment.backend, experiment.device, threads)
+    backend = backend_for(
+        experiment.model,
+        data,
+        randomness,
+        experiment.backend,
+        experiment.device,
+        threads,
+        devices_apart=devices_apart,
+    )
     learner = Learner(backend, data, parts, experiment.batch_size, randomness)
     with np.errstate(over="ignore"):
         if not np.isfinite(backend.parameters / bandwidths.values).all():
@@ -65,11 +78,23 @@ def draw_scenario(experiment: Experiment, data: Dataset, seed: int, threads: int
             given = experiment.initial_models.models(experiment.model, seen, devices, randomness)
             return _checked_models(given, (devices, backend.parameters), experiment)
 
+    def initial_model(device: int) -> Floats:
+        kind = experiment.initial_models
+        own: Floats
+        if is_built_in(kind):
+            with within("initial_models"):
+                given = kind.model_of(device, experiment.model, seen, devices, randomness)
+                (own,) = _checked_models(given[None], (1, backend.parameters), experiment)
+        else:  # it may have nothing but `models`, or have changed that alone
+            own = initial_models()[device].copy()
+        return own
+
     return Scenario(
         network=network,
         bandwidths=bandwidths,
         learner=learner,
         initial_models=initial_models,
+        initial_model=initial_model,
         coins=Coins(randomness, devices),
         step_size=experiment.step_size,
         threshold_decay=experiment.threshold_decay or experiment.step_size,

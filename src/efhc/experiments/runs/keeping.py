@@ -20,8 +20,8 @@ from efhc.base.arrays import Floats
 from efhc.core.iteration import Local
 from efhc.drivers.observers import Observer
 from efhc.drivers.record import Piece
-from efhc.drivers.scenario import Scenario
 from efhc.experiments.runs.run import Run
+from efhc.scenarios.scenario import Scenario
 
 CHECKPOINT_SECONDS = 30.0
 """Default time between two checkpoints."""

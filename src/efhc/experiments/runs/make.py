@@ -11,12 +11,12 @@ import polars as pl
 from efhc.base.arrays import Floats
 from efhc.core.iteration import Local
 from efhc.drivers.observers import Observer
-from efhc.drivers.scenario import Scenario
 from efhc.experiments.runs.keeping import CHECKPOINT_SECONDS, Keeper, Making
 from efhc.experiments.runs.make_event_driven import make_event_driven
 from efhc.experiments.runs.make_lockstep import make_lockstep
 from efhc.experiments.runs.run import Run
 from efhc.experiments.runs.tables import EVENT_DRIVEN, LOCKSTEP, driver_of
+from efhc.scenarios.scenario import Scenario
 
 MAKERS: Mapping[str, Callable[[Making], tuple[Floats, Local]]] = {
     LOCKSTEP.driver: make_lockstep,

@@ -7,7 +7,6 @@ import time
 from efhc.base.arrays import Floats
 from efhc.core.iteration import Local
 from efhc.core.randomness import Randomness
-from efhc.drivers.event_driven.settings import EventDriven
 from efhc.experiments.runs.keeping import Checkpoint, Making, Stopped
 from efhc.experiments.runs.tables import require_lockstep
 
@@ -18,10 +17,10 @@ def make_event_driven(making: Making) -> tuple[Floats, Local]:
 
     run, keeper, experiment = making.run, making.keeper, making.run.experiment
     if making.observers:
-        require_lockstep(experiment, "an observer")
+        require_lockstep(experiment, "observers")
     (trigger,) = experiment.strategies.values()
-    settings = experiment.driver
-    assert isinstance(settings, EventDriven)
+
+    settings = experiment.driver  # type: ignore[attr-defined]
 
     def begin() -> Simulator:
         randomness = Randomness(run.seed)

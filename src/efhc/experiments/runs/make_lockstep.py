@@ -13,11 +13,11 @@ from efhc.core.iteration import Local, State
 from efhc.drivers.lockstep import Lockstep
 from efhc.drivers.observers import LookAt, Observer, drive
 from efhc.drivers.record import Record
-from efhc.drivers.scenario import Scenario
 from efhc.drivers.steps import Steps
 from efhc.experiments.runs.keeping import Checkpoint, Keeper, Making, Stopped
 from efhc.experiments.runs.run import Run
 from efhc.learning.backends.backend import ScoresNotFinite
+from efhc.scenarios.scenario import Scenario
 
 LOCAL = "local/"
 """In front of the names of what devices keep to themselves, in a checkpoint."""

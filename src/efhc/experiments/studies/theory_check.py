@@ -22,7 +22,6 @@ from efhc.base.arrays import Floats, Ints
 from efhc.base.errors import EfhcError, InputError
 from efhc.base.inputs import using_inputs
 from efhc.core.graph import Graph
-from efhc.drivers.scenario import Scenario
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.runs.directory import RunDirectory
 from efhc.experiments.runs.draw import draw_scenario
@@ -36,6 +35,7 @@ from efhc.experiments.studies.theory_progress import Tell, Work, in_parallel
 from efhc.experiments.studies.theory_visits import Visits, not_made, replay_run, same_run, spread, thinned
 from efhc.kernels.compiled_arithmetic import consensus_error
 from efhc.learning.data import Dataset
+from efhc.scenarios.scenario import Scenario
 from efhc.theory.check.assess import assess
 from efhc.theory.check.chosen_window import WantedWindow, fitting_window
 from efhc.theory.check.connectivity_checks import check_flow

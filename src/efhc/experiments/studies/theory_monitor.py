@@ -12,10 +12,10 @@ import numpy as np
 from efhc.base.errors import AssumptionBroken
 from efhc.core.iteration import State
 from efhc.drivers.observers import Observer
-from efhc.drivers.scenario import Scenario
 from efhc.drivers.steps import Steps
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.runs.tables import require_lockstep
+from efhc.scenarios.scenario import Scenario
 from efhc.theory.check.monitor import Monitor
 from efhc.theory.check.outcome import Check
 from efhc.theory.check.sentences import in_one_line

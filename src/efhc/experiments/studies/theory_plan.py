@@ -19,7 +19,6 @@ from efhc.base.arrays import Flags, Ints
 from efhc.core.iteration import State
 from efhc.drivers.lockstep import Lockstep
 from efhc.drivers.observers import LookAt, drive
-from efhc.drivers.scenario import Scenario
 from efhc.drivers.steps import Steps
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.runs.draw import draw_scenario, load_data
@@ -29,6 +28,7 @@ from efhc.experiments.studies.theory_problem import SeedProblem
 from efhc.experiments.studies.theory_progress import Tell, in_parallel
 from efhc.kernels.compiled_arithmetic import drift
 from efhc.report.theory_data import check_as_dict, lower_limits, plain
+from efhc.scenarios.scenario import Scenario
 from efhc.theory.bounds.step_size_limits import Limits, limits
 from efhc.theory.check.chosen_window import ChosenWindow, fitting_window
 from efhc.theory.check.outcome import Check

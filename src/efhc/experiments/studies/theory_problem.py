@@ -8,8 +8,8 @@ import numpy as np
 
 from efhc.base.errors import EfhcError
 from efhc.core.randomness import Randomness
-from efhc.drivers.scenario import Scenario
 from efhc.experiments.config.experiment import Experiment
+from efhc.scenarios.scenario import Scenario
 from efhc.theory.constants.problem import Curvature, Optimum, Problem, problem_for
 
 

@@ -11,10 +11,10 @@ from efhc.base.arrays import Flags, Floats, Ints
 from efhc.core.iteration import State
 from efhc.drivers.lockstep import Lockstep
 from efhc.drivers.observers import LookAt, drive
-from efhc.drivers.scenario import Scenario
 from efhc.drivers.steps import Steps
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.studies.theory_problem import SeedProblem
+from efhc.scenarios.scenario import Scenario
 from efhc.theory.check.outcome import Check
 from efhc.theory.constants.measured import Measured, look
 from efhc.theory.constants.problem import Curvature

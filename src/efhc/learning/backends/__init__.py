@@ -30,10 +30,13 @@ def backend_for(
     name: str = "auto",
     device: str = "cpu",
     threads: int = 1,
+    *,
+    devices_apart: bool = False,
 ) -> Backend:
     """Return the backend of that name, or the one that was measured to be the fastest for such a model.
 
-    Raises `InputError` if the model cannot use the backend or the device.
+    `devices_apart` says that calls will be for devices in iterations of their own: a module that draws noise is then
+    computed by the loop over devices. Raises `InputError` if the model cannot use the backend or the device.
     """
     if not isinstance(model, ModuleModel):
         known = ["linear", "arrays"] if LinearBackend.knows(model) else ["arrays"]
@@ -52,8 +55,13 @@ def backend_for(
         raise InputError("backend", name, "auto, stacked or loop for a torch module")
     if device.startswith("cuda") and not torch.cuda.is_available():
         raise InputError("device", device, "cpu: PyTorch finds no CUDA device here")
+    stacked = None
     with within("model"):
         if name == "stacked" or (name == "auto" and model.parameters(data) <= STACKED):
             with suppress(UnstackableError) if name == "auto" else nullcontext():
-                return StackedBackend(model, data, randomness, device=device, threads=threads)
-        return LoopBackend(model, data, randomness, device=device, threads=threads)
+                stacked = StackedBackend(model, data, randomness, device=device, threads=threads)
+        if stacked is None or (name == "auto" and devices_apart and stacked.draws_noise):
+            return LoopBackend(model, data, randomness, device=device, threads=threads)
+    if devices_apart:
+        stacked.check_devices_may_part()
+    return stacked

@@ -1,14 +1,17 @@
-"""How gradients are computed: `grads(W, batch) -> G, loss`, for all devices at once.
+"""How gradients are computed: `grads(W, batch) -> G, loss`, for all devices at once or for some of them.
 
 A backend holds a model and a data set and remembers nothing between calls. Its answers for a device are a function of
-that device's model, samples and iteration; their last bits may depend on how many devices there are, but never on what
-those do, nor on the number of threads.
+that device's number, model, samples and iteration; their last bits may depend on how many devices a call is for, but
+never on what those do, nor on the number of threads. Those of `linear`, `arrays` and `loop` do not depend on that
+either: a device gets the same bits alone as among all.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
 
 from efhc.base.arrays import Flags, Floats, Ints
 from efhc.base.errors import EfhcError
@@ -18,11 +21,24 @@ from efhc.kernels.loops import Buffers, Outcome
 
 
 class Batch(NamedTuple):
-    """What every device looks at in iteration k."""
+    """What the devices of a call look at: all devices in one iteration k, or some of them, each in its own."""
 
-    k: int
+    k: int | Ints
+    """The iteration of all devices, or one iteration per device of the call."""
     samples: Ints | Sequence[Ints]
     """Numbers of training samples: (devices, batch size), or one array per device where their lengths differ."""
+    devices: Ints | None = None
+    """The numbers of the devices of the call, one per row of its models. Default: all devices, in their order."""
+
+    def place(self, row: int) -> tuple[int, int]:
+        """Return the device of a row of the call, and the iteration that it is in."""
+        device = row if self.devices is None else int(self.devices[row])
+        return device, int(self.k[row]) if isinstance(self.k, np.ndarray) else self.k
+
+    @property
+    def is_lockstep(self) -> bool:
+        """Whether the call is for all devices in one iteration."""
+        return self.devices is None and not isinstance(self.k, np.ndarray)
 
 
 class ScoresNotFinite(EfhcError):
@@ -41,13 +57,18 @@ class Backend(Protocol):
 
     parameters: int
     """n"""
+    draws_noise: bool
+    """Whether gradients take random numbers besides the batches, as dropout does."""
 
     def initial_local(self, devices: int) -> Local:
         """What devices keep to themselves at k = 0; for most models nothing."""
         ...
 
     def grads(self, models: Floats, batch: Batch, local: Local, out: Floats) -> tuple[Floats, Local]:
-        """Write G(k) at `models` to `out`, both (m, n). Returns each device's loss on its batch and its new local."""
+        """Write the gradients at `models` to `out`, both with one row of n numbers per device of the batch.
+
+        Returns each device's loss on its batch and its new local.
+        """
         ...
 
     def accuracies(self, models: Floats, local: Local) -> Floats:
@@ -64,6 +85,19 @@ class ModuleMaker(Protocol):
 
     def module_for(self, model: Floats, local: Local) -> Any:
         """A `torch.nn.Module` in evaluation mode with one device's parameters (n,) and its row of `local`."""
+        ...
+
+
+@runtime_checkable
+class RowBackend(Backend, Protocol):
+    """A backend that can also take models from the rows of one array, and put gradients there, without a copy."""
+
+    def grads_of_rows(self, pool: Floats, rows: Ints, batch: Batch, out: Floats, places: Ints) -> Floats:
+        """Write the gradient of the model pool[rows[a]] on the a-th samples of the batch to out[places[a]], for each a.
+
+        The bits are those of `grads`. `out` may be `pool` if no place is among `rows`; the places must differ from one
+        another. Returns the losses. Raises `IndexError` if there is no such row or place.
+        """
         ...
 
 

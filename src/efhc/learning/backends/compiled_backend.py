@@ -31,6 +31,8 @@ COMPILED: dict[Callable[..., Any], int] = {
 class LinearBackend:
     """`LinearModel.loss_and_gradient`, compiled."""
 
+    draws_noise = False
+
     def __init__(self, model: LinearModel, data: Dataset, *, threads: int = 1) -> None:
         self.parameters, self.threads = model.parameters(data), threads
         self._data = data
@@ -54,6 +56,14 @@ class LinearBackend:
         arguments = (models, self._inputs, samples, ends, self._loss, losses, out)
         in_ranges(loops.linear_rows, arguments, len(models), self.threads)
         return losses, local
+
+    def grads_of_rows(self, pool: Floats, rows: Ints, batch: Batch, out: Floats, places: Ints) -> Floats:
+        samples, ends = self._end_to_end(batch.samples)
+        models, gradients = _picked(rows, pool, ends), _picked(places, out, ends)
+        losses = np.empty(len(models))
+        arguments = (pool, models, self._inputs, samples, ends, self._loss, losses, out, gradients)
+        in_ranges(loops.linear_picked, arguments, len(models), self.threads)
+        return losses
 
     @staticmethod
     def _end_to_end(samples: Ints | Sequence[Ints]) -> tuple[Ints, Ints]:
@@ -108,3 +118,12 @@ class LinearBackend:
             if bad >= 0:
                 return bad
         return -1
+
+
+def _picked(rows: Ints, among: Floats, ends: Ints) -> Ints:
+    """The numbers of rows as the loops take them. They check no index, so it is done here."""
+    if len(rows) != len(ends) - 1:
+        raise ValueError(f"{len(rows)} rows and {len(ends) - 1} batches")
+    if len(rows) and not (rows.min() >= 0 and rows.max() < len(among)):
+        raise IndexError(f"rows {rows.min()} to {rows.max()} of an array of {len(among)} rows")
+    return np.ascontiguousarray(rows, dtype=np.int64)

@@ -53,7 +53,7 @@ class ModuleBackend(ABC):
         self._shapes = {name: parameter.shape for name, parameter in start.items()}
         self._sizes = [shape.numel() for shape in self._shapes.values()]
         self._module = _without_memory(module)
-        self._draws, self._buffers = self._probed(start)
+        self.draws_noise, self._buffers = self._probed(start)
         modes = {training: shared_copy(self._module).train(training) for training in (True, False)}
         with drawing(np.random.default_rng(0)):
             self._networks = self._chosen(modes, start)
@@ -104,7 +104,7 @@ class ModuleBackend(ABC):
             x, y = self._inputs([batch.samples[i] for i in range(part.start, part.stop)])
             leaves = {name: leaf.requires_grad_() for name, leaf in self._leaves(models[part]).items()}
             buffers = {name: self._copied(rows[part]) for name, rows in local.items()}
-            noise = self._randomness.stream(Purpose.NOISE, part.start, batch.k) if self._draws else None
+            noise = self._randomness.stream(Purpose.NOISE, *batch.place(part.start)) if self.draws_noise else None
             with self._quoting():
                 with drawing(noise) if noise else nullcontext():
                     scores = self._scores(self._network(training=True), leaves, buffers, x)

@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from efhc.base.arrays import Ints
+from efhc.base.arrays import Floats, Ints
 from efhc.base.errors import InputError
+from efhc.core.iteration import Local
+from efhc.learning.backends.backend import Batch
 from efhc.learning.backends.module_backend import Modes, ModuleBackend, Tensors, functional_call, shared_copy
 from efhc.learning.backends.stacked_layers import StackedLayers, traced
 from efhc.learning.pytorch import nn, torch
@@ -26,8 +28,20 @@ class UnstackableError(InputError):
 class StackedBackend(ModuleBackend):
     """A device's answers depend on its own model, samples and iteration and on the number of devices (on the CPU).
 
-    Devices whose batches differ in length are computed one by one.
+    Devices whose batches differ in length are computed one by one. The devices of a part share one stream of noise, so
+    a module that draws noise needs all devices in one iteration.
     """
+
+    def grads(self, models: Floats, batch: Batch, local: Local, out: Floats) -> tuple[Floats, Local]:
+        if not batch.is_lockstep:
+            self.check_devices_may_part()
+        return super().grads(models, batch, local, out)
+
+    def check_devices_may_part(self) -> None:
+        """Raise `InputError` if the devices cannot be in iterations of their own, because they share noise."""
+        if self.draws_noise:
+            given = f"stacked, with devices in iterations of their own and a {self._name} that draws random numbers"
+            raise InputError("backend", given, "loop, or auto, which takes loop for it")
 
     def _parts(self, samples: Ints | Sequence[Ints]) -> list[slice]:
         devices = len(samples)
@@ -87,7 +101,7 @@ class StackedBackend(ModuleBackend):
         scores = self._scores(at_once, pairs, buffers, inputs)
         if alone.training:
             torch.autograd.backward(self._losses(scores, y).sum())
-        if self._draws and alone.training:
+        if self.draws_noise and alone.training:
             return True
         for device in range(2):
             own = {name: value[device] for name, value in pairs.items()}

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
 
 from efhc.base.arrays import Floats, Ints
 from efhc.base.errors import InputError
-from efhc.base.own_code import is_built_in, quoting
 from efhc.core.graph import Graph
 from efhc.core.iteration import State
 from efhc.core.randomness import Coins
@@ -20,6 +15,8 @@ from efhc.core.triggers import Bandwidths, Trigger
 from efhc.learning.backends.backend import Batch
 from efhc.learning.learner import Learner
 from efhc.network.over_time import GraphsOverTime
+from efhc.scenarios.device_reader import DeviceReader
+from efhc.scenarios.thresholds import Thresholds
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +31,8 @@ class Scenario:
     learner: Learner
     initial_models: Callable[[], Floats]
     """Draws w_i(0), (m, n), the same each time and in memory of their own."""
+    initial_model: Callable[[int], Floats]
+    """Draws w_i(0) of one device, (n,): its row of the `initial_models`, in memory of its own."""
     coins: Coins
     step_size: Schedule
     """alpha(k)"""
@@ -57,12 +56,16 @@ class Scenario:
         return Graph.of(now.devices, []) if self.exchange_at_start else now, now
 
     def reader(self) -> ScenarioReader:
-        """What one run reads the scenario by."""
+        """What one run reads the scenario by, if all its devices are in one iteration."""
         return ScenarioReader(self)
+
+    def device_reader(self) -> DeviceReader:
+        """What one run reads the scenario by, if each device is in an iteration of its own."""
+        return DeviceReader(self)
 
 
 class ScenarioReader:
-    """What one run reads of a scenario, iteration by iteration.
+    """What one run reads of a scenario, iteration by iteration, for all devices.
 
     It keeps the blocks of batches and coins that the run is in. Runs share a scenario, and each has its own reader.
     """
@@ -70,30 +73,12 @@ class ScenarioReader:
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
         batches = scenario.learner.batches
-        self._coins, self._batches = scenario.coins.reader(), batches.reader() if batches else None
-        self._asked_own = False
+        self._batches = batches.reader() if batches else None
+        self._thresholds = Thresholds(scenario.threshold_decay, scenario.bandwidths, scenario.coins.reader())
 
     def thresholds(self, trigger: Trigger, k: int) -> Floats:
         """r rho_i gamma(k) of every device under this strategy, which is checked: it may be the user's own."""
-        scenario = self.scenario
-        if is_built_in(trigger):
-            given = trigger.thresholds(k, scenario.threshold_decay(k), scenario.bandwidths, self._coins)
-            return _checked_thresholds(given, trigger, k, len(scenario.bandwidths.values))
-        return self._own_thresholds(trigger, k)
-
-    def _own_thresholds(self, trigger: Trigger, k: int) -> Floats:
-        """Those of a strategy of the user's own: it may fail, or remember what it was asked before."""
-        scenario, asked = self.scenario, []
-        with quoting(trigger, f"strategy {type(trigger).__name__}"):
-            for _ in range(1 if self._asked_own else 2):
-                given = trigger.thresholds(k, scenario.threshold_decay(k), scenario.bandwidths, self._coins)
-                asked.append(_checked_thresholds(given, trigger, k, len(scenario.bandwidths.values)).copy())
-        if not np.array_equal(asked[0], asked[-1]):
-            what = f"other thresholds when it was asked at k = {k} for the second time"
-            allowed = "thresholds that depend on the arguments only: runs are stopped, resumed and shared"
-            raise InputError(f"strategy {type(trigger).__name__}", what, allowed)
-        self._asked_own = True
-        return asked[-1]
+        return self._thresholds.of_all(trigger, k)
 
     def batch(self, k: int) -> Batch:
         """What every device looks at in iteration k."""
@@ -105,24 +90,3 @@ class ScenarioReader:
         With full batches, which are the same in every iteration: one array of samples per device.
         """
         return self.scenario.learner.parts if self._batches is None else self._batches.rows(k, most)
-
-
-def _checked_thresholds(given: Any, trigger: Trigger, k: int, devices: int) -> Floats:
-    # Asked at every iteration, so quickly: the sum of squares is NaN exactly if a number is.
-    if type(given) is np.ndarray and given.dtype == np.float64 and given.shape == (devices,):
-        if not math.isnan(given.dot(given)):
-            return given
-        raise _refused(trigger, k, devices, "NaN")
-    try:
-        thresholds = np.asarray(given)
-    except (TypeError, ValueError) as error:
-        raise _refused(trigger, k, devices, f"what NumPy cannot read ({error})") from None
-    if thresholds.dtype.kind not in "fiu" or thresholds.shape not in {(), (1,), (devices,)}:
-        raise _refused(trigger, k, devices, f"{thresholds.dtype} of shape {thresholds.shape}")
-    whole = np.array(np.broadcast_to(thresholds, (devices,)), dtype=np.float64)
-    return _checked_thresholds(whole, trigger, k, devices)
-
-
-def _refused(trigger: Trigger, k: int, devices: int, what: str) -> InputError:
-    name = getattr(trigger, "kind", type(trigger).__name__)
-    return InputError(f"strategy {name}", f"{what} as thresholds at k = {k}", f"one number per device ({devices})")

@@ -1,0 +1,205 @@
+"""A call for some devices, each in an iteration of its own, gives them what calls for all devices give."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from test_modules import images
+from torch import nn
+
+from efhc.base.errors import InputError
+from efhc.core.randomness import Randomness
+from efhc.learning.backends import backend_for
+from efhc.learning.backends.backend import Backend, Batch, FusedBackend, RowBackend
+from efhc.learning.backends.compiled_backend import LinearBackend
+from efhc.learning.backends.loop import LoopBackend
+from efhc.learning.backends.stacked import StackedBackend
+from efhc.learning.data.dataset import Dataset
+from efhc.learning.models import MLP, SVM, LeastSquares, Module, Softmax
+
+DEVICES, ITERATIONS = 7, 5
+SOME, THEIR_K = np.array([5, 0, 6, 2]), np.array([3, 0, 4, 3])
+SEED = Randomness(3)
+
+
+def noisy() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(36, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 5))
+
+
+NOISY = Module(module=noisy)
+CASES = {
+    "linear": (SVM(), "linear"),
+    "linear, regularized": (Softmax(l2=0.1), "linear"),
+    "arrays": (LeastSquares(l2=0.1), "arrays"),
+    "loop": (MLP(hidden=(9,)), "loop"),
+    "loop with noise": (NOISY, "loop"),
+}
+
+
+class Calls:
+    """Models and batches of all devices for several iterations."""
+
+    def __init__(self, model, backend: str, precision: str, threads: int = 1) -> None:
+        data: Dataset = images(6, 6, classes=5, precision=precision)
+        self.backend: Backend = backend_for(model, data, SEED, backend, threads=threads)
+        stream = np.random.default_rng(1)
+        shape = (DEVICES, self.backend.parameters)
+        self.models = stream.normal(size=(ITERATIONS, *shape)).astype(precision) / 8
+        self.samples = stream.integers(0, 20, (ITERATIONS, DEVICES, 6)).astype(np.int32)
+
+    def of_all(self, k: int, samples=None):
+        out = np.full_like(self.models[k], np.nan)
+        batch = Batch(k, self.samples[k] if samples is None else samples)
+        losses, local = self.backend.grads(self.models[k], batch, self.backend.initial_local(DEVICES), out)
+        return out, losses, local
+
+    def expected(self, samples=None):
+        """The rows of `SOME` at `THEIR_K`, each from a call for all devices."""
+        whole = [self.of_all(k, samples) for k in range(ITERATIONS)]
+        rows = list(zip(SOME, THEIR_K, strict=True))
+        return (
+            np.stack([whole[k][0][i] for i, k in rows]),
+            np.stack([whole[k][1][i] for i, k in rows]),
+            {name: np.stack([whole[k][2][name][i] for i, k in rows]) for name in whole[0][2]},
+        )
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_some_devices_get_the_bits_of_a_call_for_all(case: str, precision: str, threads: int):
+    calls = Calls(*CASES[case], precision, threads)
+    gradients, losses, local = calls.expected()
+    out = np.full_like(gradients, np.nan)
+    batch = Batch(THEIR_K, calls.samples[THEIR_K, SOME], SOME)
+    got, after = calls.backend.grads(calls.models[THEIR_K, SOME], batch, calls.backend.initial_local(len(SOME)), out)
+    assert np.array_equal(out, gradients)
+    assert np.array_equal(got, losses)
+    assert after.keys() == local.keys()
+    assert all(np.array_equal(after[name], local[name]) for name in local)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_so_do_devices_whose_batches_differ_in_length(case: str):
+    calls = Calls(*CASES[case], "float32")
+    parts = [np.arange(i, 2 * i + 3) for i in range(DEVICES)]
+    gradients, losses, _ = calls.expected(parts)
+    out = np.full_like(gradients, np.nan)
+    batch = Batch(THEIR_K, [parts[i] for i in SOME], SOME)
+    got, _ = calls.backend.grads(calls.models[THEIR_K, SOME], batch, calls.backend.initial_local(len(SOME)), out)
+    assert np.array_equal(out, gradients)
+    assert np.array_equal(got, losses)
+
+
+@pytest.mark.parametrize("case", ["linear", "linear, regularized"])
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_rows_that_are_picked_get_the_same_bits(case: str, precision: str, threads: int):
+    calls = Calls(*CASES[case], precision, threads)
+    assert isinstance(calls.backend, RowBackend)
+    gradients, losses, _ = calls.expected()
+    pool = np.full((3 * DEVICES, calls.backend.parameters), 7, precision)
+    rows, places = np.array([19, 3, 4, 11]), np.array([0, 20, 5, 1])
+    pool[rows] = calls.models[THEIR_K, SOME]
+    before = pool.copy()
+    batch = Batch(THEIR_K, calls.samples[THEIR_K, SOME], SOME)
+    got = calls.backend.grads_of_rows(pool, rows, batch, pool, places)
+    assert np.array_equal(pool[places], gradients)
+    assert np.array_equal(got, losses)
+    others = np.setdiff1d(np.arange(len(pool)), places)
+    assert np.array_equal(pool[others], before[others])
+
+
+def test_no_row_outside_of_an_array_is_touched():
+    calls = Calls(SVM(), "linear", "float32")
+    backend, pool = calls.backend, calls.models[0]
+    assert isinstance(backend, LinearBackend)
+    batch = Batch(THEIR_K, calls.samples[THEIR_K, SOME], SOME)
+    inside = np.array([0, 1, 2, 3])
+    for outside in (np.array([0, 1, 2, DEVICES]), np.array([-1, 1, 2, 3])):
+        with pytest.raises(IndexError, match="of an array of 7 rows"):
+            backend.grads_of_rows(pool, outside, batch, np.empty_like(pool), inside)
+        with pytest.raises(IndexError, match="of an array of 7 rows"):
+            backend.grads_of_rows(pool, inside, batch, np.empty_like(pool), outside)
+    with pytest.raises(ValueError, match="3 rows and 4 batches"):
+        backend.grads_of_rows(pool, inside[:3], batch, np.empty_like(pool), inside)
+    nobody = Batch(THEIR_K[:0], calls.samples[0, :0], SOME[:0])
+    assert len(backend.grads_of_rows(pool, inside[:0], nobody, np.empty_like(pool), inside[:0])) == 0
+
+
+def test_only_the_compiled_backend_picks_rows():
+    calls = Calls(SVM(), "arrays", "float32")
+    assert not isinstance(calls.backend, RowBackend | FusedBackend)
+
+
+def test_noise_is_that_of_the_device_and_its_iteration_not_of_its_row():
+    calls = Calls(NOISY, "loop", "float32")
+    models, samples = np.stack([calls.models[0, 0]] * 2), np.stack([calls.samples[0, 0]] * 2)
+
+    def gradients(devices, k):
+        out = np.empty_like(models)
+        calls.backend.grads(models, Batch(np.array(k), samples, np.array(devices)), calls.backend.initial_local(2), out)
+        return out
+
+    swapped = gradients([2, 4], [8, 6])[::-1]
+    assert np.array_equal(gradients([4, 2], [6, 8]), swapped)
+    assert not np.array_equal(swapped[0], swapped[1])
+    assert not np.array_equal(gradients([4, 4], [6, 8])[0], gradients([4, 4], [6, 8])[1])
+
+
+def test_stacked_devices_with_noise_stay_together():
+    data = images(6, 6, classes=5, precision="float32")
+    stacked = StackedBackend(NOISY, data, SEED)
+    assert stacked.draws_noise
+    models = np.zeros((2, stacked.parameters), np.float32)
+    samples, local = np.zeros((2, 3), np.int32), stacked.initial_local(2)
+    allowed = r"^backend: got stacked, .* Sequential that draws random numbers; allowed: loop, or auto"
+    for apart in (Batch(np.array([1, 2]), samples), Batch(3, samples, np.array([0, 1]))):
+        with pytest.raises(InputError, match=allowed):
+            stacked.grads(models, apart, local, models.copy())
+    stacked.grads(models, Batch(3, samples), local, models.copy())
+
+
+def test_stacked_devices_without_noise_may_be_apart():
+    calls = Calls(MLP(hidden=(9,)), "stacked", "float64")
+    gradients, losses, _ = calls.expected()
+    out = np.full_like(gradients, np.nan)
+    batch = Batch(THEIR_K, calls.samples[THEIR_K, SOME], SOME)
+    got, _ = calls.backend.grads(calls.models[THEIR_K, SOME], batch, {}, out)
+    np.testing.assert_allclose(out, gradients, rtol=1e-10, atol=1e-14)
+    np.testing.assert_allclose(got, losses, rtol=1e-12)
+    all_at_once, _, _ = calls.of_all(2)
+    again = np.full_like(all_at_once, np.nan)
+    everyone = Batch(np.full(DEVICES, 2), calls.samples[2], np.arange(DEVICES))
+    calls.backend.grads(calls.models[2], everyone, {}, again)
+    assert np.array_equal(again, all_at_once)  # the same number of devices, so the same bits
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_auto_takes_the_loop_for_devices_apart_with_noise(apart: bool):
+    data = images(6, 6, classes=5, precision="float32")
+    noisy, quiet = (backend_for(model, data, SEED, devices_apart=apart) for model in (NOISY, MLP(hidden=(9,))))
+    assert type(noisy) is (LoopBackend if apart else StackedBackend)
+    assert noisy.draws_noise
+    assert type(quiet) is StackedBackend
+    assert not quiet.draws_noise
+    assert not backend_for(SVM(), data, SEED, devices_apart=apart).draws_noise
+    assert not backend_for(SVM(), data, SEED, "arrays", devices_apart=apart).draws_noise
+
+
+def test_stacked_by_name_is_refused_for_devices_apart_with_noise():
+    data = images(6, 6, classes=5, precision="float32")
+    with pytest.raises(InputError, match=r"^backend: got stacked, .*; allowed: loop, or auto") as caught:
+        backend_for(NOISY, data, SEED, "stacked", devices_apart=True)
+    assert "\n" not in str(caught.value)
+
+
+def test_lockstep_noise_of_the_loop_is_that_of_the_stream_of_device_and_iteration():
+    """The streams that runs of earlier versions drew from."""
+    calls = Calls(NOISY, "loop", "float32")
+    assert Batch(4, calls.samples[0]).place(2) == (2, 4)
+    assert Batch(THEIR_K, calls.samples[THEIR_K, SOME], SOME).place(0) == (5, 3)
+    state = torch.get_rng_state()
+    calls.of_all(0)
+    assert torch.equal(torch.get_rng_state(), state)
