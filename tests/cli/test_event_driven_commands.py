@@ -79,6 +79,20 @@ def test_sweep_has_seconds_and_bytes(folder, command):
     assert (folder / "out" / "sweep.png").exists()
 
 
+def test_sweep_says_what_the_target_takes_at_each_point(folder, command):
+    swept = "[sweep]\ndevices = [4, 5]\ndriver.target_accuracy = [0.2, 1.0]\n"
+    (folder / "swept.toml").write_text(CONFIG + swept)
+    done = command("sweep", "swept.toml", "--out", "out")
+    assert done.returncode == 0, done.stderr
+    for words in ("s to target", "bytes to target"):
+        assert words in done.stdout
+    means = pl.read_csv(folder / "out" / "summary.csv").sort("driver.target_accuracy")
+    assert means["reached"].to_list() == [2] * 4 + [0] * 4
+    assert means["seconds_to_target"].null_count() == means["bytes_to_target"].null_count() == 4
+    table = pl.read_parquet(folder / "out" / "results.parquet")
+    assert table["devices"].to_list() == table["devices_present"].to_list()
+
+
 def test_a_sweep_has_one_driver(folder, refused):
     (folder / "mixed.toml").write_text('[sweep]\n"driver.kind" = ["lockstep", "event-driven"]\n')
     assert "sweep: got points with the drivers lockstep and event-driven" in refused("sweep", "mixed.toml")

@@ -7,7 +7,10 @@ import polars as pl
 from efhc.report.claims.intervals import bounds
 
 RUN = ("strategy", "seed")
+"""The columns that tell runs apart."""
+
 TO_TARGET = ("seconds_to_target", "bytes_to_target")
+"""The columns that say what it takes to reach a target accuracy."""
 
 
 def timeline_summary(timeline: pl.DataFrame, target: float | None = None) -> pl.DataFrame:

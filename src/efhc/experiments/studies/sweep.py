@@ -29,6 +29,7 @@ import polars as pl
 
 from efhc.base.errors import InputError
 from efhc.base.saving import write_safely
+from efhc.drivers.event_driven.settings import EventDriven
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.config.files import (
     SWEEP,
@@ -44,6 +45,7 @@ from efhc.experiments.runs.tables import driver_of
 from efhc.report.claims.intervals import bounds, bounds_words
 from efhc.report.figures import save_figure
 from efhc.report.figures.sweep_figure import sweep_figure
+from efhc.report.timelines import RUN, TO_TARGET, cost_to_target
 
 RESULTS = "results.parquet"
 RESULTS_CSV = "results.csv"
@@ -159,12 +161,23 @@ def sweep_table(runs: Sequence[tuple[Point, Run]], store: RunStore, failures: Fa
         if run.key in failures:
             metrics = pl.DataFrame({"strategy": run.strategy, "seed": run.seed, "failed": str(failures[run.key])})
         else:
-            metrics = store.curve(run).with_columns(failed=pl.lit(None, pl.String))
+            metrics = _curve(run, store).with_columns(failed=pl.lit(None, pl.String))
         settings = (pl.lit(column[row], column.dtype).alias(key) for key, column in columns.items())
         parts.append(metrics.select(*settings, pl.lit(run.key).alias("run"), pl.all()))
     # The columns are those of a run that has metrics, even if the first one failed.
     order = max((part.columns for part in parts), key=len)
     return pl.concat(parts, how="diagonal_relaxed").select(order)
+
+
+def _curve(run: Run, store: RunStore) -> pl.DataFrame:
+    """Return the evaluations of a run; with a target accuracy, each with the seconds and bytes at which it had that.
+
+    The number of devices that were there is called `devices_present`, because `devices` may be swept.
+    """
+    curve, driver = store.curve(run), run.experiment.driver
+    if isinstance(driver, EventDriven) and driver.target_accuracy is not None:
+        curve = curve.join(cost_to_target(curve, driver.target_accuracy), on=RUN, maintain_order="left")
+    return curve.rename({"devices": "devices_present"}, strict=False)
 
 
 def _column(key: str, values: list[Any]) -> pl.Series:
@@ -181,10 +194,22 @@ def _settings(table: pl.DataFrame) -> list[str]:
 
 
 def _costs(table: pl.DataFrame) -> dict[str, str]:
-    """Return the columns that say what a run has cost at its end, and how a printed table calls them."""
-    if "seconds" in table.columns:  # of a timeline
+    """Return the columns that say what a run has cost, and how a printed table calls those that it has room for."""
+    if "seconds" not in table.columns:
+        return {"transmission_time_total": "time", "broadcasts_total": "broadcasts"}
+    if TO_TARGET[0] not in table.columns:
         return {"seconds": "seconds", "broadcasts": "broadcasts", "bytes": "bytes"}
-    return {"transmission_time_total": "time", "broadcasts_total": "broadcasts"}
+    to_target = dict(zip(TO_TARGET, ("s to target", "bytes to target"), strict=True))
+    return {"seconds": "", "broadcasts": "", "bytes": "", **to_target}
+
+
+def _mean_cost(name: str) -> pl.Expr:
+    """Return the mean over seeds; of what it takes to reach a target, null if a seed does not reach it."""
+    mean = pl.col(name).mean()
+    if name not in TO_TARGET:
+        return mean
+    reached = pl.col(name).count() == pl.col("failed").is_null().sum()
+    return pl.when(reached).then(mean).alias(name)
 
 
 def varying_settings(table: pl.DataFrame) -> list[str]:
@@ -204,7 +229,8 @@ def summary(table: pl.DataFrame) -> pl.DataFrame:
 
     `low` and `high` are the 95 % interval of the mean accuracy, below five seeds the accuracies of the worst and of the
     best seed, and null with one seed; `failed` counts the seeds without a result. Points whose runs are the same,
-    because a strategy does not depend on a setting, share a row in which that setting is null.
+    because a strategy does not depend on a setting, share a row in which that setting is null. With a target accuracy,
+    `reached` counts the seeds that reach it; the means of what that takes are null unless all do.
     """
     settings, costs = _settings(table), _costs(table)
     last = table.group_by(*settings, "strategy", "seed", maintain_order=True).last()
@@ -214,14 +240,15 @@ def summary(table: pl.DataFrame) -> pl.DataFrame:
         pl.col("accuracy").mean(),
         pl.col("accuracy").drop_nulls().alias("per_seed"),
         pl.col("accuracy").min().alias("worst_seed_accuracy"),
-        pl.col(*costs).mean(),
+        *map(_mean_cost, costs),
+        *([pl.col(TO_TARGET[0]).count().alias("reached")] if TO_TARGET[0] in costs else []),
         pl.col("run").alias("runs"),
     )
     intervals = [bounds(per_seed) for per_seed in rows["per_seed"].to_list()]
     ends = pl.DataFrame(intervals, schema={"low": pl.Float64, "high": pl.Float64}, orient="row")
     means = pl.concat([rows, ends], how="horizontal").select(
         *settings, "strategy", "seeds", "failed", "accuracy", "low", "high",
-        "worst_seed_accuracy", *costs, "runs",
+        "worst_seed_accuracy", *costs, pl.col("^reached$"), "runs",
     )  # fmt: skip
     set_everywhere = [setting for setting in settings if setting not in _left_alone(table)]
     return _without_repetitions(means, settings, set_everywhere).drop("runs")
@@ -248,7 +275,8 @@ def summary_rows(table: pl.DataFrame) -> tuple[list[str], list[list[str]]]:
     """
     means, varying = summary(table), varying_settings(table)
     names, together = _short_names(varying), len(varying) > MOST_SETTINGS
-    over_seeds, costs = bounds_words(means["seeds"]), _costs(table)
+    over_seeds = bounds_words(means["seeds"])
+    costs = {name: called for name, called in _costs(table).items() if called}
     header = [*(["settings"] if together else names), "strategy", "accuracy", over_seeds, *costs.values()]
     failed = bool(means["failed"].sum())
     rows = []
@@ -260,7 +288,7 @@ def summary_rows(table: pl.DataFrame) -> tuple[list[str], list[list[str]]]:
         known = row["accuracy"] is not None
         cells += [row["strategy"], f"{row['accuracy']:.3f}" if known else "failed"]
         cells.append(f"{row['low']:.3f}-{row['high']:.3f}" if row["low"] is not None else "")
-        cells += [number_words(row[name]) if known else "" for name in costs]
+        cells += [number_words(row[name]) if known and row[name] is not None else "" for name in costs]
         rows.append([*cells, *([str(row["failed"] or "")] if failed else [])])
     return [*header, *(["failed"] if failed else [])], rows
 
