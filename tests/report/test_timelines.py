@@ -20,7 +20,7 @@ def timeline(accuracies: dict[tuple[str, int], list[float | None]]) -> pl.DataFr
             "bytes": 100 * sample * (1 + seed),
             "accuracy": accuracy,
             "mean_model_accuracy": accuracy,
-            "consensus_error": 1.0,
+            "consensus_error": None if accuracy is None else 1.0,
         }
         for (strategy, seed), of_run in accuracies.items()
         for sample, accuracy in enumerate(of_run)
@@ -30,7 +30,7 @@ def timeline(accuracies: dict[tuple[str, int], list[float | None]]) -> pl.DataFr
 
 RUNS = {
     ("A", 0): [0.1, 0.7, 0.6, 0.9],
-    ("A", 1): [0.1, None, 0.7, 0.8],  # a sample that was not evaluated does not count
+    ("A", 1): [0.1, None, 0.7, 0.8, None],  # no device was there at samples 1 and 4
     ("B", 0): [0.1, 0.2, 0.8],
     ("B", 1): [0.1, 0.2, 0.3],
 }
@@ -55,6 +55,7 @@ def test_the_summary_is_of_the_last_sample_of_each_run():
     a, b = timeline_summary(timeline(RUNS)).iter_rows(named=True)
     assert "reached" not in a
     assert (a["accuracy"], a["worst_seed_accuracy"]) == (pytest.approx(0.85), 0.8)
+    assert a["seconds"] == (1.5 + 2.0) / 2
     assert (b["seconds"], b["steps"], b["exchanges"], b["bytes"]) == (1.0, 8.0, 2.0, 300.0)
 
 

@@ -122,9 +122,9 @@ Columns = Mapping[str, Callable[[dict[str, Any]], str]]
 """The columns of a table after the strategy: their names, and what they show of a row."""
 
 _ACCURACIES: Columns = {
-    "accuracy": lambda row: f"{row['accuracy']:.3f}",
-    "worst seed": lambda row: f"{row['worst_seed_accuracy']:.3f}",
-    "of mean model": lambda row: f"{row['mean_model_accuracy']:.3f}",
+    "accuracy": lambda row: _accuracy(row["accuracy"]),
+    "worst seed": lambda row: _accuracy(row["worst_seed_accuracy"]),
+    "of mean model": lambda row: _accuracy(row["mean_model_accuracy"]),
 }
 _LOCKSTEP_COLUMNS: Columns = {
     **_ACCURACIES,
@@ -157,6 +157,10 @@ def _target_columns(rows: pl.DataFrame) -> Columns:
         "MB": lambda row: _megabytes(row["bytes_to_target"]),
         f"{bounds} ": interval("bytes_to_target", _megabytes),
     }
+
+
+def _accuracy(accuracy: float | None) -> str:
+    return "" if accuracy is None else f"{accuracy:.3f}"
 
 
 def _seconds(seconds: float | None) -> str:

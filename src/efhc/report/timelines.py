@@ -16,20 +16,22 @@ TO_TARGET = ("seconds_to_target", "bytes_to_target")
 def timeline_summary(timeline: pl.DataFrame, target: float | None = None) -> pl.DataFrame:
     """Return one row per strategy, with means over seeds at the end of the runs.
 
+    A sample at which no device was there has no accuracy; then the last accuracy before it counts.
+
     With a `target` accuracy there are columns for the seconds and bytes to it. `seconds_to_target` is the mean over
     seeds, `seconds_to_target_low` and `seconds_to_target_high` the ends of its interval (see `claims.intervals`), and
     likewise for bytes. If some seeds do not reach the target, these are null: `reached` is the number of seeds that do.
     """
-    evaluated = timeline.drop_nulls("accuracy")
-    runs = evaluated.group_by(*RUN, maintain_order=True).last()
+    at_end = pl.col("seconds", "steps", "broadcasts", "exchanges", "bytes").cast(pl.Float64).last()
+    measured = pl.col("accuracy", "mean_model_accuracy", "consensus_error").drop_nulls().last()
+    runs = timeline.group_by(*RUN, maintain_order=True).agg(measured, at_end)
     means = runs.group_by("strategy", maintain_order=True).agg(
         pl.col("accuracy").mean(),
         pl.col("accuracy").min().alias("worst_seed_accuracy"),
         pl.col("mean_model_accuracy").mean(),
-        pl.col("seconds", "steps", "broadcasts", "exchanges", "bytes").cast(pl.Float64).mean(),
-        pl.col("consensus_error").mean(),
+        pl.col("seconds", "steps", "broadcasts", "exchanges", "bytes", "consensus_error").mean(),
     )
-    return means if target is None else means.join(_to_target(evaluated, target), on="strategy", maintain_order="left")
+    return means if target is None else means.join(_to_target(timeline, target), on="strategy", maintain_order="left")
 
 
 def cost_to_target(timeline: pl.DataFrame, target: float) -> pl.DataFrame:
@@ -37,9 +39,8 @@ def cost_to_target(timeline: pl.DataFrame, target: float) -> pl.DataFrame:
 
     The columns are strategy, seed, seconds_to_target and bytes_to_target, which are null if no sample reaches it.
     """
-    evaluated = timeline.drop_nulls("accuracy")
     is_there = pl.col("accuracy") >= target
-    return evaluated.group_by(*RUN, maintain_order=True).agg(
+    return timeline.group_by(*RUN, maintain_order=True).agg(
         pl.col("seconds").filter(is_there).first().alias(TO_TARGET[0]),
         pl.col("bytes").filter(is_there).first().cast(pl.Float64).alias(TO_TARGET[1]),
     )
