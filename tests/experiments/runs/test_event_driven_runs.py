@@ -143,6 +143,7 @@ def test_what_the_simulator_warns_of_is_reported(tmp_path):
         said: list[str] = []
         efhc.simulate(**FIELDS, out=out, warn=said.append)
         assert sorted(said) == [f"ZT, seed {seed}: the link 0-1 carried nothing" for seed in (0, 1)]
+    assert sorted(RunDirectory(tmp_path / "run").meta["warnings"]) == sorted(said)
 
 
 def test_the_summary_has_what_it_takes_to_reach_the_target():

@@ -321,6 +321,7 @@ def collect(directory: RunDirectory, runs: list[Run], store: RunStore, failures:
         directory.save_table(name, pl.concat(store.scan(run, name) for run in chosen))
     models: dict[Pair, Floats] = {}
     local: dict[Pair, dict[str, np.ndarray]] = {}
+    warnings: list[str] = []
     for pair, run in made.items():
         alone = RunDirectory(store.directory(run))
         (models[pair],) = alone.map_models().values()
@@ -328,8 +329,9 @@ def collect(directory: RunDirectory, runs: list[Run], store: RunStore, failures:
             local[pair] = own
         (strategy,) = run.experiment.strategies
         directory.save_snapshots(*pair, alone.snapshots(strategy, run.seed))
+        warnings += alone.meta.get("warnings", [])
     directory.save_models(models, local)
-    directory.finish(tables, _reasons(runs, failures))
+    directory.finish(tables, _reasons(runs, failures), warnings)
 
 
 def _reasons(runs: list[Run], failures: Failures) -> dict[Pair, str]:
