@@ -223,7 +223,8 @@ class _Course:
 
     def next_change(self, seconds: float) -> float:
         """Return the first change after `seconds`."""
-        return self._ends[self._changes_until(seconds)]
+        change = self._changes_until(seconds)  # which may go to another block
+        return self._ends[change]
 
 
 RATES = Family(RatePolicy, (__name__,), ("over_time",), default="constant")

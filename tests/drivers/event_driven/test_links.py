@@ -1,0 +1,109 @@
+"""Link policies: what a config may say, and that each kind carries messages as it says."""
+
+import math
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pydantic import TypeAdapter, ValidationError
+
+from efhc.base.errors import InputError
+from efhc.core.randomness import Randomness
+from efhc.drivers.event_driven.links import LINKS, AnyLinks, InstantLinks, Notice, PerLink, SharedLinks
+from efhc.drivers.event_driven.rates import ConstantRates, MarkovRates, RateFile
+
+ANY = TypeAdapter(AnyLinks)
+SEED = Randomness(2)
+
+
+@pytest.mark.parametrize(
+    ("table", "policy"),
+    [
+        ("instant", InstantLinks()),
+        ("per-link", PerLink()),
+        ({}, PerLink()),
+        ({"latency": 1}, PerLink(latency=1.0)),
+        (
+            {"kind": "shared", "jitter": 0.5, "loss": 0.1, "when_lost": "drop"},
+            SharedLinks(jitter=0.5, loss=0.1, when_lost="drop"),
+        ),
+        ({"kind": "shared", "rates": "constant"}, SharedLinks(rates=ConstantRates())),
+        ({"rates": {"kind": "markov", "bad_share": 0.0}}, PerLink(rates=MarkovRates(bad_share=0.0))),
+    ],
+    ids=str,
+)
+def test_tables(table, policy):
+    assert ANY.validate_python(table) == policy
+    assert pickle.loads(pickle.dumps(policy)) == policy
+
+
+def test_kinds():
+    assert set(LINKS.kinds()) >= {"instant", "per-link", "shared"}
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        {"kind": "instant", "latency": 1.0},
+        {"latency": -1.0},
+        {"latency": math.nan},
+        {"latency": math.inf},
+        {"jitter": -0.1},
+        {"loss": 1.0},
+        {"loss": -0.1},
+        {"when_lost": "forget"},
+        {"kind": "wormhole"},
+        {"rates": "sometimes"},
+        {"rates": {"kind": "csv"}},
+        {"rates": {"kind": "markov", "bad_share": 1.0}},
+        {"rates": {"kind": "markov", "good_seconds": 0.0}},
+        {"bandwidth": 3.0},
+    ],
+    ids=str,
+)
+def test_refused_tables(table):
+    with pytest.raises(ValidationError):
+        ANY.validate_python(table)
+
+
+def test_a_bad_rate_file_is_named_as_a_setting_of_the_links(tmp_path: Path):
+    (tmp_path / "rates.csv").write_text("seconds,device,rate\n1,7,5\n")
+    with pytest.raises(InputError, match=r"^rates\.path: got device '7' in line 2 of "):
+        PerLink(rates=RateFile(path=tmp_path / "rates.csv")).transfers(np.ones(3), SEED)
+
+
+def test_a_rate_file_drives_the_links_of_its_device(tmp_path: Path):
+    # Device 0 sends 10/s until 2 and 40/s then; device 1 always 10/s.
+    (tmp_path / "rates.csv").write_text("seconds,device,rate\n2,0,40\n")
+    transfers = PerLink(rates=RateFile(path=tmp_path / "rates.csv")).transfers(np.array([10.0, 10.0]), SEED)
+    transfers.send(0.0, 0, 1, 100, 0)
+    transfers.send(0.0, 1, 0, 100, 1)
+    assert transfers.next_time() == 2.0
+    assert transfers.take(2.0) == []
+    assert transfers.next_time() == 4.0
+    assert transfers.take(4.0) == [Notice(0, "arrived")]
+    assert transfers.next_time() == 10.0
+    assert transfers.take(10.0) == [Notice(1, "arrived")]
+
+
+def test_links_of_the_users_own_need_the_method_only():
+    class Own:
+        def transfers(self, bandwidths, randomness):
+            return InstantLinks().transfers(bandwidths, randomness)
+
+    own = Own()
+    assert ANY.validate_python(own) is own
+    with pytest.raises(ValidationError):
+        ANY.validate_python(object())
+
+
+@pytest.mark.parametrize("kind", [PerLink, SharedLinks])
+def test_bandwidths_of_any_float_type_give_the_same_plain_numbers(kind):
+    results = []
+    for dtype in (np.float32, np.float64):
+        transfers = kind(latency=0.5, jitter=1.0).transfers(np.array([5.0, 8.0], dtype=dtype), SEED)
+        transfers.send(0.0, 0, 1, 20, 0)
+        results.append(transfers.next_time())
+    assert results[0] == results[1]
+    assert type(results[0]) is float
