@@ -23,6 +23,7 @@ from efhc.experiments.config.files import (
     to_tables,
     to_toml,
     with_overrides,
+    with_settings,
 )
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "wall-clock.toml"
@@ -143,6 +144,25 @@ def test_compute_times_of_ones_own_are_kept_hashed_and_packed(tmp_path: Path):
     assert to_tables(not_run) == written
     with pytest.raises(EfhcError, match="was not run"):
         not_run.driver.compute.over_time(2, None)
+
+
+def test_a_part_made_in_python_is_described_where_it_cannot_be_named():
+    class Local(efhc.ComputeTimes):
+        def over_time(self, devices, randomness):
+            return None
+
+    experiment = build_experiment({"driver": efhc.EventDriven(compute=Local())})
+    with pytest.raises(EfhcError, match=r"driver\.compute: a Local made in Python cannot be written"):
+        to_toml(experiment)
+    again = build_experiment(tomllib.loads(to_toml(experiment, "describe")))
+    with pytest.raises(EfhcError, match="was not kept"):
+        again.driver.compute.over_time(2, None)
+
+
+def test_a_sweep_varies_settings_within_the_driver():
+    for tables in ({"driver": "event-driven"}, {"driver": {"kind": "event-driven", "links": "per-link"}}):
+        varied = [build_experiment(with_settings(tables, [("driver.links.latency", one)])) for one in (0.5, 1.5)]
+        assert [one.driver.links.latency for one in varied] == [0.5, 1.5]
 
 
 def test_the_schema_names_every_kind_of_the_settings_within_the_driver():

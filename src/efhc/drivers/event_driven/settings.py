@@ -40,7 +40,7 @@ class LockstepDriver(DriverPolicy):
 class EventDriven(DriverPolicy):
     """Every device steps on its own clock, and a model takes time from one device to another.
 
-    The clock is virtual: a run with the same seed gives the same result on every machine.
+    The clock is virtual: what happens does not depend on how fast this machine computes.
     """
 
     model_config = ConfigDict(defer_build=True)  # kinds of installed packages may need what is here
