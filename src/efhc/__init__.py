@@ -35,8 +35,13 @@ _HOMES = {
     "InitialModels": "efhc.learning.initial",
     "LinearModel": "efhc.learning.models.linear",
     "ModuleModel": "efhc.learning.models.modules",
+    "DriverPolicy": "efhc.drivers.event_driven.settings",
+    "ComputeTimes": "efhc.drivers.event_driven.compute",
+    "LinkPolicy": "efhc.drivers.event_driven.links",
+    "ChurnPolicy": "efhc.drivers.event_driven.churn",
     # What their methods take and return.
     "Bandwidths": "efhc.core.triggers",
+    "ChurnEvent": "efhc.drivers.event_driven.churn",
     "Graph": "efhc.core.graph",
     "Purpose": "efhc.core.randomness",
     "Randomness": "efhc.core.randomness",

@@ -21,6 +21,21 @@ from efhc.core.triggers import Never as Never
 from efhc.core.triggers import RandomizedGossip as RandomizedGossip
 from efhc.core.triggers import Strategy as Strategy
 from efhc.core.triggers import ZeroThreshold as ZeroThreshold
+from efhc.drivers.event_driven.churn import ChurnEvent as ChurnEvent
+from efhc.drivers.event_driven.churn import ChurnFile as ChurnFile
+from efhc.drivers.event_driven.churn import ChurnPolicy as ChurnPolicy
+from efhc.drivers.event_driven.churn import ChurnRates as ChurnRates
+from efhc.drivers.event_driven.compute import ComputeFile as ComputeFile
+from efhc.drivers.event_driven.compute import ComputeTimes as ComputeTimes
+from efhc.drivers.event_driven.compute import ConstantCompute as ConstantCompute
+from efhc.drivers.event_driven.compute import LognormalCompute as LognormalCompute
+from efhc.drivers.event_driven.links import InstantLinks as InstantLinks
+from efhc.drivers.event_driven.links import LinkPolicy as LinkPolicy
+from efhc.drivers.event_driven.links import PerLink as PerLink
+from efhc.drivers.event_driven.links import SharedLinks as SharedLinks
+from efhc.drivers.event_driven.settings import DriverPolicy as DriverPolicy
+from efhc.drivers.event_driven.settings import EventDriven as EventDriven
+from efhc.drivers.event_driven.settings import LockstepDriver as LockstepDriver
 from efhc.drivers.observers import ObserverFactory
 from efhc.experiments.config.experiment import Experiment as Experiment
 from efhc.experiments.config.files import load_experiment as load_experiment
@@ -116,6 +131,7 @@ def simulate(
     step_size: SchedulePolicy | str | Mapping[str, Any] | Any = ...,
     threshold_decay: SchedulePolicy | str | Mapping[str, Any] | Any | None = ...,
     strategies: Mapping[str, Strategy | str | Mapping[str, Any] | Any] = ...,
+    driver: DriverPolicy | str | Mapping[str, Any] | Any = ...,
 ) -> Result:
     """Run an experiment, given as one object or by its fields: `simulate(devices=20, network=Ring())`.
 

@@ -12,7 +12,7 @@ from efhc.drivers.steps import Steps
 
 
 def joined(pieces, table):
-    return pl.concat(getattr(piece, table) for piece in pieces)
+    return pl.concat(piece.tables[table] for piece in pieces)
 
 
 @given(st.data(), st.integers(1, 6))
@@ -36,14 +36,17 @@ def test_pieces_are_the_whole_record_wherever_it_is_cut(data, stretches):
     pieces.append(cut.take())
     everything = whole.take()
     for table in ("metrics", "events", "network"):
-        assert_frame_equal(joined(pieces, table), getattr(everything, table), check_exact=True)
+        assert_frame_equal(joined(pieces, table), everything.tables[table], check_exact=True)
     assert [piece.end for piece in pieces[:-1]] == [piece.first for piece in pieces[1:]]
-    assert everything.metrics.columns == list(METRICS)
-    assert everything.metrics["iteration"].to_list() == list(range(everything.end))
-    assert everything.events["fired"].list.len().to_list() == everything.metrics["fired"].to_list()
-    assert everything.events["link_from"].list.len().to_list() == everything.metrics["links_used"].to_list()
-    totals = everything.metrics["transmission_time"].cum_sum()
-    assert np.allclose(totals, everything.metrics["transmission_time_total"], rtol=1e-12)
+    assert everything.tables["metrics"].columns == list(METRICS)
+    assert everything.tables["metrics"]["iteration"].to_list() == list(range(everything.end))
+    assert everything.tables["events"]["fired"].list.len().to_list() == everything.tables["metrics"]["fired"].to_list()
+    assert (
+        everything.tables["events"]["link_from"].list.len().to_list()
+        == everything.tables["metrics"]["links_used"].to_list()
+    )
+    totals = everything.tables["metrics"]["transmission_time"].cum_sum()
+    assert np.allclose(totals, everything.tables["metrics"]["transmission_time_total"], rtol=1e-12)
 
 
 def test_a_column_of_lists():

@@ -40,20 +40,13 @@ PIECE_ROWS, PIECE_ENTRIES = 1 << 16, 1 << 22
 
 @dataclass(frozen=True, eq=False)
 class Piece:
-    """The tables of consecutive iterations of one run."""
+    """The tables of one run from one position to the next."""
 
     first: int
-    """The iteration of the first row."""
-    metrics: pl.DataFrame
-    events: pl.DataFrame
-    """Columns iteration, fired, link_from, link_to."""
-    network: pl.DataFrame
-    """Columns iteration, link_from, link_to: the physical links, one row per iteration at which they changed."""
-
-    @property
-    def end(self) -> int:
-        """The iteration after the last row."""
-        return self.first + len(self.metrics)
+    end: int
+    """The position after it, at which the next piece begins. In lockstep, a position is a number of iterations."""
+    tables: dict[str, pl.DataFrame]
+    """By name, without the columns that tell runs apart."""
 
 
 def list_column(values: Ints, counts: Ints) -> pl.Series:
@@ -143,7 +136,8 @@ class Record:
 
     def take(self) -> Piece:
         """Everything recorded since the last piece. The record goes on after it."""
-        piece = Piece(self.first, self._metrics(), self._events(), self._network())
+        tables = {"metrics": self._metrics(), "events": self._events(), "network": self._network()}
+        piece = Piece(self.first, self.end, tables)
         self.first, self._length, self._entries = self.end, 0, 0
         self._rows, self._stretches = [], []
         return piece

@@ -2,6 +2,7 @@
 
     drift_rows    (1/n)^(1/2) ||w_i - w_hat_i||          core.arithmetic.drift
     mix_rows      P W - alpha G                          core.mixing.mix_and_descend
+    mix_picked    w_i + sum beta (u_j - u_i) - alpha g_i  core.device, for the devices that step
     spread_tiles  sum_i ||w_i - w_bar||^2                core.arithmetic.consensus_error
     copy_rows     w_hat_i = w_i where device i fired     core.arithmetic.replace_rows
     linear_rows   losses and gradients of linear models  learning.models.linear
@@ -59,6 +60,23 @@ class Links(NamedTuple):
     """(links, 2): the devices that each link joins."""
     beta: Any
     """beta_ij of each link, in the precision of the models."""
+
+
+class Terms(NamedTuple):
+    """What is added to the models of some devices; see `mix_picked`."""
+
+    owns: Any
+    """Per device, the row of its model."""
+    places: Any
+    """Per device, the row of its gradient, which the result replaces."""
+    starts: Any
+    """The terms of device a are starts[a] to starts[a + 1] - 1."""
+    partners: Any
+    """Per term, the row that it adds."""
+    weights: Any
+    """Per term, in the precision of the models."""
+    takes: Any
+    """Per term, whether its weight is given away of the device's own model."""
 
 
 class Inputs(NamedTuple):
@@ -123,6 +141,26 @@ def drift_rows(models, last_broadcast, drifts, low, high):
 
 
 @compiled
+def mix_row(models, own, partners, weights, kept, alpha, row):
+    """row = kept w + sum_c weights[c] models[partners[c]] - alpha row, where w = models[own]"""
+    count, parameters = len(partners), models.shape[1]
+    for left in range(0, parameters, TILE):
+        right = min(left + TILE, parameters)
+        w, out = models[own, left:right], row[left:right]
+        for t in range(right - left):
+            out[t] = kept * w[t] - alpha * out[t]
+        for c in range(0, count - 1, 2):  # two at a time: half the stores
+            w1, w2 = models[partners[c], left:right], models[partners[c + 1], left:right]
+            p1, p2 = weights[c], weights[c + 1]
+            for t in range(right - left):
+                out[t] += p1 * w1[t] + p2 * w2[t]
+        if count % 2:
+            w1, p1 = models[partners[count - 1], left:right], weights[count - 1]
+            for t in range(right - left):
+                out[t] += p1 * w1[t]
+
+
+@compiled
 def mix_rows(links, used, models, gradients, alpha, low, high):
     """gradients[i] = w_i + sum_j v_ij beta_ij (w_j - w_i) - alpha g_i, for the devices links.order[low:high].
 
@@ -130,7 +168,6 @@ def mix_rows(links, used, models, gradients, alpha, low, high):
     """
     order, starts, neighbours, link_of = links.order, links.starts, links.neighbours, links.link_of
     beta = links.beta
-    parameters = models.shape[1]
     partners = np.empty(len(order), np.int64)
     weights = np.empty(len(order), models.dtype)
     for position in range(low, high):
@@ -142,20 +179,31 @@ def mix_rows(links, used, models, gradients, alpha, low, high):
                 given += beta[link_of[e]]
                 count += 1
         kept = models.dtype.type(1.0 - given)
-        for left in range(0, parameters, TILE):
-            right = min(left + TILE, parameters)
-            w, out = models[i, left:right], gradients[i, left:right]
-            for t in range(right - left):
-                out[t] = kept * w[t] - alpha * out[t]
-            for c in range(0, count - 1, 2):  # two at a time: half the stores
-                w1, w2 = models[partners[c], left:right], models[partners[c + 1], left:right]
-                p1, p2 = weights[c], weights[c + 1]
-                for t in range(right - left):
-                    out[t] += p1 * w1[t] + p2 * w2[t]
-            if count % 2:
-                w1, p1 = models[partners[count - 1], left:right], weights[count - 1]
-                for t in range(right - left):
-                    out[t] += p1 * w1[t]
+        mix_row(models, i, partners[:count], weights[:count], kept, alpha, gradients[i])
+
+
+@compiled
+def drift_picked(pool, rows, others, drifts, low, high):
+    """drifts[a] = (1/n)^(1/2) ||w - w_hat||, where w = pool[rows[a]] and w_hat = pool[others[a]]"""
+    for a in range(low, high):
+        drifts[a] = drift_row(pool[rows[a]], pool[others[a]])
+
+
+@compiled
+def mix_picked(pool, terms, alphas, low, high):
+    """pool[places[a]] = w + sum of its terms - alpha g: w = pool[owns[a]], g = pool[places[a]], terms starts[a] to end.
+
+    A term adds weight * pool[partner]. One that `takes` gives its weight of w away for it, as `mix_rows` does.
+    """
+    owns, places, starts = terms.owns, terms.places, terms.starts
+    for a in range(low, high):
+        first, end = starts[a], starts[a + 1]
+        given = 0.0
+        for c in range(first, end):
+            if terms.takes[c]:
+                given += terms.weights[c]
+        kept = pool.dtype.type(1.0 - given)
+        mix_row(pool, owns[a], terms.partners[first:end], terms.weights[first:end], kept, alphas[a], pool[places[a]])
 
 
 @compiled

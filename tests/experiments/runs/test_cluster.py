@@ -26,12 +26,12 @@ import pytest
 import efhc
 from efhc.base.inputs import InputContent
 from efhc.core.iteration import Diverged
-from efhc.experiments.runs.directory import TABLES
 from efhc.experiments.runs.engines import cluster as engine
 from efhc.experiments.runs.engines.cluster import ClusterEngine, Order, make_there
 from efhc.experiments.runs.engines.local import LocalEngine
 from efhc.experiments.runs.run import Run, Runs
 from efhc.experiments.runs.store import RunStore
+from efhc.experiments.runs.tables import LOCKSTEP
 
 pytestmark = pytest.mark.slow
 
@@ -57,7 +57,7 @@ def assert_as_made_here(runs: list[Run], made: RunStore, folder: Path) -> None:
     here = RunStore(folder)
     here.complete(runs, LocalEngine(), silent)
     for run in runs:
-        for name in TABLES:
+        for name in LOCKSTEP.names:
             table = f"{name}.parquet"
             assert (made.directory(run) / table).read_bytes() == (here.directory(run) / table).read_bytes()
         assert sorted(path.name for path in made.directory(run).iterdir()) == sorted(
@@ -291,7 +291,7 @@ def test_a_whole_experiment_on_a_cluster_is_that_of_this_machine(own_ray, tmp_pa
     fields = {"iterations": 20, "evaluate_every": 10, "devices": 6, "seeds": (0, 1), "keep_models_every": 10}
     efhc.simulate(**fields, out=tmp_path / "here")
     efhc.simulate(**fields, out=tmp_path / "ray", engine=ClusterEngine())
-    for name in [*(f"{table}.parquet" for table in TABLES), "models.safetensors"]:
+    for name in [*(f"{table}.parquet" for table in LOCKSTEP.names), "models.safetensors"]:
         assert (tmp_path / "ray" / name).read_bytes() == (tmp_path / "here" / name).read_bytes()
     here, there = (efhc.Result.load(tmp_path / name).snapshots("ZT", 1) for name in ("here", "ray"))
     assert list(here) == list(there) == [0, 10, 20]

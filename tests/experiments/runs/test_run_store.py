@@ -10,10 +10,11 @@ import pytest
 import efhc
 from efhc.base.errors import EfhcError
 from efhc.core.iteration import Diverged
-from efhc.experiments.runs.directory import TABLES, RunDirectory
+from efhc.experiments.runs.directory import RunDirectory
 from efhc.experiments.runs.engines.local import LocalEngine
 from efhc.experiments.runs.run import Run, Runs
 from efhc.experiments.runs.store import RunStore
+from efhc.experiments.runs.tables import LOCKSTEP
 
 SMALL = efhc.Experiment(iterations=60, seeds=(0, 1), evaluate_every=20)
 
@@ -222,7 +223,7 @@ def test_files_made_elsewhere_are_kept_and_found(tmp_path):
     store.keep(run, {path.name: path.read_bytes() for path in made.iterdir()})
     shutil.rmtree(tmp_path / "there")
     store.complete([run], LocalEngine(), silent)
-    assert set(TABLES) <= {path.stem for path in (tmp_path / "here" / run.key).iterdir()}
+    assert set(LOCKSTEP.names) <= {path.stem for path in (tmp_path / "here" / run.key).iterdir()}
     assert isinstance(store.curve(run), pl.DataFrame)
 
 

@@ -13,6 +13,7 @@ from efhc.base.policy import Policy, family_of
 from efhc.base.registry import Family
 from efhc.core.schedules import Diminishing, SchedulePolicy
 from efhc.core.triggers import EventTriggered, GlobalThreshold, RandomizedGossip, Strategy, ZeroThreshold
+from efhc.drivers.event_driven.settings import AnyDriver, EventDriven, LockstepDriver
 from efhc.learning.data import AnyData, Digits
 from efhc.learning.initial import AnyInitialModels, PerDevice
 from efhc.learning.models import SVM, AnyModel
@@ -88,6 +89,8 @@ class Experiment(Policy):
     """The threshold decay gamma(k). Default: the step size alpha(k)."""
     strategies: dict[StrategyName, AnyStrategy] = Field(default=PAPER_STRATEGIES, min_length=1)
     """The strategies to compare, by the name that figures and tables show."""
+    driver: AnyDriver = LockstepDriver()
+    """Whether all devices step together, or each on its own clock over links that take time."""
 
     @field_validator("seeds", mode="before")
     @classmethod
@@ -115,6 +118,13 @@ class Experiment(Policy):
                     raise Unusable("step_size", given, "a larger step size, or precision = 'float64'")
         return self
 
+    @model_validator(mode="after")
+    def _no_key_of_another_driver(self) -> Self:
+        if isinstance(self.driver, EventDriven) and self.keep_models_every is not None:
+            given = f"{self.keep_models_every}, a key of another driver, while the driver is '{self.driver.kind}'"
+            raise Unusable("keep_models_every", given, "no value; or driver.kind = 'lockstep'")
+        return self
+
     def next_evaluation(self, k: int) -> int:
         """Return the smallest number of iterations above k after which accuracy is measured."""
         return 1 if k == 0 else min((k // self.evaluate_every + 1) * self.evaluate_every, self.iterations)
@@ -125,6 +135,13 @@ class Experiment(Policy):
 
 
 def built_in_kinds() -> dict[str, type[Policy]]:
-    """Return every kind that comes with efhc, by the name of its class."""
-    families = filter(None, map(family_of, Experiment.model_fields.values()))
-    return {policy.__name__: policy for family in families for policy in family.built_in().values()}
+    """Return every kind that comes with efhc, by the name of its class, also those of settings within settings."""
+    found: dict[str, type[Policy]] = {}
+    waiting: list[type[Policy]] = [Experiment]
+    while waiting:
+        families = filter(None, map(family_of, waiting.pop().model_fields.values()))
+        for policy in (policy for family in families for policy in family.built_in().values()):
+            if policy.__name__ not in found:
+                waiting.append(policy)
+            found[policy.__name__] = policy
+    return found

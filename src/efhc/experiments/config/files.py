@@ -267,12 +267,25 @@ def default_tables() -> dict[str, Any]:
     return to_tables(Experiment())
 
 
+IMPLIED: dict[str, Any] = {"driver": {"kind": "lockstep"}}
+"""What a config means that lacks a setting, because it was written before there was one."""
+
+
+def without_implied(tables: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a config as it was written before there was a setting that it does not use."""
+    return {key: value for key, value in tables.items() if key not in IMPLIED or value != IMPLIED[key]}
+
+
 def first_difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[str, Any, Any] | None:
     """Return the first key at which two configs differ, with its value in each; None if they are equal."""
+    return _first_difference(IMPLIED | dict(before), IMPLIED | dict(after))
+
+
+def _first_difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[str, Any, Any] | None:
     for key in [*before, *(key for key in after if key not in before)]:
         a, b = before.get(key), after.get(key)
         if isinstance(a, Mapping) and isinstance(b, Mapping):
-            if deeper := first_difference(a, b):
+            if deeper := _first_difference(a, b):
                 return f"{key}.{deeper[0]}", deeper[1], deeper[2]
         elif a != b:
             return key, a, b

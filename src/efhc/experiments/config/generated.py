@@ -9,6 +9,7 @@ import ast
 import inspect
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -31,7 +32,6 @@ COMMAND = f"python -m {__name__ if __name__ != '__main__' else 'efhc.experiments
 
 def settings_page() -> str:
     """Return the page: every setting with its default and what it means."""
-    tables = [name for name, field in Experiment.model_fields.items() if _built_in(field)]
     lines = [
         "# Every setting",
         "",
@@ -43,14 +43,27 @@ def settings_page() -> str:
         "",
     ]
     lines += ["| setting | default | |", "|---|---|---|", *_rows(Experiment, ("strategies",))]
-    for table in tables:
-        title = "strategies.NAME" if table == "strategies" else table
+    listed: set[type[Policy]] = set()
+    for title, kinds in _tables(Experiment):
+        if title not in Experiment.model_fields and listed.issuperset(kinds.values()):  # such as network.topology
+            continue
+        listed.update(kinds.values())
         lines += ["", f"## `{title}`"]
-        for kind, policy in _built_in(Experiment.model_fields[table]).items():
+        for kind, policy in kinds.items():
             lines += ["", f"**`{kind}`**: {_one_line(policy.__doc__)}"]
             if own := _rows(policy):
                 lines += ["", "| setting | default | |", "|---|---|---|", *own]
     return "\n".join(lines) + "\n"
+
+
+def _tables(policy: type[Policy], within: str = "") -> Iterator[tuple[str, dict[str, type[Policy]]]]:
+    """Yield the tables of a policy and, after each, those of its kinds, with their dotted names."""
+    for name, field in policy.model_fields.items():
+        if kinds := _built_in(field):
+            title = f"{within}{name}" if get_origin(field.annotation) is not dict else f"{within}{name}.NAME"
+            yield title, kinds
+            for kind in kinds.values():
+                yield from _tables(kind, f"{title}.")
 
 
 def _built_in(field: FieldInfo) -> dict[str, type[Policy]]:

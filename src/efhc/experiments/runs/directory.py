@@ -3,8 +3,11 @@
 config.toml          the complete config: `efhc run config.toml` does the same again
 meta.json            status (running or complete), seeds, checksums of all input and output, runs that failed; versions,
                      git state, machine and wall time, at the start and for each session that worked on it
-metrics.parquet      a row per strategy, seed and iteration
-events.parquet       who fired and which links were used, a row per strategy, seed and iteration
+metrics.parquet      lockstep: a row per strategy, seed and iteration
+events.parquet       lockstep: who fired and which links were used, a row per strategy, seed and iteration
+timeline.parquet     event-driven: accuracies, counts and bytes, a row per strategy, seed and sample
+exchanges.parquet    event-driven: a row per strategy, seed and exchange
+steps.parquet        event-driven: a row per strategy, seed, device and its iteration
 network.parquet      the physical links, a row per seed and iteration at which they changed
 devices.parquet      bandwidth, samples and labels, a row per seed and device
 models.safetensors   the final models, one (m, n) tensor "strategy/seed" each
@@ -52,13 +55,11 @@ from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.config.files import build_experiment, first_difference, to_tables
 from efhc.experiments.runs.checkpoints import DamagedError
 from efhc.experiments.runs.provenance import provenance
+from efhc.experiments.runs.tables import RunTables
 from efhc.learning.data import Dataset
 from efhc.learning.data.npz import npz_content
 
 T = TypeVar("T")
-
-TABLES = ("metrics", "events", "network", "devices")
-"""Each is a NAME.parquet."""
 
 DATA = "data.npz"
 """A data set that was made in Python."""
@@ -349,10 +350,10 @@ class RunDirectory:
         for k, models in snapshots.items():
             write_tensors(folder / f"{k:012d}.safetensors", {"models": models}, {})
 
-    def finish(self, failures: Mapping[Pair, str] | None = None) -> None:
+    def finish(self, tables: RunTables, failures: Mapping[Pair, str] | None = None) -> None:
         """Write the checksums of all files and the runs that failed to meta.json, and set the status to complete."""
         finished = datetime.now(UTC).isoformat(timespec="seconds")
-        files = [*(f"{name}.parquet" for name in TABLES), "models.safetensors", "local.safetensors"]
+        files = [*(f"{name}.parquet" for name in tables.names), "models.safetensors", "local.safetensors"]
         checksums = {
             name.partition(".")[0]: _file_sha256(self.path / name) for name in files if (self.path / name).exists()
         }

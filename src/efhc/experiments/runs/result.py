@@ -15,10 +15,11 @@ from efhc.base.errors import InputError
 from efhc.base.inputs import using_inputs
 from efhc.base.saving import write_safely
 from efhc.experiments.config.experiment import Experiment
-from efhc.experiments.runs.directory import TABLES, Pair, RunDirectory
+from efhc.experiments.runs.directory import Pair, RunDirectory
 from efhc.experiments.runs.draw import draw_scenario
 from efhc.experiments.runs.run import Inputs, Run, Runs
-from efhc.experiments.runs.store import OWN_COLUMNS, Failures, MemoryStore, RunStore
+from efhc.experiments.runs.store import Failures, MemoryStore, RunStore
+from efhc.experiments.runs.tables import RunTables, tables_of
 from efhc.learning.data import NpzFile
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ class Result:
     @property
     def tables(self) -> dict[str, pl.DataFrame]:
         """All tables by the names of their files in a run directory."""
-        return {name: getattr(self, name) for name in TABLES}
+        return {name: getattr(self, name) for name in tables_of(self.experiment).names}
 
     def __repr__(self) -> str:
         place = f", kept in {self.directory}" if self.directory else ""
@@ -194,7 +195,7 @@ class Result:
             target.save_models(self.models, self.local)
             for strategy, seed in self.models:
                 target.save_snapshots(strategy, seed, self.snapshots(strategy, seed))
-            target.finish(self.failed)
+            target.finish(tables_of(experiment), self.failed)
 
     def to_csv(self, folder: Path | str) -> None:
         """Write every table as a CSV file; lists of devices and links become numbers with blanks between them."""
@@ -222,12 +223,12 @@ class _Directory:
 class _Memory:
     """A result in memory."""
 
-    def __init__(self, inputs: Inputs, runs: Iterable[Run], store: MemoryStore) -> None:
-        self._inputs = inputs
+    def __init__(self, tables: RunTables, inputs: Inputs, runs: Iterable[Run], store: MemoryStore) -> None:
+        self._tables, self._inputs = tables, inputs
         self._made = {run.pair: store.made[run.key] for run in runs if run.key in store.made}
 
     def table(self, name: str) -> pl.DataFrame:
-        tables = ((pair, self._made[pair].tables[name]) for pair in _one_per_table(self._made, name))
+        tables = ((pair, self._made[pair].tables[name]) for pair in _of_table(name, self._tables, self._made))
         # Two strategies of the same kind and parameters are one run with two names.
         return pl.concat(
             table.with_columns(strategy=pl.lit(strategy)) if "strategy" in table.columns else table
@@ -247,10 +248,10 @@ class _Memory:
         return self._inputs.checksums
 
 
-def _one_per_table(pairs: Iterable[Pair], name: str) -> list[Pair]:
+def _of_table(name: str, tables: RunTables, pairs: Iterable[Pair]) -> list[Pair]:
     """Return the runs that a table is made of: all, or one per seed if all strategies of a seed have the same rows."""
     pairs = list(pairs)
-    if "strategy" in OWN_COLUMNS[name]:
+    if tables.is_per_strategy(name):
         return pairs
     one_of: dict[int, Pair] = {}
     for pair in pairs:
@@ -262,14 +263,15 @@ def result_in_memory(
     experiment: Experiment, inputs: Inputs, runs: list[Run], store: MemoryStore, failures: Failures
 ) -> Result:
     """Return the result of runs that were made in memory."""
-    return Result(experiment, _Memory(inputs, runs, store), _reasons(runs, failures))
+    return Result(experiment, _Memory(tables_of(experiment), inputs, runs, store), _reasons(runs, failures))
 
 
 def collect(directory: RunDirectory, runs: list[Run], store: RunStore, failures: Failures) -> None:
     """Write the tables and models of all runs that did not fail to one run directory, and complete it."""
     made = {run.pair: run for run in runs if run.key not in failures}
-    for name in TABLES:
-        chosen = [made[pair] for pair in _one_per_table(made, name)]
+    tables = tables_of(runs[0].experiment)
+    for name in tables.names:
+        chosen = [made[pair] for pair in _of_table(name, tables, made)]
         directory.save_table(name, pl.concat(store.scan(run, name) for run in chosen))
     models: dict[Pair, Floats] = {}
     local: dict[Pair, dict[str, np.ndarray]] = {}
@@ -281,7 +283,7 @@ def collect(directory: RunDirectory, runs: list[Run], store: RunStore, failures:
         (strategy,) = run.experiment.strategies
         directory.save_snapshots(*pair, alone.snapshots(strategy, run.seed))
     directory.save_models(models, local)
-    directory.finish(_reasons(runs, failures))
+    directory.finish(tables, _reasons(runs, failures))
 
 
 def _reasons(runs: list[Run], failures: Failures) -> dict[Pair, str]:

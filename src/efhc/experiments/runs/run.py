@@ -11,7 +11,7 @@ from efhc import __version__
 from efhc.base.errors import EfhcError
 from efhc.base.inputs import InputContent, sha256, using_inputs
 from efhc.experiments.config.experiment import Experiment
-from efhc.experiments.config.files import read_inputs, to_tables
+from efhc.experiments.config.files import read_inputs, to_tables, without_implied
 from efhc.experiments.runs.draw import load_data
 from efhc.learning.data import Dataset
 
@@ -112,7 +112,7 @@ class Runs:
         inputs = Inputs(data, read_inputs(alone))  # those of other strategies are not this run's
         try:
             of_data, of_files = inputs.checksums["data_sha256"], inputs.checksums["input_sha256"]
-            identity = {"config": to_tables(alone), "data": of_data, "inputs": of_files}
+            identity = {"config": without_implied(to_tables(alone)), "data": of_data, "inputs": of_files}
             key = sha256(json.dumps(identity | {"efhc": __version__}, sort_keys=True).encode())[:24]
         except EfhcError:  # made in Python, without a name: nobody can ask for the same run again
             key = secrets.token_hex(12)

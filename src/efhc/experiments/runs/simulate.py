@@ -18,7 +18,7 @@ from efhc.experiments.config.files import build_experiment, to_tables
 from efhc.experiments.runs.directory import RunDirectory
 from efhc.experiments.runs.draw import draw_scenario
 from efhc.experiments.runs.engines.local import LocalEngine
-from efhc.experiments.runs.make import CHECKPOINT_SECONDS
+from efhc.experiments.runs.keeping import CHECKPOINT_SECONDS
 from efhc.experiments.runs.resources import plan
 from efhc.experiments.runs.result import Result, collect, result_in_memory
 from efhc.experiments.runs.run import Run, Runs
@@ -119,7 +119,7 @@ def simulate(
     _check(runs, warn)
     engine = engine or LocalEngine(jobs, in_memory, checkpoint_seconds)
     if directory is None:
-        memory = MemoryStore()
+        memory = MemoryStore(warn)
         unique = {run.key: run for run in runs}
         failures = engine.make(list(unique.values()), memory, _each(runs, progress), observers)
         _report(runs, failures, warn)

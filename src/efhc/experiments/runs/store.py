@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import polars as pl
@@ -15,16 +15,16 @@ import polars as pl
 from efhc.base.arrays import Floats
 from efhc.base.errors import EfhcError, InputError
 from efhc.base.saving import write_safely, writing
-from efhc.core.iteration import State
+from efhc.core.iteration import Local
 from efhc.drivers.observers import ObserverFactory
-from efhc.drivers.record import Piece, Record
-from efhc.experiments.runs.checkpoints import PIECE_TABLES, DamagedError, Unfinished
-from efhc.experiments.runs.directory import TABLES, RunDirectory
-from efhc.experiments.runs.make import Keeper, snapshot_iterations
+from efhc.drivers.record import Piece
+from efhc.experiments.runs.checkpoints import DamagedError, Unfinished
+from efhc.experiments.runs.directory import RunDirectory
+from efhc.experiments.runs.keeping import Checkpoint, Keeper
 from efhc.experiments.runs.run import Run
+from efhc.experiments.runs.tables import LOCKSTEP, tables_of
 
-OWN_COLUMNS = {"metrics": ("strategy", "seed"), "events": ("strategy", "seed"), "network": ("seed",), "devices": ()}
-"""Columns in front of those that a run records."""
+T = TypeVar("T")
 
 Failures = Mapping[str, EfhcError]
 """The runs that could not be made, by key, and why."""
@@ -62,10 +62,10 @@ class Store(Protocol):
         """Store the files of a run that was made elsewhere."""
 
 
-def _labelled(table: pl.LazyFrame, name: str, strategy: str, seed: int) -> pl.LazyFrame:
-    """Return the table with the columns of `OWN_COLUMNS` in front, which tell runs apart."""
+def _labelled(table: pl.LazyFrame, labels: Iterable[str], strategy: str, seed: int) -> pl.LazyFrame:
+    """Return the table with the columns `labels` in front, which tell runs apart."""
     columns = {"strategy": pl.lit(strategy).alias("strategy"), "seed": pl.lit(seed, pl.Int64).alias("seed")}
-    return table.select(*(columns[column] for column in OWN_COLUMNS[name]), pl.all())
+    return table.select(*(columns[label] for label in labels), pl.all())
 
 
 # In memory
@@ -76,41 +76,43 @@ class MemoryKeeper:
     """Keeps one run in memory. There are no checkpoints."""
 
     run: Run
+    warn: Callable[[str], None] = lambda text: None
     tables: dict[str, pl.DataFrame] = field(default_factory=dict)
     models: Floats = field(default_factory=lambda: np.empty((0, 0)))
     local: dict[str, np.ndarray] = field(default_factory=dict)
     snapshots: dict[int, Floats] = field(default_factory=dict)
     _pieces: list[Piece] = field(default_factory=list)
 
-    def resume(self, run: Run, initial: State) -> tuple[State, Record] | None:
+    def resume(self, restore: Callable[[Checkpoint], T]) -> T | None:
         return None
 
     def put_away(self, piece: Piece) -> None:
         self._pieces.append(piece)
 
-    def checkpoint(self, state: State, record: Record) -> None:
-        pass
+    def checkpoint(self, piece: Piece, tensors: Mapping[str, np.ndarray], facts: Mapping[str, str]) -> None:
+        self.put_away(piece)
 
-    def snapshot(self, state: State) -> None:
-        self.snapshots[state.k] = state.models.copy()
+    def snapshot(self, k: int, models: Floats) -> None:
+        self.snapshots[k] = models.copy()
 
-    def finish(self, state: State, devices: pl.DataFrame) -> None:
-        for name in PIECE_TABLES:
-            parts = pl.concat(getattr(piece, name).lazy() for piece in self._pieces)
-            self.tables[name] = _labelled(parts, name, self.run.strategy, self.run.seed).collect()
+    def finish(self, models: Floats, local: Local, devices: pl.DataFrame) -> None:
+        for name, labels in tables_of(self.run.experiment).labels.items():
+            parts = pl.concat(piece.tables[name].lazy() for piece in self._pieces)
+            self.tables[name] = _labelled(parts, labels, self.run.strategy, self.run.seed).collect()
         self.tables["devices"] = devices
-        self.models, self.local, self._pieces = state.models, dict(state.local), []
+        self.models, self.local, self._pieces = models, dict(local), []
 
 
 class MemoryStore:
     """Keeps runs in memory, by key."""
 
-    def __init__(self) -> None:
+    def __init__(self, warn: Callable[[str], None] = lambda text: None) -> None:
         self.made: dict[str, MemoryKeeper] = {}
+        self._warn = warn
 
     @contextmanager
     def keeper(self, run: Run) -> Iterator[MemoryKeeper]:
-        keeper = MemoryKeeper(run)
+        keeper = MemoryKeeper(run, self._warn)
         yield keeper
         self.made[run.key] = keeper
 
@@ -129,37 +131,37 @@ class FolderKeeper:
     unfinished: Unfinished
     run: Run
     with_models: bool
+    warn: Callable[[str], None]
 
-    def resume(self, run: Run, initial: State) -> tuple[State, Record] | None:
-        kept = self.unfinished.load(run, initial)
-        if kept is None or run.experiment.keep_models_every is None:
-            return kept
-        missing = {k for k in snapshot_iterations(run) if k <= kept[0].k} - set(self.directory.snapshots(*self._pair))
-        if missing:
-            self.unfinished.refuse(f"the models of iteration {min(missing)} are missing")
-        return None if missing else kept
-
-    def put_away(self, piece: Piece) -> None:
-        self.unfinished.put_away(piece)
-
-    def checkpoint(self, state: State, record: Record) -> None:
-        self.unfinished.save(state, record)
-
-    def snapshot(self, state: State) -> None:
-        self.directory.save_snapshots(*self._pair, {state.k: state.models})
+    @property
+    def snapshots(self) -> Mapping[int, Floats]:
+        return self.directory.snapshots(*self._pair)
 
     @property
     def _pair(self) -> tuple[str, int]:
         return next(iter(self.run.experiment.strategies)), self.run.seed
 
-    def finish(self, state: State, devices: pl.DataFrame) -> None:
-        for name in PIECE_TABLES:
+    def resume(self, restore: Callable[[Checkpoint], T]) -> T | None:
+        return self.unfinished.load(self.run, restore)
+
+    def put_away(self, piece: Piece) -> None:
+        self.unfinished.put_away(piece)
+
+    def checkpoint(self, piece: Piece, tensors: Mapping[str, np.ndarray], facts: Mapping[str, str]) -> None:
+        self.unfinished.save(piece, tensors, facts)
+
+    def snapshot(self, k: int, models: Floats) -> None:
+        self.directory.save_snapshots(*self._pair, {k: models})
+
+    def finish(self, models: Floats, local: Local, devices: pl.DataFrame) -> None:
+        tables = tables_of(self.run.experiment)
+        for name, labels in tables.labels.items():
             parts = pl.concat(map(pl.scan_parquet, self.unfinished.parts(name)))
-            self.directory.save_table(name, _labelled(parts, name, *self._pair))
+            self.directory.save_table(name, _labelled(parts, labels, *self._pair))
         self.directory.save_table("devices", devices)
         if self.with_models:
-            self.directory.save_models({self._pair: state.models}, {self._pair: state.local})
-        self.directory.finish()
+            self.directory.save_models({self._pair: models}, {self._pair: local})
+        self.directory.finish(tables)
         self.unfinished.remove()
 
 
@@ -218,7 +220,7 @@ class RunStore:
             directory.check_same(run.experiment, expected)
         except InputError as error:
             raise DamagedError(f"it is not the run that its name says: {error}") from error
-        for name in TABLES:
+        for name in tables_of(run.experiment).names:
             directory.check_file(f"{name}.parquet")
         directory.check_snapshots()
         if self.with_models and directory.has_models:
@@ -259,7 +261,8 @@ class RunStore:
                 return
             directory.reopen()
             with directory.session():
-                yield FolderKeeper(directory, Unfinished(directory.path, self._warn), run, self.with_models)
+                unfinished = Unfinished(directory.path, self._warn)
+                yield FolderKeeper(directory, unfinished, run, self.with_models, self._warn)
 
     def keep(self, run: Run, files: Mapping[str, bytes]) -> None:
         """Store the files of a run that was made elsewhere; meta.json, which says that it is complete, last."""
@@ -271,16 +274,23 @@ class RunStore:
     def scan(self, run: Run, name: str) -> pl.LazyFrame:
         """Return a table of a run, lazily, with the strategy named as in the experiment that asked for the run."""
         table = RunDirectory(self.directory(run)).scan_table(name)
-        return table.with_columns(strategy=pl.lit(run.strategy)) if "strategy" in OWN_COLUMNS[name] else table
+        is_named = tables_of(run.experiment).is_per_strategy(name)
+        return table.with_columns(strategy=pl.lit(run.strategy)) if is_named else table
 
     def table(self, run: Run, name: str) -> pl.DataFrame:
         """Return a table of a run, with the strategy named as in the experiment that asked for the run."""
         return self.scan(run, name).collect()
 
     def curve(self, run: Run) -> pl.DataFrame:
-        """Return the metrics of the evaluated iterations, with the number of broadcasts up to each."""
-        metrics = self.table(run, "metrics").with_columns(broadcasts_total=pl.col("fired").cum_sum())
-        return metrics.drop_nulls("accuracy")
+        """Return what was measured whenever the models were evaluated: rows of the metrics or of the timeline.
+
+        The metrics get the column `broadcasts_total`, the number of broadcasts up to each row.
+        """
+        tables = tables_of(run.experiment)
+        rows = self.table(run, tables.curve)
+        if tables is LOCKSTEP:
+            rows = rows.with_columns(broadcasts_total=pl.col("fired").cum_sum())
+        return rows.drop_nulls("accuracy")
 
     def meta(self, run: Run) -> dict[str, Any]:
         """Return the content of meta.json of a run."""

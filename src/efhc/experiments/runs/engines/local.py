@@ -22,7 +22,8 @@ from efhc.base.inputs import using_inputs
 from efhc.core.iteration import Diverged
 from efhc.drivers.observers import ObserverFactory
 from efhc.experiments.runs.draw import Scenarios
-from efhc.experiments.runs.make import CHECKPOINT_SECONDS, make_run
+from efhc.experiments.runs.keeping import CHECKPOINT_SECONDS
+from efhc.experiments.runs.make import make_run
 from efhc.experiments.runs.resources import Plan, plan
 from efhc.experiments.runs.run import Run
 from efhc.experiments.runs.store import Progress, Store
@@ -104,11 +105,10 @@ class _Batch:
     def _make(self, run: Run) -> None:
         if self._stop.is_set():
             return
-        iterations = run.experiment.iterations
 
-        def tell(done: int) -> None:
+        def tell(share: float) -> None:
             with self._telling:
-                self._progress(run, min(done / iterations, 0.999999))
+                self._progress(run, min(share, 0.999999))
 
         scenario = self._scenarios.of(run)
         with self._store.keeper(run) as keeper:

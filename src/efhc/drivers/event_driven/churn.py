@@ -1,0 +1,312 @@
+"""Devices that come and go. The event number `count` of a device is a function of (seed, device, count) alone."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol, Self, get_args
+
+import numpy as np
+from pydantic import Field, field_validator, model_validator
+
+from efhc.base.errors import InputError, Unusable, within
+from efhc.base.inputs import InputFile
+from efhc.base.own_code import is_built_in, quoting
+from efhc.base.policy import Policy
+from efhc.base.registry import Family
+from efhc.core.randomness import BlockReader, Purpose, Randomness
+from efhc.drivers.event_driven.traces import Line, Seconds, read_trace
+
+What = Literal["join", "leave", "crash", "restart"]
+Status = Literal["there", "away", "crashed"]
+
+BECOMES: dict[tuple[Status, What], Status] = {
+    ("away", "join"): "there",
+    ("there", "leave"): "away",
+    ("there", "crash"): "crashed",
+    ("crashed", "restart"): "there",
+}
+"""What may happen to a device, and what it is afterwards."""
+
+IN_WORDS: dict[Status, str] = {"there": "is there", "away": "is not there", "crashed": "has crashed"}
+
+
+class ChurnEvent(NamedTuple):
+    """One thing that happens to one device."""
+
+    seconds: float
+    """When, in virtual time."""
+    device: int
+    what: What
+
+
+class ChurnEvents(Protocol):
+    """All that happens to the devices of one run."""
+
+    def next_event(self, device: int, count: int) -> ChurnEvent | None:
+        """Return what happens to `device` after `count` earlier events, the same each time; None if nothing does."""
+        ...
+
+
+class ChurnPolicy(Policy, ABC):
+    """Churn that a config can name."""
+
+    journal: Literal["keep", "lose"] = "keep"
+    """Whether a device that crashes keeps its journal and goes on from there, or loses its model and all else."""
+    start: Literal["fresh", "copy"] = "fresh"
+    """Whether a device that joins, or that lost all, starts from its initial model or copies its first neighbour's."""
+    absent: tuple[Annotated[int, Field(ge=0)], ...] = Field(default=(), strict=False)
+    """The devices that are not there at the start."""
+
+    @field_validator("absent")
+    @classmethod
+    def _distinct(cls, absent: tuple[int, ...]) -> tuple[int, ...]:
+        if len(set(absent)) < len(absent):
+            raise ValueError("each device once")
+        return absent
+
+    @abstractmethod
+    def events(self, devices: int, randomness: Randomness) -> ChurnEvents:
+        """Return all that happens to `devices` devices."""
+
+    def status_at_start(self, device: int) -> Status:
+        """Return whether a device is there at the start."""
+        return "away" if device in self.absent else "there"
+
+
+class ChurnRates(ChurnPolicy):
+    """Each device by itself: the times until it crashes, restarts, leaves and joins are exponential.
+
+    A device that is there crashes or leaves, whichever comes first.
+    """
+
+    kind: Literal["rates"] = "rates"
+    crash_every: Seconds | None = None
+    """Mean number of seconds that a device is there before it crashes. Default: no device crashes."""
+    restart_after: Seconds | None = None
+    """Mean number of seconds until a crashed device restarts. Default: it never does."""
+    leave_every: Seconds | None = None
+    """Mean number of seconds that a device is there before it leaves. Default: no device leaves."""
+    join_after: Seconds | None = None
+    """Mean number of seconds until a device that is not there joins. Default: it never does."""
+
+    @model_validator(mode="after")
+    def _something_happens(self) -> Self:
+        if self.crash_every is None and self.restart_after is not None:
+            raise Unusable("restart_after", f"{self.restart_after:g} without crash_every", "crash_every beside it")
+        if self.leave_every is None and self.join_after is not None and not self.absent:
+            allowed = "leave_every or absent beside it"
+            raise Unusable("join_after", f"{self.join_after:g} without leave_every and absent", allowed)
+        if self.crash_every is None and self.leave_every is None and self.join_after is None:
+            raise Unusable("kind", "'rates' without a rate", "crash_every, leave_every, or join_after with absent")
+        return self
+
+    def events(self, devices: int, randomness: Randomness) -> ChurnEvents:
+        return DrawnEvents(self, randomness)
+
+
+class ChurnFile(ChurnPolicy):
+    """What happens, from a CSV file with the columns `seconds`, `device` and `event`, in the order of time.
+
+    The event is join, leave, crash or restart.
+    """
+
+    kind: Literal["csv"] = "csv"
+    path: InputFile
+    """The file."""
+
+    def events(self, devices: int, randomness: Randomness) -> ChurnEvents:
+        found: list[list[ChurnEvent]] = [[] for _ in range(devices)]
+        status: list[Status] = [self.status_at_start(device) for device in range(devices)]
+        before = 0.0
+        for line in read_trace(self.path, ("seconds", "device", "event")):
+            event = self._event(line, devices)
+            if event.seconds < before:
+                raise line.refused("seconds", f"times in order, here {before:g} or later")
+            before = event.seconds
+            became = BECOMES.get((status[event.device], event.what))
+            if became is None:
+                given = f"{_told(event, status[event.device])} in line {line.number} of {self.path}"
+                raise InputError("path", given, _possible(status[event.device]))
+            status[event.device] = became
+            found[event.device].append(event)
+        return ListedEvents(found)
+
+    @staticmethod
+    def _event(line: Line, devices: int) -> ChurnEvent:
+        what: Any = line.cells["event"].lower()
+        if what not in get_args(What):
+            raise line.refused("event", ", ".join(get_args(What)))
+        return ChurnEvent(line.seconds(least=0.0), line.device(devices), what)
+
+
+def _told(event: ChurnEvent, status: Status) -> str:
+    return f"{event.what} of device {event.device} at {event.seconds:g} s, which {IN_WORDS[status]}"
+
+
+def _possible(status: Status) -> str:
+    return " or ".join(what for before, what in BECOMES if before == status)
+
+
+class ListedEvents:
+    """Events from one list per device."""
+
+    def __init__(self, events: Sequence[Sequence[ChurnEvent]]) -> None:
+        self._events = events
+
+    def next_event(self, device: int, count: int) -> ChurnEvent | None:
+        events = self._events[device]
+        return events[count] if count < len(events) else None
+
+
+@dataclass(frozen=True)
+class _Position:
+    """Where a device is after `count` events."""
+
+    count: int
+    seconds: float
+    status: Status
+
+
+class FollowedEvents(ABC):
+    """Events that depend on those before them. It keeps where each device is; asked for an earlier one, it begins anew.
+
+    So the answers do not depend on what was asked before, and every run has its own.
+    """
+
+    def __init__(self) -> None:
+        self._positions: dict[int, _Position] = {}
+
+    @abstractmethod
+    def start(self, device: int) -> Status:
+        """Return whether a device is there at the start."""
+
+    @abstractmethod
+    def follow(self, device: int, position: _Position) -> ChurnEvent | None:
+        """Return the next event of a device."""
+
+    def next_event(self, device: int, count: int) -> ChurnEvent | None:
+        position = self._positions.get(device)
+        if position is None or position.count > count:
+            position = _Position(0, 0.0, self.start(device))
+        while True:
+            event = self.follow(device, position)
+            if event is None or position.count == count:
+                self._positions[device] = position
+                return event
+            became = BECOMES[position.status, event.what]
+            position = _Position(position.count + 1, event.seconds, became)
+
+
+class DrawnEvents(FollowedEvents):
+    """The events of `ChurnRates`."""
+
+    BLOCK: ClassVar = 16
+    """Events drawn at once, from one stream per device and block. Part of a run's identity."""
+
+    def __init__(self, rates: ChurnRates, randomness: Randomness) -> None:
+        super().__init__()
+        self._rates, self._randomness = rates, randomness
+        self._readers: dict[int, BlockReader] = {}
+
+    def start(self, device: int) -> Status:
+        return self._rates.status_at_start(device)
+
+    def follow(self, device: int, position: _Position) -> ChurnEvent | None:
+        rates = self._rates
+        of_status: dict[Status, list[tuple[What, float | None]]] = {
+            "there": [("crash", rates.crash_every), ("leave", rates.leave_every)],
+            "crashed": [("restart", rates.restart_after)],
+            "away": [("join", rates.join_after)],
+        }
+        possible = of_status[position.status]
+        if all(mean is None for _, mean in possible):
+            return None
+        drawn = self._reader(device)(position.count).tolist()
+        waits = [(mean * one, what) for (what, mean), one in zip(possible, drawn, strict=False) if mean is not None]
+        wait, what = min(waits)
+        return ChurnEvent(position.seconds + wait, device, what)
+
+    def _reader(self, device: int) -> BlockReader:
+        def draw(block: int) -> np.ndarray:
+            return self._randomness.stream(Purpose.CHURN, device, block).standard_exponential((self.BLOCK, 2))
+
+        if device not in self._readers:
+            self._readers[device] = BlockReader(draw, self.BLOCK)
+        return self._readers[device]
+
+
+class CheckedEvents(FollowedEvents):
+    """The events of code that is not ours: each is possible where its device is, and none comes before the last."""
+
+    def __init__(self, policy: Any, events: Any, absent: frozenset[int]) -> None:
+        super().__init__()
+        self._policy, self._events, self._absent = policy, events, absent
+
+    def start(self, device: int) -> Status:
+        return "away" if device in self._absent else "there"
+
+    def follow(self, device: int, position: _Position) -> ChurnEvent | None:
+        with quoting(self._policy, "driver.churn"):
+            given = self._events.next_event(device, position.count)
+            event = None if given is None else ChurnEvent(*given)
+        if event is None:
+            return None
+        if event.device != device or event.what not in get_args(What):
+            raise InputError("driver.churn", f"{tuple(event)!r} for device {device}", "(seconds, device, what)")
+        if not self._is_later(event.seconds, position.seconds):
+            allowed = f"a finite time, {position.seconds:g} s or later"
+            raise InputError(
+                "driver.churn", f"{event.seconds!r} for event {position.count} of device {device}", allowed
+            )
+        if (position.status, event.what) not in BECOMES:
+            raise InputError("driver.churn", _told(event, position.status), _possible(position.status))
+        return ChurnEvent(float(event.seconds), device, event.what)
+
+    @staticmethod
+    def _is_later(seconds: Any, before: float) -> bool:
+        is_number = isinstance(seconds, int | float | np.integer | np.floating) and not isinstance(seconds, bool)
+        return is_number and before <= seconds < math.inf
+
+
+CHURN = Family(ChurnPolicy, (__name__,), ("events",), default="rates")
+AnyChurn = Annotated[ChurnPolicy, CHURN]
+
+
+@dataclass(frozen=True, eq=False)
+class Churn:
+    """The churn of one run."""
+
+    absent: frozenset[int]
+    """The devices that are not there at the start."""
+    journal: Literal["keep", "lose"]
+    """What a device that crashes does with its journal."""
+    start: Literal["fresh", "copy"]
+    """What a device that joins starts from."""
+    events: ChurnEvents
+
+    def next_event(self, device: int, count: int) -> ChurnEvent | None:
+        """Return what happens to `device` after `count` earlier events, the same each time; None if nothing does."""
+        return self.events.next_event(device, count)
+
+
+def draw_churn(churn: ChurnPolicy | None, devices: int, randomness: Randomness) -> Churn:
+    """Return the churn of one run; for None, one in which nothing happens.
+
+    Raises `InputError` if the setting `driver.churn` cannot be used.
+    """
+    if churn is None:
+        return Churn(frozenset(), "keep", "fresh", ListedEvents([()] * devices))
+    absent = frozenset(getattr(churn, "absent", ()))
+    if unknown := sorted(device for device in absent if not 0 <= device < devices):
+        raise InputError("driver.churn.absent", f"device {unknown[0]}", f"devices 0 to {devices - 1}")
+    with within("driver.churn"), quoting(churn, "kind"):
+        events = churn.events(devices, randomness)
+    if not is_built_in(churn):
+        if not callable(getattr(events, "next_event", None)):
+            allowed = "an object with the method next_event(device, count)"
+            raise InputError("driver.churn.kind", f"a {type(events).__name__} from events", allowed)
+        events = CheckedEvents(churn, events, absent)
+    return Churn(absent, getattr(churn, "journal", "keep"), getattr(churn, "start", "fresh"), events)

@@ -1,0 +1,87 @@
+"""What carries messages in simulated time: how long they take, and which are lost."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from efhc.base.arrays import Floats
+from efhc.base.errors import within
+from efhc.base.policy import Policy
+from efhc.base.registry import Family
+from efhc.core.randomness import Randomness
+from efhc.drivers.event_driven.rates import AnyRates, ConstantRates
+from efhc.drivers.event_driven.transfers import InstantTransfers, Notice, TimedTransfers, Transfers, WhenLost
+
+__all__ = ["LINKS", "AnyLinks", "InstantLinks", "LinkPolicy", "Notice", "PerLink", "SharedLinks", "Transfers"]
+
+Seconds = Annotated[float, Field(ge=0, le=1e100)]
+
+
+class LinkPolicy(Policy, ABC):
+    """Links that a config can name."""
+
+    @abstractmethod
+    def transfers(self, bandwidths: Floats, randomness: Randomness) -> Transfers:
+        """Return what carries the messages of one run between devices with the bandwidths b_i, (m,)."""
+
+
+class InstantLinks(LinkPolicy):
+    """Messages arrive at the instant at which they are sent."""
+
+    kind: Literal["instant"] = "instant"
+
+    def transfers(self, bandwidths: Floats, randomness: Randomness) -> Transfers:
+        return InstantTransfers()
+
+
+class TimedLinks(LinkPolicy):
+    """Links on which messages take time and get lost."""
+
+    SHARED: ClassVar[bool]
+
+    latency: Seconds = 0.0
+    """Seconds that every message takes in addition to its n / b_i."""
+    jitter: Seconds = 0.0
+    """Largest further delay, in seconds: each message takes a uniformly distributed time in [0, jitter) longer."""
+    loss: float = Field(default=0.0, ge=0, lt=1)
+    """Probability with which a message gets lost."""
+    when_lost: WhenLost = "resend"
+    """`resend`: the sender sends a lost message again at the time at which it would have arrived, as often as needed.
+    `drop`: the message never arrives."""
+    rates: AnyRates = ConstantRates()
+    """b_i over time."""
+
+    def transfers(self, bandwidths: Floats, randomness: Randomness) -> Transfers:
+        with within("rates"):
+            rates = self.rates.over_time(bandwidths, randomness)
+        return TimedTransfers(
+            len(bandwidths),
+            rates,
+            randomness,
+            shared=self.SHARED,
+            latency=self.latency,
+            jitter=self.jitter,
+            loss=self.loss,
+            when_lost=self.when_lost,
+        )
+
+
+class PerLink(TimedLinks):
+    """Each link carries b_i parameters per second from device i to its neighbour, whatever i sends to others."""
+
+    SHARED = False
+    kind: Literal["per-link"] = "per-link"
+
+
+class SharedLinks(TimedLinks):
+    """All messages that device i has under way share its b_i parameters per second equally."""
+
+    SHARED = True
+    kind: Literal["shared"] = "shared"
+
+
+LINKS = Family(LinkPolicy, (__name__,), ("transfers",), default="per-link")
+AnyLinks = Annotated[LinkPolicy, LINKS]

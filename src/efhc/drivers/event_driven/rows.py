@@ -1,0 +1,103 @@
+"""Models as rows of one array. A row is shared by all who hold it, and is free again once nobody does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from efhc.base.arrays import Floats, Ints
+from efhc.base.threads import in_ranges
+from efhc.core.device import Device, steps_in_order
+from efhc.kernels import loops
+
+
+class Row:
+    """A handle on a row. It is never copied: who keeps a model keeps this object, and the last one to go frees it."""
+
+    __slots__ = ("_free", "index")
+
+    def __init__(self, index: int, free: list[int]) -> None:
+        self.index, self._free = index, free
+
+    def __del__(self) -> None:
+        self._free.append(self.index)
+
+
+class Rows:
+    """All models of a run, (rows, n): those of devices, their last broadcasts, gradients, and models in flight."""
+
+    def __init__(self, parameters: int, precision: str, room: int, threads: int = 1) -> None:
+        self.array: Floats = np.empty((room, parameters), dtype=precision)
+        self._free = list(range(room))[::-1]
+        self._threads = threads
+
+    def new(self) -> Row:
+        """Return a row that nobody holds; what is in it is undefined."""
+        if not self._free:
+            room = len(self.array)
+            self.array = np.concatenate([self.array, np.empty_like(self.array[: room // 4 + 8])])
+            self._free.extend(range(len(self.array) - 1, room - 1, -1))
+        return Row(self._free.pop(), self._free)
+
+    def holding(self, model: Floats) -> Row:
+        """Return a new row that holds this model."""
+        row = self.new()
+        self.array[row.index] = model
+        return row
+
+    def at(self, index: int) -> Row:
+        """Return the handle of a given row, which must be free."""
+        self._free.remove(index)
+        return Row(index, self._free)
+
+    def combined(self, terms: Sequence[tuple[float, Row]]) -> Row:
+        """Return a new row that holds sum_t weight_t row_t."""
+        row = self.new()
+        kind = self.array.dtype.type
+        total = np.multiply(self.array[terms[0][1].index], kind(terms[0][0]), out=self.array[row.index])
+        for weight, other in terms[1:]:
+            total += kind(weight) * self.array[other.index]
+        return row
+
+    def drifts(self, rows: list[int], others: list[int]) -> Floats:
+        """(1/n)^(1/2) ||w - w_hat|| for pairs of rows."""
+        drifts = np.empty(len(rows))
+        in_ranges(loops.drift_picked, (self.array, np.array(rows), np.array(others), drifts), len(rows), self._threads)
+        return drifts
+
+    def step(self, devices: Sequence[Device], gradients: Sequence[Row], step_sizes: Sequence[float]) -> None:
+        """Events 3 and 4: w_i + sum beta (u_j - u_i) - alpha g_i, in the row of the gradient g_i.
+
+        Where u_i is w_i itself, this is the row of P W - alpha G to the last bit.
+        """
+        partners: list[int] = []
+        weights: list[float] = []
+        takes: list[bool] = []
+        starts = [0]
+        for device in devices:
+            own = device.model
+            for _, beta, sent, received in steps_in_order(device):
+                partners.append(received.index)
+                weights.append(beta)
+                takes.append(sent is own)
+                if sent is not own:
+                    partners.append(sent.index)
+                    weights.append(-beta)
+                    takes.append(False)
+            starts.append(len(partners))
+        terms = loops.Terms(
+            np.array([device.model.index for device in devices]),
+            np.array([row.index for row in gradients]),
+            np.array(starts),
+            np.array(partners, dtype=np.int64),
+            np.array(weights, dtype=self.array.dtype),
+            np.array(takes, dtype=bool),
+        )
+        alphas = np.array(step_sizes, dtype=self.array.dtype)
+        in_ranges(loops.mix_picked, (self.array, terms, alphas), len(devices), self._threads)
+
+    def gathered(self, rows: Sequence[Row]) -> Floats:
+        """Return the models of these rows in an array of their own."""
+        places: Ints = np.array([row.index for row in rows], dtype=np.int64)
+        return self.array[places]

@@ -1,0 +1,81 @@
+"""Times in seconds, and the CSV files that hold them: columns are found by their names, and no cell may be missing."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+from pydantic import Field
+
+from efhc.base.errors import InputError
+from efhc.base.inputs import read_text
+from efhc.network.bandwidths import NUMBER
+
+LEAST, MOST = 1e-9, 1e9
+"""Durations in seconds. Within these, sums and products of them stay finite and above zero."""
+
+Seconds = Annotated[float, Field(ge=LEAST, le=MOST)]
+"""A duration."""
+
+
+class Line(NamedTuple):
+    """One line of a file: its number, and its cells by column."""
+
+    path: Path
+    number: int
+    cells: dict[str, str]
+
+    def refused(self, column: str, allowed: str) -> InputError:
+        """Return the error that quotes the cell of a column."""
+        return InputError("path", f"{column} {self.cells[column][:40]!r} in line {self.number} of {self.path}", allowed)
+
+    def device(self, devices: int) -> int:
+        """Return the cell `device`. Raises `InputError` unless it is the number of a device."""
+        device = self.whole("device")
+        if device is None or device >= devices:
+            raise self.refused("device", f"devices 0 to {devices - 1}")
+        return device
+
+    def whole(self, column: str) -> int | None:
+        """Return the whole number in a column, 0 or above; None for anything else."""
+        cell = self.cells[column]
+        return int(cell) if cell.isascii() and cell.isdecimal() and len(cell) <= 18 else None
+
+    def seconds(self, least: float = LEAST) -> float:
+        """Return the cell `seconds`. Raises `InputError` unless it is a number from `least` to `MOST`."""
+        cell = self.cells["seconds"]
+        try:
+            found = float(cell) if NUMBER.fullmatch(cell) else math.nan
+        except ValueError:
+            found = math.nan
+        if not least <= found <= MOST:
+            raise self.refused("seconds", f"numbers from {least:g} to {MOST:g}")
+        return found
+
+
+def read_trace(path: Path, *headers: tuple[str, ...]) -> Iterator[Line]:
+    """Yield the lines below the header, which must have the columns of one of `headers`; others are not read.
+
+    Raises `InputError` if the file cannot be read, has other columns, or no line.
+    """
+    reader = csv.reader(read_text(path).splitlines())
+    try:
+        names = [name.strip().lower() for name in next(reader, [])]
+        columns = max((header for header in headers if set(header) <= set(names)), key=len, default=None)
+        if columns is None:
+            allowed = " or ".join(f"the columns {', '.join(header)}" for header in headers)
+            raise InputError("path", f"{path} with the columns {', '.join(names) or 'none'}", allowed)
+        places = {name: names.index(name) for name in columns}
+        empty = True
+        for cells in reader:
+            if cells:
+                empty = False
+                found = {name: "".join(cells[place : place + 1]).strip() for name, place in places.items()}
+                yield Line(path, reader.line_num, found)
+    except csv.Error as error:
+        raise InputError("path", f"{path} ({error})", "a CSV file") from None
+    if empty:
+        raise InputError("path", f"{path} without a line below the header", "at least one line")

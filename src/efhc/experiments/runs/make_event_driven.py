@@ -1,0 +1,56 @@
+"""A run in which every device has its own clock: the simulator and what is kept of the run come together."""
+
+from __future__ import annotations
+
+import time
+
+from efhc.base.arrays import Floats
+from efhc.core.iteration import Local
+from efhc.core.randomness import Randomness
+from efhc.experiments.runs.keeping import Checkpoint, Making, Stopped
+from efhc.experiments.runs.tables import require_lockstep
+
+
+def make_event_driven(making: Making) -> tuple[Floats, Local]:
+    """Make the events after the last checkpoint, or all. Returns the last models and what devices keep."""
+    from efhc.drivers.event_driven.simulator import Simulator  # type: ignore[import-not-found]
+
+    run, keeper, experiment = making.run, making.keeper, making.run.experiment
+    if making.observers:
+        require_lockstep(experiment, "observers")
+    (trigger,) = experiment.strategies.values()
+
+    settings = experiment.driver  # type: ignore[attr-defined]
+
+    def begin() -> Simulator:
+        randomness = Randomness(run.seed)
+        return Simulator(making.scenario, trigger, settings, experiment.iterations, randomness, threads=making.threads)
+
+    def restore(checkpoint: Checkpoint) -> Simulator:
+        simulator = begin()
+        simulator.restore(checkpoint.tensors, checkpoint.facts)
+        return simulator
+
+    simulator = keeper.resume(restore) or begin()
+    saved_at, is_whole = time.monotonic(), True
+    try:
+        while not simulator.is_over:
+            making.progress(simulator.progress)
+            if making.stop.is_set():
+                raise Stopped
+            is_whole = False
+            simulator.advance()
+            is_whole = True
+            if time.monotonic() - saved_at > making.checkpoint_seconds:
+                keeper.checkpoint(simulator.record.take(), *simulator.checkpoint())
+                saved_at = time.monotonic()
+            elif simulator.record.is_large:
+                keeper.put_away(simulator.record.take())
+    except BaseException:
+        if is_whole:  # an event that failed half-way leaves the last checkpoint as it is
+            keeper.checkpoint(simulator.record.take(), *simulator.checkpoint())
+        raise
+    keeper.put_away(simulator.record.take())
+    for text in simulator.warnings:
+        keeper.warn(f"{run.name}: {text}")
+    return simulator.models, simulator.local

@@ -1,0 +1,173 @@
+"""A run in which all devices step together: the driver, its observers and what is kept of the run come together."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Sequence
+from threading import Event
+
+import numpy as np
+
+from efhc.base.arrays import Floats
+from efhc.core.iteration import Local, State
+from efhc.drivers.lockstep import Lockstep
+from efhc.drivers.observers import LookAt, Observer, drive
+from efhc.drivers.record import Record
+from efhc.drivers.steps import Steps
+from efhc.experiments.runs.keeping import Checkpoint, Keeper, Making, Stopped
+from efhc.experiments.runs.run import Run
+from efhc.learning.backends.backend import ScoresNotFinite
+from efhc.scenarios.scenario import Scenario
+
+LOCAL = "local/"
+"""In front of the names of what devices keep to themselves, in a checkpoint."""
+
+
+def make_lockstep(making: Making) -> tuple[Floats, Local]:
+    """Make the iterations after the last checkpoint, or all. Returns the last models and what devices keep."""
+    run, scenario, keeper, experiment = making.run, making.scenario, making.keeper, making.run.experiment
+    (trigger,) = experiment.strategies.values()
+    initial = scenario.initial_state()
+    wanted = snapshot_iterations(run) if experiment.keep_models_every else []
+
+    def restore(checkpoint: Checkpoint) -> tuple[State, Record]:
+        return _checked(checkpoint, initial, experiment.iterations, set(wanted) - set(keeper.snapshots))
+
+    state, record = keeper.resume(restore) or (initial, Record())
+    keeping = _Keeping(keeper, record, state, making.checkpoint_seconds)
+    everyone = [
+        _Recording(record, scenario, run, keeping),
+        *([_Snapshots(keeper, wanted)] if wanted else []),
+        keeping,
+        *making.observers,  # one that raises finds the iteration whole
+        _Telling(making.progress, making.stop, experiment.iterations),
+    ]
+    try:
+        state = drive(Lockstep(scenario, trigger, making.threads), state, experiment.iterations, everyone)
+    except BaseException:
+        keeping.save()  # stopped or failed: whatever is whole is kept
+        raise
+    keeper.put_away(record.take())
+    return state.models, state.local
+
+
+def snapshot_iterations(run: Run) -> list[int]:
+    """Return the iterations whose models are kept, with `keep_models_every`."""
+    every, iterations = run.experiment.keep_models_every or run.experiment.iterations, run.experiment.iterations
+    return [*range(0, iterations, every), iterations]
+
+
+class _Recording(Observer):
+    """Records every iteration, and evaluates the models after those that the experiment says."""
+
+    def __init__(self, record: Record, scenario: Scenario, run: Run, keeping: _Keeping) -> None:
+        self._record, self._scenario, self._experiment, self._keeping = record, scenario, run.experiment, keeping
+
+    def next_look(self, k: int) -> int | None:
+        return self._experiment.next_evaluation(k)
+
+    def after(self, steps: Steps, state: State) -> None:
+        self._keeping.wait()
+        learner = self._scenario.learner
+        self._record.add(steps, self._scenario.bandwidths.values, learner.backend.parameters)
+        if self._experiment.is_evaluated_after(state.k):
+            try:
+                self._record.add_accuracies(*learner.accuracies(state.models, state.local))
+            except ScoresNotFinite as error:
+                raise error.about(f"after iteration {state.k - 1}") from error
+
+
+class _Snapshots(LookAt):
+    """Keeps the models of given iterations."""
+
+    def __init__(self, keeper: Keeper, iterations: Sequence[int]) -> None:
+        super().__init__(iterations)
+        self._keeper = keeper
+
+    def look(self, state: State) -> None:
+        self._keeper.snapshot(state.k, state.models)
+
+
+class _Keeping(Observer):
+    """Puts full pieces away, and makes a checkpoint every few seconds."""
+
+    def __init__(self, keeper: Keeper, record: Record, state: State, seconds: float) -> None:
+        self._keeper, self._record, self._seconds = keeper, record, seconds
+        self._whole: State | None = state
+        """The latest state whose iterations have all been recorded and evaluated."""
+        self._saved_at = time.monotonic()
+
+    def wait(self) -> None:
+        """Save nothing until `after` is called: the latest iterations are being recorded."""
+        self._whole = None
+
+    def after(self, steps: Steps, state: State) -> None:
+        self._whole = state
+        if time.monotonic() - self._saved_at > self._seconds:
+            self.save()
+        elif self._record.is_large:
+            self._keeper.put_away(self._record.take())
+
+    def save(self) -> None:
+        """Make a checkpoint of the latest whole iteration, if there is one."""
+        state, record = self._whole, self._record
+        if state is not None and state.k > 0:
+            tensors = {
+                "models": state.models,
+                "last_broadcast": state.last_broadcast,
+                "k": np.array([state.k]),
+                "time_total": np.array([record.time_total]),
+                **{LOCAL + name: rows for name, rows in state.local.items()},
+            }
+            self._keeper.checkpoint(record.take(), tensors, {})
+        self._saved_at = time.monotonic()
+
+
+class _Telling(Observer):
+    """Reports the share of the iterations that is done, and stops the run when `stop` is set."""
+
+    def __init__(self, progress: Callable[[float], None], stop: Event, iterations: int) -> None:
+        self._progress, self._stop, self._iterations = progress, stop, iterations
+
+    def begin(self, state: State) -> None:
+        self._tell(state)
+
+    def after(self, steps: Steps, state: State) -> None:
+        self._tell(state)
+
+    def _tell(self, state: State) -> None:
+        self._progress(state.k / self._iterations)
+        if self._stop.is_set() and state.k < self._iterations:
+            raise Stopped
+
+
+def _checked(
+    checkpoint: Checkpoint, initial: State, iterations: int, without_models: Collection[int]
+) -> tuple[State, Record]:
+    """Return the state and an empty record for the iterations after it. Raises `ValueError` if anything does not fit.
+
+    `without_models` are the iterations whose models have not been kept and shall be; those up to the checkpoint cannot
+    be made up for. Compiled loops check no index, so shapes, types and numbers are checked here.
+    """
+    tensors = checkpoint.tensors
+    k, time_total = int(tensors["k"].item()), float(tensors["time_total"].item())
+    if not 0 < k <= iterations:
+        raise ValueError(f"it tells of {k} iterations of {iterations}")
+    if k != checkpoint.position:
+        raise ValueError(f"its pieces end after {checkpoint.position} iterations instead of {k}")
+    local = {name.removeprefix(LOCAL): rows for name, rows in tensors.items() if name.startswith(LOCAL)}
+    expected = {"models": initial.models, "last_broadcast": initial.last_broadcast}
+    expected |= {LOCAL + name: rows for name, rows in initial.local.items()}
+    found = {name: rows for name, rows in tensors.items() if name not in {"k", "time_total"}}
+    if found.keys() != expected.keys():
+        raise ValueError(f"it holds {', '.join(sorted(found))} instead of {', '.join(sorted(expected))}")
+    for name, rows in found.items():
+        if rows.shape != expected[name].shape or rows.dtype != expected[name].dtype:
+            raise ValueError(f"{name} is {rows.dtype} of shape {rows.shape}")
+        if rows.dtype.kind == "f" and not np.isfinite(rows).all():
+            raise ValueError(f"{name} is not finite")
+    if not np.isfinite(time_total):
+        raise ValueError("time_total is not finite")
+    if missing := [one for one in without_models if one <= k]:
+        raise ValueError(f"the models of iteration {min(missing)} are missing")
+    return State(k, tensors["models"], tensors["last_broadcast"], local), Record(first=k, time_total=time_total)

@@ -1,0 +1,62 @@
+"""Which tables a run leaves. That depends on its driver, and on nothing else.
+
+A driver that is new here is one `RunTables`, and one function in make.py that makes its runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from efhc.base.errors import InputError
+from efhc.experiments.config.experiment import Experiment
+
+RUN, SEED = ("strategy", "seed"), ("seed",)
+"""The columns in front of a table that each run has of its own, and of one that all strategies of a seed share."""
+
+
+@dataclass(frozen=True)
+class RunTables:
+    """The tables of the runs of one driver, each a NAME.parquet."""
+
+    driver: str
+    """The kind of the driver."""
+    labels: Mapping[str, tuple[str, ...]]
+    """The tables that a run records, in order, and the columns in front of those that it records."""
+    curve: str
+    """The table that tells how accuracy develops."""
+
+    @property
+    def recorded(self) -> tuple[str, ...]:
+        """The tables that grow while a run goes. They are put away piece by piece."""
+        return tuple(self.labels)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All tables: those that are recorded, and the one of the devices."""
+        return (*self.recorded, "devices")
+
+    def is_per_strategy(self, name: str) -> bool:
+        """Return whether each strategy has rows of its own in a table. If not, all strategies of a seed share them."""
+        return "strategy" in self.labels.get(name, ())
+
+
+LOCKSTEP = RunTables("lockstep", {"metrics": RUN, "events": RUN, "network": SEED}, "metrics")
+EVENT_DRIVEN = RunTables("event-driven", {"timeline": RUN, "exchanges": RUN, "steps": RUN, "network": SEED}, "timeline")
+_DRIVERS = {tables.driver: tables for tables in (LOCKSTEP, EVENT_DRIVEN)}
+
+
+def tables_of(experiment: Experiment) -> RunTables:
+    """Return the tables that the runs of an experiment leave."""
+    return _DRIVERS[driver_of(experiment)]
+
+
+def driver_of(experiment: Experiment) -> str:
+    """Return the kind of the driver that makes the runs of an experiment."""
+    return str(getattr(getattr(experiment, "driver", None), "kind", LOCKSTEP.driver))
+
+
+def require_lockstep(experiment: Experiment, what: str) -> None:
+    """Raise `InputError` unless all devices step together. `what` names the part that does not work otherwise."""
+    if (driver := driver_of(experiment)) != LOCKSTEP.driver:
+        raise InputError("driver", driver, f'"{LOCKSTEP.driver}", for {what}')
