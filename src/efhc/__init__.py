@@ -38,11 +38,13 @@ _HOMES = {
     "DriverPolicy": "efhc.drivers.event_driven.settings",
     "ComputeTimes": "efhc.drivers.event_driven.compute",
     "LinkPolicy": "efhc.drivers.event_driven.links",
+    "RatePolicy": "efhc.drivers.event_driven.rates",
     "ChurnPolicy": "efhc.drivers.event_driven.churn",
     # What their methods take and return.
     "Bandwidths": "efhc.core.triggers",
     "ChurnEvent": "efhc.drivers.event_driven.churn",
     "Graph": "efhc.core.graph",
+    "Notice": "efhc.drivers.event_driven.transfers",
     "Purpose": "efhc.core.randomness",
     "Randomness": "efhc.core.randomness",
 }

@@ -33,9 +33,14 @@ from efhc.drivers.event_driven.links import InstantLinks as InstantLinks
 from efhc.drivers.event_driven.links import LinkPolicy as LinkPolicy
 from efhc.drivers.event_driven.links import PerLink as PerLink
 from efhc.drivers.event_driven.links import SharedLinks as SharedLinks
+from efhc.drivers.event_driven.rates import ConstantRates as ConstantRates
+from efhc.drivers.event_driven.rates import MarkovRates as MarkovRates
+from efhc.drivers.event_driven.rates import RateFile as RateFile
+from efhc.drivers.event_driven.rates import RatePolicy as RatePolicy
 from efhc.drivers.event_driven.settings import DriverPolicy as DriverPolicy
 from efhc.drivers.event_driven.settings import EventDriven as EventDriven
 from efhc.drivers.event_driven.settings import LockstepDriver as LockstepDriver
+from efhc.drivers.event_driven.transfers import Notice as Notice
 from efhc.drivers.observers import ObserverFactory
 from efhc.experiments.config.experiment import Experiment as Experiment
 from efhc.experiments.config.files import load_experiment as load_experiment

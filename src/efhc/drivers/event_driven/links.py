@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from efhc.base.arrays import Floats
 from efhc.base.errors import within
@@ -39,6 +39,8 @@ class InstantLinks(LinkPolicy):
 
 class TimedLinks(LinkPolicy):
     """Links on which messages take time and get lost."""
+
+    model_config = ConfigDict(defer_build=True)  # kinds of installed packages may need what is here
 
     SHARED: ClassVar[bool]
 

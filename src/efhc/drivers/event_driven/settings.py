@@ -40,7 +40,7 @@ class LockstepDriver(DriverPolicy):
 class EventDriven(DriverPolicy):
     """Every device steps on its own clock, and a model takes time from one device to another.
 
-    The clock is virtual: a run with the same seed gives the same result on every machine.
+    The clock is virtual: what happens does not depend on how fast this machine computes.
     """
 
     model_config = ConfigDict(defer_build=True)  # kinds of installed packages may need what is here
@@ -48,7 +48,7 @@ class EventDriven(DriverPolicy):
     kind: Literal["event-driven"] = "event-driven"
     compute: AnyComputeTimes = ConstantCompute()
     """How long a gradient takes."""
-    links: AnyLinks = PerLink()
+    links: AnyLinks = Field(default_factory=PerLink)  # made when it is needed: it has settings with kinds of their own
     """How long a message takes, and what becomes of it. A model of n parameters at b_i takes n / b_i seconds."""
     bandwidth: Literal["true", "measured"] = "true"
     """Which b_i a device knows for its rho_i = 1 / b_i: the true one, or the one that it measures on what it sends."""

@@ -259,7 +259,7 @@ def _with_none(choice: Any, tables: dict[str, Any]) -> dict[str, Any]:
     for name, table in tables.items():
         is_choice = isinstance(fields.get(name), Policy | dict) and isinstance(table, dict)
         marked[name] = _with_none(fields[name], table) if is_choice else table
-    return {name: marked[name] for name in [*fields, *tables] if name in marked}
+    return {name: marked[name] for name in ["kind", *fields, *tables] if name in marked}
 
 
 def default_tables() -> dict[str, Any]:

@@ -74,7 +74,7 @@ def _built_in(field: FieldInfo) -> dict[str, type[Policy]]:
 
 def _rows(policy: type[Policy], skip: tuple[str, ...] = ("kind",)) -> list[str]:
     return [
-        f"| `{name}` | {_default(field.default)} | {_one_line(field.description)} |"
+        f"| `{name}` | {_default(field.get_default(call_default_factory=True))} | {_one_line(field.description)} |"
         for name, field in policy.model_fields.items()
         if name not in skip
     ]

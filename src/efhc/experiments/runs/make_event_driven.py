@@ -7,24 +7,33 @@ import time
 from efhc.base.arrays import Floats
 from efhc.core.iteration import Local
 from efhc.core.randomness import Randomness
+from efhc.drivers.event_driven.settings import EventDriven
+from efhc.drivers.event_driven.simulator import Simulator
 from efhc.experiments.runs.keeping import Checkpoint, Making, Stopped
 from efhc.experiments.runs.tables import require_lockstep
 
 
 def make_event_driven(making: Making) -> tuple[Floats, Local]:
     """Make the events after the last checkpoint, or all. Returns the last models and what devices keep."""
-    from efhc.drivers.event_driven.simulator import Simulator  # type: ignore[import-not-found]
-
     run, keeper, experiment = making.run, making.keeper, making.run.experiment
     if making.observers:
         require_lockstep(experiment, "observers")
     (trigger,) = experiment.strategies.values()
 
-    settings = experiment.driver  # type: ignore[attr-defined]
+    settings = experiment.driver
+    assert isinstance(settings, EventDriven)
 
     def begin() -> Simulator:
         randomness = Randomness(run.seed)
-        return Simulator(making.scenario, trigger, settings, experiment.iterations, randomness, threads=making.threads)
+        return Simulator(
+            making.scenario,
+            trigger,
+            settings,
+            experiment.iterations,
+            randomness,
+            evaluate_every=experiment.evaluate_every,
+            threads=making.threads,
+        )
 
     def restore(checkpoint: Checkpoint) -> Simulator:
         simulator = begin()

@@ -1,0 +1,652 @@
+"""Devices on their own clocks, in virtual time: a heap of what is due, and one core per device.
+
+The rules of training and gossip are those of `core.device`; this decides what time and the network are. At one instant
+come, in this order: gradients that are there, links and devices that come and go, iterations that begin (Events 1 and
+2), messages, patience that ends, a sample. Nothing here reads a clock, and every fault comes from the seed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from heapq import heapify, heappop, heappush
+from typing import Any
+
+import numpy as np
+
+from efhc.base.arrays import Floats
+from efhc.core.device import Device, Exchange, durable, is_idle, react, restarted
+from efhc.core.iteration import Diverged, Local
+from efhc.core.protocol import (
+    Apply,
+    Begin,
+    Body,
+    Copied,
+    Effect,
+    Ended,
+    Event,
+    Finish,
+    Fired,
+    GiveModel,
+    GiveUp,
+    Keep,
+    Leave,
+    LinkDown,
+    LinkUp,
+    Message,
+    NoProgress,
+    Offer,
+    Received,
+    Send,
+    Stepped,
+    Token,
+)
+from efhc.core.randomness import Randomness
+from efhc.core.triggers import Trigger
+from efhc.drivers.event_driven.churn import draw_churn
+from efhc.drivers.event_driven.compute import draw_compute_times
+from efhc.drivers.event_driven.gradients import Gradients
+from efhc.drivers.event_driven.plain_data import from_json, rows_in, to_json
+from efhc.drivers.event_driven.record import EventRecord
+from efhc.drivers.event_driven.rows import Row, Rows
+from efhc.drivers.event_driven.settings import EventDriven
+from efhc.drivers.event_driven.transfers import InstantTransfers
+from efhc.kernels.compiled_arithmetic import consensus_error
+from efhc.learning.backends.backend import ScoresNotFinite
+from efhc.scenarios.scenario import Scenario
+
+GRADIENT, NETWORK, CHURN, PATIENCE, GIVE_UP, SAMPLE = range(6)
+"""What is due, in the order of one instant; messages come before PATIENCE."""
+
+STEPS_AT_ONCE = 4096
+"""Device steps after which `advance` comes back, if no sample does before."""
+
+MEASURING = 0.25
+"""Weight of the latest transfer in what a device measures of its own bandwidth."""
+
+
+class Simulator:
+    """One run: `advance` until it `is_over`."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        trigger: Trigger,
+        settings: EventDriven,
+        iterations: int,
+        randomness: Randomness,
+        *,
+        evaluate_every: int = 50,
+        threads: int = 1,
+        reorder: Callable[[deque[Any]], None] | None = None,
+    ) -> None:
+        """`reorder` may change the order of the messages of one instant, if links are instant: tests shuffle them."""
+        self._scenario, self._trigger, self._settings = scenario, trigger, settings
+        self._iterations, self._threads, self._reorder = iterations, threads, reorder
+        backend = scenario.learner.backend
+        devices = self._count = len(scenario.bandwidths.values)
+        self._reader = scenario.device_reader()
+        self._clock = draw_compute_times(settings.compute, devices, randomness)
+        self._churn = draw_churn(settings.churn, devices, randomness)
+        self._transfers = settings.links.transfers(scenario.bandwidths.values, randomness)
+        self._rows = Rows(backend.parameters, scenario.learner.data.precision, 3 * devices + 64, threads)
+        self._gradients = Gradients(scenario, self._reader, self._rows)
+        self._model_bytes = backend.parameters * self._rows.array.itemsize
+        self._sample_seconds = settings.sample_seconds or evaluate_every * float(
+            np.median([self._clock.seconds(device, 0) for device in range(devices)])
+        )
+        self._network_changes = len(getattr(scenario.network, "recurring", ())) != 1
+
+        self.now = 0.0
+        self.record = EventRecord()
+        self.warnings: list[str] = []
+        self.is_over = False
+        self._draining = False
+        self._due: list[tuple[Any, ...]] = []
+        """A heap of (time, what, ...)."""
+        self._queue: deque[tuple[int, int, Message]] = deque()
+        """Messages of this instant, if links are instant: sender, receiver, message."""
+        self._tickets: dict[int, tuple[int, int, Message, float]] = {}
+        """Messages under way: sender, receiver, message, when it was sent."""
+        self._ticket = 0
+        self._bodies: dict[Token, int] = {}
+        """The tickets of the models under way, by the sender's token."""
+        self._open: dict[Token, list[Any]] = {}
+        """Exchanges that were offered: when, and the bytes sent for them since."""
+        self._progress: dict[tuple[int, int], float] = {}
+        """When something last arrived on a link on which something was lost or did not move."""
+        self._beginning: set[int] = set()
+        self._fired: set[int] = set()
+        self._present = [device not in self._churn.absent for device in range(devices)]
+        self._leaving: dict[int, float] = {}
+        self._sessions = [0] * devices
+        self._churn_counts = [0] * devices
+        self._journals: dict[int, Device] = {}
+        self._crashes = settings.churn is not None
+        self._measured = [scenario.bandwidths.nominal] * devices
+        self._totals = {"steps": 0, "broadcasts": 0, "exchanges": 0, "bytes": 0, "unresolved": 0}
+        self._graph_number, self._graph = 0, scenario.network.graph(0)
+        self._silent: dict[int, float] = {}
+        """Devices whose links carried nothing for a while, and since when."""
+        self.devices = [self._new_device(number) for number in range(devices)]
+        self._running = sum(self._present)
+        self._start()
+
+    # What others read
+
+    @property
+    def models(self) -> Floats:
+        """The models of all devices, (m, n); of those that are not there, the last."""
+        return self._rows.gathered([device.model for device in self.devices])
+
+    @property
+    def local(self) -> Local:
+        """What devices keep to themselves."""
+        return self._gradients.local
+
+    @property
+    def progress(self) -> float:
+        """The share of the run that is done."""
+        if self.is_over:
+            return 1.0
+        if self._settings.seconds is not None:
+            return min(1.0, self.now / self._settings.seconds)
+        return min(1.0, self._totals["steps"] / (self._count * self._iterations))
+
+    # Time
+
+    def advance(self) -> None:
+        """Make what is due up to and including the next sample, or a few thousand steps."""
+        target = self._totals["steps"] + STEPS_AT_ONCE
+        sampled = len(self.record.timeline)
+        while not self.is_over and self._totals["steps"] < target and len(self.record.timeline) == sampled:
+            self._advance_to(self._next_time())
+
+    def _next_time(self) -> float:
+        return min(self._due[0][0] if self._due else math.inf, self._transfers.next_time())
+
+    def _advance_to(self, time: float) -> None:
+        """Make all that is due at one instant, or end the run if nothing is."""
+        end = self._settings.seconds
+        if (end is None and self._running == 0 and not self._anybody_to_come()) or time == math.inf:
+            self._draining = True
+        if (self._draining and not self._is_moving()) or (end is not None and time > end):
+            self._finish(self.now if end is None else end)
+            return
+        self.now = time
+        if stepping := self._take(GRADIENT):
+            self._step([number for number, session in stepping if self._sessions[number] == session])
+        for _ in self._take(NETWORK):
+            self._change_network()
+        for (number,) in self._take(CHURN):
+            self._make_churn(number)
+        if self._beginning:
+            self._begin(sorted(self._beginning))
+        self._deliver()
+        for number, neighbour in self._take(PATIENCE):
+            self._end_patience(number, neighbour)
+        for number, neighbour, token in self._take(GIVE_UP):
+            link = self.devices[number].links.get(neighbour)
+            if self._present[number] and link and link.exchange and link.exchange.token == token:
+                self._react(number, GiveUp(neighbour))
+        self._deliver()
+        self._let_go()
+        if self._take(SAMPLE):
+            self._sample()
+            heappush(self._due, (self.now + self._sample_seconds, SAMPLE))
+
+    def _take(self, what: int) -> list[tuple[Any, ...]]:
+        """Take everything of one sort that is due now."""
+        due, taken = self._due, []
+        while due and due[0][0] <= self.now and due[0][1] == what:
+            taken.append(heappop(due)[2:])
+        return taken
+
+    def _start(self) -> None:
+        for number in range(self._count):
+            self._plan_churn(number)
+        new = self._scenario.exchange_at_start
+        for i, j in self._graph.links.tolist():
+            if self._present[i] and self._present[j]:
+                self._connect(i, j, new=new)
+        self._note_network()
+        if self._network_changes:
+            heappush(self._due, (self._settings.network_seconds, NETWORK))
+        heappush(self._due, (0.0, SAMPLE))
+        self._beginning = {number for number in range(self._count) if self._present[number]}
+        self._begin(sorted(self._beginning))
+        self._deliver()
+
+    def _finish(self, time: float) -> None:
+        """The run is over: what is still in flight is counted as it is."""
+        self.now = time
+        for number, device in enumerate(self.devices):
+            for neighbour, link in device.links.items():
+                if link.exchange is not None and self._present[number]:
+                    outcome = "unresolved" if link.exchange.in_doubt else "withdrawn"
+                    self._note_end(number, neighbour, link.exchange, outcome)
+        if not self.record.timeline or self.record.timeline[-1][0] != time:
+            self._sample()
+        self.is_over = True
+        for number, since in sorted(self._silent.items()):
+            self.warnings.append(f"device {number} could send nothing from second {since:g} on: its rate is 0")
+        if unresolved := self._totals["unresolved"]:
+            self.warnings.append(f"{unresolved} exchanges were left unresolved: a device did not come back in time")
+
+    def _is_moving(self) -> bool:
+        """Whether anything under way can still arrive or be asked about, now that no device makes steps any more."""
+        return (
+            bool(self._queue)
+            or self._transfers.next_time() < math.inf
+            or any(entry[1] in (GRADIENT, PATIENCE) for entry in self._due)
+        )
+
+    def _anybody_to_come(self) -> bool:
+        """Whether a device that has not finished is away and will come back."""
+        if not self._crashes:
+            return False
+        away = (n for n in range(self._count) if not self._present[n] and not self.devices[n].finished)
+        return any(self._churn.next_event(number, self._churn_counts[number]) is not None for number in away)
+
+    # Devices
+
+    def _react(self, number: int, event: Event) -> None:
+        """Let a device react, and carry out what it wants done, in order."""
+        self._carry_out(number, react(self.devices[number], event, self._rows.combined))
+
+    def _carry_out(self, number: int, effects: Iterable[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, Send):
+                self._send(number, effect.neighbour, effect.message)
+            elif isinstance(effect, Ended):
+                self._end_exchange(number, effect.neighbour, effect.exchange, effect.outcome)
+            elif isinstance(effect, Keep):
+                if self._crashes:
+                    self._journals[number] = durable(self.devices[number])
+            elif isinstance(effect, Fired):
+                self._fired.add(number)
+                self._totals["broadcasts"] += 1
+            elif isinstance(effect, Apply):
+                self._apply(number)
+            elif isinstance(effect, Copied):
+                self._begin([number])
+
+    def _new_device(self, number: int, *, copies: bool = False) -> Device:
+        """A device with its initial model, in a new session."""
+        model = self._rows.holding(self._scenario.initial_model(number))
+        return Device(number, self._sessions[number], model, model, copies=copies)
+
+    def _begin(self, numbers: list[int]) -> None:
+        """Iterations begin: Events 1 and 2, and the gradients start."""
+        self._beginning.difference_update(numbers)
+        devices = [self.devices[number] for number in numbers]
+        drifts = self._rows.drifts([d.model.index for d in devices], [d.last_broadcast.index for d in devices])
+        for device, drift in zip(devices, drifts.tolist(), strict=True):
+            number, k = device.number, device.k
+            if self._settings.seconds is None and k >= self._iterations:
+                self._running -= 1
+                self._react(number, Finish())
+                continue
+            self._react(number, Begin(drift, self._threshold(number, k)))
+            self._gradients.start(device)
+            seconds = self._clock.seconds(number, k)
+            heappush(self._due, (self.now + seconds, GRADIENT, number, self._sessions[number]))
+
+    def _threshold(self, number: int, k: int) -> float:
+        if self._settings.bandwidth == "measured":
+            return self._reader.threshold_with(self._trigger, number, k, self._measured[number])
+        return self._reader.threshold(self._trigger, number, k)
+
+    def _step(self, numbers: list[int]) -> None:
+        """Gradients are there: Events 3 and 4."""
+        if not numbers:
+            return
+        devices = [self.devices[number] for number in numbers]
+        taken = [self._gradients.take(number, self.devices) for number in numbers]
+        self._rows.step(devices, [row for row, _ in taken], [self._scenario.step_size(d.k) for d in devices])
+        fired, steps = self._fired, self.record.steps
+        for device, (row, loss) in zip(devices, taken, strict=True):
+            number = device.number
+            steps.append((number, device.k, self.now, number in fired, loss))
+            self._carry_out(number, react(device, Stepped(row), self._rows.combined))
+        fired.difference_update(numbers)
+        self._totals["steps"] += len(numbers)
+        self._beginning.update(number for number in numbers if number not in self._leaving)
+
+    def _apply(self, number: int) -> None:
+        """A device that has finished makes a step at once."""
+        row = self._rows.new()
+        self._rows.array[row.index] = 0
+        self._rows.step([self.devices[number]], [row], [0.0])
+        self._react(number, Stepped(row))
+
+    # Messages
+
+    def _send(self, sender: int, receiver: int, message: Message) -> None:
+        size = 0
+        if isinstance(message, Offer):
+            self._open[message.token] = [self.now, 0]
+        elif isinstance(message, Body):
+            size = self._rows.array.shape[1]
+            for token in (message.token, message.of):
+                if token in self._open:
+                    self._open[token][1] += self._model_bytes
+        elif isinstance(message, GiveModel):
+            size = self._rows.array.shape[1]
+        if size:
+            self._totals["bytes"] += self._model_bytes
+        if type(self._transfers) is InstantTransfers:
+            self._queue.append((sender, receiver, message))
+            return
+        self._ticket += 1
+        self._tickets[self._ticket] = sender, receiver, message, self.now
+        if isinstance(message, Body):
+            self._bodies[message.token] = self._ticket
+        self._transfers.send(self.now, sender, receiver, size, self._ticket)
+
+    def _deliver(self) -> None:
+        """Deliver all messages of this instant, and those that they lead to at the same instant."""
+        queue = self._queue
+        while queue:
+            if self._reorder:
+                self._reorder(queue)
+            sender, receiver, message = queue.popleft()
+            self._react(receiver, Received(sender, message))
+        while self._transfers.next_time() <= self.now:
+            for ticket, what in self._transfers.take(self.now):
+                self._notice(ticket, what)
+
+    def _notice(self, ticket: int, what: str) -> None:
+        """Something has become of a message."""
+        if ticket not in self._tickets:  # cut or cancelled at this very instant
+            return
+        sender, receiver, message, sent = self._tickets[ticket]
+        if what == "stalled":
+            self._silent.setdefault(sender, self.now)
+            if not self._draining:
+                self._watch(sender, receiver)
+            return
+        del self._tickets[ticket]
+        if isinstance(message, Body):
+            self._bodies.pop(message.token, None)
+            if what == "arrived":
+                self._silent.pop(sender, None)
+                self._measure(sender, self.now - sent)
+        if what == "lost":
+            self._watch(sender, receiver)
+            return
+        link = _pair(sender, receiver)
+        if link in self._progress:
+            self._progress[link] = self.now
+        self._react(receiver, Received(sender, message))
+
+    def _measure(self, number: int, seconds: float) -> None:
+        """A device learns its bandwidth from what it has sent."""
+        if seconds > 0:
+            rate = self._rows.array.shape[1] / seconds
+            self._measured[number] += MEASURING * (rate - self._measured[number])
+
+    def _watch(self, i: int, j: int) -> None:
+        """Something on this link was lost, or does not move: both ends will lose patience unless something comes."""
+        self._progress[_pair(i, j)] = self.now
+        for number, neighbour in ((i, j), (j, i)):
+            heappush(self._due, (self.now + self._settings.patience_seconds, PATIENCE, number, neighbour))
+
+    def _end_patience(self, number: int, neighbour: int) -> None:
+        """Withdraw or ask, unless something has moved since; then wait on."""
+        device, link = self.devices[number], self.devices[number].links.get(neighbour)
+        waits = (link is not None and link.exchange is not None) or device.asked == neighbour
+        waits = waits or any(decision.neighbour == neighbour for decision in device.unacknowledged.values())
+        if not self._present[number] or link is None or not link.up or not waits:
+            return
+        again = self._progress.get(_pair(number, neighbour), self.now) + self._settings.patience_seconds
+        if again <= self.now and self._moves(number, neighbour):
+            again = self.now + self._settings.patience_seconds
+        if again > self.now:
+            heappush(self._due, (again, PATIENCE, number, neighbour))
+        else:
+            self._react(number, NoProgress(neighbour))
+
+    def _moves(self, number: int, neighbour: int) -> bool:
+        """Whether a model is on its way between two devices: an exchange that moves is never timed out."""
+        exchanges = (self.devices[a].links[b].exchange for a, b in ((number, neighbour), (neighbour, number))
+                     if b in self.devices[a].links)  # fmt: skip
+        tickets = (self._bodies.get(exchange.token) for exchange in exchanges if exchange is not None)
+        return any(ticket is not None and not self._transfers.is_stalled(ticket) for ticket in tickets)
+
+    def _end_exchange(self, number: int, neighbour: int, exchange: Exchange, outcome: str) -> None:
+        """An exchange is over at one end."""
+        if outcome != "committed" and (ticket := self._bodies.pop(exchange.token, None)) is not None:
+            del self._tickets[ticket]
+            self._transfers.cancel(self.now, ticket)
+        self._note_end(number, neighbour, exchange, outcome)
+
+    def _note_end(self, number: int, neighbour: int, exchange: Exchange, outcome: str) -> None:
+        offered = self._open.pop(exchange.token, None)
+        if not exchange.decides and outcome != "unresolved":  # its row is written by the end that decides
+            return
+        start, sent = offered or (self.now, 0)
+        self._totals["exchanges"] += outcome == "committed"
+        self._totals["unresolved"] += outcome == "unresolved"
+        self.record.exchanges.append((
+            start, self.now, number, neighbour, exchange.k, exchange.partner_k, exchange.share, exchange.event or 2,
+            outcome, sent,
+        ))  # fmt: skip
+
+    # Links that come and go
+
+    def _connect(self, i: int, j: int, *, new: bool = True) -> None:
+        for number, neighbour in ((i, j), (j, i)):
+            self._react(number, LinkUp(neighbour))
+            if not new:
+                self.devices[number].links[neighbour].new = False
+
+    def _disconnect(self, i: int, j: int) -> None:
+        for ticket in self._transfers.cut(self.now, i, j):
+            message = self._tickets.pop(ticket)[2]
+            if isinstance(message, Body):
+                self._bodies.pop(message.token, None)
+        self._progress.pop(_pair(i, j), None)
+        for number, neighbour in ((i, j), (j, i)):
+            if self._present[number]:
+                self._react(number, LinkDown(neighbour))
+                link = self.devices[number].links.get(neighbour)
+                if link is not None and link.exchange is not None:
+                    due = self.now + self._settings.give_up_seconds
+                    heappush(self._due, (due, GIVE_UP, number, neighbour, link.exchange.token))
+
+    def _change_network(self) -> None:
+        """The next graph: links that it does not have go down, those that it has are up."""
+        self._graph_number += 1
+        before, now = self._graph, self._scenario.graphs(self._graph_number)[1]
+        heappush(self._due, (self.now + self._settings.network_seconds, NETWORK))
+        if now is before:
+            return
+        self._graph = now
+        for i, j in before.links[before.new_since(now)].tolist():
+            if self._present[i] and self._present[j]:
+                self._disconnect(i, j)
+        if (new := now.new_since(before)).any() or len(now.links) != len(before.links):
+            for i, j in now.links[new].tolist():
+                if self._present[i] and self._present[j]:
+                    self._connect(i, j)
+            self._note_network()
+
+    def _note_network(self) -> None:
+        i, j = self._graph.links.T.tolist()
+        self.record.network.append((self._graph_number, i, j))
+
+    # Devices that come and go
+
+    def _plan_churn(self, number: int) -> None:
+        if event := self._churn.next_event(number, self._churn_counts[number]):
+            heappush(self._due, (event.seconds, CHURN, number))
+
+    def _make_churn(self, number: int) -> None:
+        event = self._churn.next_event(number, self._churn_counts[number])
+        assert event is not None
+        self._churn_counts[number] += 1
+        self._plan_churn(number)
+        if event.what == "leave":
+            self._leave(number)
+        elif event.what == "crash":
+            self._switch_off(number)
+            if self._churn.journal == "lose":
+                self._journals.pop(number, None)
+        else:
+            self._switch_on(number, anew=event.what == "join" or self._churn.journal == "lose")
+
+    def _leave(self, number: int) -> None:
+        """A device that leaves ends what is in flight before it goes."""
+        if not self.devices[number].finished:
+            self._running -= 1
+        self._leaving[number] = self.now
+        self._gradients.drop(number)
+        self._sessions[number] += 1  # the step under way is not made
+        self._react(number, Leave())
+
+    def _let_go(self) -> None:
+        for number, since in list(self._leaving.items()):
+            waited = self.now - since
+            if is_idle(self.devices[number]) or waited >= self._settings.give_up_seconds:
+                del self._leaving[number]
+                self.devices[number].leaving = False
+                self._switch_off(number, was_running=False)
+
+    def _switch_off(self, number: int, *, was_running: bool | None = None) -> None:
+        """A device is gone at once, and its neighbours notice."""
+        device = self.devices[number]
+        if number in self._leaving:
+            del self._leaving[number]
+        elif was_running is None and not device.finished:
+            self._running -= 1
+        self._present[number] = False
+        self._beginning.discard(number)
+        self._fired.discard(number)
+        self._gradients.drop(number)
+        self._sessions[number] += 1
+        for neighbour, link in list(device.links.items()):
+            if link.exchange is not None and not link.exchange.in_doubt:
+                self._note_end(number, neighbour, link.exchange, "withdrawn")
+            if link.up:
+                self._disconnect(number, neighbour)
+
+    def _switch_on(self, number: int, *, anew: bool) -> None:
+        """A device comes: from its journal, or with a first model."""
+        if anew:
+            self._gradients.forget_local(number)
+            self._journals.pop(number, None)
+            self.devices[number] = self._new_device(number, copies=self._churn.start == "copy")
+        else:
+            kept = self._journals.get(number) or self._new_device(number)
+            self.devices[number] = restarted(kept, self._sessions[number])
+        self._present[number] = True
+        if not self.devices[number].finished:
+            self._running += 1
+            if not self.devices[number].copies:
+                self._beginning.add(number)
+        for i, j in self._graph.links[(self._graph.links == number).any(axis=1)].tolist():
+            if self._present[i] and self._present[j]:
+                self._connect(i, j)
+
+    # Samples
+
+    def _sample(self) -> None:
+        """How good the models are, and how far apart."""
+        there = [number for number in range(self._count) if self._present[number]]
+        totals = self._totals
+        counts = (self.now, totals["steps"], totals["broadcasts"], totals["exchanges"], totals["bytes"], len(there))
+        if not there:
+            self.record.timeline.append((*counts, None, None, None, None, None, self._imbalance()))
+            return
+        models = self._rows.gathered([self.devices[number].model for number in there])
+        local = {name: values[there] for name, values in self.local.items()}
+        error = consensus_error(models, self._threads)
+        if not math.isfinite(error):
+            finite = np.ones(self._count, dtype=bool)
+            finite[there] = np.isfinite(models).all(axis=1)
+            raise Diverged(max(self.devices[number].k for number in there), "model", finite)
+        try:
+            accuracies, of_mean = self._scenario.learner.accuracies(models, local)
+        except ScoresNotFinite as failure:
+            raise failure.about(f"at second {self.now:g}") from failure
+        row = (*counts, float(accuracies.mean()), float(accuracies.min()), float(accuracies.max()), of_mean, error)
+        self.record.timeline.append((*row, self._imbalance()))
+
+    def _imbalance(self) -> float:
+        """The norm of the committed steps that one end has made and the other has not."""
+        weights: dict[int, float] = {}
+
+        def add(beta: float, sent: Any, received: Any) -> None:
+            weights[received.index] = weights.get(received.index, 0.0) + beta
+            weights[sent.index] = weights.get(sent.index, 0.0) - beta
+
+        for number, device in enumerate(self.devices):
+            for step in device.steps:
+                add(*step[1:])
+            for neighbour, link in device.links.items():
+                exchange = link.exchange
+                if exchange is not None and exchange.in_doubt and exchange.partner and self._present[number]:
+                    decisions = self.devices[neighbour].unacknowledged
+                    if (made := decisions.get(exchange.partner)) and made.partner == exchange.token:
+                        add(exchange.share, exchange.sent, exchange.received)
+        rows = [index for index, weight in weights.items() if weight]
+        if not rows:
+            return 0.0
+        total = np.zeros(self._rows.array.shape[1])
+        for index in rows:
+            total += weights[index] * self._rows.array[index]
+        return float(np.linalg.norm(total))
+
+    # Checkpoints
+
+    SAVED = (
+        "now", "devices", "_due", "_tickets", "_ticket", "_bodies", "_open", "_progress", "_beginning", "_fired",
+        "_present", "_leaving", "_sessions", "_churn_counts", "_journals", "_measured", "_totals", "_graph_number",
+        "_silent", "_running", "_draining", "warnings",
+    )  # fmt: skip
+
+    def checkpoint(self) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+        """Return all that the run needs to go on from here, between two instants."""
+        gradients = self._gradients
+        state = {name: getattr(self, name) for name in self.SAVED}
+        state |= {"under_way": gradients.under_way, "computed": gradients.computed, "pieces": self.record.pieces}
+        text = to_json(state)
+        places = rows_in(text)
+        tensors = {"rows": self._rows.array[places], "places": np.array(places, dtype=np.int64)}
+        tensors |= {f"local/{name}": values for name, values in gradients.local.items()}
+        tensors |= {f"next_local/{name}": values for name, values in gradients.next_local.items()}
+        return tensors, {"state": text, "transfers": to_json(self._transfers.state())}
+
+    def restore(self, tensors: Mapping[str, np.ndarray], facts: Mapping[str, str]) -> None:
+        """Go on from a checkpoint of the same run. Raises `ValueError` if it does not fit."""
+        rows, places = tensors["rows"], tensors["places"]
+        shape = self._rows.array.shape[1]
+        if rows.dtype != self._rows.array.dtype or rows.shape != (len(places), shape) or not np.isfinite(rows).all():
+            raise ValueError("its models are not those of this run")
+        self._rows = Rows(shape, str(rows.dtype), max([3 * self._count + 64, *(places + 1).tolist()]), self._threads)
+        gradients = self._gradients = Gradients(self._scenario, self._reader, self._rows)
+        handles: dict[int, Row] = {}
+
+        def handle(index: int) -> Row:
+            if index not in handles:
+                handles[index] = self._rows.at(index)
+            return handles[index]
+
+        self._rows.array[places] = rows
+        state = from_json(facts["state"], handle)
+        for name in self.SAVED:
+            setattr(self, name, state[name])
+        gradients.under_way, gradients.computed = state["under_way"], state["computed"]
+        for kind, values in (("local", gradients.local), ("next_local", gradients.next_local)):
+            for name, rows_of in values.items():
+                rows_of[...] = tensors[f"{kind}/{name}"]
+        heapify(self._due)
+        self.record = EventRecord(pieces=state["pieces"])
+        self._transfers.restore(from_json(facts["transfers"], handle))
+        self._graph = self._scenario.network.graph(self._graph_number)
+
+
+def _pair(i: int, j: int) -> tuple[int, int]:
+    return (i, j) if i < j else (j, i)

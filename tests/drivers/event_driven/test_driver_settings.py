@@ -1,0 +1,187 @@
+"""The setting `driver`: what it accepts, what it refuses in one line, and that configs keep it."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import efhc
+from efhc.base.errors import EfhcError, InputError
+from efhc.cli import app
+from efhc.experiments.config.experiment import Experiment
+from efhc.experiments.config.files import (
+    build_experiment,
+    json_schema,
+    load_experiment,
+    read_inputs,
+    to_tables,
+    to_toml,
+    with_overrides,
+    with_settings,
+)
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "wall-clock.toml"
+EVENT_DRIVEN = "driver=event-driven"
+
+
+def problem_with(*overrides: str) -> str:
+    with pytest.raises(InputError) as caught:
+        build_experiment(with_overrides({}, overrides))
+    text = str(caught.value)
+    assert "\n" not in text
+    return text
+
+
+def test_lockstep_is_the_default_and_a_bare_word_is_enough():
+    assert Experiment().driver == efhc.LockstepDriver()
+    assert build_experiment({"driver": "event-driven"}).driver == efhc.EventDriven()
+    assert build_experiment({"driver": efhc.EventDriven(seconds=5)}).driver.seconds == 5.0
+    driver = build_experiment(with_overrides({}, [EVENT_DRIVEN, "driver.compute=lognormal"])).driver
+    assert driver.compute == efhc.LognormalCompute()
+    driver = build_experiment(with_overrides({}, [EVENT_DRIVEN, "driver.compute.seconds=2"])).driver
+    assert driver.compute == efhc.ConstantCompute(seconds=2.0)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "parts"),
+    [
+        (["driver.compute=lognormal"], ["driver.compute", "a key of another driver", "driver.kind = 'event-driven'"]),
+        (["driver.seconds=3"], ["driver.seconds: got a key of another driver, while the driver is 'lockstep'"]),
+        ([EVENT_DRIVEN, "keep_models_every=3"], ["keep_models_every: got 3, a key of another driver", "'lockstep'"]),
+        (["driver=event"], ["driver.kind: got 'event'", "lockstep, event-driven"]),
+        (["driver=mine.py:Driver"], ["driver.kind", "mine.py:Driver", "allowed: lockstep, event-driven"]),
+        (["driver=5"], ["driver: got 5", "a table with a kind"]),
+        ([EVENT_DRIVEN, "driver.secnds=3"], ["driver.secnds", "did you mean 'seconds'?"]),
+        ([EVENT_DRIVEN, "driver.bandwidth=guessed"], ["driver.bandwidth", "'true' or 'measured'"]),
+        ([EVENT_DRIVEN, "driver.network_seconds=0"], ["driver.network_seconds: got 0"]),
+        ([EVENT_DRIVEN, "driver.seconds=-1"], ["driver.seconds: got -1"]),
+        ([EVENT_DRIVEN, "driver.sample_seconds=nan"], ["driver.sample_seconds: got nan", "a finite number"]),
+        ([EVENT_DRIVEN, "driver.target_accuracy=0"], ["driver.target_accuracy: got 0", "greater than 0"]),
+        ([EVENT_DRIVEN, "driver.target_accuracy=1.1"], ["driver.target_accuracy: got 1.1", "less than or equal to 1"]),
+        (
+            [EVENT_DRIVEN, "driver.give_up_seconds=3"],
+            ["driver.give_up_seconds: got 3", "at least patience_seconds, 30"],
+        ),
+        ([EVENT_DRIVEN, "driver.compute.seconds=0"], ["driver.compute.seconds: got 0; allowed: greater than"]),
+        ([EVENT_DRIVEN, "driver.compute.seconds=[1, -1]"], ["driver.compute.seconds.1: got -1; allowed: greater"]),
+        ([EVENT_DRIVEN, "driver.compute.seconds=[]"], ["driver.compute.seconds: got []; allowed: at least 1 entry"]),
+        ([EVENT_DRIVEN, "driver.compute.seconds=nan"], ["driver.compute.seconds: got nan; allowed: a finite number"]),
+        ([EVENT_DRIVEN, "driver.compute.seconds=long"], ["driver.compute.seconds: got 'long'; allowed: a number"]),
+        ([EVENT_DRIVEN, "driver.compute.kind=csv"], ["driver.compute.path", "required"]),
+        ([EVENT_DRIVEN, "driver.compute=lognormal", "driver.compute.sigma=-1"], ["driver.compute.sigma: got -1"]),
+        ([EVENT_DRIVEN, "driver.compute=lognormall"], ["driver.compute.kind", "did you mean 'lognormal'?"]),
+        ([EVENT_DRIVEN, "driver.churn=rates"], ["driver.churn.kind: got 'rates' without a rate"]),
+        ([EVENT_DRIVEN, "driver.churn.join_after=3"], ["driver.churn.join_after", "leave_every or absent"]),
+        ([EVENT_DRIVEN, "driver.churn.restart_after=3"], ["driver.churn.restart_after", "crash_every"]),
+        ([EVENT_DRIVEN, "driver.churn={crash_every=1, absent=[2, 2]}"], ["driver.churn.absent", "each device once"]),
+        ([EVENT_DRIVEN, "driver.churn={crash_every=1, absent=[-2]}"], ["driver.churn.absent.0: got -2"]),
+    ],
+)
+def test_a_bad_driver_is_one_line(overrides: list[str], parts: list[str]):
+    text = problem_with(*overrides)
+    for part in parts:
+        assert part in text
+
+
+def test_configs_keep_the_driver(tmp_path: Path):
+    for name in ("compute.csv", "churn.csv"):
+        (tmp_path / name).write_text("to be read\n")
+    tables = {
+        "driver": {
+            "kind": "event-driven",
+            "compute": {"kind": "csv", "path": "compute.csv"},
+            "links": {"kind": "shared", "latency": 0.25},
+            "churn": {"kind": "csv", "path": "churn.csv", "absent": [2, 3], "journal": "lose"},
+            "bandwidth": "measured",
+            "target_accuracy": 0.9,
+        }
+    }
+    experiment = build_experiment(tables, tmp_path)
+    assert experiment.driver.churn.absent == (2, 3)
+    assert build_experiment(tomllib.loads(to_toml(experiment))) == experiment
+    assert set(read_inputs(experiment)) == {"driver.compute.path", "driver.churn.path"}
+    assert pickle.loads(pickle.dumps(experiment)) == experiment
+    lists = build_experiment({"driver": {"kind": "event-driven", "compute": {"seconds": [1, 2.5]}}})
+    assert lists.driver.compute.seconds == (1.0, 2.5)
+    assert build_experiment(tomllib.loads(to_toml(lists))) == lists
+
+
+OWN = """
+import efhc
+
+class Clock:
+    def __init__(self, base):
+        self.base = base
+
+    def seconds(self, device, k):
+        return self.base * (1 + device)
+
+class Slower(efhc.ComputeTimes):
+    base: float = 1.0
+
+    def over_time(self, devices, randomness):
+        return Clock(self.base)
+"""
+
+
+def test_compute_times_of_ones_own_are_kept_hashed_and_packed(tmp_path: Path):
+    (tmp_path / "mine.py").write_text(OWN)
+    tables = {"driver": {"kind": "event-driven", "compute": {"kind": "mine.py:Slower", "base": 2.0}}}
+    experiment = build_experiment(tables, tmp_path)
+    assert set(read_inputs(experiment)) == {"driver.compute.kind"}
+    written = tomllib.loads(to_toml(experiment))
+    assert written["driver"]["compute"] == {"kind": f"{tmp_path / 'mine.py'}:Slower", "base": 2.0}
+    packed = pickle.dumps(experiment)
+    (tmp_path / "mine.py").unlink()
+    assert pickle.loads(packed).driver.compute.over_time(2, None).seconds(1, 0) == 4.0
+    not_run = build_experiment(written, run_code=False)
+    assert to_tables(not_run) == written
+    with pytest.raises(EfhcError, match="was not run"):
+        not_run.driver.compute.over_time(2, None)
+
+
+def test_a_part_made_in_python_is_described_where_it_cannot_be_named():
+    class Local(efhc.ComputeTimes):
+        def over_time(self, devices, randomness):
+            return None
+
+    experiment = build_experiment({"driver": efhc.EventDriven(compute=Local())})
+    with pytest.raises(EfhcError, match=r"driver\.compute: a Local made in Python cannot be written"):
+        to_toml(experiment)
+    again = build_experiment(tomllib.loads(to_toml(experiment, "describe")))
+    with pytest.raises(EfhcError, match="was not kept"):
+        again.driver.compute.over_time(2, None)
+
+
+def test_a_sweep_varies_settings_within_the_driver():
+    for tables in ({"driver": "event-driven"}, {"driver": {"kind": "event-driven", "links": "per-link"}}):
+        varied = [build_experiment(with_settings(tables, [("driver.links.latency", one)])) for one in (0.5, 1.5)]
+        assert [one.driver.links.latency for one in varied] == [0.5, 1.5]
+
+
+def test_the_schema_names_every_kind_of_the_settings_within_the_driver():
+    text = str(json_schema())
+    for kind in ("lockstep", "event-driven", "lognormal", "per-link", "rates"):
+        assert f"'{kind}'" in text
+
+
+def test_the_example_can_be_shown_and_reads_back_the_same():
+    done = CliRunner().invoke(app, ["config", "show", str(EXAMPLE)])
+    assert done.exit_code == 0
+    experiment = load_experiment(EXAMPLE)
+    assert build_experiment(tomllib.loads(done.stdout)) == experiment
+    assert isinstance(experiment.driver, efhc.EventDriven)
+    assert list(experiment.strategies) == ["EF-HC", "GT", "ZT", "RG"]
+    assert len(experiment.seeds) == 5
+
+
+def test_settings_are_read_without_what_only_runs_need():
+    code = "import sys, efhc; efhc.EventDriven(); print([m for m in ('numba', 'torch', 'polars') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
