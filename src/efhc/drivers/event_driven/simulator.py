@@ -17,7 +17,6 @@ import numpy as np
 
 from efhc.base.arrays import Floats
 from efhc.core.device import Device, Exchange, durable, is_idle, react, restarted
-from efhc.core.iteration import Diverged, Local
 from efhc.core.protocol import (
     Apply,
     Begin,
@@ -43,6 +42,7 @@ from efhc.core.protocol import (
     Token,
 )
 from efhc.core.randomness import Randomness
+from efhc.core.state import Diverged, Local
 from efhc.core.triggers import Trigger
 from efhc.drivers.event_driven.churn import draw_churn
 from efhc.drivers.event_driven.compute import draw_compute_times
