@@ -54,6 +54,7 @@ from efhc.drivers.event_driven.settings import EventDriven
 from efhc.drivers.event_driven.transfers import InstantTransfers
 from efhc.kernels.compiled_arithmetic import consensus_error
 from efhc.learning.backends.backend import ScoresNotFinite
+from efhc.network.over_time import StaticGraph
 from efhc.scenarios.scenario import Scenario
 
 GRADIENT, NETWORK, CHURN, PATIENCE, GIVE_UP, SAMPLE = range(6)
@@ -96,7 +97,7 @@ class Simulator:
         self._sample_seconds = settings.sample_seconds or evaluate_every * float(
             np.median([self._clock.seconds(device, 0) for device in range(devices)])
         )
-        self._network_changes = len(getattr(scenario.network, "recurring", ())) != 1
+        self._network_changes = not isinstance(scenario.network, StaticGraph)
 
         self.now = 0.0
         self.record = EventRecord()
