@@ -126,6 +126,7 @@ class Simulator:
         self._crashes = settings.churn is not None
         self._measured = [scenario.bandwidths.nominal] * devices
         self._totals = {"steps": 0, "broadcasts": 0, "exchanges": 0, "bytes": 0, "unresolved": 0}
+        self._sampled_at: float | None = None
         self._graph_number, self._graph = 0, scenario.network.graph(0)
         self._silent: dict[int, float] = {}
         """Devices whose links carried nothing for a while, and since when."""
@@ -226,7 +227,7 @@ class Simulator:
                 if link.exchange is not None and self._present[number]:
                     outcome = "unresolved" if link.exchange.in_doubt else "withdrawn"
                     self._note_end(number, neighbour, link.exchange, outcome)
-        if not self.record.timeline or self.record.timeline[-1][0] != time:
+        if self._sampled_at != time:
             self._sample()
         self.is_over = True
         for number, since in sorted(self._silent.items()):
@@ -554,6 +555,7 @@ class Simulator:
 
     def _sample(self) -> None:
         """How good the models are, and how far apart."""
+        self._sampled_at = self.now
         there = [number for number in range(self._count) if self._present[number]]
         totals = self._totals
         counts = (self.now, totals["steps"], totals["broadcasts"], totals["exchanges"], totals["bytes"], len(there))
@@ -604,7 +606,7 @@ class Simulator:
     SAVED = (
         "now", "devices", "_due", "_tickets", "_ticket", "_bodies", "_open", "_progress", "_beginning", "_fired",
         "_present", "_leaving", "_sessions", "_churn_counts", "_journals", "_measured", "_totals", "_graph_number",
-        "_silent", "_running", "_draining", "warnings",
+        "_silent", "_running", "_draining", "_sampled_at", "warnings",
     )  # fmt: skip
 
     def checkpoint(self) -> tuple[dict[str, np.ndarray], dict[str, str]]:
