@@ -11,10 +11,11 @@ from problems import bandwidths, graphs, graphs_with_used_links, triggers
 from efhc.core.arithmetic import PLAIN, consensus_error, drift
 from efhc.core.cost import transmission_time
 from efhc.core.graph import Graph
-from efhc.core.iteration import Diverged, State, iterate
+from efhc.core.iteration import iterate
 from efhc.core.mixing import mix_and_descend, mixing_matrix
 from efhc.core.randomness import Coins, Randomness
 from efhc.core.reference import reference_iteration
+from efhc.core.state import Diverged, State
 from efhc.core.triggers import Bandwidths, EventTriggered, GlobalThreshold, Never, RandomizedGossip, ZeroThreshold
 from efhc.kernels import compiled_arithmetic as compiled
 from efhc.kernels.compiled_arithmetic import CompiledArithmetic

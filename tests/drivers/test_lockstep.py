@@ -11,8 +11,8 @@ import pytest
 
 import efhc
 from efhc.base.errors import InputError
-from efhc.core.iteration import Diverged, State
 from efhc.core.randomness import Randomness
+from efhc.core.state import Diverged, State
 from efhc.drivers import lockstep
 from efhc.drivers.agreement import difference_from_reference
 from efhc.drivers.lockstep import Lockstep

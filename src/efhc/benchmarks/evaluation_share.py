@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from efhc.base.arrays import Floats
-from efhc.core.iteration import Local
+from efhc.core.state import Local
 from efhc.core.triggers import EventTriggered
 from efhc.experiments.runs.simulate import simulate
 from efhc.learning.data import FashionMNIST

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from efhc.base.errors import EfhcError
-from efhc.core.iteration import State
 from efhc.core.randomness import Randomness
+from efhc.core.state import State
 from efhc.drivers.lockstep import Lockstep
 from efhc.drivers.observers import Observer, drive
 from efhc.drivers.record import Record

@@ -6,32 +6,14 @@ that comes in is changed. `reference.py` is the same in plain loops; the tests h
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
 
 from efhc.base.arrays import Flags, Floats
-from efhc.base.errors import EfhcError
 from efhc.core.arithmetic import PLAIN, Arithmetic
 from efhc.core.graph import Graph
-
-Local = Mapping[str, np.ndarray]
-"""What devices keep to themselves and never mix (running statistics): name -> one row per device."""
-
-NOTHING_LOCAL: Local = MappingProxyType({})
-
-
-class State(NamedTuple):
-    """What the next iteration needs."""
-
-    k: int
-    models: Floats
-    """W(k), one row w_i per device."""
-    last_broadcast: Floats
-    """w_hat_i: each device's model when it last fired."""
-    local: Local = NOTHING_LOCAL
+from efhc.core.state import Diverged, State
 
 
 class Info(NamedTuple):
@@ -43,25 +25,6 @@ class Info(NamedTuple):
     """v_ij per link of the physical graph."""
     consensus_error: float
     """sum_i ||w_i - w_bar||^2 of the models it left."""
-
-
-class Diverged(EfhcError):
-    """Raised when a model or loss is no longer finite. The iteration was not made: the state is that of iteration k."""
-
-    def __init__(self, k: int, what: str, finite: Flags) -> None:
-        """`what` ("loss" or "model") of every device where `finite` is False is not finite.
-
-        If all of them are finite, the sum of their squares overflowed, and no device is named.
-        """
-        self.k, self.devices = k, np.flatnonzero(~finite).tolist()
-        if self.devices:
-            found = f"the {what} of device {self.devices[0]} is not finite"
-        else:
-            found = f"the consensus error of the {what}s is too large for a floating-point number"
-        super().__init__(
-            f"training diverged at iteration {k}: {found}; "
-            "try a smaller step_size, and look at the scale of data and initial models"
-        )
 
 
 def finite_rows(models: Floats) -> Flags:

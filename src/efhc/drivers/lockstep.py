@@ -12,7 +12,8 @@ import numpy as np
 
 from efhc.base.arrays import Floats
 from efhc.core.graph import Graph
-from efhc.core.iteration import Diverged, State, finite_rows, iterate
+from efhc.core.iteration import finite_rows, iterate
+from efhc.core.state import Diverged, State
 from efhc.core.triggers import Trigger
 from efhc.drivers.steps import Steps
 from efhc.kernels.compiled_arithmetic import CompiledArithmetic

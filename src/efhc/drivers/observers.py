@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 
 from efhc.base.arrays import Ints
-from efhc.core.iteration import State
+from efhc.core.state import State
 from efhc.drivers.steps import Steps
 from efhc.scenarios.scenario import Scenario
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from efhc.base.arrays import Floats, Ints
 from efhc.base.errors import InputError
-from efhc.core.iteration import Local
 from efhc.core.randomness import Randomness
+from efhc.core.state import Local
 from efhc.learning.backends.backend import Backend, ModuleMaker, ScoresNotFinite
 from efhc.learning.batches import MiniBatches
 from efhc.learning.data.dataset import Dataset

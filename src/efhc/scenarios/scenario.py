@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from efhc.base.arrays import Floats, Ints
 from efhc.base.errors import InputError
 from efhc.core.graph import Graph
-from efhc.core.iteration import State
 from efhc.core.randomness import Coins
 from efhc.core.schedules import Schedule
+from efhc.core.state import State
 from efhc.core.triggers import Bandwidths, Trigger
 from efhc.learning.backends.backend import Batch
 from efhc.learning.learner import Learner

@@ -25,7 +25,7 @@ import pytest
 
 import efhc
 from efhc.base.inputs import InputContent
-from efhc.core.iteration import Diverged
+from efhc.core.state import Diverged
 from efhc.experiments.runs.engines import cluster as engine
 from efhc.experiments.runs.engines.cluster import ClusterEngine, Order, make_there
 from efhc.experiments.runs.engines.local import LocalEngine

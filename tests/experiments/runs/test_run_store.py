@@ -9,7 +9,7 @@ import pytest
 
 import efhc
 from efhc.base.errors import EfhcError
-from efhc.core.iteration import Diverged
+from efhc.core.state import Diverged
 from efhc.experiments.runs.directory import RunDirectory
 from efhc.experiments.runs.engines.local import LocalEngine
 from efhc.experiments.runs.run import Run, Runs

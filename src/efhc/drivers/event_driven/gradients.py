@@ -6,7 +6,7 @@ import numpy as np
 
 from efhc.base.arrays import Floats, Ints
 from efhc.core.device import Device
-from efhc.core.iteration import Diverged, Local
+from efhc.core.state import Diverged, Local
 from efhc.drivers.event_driven.rows import Row, Rows
 from efhc.learning.backends.backend import Batch, RowBackend
 from efhc.scenarios.device_reader import DeviceReader

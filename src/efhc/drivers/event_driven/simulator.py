@@ -17,7 +17,6 @@ import numpy as np
 
 from efhc.base.arrays import Floats
 from efhc.core.device import Device, Exchange, durable, is_idle, react, restarted
-from efhc.core.iteration import Diverged, Local
 from efhc.core.protocol import (
     Apply,
     Begin,
@@ -43,6 +42,7 @@ from efhc.core.protocol import (
     Token,
 )
 from efhc.core.randomness import Randomness
+from efhc.core.state import Diverged, Local
 from efhc.core.triggers import Trigger
 from efhc.drivers.event_driven.churn import draw_churn
 from efhc.drivers.event_driven.compute import draw_compute_times
@@ -54,6 +54,7 @@ from efhc.drivers.event_driven.settings import EventDriven
 from efhc.drivers.event_driven.transfers import InstantTransfers
 from efhc.kernels.compiled_arithmetic import consensus_error
 from efhc.learning.backends.backend import ScoresNotFinite
+from efhc.network.over_time import StaticGraph
 from efhc.scenarios.scenario import Scenario
 
 GRADIENT, NETWORK, CHURN, PATIENCE, GIVE_UP, SAMPLE = range(6)
@@ -96,7 +97,7 @@ class Simulator:
         self._sample_seconds = settings.sample_seconds or evaluate_every * float(
             np.median([self._clock.seconds(device, 0) for device in range(devices)])
         )
-        self._network_changes = len(getattr(scenario.network, "recurring", ())) != 1
+        self._network_changes = not isinstance(scenario.network, StaticGraph)
 
         self.now = 0.0
         self.record = EventRecord()

@@ -17,7 +17,7 @@ import numpy as np
 import polars as pl
 
 from efhc.base.arrays import Floats
-from efhc.core.iteration import Local
+from efhc.core.state import Local
 from efhc.drivers.observers import Observer
 from efhc.drivers.record import Piece
 from efhc.experiments.runs.run import Run

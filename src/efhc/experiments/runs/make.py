@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from efhc.base.arrays import Floats
-from efhc.core.iteration import Local
+from efhc.core.state import Local
 from efhc.drivers.observers import Observer
 from efhc.experiments.runs.keeping import CHECKPOINT_SECONDS, Keeper, Making
 from efhc.experiments.runs.make_event_driven import make_event_driven

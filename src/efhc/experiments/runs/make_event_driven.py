@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 
 from efhc.base.arrays import Floats
-from efhc.core.iteration import Local
 from efhc.core.randomness import Randomness
+from efhc.core.state import Local
 from efhc.drivers.event_driven.settings import EventDriven
 from efhc.drivers.event_driven.simulator import Simulator
 from efhc.experiments.runs.keeping import Checkpoint, Making, Stopped

@@ -9,7 +9,7 @@ from threading import Event
 import numpy as np
 
 from efhc.base.arrays import Floats
-from efhc.core.iteration import Local, State
+from efhc.core.state import Local, State
 from efhc.drivers.lockstep import Lockstep
 from efhc.drivers.observers import LookAt, Observer, drive
 from efhc.drivers.record import Record

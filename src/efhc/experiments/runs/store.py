@@ -15,7 +15,7 @@ import polars as pl
 from efhc.base.arrays import Floats
 from efhc.base.errors import EfhcError, InputError
 from efhc.base.saving import write_safely, writing
-from efhc.core.iteration import Local
+from efhc.core.state import Local
 from efhc.drivers.observers import ObserverFactory
 from efhc.drivers.record import Piece
 from efhc.experiments.runs.checkpoints import DamagedError, Unfinished

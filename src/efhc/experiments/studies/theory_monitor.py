@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from efhc.base.errors import AssumptionBroken
-from efhc.core.iteration import State
+from efhc.core.state import State
 from efhc.drivers.observers import Observer
 from efhc.drivers.steps import Steps
 from efhc.experiments.config.experiment import Experiment

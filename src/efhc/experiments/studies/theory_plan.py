@@ -16,7 +16,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from efhc.base.arrays import Flags, Ints
-from efhc.core.iteration import State
+from efhc.core.state import State
 from efhc.drivers.lockstep import Lockstep
 from efhc.drivers.observers import LookAt, drive
 from efhc.drivers.steps import Steps

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from efhc.base.arrays import Flags, Floats, Ints
-from efhc.core.iteration import State
+from efhc.core.state import State
 from efhc.drivers.lockstep import Lockstep
 from efhc.drivers.observers import LookAt, drive
 from efhc.drivers.steps import Steps

@@ -16,7 +16,7 @@ import numpy as np
 from efhc.base.arrays import Flags, Floats, Ints
 from efhc.base.errors import EfhcError
 from efhc.core.graph import Graph
-from efhc.core.iteration import Local
+from efhc.core.state import Local
 from efhc.kernels.loops import Buffers, Outcome
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from efhc.base.arrays import Flags, Floats, Ints
 from efhc.base.threads import in_ranges
 from efhc.core.graph import Graph
-from efhc.core.iteration import NOTHING_LOCAL, Local
+from efhc.core.state import NOTHING_LOCAL, Local
 from efhc.kernels import loops
 from efhc.kernels.compiled_arithmetic import links_of
 from efhc.kernels.loops import Buffers, Outcome

@@ -20,8 +20,8 @@ import numpy as np
 from efhc.base.arrays import Floats, Ints
 from efhc.base.errors import EfhcError, InputError
 from efhc.base.own_code import in_one_line
-from efhc.core.iteration import Local
 from efhc.core.randomness import Purpose, Randomness
+from efhc.core.state import Local
 from efhc.kernels.loops import gather_rows
 from efhc.learning.backends.backend import Batch, ScoresNotFinite
 from efhc.learning.backends.workers import Workers

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from efhc.base.arrays import Floats, read_only
-from efhc.core.iteration import NOTHING_LOCAL, Local
+from efhc.core.state import NOTHING_LOCAL, Local
 from efhc.learning.backends.backend import Batch, ScoresNotFinite
 from efhc.learning.data.dataset import Dataset
 

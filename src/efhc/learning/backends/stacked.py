@@ -11,7 +11,7 @@ import numpy as np
 
 from efhc.base.arrays import Floats, Ints
 from efhc.base.errors import InputError
-from efhc.core.iteration import Local
+from efhc.core.state import Local
 from efhc.learning.backends.backend import Batch
 from efhc.learning.backends.module_backend import Modes, ModuleBackend, Tensors, functional_call, shared_copy
 from efhc.learning.backends.stacked_layers import StackedLayers, traced

@@ -19,7 +19,7 @@ from threadpoolctl import threadpool_limits
 
 from efhc.base.errors import EfhcError, InputError
 from efhc.base.inputs import using_inputs
-from efhc.core.iteration import Diverged
+from efhc.core.state import Diverged
 from efhc.drivers.observers import ObserverFactory
 from efhc.experiments.runs.draw import Scenarios
 from efhc.experiments.runs.keeping import CHECKPOINT_SECONDS

@@ -1,0 +1,214 @@
+"""Without delay and with equal compute times, devices on their own clocks do what lockstep does, to the last bit.
+
+The two drivers share no step: lockstep mixes all devices at once, the other lets each device's core react to messages.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+from collections import deque
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import efhc
+from efhc.core.randomness import Randomness
+from efhc.drivers.event_driven.simulator import Simulator
+from efhc.drivers.lockstep import Lockstep
+from efhc.drivers.observers import Observer, drive
+from efhc.experiments.config.experiment import Experiment
+from efhc.experiments.runs.draw import draw_scenario, load_data
+from efhc.learning.data import Dataset
+
+DEVICES, ITERATIONS, SEED = 7, 25, 5
+COMPUTE_SECONDS = 0.75
+DRIVER = efhc.EventDriven(
+    links="instant",
+    compute={"seconds": COMPUTE_SECONDS},
+    network_seconds=COMPUTE_SECONDS,
+    sample_seconds=1e9,
+)
+
+STRATEGIES = {
+    "ef-hc": efhc.EventTriggered(r=100.0),
+    "gt": efhc.GlobalThreshold(r=100.0),
+    "zt": efhc.ZeroThreshold(),
+    "rg": efhc.RandomizedGossip(probability=0.3),
+    "never": efhc.Never(),
+    "periodic": efhc.PeriodicBroadcast(every=4),
+}
+NETWORKS: dict[str, Any] = {
+    "static": efhc.Geometric(radius=0.5),
+    "random links": efhc.RandomLinks(up_probability=0.4),
+    "waypoint": efhc.RandomWaypoint(radius=0.5, slowest=0.05, fastest=0.2),
+    "rotating": efhc.Rotating(period=3),
+    "edge sequence": {"kind": "edge-sequence"},
+    "edge sequence that ends": {"kind": "edge-sequence", "at_end": "hold"},
+}
+LEARNERS: dict[str, dict[str, Any]] = {
+    "compiled svm": {"model": efhc.SVM(), "backend": "linear"},
+    "svm on arrays": {"model": efhc.SVM(), "backend": "arrays"},
+    "stacked mlp": {"model": efhc.MLP(hidden=(6,)), "backend": "stacked"},
+    "mlp one by one": {"model": efhc.MLP(hidden=(6,)), "backend": "loop"},
+}
+AT_START = {"as if linked before": False, "exchange at start": True}
+PRECISIONS = {"float32": "float32", "float64": "float64"}
+SHUFFLES = {"in order": None, "shuffled": 3}
+CHOICES: list[list[str]] = [list(one) for one in (NETWORKS, LEARNERS, AT_START, PRECISIONS, STRATEGIES, SHUFFLES)]
+
+
+def pairwise_selection(choices: list[list[str]]) -> list[tuple[str, ...]]:
+    """Combinations in which every pair of values of two settings occurs: always the one with most new pairs next."""
+
+    def pairs(one: tuple[str, ...]) -> set[Any]:
+        return set(itertools.combinations(enumerate(one), 2))
+
+    everything = {one: pairs(one) for one in itertools.product(*choices)}
+    missing = set().union(*everything.values())
+    selection = []
+    while missing:
+        best = max(everything, key=lambda one: len(everything[one] & missing))
+        selection.append(best)
+        missing -= everything[best]
+    return sorted(selection)
+
+
+@lru_cache(maxsize=4)
+def scenario_of(folder: Path, network: str, learner: str, at_start: str, precision: str) -> Any:
+    """The scenario that all strategies and both drivers meet."""
+    given = NETWORKS[network]
+    if isinstance(given, dict):
+        path = folder / "graphs.json"
+        path.write_text(json.dumps(graphs()))
+        given = given | {"path": str(path)}
+    experiment = Experiment(
+        devices=DEVICES,
+        batch_size=4,
+        network=given,
+        exchange_at_start=AT_START[at_start],
+        precision=PRECISIONS[precision],
+        **LEARNERS[learner],
+    )
+    return draw_scenario(experiment, load_data(experiment), SEED, devices_apart=True)
+
+
+def graphs() -> list[list[list[int]]]:
+    """Five graphs, one of them empty and one that comes twice in a row."""
+    some, other = [[0, 1], [1, 2], [2, 3], [3, 4], [4, 5], [5, 6]], [[0, 6], [0, 3], [1, 2], [2, 5]]
+    return [some, other, other, [], [*other[:2], [1, 4]]]
+
+
+class Happened(Observer):
+    """Who fired, and which links were used, by iteration."""
+
+    def __init__(self) -> None:
+        self.fired: set[tuple[int, int]] = set()
+        self.used: set[tuple[int, int, int]] = set()
+
+    def after(self, steps: Any, state: Any) -> None:
+        for k, fired, used in zip(itertools.count(steps.k), steps.fired, steps.used, strict=False):
+            self.fired |= {(k, device) for device in np.flatnonzero(fired).tolist()}
+            self.used |= {(k, i, j) for i, j in steps.graph.links[used].tolist()}
+
+
+def shuffling(seed: int) -> Any:
+    """Shuffle the messages of one instant, before each of them is delivered."""
+    drawn = random.Random(seed)
+
+    def reorder(messages: deque[Any]) -> None:
+        shuffled = list(messages)
+        drawn.shuffle(shuffled)
+        messages.clear()
+        messages.extend(shuffled)
+
+    return reorder
+
+
+def assert_drivers_agree(scenario: Any, trigger: Any, shuffle: int | None, iterations: int = ITERATIONS) -> None:
+    happened = Happened()
+    state = drive(Lockstep(scenario, trigger), scenario.initial_state(), iterations, [happened])
+    reorder = None if shuffle is None else shuffling(shuffle)
+    simulator = Simulator(scenario, trigger, DRIVER, iterations, Randomness(SEED), reorder=reorder)
+    while not simulator.is_over:
+        simulator.advance()
+    tables = simulator.record.take().tables
+
+    fired = tables["steps"].filter("fired").select("k", "device")
+    assert set(fired.rows()) == happened.fired
+    exchanges = tables["exchanges"]
+    assert set(exchanges["outcome"]) <= {"committed"}
+    assert exchanges["device_k"].to_list() == exchanges["neighbour_k"].to_list()
+    used = [(k, *sorted(ends)) for k, *ends in exchanges.select("device_k", "device", "neighbour").rows()]
+    assert len(set(used)) == len(used)
+    assert set(used) == happened.used
+    assert simulator.models.dtype == state.models.dtype
+    assert simulator.models.tobytes() == state.models.tobytes()
+    for name, values in state.local.items():
+        assert simulator.local[name].tobytes() == values.tobytes()
+
+    steps = tables["steps"]
+    assert len(steps) == iterations * scenario.bandwidths.values.size
+    assert (steps["seconds"] == (steps["k"] + 1) * COMPUTE_SECONDS).all()
+    assert simulator.now == iterations * COMPUTE_SECONDS
+    assert tables["timeline"]["imbalance"].to_list()[-1] == 0.0
+    assert simulator.warnings == []
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("graphs")
+
+
+@pytest.mark.parametrize(
+    ("network", "learner", "at_start", "precision", "strategy", "shuffle"), pairwise_selection(CHOICES)
+)
+def test_drivers_agree_to_the_last_bit(folder, network, learner, at_start, precision, strategy, shuffle):
+    scenario = scenario_of(folder, network, learner, at_start, precision)
+    assert_drivers_agree(scenario, STRATEGIES[strategy], SHUFFLES[shuffle])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("network", "learner", "at_start", "precision"), [*itertools.product(*CHOICES[:4])])
+def test_drivers_agree_in_every_combination(folder, network, learner, at_start, precision):
+    scenario = scenario_of(folder, network, learner, at_start, precision)
+    for strategy, shuffle in itertools.product(STRATEGIES.values(), SHUFFLES.values()):
+        assert_drivers_agree(scenario, strategy, shuffle)
+
+
+def test_the_selection_is_small_and_has_every_strategy_on_every_network():
+    selection = pairwise_selection(CHOICES)
+    assert len(selection) <= 42
+    assert {(one[0], one[4]) for one in selection} == set(itertools.product(NETWORKS, STRATEGIES))
+
+
+@pytest.mark.parametrize("shuffle", [1, 2, 3, 4])
+def test_any_order_of_messages_will_do(folder, shuffle):
+    scenario = scenario_of(folder, "random links", "compiled svm", "exchange at start", "float64")
+    assert_drivers_agree(scenario, STRATEGIES["ef-hc"], shuffle)
+
+
+def test_drivers_agree_over_many_iterations(folder):
+    """Long enough for several blocks of batches, coins and compute times."""
+    scenario = scenario_of(folder, "waypoint", "compiled svm", "as if linked before", "float32")
+    assert_drivers_agree(scenario, STRATEGIES["rg"], None, iterations=300)
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.parametrize("batch_size", [1, "full"])
+def test_drivers_agree_with_few_devices_and_batches_of_any_size(devices, batch_size):
+    experiment = Experiment(devices=devices, batch_size=batch_size, partition=efhc.IID(), network=efhc.Complete())
+    scenario = draw_scenario(experiment, load_data(experiment), SEED, devices_apart=True)
+    assert_drivers_agree(scenario, STRATEGIES["zt"], None, iterations=5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["ef-hc", "zt"])
+def test_drivers_agree_on_real_writers(femnist: Dataset, strategy):
+    experiment = Experiment(data=femnist, devices=20, partition=efhc.IID(), network=efhc.RandomLinks())
+    scenario = draw_scenario(experiment, load_data(experiment), SEED, devices_apart=True)
+    assert_drivers_agree(scenario, STRATEGIES[strategy], 1)
