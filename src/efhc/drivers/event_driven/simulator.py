@@ -120,6 +120,7 @@ class Simulator:
         self._journals: dict[int, Device] = {}
         self._crashes = settings.churn is not None
         self._totals = {"steps": 0, "broadcasts": 0, "exchanges": 0, "unresolved": 0}
+        self._sampled_at: float | None = None
         self._graph_number, self._graph = 0, scenario.network.graph(0)
         self._drifts: dict[int, float] = {}
         """Of the devices that have just stepped."""
@@ -221,7 +222,7 @@ class Simulator:
                 if link.exchange is not None and self._present[number]:
                     outcome = "unresolved" if link.exchange.in_doubt else "withdrawn"
                     self._note_end(number, neighbour, link.exchange, outcome)
-        if not self.record.timeline or self.record.timeline[-1][0] != time:
+        if self._sampled_at != time:
             self._sample()
         self.is_over = True
         for number, since in sorted(self._mail.silent.items()):
@@ -567,6 +568,7 @@ class Simulator:
 
     def _sample(self) -> None:
         """How good the models are, and how far apart."""
+        self._sampled_at = self.now
         there = [number for number in range(self._count) if self._present[number]]
         totals = self._totals
         counts = (self.now, totals["steps"], totals["broadcasts"], totals["exchanges"], self._mail.bytes, len(there))
@@ -617,7 +619,7 @@ class Simulator:
     SAVED = (
         "now", "devices", "_due", "_open", "_progress", "_beginning", "_fired",
         "_present", "_leaving", "_sessions", "_churn_counts", "_journals", "_totals", "_graph_number",
-        "_running", "_draining", "warnings",
+        "_running", "_draining", "_sampled_at", "warnings",
     )  # fmt: skip
 
     def checkpoint(self) -> tuple[dict[str, np.ndarray], dict[str, str]]:
