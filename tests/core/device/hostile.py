@@ -39,7 +39,7 @@ from efhc.core.protocol import (
 
 FAULTS = ("overtake", "repeat", "lose", "cut", "crash", "forget", "die", "hurry", "leave", "join", "ragged")
 ROUNDS_TO_REST = 60
-CRASH_BETWEEN_EFFECTS = 0.02
+CRASH_BETWEEN_EFFECTS = 0.04
 
 
 class Crash(Exception):
@@ -118,14 +118,16 @@ class Network:
         core = self.cores.get(i)
         if core is None:
             return
-        self.say(f"  {i}:", event)
+        if self.trace:
+            self.say(f"  {i}:", event)
         for effect in react(core, event, combine):
             if "crash" in self.faults and self.random.random() < CRASH_BETWEEN_EFFECTS:
                 self.say(f"  {i}: crashes before", effect)
                 self.crash(i)
             if self.cores.get(i) is not core:
                 return
-            self.say(f"      {i}:", effect)
+            if self.trace:
+                self.say(f"      {i}:", effect)
             self.carry_out(i, core, effect)
 
     def carry_out(self, i, core, effect):
@@ -392,13 +394,14 @@ class Network:
     # Rest
 
     def come_to_rest(self):
-        """Faults end: what is down comes back, and every device makes its last iterations."""
+        """Faults end: what is down comes back, and every device makes up to three more iterations."""
         self.say("faults end")
         self.faults = set()
         for i in sorted(self.crashed()):
             self.restart(i)
         self.notice_all()
         for i, core in sorted(self.cores.items()):
+            self.iterations[i] = min(self.iterations[i], core.k + 3)
             if core.copies:
                 self.edges.add(edge_of(0, i))
         for edge in sorted(self.edges):

@@ -10,7 +10,7 @@ from witness import Broken
 
 from efhc.core import device as core
 from efhc.core.device import Decision, Link, Step, _Reaction
-from efhc.core.protocol import Commit, Keep, Refuse, Send
+from efhc.core.protocol import Apply, Commit, Keep, Refuse, Send
 
 SCHEDULES = 1000
 
@@ -102,6 +102,7 @@ def duplicates_applied(plant):
                 past[id(self.device), message.of] = exchange
             elif again is not None:
                 self.take_step(neighbour, again)
+                self.effects += [Apply()] * self.device.finished
             right(self, neighbour, link, message)
 
         return on_commit
