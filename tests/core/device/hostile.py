@@ -20,6 +20,7 @@ from witness import Broken, Witness, combine
 
 from efhc.core.device import Device, durable, is_idle, react, restarted, steps_in_order
 from efhc.core.protocol import (
+    Accept,
     Apply,
     Begin,
     Copied,
@@ -32,6 +33,7 @@ from efhc.core.protocol import (
     LinkDown,
     LinkUp,
     NoProgress,
+    Offer,
     Received,
     Send,
     Stepped,
@@ -40,10 +42,6 @@ from efhc.core.protocol import (
 FAULTS = ("overtake", "repeat", "lose", "cut", "crash", "forget", "die", "hurry", "leave", "join", "ragged")
 ROUNDS_TO_REST = 60
 CRASH_BETWEEN_EFFECTS = 0.04
-
-
-class Crash(Exception):
-    """A device stops between two effects."""
 
 
 class Network:
@@ -68,8 +66,8 @@ class Network:
         self.sessions = [0] * self.devices
         self.cores: dict[int, Device] = {}
         self.kept: dict[int, Device] = {}
-        self.lost, self.gone, self.dead = set(), set(), set()
-        """Devices that crashed and forgot all, that left, and that never return."""
+        self.lost, self.leaving, self.gone, self.dead = set(), set(), set(), set()
+        """Devices that crashed and forgot all, that want to leave, that have left, and that never return."""
         self.edges, self.up = set(), set()
         """All links that there may be, and those that carry messages now."""
         self.mail = defaultdict(deque)
@@ -102,6 +100,7 @@ class Network:
             (0.4, self.crash_one) if "crash" in self.faults or "forget" in self.faults else None,
             (0.8, self.restart_one),
             (0.1, self.bury_one) if "die" in self.faults else None,
+            (0.2, self.give_up_one) if "die" in self.faults else None,
             (0.2, self.leave_one) if "leave" in self.faults else None,
             (0.5, self.join_one),
         ]  # fmt: skip
@@ -132,6 +131,8 @@ class Network:
 
     def carry_out(self, i, core, effect):
         if isinstance(effect, Send):
+            if i in self.leaving and isinstance(effect.message, Offer | Accept):
+                raise Broken("leave", f"device {i} is leaving and begins {effect.message}")
             message = self.witness.sent(i, effect.neighbour, effect.message, core.model)
             if edge_of(i, effect.neighbour) in self.up:
                 connection = self.connections[edge_of(i, effect.neighbour)]
@@ -191,6 +192,7 @@ class Network:
     def crash(self, i):
         self.say(f"crash {i}")
         del self.cores[i]
+        self.leaving.discard(i)
         if "forget" in self.faults and ("crash" not in self.faults or self.random.random() < 0.3):
             self.lost.add(i)
         if self.kept[i].model is not None:
@@ -377,9 +379,16 @@ class Network:
             self.dead.add(i)
             self.witness.lost(i)
 
+    def give_up_one(self):
+        doubts = [(i, j) for i, core in self.cores.items() for j in core.links if j in self.dead]
+        if doubts:
+            i, j = self.random.choice(doubts)
+            self.do(i, GiveUp(j))
+
     def leave_one(self):
         i = self.any_device(set(self.cores) - {0})
         if i is not None:
+            self.leaving.add(i)
             self.do(i, Leave())
 
     def join_one(self):

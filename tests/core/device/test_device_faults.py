@@ -279,6 +279,19 @@ def tokens_come_twice(plant):
     plant.driver.setattr(hostile, "restarted", lambda kept, session: restarted(kept, 0))
 
 
+@fault("leave")
+def leaving_device_offers_what_it_owes(plant):
+    def make(right):
+        def offer_if_free(self, neighbour, link):
+            leaving, self.device.leaving = self.device.leaving, False
+            right(self, neighbour, link)
+            self.device.leaving = leaving
+
+        return offer_if_free
+
+    plant("offer_if_free", make)
+
+
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_planted_fault_is_found(name, plant):
     plant_it, laws = FAULTS[name]

@@ -11,6 +11,7 @@ were sent.
     metropolis with nothing in flight and unchanged degrees the share is 1 / (1 + d_i), to the last bit
     link       one exchange in flight per link, one begun per local iteration
     superseded what is sent is the model of the iteration in which the exchange was begun
+    leave      a device that leaves begins no exchange (`hostile` looks at this one)
     rest       once faults have ended, nothing is in flight, and every owed exchange was made
 """
 
@@ -80,10 +81,10 @@ class Talk:
 class Issue:
     """A token that a device put on the wire, with an offer or an accept."""
 
-    __slots__ = ("clean", "k", "model", "number", "share")
+    __slots__ = ("clean", "model", "number", "share")
 
-    def __init__(self, share, model, number):
-        self.share, self.model, self.number = share, model, number
+    def __init__(self, share, model, number, *, clean):
+        self.share, self.model, self.number, self.clean = share, model, number, clean
 
 
 def combine(terms):
@@ -201,9 +202,9 @@ class Witness:
             )
         if self.begun.get(link) == message.k and device not in self.finished:
             raise Broken("link", f"device {device} begins a second exchange with {neighbour} in iteration {message.k}")
-        issue = self.issues[token] = Issue(message.share, model, len(self.issues))
-        issue.clean = self.undisturbed[device] and device not in self.finished
-        if issue.clean and message.share != 1.0 / (1.0 + len(self.up[device])):
+        clean = self.undisturbed[device] and device not in self.finished
+        self.issues[token] = Issue(message.share, model, len(self.issues), clean=clean)
+        if clean and message.share != 1.0 / (1.0 + len(self.up[device])):
             raise Broken(
                 "metropolis", f"device {device} of degree {len(self.up[device])} has a share of {message.share}"
             )
