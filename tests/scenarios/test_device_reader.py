@@ -256,12 +256,14 @@ def test_an_initial_model_that_is_not_finite_is_refused():
         scenario_of(initial_models=Infinite()).initial_model(0)
 
 
-def test_devices_apart_choose_the_backend():
+def test_devices_on_their_own_clocks_choose_the_backend():
     from torch import nn
 
     def noisy():
         return nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(64, 10))
 
-    experiment = Experiment(devices=3, model=efhc.Module(module=noisy))
-    scenario = draw_scenario(experiment, load_data(experiment), 3, devices_apart=True)
-    assert type(scenario.learner.backend) is LoopBackend
+    model = efhc.Module(module=noisy)
+    assert type(scenario_of(model=model, driver={"kind": "event-driven"}).learner.backend) is LoopBackend
+    assert type(scenario_of(model=model).learner.backend) is not LoopBackend
+    with pytest.raises(InputError, match=r"^backend: got stacked, .*; allowed: loop"):
+        scenario_of(model=model, driver={"kind": "event-driven"}, backend="stacked")

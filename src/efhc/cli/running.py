@@ -71,7 +71,10 @@ def run(
     engine: EngineName = "local",
     address: Address = None,
     jobs: Jobs = None,
-    figure: Annotated[bool, typer.Option("--figure/--no-figure", help="Draw figures/comparison.png.")] = True,
+    figure: Annotated[
+        bool,
+        typer.Option("--figure/--no-figure", help="Draw figures/comparison.png; of an event-driven run, seconds.png."),
+    ] = True,
     monitor: Annotated[
         str | None,
         typer.Option(metavar="theory", help="`theory`: report each assumption of the paper that the run breaks."),
@@ -107,9 +110,9 @@ def run(
             warn(f"the table [sweep] is not used here; `{this_command()} sweep {file}` runs it")
         if resume and not _holds_run(out):
             warn(f"there is no run in {out} to go on with; it is begun")
+        watcher = _watcher(experiment, strict, window) if monitor else None
         require_extras(experiment)
         fetch_missing(experiment)
-        watcher = _watcher(experiment, strict, window) if monitor else None
         with iterations_progress(
             len(experiment.seeds) * len(experiment.strategies) * experiment.iterations
         ) as progress:
@@ -140,7 +143,7 @@ def run(
         warn(f"stopped{why}; {go_on}")
         raise typer.Exit(INTERRUPTED if isinstance(stopped, KeyboardInterrupt) else BROKEN) from None
     print_summary(result)
-    drawn = out / "figures" / "comparison.png"
+    drawn = out / "figures" / result.figure_name
     if figure and not drawn.exists():
         result.plot(drawn)
     print(plain(f"\nResults: {out}" + (f", figure: {drawn}" if drawn.exists() else "")))

@@ -146,7 +146,8 @@ def sweep(
         with runs_progress(len({run.key for _, run in runs})) as progress:
             table = sweeping.run_sweep(runs, out, RunStore(out / "runs", warn), use, progress)
     header, rows = sweeping.summary_rows(table)
-    shown = Table(*map(cell, header), title="means over seeds, at the end", title_justify="left", caption=TIME_UNIT)
+    caption = TIME_UNIT if "time" in header else None
+    shown = Table(*map(cell, header), title="means over seeds, at the end", title_justify="left", caption=caption)
     shown.caption_justify = "left"
     for row in rows:
         shown.add_row(*map(cell, row))
@@ -211,11 +212,13 @@ def tune(
     from rich.status import Status
 
     from efhc.experiments.config.files import load_experiment
+    from efhc.experiments.runs.tables import require_lockstep
     from efhc.experiments.studies import tune as tuning
 
     out = out or Path("runs") / f"{file.stem}-tune"
     amount = tuning.Budget.parse(budget)
     experiment = load_experiment(file, overrides or ())
+    require_lockstep(experiment, "a tuning")
     require_extras(experiment)
     fetch_missing(experiment)
     with _stoppable(), use.session(), Status("preparing", console=Console(stderr=True)) as status:

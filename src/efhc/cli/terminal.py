@@ -5,10 +5,10 @@ from __future__ import annotations
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -19,6 +19,8 @@ from efhc.base.extras import require
 from efhc.cli.escaping import cell, print_error
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from efhc.experiments.runs.result import Result
     from efhc.experiments.runs.run import Run
     from efhc.experiments.runs.simulate import RunProgress
@@ -103,30 +105,80 @@ def iterations_progress(iterations: int) -> Iterator[RunProgress]:
 
 
 def print_summary(result: Result) -> None:
-    """Print a table with one row per strategy."""
-    seeds = len(result.experiment.seeds)
-    table = Table(
-        title=cell(f"{result.experiment.name}: means over {seeds} seed{'s' if seeds > 1 else ''}"),
-        title_justify="left",
-        caption=TIME_UNIT,
-        caption_justify="left",
-    )
-    table.add_column("strategy")
-    for name in ("accuracy", "worst seed", "of mean model", "fire", "total time", "consensus error"):
-        table.add_column(name, justify="right")
-    for strategy, accuracy, worst, mean_model, firing, time, error in result.summary().rows():
-        table.add_row(
-            cell(strategy),
-            f"{accuracy:.3f}",
-            f"{worst:.3f}",
-            f"{mean_model:.3f}",
-            f"{firing:.1%}",
-            f"{time:.4g}",
-            f"{error:.3g}",
-        )
+    """Print a table with one row per strategy; with a target accuracy, a second one with what it takes to reach it."""
+    seeds, rows = len(result.experiment.seeds), result.summary()
+    of_seconds = "seconds" in rows.columns
+    columns = _SECONDS_COLUMNS if of_seconds else _LOCKSTEP_COLUMNS
+    title = f"{result.experiment.name}: means over {seeds} seed{'s' if seeds > 1 else ''}"
+    table = _table(title, rows, columns, caption=None if of_seconds else TIME_UNIT)
     for strategy, seed in result.failed:
-        table.add_row(cell(strategy), f"seed {seed} failed", *[""] * 5, style="red")
+        table.add_row(cell(strategy), f"seed {seed} failed", *[""] * (len(columns) - 1), style="red")
     console.print(table)
+    if result.target_accuracy is not None:
+        console.print(_table(f"until accuracy {result.target_accuracy:g} is reached", rows, _target_columns(rows)))
+
+
+Columns = Mapping[str, Callable[[dict[str, Any]], str]]
+"""The columns of a table after the strategy: their names, and what they show of a row."""
+
+_ACCURACIES: Columns = {
+    "accuracy": lambda row: _accuracy(row["accuracy"]),
+    "worst seed": lambda row: _accuracy(row["worst_seed_accuracy"]),
+    "of mean model": lambda row: _accuracy(row["mean_model_accuracy"]),
+}
+_LOCKSTEP_COLUMNS: Columns = {
+    **_ACCURACIES,
+    "fire": lambda row: f"{row['firing_share']:.1%}",
+    "total time": lambda row: f"{row['transmission_time_total']:.4g}",
+    "consensus error": lambda row: f"{row['consensus_error']:.3g}",
+}
+_SECONDS_COLUMNS: Columns = {
+    **{name.replace(" seed", "\nseed").replace(" model", "\nmodel"): show for name, show in _ACCURACIES.items()},
+    "seconds": lambda row: f"{row['seconds']:.4g}",
+    "fired": lambda row: f"{row['broadcasts']:.0f}",
+    "exchanges": lambda row: f"{row['exchanges']:.0f}",
+    "MB": lambda row: _megabytes(row["bytes"]),
+}
+
+
+def _target_columns(rows: pl.DataFrame) -> Columns:
+    from efhc.report.claims.intervals import bounds_words
+
+    bounds = bounds_words(rows["seeds"])
+
+    def interval(name: str, words: Callable[[float], str]) -> Callable[[dict[str, Any]], str]:
+        ends = f"{name}_low", f"{name}_high"
+        return lambda row: "" if row[ends[0]] is None else " - ".join(words(row[end]) for end in ends)
+
+    return {
+        "seeds": lambda row: f"{row['reached']} of {row['seeds']}",
+        "seconds": lambda row: _seconds(row["seconds_to_target"]),
+        bounds: interval("seconds_to_target", _seconds),
+        "MB": lambda row: _megabytes(row["bytes_to_target"]),
+        f"{bounds} ": interval("bytes_to_target", _megabytes),
+    }
+
+
+def _accuracy(accuracy: float | None) -> str:
+    return "" if accuracy is None else f"{accuracy:.3f}"
+
+
+def _seconds(seconds: float | None) -> str:
+    return "" if seconds is None else f"{seconds:.4g}"
+
+
+def _megabytes(size: float | None) -> str:
+    return "" if size is None else f"{size / 1e6:.4g}"
+
+
+def _table(title: str, rows: pl.DataFrame, columns: Columns, caption: str | None = None) -> Table:
+    table = Table(title=cell(title), title_justify="left", caption=caption, caption_justify="left")
+    table.add_column("strategy")
+    for name in columns:
+        table.add_column(name, justify="right")
+    for row in rows.iter_rows(named=True):
+        table.add_row(cell(row["strategy"]), *(show(row) for show in columns.values()))
+    return table
 
 
 @contextmanager

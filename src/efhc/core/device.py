@@ -204,6 +204,50 @@ def restarted(kept: Device, session: int) -> Device:
     return device
 
 
+def pair_at_once(offerer: Device, answerer: Device, combine: Combine) -> bool:
+    """What `Offer` and `Accept` do if they take no time: both ends know beta, and their models may cross.
+
+    Returns False, and changes nothing, if the answer is not that simple: then let the messages do it.
+    """
+    link, back = offerer.links[answerer.number], answerer.links.get(offerer.number)
+    exchange = link.exchange
+    if back is None or not back.up or exchange is None or exchange.partner is not None:
+        return False
+    answer = back.exchange
+    if answer is None:
+        reaction = _Reaction(answerer, combine)
+        if answerer.leaving or answerer.copies or not reaction.may_begin(back):
+            return False
+        answer = reaction.begin_exchange(back, decides=False)
+    elif answer.partner is None:
+        lower = offerer.number < answerer.number
+        exchange.decides, answer.decides = lower, not lower
+    else:
+        return False
+    exchange.partner, exchange.partner_k, answer.partner, answer.partner_k = (
+        answer.token,
+        answer.k,
+        exchange.token,
+        exchange.k,
+    )
+    exchange.share = answer.share = exchange.share if exchange.share < answer.share else answer.share
+    return True
+
+
+def settle_at_once(one: Device, other: Device, combine: Combine) -> tuple[list[Effect], list[Effect]]:
+    """What `Ready`, `Commit` and `Acknowledge` do if they take no time, once both models of a pair have crossed."""
+    decider, follower = (one, other) if one.links[other.number].exchange.decides else (other, one)  # type: ignore[union-attr]
+    reactions = _Reaction(decider, combine), _Reaction(follower, combine)
+    link, back = decider.links[follower.number], follower.links[decider.number]
+    exchange, answer = link.exchange, back.exchange
+    assert exchange is not None and answer is not None
+    decider.steps.append(Step(follower.number, exchange.share, exchange.sent, answer.sent))
+    follower.steps.append(Step(decider.number, answer.share, answer.sent, exchange.sent))
+    reactions[0].end(follower.number, link, "committed")
+    reactions[1].end(decider.number, back, "committed")
+    return reactions[0].effects, reactions[1].effects
+
+
 class _Reaction:
     """What one event does to a device."""
 

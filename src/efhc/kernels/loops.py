@@ -207,6 +207,19 @@ def mix_picked(pool, terms, alphas, low, high):
 
 
 @compiled
+def combine_rows(pool, rows, weights, place):
+    """pool[place] = sum_c weights[c] pool[rows[c]], where `place` is not among `rows`"""
+    for left in range(0, pool.shape[1], TILE):
+        out = pool[place, left : left + TILE]
+        for t in range(len(out)):
+            out[t] = 0
+        for c in range(len(rows)):
+            w, weight = pool[rows[c], left : left + TILE], weights[c]
+            for t in range(len(out)):
+                out[t] += weight * w[t]
+
+
+@compiled
 def copy_rows(source, target, chosen, low, high):
     """target[i] = source[i] where chosen[i]"""
     for i in range(low, high):

@@ -54,10 +54,9 @@ class Rows:
     def combined(self, terms: Sequence[tuple[float, Row]]) -> Row:
         """Return a new row that holds sum_t weight_t row_t."""
         row = self.new()
-        kind = self.array.dtype.type
-        total = np.multiply(self.array[terms[0][1].index], kind(terms[0][0]), out=self.array[row.index])
-        for weight, other in terms[1:]:
-            total += kind(weight) * self.array[other.index]
+        rows = np.array([other.index for _, other in terms])
+        weights = np.array([weight for weight, _ in terms], dtype=self.array.dtype)
+        loops.combine_rows(self.array, rows, weights, row.index)
         return row
 
     def drifts(self, rows: list[int], others: list[int]) -> Floats:

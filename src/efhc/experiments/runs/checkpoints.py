@@ -31,6 +31,9 @@ from efhc.experiments.runs.keeping import Checkpoint
 from efhc.experiments.runs.run import Run
 from efhc.experiments.runs.tables import tables_of
 
+OWN = "driver/"
+"""In front of the names of what a driver knows besides its arrays."""
+
 T = TypeVar("T")
 
 
@@ -65,7 +68,8 @@ class Unfinished:
             tensors, facts = read_tensors(self._checkpoint)
             self._pieces = json.loads(facts["pieces"])
             end = self._checked_end(tables_of(run.experiment).recorded)
-            restored = restore(Checkpoint(end, tensors, facts))
+            own = {name.removeprefix(OWN): fact for name, fact in facts.items() if name.startswith(OWN)}
+            restored = restore(Checkpoint(end, tensors, own))
         except OSError as error:
             raise EfhcError(f"{error.filename or self._checkpoint} cannot be read ({error.strerror})") from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -135,7 +139,8 @@ class Unfinished:
         """
         self.put_away(piece)
         if self._end == piece.end:
-            write_tensors(self._checkpoint, tensors, {**facts, "pieces": json.dumps(self._pieces), **_versions()})
+            own = {OWN + name: fact for name, fact in facts.items()}
+            write_tensors(self._checkpoint, tensors, {"pieces": json.dumps(self._pieces), **_versions(), **own})
 
     def parts(self, table: str) -> list[Path]:
         """Return the files with the pieces of one table, in order."""

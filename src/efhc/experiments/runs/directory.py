@@ -1,8 +1,8 @@
 """The directory that holds an experiment. Every file in it is whole or absent, whenever the command is killed.
 
 config.toml          the complete config: `efhc run config.toml` does the same again
-meta.json            status (running or complete), seeds, checksums of all input and output, runs that failed; versions,
-                     git state, machine and wall time, at the start and for each session that worked on it
+meta.json            status (running or complete), seeds, checksums of all input and output, runs that failed, warnings;
+                     versions, git state, machine and wall time, at the start and for each session that worked on it
 metrics.parquet      lockstep: a row per strategy, seed and iteration
 events.parquet       lockstep: who fired and which links were used, a row per strategy, seed and iteration
 timeline.parquet     event-driven: accuracies, counts and bytes, a row per strategy, seed and sample
@@ -25,7 +25,7 @@ import json
 import os
 import time
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -350,8 +350,10 @@ class RunDirectory:
         for k, models in snapshots.items():
             write_tensors(folder / f"{k:012d}.safetensors", {"models": models}, {})
 
-    def finish(self, tables: RunTables, failures: Mapping[Pair, str] | None = None) -> None:
-        """Write the checksums of all files and the runs that failed to meta.json, and set the status to complete."""
+    def finish(
+        self, tables: RunTables, failures: Mapping[Pair, str] | None = None, warnings: Sequence[str] = ()
+    ) -> None:
+        """Complete meta.json: the checksums of all files, the runs that failed, warnings, and the status."""
         finished = datetime.now(UTC).isoformat(timespec="seconds")
         files = [*(f"{name}.parquet" for name in tables.names), "models.safetensors", "local.safetensors"]
         checksums = {
@@ -365,8 +367,8 @@ class RunDirectory:
         }
         if snapshots:
             checksums_of["snapshot_sha256"] = snapshots
-        facts = {"finished": finished, **checksums_of, **({"failed": failed} if failed else {})}
-        self._write_meta(self.meta | facts | {"status": "complete"})
+        found = {name: some for name, some in (("failed", failed), ("warnings", list(warnings))) if some}
+        self._write_meta(self.meta | {"finished": finished, **checksums_of, **found, "status": "complete"})
 
     def reopen(self) -> None:
         """Note in meta.json that the run is being made again, to keep more of it."""

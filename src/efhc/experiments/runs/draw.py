@@ -14,6 +14,7 @@ from efhc.base.errors import InputError, within
 from efhc.base.own_code import is_built_in, quoting
 from efhc.core.randomness import Coins, Randomness
 from efhc.core.triggers import Bandwidths
+from efhc.drivers.event_driven.settings import EventDriven
 from efhc.experiments.config.experiment import Experiment
 from efhc.learning.backends import backend_for
 from efhc.learning.data import Dataset
@@ -35,13 +36,8 @@ def load_data(experiment: Experiment) -> Dataset:
     return data if experiment.test_samples is None else data.tested_on(experiment.test_samples)
 
 
-def draw_scenario(
-    experiment: Experiment, data: Dataset, seed: int, threads: int = 1, *, devices_apart: bool = False
-) -> Scenario:
-    """Return the scenario of a seed, the same for all strategies. Raises `InputError` if a setting cannot be used.
-
-    `devices_apart` says that devices will be in iterations of their own, which not every backend can compute.
-    """
+def draw_scenario(experiment: Experiment, data: Dataset, seed: int, threads: int = 1) -> Scenario:
+    """Return the scenario of a seed, the same for all strategies. Raises `InputError` if a setting cannot be used."""
     randomness, devices = Randomness(seed), experiment.devices
     # Code that is not ours gets data that it cannot write to: all runs share them.
     seen = data.read_only()
@@ -65,7 +61,7 @@ def draw_scenario(
         experiment.backend,
         experiment.device,
         threads,
-        devices_apart=devices_apart,
+        devices_apart=isinstance(experiment.driver, EventDriven),
     )
     learner = Learner(backend, data, parts, experiment.batch_size, randomness)
     with np.errstate(over="ignore"):

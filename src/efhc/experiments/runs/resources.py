@@ -12,7 +12,10 @@ from typing import NamedTuple
 import numpy as np
 
 from efhc.base.errors import EfhcError, InputError, within
+from efhc.base.own_code import quoting
+from efhc.core.randomness import Randomness
 from efhc.experiments.config.experiment import Experiment
+from efhc.experiments.runs.tables import LOCKSTEP, tables_of
 from efhc.learning.batches import MiniBatches
 from efhc.learning.data import Dataset
 
@@ -41,8 +44,7 @@ def plan(experiment: Experiment, data: Dataset, jobs: int | None, runs: int, *, 
     at_once = min(cores, runs)
     with within("model"):
         one_array, batch = array_bytes(experiment, data)
-    # Of a run at work: models, last broadcasts and gradients; a batch.
-    kept, running = (runs * one_array if keeps_models else 0), 3 * one_array + batch
+    kept, running = (runs * one_array if keeps_models else 0), arrays_of(experiment) * one_array + batch
     available = available_bytes()
     if available is not None:
         room = available - LEFT_FREE - kept
@@ -53,15 +55,37 @@ def plan(experiment: Experiment, data: Dataset, jobs: int | None, runs: int, *, 
                 f"{_gigabytes(available)} are free; take fewer devices, seeds or strategies, a smaller model "
                 "or batch_size" + (", or float32" if experiment.precision == "float64" else "")
             )
-        at_once = min(at_once, room // running)
+        if at_once > 1:
+            at_once = max(1, min(at_once, room // (running + in_flight_bytes(experiment, one_array))))
     return Plan(at_once, cores // at_once)
 
 
 def array_bytes(experiment: Experiment, data: Dataset) -> tuple[int, int]:
-    """Return the bytes of one array (m, n), of which a run holds three, and those of the samples drawn ahead."""
+    """Return the bytes of one array (m, n), of which a run holds `arrays_of`, and those of the samples drawn ahead."""
     number, parameters = np.dtype(experiment.precision).itemsize, experiment.model.parameters(data)
     drawn = 0 if experiment.batch_size == "full" else MiniBatches.BLOCK * experiment.devices * experiment.batch_size
     return number * experiment.devices * parameters, 4 * drawn
+
+
+def arrays_of(experiment: Experiment) -> int:
+    """Return how many arrays (m, n) a run at work holds.
+
+    In lockstep: models, last broadcasts and gradients. Event-driven: also what the devices offer.
+    """
+    return 3 if tables_of(experiment) is LOCKSTEP else 4
+
+
+def in_flight_bytes(experiment: Experiment, one_array: int) -> int:
+    """Return the bytes of all models that can be under way at once: one per end of each link, in G(0).
+
+    Devices share what they send, so that a run seldom holds as many. Therefore this limits how many runs are made at
+    once, but a single run is never refused for it.
+    """
+    if tables_of(experiment) is LOCKSTEP:
+        return 0
+    with within("network"), quoting(experiment.network, "kind"):
+        graph = experiment.network.over_time(experiment.devices, Randomness(experiment.seeds[0])).graph(0)
+    return 2 * len(graph.links) * one_array // experiment.devices
 
 
 def usable_cores() -> int:

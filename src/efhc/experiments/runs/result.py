@@ -14,12 +14,13 @@ from efhc.base.arrays import Floats
 from efhc.base.errors import InputError
 from efhc.base.inputs import using_inputs
 from efhc.base.saving import write_safely
+from efhc.drivers.event_driven.settings import EventDriven
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.runs.directory import Pair, RunDirectory
 from efhc.experiments.runs.draw import draw_scenario
 from efhc.experiments.runs.run import Inputs, Run, Runs
 from efhc.experiments.runs.store import Failures, MemoryStore, RunStore
-from efhc.experiments.runs.tables import RunTables, tables_of
+from efhc.experiments.runs.tables import EVENT_DRIVEN, RunTables, tables_of
 from efhc.learning.data import NpzFile
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class _Source(Protocol):
 
 
 class Result:
-    """The metrics, events and final models of an experiment. What comes from a directory is read when it is needed."""
+    """The tables and final models of an experiment. What comes from a directory is read when it is needed."""
 
     def __init__(
         self, experiment: Experiment, source: _Source, failed: Mapping[Pair, str], directory: Path | None = None
@@ -68,25 +69,47 @@ class Result:
         """The result of this experiment, which is kept in this directory."""
         return cls(experiment, _Directory(directory), directory.failures, directory.path)
 
+    def _table(self, name: str) -> pl.DataFrame:
+        """Return a table. Raises `InputError` if runs of this driver do not have it."""
+        tables = tables_of(self.experiment)
+        if name not in tables.names:
+            raise InputError(name, f"a run of the {tables.driver} driver", f"its tables: {', '.join(tables.names)}")
+        return self._source.table(name)
+
     @cached_property
     def metrics(self) -> pl.DataFrame:
-        """One row per strategy, seed and iteration."""
-        return self._source.table("metrics")
+        """Of runs in lockstep: one row per strategy, seed and iteration."""
+        return self._table("metrics")
 
     @cached_property
     def events(self) -> pl.DataFrame:
-        """The devices that fired and the links used, one row per strategy, seed and iteration."""
-        return self._source.table("events")
+        """Of runs in lockstep: the devices that fired and the links used, a row per strategy, seed and iteration."""
+        return self._table("events")
+
+    @cached_property
+    def timeline(self) -> pl.DataFrame:
+        """Of event-driven runs: accuracies, counts and bytes so far, one row per strategy, seed and sample."""
+        return self._table("timeline")
+
+    @cached_property
+    def exchanges(self) -> pl.DataFrame:
+        """Of event-driven runs: when, between whom, with which weight and outcome, a row per exchange."""
+        return self._table("exchanges")
+
+    @cached_property
+    def steps(self) -> pl.DataFrame:
+        """Of event-driven runs: when, whether the device fired, and its loss, a row per device and its iteration."""
+        return self._table("steps")
 
     @cached_property
     def network(self) -> pl.DataFrame:
         """The physical links, one row per seed and iteration at which they changed."""
-        return self._source.table("network")
+        return self._table("network")
 
     @cached_property
     def devices(self) -> pl.DataFrame:
         """Bandwidth, samples and labels, one row per seed and device."""
-        return self._source.table("devices")
+        return self._table("devices")
 
     @cached_property
     def models(self) -> dict[Pair, Floats]:
@@ -119,8 +142,13 @@ class Result:
         """Return one row per strategy, with means over seeds.
 
         The columns are the final accuracies, the share of devices that fire, the total transmission time and the final
-        consensus error.
+        consensus error. Of event-driven runs they are the final accuracies, seconds, counts, bytes and consensus error
+        and, with a `target_accuracy`, the seconds and bytes to it: see `timeline_summary`.
         """
+        if tables_of(self.experiment) is EVENT_DRIVEN:
+            from efhc.report.timelines import timeline_summary
+
+            return timeline_summary(self.timeline, self.target_accuracy)
         last = pl.col("iteration") == pl.col("iteration").max()
         return self.metrics.group_by("strategy", maintain_order=True).agg(
             pl.col("accuracy").filter(last).mean(),
@@ -131,14 +159,32 @@ class Result:
             pl.col("consensus_error").filter(last).mean(),
         )
 
-    def plot(self, path: Path | str | None = None) -> Figure:
-        """Draw the paper's panels of this experiment, and write the figure to `path` if one is given."""
-        from efhc.report.figures import comparison_figure, run_title, save_figure
+    @property
+    def figure_name(self) -> str:
+        """The name of the file in which `efhc run` keeps what `plot` draws."""
+        return "seconds.png" if tables_of(self.experiment) is EVENT_DRIVEN else "comparison.png"
 
-        figure = comparison_figure(self.metrics, title=run_title(self.experiment))
+    def plot(self, path: Path | str | None = None) -> Figure:
+        """Draw the paper's panels of this experiment, and write the figure to `path` if one is given.
+
+        Of event-driven runs, the panels are over seconds and bytes.
+        """
+        from efhc.report.figures import comparison_figure, run_title, save_figure, seconds_figure
+
+        title = run_title(self.experiment)
+        if tables_of(self.experiment) is EVENT_DRIVEN:
+            figure = seconds_figure(self.timeline, self.target_accuracy, title)
+        else:
+            figure = comparison_figure(self.metrics, title=title)
         if path is not None:
             save_figure(figure, Path(path))
         return figure
+
+    @property
+    def target_accuracy(self) -> float | None:
+        """The accuracy up to which an event-driven experiment counts seconds and bytes, if it names one."""
+        driver = self.experiment.driver
+        return driver.target_accuracy if isinstance(driver, EventDriven) else None
 
     def module(self, strategy: str, seed: int, device: int | Literal["mean"]) -> nn.Module:
         """Return the trained network of one device, or the mean model, as a `torch.nn.Module` in evaluation mode.
@@ -275,6 +321,7 @@ def collect(directory: RunDirectory, runs: list[Run], store: RunStore, failures:
         directory.save_table(name, pl.concat(store.scan(run, name) for run in chosen))
     models: dict[Pair, Floats] = {}
     local: dict[Pair, dict[str, np.ndarray]] = {}
+    warnings: list[str] = []
     for pair, run in made.items():
         alone = RunDirectory(store.directory(run))
         (models[pair],) = alone.map_models().values()
@@ -282,8 +329,9 @@ def collect(directory: RunDirectory, runs: list[Run], store: RunStore, failures:
             local[pair] = own
         (strategy,) = run.experiment.strategies
         directory.save_snapshots(*pair, alone.snapshots(strategy, run.seed))
+        warnings += alone.meta.get("warnings", [])
     directory.save_models(models, local)
-    directory.finish(tables, _reasons(runs, failures))
+    directory.finish(tables, _reasons(runs, failures), warnings)
 
 
 def _reasons(runs: list[Run], failures: Failures) -> dict[Pair, str]:

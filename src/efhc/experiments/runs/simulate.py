@@ -23,6 +23,7 @@ from efhc.experiments.runs.resources import plan
 from efhc.experiments.runs.result import Result, collect, result_in_memory
 from efhc.experiments.runs.run import Run, Runs
 from efhc.experiments.runs.store import Engine, Failures, MemoryStore, Progress, RunStore
+from efhc.experiments.runs.tables import require_lockstep
 from efhc.learning.data import NpzFile
 from efhc.learning.models import ModuleModel
 from efhc.network.topologies import DrawnTopology
@@ -75,9 +76,9 @@ def simulate(
     jobs
         The number of cores to use. Default: all.
     progress
-        Called with strategy, seed and number of iterations done.
+        Called with strategy, seed and number of iterations done; of an event-driven run, that share of `iterations`.
     observers
-        Creates an observer for every run: see `efhc.drivers.observers`.
+        Creates an observer for every run: see `efhc.drivers.observers`. For the driver `lockstep` only.
     checkpoint_seconds
         The time between two checkpoints of the default engine.
     warn
@@ -97,6 +98,8 @@ def simulate(
 
     """
     experiment = build_experiment({**(dict(experiment) if experiment else {}), **fields})
+    if observers is not None:
+        require_lockstep(experiment, "an observer")
     if isinstance(experiment.model, ModuleModel):
         require("deep")
     directory = None if out is None else RunDirectory(Path(out))

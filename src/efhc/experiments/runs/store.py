@@ -131,7 +131,12 @@ class FolderKeeper:
     unfinished: Unfinished
     run: Run
     with_models: bool
-    warn: Callable[[str], None]
+    report: Callable[[str], None]
+    _warnings: list[str] = field(default_factory=list)
+
+    def warn(self, text: str) -> None:
+        self._warnings.append(text)  # for meta.json: the run may be made far away, or asked for again
+        self.report(text)
 
     @property
     def snapshots(self) -> Mapping[int, Floats]:
@@ -161,7 +166,7 @@ class FolderKeeper:
         self.directory.save_table("devices", devices)
         if self.with_models:
             self.directory.save_models({self._pair: models}, {self._pair: local})
-        self.directory.finish(tables)
+        self.directory.finish(tables, warnings=self._warnings)
         self.unfinished.remove()
 
 
@@ -270,6 +275,8 @@ class RunStore:
             for name in sorted(files, key=lambda name: name == "meta.json"):
                 write_safely(self.directory(run) / name, files[name])
             Unfinished(self.directory(run)).remove()  # of the same run, if it was once begun here
+        for text in self.meta(run).get("warnings", []):
+            self._warn(text)
 
     def scan(self, run: Run, name: str) -> pl.LazyFrame:
         """Return a table of a run, lazily, with the strategy named as in the experiment that asked for the run."""

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from efhc.base.errors import InputError
+from efhc.base.installed import kind_of
 from efhc.experiments.config.experiment import Experiment
 
 RUN, SEED = ("strategy", "seed"), ("seed",)
@@ -53,10 +54,10 @@ def tables_of(experiment: Experiment) -> RunTables:
 
 def driver_of(experiment: Experiment) -> str:
     """Return the kind of the driver that makes the runs of an experiment."""
-    return str(getattr(getattr(experiment, "driver", None), "kind", LOCKSTEP.driver))
+    return str(kind_of(type(experiment.driver)))
 
 
 def require_lockstep(experiment: Experiment, what: str) -> None:
     """Raise `InputError` unless all devices step together. `what` names the part that does not work otherwise."""
     if (driver := driver_of(experiment)) != LOCKSTEP.driver:
-        raise InputError("driver", driver, f'"{LOCKSTEP.driver}", for {what}')
+        raise InputError("driver", driver, f"{LOCKSTEP.driver}; {what} needs devices that all step together")

@@ -27,6 +27,7 @@ from efhc.experiments.config.files import (
     read_tables,
     to_tables,
 )
+from efhc.experiments.runs.tables import require_lockstep
 from efhc.experiments.studies.sweep import Point, sweep_points
 
 Size = Literal["quick", "full"]
@@ -100,6 +101,8 @@ def load_figure(name: str, size: Size = "quick", seeds: int | None = None) -> Pa
     base = only_experiment(tables) | ({} if seeds is None else {"seeds": list(range(seeds))})
     points = sweep_points(base, tables[SWEEP], path.parent) if SWEEP in tables else []
     figure = PaperFigure(path.stem, table, build_experiment(base, path.parent), points)
+    for experiment in (figure.experiment, *(point.experiment for point in points)):
+        require_lockstep(experiment, "a figure of the paper")
     if "ZT" not in figure.experiment.strategies:
         raise InputError("strategies", ", ".join(figure.experiment.strategies), "also ZT: its total measures budgets")
     _check_varied(figure)

@@ -9,7 +9,7 @@ network = ["ring", "star"]
 [[sweep]]
 network = "complete"              a single value is a list of one
 
-DIR/results.parquet, results.csv  every run and evaluated iteration; a run that failed is a row that says so
+DIR/results.parquet, results.csv  every run and evaluation; a run that failed is a row that says so
 DIR/summary.csv                   one row per distinct point and strategy, over seeds
 DIR/sweep.png, sweep.pdf          accuracy against the swept setting, if at most three settings vary
 DIR/runs/                         the runs
@@ -25,11 +25,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import polars as pl
 
 from efhc.base.errors import InputError
 from efhc.base.saving import write_safely
+from efhc.drivers.event_driven.settings import EventDriven
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.config.files import (
     SWEEP,
@@ -41,9 +41,11 @@ from efhc.experiments.config.files import (
 )
 from efhc.experiments.runs.run import Run, Runs
 from efhc.experiments.runs.store import Engine, Failures, Progress, RunStore
-from efhc.report.claims.intervals import bounds_words, interval
+from efhc.experiments.runs.tables import driver_of
+from efhc.report.claims.intervals import bounds, bounds_words
 from efhc.report.figures import save_figure
 from efhc.report.figures.sweep_figure import sweep_figure
+from efhc.report.timelines import RUN, TO_TARGET, cost_to_target
 
 RESULTS = "results.parquet"
 RESULTS_CSV = "results.csv"
@@ -80,6 +82,9 @@ def sweep_points(base: Mapping[str, Any], sweep: Any, folder: Path | None = None
         except InputError as error:
             raise InputError(error.field, f"{error.given} (sweep: {name})", error.allowed) from None
         points.setdefault(name, Point(settings, experiment))  # grids of a list may share points
+    drivers = dict.fromkeys(driver_of(point.experiment) for point in points.values())
+    if len(drivers) > 1:
+        raise InputError(SWEEP, f"points with the drivers {' and '.join(drivers)}", "one driver: its runs are compared")
     return list(points.values())
 
 
@@ -142,9 +147,9 @@ def run_sweep(
 
 
 def sweep_table(runs: Sequence[tuple[Point, Run]], store: RunStore, failures: Failures | None = None) -> pl.DataFrame:
-    """Return one row per run and evaluated iteration: the settings of the point, the run, and its metrics.
+    """Return one row per run and evaluation: the settings of the point, the run, and its metrics or timeline.
 
-    A run that failed has a single row without metrics; its column `failed` holds the error.
+    A run that failed has a single row without these; its column `failed` holds the error.
     """
     failures = failures or {}
     if runs and all(run.key in failures for _, run in runs):
@@ -156,12 +161,23 @@ def sweep_table(runs: Sequence[tuple[Point, Run]], store: RunStore, failures: Fa
         if run.key in failures:
             metrics = pl.DataFrame({"strategy": run.strategy, "seed": run.seed, "failed": str(failures[run.key])})
         else:
-            metrics = store.curve(run).with_columns(failed=pl.lit(None, pl.String))
+            metrics = _curve(run, store).with_columns(failed=pl.lit(None, pl.String))
         settings = (pl.lit(column[row], column.dtype).alias(key) for key, column in columns.items())
         parts.append(metrics.select(*settings, pl.lit(run.key).alias("run"), pl.all()))
     # The columns are those of a run that has metrics, even if the first one failed.
     order = max((part.columns for part in parts), key=len)
     return pl.concat(parts, how="diagonal_relaxed").select(order)
+
+
+def _curve(run: Run, store: RunStore) -> pl.DataFrame:
+    """Return the evaluations of a run; with a target accuracy, each with the seconds and bytes at which it had that.
+
+    The number of devices that were there is called `devices_present`, because `devices` may be swept.
+    """
+    curve, driver = store.curve(run), run.experiment.driver
+    if isinstance(driver, EventDriven) and driver.target_accuracy is not None:
+        curve = curve.join(cost_to_target(curve, driver.target_accuracy), on=RUN, maintain_order="left")
+    return curve.rename({"devices": "devices_present"}, strict=False)
 
 
 def _column(key: str, values: list[Any]) -> pl.Series:
@@ -177,6 +193,25 @@ def _settings(table: pl.DataFrame) -> list[str]:
     return table.columns[: table.columns.index("run")]
 
 
+def _costs(table: pl.DataFrame) -> dict[str, str]:
+    """Return the columns that say what a run has cost, and how a printed table calls those that it has room for."""
+    if "seconds" not in table.columns:
+        return {"transmission_time_total": "time", "broadcasts_total": "broadcasts"}
+    if TO_TARGET[0] not in table.columns:
+        return {"seconds": "seconds", "broadcasts": "broadcasts", "bytes": "bytes"}
+    to_target = dict(zip(TO_TARGET, ("s to target", "bytes to target"), strict=True))
+    return {"seconds": "", "broadcasts": "", "bytes": "", **to_target}
+
+
+def _mean_cost(name: str) -> pl.Expr:
+    """Return the mean over seeds; of what it takes to reach a target, null if a seed does not reach it."""
+    mean = pl.col(name).mean()
+    if name not in TO_TARGET:
+        return mean
+    reached = pl.col(name).count() == pl.col("failed").is_null().sum()
+    return pl.when(reached).then(mean).alias(name)
+
+
 def varying_settings(table: pl.DataFrame) -> list[str]:
     """Return the swept settings that are not the same at every point. With more than `MOST_SETTINGS`, there is no
     figure.
@@ -190,13 +225,14 @@ def _left_alone(table: pl.DataFrame) -> list[str]:
 
 
 def summary(table: pl.DataFrame) -> pl.DataFrame:
-    """Return one row per distinct point and strategy, with means over seeds at the last iteration.
+    """Return one row per distinct point and strategy, with means over seeds at the end of the runs.
 
     `low` and `high` are the 95 % interval of the mean accuracy, below five seeds the accuracies of the worst and of the
     best seed, and null with one seed; `failed` counts the seeds without a result. Points whose runs are the same,
-    because a strategy does not depend on a setting, share a row in which that setting is null.
+    because a strategy does not depend on a setting, share a row in which that setting is null. With a target accuracy,
+    `reached` counts the seeds that reach it; the means of what that takes are null unless all do.
     """
-    settings = _settings(table)
+    settings, costs = _settings(table), _costs(table)
     last = table.group_by(*settings, "strategy", "seed", maintain_order=True).last()
     rows = last.group_by(*settings, "strategy", maintain_order=True).agg(
         pl.col("failed").is_null().sum().alias("seeds"),
@@ -204,25 +240,18 @@ def summary(table: pl.DataFrame) -> pl.DataFrame:
         pl.col("accuracy").mean(),
         pl.col("accuracy").drop_nulls().alias("per_seed"),
         pl.col("accuracy").min().alias("worst_seed_accuracy"),
-        pl.col("transmission_time_total").mean(),
-        pl.col("broadcasts_total").mean(),
+        *map(_mean_cost, costs),
+        *([pl.col(TO_TARGET[0]).count().alias("reached")] if TO_TARGET[0] in costs else []),
         pl.col("run").alias("runs"),
     )
-    intervals = [_bounds(per_seed) for per_seed in rows["per_seed"].to_list()]
-    bounds = pl.DataFrame(intervals, schema={"low": pl.Float64, "high": pl.Float64}, orient="row")
-    means = pl.concat([rows, bounds], how="horizontal").select(
+    intervals = [bounds(per_seed) for per_seed in rows["per_seed"].to_list()]
+    ends = pl.DataFrame(intervals, schema={"low": pl.Float64, "high": pl.Float64}, orient="row")
+    means = pl.concat([rows, ends], how="horizontal").select(
         *settings, "strategy", "seeds", "failed", "accuracy", "low", "high",
-        "worst_seed_accuracy", "transmission_time_total", "broadcasts_total", "runs",
+        "worst_seed_accuracy", *costs, pl.col("^reached$"), "runs",
     )  # fmt: skip
     set_everywhere = [setting for setting in settings if setting not in _left_alone(table)]
     return _without_repetitions(means, settings, set_everywhere).drop("runs")
-
-
-def _bounds(per_seed: list[float]) -> tuple[float | None, float | None]:
-    if len(per_seed) < 2:
-        return None, None
-    _, low, high = interval(np.array(per_seed))
-    return float(low), float(high)
 
 
 def _without_repetitions(means: pl.DataFrame, settings: list[str], set_everywhere: list[str]) -> pl.DataFrame:
@@ -246,8 +275,9 @@ def summary_rows(table: pl.DataFrame) -> tuple[list[str], list[list[str]]]:
     """
     means, varying = summary(table), varying_settings(table)
     names, together = _short_names(varying), len(varying) > MOST_SETTINGS
-    bounds = bounds_words(means["seeds"])
-    header = [*(["settings"] if together else names), "strategy", "accuracy", bounds, "time", "broadcasts"]
+    over_seeds = bounds_words(means["seeds"])
+    costs = {name: called for name, called in _costs(table).items() if called}
+    header = [*(["settings"] if together else names), "strategy", "accuracy", over_seeds, *costs.values()]
     failed = bool(means["failed"].sum())
     rows = []
     for row in means.iter_rows(named=True):
@@ -258,7 +288,7 @@ def summary_rows(table: pl.DataFrame) -> tuple[list[str], list[list[str]]]:
         known = row["accuracy"] is not None
         cells += [row["strategy"], f"{row['accuracy']:.3f}" if known else "failed"]
         cells.append(f"{row['low']:.3f}-{row['high']:.3f}" if row["low"] is not None else "")
-        cells += [number_words(row[name]) if known else "" for name in ("transmission_time_total", "broadcasts_total")]
+        cells += [number_words(row[name]) if known and row[name] is not None else "" for name in costs]
         rows.append([*cells, *([str(row["failed"] or "")] if failed else [])])
     return [*header, *(["failed"] if failed else [])], rows
 

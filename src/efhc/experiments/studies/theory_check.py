@@ -27,6 +27,7 @@ from efhc.experiments.runs.directory import RunDirectory
 from efhc.experiments.runs.draw import draw_scenario
 from efhc.experiments.runs.resources import usable_cores
 from efhc.experiments.runs.run import Runs
+from efhc.experiments.runs.tables import require_lockstep
 from efhc.experiments.studies.theory_effort import POINTS, Effort
 from efhc.experiments.studies.theory_flows import load_flow, load_graphs
 from efhc.experiments.studies.theory_problem import SeedProblem
@@ -86,6 +87,7 @@ def iterate_checks(
         allowed = "the directory of a run that has finished (before a run: efhc theory plan CONFIG)"
         raise InputError("run directory", directory, allowed)
     experiment = run.load_experiment(trust_code=trust_code)
+    require_lockstep(experiment, "the paper's analysis")
     if run.failures:
         (strategy, seed), reason = next(iter(run.failures.items()))
         raise EfhcError(f"{strategy}, seed {seed} failed ({reason}); only runs that all succeeded can be checked")

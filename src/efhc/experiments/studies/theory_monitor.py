@@ -14,6 +14,7 @@ from efhc.core.state import State
 from efhc.drivers.observers import Observer
 from efhc.drivers.steps import Steps
 from efhc.experiments.config.experiment import Experiment
+from efhc.experiments.runs.tables import require_lockstep
 from efhc.scenarios.scenario import Scenario
 from efhc.theory.check.monitor import Monitor
 from efhc.theory.check.outcome import Check
@@ -33,6 +34,9 @@ class TheoryWatcher:
     _smoothness: dict[int, float | None] = field(default_factory=dict, repr=False)
     _runs: dict[str, int] = field(default_factory=dict, repr=False)
     """By run, the number of assumptions that it broke."""
+
+    def __post_init__(self) -> None:
+        require_lockstep(self.experiment, "the paper's analysis")
 
     @property
     def demands(self) -> str:

@@ -23,6 +23,7 @@ from efhc.drivers.steps import Steps
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.runs.draw import draw_scenario, load_data
 from efhc.experiments.runs.resources import usable_cores
+from efhc.experiments.runs.tables import require_lockstep
 from efhc.experiments.studies.theory_problem import SeedProblem
 from efhc.experiments.studies.theory_progress import Tell, in_parallel
 from efhc.kernels.compiled_arithmetic import drift
@@ -107,6 +108,7 @@ def plan_theory(
     experiment: Experiment, rehearse: int = 1000, tell: Tell = lambda what, share: None
 ) -> list[StrategyPlan]:
     """Plan every strategy, over all seeds; the first `rehearse` iterations are made."""
+    require_lockstep(experiment, "the paper's analysis")
     data = load_data(experiment)
     with threadpool_limits(1, "blas"), ThreadPoolExecutor(usable_cores(), thread_name_prefix="efhc-theory") as pool:
         tell("the learning problem", 0.0)

@@ -57,8 +57,6 @@ class Backend(Protocol):
 
     parameters: int
     """n"""
-    draws_noise: bool
-    """Whether gradients take random numbers besides the batches, as dropout does."""
 
     def initial_local(self, devices: int) -> Local:
         """What devices keep to themselves at k = 0; for most models nothing."""

@@ -31,8 +31,6 @@ COMPILED: dict[Callable[..., Any], int] = {
 class LinearBackend:
     """`LinearModel.loss_and_gradient`, compiled."""
 
-    draws_noise = False
-
     def __init__(self, model: LinearModel, data: Dataset, *, threads: int = 1) -> None:
         self.parameters, self.threads = model.parameters(data), threads
         self._data = data
@@ -122,8 +120,9 @@ class LinearBackend:
 
 def _picked(rows: Ints, among: Floats, ends: Ints) -> Ints:
     """The numbers of rows as the loops take them. They check no index, so it is done here."""
-    if len(rows) != len(ends) - 1:
-        raise ValueError(f"{len(rows)} rows and {len(ends) - 1} batches")
-    if len(rows) and not (rows.min() >= 0 and rows.max() < len(among)):
-        raise IndexError(f"rows {rows.min()} to {rows.max()} of an array of {len(among)} rows")
-    return np.ascontiguousarray(rows, dtype=np.int64)
+    picked = np.ascontiguousarray(rows, dtype=np.int64)
+    if len(picked) != len(ends) - 1:
+        raise ValueError(f"{len(picked)} rows and {len(ends) - 1} batches")
+    if len(picked) and picked.view(np.uint64).max() >= len(among):  # a negative number is a very large one
+        raise IndexError(f"rows {picked.min()} to {picked.max()} of an array of {len(among)} rows")
+    return picked

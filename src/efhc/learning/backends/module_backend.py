@@ -40,6 +40,9 @@ Modes = dict[bool, nn.Module]
 class ModuleBackend(ABC):
     """Gradients and accuracies of all devices for a model that is a module."""
 
+    draws_noise: bool
+    """Whether gradients take random numbers besides the batches, as dropout does."""
+
     def __init__(
         self, model: ModuleModel, data: Dataset, randomness: Randomness, *, device: str = "cpu", threads: int = 1
     ) -> None:

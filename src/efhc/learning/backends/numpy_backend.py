@@ -15,8 +15,6 @@ from efhc.learning.data.dataset import Dataset
 class ArraysBackend:
     """Calls the model's own functions, `efhc.learning.models.linear` among them."""
 
-    draws_noise = False
-
     def __init__(self, model: Any, data: Dataset) -> None:
         self.parameters = model.parameters(data)
         self._model, self._data = model, data

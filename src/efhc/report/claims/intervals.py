@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from math import sqrt
 from typing import NamedTuple
 
@@ -39,6 +39,14 @@ def bounds_words(seeds: Iterable[int]) -> str:
     if few == {True, False}:
         return f"95 %; below {FEWEST_SEEDS} seeds min to max"
     return "min to max" if True in few else "95 %"
+
+
+def bounds(per_seed: Sequence[float]) -> tuple[float | None, float | None]:
+    """Return the two ends of `interval`, for a table: None for fewer than two seeds."""
+    if len(per_seed) < 2:
+        return None, None
+    _, low, high = interval(np.array(per_seed))
+    return float(low), float(high)
 
 
 def of_other_seeds(found: Interval) -> Interval:

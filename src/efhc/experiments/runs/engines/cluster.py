@@ -39,6 +39,7 @@ from efhc.experiments.runs.engines.local import LocalEngine
 from efhc.experiments.runs.resources import plan, usable_cores
 from efhc.experiments.runs.run import Inputs, Run
 from efhc.experiments.runs.store import Progress, RunStore, Store
+from efhc.experiments.runs.tables import driver_of
 from efhc.learning.data import Dataset
 
 AHEAD = 4
@@ -105,7 +106,9 @@ class ClusterEngine:
         alike: dict[str, Run] = {}
         for run in runs:
             asked = run.experiment
-            alike[str((id(run.data), asked.devices, asked.model, asked.precision, asked.batch_size))] = run
+            alike[
+                str((id(run.data), driver_of(asked), asked.devices, asked.model, asked.precision, asked.batch_size))
+            ] = run
         return min(plan(run.experiment, run.data, self.jobs, len(runs)).runs_at_once for run in alike.values())
 
 

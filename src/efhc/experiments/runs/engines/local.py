@@ -27,6 +27,7 @@ from efhc.experiments.runs.make import make_run
 from efhc.experiments.runs.resources import Plan, plan
 from efhc.experiments.runs.run import Run
 from efhc.experiments.runs.store import Progress, Store
+from efhc.experiments.runs.tables import driver_of
 from efhc.learning.backends.backend import ScoresNotFinite
 
 FAILURES = (Diverged, ScoresNotFinite, InputError)
@@ -65,7 +66,8 @@ class LocalEngine:
 
         def needs(run: Run) -> tuple[object, ...]:
             asked = run.experiment
-            return asked.devices, asked.model.parameters(run.data), asked.precision, asked.batch_size
+            sizes = asked.devices, asked.model.parameters(run.data), asked.precision, asked.batch_size
+            return driver_of(asked), *sizes
 
         for _, group in groupby(runs, needs):
             alike = list(group)

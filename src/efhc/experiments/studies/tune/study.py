@@ -18,6 +18,7 @@ from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.config.files import to_toml
 from efhc.experiments.runs.run import Runs
 from efhc.experiments.runs.store import Engine, RunStore
+from efhc.experiments.runs.tables import require_lockstep
 from efhc.experiments.studies.tune.budget import Budget
 from efhc.experiments.studies.tune.journal import JOURNAL, Journal, identity, quiet_optuna
 from efhc.experiments.studies.tune.search import Search
@@ -62,6 +63,7 @@ def tune(
     """
     with importing("tune"):
         import optuna  # noqa: F401
+    require_lockstep(experiment, "a tuning")
     if trials < 1:
         raise InputError("--trials", trials, "at least 1")
     search = Search.of(experiment, budget, strategy, low, high, parameter=parameter, on=on)

@@ -1,0 +1,49 @@
+"""Lines of strategies over seeds: what figures of runs share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import polars as pl
+
+from efhc.base.arrays import Floats
+from efhc.report.figures.style import strategy_styles
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+def label(axes: Axes, title: str, x: str, y: str) -> None:
+    """Write the title of a panel and the names of its axes."""
+    axes.set_title(title, fontsize=10)
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+
+
+def by_strategy(table: pl.DataFrame) -> list[tuple[str, pl.DataFrame, dict[str, Any]]]:
+    """Return the name, the rows and the look of each strategy."""
+    named = table.partition_by("strategy", as_dict=True, maintain_order=True).items()
+    styles = strategy_styles(str(name) for (name,), _ in named)
+    return [
+        (str(name), rows, dict(zip(("color", "linestyle"), styles[str(name)], strict=True))) for (name,), rows in named
+    ]
+
+
+def draw_seeds(axes: Axes, x: Floats, per_seed: Floats, name: str, style: dict[str, Any]) -> None:
+    """Draw the mean over seeds (axis 0), with the range between seeds shaded."""
+    axes.plot(x, per_seed.mean(axis=0), label=name, **style)
+    axes.fill_between(x, per_seed.min(axis=0), per_seed.max(axis=0), color=style["color"], alpha=0.15, linewidth=0)
+
+
+def draw_against(axes: Axes, table: pl.DataFrame, x: str, y: str) -> None:
+    """Draw a line per strategy of column `y` against column `x`, which grows from row to row of each seed.
+
+    Each seed's curve is interpolated at the same places, up to the last that all seeds of the strategy reached.
+    """
+    for name, rows, style in by_strategy(table.drop_nulls(y)):
+        seeds = rows.partition_by("seed", maintain_order=True)
+        furthest = min(seed[x].max() for seed in seeds)  # type: ignore[type-var]
+        places = np.linspace(0, float(furthest), 200)  # type: ignore[arg-type]
+        curves = [np.interp(places, seed[x], seed[y]) for seed in seeds]
+        draw_seeds(axes, places, np.stack(curves), name, style)

@@ -1,0 +1,124 @@
+"""Commands on an experiment whose devices have clocks of their own: run and sweep work, others say why not."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+
+import polars as pl
+import pytest
+from simulator_stand_in import StandIn
+
+from efhc.experiments.runs import make_event_driven
+
+CONFIG = """
+devices = 4
+iterations = 40
+seeds = [0, 1]
+partition = "iid"
+driver = { kind = "event-driven" }
+[strategies]
+EF-HC = "ef-hc"
+ZT = "zt"
+[figure]
+number = "A"
+title = "digits"
+"""
+SWEEP = """
+[sweep]
+driver.network_seconds = [1.0, 2.0]
+"""
+
+
+@pytest.fixture(autouse=True)
+def stand_in(monkeypatch):
+    monkeypatch.setitem(sys.modules, "efhc.drivers.event_driven.simulator", SimpleNamespace(Simulator=StandIn))
+    monkeypatch.setattr(make_event_driven, "Simulator", StandIn, raising=False)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "mine.toml").write_text(CONFIG)
+    return tmp_path
+
+
+def test_run_prints_the_summary_and_draws_seconds(folder, command):
+    done = command("run", "mine.toml", "--out", "out")
+    assert done.returncode == 0, done.stderr
+    for words in ("seconds", "fired", "exchanges", "MB", "figure: out/figures/seconds.png"):
+        assert words in done.stdout
+    assert "ZT, seed 0: the link 0-1 carried nothing" in done.stderr
+    assert (folder / "out" / "figures" / "seconds.png").exists()
+    assert not (folder / "out" / "figures" / "comparison.png").exists()
+    again = command("run", "mine.toml", "--out", "out", "--resume")
+    assert again.returncode == 0
+    assert again.stdout == done.stdout
+
+
+def test_run_prints_what_it_takes_to_reach_the_target(command, folder):
+    done = command("run", "mine.toml", "driver.target_accuracy=0.2", "--out", "out")
+    assert done.returncode == 0, done.stderr
+    assert "until accuracy 0.2 is reached" in done.stdout
+    assert "2 of 2" in done.stdout
+    assert "min to max" in done.stdout
+    never = command("run", "mine.toml", "driver.target_accuracy=1.0", "--out", "never")
+    assert "0 of 2" in never.stdout
+
+
+def test_sweep_has_seconds_and_bytes(folder, command):
+    (folder / "swept.toml").write_text(CONFIG + SWEEP)
+    done = command("sweep", "swept.toml", "--out", "out")
+    assert done.returncode == 0, done.stderr
+    for words in ("network_seconds", "seconds", "bytes"):
+        assert words in done.stdout
+    assert "transmission time" not in done.stdout
+    table = pl.read_parquet(folder / "out" / "results.parquet")
+    assert {"driver.network_seconds", "run", "strategy", "seed", "seconds", "bytes", "accuracy"} <= set(table.columns)
+    means = pl.read_csv(folder / "out" / "summary.csv")
+    assert means["seconds"].to_list() == [40.0] * len(means)
+    assert (folder / "out" / "sweep.png").exists()
+
+
+def test_sweep_says_what_the_target_takes_at_each_point(folder, command):
+    swept = "[sweep]\ndevices = [4, 5]\ndriver.target_accuracy = [0.2, 1.0]\n"
+    (folder / "swept.toml").write_text(CONFIG + swept)
+    done = command("sweep", "swept.toml", "--out", "out")
+    assert done.returncode == 0, done.stderr
+    for words in ("s to target", "bytes to target"):
+        assert words in done.stdout
+    means = pl.read_csv(folder / "out" / "summary.csv").sort("driver.target_accuracy")
+    assert means["reached"].to_list() == [2] * 4 + [0] * 4
+    assert means["seconds_to_target"].null_count() == means["bytes_to_target"].null_count() == 4
+    table = pl.read_parquet(folder / "out" / "results.parquet")
+    assert table["devices"].to_list() == table["devices_present"].to_list()
+
+
+def test_a_sweep_has_one_driver(folder, refused):
+    (folder / "mixed.toml").write_text('[sweep]\n"driver.kind" = ["lockstep", "event-driven"]\n')
+    assert "sweep: got points with the drivers lockstep and event-driven" in refused("sweep", "mixed.toml")
+    assert not (folder / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (("theory", "plan", "mine.toml"), "the paper's analysis"),
+        (("run", "mine.toml", "--monitor", "theory"), "the paper's analysis"),
+        (("reproduce", "mine.toml"), "a figure of the paper"),
+        (("tune", "mine.toml", "--budget", "broadcasts=10"), "a tuning"),
+    ],
+    ids=lambda one: " ".join(one) if isinstance(one, tuple) else "",
+)
+def test_what_needs_lockstep_refuses_before_anything_is_written(folder, refused, words, what):
+    if words[0] == "tune":
+        pytest.importorskip("optuna")
+    line = refused(*words)
+    assert line == f"efhc: driver: got event-driven; allowed: lockstep; {what} needs devices that all step together\n"
+    assert {path.name for path in folder.iterdir()} == {"mine.toml"}
+
+
+def test_theory_refuses_a_run_that_has_finished(folder, command, refused):
+    command("run", "mine.toml", "--out", "out", "--no-figure")
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+    assert "driver: got event-driven; allowed: lockstep;" in refused("theory", "out")
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
