@@ -588,7 +588,7 @@ class Simulator:
                 add(*step[1:])
             for neighbour, link in device.links.items():
                 exchange = link.exchange
-                if exchange is not None and exchange.in_doubt and exchange.partner and self._present[number]:
+                if exchange is not None and exchange.in_doubt and exchange.partner:
                     decisions = self.devices[neighbour].unacknowledged
                     if (made := decisions.get(exchange.partner)) and made.partner == exchange.token:
                         add(exchange.share, exchange.sent, exchange.received)
