@@ -37,7 +37,7 @@ def tiny(devices: int, links: Any, bandwidths: Iterable[float] | float = 4.0, **
 
 
 def simulator_of(experiment: Experiment, seed: int = 0, trigger: Any = None, scenario: Any = None) -> Simulator:
-    scenario = scenario or draw_scenario(experiment, load_data(experiment), seed, devices_apart=True)
+    scenario = scenario or draw_scenario(experiment, load_data(experiment), seed)
     trigger = trigger or next(iter(experiment.strategies.values()))
     return Simulator(
         scenario,
