@@ -168,8 +168,6 @@ class Device:
     """Whether it waits for a neighbour's model to start from."""
     asked: int | None = None
     """The neighbour that it asked for one."""
-    newcomers: list[int] = field(default_factory=list)
-    """The neighbours that have none to give: they wait for one as well."""
 
 
 def react(device: Device, event: Event, combine: Combine) -> list[Effect]:
@@ -511,33 +509,21 @@ class _Reaction:
             self.effects.append(Keep("unresolved"))
 
     def ask_for_model(self) -> None:
-        """A newcomer asks one neighbour at a time. If all are newcomers too, it starts from the model that it has."""
-        device = self.device
-        if device.copies and device.asked is None:
-            there = [neighbour for neighbour, link in device.links.items() if link.up]
-            device.asked = next((neighbour for neighbour in there if neighbour not in device.newcomers), None)
-            if device.asked is not None:
-                self.effects.append(Send(device.asked, AskModel()))
-            elif there:
-                self.start_from(device.k, device.model)
+        """A newcomer asks one neighbour at a time."""
+        if self.device.copies and self.device.asked is None:
+            self.device.asked = next((neighbour for neighbour, link in self.device.links.items() if link.up), None)
+            if self.device.asked is not None:
+                self.effects.append(Send(self.device.asked, AskModel()))
 
     def on_ask_model(self, neighbour: int, link: Link, message: AskModel) -> None:
-        device = self.device
-        self.effects.append(Send(neighbour, GiveModel(device.k, None if device.copies else device.model)))
+        if not self.device.copies:
+            self.effects.append(Send(neighbour, GiveModel(self.device.k, self.device.model)))
 
     def on_give_model(self, neighbour: int, link: Link, message: GiveModel) -> None:
-        if self.device.copies and message.model is not None:
-            self.start_from(message.k, message.model)
-        elif self.device.copies and self.device.asked == neighbour:
-            self.device.newcomers.append(neighbour)
-            self.device.asked = None
-            self.ask_for_model()
-
-    def start_from(self, k: int, model: Model) -> None:
-        """A newcomer has its first model."""
-        self.device.k, self.device.model, self.device.last_broadcast = k, model, model
-        self.device.copies, self.device.asked, self.device.newcomers = False, None, []
-        self.effects += (Keep("model"), Copied())
+        if self.device.copies:
+            self.device.k, self.device.model, self.device.last_broadcast = message.k, message.model, message.model
+            self.device.copies, self.device.asked = False, None
+            self.effects += (Keep("model"), Copied())
 
     def received(self, event: Received) -> None:
         link = self.device.links.get(event.neighbour)

@@ -333,7 +333,7 @@ class Simulator:
             for token in (message.token, message.of):
                 if token in self._open:
                     self._open[token][1] += self._model_bytes
-        elif isinstance(message, GiveModel) and message.model is not None:
+        elif isinstance(message, GiveModel):
             size = self._rows.array.shape[1]
         if size:
             self._totals["bytes"] += self._model_bytes
