@@ -186,20 +186,25 @@ def test_a_busy_link_is_owed_one_offer_and_shares_are_set_aside():
     2   k = 2 begins with the first exchange in flight: 1/2 is set aside, and half of the rest is free for the next
         the models are there, the first exchange is committed; the second: beta = 1/4, u = (a - a/2) / (1/2) = a
     3   the first step: both models are (a + b) / 2
-    4   both have finished; the second exchange is committed: w_0 = (a + b) / 2 + (b - a) / 4
-        what was owed since 3 is still offered, with 1/4 set aside: beta = 3/8, u_0 = (a + 2 b) / 3, u_1 = (2 a + b) / 3
-    6   the third is committed and applied at once: w_0 = (a + 3 b) / 4 + 3/8 (a - b) / 3 = 3/8 a + 5/8 b
+    4   k = 4 begins with 1/4 set aside; the second exchange is committed; the third: beta = 3/8, half of the rest,
+        and u_0 = ((a + b) / 2 - a/4) / (3/4) = (a + 2 b) / 3, u_1 = (2 a + b) / 3
+    5   the second step: w_0 = (a + b) / 2 + (b - a) / 4 = (a + 3 b) / 4
+    6   the third exchange is committed, and the fourth begins: beta = 5/16
+    7   the third step: w_0 = (a + 3 b) / 4 + 3/8 (a - b) / 3 = 3/8 a + 5/8 b; the run ends, and withdraws the fourth
     """
     links = WatchedLinks(efhc.PerLink())
-    simulator = run(tiny(2, [[0, 1]], 2.0, iterations=4, driver=driver(links), **STAND_STILL))
-    assert exchanges(simulator) == [
+    simulator = run(tiny(2, [[0, 1]], 2.0, driver=driver(links, seconds=7.0), **STAND_STILL))
+    *committed, last = simulator.record.exchanges
+    assert last[:9] == (6.0, 7.0, 0, 1, 6, 6, 0.3125, 2, "withdrawn")
+    assert [row[:7] for row in committed] == [
         (0.0, 2.0, 0, 1, 0, 0, 0.5),
         (2.0, 4.0, 0, 1, 2, 2, 0.25),
         (4.0, 6.0, 0, 1, 4, 4, 0.375),
     ]
-    assert links.sent("model") == [(t, i, 1 - i, t + 2) for t in (0.0, 2.0, 4.0) for i in (0, 1)]
-    assert step_times(simulator, 0) == [1.0, 2.0, 3.0, 4.0]
-    assert simulator.now == 6.0
+    arrived = [row for row in links.sent("model") if row[0] < 6]
+    assert arrived == [(t, i, 1 - i, t + 2) for t in (0.0, 2.0, 4.0) for i in (0, 1)]
+    assert step_times(simulator, 0) == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]
+    assert simulator.now == 7.0
     a, b = initial(simulator)
     assert np.allclose(simulator.models, [0.375 * a + 0.625 * b, 0.625 * a + 0.375 * b], rtol=0, atol=1e-15)
 

@@ -583,7 +583,7 @@ class Simulator:
             weights[received.index] = weights.get(received.index, 0.0) + beta
             weights[sent.index] = weights.get(sent.index, 0.0) - beta
 
-        for number, device in enumerate(self.devices):
+        for device in self.devices:
             for step in device.steps:
                 add(*step[1:])
             for neighbour, link in device.links.items():
