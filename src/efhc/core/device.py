@@ -172,7 +172,7 @@ class Device:
 
 def react(device: Device, event: Event, combine: Combine) -> list[Effect]:
     """Change the device by what has happened; returns what is to be done about it, in order."""
-    reaction = _Reaction(device, combine)
+    reaction = Reaction(device, combine)
     _REACTIONS[type(event)](reaction, event)
     return reaction.effects
 
@@ -180,6 +180,15 @@ def react(device: Device, event: Event, combine: Combine) -> list[Effect]:
 def steps_in_order(device: Device) -> list[Step]:
     """Event 3: the exchanges to aggregate, w_i + sum beta (u_j - u_i), by ascending neighbour."""
     return sorted(device.steps, key=_neighbour_of) if len(device.steps) > 1 else device.steps
+
+
+def take_share(device: Device) -> float:
+    """Set aside q_i = min(1 / (1 + d_i), half of what is free)."""
+    share, half = 1.0 / (1.0 + device.degree), device.free / 2
+    if half < share - LEAST_SHARE:  # not by rounding: with unchanged degrees beta is Metropolis' to the last bit
+        share = half
+    device.free -= share
+    return share
 
 
 def is_idle(device: Device) -> bool:
@@ -200,55 +209,11 @@ def restarted(kept: Device, session: int) -> Device:
     """The device that starts from what `durable` kept, in a new session and without a link."""
     device = durable(kept)
     device.session = session
-    _Reaction(device, _no_model_is_made).reckon()
+    Reaction(device, _no_model_is_made).reckon()
     return device
 
 
-def pair_at_once(offerer: Device, answerer: Device, combine: Combine) -> bool:
-    """What `Offer` and `Accept` do if they take no time: both ends know beta, and their models may cross.
-
-    Returns False, and changes nothing, if the answer is not that simple: then let the messages do it.
-    """
-    link, back = offerer.links[answerer.number], answerer.links.get(offerer.number)
-    exchange = link.exchange
-    if back is None or not back.up or exchange is None or exchange.partner is not None:
-        return False
-    answer = back.exchange
-    if answer is None:
-        reaction = _Reaction(answerer, combine)
-        if answerer.leaving or answerer.copies or not reaction.may_begin(back):
-            return False
-        answer = reaction.begin_exchange(back, decides=False)
-    elif answer.partner is None:
-        lower = offerer.number < answerer.number
-        exchange.decides, answer.decides = lower, not lower
-    else:
-        return False
-    exchange.partner, exchange.partner_k, answer.partner, answer.partner_k = (
-        answer.token,
-        answer.k,
-        exchange.token,
-        exchange.k,
-    )
-    exchange.share = answer.share = exchange.share if exchange.share < answer.share else answer.share
-    return True
-
-
-def settle_at_once(one: Device, other: Device, combine: Combine) -> tuple[list[Effect], list[Effect]]:
-    """What `Ready`, `Commit` and `Acknowledge` do if they take no time, once both models of a pair have crossed."""
-    decider, follower = (one, other) if one.links[other.number].exchange.decides else (other, one)  # type: ignore[union-attr]
-    reactions = _Reaction(decider, combine), _Reaction(follower, combine)
-    link, back = decider.links[follower.number], follower.links[decider.number]
-    exchange, answer = link.exchange, back.exchange
-    assert exchange is not None and answer is not None
-    decider.steps.append(Step(follower.number, exchange.share, exchange.sent, answer.sent))
-    follower.steps.append(Step(decider.number, answer.share, answer.sent, exchange.sent))
-    reactions[0].end(follower.number, link, "committed")
-    reactions[1].end(decider.number, back, "committed")
-    return reactions[0].effects, reactions[1].effects
-
-
-class _Reaction:
+class Reaction:
     """What one event does to a device."""
 
     __slots__ = ("combine", "device", "effects")
@@ -266,26 +231,34 @@ class _Reaction:
         if fired:
             self.device.last_broadcast = self.device.model
             self.effects += (Fired(), Keep("broadcast"))
-        for neighbour, link in self.device.links.items():
+        for link in self.device.links.values():
             if link.up:
                 if link.new:
                     link.new, link.owes = False, 1
                 elif fired:
                     link.owes = link.owes or 2
-                if link.owes:
-                    self.offer_if_free(neighbour, link)
+        if not event.at_once:
+            self.offer_owed()
+
+    def offer_owed(self) -> None:
+        """Make all offers that are owed, where the link is free."""
+        for neighbour, link in self.device.links.items():
+            if link.owes:
+                self.offer_if_free(neighbour, link)
 
     def stepped(self, event: Stepped) -> None:
         """Events 3 and 4 were made."""
         self.device.model, self.device.steps = event.model, []
         self.device.k += not self.device.finished
         self.effects.append(Keep("model"))
+        if self.device.finished:
+            self.offer_all_owed()
 
     def finish(self, event: Finish) -> None:
         self.device.finished = True
-        for neighbour, link in self.device.links.items():
+        for link in self.device.links.values():
             link.new = False
-            self.offer_if_free(neighbour, link)
+        self.offer_all_owed()
 
     def leave(self, event: Leave) -> None:
         self.device.leaving = True
@@ -322,11 +295,8 @@ class _Reaction:
         return (self.device.finished or link.begun_in != self.device.k) and self.device.free > LEAST_SHARE
 
     def begin_exchange(self, link: Link, *, decides: bool) -> Exchange:
-        """Set a share aside for a new exchange: q_i = min(1 / (1 + d_i), half of what is free)."""
-        share, half = 1.0 / (1.0 + self.device.degree), self.device.free / 2
-        if half < share - LEAST_SHARE:  # not by rounding: with unchanged degrees beta is Metropolis' to the last bit
-            share = half
-        self.device.free -= share
+        """Begin an exchange at this end, with a share set aside for it."""
+        share = take_share(self.device)
         self.device.count += 1
         token = self.device.number, self.device.session, self.device.count
         exchange = Exchange(token, self.offered_model(), share, decides, 1 if link.new else link.owes, self.device.k)
@@ -335,9 +305,15 @@ class _Reaction:
 
     def offer_if_free(self, neighbour: int, link: Link) -> None:
         """Make the offer that is owed on this link, with the model of this moment, if none is in flight on it."""
-        if link.owes and link.up and link.exchange is None and not self.device.copies and self.may_begin(link):
+        barred = self.device.copies or self.device.leaving
+        if link.owes and link.up and link.exchange is None and not barred and self.may_begin(link):
             exchange = self.begin_exchange(link, decides=True)
             self.effects.append(Send(neighbour, Offer(exchange.token, exchange.share, self.device.k)))
+
+    def offer_all_owed(self) -> None:
+        """A finished device begins no iteration in which to offer what it owes: it tries whenever a share is freed."""
+        for neighbour, link in self.device.links.items():
+            self.offer_if_free(neighbour, link)
 
     def on_offer(self, neighbour: int, link: Link, message: Offer) -> None:
         exchange = link.exchange
@@ -452,7 +428,10 @@ class _Reaction:
                 link.owes = link.owes or exchange.event
         if not link.up:
             del self.device.links[neighbour]
-        elif outcome != "withdrawn" or self.device.finished:  # else it is tried again in the next iteration
+        if self.device.finished:
+            if outcome != "committed":  # else the step is made first: what is offered is the model that contains it
+                self.offer_all_owed()
+        elif link.up and outcome != "withdrawn":  # else it is tried again in the next iteration
             self.offer_if_free(neighbour, link)
 
     # Links, patience, newcomers
@@ -464,7 +443,8 @@ class _Reaction:
         link.up, link.new = True, not self.device.finished
         self.device.degree += 1
         self.ask_and_repeat(event.neighbour, link)
-        self.ask_for_model()
+        if self.device.asked is None:
+            self.ask_for_model()
 
     def link_down(self, event: LinkDown) -> None:
         link = self.device.links.get(event.neighbour)
@@ -477,7 +457,6 @@ class _Reaction:
         elif not link.exchange.in_doubt:
             self.end(event.neighbour, link, "withdrawn")
         if self.device.asked == event.neighbour:
-            self.device.asked = None
             self.ask_for_model()
 
     def no_progress(self, event: NoProgress) -> None:
@@ -490,7 +469,6 @@ class _Reaction:
             self.effects.append(Send(neighbour, Withdraw(exchange.token, exchange.partner)))
             self.end(neighbour, link, "withdrawn")
         if self.device.asked == neighbour:
-            self.device.asked = None
             self.ask_for_model()
 
     def ask_and_repeat(self, neighbour: int, link: Link) -> None:
@@ -509,9 +487,11 @@ class _Reaction:
             self.effects.append(Keep("unresolved"))
 
     def ask_for_model(self) -> None:
-        """A newcomer asks one neighbour at a time."""
-        if self.device.copies and self.device.asked is None:
-            self.device.asked = next((neighbour for neighbour, link in self.device.links.items() if link.up), None)
+        """A newcomer asks one neighbour at a time, in turn: one may be a newcomer itself, or silent."""
+        if self.device.copies:
+            others = sorted(neighbour for neighbour, link in self.device.links.items() if link.up)
+            last = -1 if self.device.asked is None else self.device.asked
+            self.device.asked = next((neighbour for neighbour in others if neighbour > last), min(others, default=None))
             if self.device.asked is not None:
                 self.effects.append(Send(self.device.asked, AskModel()))
 
@@ -531,29 +511,29 @@ class _Reaction:
             _ANSWERS[type(event.message)](self, event.neighbour, link, event.message)
 
 
-_REACTIONS: dict[type, Callable[[_Reaction, Any], None]] = {
-    Begin: _Reaction.begin,
-    Stepped: _Reaction.stepped,
-    Finish: _Reaction.finish,
-    Leave: _Reaction.leave,
-    LinkUp: _Reaction.link_up,
-    LinkDown: _Reaction.link_down,
-    Received: _Reaction.received,
-    NoProgress: _Reaction.no_progress,
-    GiveUp: _Reaction.give_up,
+_REACTIONS: dict[type, Callable[[Reaction, Any], None]] = {
+    Begin: Reaction.begin,
+    Stepped: Reaction.stepped,
+    Finish: Reaction.finish,
+    Leave: Reaction.leave,
+    LinkUp: Reaction.link_up,
+    LinkDown: Reaction.link_down,
+    Received: Reaction.received,
+    NoProgress: Reaction.no_progress,
+    GiveUp: Reaction.give_up,
 }
 
-_ANSWERS: dict[type, Callable[[_Reaction, int, Link, Any], None]] = {
-    Offer: _Reaction.on_offer,
-    Accept: _Reaction.on_accept,
-    Refuse: _Reaction.on_refuse,
-    Body: _Reaction.on_body,
-    Ready: _Reaction.on_ready,
-    Commit: _Reaction.on_commit,
-    Acknowledge: _Reaction.on_acknowledge,
-    Withdraw: _Reaction.on_withdraw,
-    AskModel: _Reaction.on_ask_model,
-    GiveModel: _Reaction.on_give_model,
+_ANSWERS: dict[type, Callable[[Reaction, int, Link, Any], None]] = {
+    Offer: Reaction.on_offer,
+    Accept: Reaction.on_accept,
+    Refuse: Reaction.on_refuse,
+    Body: Reaction.on_body,
+    Ready: Reaction.on_ready,
+    Commit: Reaction.on_commit,
+    Acknowledge: Reaction.on_acknowledge,
+    Withdraw: Reaction.on_withdraw,
+    AskModel: Reaction.on_ask_model,
+    GiveModel: Reaction.on_give_model,
 }
 
 
