@@ -94,7 +94,7 @@ def scenario_of(folder: Path, network: str, learner: str, at_start: str, precisi
         precision=PRECISIONS[precision],
         **LEARNERS[learner],
     )
-    return draw_scenario(experiment, load_data(experiment), SEED, devices_apart=True)
+    return draw_scenario(experiment, load_data(experiment), SEED)
 
 
 def graphs() -> list[list[list[int]]]:
@@ -202,7 +202,7 @@ def test_drivers_agree_over_many_iterations(folder):
 @pytest.mark.parametrize("batch_size", [1, "full"])
 def test_drivers_agree_with_few_devices_and_batches_of_any_size(devices, batch_size):
     experiment = Experiment(devices=devices, batch_size=batch_size, partition=efhc.IID(), network=efhc.Complete())
-    scenario = draw_scenario(experiment, load_data(experiment), SEED, devices_apart=True)
+    scenario = draw_scenario(experiment, load_data(experiment), SEED)
     assert_drivers_agree(scenario, STRATEGIES["zt"], None, iterations=5)
 
 
@@ -210,5 +210,5 @@ def test_drivers_agree_with_few_devices_and_batches_of_any_size(devices, batch_s
 @pytest.mark.parametrize("strategy", ["ef-hc", "zt"])
 def test_drivers_agree_on_real_writers(femnist: Dataset, strategy):
     experiment = Experiment(data=femnist, devices=20, partition=efhc.IID(), network=efhc.RandomLinks())
-    scenario = draw_scenario(experiment, load_data(experiment), SEED, devices_apart=True)
+    scenario = draw_scenario(experiment, load_data(experiment), SEED)
     assert_drivers_agree(scenario, STRATEGIES[strategy], 1)

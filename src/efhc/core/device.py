@@ -168,6 +168,8 @@ class Device:
     """Whether it waits for a neighbour's model to start from."""
     asked: int | None = None
     """The neighbour that it asked for one."""
+    newcomers: list[int] = field(default_factory=list)
+    """The neighbours that have none to give: they wait for one as well."""
 
 
 def react(device: Device, event: Event, combine: Combine) -> list[Effect]:
@@ -482,23 +484,41 @@ class Reaction:
             self.effects.append(Keep("unresolved"))
 
     def ask_for_model(self) -> None:
-        """A newcomer asks one neighbour at a time, in turn: one may be a newcomer itself, or silent."""
-        if self.device.copies:
-            others = sorted(neighbour for neighbour, link in self.device.links.items() if link.up)
-            last = -1 if self.device.asked is None else self.device.asked
-            self.device.asked = next((neighbour for neighbour in others if neighbour > last), min(others, default=None))
-            if self.device.asked is not None:
-                self.effects.append(Send(self.device.asked, AskModel()))
+        """A newcomer asks one neighbour at a time, in turn: one may be a newcomer itself, or silent.
+
+        If all are newcomers, it starts from the model that it has, if it has one.
+        """
+        device = self.device
+        if not device.copies:
+            return
+        there = sorted(neighbour for neighbour, link in device.links.items() if link.up)
+        others = [neighbour for neighbour in there if neighbour not in device.newcomers]
+        if others or not there:
+            last = -1 if device.asked is None else device.asked
+            device.asked = next((neighbour for neighbour in others if neighbour > last), min(others, default=None))
+            if device.asked is not None:
+                self.effects.append(Send(device.asked, AskModel()))
+        elif device.model is not None:
+            self.start_from(device.k, device.model)
+        else:
+            device.newcomers = []  # it asks them again when its patience ends
 
     def on_ask_model(self, neighbour: int, link: Link, message: AskModel) -> None:
-        if not self.device.copies:
-            self.effects.append(Send(neighbour, GiveModel(self.device.k, self.device.model)))
+        device = self.device
+        self.effects.append(Send(neighbour, GiveModel(device.k, None if device.copies else device.model)))
 
     def on_give_model(self, neighbour: int, link: Link, message: GiveModel) -> None:
-        if self.device.copies:
-            self.device.k, self.device.model, self.device.last_broadcast = message.k, message.model, message.model
-            self.device.copies, self.device.asked = False, None
-            self.effects += (Keep("model"), Copied())
+        if self.device.copies and message.model is not None:
+            self.start_from(message.k, message.model)
+        elif self.device.copies and self.device.asked == neighbour:
+            self.device.newcomers.append(neighbour)
+            self.ask_for_model()
+
+    def start_from(self, k: int, model: Model) -> None:
+        """A newcomer has its first model."""
+        self.device.k, self.device.model, self.device.last_broadcast = k, model, model
+        self.device.copies, self.device.asked, self.device.newcomers = False, None, []
+        self.effects += (Keep("model"), Copied())
 
     def received(self, event: Received) -> None:
         link = self.device.links.get(event.neighbour)

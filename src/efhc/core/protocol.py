@@ -82,10 +82,10 @@ class AskModel(NamedTuple):
 
 
 class GiveModel(NamedTuple):
-    """My model w_i(k), for you to start from."""
+    """My model w_i(k), for you to start from; None if I wait for one myself."""
 
     k: int
-    model: Model
+    model: Model | None
 
 
 Message = Offer | Accept | Refuse | Body | Ready | Commit | Acknowledge | Withdraw | AskModel | GiveModel

@@ -473,11 +473,32 @@ def test_newcomers_that_ask_one_another_ask_the_next():
     for i, j in ((1, 2), (0, 1), (0, 2)):
         talkers.link(i, j)
     talkers.deliver_all()
+    assert [core.copies for core in talkers.cores] == [False, False, False]
+
+
+def test_newcomers_without_a_model_ask_again_when_their_patience_ends():
+    talkers = newcomer(4.0, 0.0)
+    talkers.cores[1] = Device(1, 0, None, None, copies=True)
+    talkers.link(1, 2)
+    talkers.deliver_all()
     assert [core.copies for core in talkers.cores] == [False, True, True]
+    talkers.link(0, 1)
+    talkers.deliver_all()
     talkers.do(1, NoProgress(2))
+    talkers.deliver_all()
     talkers.do(2, NoProgress(1))
     talkers.deliver_all()
     assert [core.copies for core in talkers.cores] == [False, False, False]
+
+
+def test_a_newcomer_among_newcomers_starts_from_its_own_model():
+    talkers = newcomer(4.0, 0.0)
+    for i, value in ((1, 5.0), (2, 6.0)):
+        talkers.cores[i] = Device(i, 0, Weights(value), Weights(value), copies=True)
+    talkers.link(1, 2)
+    talkers.deliver_all()
+    assert [core.copies for core in talkers.cores] == [False, False, False]
+    assert {core.model.value for core in talkers.cores[1:]} <= {5.0, 6.0}
 
 
 def test_a_newcomer_whose_neighbour_is_cut_off_asks_another():

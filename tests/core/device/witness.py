@@ -188,7 +188,7 @@ class Witness:
             self._issue(device, neighbour, message, model)
         elif isinstance(message, Body):
             return message._replace(model=self._body(device, neighbour, message))
-        elif isinstance(message, GiveModel):
+        elif isinstance(message, GiveModel) and message.model is not None:
             return message._replace(model=Weights(message.model.value, start=message.model.value))
         return message
 

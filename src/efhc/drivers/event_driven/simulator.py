@@ -625,12 +625,12 @@ class Simulator:
             weights[received.index] = weights.get(received.index, 0.0) + beta
             weights[sent.index] = weights.get(sent.index, 0.0) - beta
 
-        for number, device in enumerate(self.devices):
+        for device in self.devices:
             for step in device.steps:
                 add(*step[1:])
             for neighbour, link in device.links.items():
                 exchange = link.exchange
-                if exchange is not None and exchange.in_doubt and exchange.partner and self._present[number]:
+                if exchange is not None and exchange.in_doubt and exchange.partner:
                     decisions = self.devices[neighbour].unacknowledged
                     if (made := decisions.get(exchange.partner)) and made.partner == exchange.token:
                         add(exchange.share, exchange.sent, exchange.received)
