@@ -23,7 +23,13 @@ def python_blocks(document: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "document", ["README.md", "docs/data.md", pytest.param("docs/extending.md", marks=pytest.mark.slow)]
+    "document",
+    [
+        "README.md",
+        "docs/data.md",
+        pytest.param("docs/extending.md", marks=pytest.mark.slow),
+        pytest.param("docs/asynchrony.md", marks=pytest.mark.slow),
+    ],
 )
 def test_python_examples_work_as_pasted(document, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
