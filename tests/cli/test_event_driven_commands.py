@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import sys
-from types import SimpleNamespace
-
 import polars as pl
 import pytest
-from simulator_stand_in import StandIn
-
-from efhc.experiments.runs import make_event_driven
 
 CONFIG = """
 devices = 4
 iterations = 40
 seeds = [0, 1]
 partition = "iid"
-driver = { kind = "event-driven" }
+driver = { kind = "event-driven", sample_seconds = 5.0 }
 [strategies]
 EF-HC = "ef-hc"
 ZT = "zt"
@@ -30,12 +24,6 @@ driver.network_seconds = [1.0, 2.0]
 """
 
 
-@pytest.fixture(autouse=True)
-def stand_in(monkeypatch):
-    monkeypatch.setitem(sys.modules, "efhc.drivers.event_driven.simulator", SimpleNamespace(Simulator=StandIn))
-    monkeypatch.setattr(make_event_driven, "Simulator", StandIn, raising=False)
-
-
 @pytest.fixture
 def folder(tmp_path):
     (tmp_path / "mine.toml").write_text(CONFIG)
@@ -47,7 +35,6 @@ def test_run_prints_the_summary_and_draws_seconds(folder, command):
     assert done.returncode == 0, done.stderr
     for words in ("seconds", "fired", "exchanges", "MB", "figure: out/figures/seconds.png"):
         assert words in done.stdout
-    assert "ZT, seed 0: the link 0-1 carried nothing" in done.stderr
     assert (folder / "out" / "figures" / "seconds.png").exists()
     assert not (folder / "out" / "figures" / "comparison.png").exists()
     again = command("run", "mine.toml", "--out", "out", "--resume")
@@ -75,7 +62,7 @@ def test_sweep_has_seconds_and_bytes(folder, command):
     table = pl.read_parquet(folder / "out" / "results.parquet")
     assert {"driver.network_seconds", "run", "strategy", "seed", "seconds", "bytes", "accuracy"} <= set(table.columns)
     means = pl.read_csv(folder / "out" / "summary.csv")
-    assert means["seconds"].to_list() == [40.0] * len(means)
+    assert means["seconds"].min() >= 40.0
     assert (folder / "out" / "sweep.png").exists()
 
 

@@ -172,7 +172,7 @@ class Device:
 
 def react(device: Device, event: Event, combine: Combine) -> list[Effect]:
     """Change the device by what has happened; returns what is to be done about it, in order."""
-    reaction = _Reaction(device, combine)
+    reaction = Reaction(device, combine)
     _REACTIONS[type(event)](reaction, event)
     return reaction.effects
 
@@ -180,6 +180,15 @@ def react(device: Device, event: Event, combine: Combine) -> list[Effect]:
 def steps_in_order(device: Device) -> list[Step]:
     """Event 3: the exchanges to aggregate, w_i + sum beta (u_j - u_i), by ascending neighbour."""
     return sorted(device.steps, key=_neighbour_of) if len(device.steps) > 1 else device.steps
+
+
+def take_share(device: Device) -> float:
+    """Set aside q_i = min(1 / (1 + d_i), half of what is free)."""
+    share, half = 1.0 / (1.0 + device.degree), device.free / 2
+    if half < share - LEAST_SHARE:  # not by rounding: with unchanged degrees beta is Metropolis' to the last bit
+        share = half
+    device.free -= share
+    return share
 
 
 def is_idle(device: Device) -> bool:
@@ -200,55 +209,11 @@ def restarted(kept: Device, session: int) -> Device:
     """The device that starts from what `durable` kept, in a new session and without a link."""
     device = durable(kept)
     device.session = session
-    _Reaction(device, _no_model_is_made).reckon()
+    Reaction(device, _no_model_is_made).reckon()
     return device
 
 
-def pair_at_once(offerer: Device, answerer: Device, combine: Combine) -> bool:
-    """What `Offer` and `Accept` do if they take no time: both ends know beta, and their models may cross.
-
-    Returns False, and changes nothing, if the answer is not that simple: then let the messages do it.
-    """
-    link, back = offerer.links[answerer.number], answerer.links.get(offerer.number)
-    exchange = link.exchange
-    if back is None or not back.up or exchange is None or exchange.partner is not None:
-        return False
-    answer = back.exchange
-    if answer is None:
-        reaction = _Reaction(answerer, combine)
-        if answerer.leaving or answerer.copies or not reaction.may_begin(back):
-            return False
-        answer = reaction.begin_exchange(back, decides=False)
-    elif answer.partner is None:
-        lower = offerer.number < answerer.number
-        exchange.decides, answer.decides = lower, not lower
-    else:
-        return False
-    exchange.partner, exchange.partner_k, answer.partner, answer.partner_k = (
-        answer.token,
-        answer.k,
-        exchange.token,
-        exchange.k,
-    )
-    exchange.share = answer.share = exchange.share if exchange.share < answer.share else answer.share
-    return True
-
-
-def settle_at_once(one: Device, other: Device, combine: Combine) -> tuple[list[Effect], list[Effect]]:
-    """What `Ready`, `Commit` and `Acknowledge` do if they take no time, once both models of a pair have crossed."""
-    decider, follower = (one, other) if one.links[other.number].exchange.decides else (other, one)  # type: ignore[union-attr]
-    reactions = _Reaction(decider, combine), _Reaction(follower, combine)
-    link, back = decider.links[follower.number], follower.links[decider.number]
-    exchange, answer = link.exchange, back.exchange
-    assert exchange is not None and answer is not None
-    decider.steps.append(Step(follower.number, exchange.share, exchange.sent, answer.sent))
-    follower.steps.append(Step(decider.number, answer.share, answer.sent, exchange.sent))
-    reactions[0].end(follower.number, link, "committed")
-    reactions[1].end(decider.number, back, "committed")
-    return reactions[0].effects, reactions[1].effects
-
-
-class _Reaction:
+class Reaction:
     """What one event does to a device."""
 
     __slots__ = ("combine", "device", "effects")
@@ -266,14 +231,20 @@ class _Reaction:
         if fired:
             self.device.last_broadcast = self.device.model
             self.effects += (Fired(), Keep("broadcast"))
-        for neighbour, link in self.device.links.items():
+        for link in self.device.links.values():
             if link.up:
                 if link.new:
                     link.new, link.owes = False, 1
                 elif fired:
                     link.owes = link.owes or 2
-                if link.owes:
-                    self.offer_if_free(neighbour, link)
+        if not event.at_once:
+            self.offer_owed()
+
+    def offer_owed(self) -> None:
+        """Make all offers that are owed, where the link is free."""
+        for neighbour, link in self.device.links.items():
+            if link.owes:
+                self.offer_if_free(neighbour, link)
 
     def stepped(self, event: Stepped) -> None:
         """Events 3 and 4 were made."""
@@ -322,11 +293,8 @@ class _Reaction:
         return (self.device.finished or link.begun_in != self.device.k) and self.device.free > LEAST_SHARE
 
     def begin_exchange(self, link: Link, *, decides: bool) -> Exchange:
-        """Set a share aside for a new exchange: q_i = min(1 / (1 + d_i), half of what is free)."""
-        share, half = 1.0 / (1.0 + self.device.degree), self.device.free / 2
-        if half < share - LEAST_SHARE:  # not by rounding: with unchanged degrees beta is Metropolis' to the last bit
-            share = half
-        self.device.free -= share
+        """Begin an exchange at this end, with a share set aside for it."""
+        share = take_share(self.device)
         self.device.count += 1
         token = self.device.number, self.device.session, self.device.count
         exchange = Exchange(token, self.offered_model(), share, decides, 1 if link.new else link.owes, self.device.k)
@@ -531,29 +499,29 @@ class _Reaction:
             _ANSWERS[type(event.message)](self, event.neighbour, link, event.message)
 
 
-_REACTIONS: dict[type, Callable[[_Reaction, Any], None]] = {
-    Begin: _Reaction.begin,
-    Stepped: _Reaction.stepped,
-    Finish: _Reaction.finish,
-    Leave: _Reaction.leave,
-    LinkUp: _Reaction.link_up,
-    LinkDown: _Reaction.link_down,
-    Received: _Reaction.received,
-    NoProgress: _Reaction.no_progress,
-    GiveUp: _Reaction.give_up,
+_REACTIONS: dict[type, Callable[[Reaction, Any], None]] = {
+    Begin: Reaction.begin,
+    Stepped: Reaction.stepped,
+    Finish: Reaction.finish,
+    Leave: Reaction.leave,
+    LinkUp: Reaction.link_up,
+    LinkDown: Reaction.link_down,
+    Received: Reaction.received,
+    NoProgress: Reaction.no_progress,
+    GiveUp: Reaction.give_up,
 }
 
-_ANSWERS: dict[type, Callable[[_Reaction, int, Link, Any], None]] = {
-    Offer: _Reaction.on_offer,
-    Accept: _Reaction.on_accept,
-    Refuse: _Reaction.on_refuse,
-    Body: _Reaction.on_body,
-    Ready: _Reaction.on_ready,
-    Commit: _Reaction.on_commit,
-    Acknowledge: _Reaction.on_acknowledge,
-    Withdraw: _Reaction.on_withdraw,
-    AskModel: _Reaction.on_ask_model,
-    GiveModel: _Reaction.on_give_model,
+_ANSWERS: dict[type, Callable[[Reaction, int, Link, Any], None]] = {
+    Offer: Reaction.on_offer,
+    Accept: Reaction.on_accept,
+    Refuse: Reaction.on_refuse,
+    Body: Reaction.on_body,
+    Ready: Reaction.on_ready,
+    Commit: Reaction.on_commit,
+    Acknowledge: Reaction.on_acknowledge,
+    Withdraw: Reaction.on_withdraw,
+    AskModel: Reaction.on_ask_model,
+    GiveModel: Reaction.on_give_model,
 }
 
 

@@ -100,6 +100,8 @@ class Begin(NamedTuple):
     drift: float
     """(1/n)^(1/2) ||w_i(k) - w_hat_i||"""
     threshold: float
+    at_once: bool = False
+    """Only note what is owed: the driver makes those exchanges by `core.at_once`."""
 
 
 class Stepped(NamedTuple):

@@ -69,6 +69,8 @@ class Terms(NamedTuple):
     """Per device, the row of its model."""
     places: Any
     """Per device, the row of its gradient, which the result replaces."""
+    lasts: Any
+    """Per device, the row of its last broadcast."""
     starts: Any
     """The terms of device a are starts[a] to starts[a + 1] - 1."""
     partners: Any
@@ -190,10 +192,11 @@ def drift_picked(pool, rows, others, drifts, low, high):
 
 
 @compiled
-def mix_picked(pool, terms, alphas, low, high):
+def mix_picked(pool, terms, alphas, drifts, low, high):
     """pool[places[a]] = w + sum of its terms - alpha g: w = pool[owns[a]], g = pool[places[a]], terms starts[a] to end.
 
-    A term adds weight * pool[partner]. One that `takes` gives its weight of w away for it, as `mix_rows` does.
+    A term adds weight * pool[partner]. One that `takes` gives its weight of w away for it, as `mix_rows` does. How far
+    the result is from pool[lasts[a]] goes to drifts[a].
     """
     owns, places, starts = terms.owns, terms.places, terms.starts
     for a in range(low, high):
@@ -204,6 +207,7 @@ def mix_picked(pool, terms, alphas, low, high):
                 given += terms.weights[c]
         kept = pool.dtype.type(1.0 - given)
         mix_row(pool, owns[a], terms.partners[first:end], terms.weights[first:end], kept, alphas[a], pool[places[a]])
+        drifts[a] = drift_row(pool[places[a]], pool[terms.lasts[a]])
 
 
 @compiled

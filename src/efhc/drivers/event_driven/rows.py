@@ -36,7 +36,7 @@ class Rows:
         """Return a row that nobody holds; what is in it is undefined."""
         if not self._free:
             room = len(self.array)
-            self.array = np.concatenate([self.array, np.empty_like(self.array[: room // 4 + 8])])
+            self.array.resize((room + room // 4 + 8, self.array.shape[1]), refcheck=False)  # nobody holds a view of it
             self._free.extend(range(len(self.array) - 1, room - 1, -1))
         return Row(self._free.pop(), self._free)
 
@@ -59,16 +59,19 @@ class Rows:
         loops.combine_rows(self.array, rows, weights, row.index)
         return row
 
-    def drifts(self, rows: list[int], others: list[int]) -> Floats:
+    def drifts(self, rows: list[int], others: list[int]) -> list[float]:
         """(1/n)^(1/2) ||w - w_hat|| for pairs of rows."""
+        if not rows:
+            return []
         drifts = np.empty(len(rows))
         in_ranges(loops.drift_picked, (self.array, np.array(rows), np.array(others), drifts), len(rows), self._threads)
-        return drifts
+        return drifts.tolist()
 
-    def step(self, devices: Sequence[Device], gradients: Sequence[Row], step_sizes: Sequence[float]) -> None:
+    def step(self, devices: Sequence[Device], gradients: Sequence[Row], step_sizes: Sequence[float]) -> list[float]:
         """Events 3 and 4: w_i + sum beta (u_j - u_i) - alpha g_i, in the row of the gradient g_i.
 
-        Where u_i is w_i itself, this is the row of P W - alpha G to the last bit.
+        Where u_i is w_i itself, this is the row of P W - alpha G to the last bit. Returns how far each new model has
+        drifted from the device's last broadcast.
         """
         partners: list[int] = []
         weights: list[float] = []
@@ -88,13 +91,16 @@ class Rows:
         terms = loops.Terms(
             np.array([device.model.index for device in devices]),
             np.array([row.index for row in gradients]),
+            np.array([device.last_broadcast.index for device in devices]),
             np.array(starts),
             np.array(partners, dtype=np.int64),
             np.array(weights, dtype=self.array.dtype),
             np.array(takes, dtype=bool),
         )
         alphas = np.array(step_sizes, dtype=self.array.dtype)
-        in_ranges(loops.mix_picked, (self.array, terms, alphas), len(devices), self._threads)
+        drifts = np.empty(len(devices))
+        in_ranges(loops.mix_picked, (self.array, terms, alphas, drifts), len(devices), self._threads)
+        return drifts.tolist()
 
     def gathered(self, rows: Sequence[Row]) -> Floats:
         """Return the models of these rows in an array of their own."""

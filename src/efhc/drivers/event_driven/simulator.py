@@ -16,7 +16,10 @@ from typing import Any
 import numpy as np
 
 from efhc.base.arrays import Floats
-from efhc.core.device import Device, Exchange, durable, is_idle, react, restarted
+from efhc.base.errors import within
+from efhc.base.own_code import quoting
+from efhc.core.at_once import exchange_at_once, pair_at_once, settle_at_once
+from efhc.core.device import Device, Exchange, Reaction, durable, is_idle, react, restarted
 from efhc.core.protocol import (
     Apply,
     Begin,
@@ -27,7 +30,6 @@ from efhc.core.protocol import (
     Event,
     Finish,
     Fired,
-    GiveModel,
     GiveUp,
     Keep,
     Leave,
@@ -47,11 +49,11 @@ from efhc.core.triggers import Trigger
 from efhc.drivers.event_driven.churn import draw_churn
 from efhc.drivers.event_driven.compute import draw_compute_times
 from efhc.drivers.event_driven.gradients import Gradients
+from efhc.drivers.event_driven.mail import Mail
 from efhc.drivers.event_driven.plain_data import from_json, rows_in, to_json
 from efhc.drivers.event_driven.record import EventRecord
 from efhc.drivers.event_driven.rows import Row, Rows
 from efhc.drivers.event_driven.settings import EventDriven
-from efhc.drivers.event_driven.transfers import InstantTransfers
 from efhc.kernels.compiled_arithmetic import consensus_error
 from efhc.learning.backends.backend import ScoresNotFinite
 from efhc.network.over_time import StaticGraph
@@ -62,9 +64,6 @@ GRADIENT, NETWORK, CHURN, PATIENCE, GIVE_UP, SAMPLE = range(6)
 
 STEPS_AT_ONCE = 4096
 """Device steps after which `advance` comes back, if no sample does before."""
-
-MEASURING = 0.25
-"""Weight of the latest transfer in what a device measures of its own bandwidth."""
 
 
 class Simulator:
@@ -90,10 +89,12 @@ class Simulator:
         self._reader = scenario.device_reader()
         self._clock = draw_compute_times(settings.compute, devices, randomness)
         self._churn = draw_churn(settings.churn, devices, randomness)
-        self._transfers = settings.links.transfers(scenario.bandwidths.values, randomness)
+        with within("driver.links"), quoting(settings.links, "kind"):
+            transfers = settings.links.transfers(scenario.bandwidths.values, randomness)
         self._rows = Rows(backend.parameters, scenario.learner.data.precision, 3 * devices + 64, threads)
         self._gradients = Gradients(scenario, self._reader, self._rows)
         self._model_bytes = backend.parameters * self._rows.array.itemsize
+        self._mail = Mail(transfers, backend.parameters, self._model_bytes, [scenario.bandwidths.nominal] * devices)
         self._sample_seconds = settings.sample_seconds or evaluate_every * float(
             np.median([self._clock.seconds(device, 0) for device in range(devices)])
         )
@@ -106,13 +107,6 @@ class Simulator:
         self._draining = False
         self._due: list[tuple[Any, ...]] = []
         """A heap of (time, what, ...)."""
-        self._queue: deque[tuple[int, int, Message]] = deque()
-        """Messages of this instant, if links are instant: sender, receiver, message."""
-        self._tickets: dict[int, tuple[int, int, Message, float]] = {}
-        """Messages under way: sender, receiver, message, when it was sent."""
-        self._ticket = 0
-        self._bodies: dict[Token, int] = {}
-        """The tickets of the models under way, by the sender's token."""
         self._open: dict[Token, list[Any]] = {}
         """Exchanges that were offered: when, and the bytes sent for them since."""
         self._progress: dict[tuple[int, int], float] = {}
@@ -125,11 +119,12 @@ class Simulator:
         self._churn_counts = [0] * devices
         self._journals: dict[int, Device] = {}
         self._crashes = settings.churn is not None
-        self._measured = [scenario.bandwidths.nominal] * devices
-        self._totals = {"steps": 0, "broadcasts": 0, "exchanges": 0, "bytes": 0, "unresolved": 0}
+        self._totals = {"steps": 0, "broadcasts": 0, "exchanges": 0, "unresolved": 0}
+        self._sampled_at: float | None = None
         self._graph_number, self._graph = 0, scenario.network.graph(0)
-        self._silent: dict[int, float] = {}
-        """Devices whose links carried nothing for a while, and since when."""
+        self._drifts: dict[int, float] = {}
+        """Of the devices that have just stepped."""
+        self._at_once = self._mail.headers_at_once and reorder is None and not self._crashes
         self.devices = [self._new_device(number) for number in range(devices)]
         self._running = sum(self._present)
         self._start()
@@ -165,7 +160,7 @@ class Simulator:
             self._advance_to(self._next_time())
 
     def _next_time(self) -> float:
-        return min(self._due[0][0] if self._due else math.inf, self._transfers.next_time())
+        return min(self._due[0][0] if self._due else math.inf, self._mail.next_time())
 
     def _advance_to(self, time: float) -> None:
         """Make all that is due at one instant, or end the run if nothing is."""
@@ -227,10 +222,10 @@ class Simulator:
                 if link.exchange is not None and self._present[number]:
                     outcome = "unresolved" if link.exchange.in_doubt else "withdrawn"
                     self._note_end(number, neighbour, link.exchange, outcome)
-        if not self.record.timeline or self.record.timeline[-1][0] != time:
+        if self._sampled_at != time:
             self._sample()
         self.is_over = True
-        for number, since in sorted(self._silent.items()):
+        for number, since in sorted(self._mail.silent.items()):
             self.warnings.append(f"device {number} could send nothing from second {since:g} on: its rate is 0")
         if unresolved := self._totals["unresolved"]:
             self.warnings.append(f"{unresolved} exchanges were left unresolved: a device did not come back in time")
@@ -238,8 +233,8 @@ class Simulator:
     def _is_moving(self) -> bool:
         """Whether anything under way can still arrive or be asked about, now that no device makes steps any more."""
         return (
-            bool(self._queue)
-            or self._transfers.next_time() < math.inf
+            bool(self._mail.queue)
+            or self._mail.next_time() < math.inf
             or any(entry[1] in (GRADIENT, PATIENCE) for entry in self._due)
         )
 
@@ -282,21 +277,27 @@ class Simulator:
         """Iterations begin: Events 1 and 2, and the gradients start."""
         self._beginning.difference_update(numbers)
         devices = [self.devices[number] for number in numbers]
-        drifts = self._rows.drifts([d.model.index for d in devices], [d.last_broadcast.index for d in devices])
-        for device, drift in zip(devices, drifts.tolist(), strict=True):
+        unknown = [device for device in devices if device.number not in self._drifts]
+        drifts = self._rows.drifts([d.model.index for d in unknown], [d.last_broadcast.index for d in unknown])
+        self._drifts.update(zip((device.number for device in unknown), drifts, strict=True))
+        for device in devices:
             number, k = device.number, device.k
+            drift = self._drifts.pop(number)
             if self._settings.seconds is None and k >= self._iterations:
                 self._running -= 1
                 self._react(number, Finish())
                 continue
-            self._react(number, Begin(drift, self._threshold(number, k)))
+            self._react(number, Begin(drift, self._threshold(number, k), self._at_once))
             self._gradients.start(device)
             seconds = self._clock.seconds(number, k)
             heappush(self._due, (self.now + seconds, GRADIENT, number, self._sessions[number]))
+        if self._at_once:
+            for device in devices:
+                self._exchange_at_once(device)
 
     def _threshold(self, number: int, k: int) -> float:
         if self._settings.bandwidth == "measured":
-            return self._reader.threshold_with(self._trigger, number, k, self._measured[number])
+            return self._reader.threshold_with(self._trigger, number, k, self._mail.measured[number])
         return self._reader.threshold(self._trigger, number, k)
 
     def _step(self, numbers: list[int]) -> None:
@@ -305,7 +306,9 @@ class Simulator:
             return
         devices = [self.devices[number] for number in numbers]
         taken = [self._gradients.take(number, self.devices) for number in numbers]
-        self._rows.step(devices, [row for row, _ in taken], [self._scenario.step_size(d.k) for d in devices])
+        step_sizes = [self._scenario.step_size(device.k) for device in devices]
+        drifts = self._rows.step(devices, [row for row, _ in taken], step_sizes)
+        self._drifts.update(zip(numbers, drifts, strict=True))
         fired, steps = self._fired, self.record.steps
         for device, (row, loss) in zip(devices, taken, strict=True):
             number = device.number
@@ -325,68 +328,83 @@ class Simulator:
     # Messages
 
     def _send(self, sender: int, receiver: int, message: Message) -> None:
-        size = 0
         if isinstance(message, Offer):
             self._open[message.token] = [self.now, 0]
         elif isinstance(message, Body):
-            size = self._rows.array.shape[1]
             for token in (message.token, message.of):
                 if token in self._open:
                     self._open[token][1] += self._model_bytes
-        elif isinstance(message, GiveModel):
-            size = self._rows.array.shape[1]
-        if size:
-            self._totals["bytes"] += self._model_bytes
-        if type(self._transfers) is InstantTransfers:
-            self._queue.append((sender, receiver, message))
-            return
-        self._ticket += 1
-        self._tickets[self._ticket] = sender, receiver, message, self.now
-        if isinstance(message, Body):
-            self._bodies[message.token] = self._ticket
-        self._transfers.send(self.now, sender, receiver, size, self._ticket)
+        self._mail.send(self.now, sender, receiver, message)
 
     def _deliver(self) -> None:
         """Deliver all messages of this instant, and those that they lead to at the same instant."""
-        queue = self._queue
-        while queue:
-            if self._reorder:
-                self._reorder(queue)
-            sender, receiver, message = queue.popleft()
-            self._react(receiver, Received(sender, message))
-        while self._transfers.next_time() <= self.now:
-            for ticket, what in self._transfers.take(self.now):
-                self._notice(ticket, what)
+        mail, queue = self._mail, self._mail.queue
+        while True:
+            while queue:
+                if self._reorder:
+                    self._reorder(queue)
+                sender, receiver, message = queue.popleft()
+                self._react(receiver, Received(sender, message))
+            if mail.next_time() > self.now:
+                return
+            for what, sender, receiver, message in mail.take(self.now):
+                self._notice(what, sender, receiver, message)
 
-    def _notice(self, ticket: int, what: str) -> None:
+    def _exchange_at_once(self, one: Device) -> None:
+        """Make what a device owes without messages, as far as they take no time."""
+        left = False
+        for neighbour, link in one.links.items():
+            if link.owes and link.up:
+                other = self.devices[neighbour]
+                if self._mail.models_at_once:
+                    if done := exchange_at_once(one, other, self._rows.combined):
+                        decider, follower, beta, event = done
+                        self._totals["exchanges"] += 1
+                        self._mail.bytes += 2 * self._model_bytes
+                        self.record.exchanges.append((
+                            self.now, self.now, decider.number, follower.number, decider.k, follower.k, beta, event,
+                            "committed", 2 * self._model_bytes,
+                        ))  # fmt: skip
+                        continue
+                elif paired := pair_at_once(one, other, self._rows.combined):
+                    mine, theirs = paired
+                    self._open[mine.token if mine.decides else theirs.token] = [self.now, 0]
+                    self._send(one.number, neighbour, Body(mine.token, theirs.token, mine.sent))
+                    self._send(neighbour, one.number, Body(theirs.token, mine.token, theirs.sent))
+                    continue
+                left = True
+        if left:
+            reaction = Reaction(one, self._rows.combined)
+            reaction.offer_owed()
+            self._carry_out(one.number, reaction.effects)
+
+    def _settle_at_once(self, one: Device, other: Device) -> None:
+        exchange = one.links[other.number].exchange
+        assert exchange is not None
+        decider, follower = (one, other) if exchange.decides else (other, one)
+        of_decider, of_follower = settle_at_once(decider, follower, self._rows.combined)
+        self._carry_out(decider.number, of_decider)
+        self._carry_out(follower.number, of_follower)
+
+    def _notice(self, what: str, sender: int, receiver: int, message: Message) -> None:
         """Something has become of a message."""
-        if ticket not in self._tickets:  # cut or cancelled at this very instant
-            return
-        sender, receiver, message, sent = self._tickets[ticket]
-        if what == "stalled":
-            self._silent.setdefault(sender, self.now)
-            if not self._draining:
+        if what != "arrived":
+            if what == "lost" or not self._draining:
                 self._watch(sender, receiver)
             return
-        del self._tickets[ticket]
-        if isinstance(message, Body):
-            self._bodies.pop(message.token, None)
-            if what == "arrived":
-                self._silent.pop(sender, None)
-                self._measure(sender, self.now - sent)
-        if what == "lost":
-            self._watch(sender, receiver)
-            return
-        link = _pair(sender, receiver)
-        if link in self._progress:
-            self._progress[link] = self.now
+        if self._progress:
+            link = _pair(sender, receiver)
+            if link in self._progress:
+                self._progress[link] = self.now
+        if self._at_once and isinstance(message, Body):
+            here, there = self.devices[receiver].links.get(sender), self.devices[sender].links.get(receiver)
+            if (
+                here and there and here.exchange and there.exchange and there.exchange.received is not None
+                and here.exchange.token == message.of and there.exchange.token == message.token
+            ):  # fmt: skip
+                self._settle_at_once(self.devices[sender], self.devices[receiver])
+                return
         self._react(receiver, Received(sender, message))
-
-    def _measure(self, number: int, seconds: float) -> None:
-        """A device learns its bandwidth from what it has sent."""
-        if seconds > 0:
-            rate = self._rows.array.shape[1] / seconds
-            self._measured[number] += MEASURING * (rate - self._measured[number])
 
     def _watch(self, i: int, j: int) -> None:
         """Something on this link was lost, or does not move: both ends will lose patience unless something comes."""
@@ -411,16 +429,14 @@ class Simulator:
 
     def _moves(self, number: int, neighbour: int) -> bool:
         """Whether a model is on its way between two devices: an exchange that moves is never timed out."""
-        exchanges = (self.devices[a].links[b].exchange for a, b in ((number, neighbour), (neighbour, number))
-                     if b in self.devices[a].links)  # fmt: skip
-        tickets = (self._bodies.get(exchange.token) for exchange in exchanges if exchange is not None)
-        return any(ticket is not None and not self._transfers.is_stalled(ticket) for ticket in tickets)
+        links = (self.devices[a].links.get(b) for a, b in ((number, neighbour), (neighbour, number)))
+        exchanges = (link.exchange for link in links if link is not None)
+        return any(exchange is not None and self._mail.moves(exchange.token) for exchange in exchanges)
 
     def _end_exchange(self, number: int, neighbour: int, exchange: Exchange, outcome: str) -> None:
         """An exchange is over at one end."""
-        if outcome != "committed" and (ticket := self._bodies.pop(exchange.token, None)) is not None:
-            del self._tickets[ticket]
-            self._transfers.cancel(self.now, ticket)
+        if outcome != "committed":
+            self._mail.withdraw(self.now, exchange.token)
         self._note_end(number, neighbour, exchange, outcome)
 
     def _note_end(self, number: int, neighbour: int, exchange: Exchange, outcome: str) -> None:
@@ -444,10 +460,7 @@ class Simulator:
                 self.devices[number].links[neighbour].new = False
 
     def _disconnect(self, i: int, j: int) -> None:
-        for ticket in self._transfers.cut(self.now, i, j):
-            message = self._tickets.pop(ticket)[2]
-            if isinstance(message, Body):
-                self._bodies.pop(message.token, None)
+        self._mail.cut(self.now, i, j)
         self._progress.pop(_pair(i, j), None)
         for number, neighbour in ((i, j), (j, i)):
             if self._present[number]:
@@ -555,9 +568,10 @@ class Simulator:
 
     def _sample(self) -> None:
         """How good the models are, and how far apart."""
+        self._sampled_at = self.now
         there = [number for number in range(self._count) if self._present[number]]
         totals = self._totals
-        counts = (self.now, totals["steps"], totals["broadcasts"], totals["exchanges"], totals["bytes"], len(there))
+        counts = (self.now, totals["steps"], totals["broadcasts"], totals["exchanges"], self._mail.bytes, len(there))
         if not there:
             self.record.timeline.append((*counts, None, None, None, None, None, self._imbalance()))
             return
@@ -603,22 +617,27 @@ class Simulator:
     # Checkpoints
 
     SAVED = (
-        "now", "devices", "_due", "_tickets", "_ticket", "_bodies", "_open", "_progress", "_beginning", "_fired",
-        "_present", "_leaving", "_sessions", "_churn_counts", "_journals", "_measured", "_totals", "_graph_number",
-        "_silent", "_running", "_draining", "warnings",
+        "now", "devices", "_due", "_open", "_progress", "_beginning", "_fired",
+        "_present", "_leaving", "_sessions", "_churn_counts", "_journals", "_totals", "_graph_number",
+        "_running", "_draining", "_sampled_at", "warnings",
     )  # fmt: skip
 
     def checkpoint(self) -> tuple[dict[str, np.ndarray], dict[str, str]]:
         """Return all that the run needs to go on from here, between two instants."""
         gradients = self._gradients
         state = {name: getattr(self, name) for name in self.SAVED}
-        state |= {"under_way": gradients.under_way, "computed": gradients.computed, "pieces": self.record.pieces}
+        state |= {
+            "under_way": gradients.under_way,
+            "computed": gradients.computed,
+            "pieces": self.record.pieces,
+            "mail": self._mail.state(),
+        }
         text = to_json(state)
         places = rows_in(text)
         tensors = {"rows": self._rows.array[places], "places": np.array(places, dtype=np.int64)}
         tensors |= {f"local/{name}": values for name, values in gradients.local.items()}
         tensors |= {f"next_local/{name}": values for name, values in gradients.next_local.items()}
-        return tensors, {"state": text, "transfers": to_json(self._transfers.state())}
+        return tensors, {"state": text}
 
     def restore(self, tensors: Mapping[str, np.ndarray], facts: Mapping[str, str]) -> None:
         """Go on from a checkpoint of the same run. Raises `ValueError` if it does not fit."""
@@ -645,7 +664,7 @@ class Simulator:
                 rows_of[...] = tensors[f"{kind}/{name}"]
         heapify(self._due)
         self.record = EventRecord(pieces=state["pieces"])
-        self._transfers.restore(from_json(facts["transfers"], handle))
+        self._mail.restore(state["mail"])
         self._graph = self._scenario.network.graph(self._graph_number)
 
 

@@ -195,6 +195,11 @@ class TimedTransfers:
 
     # What the simulator calls
 
+    @property
+    def headers_at_once(self) -> bool:
+        """Whether messages of size 0 arrive at the instant at which they are sent: the caller need not send them."""
+        return self._latency == 0 and not self._draws
+
     def send(self, now: float, sender: int, receiver: int, size: float, ticket: int) -> None:
         messages = self._messages
         if ticket in messages:

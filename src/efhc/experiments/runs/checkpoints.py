@@ -31,8 +31,8 @@ from efhc.experiments.runs.keeping import Checkpoint
 from efhc.experiments.runs.run import Run
 from efhc.experiments.runs.tables import tables_of
 
-OWN = "driver/"
-"""In front of the names of what a driver knows besides its arrays."""
+TEXT = "text/"
+"""In front of the names of a driver's texts, which are kept as bytes: a .safetensors header has a largest size."""
 
 T = TypeVar("T")
 
@@ -68,8 +68,9 @@ class Unfinished:
             tensors, facts = read_tensors(self._checkpoint)
             self._pieces = json.loads(facts["pieces"])
             end = self._checked_end(tables_of(run.experiment).recorded)
-            own = {name.removeprefix(OWN): fact for name, fact in facts.items() if name.startswith(OWN)}
-            restored = restore(Checkpoint(end, tensors, own))
+            texts = {name.removeprefix(TEXT): tensors.pop(name) for name in [*tensors] if name.startswith(TEXT)}
+            decoded = {name: text.tobytes().decode() for name, text in texts.items()}
+            restored = restore(Checkpoint(end, tensors, decoded))
         except OSError as error:
             raise EfhcError(f"{error.filename or self._checkpoint} cannot be read ({error.strerror})") from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -139,8 +140,9 @@ class Unfinished:
         """
         self.put_away(piece)
         if self._end == piece.end:
-            own = {OWN + name: fact for name, fact in facts.items()}
-            write_tensors(self._checkpoint, tensors, {"pieces": json.dumps(self._pieces), **_versions(), **own})
+            texts = {TEXT + name: np.frombuffer(fact.encode(), np.uint8) for name, fact in facts.items()}
+            about = {"pieces": json.dumps(self._pieces), **_versions()}
+            write_tensors(self._checkpoint, {**tensors, **texts}, about)
 
     def parts(self, table: str) -> list[Path]:
         """Return the files with the pieces of one table, in order."""

@@ -41,7 +41,7 @@ class Checkpoint:
     """Where the pieces end that have been put away."""
     tensors: Mapping[str, np.ndarray]
     facts: Mapping[str, str]
-    """What is no array, as text. It is short: much of anything goes into arrays."""
+    """What is no array, as text."""
 
 
 class Keeper(Protocol):
