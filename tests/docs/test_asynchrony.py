@@ -14,11 +14,11 @@ from efhc.core import device, protocol
 from efhc.core.randomness import Randomness
 from efhc.drivers.event_driven import record
 from efhc.drivers.event_driven.churn import ChurnPolicy
+from efhc.drivers.event_driven.mail import MEASURING
 from efhc.drivers.event_driven.simulator import (
     CHURN,
     GIVE_UP,
     GRADIENT,
-    MEASURING,
     NETWORK,
     PATIENCE,
     SAMPLE,
