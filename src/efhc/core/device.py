@@ -251,12 +251,14 @@ class Reaction:
         self.device.model, self.device.steps = event.model, []
         self.device.k += not self.device.finished
         self.effects.append(Keep("model"))
+        if self.device.finished:
+            self.offer_all_owed()
 
     def finish(self, event: Finish) -> None:
         self.device.finished = True
-        for neighbour, link in self.device.links.items():
+        for link in self.device.links.values():
             link.new = False
-            self.offer_if_free(neighbour, link)
+        self.offer_all_owed()
 
     def leave(self, event: Leave) -> None:
         self.device.leaving = True
@@ -303,9 +305,15 @@ class Reaction:
 
     def offer_if_free(self, neighbour: int, link: Link) -> None:
         """Make the offer that is owed on this link, with the model of this moment, if none is in flight on it."""
-        if link.owes and link.up and link.exchange is None and not self.device.copies and self.may_begin(link):
+        barred = self.device.copies or self.device.leaving
+        if link.owes and link.up and link.exchange is None and not barred and self.may_begin(link):
             exchange = self.begin_exchange(link, decides=True)
             self.effects.append(Send(neighbour, Offer(exchange.token, exchange.share, self.device.k)))
+
+    def offer_all_owed(self) -> None:
+        """A finished device begins no iteration in which to offer what it owes: it tries whenever a share is freed."""
+        for neighbour, link in self.device.links.items():
+            self.offer_if_free(neighbour, link)
 
     def on_offer(self, neighbour: int, link: Link, message: Offer) -> None:
         exchange = link.exchange
@@ -420,7 +428,10 @@ class Reaction:
                 link.owes = link.owes or exchange.event
         if not link.up:
             del self.device.links[neighbour]
-        elif outcome != "withdrawn" or self.device.finished:  # else it is tried again in the next iteration
+        if self.device.finished:
+            if outcome != "committed":  # else the step is made first: what is offered is the model that contains it
+                self.offer_all_owed()
+        elif link.up and outcome != "withdrawn":  # else it is tried again in the next iteration
             self.offer_if_free(neighbour, link)
 
     # Links, patience, newcomers
@@ -432,7 +443,8 @@ class Reaction:
         link.up, link.new = True, not self.device.finished
         self.device.degree += 1
         self.ask_and_repeat(event.neighbour, link)
-        self.ask_for_model()
+        if self.device.asked is None:
+            self.ask_for_model()
 
     def link_down(self, event: LinkDown) -> None:
         link = self.device.links.get(event.neighbour)
@@ -445,7 +457,6 @@ class Reaction:
         elif not link.exchange.in_doubt:
             self.end(event.neighbour, link, "withdrawn")
         if self.device.asked == event.neighbour:
-            self.device.asked = None
             self.ask_for_model()
 
     def no_progress(self, event: NoProgress) -> None:
@@ -458,7 +469,6 @@ class Reaction:
             self.effects.append(Send(neighbour, Withdraw(exchange.token, exchange.partner)))
             self.end(neighbour, link, "withdrawn")
         if self.device.asked == neighbour:
-            self.device.asked = None
             self.ask_for_model()
 
     def ask_and_repeat(self, neighbour: int, link: Link) -> None:
@@ -477,9 +487,11 @@ class Reaction:
             self.effects.append(Keep("unresolved"))
 
     def ask_for_model(self) -> None:
-        """A newcomer asks one neighbour at a time."""
-        if self.device.copies and self.device.asked is None:
-            self.device.asked = next((neighbour for neighbour, link in self.device.links.items() if link.up), None)
+        """A newcomer asks one neighbour at a time, in turn: one may be a newcomer itself, or silent."""
+        if self.device.copies:
+            others = sorted(neighbour for neighbour, link in self.device.links.items() if link.up)
+            last = -1 if self.device.asked is None else self.device.asked
+            self.device.asked = next((neighbour for neighbour in others if neighbour > last), min(others, default=None))
             if self.device.asked is not None:
                 self.effects.append(Send(self.device.asked, AskModel()))
 

@@ -7,6 +7,7 @@ come, in this order: gradients that are there, links and devices that come and g
 
 from __future__ import annotations
 
+import gc
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -156,8 +157,14 @@ class Simulator:
         """Make what is due up to and including the next sample, or a few thousand steps."""
         target = self._totals["steps"] + STEPS_AT_ONCE
         sampled = len(self.record.timeline)
-        while not self.is_over and self._totals["steps"] < target and len(self.record.timeline) == sampled:
-            self._advance_to(self._next_time())
+        collects = gc.isenabled()
+        gc.disable()  # what is made here holds no cycles, and there is much of it
+        try:
+            while not self.is_over and self._totals["steps"] < target and len(self.record.timeline) == sampled:
+                self._advance_to(self._next_time())
+        finally:
+            if collects:
+                gc.enable()
 
     def _next_time(self) -> float:
         return min(self._due[0][0] if self._due else math.inf, self._mail.next_time())

@@ -1,0 +1,520 @@
+"""Single exchanges, message by message."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from witness import Weights, combine
+
+from efhc.core.device import Device, durable, is_idle, react, restarted, steps_in_order
+from efhc.core.protocol import (
+    Accept,
+    Acknowledge,
+    Apply,
+    AskModel,
+    Begin,
+    Body,
+    Commit,
+    Copied,
+    Ended,
+    Finish,
+    Fired,
+    GiveModel,
+    GiveUp,
+    Keep,
+    Leave,
+    LinkDown,
+    LinkUp,
+    NoProgress,
+    Offer,
+    Ready,
+    Received,
+    Refuse,
+    Send,
+    Stepped,
+    Withdraw,
+)
+
+FIRES, DOES_NOT = Begin(1.0, 0.0), Begin(0.0, math.inf)
+
+
+class Talkers:
+    """Devices whose messages lie in `mail` until a test delivers them."""
+
+    def __init__(self, *values):
+        self.cores = [Device(i, 0, model, model) for i, model in enumerate(map(Weights, values))]
+        self.mail = []
+        """(from, to, message)"""
+        self.effects = []
+
+    def do(self, i, event):
+        self.effects = react(self.cores[i], event, combine)
+        for effect in self.effects:
+            if isinstance(effect, Send):
+                self.mail.append((i, effect.neighbour, effect.message))
+            elif isinstance(effect, Apply):
+                self.step(i)
+
+    def step(self, i):
+        core = self.cores[i]
+        moved = sum(step.beta * (step.received.value - step.sent.value) for step in steps_in_order(core))
+        effects, self.effects = self.effects, []
+        self.do(i, Stepped(Weights(core.model.value + moved)))
+        self.effects = effects + self.effects
+
+    def link(self, i, j, *, up=True):
+        self.mail = [letter for letter in self.mail if {letter[0], letter[1]} != {i, j}]
+        for a, b in ((i, j), (j, i)):
+            self.do(a, LinkUp(b) if up else LinkDown(b))
+
+    def deliver(self, kind, to):
+        """The oldest message of this kind to this device."""
+        letter = next(letter for letter in self.mail if isinstance(letter[2], kind) and letter[1] == to)
+        self.mail.remove(letter)
+        self.do(to, Received(letter[0], letter[2]))
+        return letter[2]
+
+    def deliver_all(self):
+        while self.mail:
+            i, j, message = self.mail.pop(0)
+            self.do(j, Received(i, message))
+
+    def restart(self, i):
+        """As after a crash that came when all was kept."""
+        self.mail = [letter for letter in self.mail if i not in letter[:2]]
+        self.cores[i] = restarted(durable(self.cores[i]), self.cores[i].session + 1)
+
+    def kinds(self):
+        return [type(message) for _, _, message in self.mail]
+
+    def done(self):
+        """What the last event led to, but for messages."""
+        return [type(effect) for effect in self.effects if not isinstance(effect, Send)]
+
+    def outcomes(self):
+        return [effect.outcome for effect in self.effects if isinstance(effect, Ended)]
+
+    def values(self):
+        return [core.model.value for core in self.cores]
+
+
+@pytest.fixture
+def pair():
+    """0 at 0.0 and 1 at 4.0, linked; the link is no longer new."""
+    talkers = Talkers(0.0, 4.0)
+    talkers.link(0, 1)
+    for i in (0, 1):
+        talkers.cores[i].links[1 - i].new = False
+    return talkers
+
+
+def to_ready(pair):
+    """0 offered and decides; 1 has kept the step and said so."""
+    pair.do(0, FIRES)
+    pair.deliver(Offer, to=1)
+    pair.deliver(Accept, to=0)
+    pair.deliver(Body, to=1)
+    assert pair.cores[1].links[0].exchange.in_doubt
+
+
+def test_an_exchange_from_offer_to_acknowledgement(pair):
+    pair.do(0, FIRES)
+    assert pair.done() == [Fired, Keep]
+    assert pair.mail == [(0, 1, Offer((0, 0, 1), 0.5, 0))]
+    pair.deliver(Offer, to=1)
+    assert pair.kinds() == [Accept, Body]
+    pair.deliver(Accept, to=0)
+    assert pair.kinds() == [Body, Body]
+    pair.deliver(Body, to=0)
+    assert pair.effects == []
+    pair.deliver(Body, to=1)
+    assert pair.effects == [Keep("ready"), Send(0, Ready((1, 0, 1), (0, 0, 1)))]
+    pair.deliver(Ready, to=0)
+    assert [type(effect) for effect in pair.effects] == [Keep, Send, Ended]
+    assert pair.outcomes() == ["committed"]
+    pair.deliver(Commit, to=1)
+    assert [type(effect) for effect in pair.effects] == [Keep, Send, Ended]
+    assert not is_idle(pair.cores[0])
+    pair.deliver(Acknowledge, to=0)
+    assert is_idle(pair.cores[0])
+    assert pair.values() == [0.0, 4.0]
+    pair.step(0)
+    pair.step(1)
+    assert pair.values() == [2.0, 2.0]
+    assert pair.cores[1].last_broadcast.value == 4.0  # answering leaves it alone
+
+
+def test_a_new_link_is_an_exchange_without_firing():
+    talkers = Talkers(0.0, 4.0)
+    talkers.link(0, 1)
+    assert talkers.mail == []
+    talkers.do(1, DOES_NOT)
+    assert talkers.done() == []
+    talkers.deliver_all()
+    assert [step.beta for core in talkers.cores for step in core.steps] == [0.5, 0.5]
+
+
+def test_crossed_offers_are_one_exchange_and_the_lower_number_decides(pair):
+    pair.do(1, FIRES)
+    pair.do(0, FIRES)
+    pair.deliver(Offer, to=0)
+    pair.deliver(Offer, to=1)
+    assert pair.kinds() == [Body, Body]
+    exchanges = [core.links[1 - core.number].exchange for core in pair.cores]
+    assert [exchange.decides for exchange in exchanges] == [True, False]
+    pair.deliver_all()
+    assert [len(core.steps) for core in pair.cores] == [1, 1]
+    assert all(is_idle(core) for core in pair.cores)
+
+
+def test_beta_is_the_smaller_share_whatever_degrees_do_later():
+    talkers = Talkers(0.0, 4.0, 8.0, 16.0)
+    for i, j in ((0, 1), (0, 2), (0, 3)):
+        talkers.link(i, j)
+    talkers.do(1, DOES_NOT)
+    talkers.deliver(Offer, to=0)
+    talkers.link(0, 2, up=False)
+    talkers.link(0, 3, up=False)
+    talkers.deliver_all()
+    assert [step.beta for core in talkers.cores for step in core.steps] == [0.25, 0.25]
+
+
+def test_who_refuses_owes_the_offer(pair):
+    """1 has begun its exchange of this iteration already: it offers in the next, with the model of then."""
+    pair.do(0, FIRES)
+    pair.deliver_all()
+    pair.step(0)
+    pair.do(0, FIRES)
+    pair.deliver(Offer, to=1)
+    assert pair.kinds() == [Refuse]
+    pair.deliver(Refuse, to=0)
+    assert pair.outcomes() == ["refused"]
+    assert pair.cores[0].links[1].owes == 0
+    pair.step(1)
+    pair.do(1, DOES_NOT)
+    assert pair.mail == [(1, 0, Offer((1, 0, 2), 0.5, 1))]
+    pair.deliver_all()
+    assert pair.cores[0].steps[0].received.value == 2.0
+
+
+def test_who_fires_while_the_link_is_busy_owes_the_offer(pair):
+    to_ready(pair)
+    pair.step(1)
+    pair.do(1, FIRES)
+    assert pair.kinds() == [Body, Ready]
+    pair.deliver_all()
+    assert [step.neighbour for step in pair.cores[1].steps] == [0]  # 0 refused: it had exchanged in this iteration
+    pair.step(0)
+    pair.do(0, DOES_NOT)
+    pair.deliver_all()
+    assert [len(core.steps) for core in pair.cores] == [1, 2]
+
+
+def test_what_is_in_flight_is_set_aside():
+    """With half of w_0 = 0 promised to 1, 0 offers (w_0 - 0 / 2) / (1 - 1 / 2), and a quarter of itself."""
+    talkers = Talkers(0.0, 4.0, 8.0)
+    talkers.link(0, 1)
+    talkers.do(0, FIRES)
+    talkers.deliver(Offer, to=1)
+    talkers.deliver(Accept, to=0)
+    talkers.do(0, Stepped(Weights(1.0)))
+    talkers.link(0, 2)
+    talkers.do(0, DOES_NOT)
+    offer = talkers.deliver(Offer, to=2)
+    assert offer.share == 0.25
+    talkers.deliver(Accept, to=0)
+    assert talkers.deliver(Body, to=2).model.value == 2.0
+
+
+# Cuts
+
+
+def test_a_cut_before_ready_ends_the_exchange_at_both_ends(pair):
+    pair.do(0, FIRES)
+    pair.deliver(Offer, to=1)
+    pair.deliver(Accept, to=0)
+    pair.do(0, LinkDown(1))
+    assert pair.outcomes() == ["withdrawn"]
+    pair.do(1, LinkDown(0))
+    assert pair.outcomes() == ["withdrawn"]
+    assert [core.links for core in pair.cores] == [{}, {}]
+
+
+def test_a_cut_after_ready_leaves_a_doubt_that_the_decider_resolves(pair):
+    """It had not committed, so it says that it never will."""
+    to_ready(pair)
+    pair.link(0, 1, up=False)
+    assert is_idle(pair.cores[0])
+    assert pair.cores[1].links[0].exchange.in_doubt
+    assert pair.cores[1].degree == 0
+    pair.link(0, 1)
+    assert pair.kinds() == [Ready]
+    pair.deliver(Ready, to=0)
+    assert pair.kinds() == [Withdraw]
+    pair.deliver(Withdraw, to=1)
+    assert pair.outcomes() == ["withdrawn"]
+    assert pair.cores[1].steps == []
+
+
+def test_a_cut_after_the_commit_loses_nothing(pair):
+    to_ready(pair)
+    pair.deliver(Body, to=0)
+    pair.deliver(Ready, to=0)
+    pair.link(0, 1, up=False)
+    pair.link(0, 1)
+    assert sorted(kind.__name__ for kind in pair.kinds()) == ["Commit", "Ready"]
+    pair.deliver_all()
+    assert [len(core.steps) for core in pair.cores] == [1, 1]
+    assert all(is_idle(core) for core in pair.cores)
+
+
+# Patience
+
+
+def test_without_progress_an_offer_is_withdrawn_and_made_again_in_the_next_iteration(pair):
+    pair.do(0, FIRES)
+    pair.mail.clear()
+    pair.do(0, NoProgress(1))
+    assert pair.mail == [(0, 1, Withdraw((0, 0, 1), None))]
+    assert pair.outcomes() == ["withdrawn"]
+    pair.mail.clear()
+    pair.step(0)
+    pair.do(0, DOES_NOT)
+    assert pair.kinds() == [Offer]
+
+
+def test_a_late_answer_to_what_was_withdrawn_is_told_so(pair):
+    pair.do(0, FIRES)
+    pair.deliver(Offer, to=1)
+    pair.do(0, NoProgress(1))
+    pair.deliver(Accept, to=0)
+    pair.deliver_all()
+    assert [core.steps for core in pair.cores] == [[], []]
+    assert all(is_idle(core) for core in pair.cores)
+
+
+def test_who_is_in_doubt_may_only_ask(pair):
+    to_ready(pair)
+    pair.mail.clear()
+    pair.do(1, NoProgress(0))
+    assert pair.effects == [Send(0, Ready((1, 0, 1), (0, 0, 1)))]
+
+
+def test_a_commit_is_repeated_until_acknowledged_and_applied_once(pair):
+    to_ready(pair)
+    pair.deliver(Body, to=0)
+    pair.deliver(Ready, to=0)
+    pair.do(0, NoProgress(1))
+    assert pair.kinds() == [Commit, Commit]
+    pair.deliver_all()
+    assert len(pair.cores[1].steps) == 1
+    assert is_idle(pair.cores[0])
+
+
+def test_messages_that_overtake_one_another_and_come_twice(pair):
+    pair.do(0, FIRES)
+    pair.deliver(Offer, to=1)
+    pair.mail *= 2
+    pair.deliver(Body, to=0)
+    assert pair.kinds() == [Accept, Accept, Body]
+    pair.deliver_all()
+    assert [len(core.steps) for core in pair.cores] == [1, 1]
+
+
+# Crashes
+
+
+def test_a_decider_restarts_with_its_record(pair):
+    to_ready(pair)
+    pair.deliver(Body, to=0)
+    pair.deliver(Ready, to=0)
+    pair.restart(0)
+    pair.do(1, LinkDown(0))
+    assert [step.beta for step in pair.cores[0].steps] == [0.5]
+    pair.link(0, 1)
+    pair.deliver_all()
+    assert [len(core.steps) for core in pair.cores] == [1, 1]
+    assert all(is_idle(core) for core in pair.cores)
+
+
+def test_a_decider_that_lost_all_never_committed(pair):
+    to_ready(pair)
+    pair.mail.clear()
+    pair.cores[0] = Device(0, 1, Weights(9.0), Weights(9.0))
+    pair.do(1, LinkDown(0))
+    pair.link(0, 1)
+    pair.deliver_all()
+    assert [core.steps for core in pair.cores] == [[], []]
+
+
+def test_who_is_in_doubt_restarts_in_doubt_with_its_share_set_aside(pair):
+    to_ready(pair)
+    pair.restart(1)
+    core = pair.cores[1]
+    assert (core.session, core.free, core.degree) == (1, 0.5, 0)
+    pair.do(0, LinkDown(1))
+    pair.link(0, 1)
+    pair.deliver_all()
+    assert is_idle(core)
+    pair.do(1, DOES_NOT)
+    assert pair.mail[0][2].token == (1, 1, 1)
+
+
+def test_a_finished_device_restarts_with_the_step_that_it_had_not_made(pair):
+    """Its driver makes it at once: no iteration will."""
+    pair.do(1, Finish())
+    to_ready(pair)
+    pair.deliver(Body, to=0)
+    pair.deliver(Ready, to=0)
+    pair.mail, (commit,) = [], [message for _, _, message in pair.mail if isinstance(message, Commit)]
+    react(pair.cores[1], Received(0, commit), combine)  # `Keep` is carried out, `Apply` is not
+    pair.restart(1)
+    assert pair.cores[1].finished
+    pair.step(1)
+    assert pair.values()[1] == 2.0
+
+
+def test_a_doubt_is_given_up_for_a_device_that_never_returns(pair):
+    to_ready(pair)
+    pair.do(1, LinkDown(0))
+    pair.do(1, GiveUp(0))
+    assert pair.outcomes() == ["unresolved"]
+    assert pair.done() == [Ended, Keep]
+    assert is_idle(pair.cores[1])
+    pair.do(1, DOES_NOT)
+    assert pair.cores[1].free == 1.0
+
+
+# Finished, leaving, new
+
+
+def test_a_finished_device_answers_and_applies_at_once(pair):
+    pair.do(1, Finish())
+    pair.do(0, FIRES)
+    pair.deliver_all()
+    assert pair.values() == [0.0, 2.0]
+    assert pair.cores[1].k == 0
+
+
+def test_what_a_finished_device_offers_contains_the_step_it_has_just_made(pair):
+    """1 owes an offer while an exchange is in flight."""
+    pair.do(1, Finish())
+    to_ready(pair)
+    pair.cores[1].links[0].owes = 2
+    pair.deliver_all()
+    assert pair.cores[0].links[1].owes == 2  # one exchange per iteration: it refused
+    pair.step(0)
+    pair.do(0, DOES_NOT)
+    pair.deliver_all()
+    assert pair.cores[0].steps[0].received.value == 2.0
+
+
+def test_a_leaving_device_finishes_what_is_in_flight_and_begins_nothing(pair):
+    to_ready(pair)
+    pair.do(1, Leave())
+    pair.deliver_all()
+    assert len(pair.cores[1].steps) == 1
+    assert is_idle(pair.cores[1])
+    pair.step(0)
+    pair.do(0, FIRES)
+    pair.deliver(Offer, to=1)
+    assert pair.kinds() == [Refuse]
+    pair.step(1)
+    pair.do(1, FIRES)
+    assert pair.kinds() == [Refuse]
+
+
+def test_a_leaving_device_that_refuses_while_busy_owes_nothing(pair):
+    to_ready(pair)
+    pair.do(1, Leave())
+    pair.do(1, Received(0, Offer((0, 0, 9), 0.5, 1)))
+    pair.deliver_all()
+    pair.step(1)
+    pair.do(1, DOES_NOT)
+    assert is_idle(pair.cores[1])
+
+
+def newcomer(*values):
+    talkers = Talkers(*values, 0.0)
+    last = len(values)
+    talkers.cores[last] = Device(last, 0, None, None, copies=True)
+    return talkers
+
+
+def test_a_newcomer_copies_its_first_neighbour():
+    talkers = newcomer(4.0)
+    talkers.cores[0].k = 7
+    talkers.link(0, 1)
+    assert talkers.mail == [(1, 0, AskModel())]
+    talkers.deliver(AskModel, to=0)
+    talkers.deliver(GiveModel, to=1)
+    assert talkers.done() == [Keep, Copied]
+    assert (talkers.cores[1].k, talkers.cores[1].model.value) == (7, 4.0)
+    talkers.do(1, DOES_NOT)
+    talkers.deliver_all()
+    assert [len(core.steps) for core in talkers.cores] == [1, 1]
+
+
+def test_a_newcomer_refuses_until_it_has_a_model_and_owes_the_offer():
+    talkers = newcomer(4.0)
+    talkers.link(0, 1)
+    talkers.do(0, DOES_NOT)
+    talkers.deliver(Offer, to=1)
+    talkers.deliver_all()
+    assert talkers.cores[1].model.value == 4.0
+    talkers.do(1, DOES_NOT)
+    assert talkers.kinds() == [Offer]
+
+
+def test_newcomers_that_ask_one_another_ask_the_next():
+    talkers = newcomer(4.0, 0.0)
+    talkers.cores[1] = Device(1, 0, None, None, copies=True)
+    for i, j in ((1, 2), (0, 1), (0, 2)):
+        talkers.link(i, j)
+    talkers.deliver_all()
+    assert [core.copies for core in talkers.cores] == [False, True, True]
+    talkers.do(1, NoProgress(2))
+    talkers.do(2, NoProgress(1))
+    talkers.deliver_all()
+    assert [core.copies for core in talkers.cores] == [False, False, False]
+
+
+def test_a_newcomer_whose_neighbour_is_cut_off_asks_another():
+    talkers = newcomer(4.0, 6.0)
+    talkers.link(0, 2)
+    talkers.link(1, 2)
+    talkers.link(0, 2, up=False)
+    talkers.deliver_all()
+    assert talkers.cores[2].model.value == 6.0
+
+
+# Bodies that fit nothing
+
+
+@pytest.mark.parametrize("message", [
+    Body((1, 0, 9), (0, 0, 9), Weights(9.0)),
+    Refuse((0, 0, 9)),
+    Withdraw((1, 0, 9), (0, 0, 9)),
+    Withdraw((1, 0, 9), None),
+    Acknowledge((0, 0, 9)),
+    GiveModel(3, Weights(9.0)),
+])  # fmt: skip
+def test_messages_of_no_exchange_change_nothing(pair, message):
+    before = repr(pair.cores[0])
+    pair.do(0, Received(1, message))
+    assert (pair.effects, repr(pair.cores[0])) == ([], before)
+
+
+def test_messages_from_beyond_a_cut_are_not_heard(pair):
+    pair.do(0, LinkDown(1))
+    pair.do(0, Received(1, Offer((1, 0, 1), 0.5, 0)))
+    pair.do(0, NoProgress(1))
+    pair.do(0, LinkDown(1))
+    pair.do(0, GiveUp(1))
+    assert pair.mail == []
+
+
+def test_a_link_that_comes_up_twice_counts_once(pair):
+    pair.do(0, LinkUp(1))
+    assert pair.cores[0].degree == 1
