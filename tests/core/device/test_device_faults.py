@@ -9,7 +9,7 @@ import pytest
 from witness import Broken
 
 from efhc.core import device as core
-from efhc.core.device import Decision, Link, Step, _Reaction
+from efhc.core.device import Decision, Link, Reaction, Step
 from efhc.core.protocol import Apply, Commit, Keep, Refuse, Send
 
 SCHEDULES = 1000
@@ -20,9 +20,9 @@ def plant(monkeypatch):
     """Replaces a method of the core: `plant(name, make)`, where make(the right method) is the wrong one."""
 
     def replace_method(name, make):
-        right = getattr(_Reaction, name)
+        right = getattr(Reaction, name)
         wrong = make(right)
-        monkeypatch.setattr(_Reaction, name, wrong)
+        monkeypatch.setattr(Reaction, name, wrong)
         for table in (core._REACTIONS, core._ANSWERS):
             for key in [key for key, method in table.items() if method is right]:
                 monkeypatch.setitem(table, key, wrong)

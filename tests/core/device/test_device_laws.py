@@ -13,7 +13,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from timed import Clockwork
 
-from efhc.core.device import _Reaction
+from efhc.core.device import Reaction
 from efhc.core.graph import Graph
 
 SCHEDULES = int(os.environ.get("EFHC_SCHEDULES", "500"))
@@ -93,7 +93,7 @@ def test_the_spread_grows_if_models_are_offered_and_nothing_is_set_aside(monkeyp
     def reckon(self):
         self.device.offers, self.device.set_aside, self.device.free = None, [], 1.0
 
-    monkeypatch.setattr(_Reaction, "reckon", reckon)
+    monkeypatch.setattr(Reaction, "reckon", reckon)
     assert max(spreads(0.3)) > 100
 
 
