@@ -145,3 +145,12 @@ def test_how_long_an_exchange_takes(slow, crossed):
     headers = 3 if crossed else 4
     assert f"max({headers} L + n / b_i, 2 L + n / b_j)" in PAGE
     assert first_exchange(slow=slow, crossed=crossed) == (max(headers * LATENCY + mine, 2 * LATENCY + theirs), 0)
+
+
+@pytest.mark.parametrize("degree", [1, 3, 16])
+def test_up_to_d_exchanges_get_the_metropolis_share_and_the_next_ones_less(degree):
+    one = device.Device(0, 0, "w", "w", degree=degree)
+    shares = [device.take_share(one) for _ in range(degree + 3)]
+    assert shares[:degree] == [1 / (1 + degree)] * degree
+    assert all(share < 1 / (1 + degree) for share in shares[degree:])
+    assert sum(shares) < 1
