@@ -66,7 +66,7 @@ class Terms(NamedTuple):
     """What is added to the models of some devices; see `mix_picked`."""
 
     places: Any
-    """(devices + 1, 4): the rows of a device's model, its gradient and its last broadcast, and where its terms begin."""
+    """(devices + 1, 4): the rows of each device's model, gradient and last broadcast, and where its terms begin."""
     partners: Any
     """Per term, the row that it adds."""
     weights: Any
@@ -187,7 +187,7 @@ def drift_picked(pool, rows, others, drifts, low, high):
 
 @compiled
 def mix_picked(pool, terms, alphas, drifts, low, high):
-    """g = w + sum of its terms - alpha g, where w, g and w_hat are the rows of a device; drifts[a] = how far from w_hat.
+    """g = w + sum of its terms - alpha g, in the rows of each device; drifts[a] = (1/n)^(1/2) ||g - w_hat||.
 
     A term adds weight * pool[partner]. One that `takes` gives its weight of w away for it, as `mix_rows` does. The new
     model takes the gradient's place in memory.

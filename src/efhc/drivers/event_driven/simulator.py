@@ -178,30 +178,37 @@ class Simulator:
             self._finish(self.now if end is None else end)
             return
         self.now = time
-        if not self._due or self._due[0][0] > time:  # nothing but messages
+        due = self._due
+        if due and due[0][0] <= time:
+            if due[0][1] <= CHURN:
+                if due[0][1] == GRADIENT:
+                    self._step(
+                        [number for number, session in self._take(GRADIENT) if self._sessions[number] == session]
+                    )
+                for _ in self._take(NETWORK):
+                    self._change_network()
+                for (number,) in self._take(CHURN):
+                    self._make_churn(number)
+                if self._beginning:
+                    self._begin(sorted(self._beginning))
             self._deliver()
-            self._let_go()
-            return
-        if stepping := self._take(GRADIENT):
-            self._step([number for number, session in stepping if self._sessions[number] == session])
-        for _ in self._take(NETWORK):
-            self._change_network()
-        for (number,) in self._take(CHURN):
-            self._make_churn(number)
-        if self._beginning:
-            self._begin(sorted(self._beginning))
+            if due and due[0][0] <= time:
+                self._end_waiting()
         self._deliver()
+        if self._leaving:
+            self._let_go()
+        if due and due[0][0] <= time and self._take(SAMPLE):
+            self._sample()
+            heappush(due, (time + self._sample_seconds, SAMPLE))
+
+    def _end_waiting(self) -> None:
+        """Patience ends, with an exchange that does not move or with a device that does not return."""
         for number, neighbour in self._take(PATIENCE):
             self._end_patience(number, neighbour)
         for number, neighbour, token in self._take(GIVE_UP):
             link = self.devices[number].links.get(neighbour)
             if self._present[number] and link and link.exchange and link.exchange.token == token:
                 self._react(number, GiveUp(neighbour))
-        self._deliver()
-        self._let_go()
-        if self._take(SAMPLE):
-            self._sample()
-            heappush(self._due, (self.now + self._sample_seconds, SAMPLE))
 
     def _take(self, what: int) -> list[tuple[Any, ...]]:
         """Take everything of one sort that is due now."""
@@ -288,9 +295,9 @@ class Simulator:
         """Iterations begin: Events 1 and 2, and the gradients start."""
         self._beginning.difference_update(numbers)
         devices = [self.devices[number] for number in numbers]
-        unknown = [device for device in devices if device.number not in self._drifts]
-        drifts = self._rows.drifts([d.model.index for d in unknown], [d.last_broadcast.index for d in unknown])
-        self._drifts.update(zip((device.number for device in unknown), drifts, strict=True))
+        if unknown := [device for device in devices if device.number not in self._drifts]:
+            drifts = self._rows.drifts([d.model.index for d in unknown], [d.last_broadcast.index for d in unknown])
+            self._drifts.update(zip((device.number for device in unknown), drifts, strict=True))
         for device in devices:
             number, k = device.number, device.k
             drift = self._drifts.pop(number)
@@ -538,6 +545,8 @@ class Simulator:
             self._running -= 1
         self._leaving[number] = self.now
         heappush(self._due, (self.now + self._settings.give_up_seconds, GIVE_UP, number, -1, None))
+        self._beginning.discard(number)
+        self._drifts.pop(number, None)
         self._gradients.drop(number)
         self._sessions[number] += 1  # the step under way is not made
         self._react(number, Leave())
@@ -563,6 +572,7 @@ class Simulator:
             self._running -= 1
         self._present[number] = False
         self._beginning.discard(number)
+        self._drifts.pop(number, None)
         self._fired.discard(number)
         self._gradients.drop(number)
         self._sessions[number] += 1
