@@ -8,6 +8,7 @@ from typing import Any
 
 from threadpoolctl import threadpool_limits
 
+from efhc.benchmarks.clocks import LOCKSTEP, OWN_CLOCKS, clocks
 from efhc.benchmarks.machine_limits import beside_ours, limits
 from efhc.benchmarks.measure import Times, by_turns, peak_memory
 from efhc.benchmarks.names import check_names
@@ -79,6 +80,12 @@ def bench_scaling(rounds: int, out: Path, tell: Callable[[str], None]) -> dict[s
     return {"results": found, "figure": str(out), **provenance()}
 
 
+def bench_clocks(rounds: int, tell: Callable[[str], None]) -> dict[str, Any]:
+    """What it costs that every device has its own clock."""
+    with threadpool_limits(1, "blas"):
+        return {"results": clocks(rounds, tell), "rounds": rounds, **provenance()}
+
+
 Rows = list[list[str]]
 """A table: its head, then its rows."""
 
@@ -91,6 +98,19 @@ def bench_table(found: dict[str, Any]) -> Rows:
         spread = f"{ratio['least']:.1f}-{ratio['most']:.1f}"
         times = [f"{1e3 * result['seconds'][side]:.3g} ms" for side in (PLAIN, OURS)]
         rows.append([name, *times, f"{ratio['median']:.1f}x", spread, result["goal"], "; ".join(_besides(result))])
+    return rows
+
+
+def clocks_table(found: dict[str, Any]) -> Rows:
+    """One row per workload: microseconds per step of one device."""
+    rows = [["workload", "devices", "lockstep", "own clocks", "ratio", "least-most", "goal", ""]]
+    for name, result in found["results"].items():
+        ratio = result["ratio"]
+        times = [f"{1e6 * result['seconds'][side]:.0f} us" for side in (LOCKSTEP, OWN_CLOCKS)]
+        spread = f"{ratio['least']:.1f}-{ratio['most']:.1f}"
+        rows.append(
+            [name, f"{result['devices']:,}", *times, f"{ratio['median']:.1f}x", spread, result["goal"], result["about"]]
+        )
     return rows
 
 

@@ -20,7 +20,7 @@ WORKLOAD_NAMES = (
     "eval-10k",
     "eval-10k-lenet",
 )
-ALONE = ("limit", "scaling")
+ALONE = ("limit", "scaling", "clocks")
 """Measurements that are asked for alone, and need no PyTorch."""
 
 

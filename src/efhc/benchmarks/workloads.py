@@ -121,16 +121,17 @@ class Workload:
         if self.runs > 1:
             experiment = Experiment(**self.fields)
             pairs = [(strategy, seed) for seed in range(self.runs // 4) for strategy in experiment.strategies]
-            runs = [self._run(strategy, seed) for strategy, seed in pairs]
+            runs = [self.run(strategy, seed) for strategy, seed in pairs]
 
             def work() -> int:
                 with ThreadPoolExecutor(CORES) as pool:
                     return sum(pool.map(lambda run: run(), runs))
 
             return work
-        return self._run("EF-HC", 0)
+        return self.run("EF-HC", 0)
 
-    def _run(self, strategy: str, seed: int) -> Side:
+    def run(self, strategy: str, seed: int) -> Side:
+        """The iterations of one run."""
         experiment, scenario = self.scenario(seed)
         driver, state = Lockstep(scenario, experiment.strategies[strategy], self.threads), scenario.initial_state()
         recording = _Recording(scenario)

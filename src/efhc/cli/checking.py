@@ -66,7 +66,9 @@ def doctor() -> None:
 def bench(
     workloads: Annotated[
         list[str] | None,
-        typer.Argument(metavar="WORKLOAD", help=f"{', '.join(WORKLOAD_NAMES)}; or limit, or scaling. Default: all."),
+        typer.Argument(
+            metavar="WORKLOAD", help=f"{', '.join(WORKLOAD_NAMES)}; or limit, scaling or clocks. Default: all."
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     rounds: Annotated[int, typer.Option(min=1, metavar="N", help="Number of rounds, by turns. The median counts.")] = 5,
@@ -92,6 +94,8 @@ def bench(
             found, tables = benches.bench_limit(rounds), benches.limit_table
         elif workloads == ["scaling"]:
             found, tables = benches.bench_scaling(rounds, out, tell), benches.scaling_table
+        elif workloads == ["clocks"]:
+            found, tables = benches.bench_clocks(rounds, tell), benches.clocks_table
         else:
             found, tables = benches.bench(workloads or (), rounds, tell), benches.bench_table
     if as_json:

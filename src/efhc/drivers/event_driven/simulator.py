@@ -141,6 +141,11 @@ class Simulator:
         return self._gradients.local
 
     @property
+    def steps(self) -> int:
+        """The number of steps that all devices have made."""
+        return self._totals["steps"]
+
+    @property
     def progress(self) -> float:
         """The share of the run that is done."""
         if self.is_over:

@@ -1,0 +1,79 @@
+"""Devices on their own clocks against devices in lockstep: the same work, per step of one device, on one core."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from efhc.benchmarks.measure import by_turns
+from efhc.benchmarks.workloads import Side, Workload, sparse
+from efhc.core.randomness import Randomness
+from efhc.drivers.event_driven.compute import LognormalCompute
+from efhc.drivers.event_driven.links import InstantLinks, LinkPolicy, PerLink
+from efhc.drivers.event_driven.settings import EventDriven
+from efhc.drivers.event_driven.simulator import Simulator
+
+LOCKSTEP, OWN_CLOCKS = "lockstep", "own clocks"
+
+
+class ClockWorkload(NamedTuple):
+    """What is timed in both ways."""
+
+    about: str
+    devices: int
+    strategy: str
+    driver: EventDriven
+    goal: str
+
+
+def _driver(links: LinkPolicy, **settings: Any) -> EventDriven:
+    return EventDriven(links=links, sample_seconds=1e9, seconds=1e9, **settings)
+
+
+NO_DELAY = _driver(InstantLinks())
+DELAYS = _driver(PerLink(), compute=LognormalCompute())
+WITH_LATENCY = _driver(PerLink(latency=0.05), compute=LognormalCompute())
+CLOCK_WORKLOADS = {
+    "no-delay": ClockWorkload("no delay, EF-HC", 100, "EF-HC", NO_DELAY, "2x"),
+    "no-delay-zt": ClockWorkload("no delay, ZT", 100, "ZT", NO_DELAY, "4x"),
+    "delays-m100": ClockWorkload("lognormal compute, a model takes n/b, EF-HC", 100, "EF-HC", DELAYS, ""),
+    "delays-m1000": ClockWorkload("the same", 1000, "EF-HC", DELAYS, "3x"),
+    "delays-m10000": ClockWorkload("the same", 10000, "EF-HC", DELAYS, ""),
+    "latency-m1000": ClockWorkload("the same, and every message takes 0.05 s", 1000, "EF-HC", WITH_LATENCY, ""),
+}
+
+
+def clock_sides(workload: ClockWorkload) -> dict[str, Side]:
+    """Steps of devices in lockstep and on their own clocks; both go on from where they were."""
+    iterations = max(2, 5000 // workload.devices)
+    fields = sparse(workload.devices) | {"batch_size": 16}
+    base = Workload("clocks", "", "", fields, 1, iterations)
+    experiment, scenario = base.scenario()
+    in_lockstep = base.run(workload.strategy, 0)
+    simulator = Simulator(scenario, experiment.strategies[workload.strategy], workload.driver, 1, Randomness(0))
+
+    def on_own_clocks() -> int:
+        before = simulator.steps
+        while simulator.steps < before + iterations * workload.devices:
+            simulator.advance()
+        simulator.record.take()
+        return simulator.steps - before
+
+    return {LOCKSTEP: lambda: in_lockstep() * workload.devices, OWN_CLOCKS: on_own_clocks}
+
+
+def clocks(rounds: int, tell: Callable[[str], None]) -> dict[str, Any]:
+    """Seconds per step of one device in both ways, and how many times longer it takes on own clocks."""
+    results = {}
+    for name, workload in CLOCK_WORKLOADS.items():
+        tell(name)
+        times = by_turns(clock_sides(workload), rounds)
+        each = [own / together for together, own in zip(times[LOCKSTEP].rounds, times[OWN_CLOCKS].rounds, strict=True)]
+        results[name] = {
+            "about": workload.about,
+            "devices": workload.devices,
+            "goal": workload.goal,
+            "seconds": {side: each.median for side, each in times.items()},
+            "ratio": {"median": sorted(each)[len(each) // 2], "least": min(each), "most": max(each)},
+        }
+    return results
