@@ -227,7 +227,7 @@ class Simulator:
         for number, device in enumerate(self.devices):
             for neighbour, link in device.links.items():
                 if link.exchange is not None and self._present[number]:
-                    outcome = "unresolved" if link.exchange.in_doubt else "withdrawn"
+                    outcome = "unresolved" if self._is_owed(neighbour, link.exchange) else "withdrawn"
                     self._note_end(number, neighbour, link.exchange, outcome)
         if self._sampled_at != time:
             self._sample()
@@ -236,6 +236,13 @@ class Simulator:
             self.warnings.append(f"device {number} could send nothing from second {since:g} on: its rate is 0")
         if unresolved := self._totals["unresolved"]:
             self.warnings.append(f"{unresolved} exchanges were left unresolved: a device did not come back in time")
+
+    def _is_owed(self, neighbour: int, exchange: Exchange) -> bool:
+        """Whether the neighbour has committed an exchange whose end is in doubt here."""
+        if not exchange.in_doubt or exchange.partner is None:
+            return False
+        decision = self.devices[neighbour].unacknowledged.get(exchange.partner)
+        return decision is not None and decision.partner == exchange.token
 
     def _is_moving(self) -> bool:
         """Whether anything under way can still arrive or be asked about, now that no device makes steps any more."""
@@ -608,11 +615,8 @@ class Simulator:
             for step in device.steps:
                 add(*step[1:])
             for neighbour, link in device.links.items():
-                exchange = link.exchange
-                if exchange is not None and exchange.in_doubt and exchange.partner:
-                    decisions = self.devices[neighbour].unacknowledged
-                    if (made := decisions.get(exchange.partner)) and made.partner == exchange.token:
-                        add(exchange.share, exchange.sent, exchange.received)
+                if (exchange := link.exchange) is not None and self._is_owed(neighbour, exchange):
+                    add(exchange.share, exchange.sent, exchange.received)
         rows = [index for index, weight in weights.items() if weight]
         if not rows:
             return 0.0
