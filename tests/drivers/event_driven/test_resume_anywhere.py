@@ -185,25 +185,36 @@ restart_after = 10.0
 """
 
 
+SESSION = """
+import sys, efhc
+efhc.simulate(efhc.load_experiment(sys.argv[1]), out=sys.argv[2], resume=True, checkpoint_seconds=0.1)
+"""
+
+
 @pytest.mark.slow
 def test_a_killed_run_leaves_no_half_file_and_resumes_with_the_same_bits(tmp_path: Path):
-    """Killed for good three times, and resumed by the command line."""
-    (tmp_path / "config.toml").write_text(CONFIG)
-    words = [sys.executable, "-m", "efhc", "run", str(tmp_path / "config.toml"), "--no-figure", "--out"]
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    subprocess.run([*words, str(whole)], check=True, capture_output=True)
-    for pause in (0.3, 1.0, 1.5):
-        (killed / ".lock").unlink(missing_ok=True)
-        running = subprocess.Popen([*words, str(killed), "--resume"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    """Killed for good three times, with a checkpoint every tenth of a second, and resumed by the command line."""
+    config, whole, killed = tmp_path / "config.toml", tmp_path / "whole", tmp_path / "killed"
+    config.write_text(CONFIG)
+    command = [sys.executable, "-m", "efhc", "run", str(config), "--no-figure", "--out"]
+    subprocess.run([*command, str(whole)], check=True, capture_output=True)
+    checkpoints: list[bytes] = []
+    for _ in range(3):
+        running = subprocess.Popen([sys.executable, "-c", SESSION, str(config), str(killed)])
         deadline = time.monotonic() + 60
-        while not (killed / ".lock").exists() and time.monotonic() < deadline:  # it is there while a session works
+        while time.monotonic() < deadline:  # until there is a further checkpoint
             time.sleep(0.01)
-        time.sleep(pause)
+            found = [path.read_bytes() for path in killed.glob("runs/*/checkpoint.safetensors")]
+            if found and found[0] not in checkpoints:
+                break
+        checkpoints += found
         os.kill(running.pid, signal.SIGKILL)
-        running.communicate(timeout=60)
+        assert running.wait(timeout=60) == -signal.SIGKILL
         for path in killed.rglob("*.json"):
             json.loads(path.read_text())
-    subprocess.run([*words, str(killed), "--resume"], check=True, capture_output=True)
+        assert not (killed / "timeline.parquet").exists()
+    assert len(set(checkpoints)) == 3
+    subprocess.run([*command, str(killed), "--resume"], check=True, capture_output=True)
     for name in ("timeline", "exchanges", "steps", "network", "devices"):
         a, b = (pl.read_parquet(folder / f"{name}.parquet") for folder in (whole, killed))
         assert_frame_equal(a, b, check_exact=True)

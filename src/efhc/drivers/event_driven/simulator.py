@@ -226,9 +226,10 @@ class Simulator:
         self.now = time
         for number, device in enumerate(self.devices):
             for neighbour, link in device.links.items():
-                if link.exchange is not None and self._present[number]:
-                    outcome = "unresolved" if self._is_owed(neighbour, link.exchange) else "withdrawn"
-                    self._note_end(number, neighbour, link.exchange, outcome)
+                if link.exchange is not None and self._is_owed(neighbour, link.exchange):
+                    self._note_end(number, neighbour, link.exchange, "unresolved")
+                elif link.exchange is not None and self._present[number]:
+                    self._note_end(number, neighbour, link.exchange, "withdrawn")
         if self._sampled_at != time:
             self._sample()
         self.is_over = True
