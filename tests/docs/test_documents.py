@@ -23,7 +23,13 @@ def python_blocks(document: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "document", ["README.md", "docs/data.md", pytest.param("docs/extending.md", marks=pytest.mark.slow)]
+    "document",
+    [
+        "README.md",
+        "docs/data.md",
+        pytest.param("docs/extending.md", marks=pytest.mark.slow),
+        pytest.param("docs/asynchrony.md", marks=pytest.mark.slow),
+    ],
 )
 def test_python_examples_work_as_pasted(document, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -67,9 +73,22 @@ def test_links_between_documents_lead_somewhere():
             assert (document.parent / target).exists(), f"{document.name}: {target}"
 
 
+def anchors(document: Path) -> set[str]:
+    """The headings of a document as links name them."""
+    headings = re.findall(r"^#+ (.*)$", re.sub(r"```.*?```", "", document.read_text(), flags=re.DOTALL), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_links_to_headings_lead_somewhere():
+    for document in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]:
+        for target, heading in re.findall(r"\]\(([\w./-]*)#([^)]+)\)", document.read_text()):
+            where = document.parent / target if target else document
+            assert heading in anchors(where), f"{document.name}: {target}#{heading}"
+
+
 COMMAND_LINES = [
     (document.name, line)
-    for document in (ROOT / "README.md", ROOT / "docs" / "commands.md")
+    for document in (ROOT / "README.md", ROOT / "docs" / "commands.md", ROOT / "docs" / "asynchrony.md")
     for line in re.findall(r"^efhc .*$", document.read_text(), re.MULTILINE)
 ]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from efhc.core.device import LEAST_SHARE, Combine, Device, Exchange, Link, Reaction, Step, take_share
-from efhc.core.protocol import Effect
+from efhc.core.protocol import Body
 
 
 class Done(NamedTuple):
@@ -75,15 +75,20 @@ def pair_at_once(one: Device, other: Device, combine: Combine) -> tuple[Exchange
     return exchange, answer
 
 
-def settle_at_once(decider: Device, follower: Device, combine: Combine) -> tuple[list[Effect], list[Effect]]:
-    """`Ready`, `Commit` and `Acknowledge` of an exchange both of whose models have arrived: the effects of each end."""
-    first, second = Reaction(decider, combine), Reaction(follower, combine)
-    link, back = decider.links[follower.number], follower.links[decider.number]
-    for reaction, end, neighbour, there in ((first, link, follower, back), (second, back, decider, link)):
-        exchange, other = end.exchange, there.exchange
-        assert exchange is not None
-        assert other is not None
-        reaction.device.steps.append(Step(neighbour.number, exchange.share, exchange.sent, other.sent))
-    first.end(follower.number, link, "committed")
-    second.end(decider.number, back, "committed")
-    return first.effects, second.effects
+def settle_at_once(one: Device, other: Device, body: Body) -> Exchange | None:
+    """`Body` from `one` and what follows, if `other`'s model is there already: both ends commit.
+
+    Returns the exchange as the end that decided sees it. What is owed on the link is left to the driver.
+    """
+    link, back = one.links.get(other.number), other.links.get(one.number)
+    if link is None or back is None or one.finished or other.finished:
+        return None
+    sent, received = link.exchange, back.exchange
+    if sent is None or received is None or sent.received is None:
+        return None
+    if sent.token != body.token or received.token != body.of:
+        return None
+    one.steps.append(Step(other.number, sent.share, sent.sent, received.sent))
+    other.steps.append(Step(one.number, received.share, received.sent, sent.sent))
+    link.exchange = back.exchange = None
+    return sent if sent.decides else received

@@ -240,13 +240,7 @@ class Reaction:
                 elif fired:
                     link.owes = link.owes or 2
         if not event.at_once:
-            self.offer_owed()
-
-    def offer_owed(self) -> None:
-        """Make all offers that are owed, where the link is free."""
-        for neighbour, link in self.device.links.items():
-            if link.owes:
-                self.offer_if_free(neighbour, link)
+            self.offer_all_owed()
 
     def stepped(self, event: Stepped) -> None:
         """Events 3 and 4 were made."""
@@ -313,9 +307,10 @@ class Reaction:
             self.effects.append(Send(neighbour, Offer(exchange.token, exchange.share, self.device.k)))
 
     def offer_all_owed(self) -> None:
-        """A finished device begins no iteration in which to offer what it owes: it tries whenever a share is freed."""
+        """Make the offers that are owed: when an iteration begins, and once finished whenever a share is freed."""
         for neighbour, link in self.device.links.items():
-            self.offer_if_free(neighbour, link)
+            if link.owes:
+                self.offer_if_free(neighbour, link)
 
     def on_offer(self, neighbour: int, link: Link, message: Offer) -> None:
         exchange = link.exchange

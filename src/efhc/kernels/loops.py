@@ -65,14 +65,8 @@ class Links(NamedTuple):
 class Terms(NamedTuple):
     """What is added to the models of some devices; see `mix_picked`."""
 
-    owns: Any
-    """Per device, the row of its model."""
     places: Any
-    """Per device, the row of its gradient, which the result replaces."""
-    lasts: Any
-    """Per device, the row of its last broadcast."""
-    starts: Any
-    """The terms of device a are starts[a] to starts[a + 1] - 1."""
+    """(devices + 1, 4): the rows of each device's model, gradient and last broadcast, and where its terms begin."""
     partners: Any
     """Per term, the row that it adds."""
     weights: Any
@@ -193,21 +187,21 @@ def drift_picked(pool, rows, others, drifts, low, high):
 
 @compiled
 def mix_picked(pool, terms, alphas, drifts, low, high):
-    """pool[places[a]] = w + sum of its terms - alpha g: w = pool[owns[a]], g = pool[places[a]], terms starts[a] to end.
+    """g = w + sum of its terms - alpha g, in the rows of each device; drifts[a] = (1/n)^(1/2) ||g - w_hat||.
 
-    A term adds weight * pool[partner]. One that `takes` gives its weight of w away for it, as `mix_rows` does. How far
-    the result is from pool[lasts[a]] goes to drifts[a].
+    A term adds weight * pool[partner]. One that `takes` gives its weight of w away for it, as `mix_rows` does. The new
+    model takes the gradient's place in memory.
     """
-    owns, places, starts = terms.owns, terms.places, terms.starts
     for a in range(low, high):
-        first, end = starts[a], starts[a + 1]
+        own, place, last, first = terms.places[a]
+        end = terms.places[a + 1, 3]
         given = 0.0
         for c in range(first, end):
             if terms.takes[c]:
                 given += terms.weights[c]
         kept = pool.dtype.type(1.0 - given)
-        mix_row(pool, owns[a], terms.partners[first:end], terms.weights[first:end], kept, alphas[a], pool[places[a]])
-        drifts[a] = drift_row(pool[places[a]], pool[terms.lasts[a]])
+        mix_row(pool, own, terms.partners[first:end], terms.weights[first:end], kept, alphas[a], pool[place])
+        drifts[a] = drift_row(pool[place], pool[last])
 
 
 @compiled

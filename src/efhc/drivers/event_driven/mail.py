@@ -41,7 +41,7 @@ class Mail:
     def send(self, now: float, sender: int, receiver: int, message: Message) -> None:
         """Put a message on its way."""
         size = 0
-        if isinstance(message, Body | GiveModel) and message.model is not None:
+        if isinstance(message, (Body, GiveModel)) and message.model is not None:
             size = self._parameters
             self.bytes += self._model_bytes
         if self.models_at_once or (not size and self.headers_at_once):

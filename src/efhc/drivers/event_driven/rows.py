@@ -73,12 +73,13 @@ class Rows:
         Where u_i is w_i itself, this is the row of P W - alpha G to the last bit. Returns how far each new model has
         drifted from the device's last broadcast.
         """
+        places: list[int] = []
         partners: list[int] = []
         weights: list[float] = []
         takes: list[bool] = []
-        starts = [0]
-        for device in devices:
+        for device, gradient in zip(devices, gradients, strict=True):
             own = device.model
+            places += (own.index, gradient.index, device.last_broadcast.index, len(partners))
             for _, beta, sent, received in steps_in_order(device):
                 partners.append(received.index)
                 weights.append(beta)
@@ -87,19 +88,17 @@ class Rows:
                     partners.append(sent.index)
                     weights.append(-beta)
                     takes.append(False)
-            starts.append(len(partners))
+        places += (0, 0, 0, len(partners))
+        kind = self.array.dtype
         terms = loops.Terms(
-            np.array([device.model.index for device in devices]),
-            np.array([row.index for row in gradients]),
-            np.array([device.last_broadcast.index for device in devices]),
-            np.array(starts),
-            np.array(partners, dtype=np.int64),
-            np.array(weights, dtype=self.array.dtype),
-            np.array(takes, dtype=bool),
+            np.array(places).reshape(-1, 4),
+            np.array(partners, np.int64),
+            np.array(weights, kind),
+            np.array(takes, bool),
         )
-        alphas = np.array(step_sizes, dtype=self.array.dtype)
         drifts = np.empty(len(devices))
-        in_ranges(loops.mix_picked, (self.array, terms, alphas, drifts), len(devices), self._threads)
+        arguments = self.array, terms, np.array(step_sizes, kind), drifts
+        in_ranges(loops.mix_picked, arguments, len(devices), self._threads)
         return drifts.tolist()
 
     def gathered(self, rows: Sequence[Row]) -> Floats:

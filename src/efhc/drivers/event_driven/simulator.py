@@ -178,26 +178,37 @@ class Simulator:
             self._finish(self.now if end is None else end)
             return
         self.now = time
-        if stepping := self._take(GRADIENT):
-            self._step([number for number, session in stepping if self._sessions[number] == session])
-        for _ in self._take(NETWORK):
-            self._change_network()
-        for (number,) in self._take(CHURN):
-            self._make_churn(number)
-        if self._beginning:
-            self._begin(sorted(self._beginning))
+        due = self._due
+        if due and due[0][0] <= time:
+            if due[0][1] <= CHURN:
+                if due[0][1] == GRADIENT:
+                    self._step(
+                        [number for number, session in self._take(GRADIENT) if self._sessions[number] == session]
+                    )
+                for _ in self._take(NETWORK):
+                    self._change_network()
+                for (number,) in self._take(CHURN):
+                    self._make_churn(number)
+                if self._beginning:
+                    self._begin(sorted(self._beginning))
+            self._deliver()
+            if due and due[0][0] <= time:
+                self._end_waiting()
         self._deliver()
+        if self._leaving:
+            self._let_go()
+        if due and due[0][0] <= time and self._take(SAMPLE):
+            self._sample()
+            heappush(due, (time + self._sample_seconds, SAMPLE))
+
+    def _end_waiting(self) -> None:
+        """Patience ends, with an exchange that does not move or with a device that does not return."""
         for number, neighbour in self._take(PATIENCE):
             self._end_patience(number, neighbour)
         for number, neighbour, token in self._take(GIVE_UP):
             link = self.devices[number].links.get(neighbour)
             if self._present[number] and link and link.exchange and link.exchange.token == token:
                 self._react(number, GiveUp(neighbour))
-        self._deliver()
-        self._let_go()
-        if self._take(SAMPLE):
-            self._sample()
-            heappush(self._due, (self.now + self._sample_seconds, SAMPLE))
 
     def _take(self, what: int) -> list[tuple[Any, ...]]:
         """Take everything of one sort that is due now."""
@@ -292,15 +303,17 @@ class Simulator:
         """Iterations begin: Events 1 and 2, and the gradients start."""
         self._beginning.difference_update(numbers)
         devices = [self.devices[number] for number in numbers]
-        unknown = [device for device in devices if device.number not in self._drifts]
-        drifts = self._rows.drifts([d.model.index for d in unknown], [d.last_broadcast.index for d in unknown])
-        self._drifts.update(zip((device.number for device in unknown), drifts, strict=True))
+        if unknown := [device for device in devices if device.number not in self._drifts]:
+            drifts = self._rows.drifts([d.model.index for d in unknown], [d.last_broadcast.index for d in unknown])
+            self._drifts.update(zip((device.number for device in unknown), drifts, strict=True))
         for device in devices:
             number, k = device.number, device.k
             drift = self._drifts.pop(number)
             if self._settings.seconds is None and k >= self._iterations:
                 self._running -= 1
                 self._react(number, Finish())
+                if device.steps:  # of before a crash
+                    self._apply(number)
                 continue
             self._react(number, Begin(drift, self._threshold(number, k), self._at_once))
             self._gradients.start(device)
@@ -369,37 +382,50 @@ class Simulator:
         """Make what a device owes without messages, as far as they take no time."""
         left = False
         for neighbour, link in one.links.items():
-            if link.owes and link.up:
-                other = self.devices[neighbour]
-                if self._mail.models_at_once:
-                    if done := exchange_at_once(one, other, self._rows.combined):
-                        decider, follower, beta, event = done
-                        self._totals["exchanges"] += 1
-                        self._mail.bytes += 2 * self._model_bytes
-                        self.record.exchanges.append((
-                            self.now, self.now, decider.number, follower.number, decider.k, follower.k, beta, event,
-                            "committed", 2 * self._model_bytes,
-                        ))  # fmt: skip
-                        continue
-                elif paired := pair_at_once(one, other, self._rows.combined):
-                    mine, theirs = paired
-                    self._open[mine.token if mine.decides else theirs.token] = [self.now, 0]
-                    self._send(one.number, neighbour, Body(mine.token, theirs.token, mine.sent))
-                    self._send(neighbour, one.number, Body(theirs.token, mine.token, theirs.sent))
-                    continue
+            if link.owes and link.up and not self._begin_at_once(one, self.devices[neighbour]):
                 left = True
         if left:
             reaction = Reaction(one, self._rows.combined)
-            reaction.offer_owed()
+            reaction.offer_all_owed()
             self._carry_out(one.number, reaction.effects)
 
-    def _settle_at_once(self, one: Device, other: Device) -> None:
-        exchange = one.links[other.number].exchange
-        assert exchange is not None
-        decider, follower = (one, other) if exchange.decides else (other, one)
-        of_decider, of_follower = settle_at_once(decider, follower, self._rows.combined)
-        self._carry_out(decider.number, of_decider)
-        self._carry_out(follower.number, of_follower)
+    def _begin_at_once(self, one: Device, other: Device) -> bool:
+        """Begin the exchange that `one` owes, and end it if models take no time; False if it takes messages."""
+        if self._mail.models_at_once:
+            done = exchange_at_once(one, other, self._rows.combined)
+            if done is None:
+                return False
+            decider, follower, beta, event = done
+            self._totals["exchanges"] += 1
+            self._mail.bytes += 2 * self._model_bytes
+            self.record.exchanges.append((
+                self.now, self.now, decider.number, follower.number, decider.k, follower.k, beta, event,
+                "committed", 2 * self._model_bytes,
+            ))  # fmt: skip
+            return True
+        paired = pair_at_once(one, other, self._rows.combined)
+        if paired is None:
+            return False
+        mine, theirs = paired
+        self._open[mine.token if mine.decides else theirs.token] = [self.now, 2 * self._model_bytes]
+        self._mail.send(self.now, other.number, one.number, Body(theirs.token, mine.token, theirs.sent))
+        self._mail.send(self.now, one.number, other.number, Body(mine.token, theirs.token, mine.sent))
+        return True
+
+    def _settle_at_once(self, one: Device, other: Device, body: Body) -> bool:
+        """Commit an exchange whose second model has arrived, and begin the next that is owed on its link."""
+        exchange = settle_at_once(one, other, body)
+        if exchange is None:
+            return False
+        decider, follower = (one, other) if exchange.token[0] == one.number else (other, one)
+        self._note_end(decider.number, follower.number, exchange, "committed")
+        for end, far in ((decider, follower), (follower, decider)):
+            link = end.links[far.number]
+            if link.owes and not self._begin_at_once(end, far):
+                reaction = Reaction(end, self._rows.combined)
+                reaction.offer_if_free(far.number, link)
+                self._carry_out(end.number, reaction.effects)
+        return True
 
     def _notice(self, what: str, sender: int, receiver: int, message: Message) -> None:
         """Something has become of a message."""
@@ -412,12 +438,7 @@ class Simulator:
             if link in self._progress:
                 self._progress[link] = self.now
         if self._at_once and isinstance(message, Body):
-            here, there = self.devices[receiver].links.get(sender), self.devices[sender].links.get(receiver)
-            if (
-                here and there and here.exchange and there.exchange and there.exchange.received is not None
-                and here.exchange.token == message.of and there.exchange.token == message.token
-            ):  # fmt: skip
-                self._settle_at_once(self.devices[sender], self.devices[receiver])
+            if self._settle_at_once(self.devices[sender], self.devices[receiver], message):
                 return
         self._react(receiver, Received(sender, message))
 
@@ -531,11 +552,18 @@ class Simulator:
         if not self.devices[number].finished:
             self._running -= 1
         self._leaving[number] = self.now
+        heappush(self._due, (self.now + self._settings.give_up_seconds, GIVE_UP, number, -1, None))
+        self._beginning.discard(number)
+        self._drifts.pop(number, None)
         self._gradients.drop(number)
         self._sessions[number] += 1  # the step under way is not made
         self._react(number, Leave())
+        self._react(number, Finish())
+        if self.devices[number].steps:
+            self._apply(number)
 
     def _let_go(self) -> None:
+        """Let devices go that have nothing in flight any more, or have waited too long for that."""
         for number, since in list(self._leaving.items()):
             waited = self.now - since
             if is_idle(self.devices[number]) or waited >= self._settings.give_up_seconds:
@@ -552,6 +580,7 @@ class Simulator:
             self._running -= 1
         self._present[number] = False
         self._beginning.discard(number)
+        self._drifts.pop(number, None)
         self._fired.discard(number)
         self._gradients.drop(number)
         self._sessions[number] += 1
@@ -575,6 +604,8 @@ class Simulator:
             self._running += 1
             if not self.devices[number].copies:
                 self._beginning.add(number)
+        elif self.devices[number].steps:  # of before the crash
+            self._apply(number)
         for i, j in self._graph.links[(self._graph.links == number).any(axis=1)].tolist():
             if self._present[i] and self._present[j]:
                 self._connect(i, j)

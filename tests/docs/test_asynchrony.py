@@ -1,0 +1,156 @@
+"""docs/asynchrony.md says what the code does: names, settings, times, and the numbers that it prints."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+import efhc
+from efhc.core import device, protocol
+from efhc.core.randomness import Randomness
+from efhc.drivers.event_driven import record
+from efhc.drivers.event_driven.churn import ChurnPolicy
+from efhc.drivers.event_driven.mail import MEASURING
+from efhc.drivers.event_driven.simulator import (
+    CHURN,
+    GIVE_UP,
+    GRADIENT,
+    NETWORK,
+    PATIENCE,
+    SAMPLE,
+    Simulator,
+)
+from efhc.experiments.config.experiment import Experiment
+from efhc.experiments.runs.draw import draw_scenario, load_data
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "asynchrony.md").read_text()
+
+
+def section(page: str, title: str) -> str:
+    """The text under a heading, up to the next heading of the same or a higher level."""
+    level = len(re.search(rf"^(#+) {re.escape(title)}$", page, re.MULTILINE)[1])
+    return re.split(rf"^#{{1,{level}}} ", page.split(f"{'#' * level} {title}\n")[1], flags=re.MULTILINE)[0]
+
+
+def first_cells(text: str) -> list[str]:
+    return [line.split("|")[1].strip() for line in text.splitlines() if line.startswith("| ")]
+
+
+def in_code(text: str) -> list[str]:
+    return re.findall(r"`([^`]+)`", text)
+
+
+def test_the_messages_of_an_exchange_are_those_of_the_protocol():
+    named = {name for cell in first_cells(section(PAGE, "An exchange")) for name in in_code(cell)}
+    assert named == {message.__name__ for message in get_args(protocol.Message)} - {"AskModel", "GiveModel"}
+
+
+def test_every_keep_of_the_core_is_explained():
+    kept = set(re.findall(r'Keep\("(\w+)"\)', inspect.getsource(device)))
+    named = {name.strip('"') for cell in first_cells(section(PAGE, "What must be durable")) for name in in_code(cell)}
+    assert named - {"Keep"} == kept
+
+
+def test_settings_and_outcomes_exist():
+    driver = set(re.findall(r"`driver\.(\w+)", PAGE)) - {"kind"}
+    assert driver <= set(efhc.EventDriven.model_fields)
+    assert {
+        "patience_seconds",
+        "give_up_seconds",
+        "network_seconds",
+        "sample_seconds",
+        "seconds",
+        "bandwidth",
+    } <= driver
+    assert set(re.findall(r"`churn\.(\w+)", PAGE)) <= set(ChurnPolicy.model_fields)
+    assert set(re.findall(r"`links\.(\w+)", PAGE)) <= set(efhc.SharedLinks.model_fields)
+    for kind in (efhc.InstantLinks, efhc.PerLink, efhc.SharedLinks):
+        assert f"| `{kind.model_fields['kind'].default}` |" in section(PAGE, "What time is in a simulation")
+    for outcome in re.findall(r'"(\w+)"', protocol.Ended.__doc__):
+        assert outcome in section(PAGE, "What the tables mean")
+
+
+def test_the_order_of_an_instant():
+    assert sorted([GRADIENT, NETWORK, CHURN, PATIENCE, GIVE_UP, SAMPLE]) == [
+        GRADIENT, NETWORK, CHURN, PATIENCE, GIVE_UP, SAMPLE,
+    ]  # fmt: skip
+    (order,) = re.findall(r"\*\*An instant\.\*\*.*?\n\n", PAGE, re.DOTALL)
+    words = ("gradients", "links", "devices that come", "begin", "messages", "patience", "given up", "sample")
+    assert [order.index(word) for word in words] == sorted(order.index(word) for word in words)
+
+
+def test_a_device_that_measures_moves_by_a_quarter():
+    assert MEASURING == 0.25
+    assert "by a quarter of the way" in section(PAGE, "What time is in a simulation")
+
+
+def test_the_columns_of_the_tables_are_described():
+    text = section((DOCS / "files.md").read_text(), "An event-driven run")
+    named = {name for cell in first_cells(text) for name in in_code(cell)}
+    assert named == {*record.TIMELINE, *record.EXCHANGES}
+    steps = next(part for part in text.split("\n\n") if part.startswith("A row of `steps.parquet`"))
+    assert set(record.STEPS) <= set(in_code(steps))
+
+
+def test_offering_the_model_itself_is_unstable_and_setting_shares_aside_is_not(capsys):
+    """The sketch prints what the page says that it prints."""
+    text = section(PAGE, "Why not offer w_i itself?")
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    (printed,) = re.findall(r"```\n(seed.*?)```", text, re.DOTALL)
+    exec(compile(code, "docs/asynchrony.md", "exec"), {"__name__": "__main__"})
+    assert capsys.readouterr().out == printed
+
+
+LATENCY, RATES = 0.5, (650.0, 65.0)
+
+
+def first_exchange(*, slow: int, crossed: bool) -> tuple[float, int]:
+    """When the first exchange of two devices is committed, and who decided it."""
+    rates = RATES if slow == 1 else RATES[::-1]
+    csv = {"kind": "list", "values": list(rates)}
+    driver = efhc.EventDriven(
+        compute=efhc.ConstantCompute(seconds=1000.0), links=efhc.PerLink(latency=LATENCY), sample_seconds=1e6
+    )
+    strategy = efhc.ZeroThreshold() if crossed else OnlyTheFirst()
+    experiment = Experiment(
+        devices=2, network="complete", bandwidths=csv, driver=driver, strategies={"one": strategy}, iterations=1
+    )
+    scenario = draw_scenario(experiment, load_data(experiment), 0)
+    assert scenario.learner.backend.parameters == 650
+    simulator = Simulator(scenario, strategy, driver, 1, Randomness(0))
+    while not simulator.is_over:
+        simulator.advance()
+    (row,) = simulator.record.exchanges
+    start, end, decider, *_, outcome, _ = row
+    assert (start, outcome) == (0.0, "committed")
+    return end, decider
+
+
+class OnlyTheFirst(efhc.Strategy):
+    """Device 0 fires, and no other."""
+
+    def thresholds(self, k, gamma, bandwidths, coins):
+        return [0.0] + [float("inf")] * (len(bandwidths.values) - 1)
+
+
+@pytest.mark.parametrize("crossed", [False, True])
+@pytest.mark.parametrize("slow", [0, 1])
+def test_how_long_an_exchange_takes(slow, crossed):
+    mine, theirs = (650 / rate for rate in (RATES if slow == 1 else RATES[::-1]))
+    headers = 3 if crossed else 4
+    assert f"max({headers} L + n / b_i, 2 L + n / b_j)" in PAGE
+    assert first_exchange(slow=slow, crossed=crossed) == (max(headers * LATENCY + mine, 2 * LATENCY + theirs), 0)
+
+
+@pytest.mark.parametrize("degree", [1, 3, 16])
+def test_up_to_d_exchanges_get_the_metropolis_share_and_the_next_ones_less(degree):
+    one = device.Device(0, 0, "w", "w", degree=degree)
+    shares = [device.take_share(one) for _ in range(degree + 3)]
+    assert shares[:degree] == [1 / (1 + degree)] * degree
+    assert all(share < 1 / (1 + degree) for share in shares[degree:])
+    assert sum(shares) < 1
