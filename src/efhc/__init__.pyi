@@ -157,9 +157,9 @@ def simulate(
     jobs
         The number of cores to use. Default: all.
     progress
-        Called with strategy, seed and number of iterations done.
+        Called with strategy, seed and number of iterations done; of an event-driven run, that share of `iterations`.
     observers
-        Creates an observer for every run: see `efhc.drivers.observers`.
+        Creates an observer for every run: see `efhc.drivers.observers`. For the driver `lockstep` only.
     checkpoint_seconds
         The time between two checkpoints of the default engine.
     warn

@@ -103,6 +103,13 @@ class ChurnRates(ChurnPolicy):
             raise Unusable("kind", "'rates' without a rate", "crash_every, leave_every, or join_after with absent")
         return self
 
+    @property
+    def starts_over(self) -> bool:
+        """Whether devices come back without what they had, again and again: they may never finish."""
+        leaves = self.leave_every is not None and self.join_after is not None
+        loses = self.crash_every is not None and self.restart_after is not None and self.journal == "lose"
+        return self.start == "fresh" and (leaves or loses)
+
     def events(self, devices: int, randomness: Randomness) -> ChurnEvents:
         return DrawnEvents(self, randomness)
 

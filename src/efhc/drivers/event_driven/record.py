@@ -1,7 +1,8 @@
 """What is kept of a run off lockstep: samples of the whole, every exchange, every step, every graph.
 
 timeline   a row per sample: how far all devices are, how good, and how far apart
-exchanges  a row per exchange, written by the end that decides, when it is over there
+exchanges  a row per exchange, written by the end that decides, when it is over there; an end in doubt that gives up
+           writes a row of its own, "unresolved", with the norm of the step that it does not make
 steps      a row per local iteration, written when w_i(k+1) is there
 network    a row per graph G(k) that differs from the one before
 """
@@ -40,6 +41,7 @@ EXCHANGES: dict[str, pl.DataType] = {
     "event": pl.Int8(),
     "outcome": pl.String(),
     "bytes": pl.Int64(),
+    "norm": pl.Float64(),
 }
 STEPS: dict[str, pl.DataType] = {
     "device": pl.Int32(),

@@ -51,13 +51,15 @@ class EventDriven(DriverPolicy):
     links: AnyLinks = Field(default_factory=PerLink)  # made when it is needed: it has settings with kinds of their own
     """How long a message takes, and what becomes of it. A model of n parameters at b_i takes n / b_i seconds."""
     bandwidth: Literal["true", "measured"] = "true"
-    """Which b_i a device knows for its rho_i = 1 / b_i: the true one, or the one that it measures on what it sends."""
+    """Which b_i a device knows for its rho_i = 1 / b_i: the true one, or the one that it measures on the models that it
+    sends. What is measured starts at b_M, and includes latency and what is shared with other transfers."""
     network_seconds: Seconds = 1.0
     """How long one graph G(k) of the network lasts."""
     churn: AnyChurn | None = None
     """Devices that come and go. Default: every device is there all the time."""
     seconds: Seconds | None = None
-    """The virtual time at which the run ends. Default: when every device has made `iterations` steps."""
+    """The virtual time at which the run ends, however many steps the devices have made: `iterations` is not used then.
+    Default: the run ends when every device has made `iterations` steps and nothing is in flight any more."""
     sample_seconds: Seconds | None = None
     """How often accuracy is measured, in virtual time. Default: `evaluate_every` times the median over the devices of
     the compute time of step 0."""
@@ -67,6 +69,13 @@ class EventDriven(DriverPolicy):
     """How long an exchange may make no progress before a device withdraws it, or asks the other end about it."""
     give_up_seconds: Seconds = 3600.0
     """How long a device waits for one that does not return before it counts their exchange as unresolved."""
+
+    @model_validator(mode="after")
+    def _comes_to_an_end(self) -> Self:
+        if self.seconds is None and getattr(self.churn, "starts_over", False):
+            given = "none, while devices come back again and again with k = 0"
+            raise Unusable("seconds", given, "the seconds after which the run ends; or churn.start = 'copy'")
+        return self
 
     @model_validator(mode="after")
     def _gives_up_after_patience(self) -> Self:

@@ -17,8 +17,6 @@ from typing import Any
 import numpy as np
 
 from efhc.base.arrays import Floats
-from efhc.base.errors import within
-from efhc.base.own_code import quoting
 from efhc.core.at_once import exchange_at_once, pair_at_once, settle_at_once
 from efhc.core.device import Device, Exchange, Reaction, durable, is_idle, react, restarted
 from efhc.core.protocol import (
@@ -50,6 +48,7 @@ from efhc.core.triggers import Trigger
 from efhc.drivers.event_driven.churn import draw_churn
 from efhc.drivers.event_driven.compute import draw_compute_times
 from efhc.drivers.event_driven.gradients import Gradients
+from efhc.drivers.event_driven.links import draw_transfers
 from efhc.drivers.event_driven.mail import Mail
 from efhc.drivers.event_driven.plain_data import from_json, rows_in, to_json
 from efhc.drivers.event_driven.record import EventRecord
@@ -90,8 +89,7 @@ class Simulator:
         self._reader = scenario.device_reader()
         self._clock = draw_compute_times(settings.compute, devices, randomness)
         self._churn = draw_churn(settings.churn, devices, randomness)
-        with within("driver.links"), quoting(settings.links, "kind"):
-            transfers = settings.links.transfers(scenario.bandwidths.values, randomness)
+        transfers = draw_transfers(settings.links, scenario.bandwidths.values, randomness)
         self._rows = Rows(backend.parameters, scenario.learner.data.precision, 3 * devices + 64, threads)
         self._gradients = Gradients(scenario, self._reader, self._rows)
         self._model_bytes = backend.parameters * self._rows.array.itemsize
@@ -237,17 +235,19 @@ class Simulator:
         self.now = time
         for number, device in enumerate(self.devices):
             for neighbour, link in device.links.items():
-                if link.exchange is not None and self._is_owed(neighbour, link.exchange):
-                    self._note_end(number, neighbour, link.exchange, "unresolved")
-                elif link.exchange is not None and self._present[number]:
-                    self._note_end(number, neighbour, link.exchange, "withdrawn")
+                if link.exchange is not None and self._present[number]:
+                    self._note_end(number, neighbour, link.exchange, "unfinished")
         if self._sampled_at != time:
             self._sample()
         self.is_over = True
         for number, since in sorted(self._mail.silent.items()):
             self.warnings.append(f"device {number} could send nothing from second {since:g} on: its rate is 0")
+        for number, device in enumerate(self.devices):
+            if device.copies and self._present[number]:
+                self.warnings.append(f"device {number} made no step: it found no neighbour whose model it could copy")
         if unresolved := self._totals["unresolved"]:
-            self.warnings.append(f"{unresolved} exchanges were left unresolved: a device did not come back in time")
+            text = f"{unresolved} exchange{'s'[: unresolved != 1]} left unresolved: a device did not come back"
+            self.warnings.append(f"{text} within give_up_seconds, {self._settings.give_up_seconds:g}")
 
     def _is_owed(self, neighbour: int, exchange: Exchange) -> bool:
         """Whether the neighbour has committed an exchange whose end is in doubt here."""
@@ -261,7 +261,7 @@ class Simulator:
         return (
             bool(self._mail.queue)
             or self._mail.next_time() < math.inf
-            or any(entry[1] in (GRADIENT, PATIENCE) for entry in self._due)
+            or any(entry[1] == PATIENCE and self._waits(*entry[2:]) for entry in self._due)
         )
 
     def _anybody_to_come(self) -> bool:
@@ -292,6 +292,7 @@ class Simulator:
             elif isinstance(effect, Apply):
                 self._apply(number)
             elif isinstance(effect, Copied):
+                self._running += 1
                 self._begin([number])
 
     def _new_device(self, number: int, *, copies: bool = False) -> Device:
@@ -400,7 +401,7 @@ class Simulator:
             self._mail.bytes += 2 * self._model_bytes
             self.record.exchanges.append((
                 self.now, self.now, decider.number, follower.number, decider.k, follower.k, beta, event,
-                "committed", 2 * self._model_bytes,
+                "committed", 2 * self._model_bytes, None,
             ))  # fmt: skip
             return True
         paired = pair_at_once(one, other, self._rows.combined)
@@ -412,8 +413,9 @@ class Simulator:
         self._mail.send(self.now, one.number, other.number, Body(mine.token, theirs.token, mine.sent))
         return True
 
-    def _settle_at_once(self, one: Device, other: Device, body: Body) -> bool:
+    def _settle_at_once(self, sender: int, receiver: int, body: Body) -> bool:
         """Commit an exchange whose second model has arrived, and begin the next that is owed on its link."""
+        one, other = self.devices[sender], self.devices[receiver]
         exchange = settle_at_once(one, other, body)
         if exchange is None:
             return False
@@ -437,10 +439,8 @@ class Simulator:
             link = _pair(sender, receiver)
             if link in self._progress:
                 self._progress[link] = self.now
-        if self._at_once and isinstance(message, Body):
-            if self._settle_at_once(self.devices[sender], self.devices[receiver], message):
-                return
-        self._react(receiver, Received(sender, message))
+        if not (self._at_once and isinstance(message, Body) and self._settle_at_once(sender, receiver, message)):
+            self._react(receiver, Received(sender, message))
 
     def _watch(self, i: int, j: int) -> None:
         """Something on this link was lost, or does not move: both ends will lose patience unless something comes."""
@@ -450,10 +450,7 @@ class Simulator:
 
     def _end_patience(self, number: int, neighbour: int) -> None:
         """Withdraw or ask, unless something has moved since; then wait on."""
-        device, link = self.devices[number], self.devices[number].links.get(neighbour)
-        waits = (link is not None and link.exchange is not None) or device.asked == neighbour
-        waits = waits or any(decision.neighbour == neighbour for decision in device.unacknowledged.values())
-        if not self._present[number] or link is None or not link.up or not waits:
+        if not self._waits(number, neighbour):
             return
         again = self._progress.get(_pair(number, neighbour), self.now) + self._settings.patience_seconds
         if again <= self.now and self._moves(number, neighbour):
@@ -462,6 +459,18 @@ class Simulator:
             heappush(self._due, (again, PATIENCE, number, neighbour))
         else:
             self._react(number, NoProgress(neighbour))
+
+    def _waits(self, number: int, neighbour: int) -> bool:
+        """Whether a device expects something of a neighbour that is in reach."""
+        device, link = self.devices[number], self.devices[number].links.get(neighbour)
+        if not self._present[number] or link is None or not link.up:
+            return False
+        decisions = device.unacknowledged.values()
+        return (
+            link.exchange is not None
+            or device.asked == neighbour
+            or any(decision.neighbour == neighbour for decision in decisions)
+        )
 
     def _moves(self, number: int, neighbour: int) -> bool:
         """Whether a model is on its way between two devices: an exchange that moves is never timed out."""
@@ -484,8 +493,14 @@ class Simulator:
         self._totals["unresolved"] += outcome == "unresolved"
         self.record.exchanges.append((
             start, self.now, number, neighbour, exchange.k, exchange.partner_k, exchange.share, exchange.event or 2,
-            outcome, sent,
+            outcome, sent, self._step_norm(exchange) if outcome == "unresolved" else None,
         ))  # fmt: skip
+
+    def _step_norm(self, exchange: Exchange) -> float:
+        """||beta (u_j - u_i)||, which the other end may have added to its model."""
+        rows: tuple[Any, Any] = exchange.sent, exchange.received
+        sent, received = (self._rows.array[row.index].astype(np.float64) for row in rows)
+        return exchange.share * float(np.linalg.norm(received - sent))
 
     # Links that come and go
 
@@ -501,10 +516,14 @@ class Simulator:
         for number, neighbour in ((i, j), (j, i)):
             if self._present[number]:
                 self._react(number, LinkDown(neighbour))
-                link = self.devices[number].links.get(neighbour)
-                if link is not None and link.exchange is not None:
-                    due = self.now + self._settings.give_up_seconds
-                    heappush(self._due, (due, GIVE_UP, number, neighbour, link.exchange.token))
+                self._plan_to_give_up(number, neighbour)
+
+    def _plan_to_give_up(self, number: int, neighbour: int) -> None:
+        """A device in doubt about a neighbour out of reach does not wait for ever."""
+        link = self.devices[number].links.get(neighbour)
+        if link is not None and link.exchange is not None:
+            due = self.now + self._settings.give_up_seconds
+            heappush(self._due, (due, GIVE_UP, number, neighbour, link.exchange.token))
 
     def _change_network(self) -> None:
         """The next graph: links that it does not have go down, those that it has are up."""
@@ -549,7 +568,7 @@ class Simulator:
 
     def _leave(self, number: int) -> None:
         """A device that leaves ends what is in flight before it goes."""
-        if not self.devices[number].finished:
+        if not self.devices[number].finished and not self.devices[number].copies:
             self._running -= 1
         self._leaving[number] = self.now
         heappush(self._due, (self.now + self._settings.give_up_seconds, GIVE_UP, number, -1, None))
@@ -576,7 +595,7 @@ class Simulator:
         device = self.devices[number]
         if number in self._leaving:
             del self._leaving[number]
-        elif was_running is None and not device.finished:
+        elif was_running is None and not device.finished and not device.copies:
             self._running -= 1
         self._present[number] = False
         self._beginning.discard(number)
@@ -599,11 +618,14 @@ class Simulator:
         else:
             kept = self._journals.get(number) or self._new_device(number)
             self.devices[number] = restarted(kept, self._sessions[number])
+            for neighbour in self.devices[number].links:
+                self._plan_to_give_up(number, neighbour)
         self._present[number] = True
-        if not self.devices[number].finished:
+        if self.devices[number].copies:
+            pass  # it waits for a model, and a run does not wait for it
+        elif not self.devices[number].finished:
             self._running += 1
-            if not self.devices[number].copies:
-                self._beginning.add(number)
+            self._beginning.add(number)
         elif self.devices[number].steps:  # of before the crash
             self._apply(number)
         for i, j in self._graph.links[(self._graph.links == number).any(axis=1)].tolist():
