@@ -136,7 +136,10 @@ def test_a_doubt_about_a_device_that_never_returns_is_given_up_and_counted(tmp_p
     simulator = run(experiment, trigger=Firing({0: {0}, 3: {1}}))
     unresolved = [row for row in simulator.record.exchanges if row[8] == "unresolved"]
     assert [(row[1], row[2], row[3]) for row in unresolved] == [(14.5, 1, 0)]
-    assert simulator.warnings == ["1 exchanges were left unresolved: a device did not come back in time"]
+    first = simulator._scenario.initial_models()
+    assert unresolved[0][-1] == pytest.approx(np.linalg.norm(first[0] - first[1]) / 3, rel=1e-12)
+    text = "1 exchange left unresolved: a device did not come back within give_up_seconds, 10"
+    assert simulator.warnings == [text]
     committed = [row[:7] for row in simulator.record.exchanges if row[8] == "committed"]
     # Device 1 fires in its k = 3, at 15, with one neighbour: beta = min(1/2, 1/2)
     assert [(row[0], row[2], row[3], row[6]) for row in committed] == [(15.0, 1, 2, 0.5)]
@@ -187,3 +190,23 @@ def test_the_run_ends_if_all_devices_have_left(tmp_path):
     assert simulator.now < 10
     assert simulator.record.timeline[-1][5] == 0
     assert simulator.record.timeline[-1][6:11] == (None,) * 5
+
+
+@pytest.mark.parametrize(
+    ("links", "rows", "rate"),
+    [
+        ([], [(1.0, 1, "join")], 4.0),
+        ([[0, 1]], [(0.5, 0, "crash"), (1.0, 1, "join")], 4.0),
+        ([[0, 1]], [(1.0, 1, "join")], 0.0),
+    ],
+    ids=["no link", "a neighbour that is gone", "a neighbour that can send nothing"],
+)
+def test_a_run_does_not_wait_for_a_newcomer_that_finds_no_model(tmp_path, links, rows, rate):
+    path = tmp_path / "rates.csv"
+    path.write_text(f"seconds,device,rate\n0,0,{rate}\n")
+    timed = efhc.PerLink(rates=efhc.RateFile(path=path))
+    settings = driver(churn(tmp_path, *rows, absent=[1], start="copy"), timed)
+    simulator = run(tiny(2, links, iterations=3, driver=settings))
+    assert steps(simulator, 1) == []
+    assert simulator.now < 100
+    assert "device 1 made no step: it found no neighbour whose model it could copy" in simulator.warnings

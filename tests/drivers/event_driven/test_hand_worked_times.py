@@ -70,7 +70,7 @@ def test_two_offers_that_cross(kind):
         (2.75, 1, 0, 3.0),
     ]
     assert links.sent("model") == [(0.25, 0, 1, 1.5), (0.25, 1, 0, 2.5)]
-    assert simulator.record.exchanges == [(0.0, 2.5, 0, 1, 0, 0, 0.5, 2, "committed", 2 * MODEL_BYTES)]
+    assert simulator.record.exchanges == [(0.0, 2.5, 0, 1, 0, 0, 0.5, 2, "committed", 2 * MODEL_BYTES, None)]
     assert step_times(simulator, 0) == step_times(simulator, 1) == [4.0]
     assert simulator.now == 4.0
     first = initial(simulator)
@@ -101,7 +101,7 @@ def test_one_offer_that_is_accepted(kind):
         (2.75, 0, 1, 3.0),
     ]
     assert links.sent("model") == [(0.25, 0, 1, 2.5), (0.5, 1, 0, 1.75)]
-    assert simulator.record.exchanges == [(0.0, 2.5, 1, 0, 0, 0, 0.5, 2, "committed", 2 * MODEL_BYTES)]
+    assert simulator.record.exchanges == [(0.0, 2.5, 1, 0, 0, 0, 0.5, 2, "committed", 2 * MODEL_BYTES, None)]
     assert [(row[0], row[3]) for row in simulator.record.steps] == [(0, False), (1, True)]
 
 
@@ -190,12 +190,12 @@ def test_a_busy_link_is_owed_one_offer_and_shares_are_set_aside():
         and u_0 = ((a + b) / 2 - a/4) / (3/4) = (a + 2 b) / 3, u_1 = (2 a + b) / 3
     5   the second step: w_0 = (a + b) / 2 + (b - a) / 4 = (a + 3 b) / 4
     6   the third exchange is committed, and the fourth begins: beta = 5/16
-    7   the third step: w_0 = (a + 3 b) / 4 + 3/8 (a - b) / 3 = 3/8 a + 5/8 b; the run ends, and withdraws the fourth
+    7   the third step: w_0 = (a + 3 b) / 4 + 3/8 (a - b) / 3 = 3/8 a + 5/8 b; the run ends, with the fourth unfinished
     """
     links = WatchedLinks(efhc.PerLink())
     simulator = run(tiny(2, [[0, 1]], 2.0, driver=driver(links, seconds=7.0), **STAND_STILL))
     *committed, last = simulator.record.exchanges
-    assert last[:9] == (6.0, 7.0, 0, 1, 6, 6, 0.3125, 2, "withdrawn")
+    assert last[:9] == (6.0, 7.0, 0, 1, 6, 6, 0.3125, 2, "unfinished")
     assert [row[:7] for row in committed] == [
         (0.0, 2.0, 0, 1, 0, 0, 0.5),
         (2.0, 4.0, 0, 1, 2, 2, 0.25),
@@ -274,8 +274,8 @@ def test_what_was_lost_before_the_decision_is_withdrawn_when_patience_ends():
     settings = driver(links, compute={"seconds": 32.0}, patience_seconds=10.0)
     simulator = run(tiny(2, [[0, 1]], [4, 2], iterations=1, driver=settings, **STAND_STILL))
     assert simulator.record.exchanges == [
-        (0.0, 12.5, 0, 1, 0, 0, 0.5, 2, "withdrawn", 2 * MODEL_BYTES),
-        (32.0, 34.5, 0, 1, 1, 1, 0.5, 2, "committed", 2 * MODEL_BYTES),
+        (0.0, 12.5, 0, 1, 0, 0, 0.5, 2, "withdrawn", 2 * MODEL_BYTES, None),
+        (32.0, 34.5, 0, 1, 1, 1, 0.5, 2, "committed", 2 * MODEL_BYTES, None),
     ]
     asked = [row for row in links.sent("header") if 3 < row[0] < 32]
     assert asked == [(12.5, 0, 1, 12.75), (12.5, 1, 0, 12.75), (12.75, 0, 1, 13.0)]

@@ -14,6 +14,7 @@ import pytest
 from simulated import simulator_of, tiny
 
 import efhc
+from efhc.core.device import is_idle
 from efhc.experiments.runs.draw import draw_scenario, load_data
 
 
@@ -96,13 +97,13 @@ def assert_sum_law(driver: efhc.EventDriven, seed: int, **fields: Any) -> Any:
         difference = np.linalg.norm(simulator.models.sum(axis=0) - expected)
         assert difference == pytest.approx(timeline[-1][-1], abs=1e-9), f"at second {simulator.now}"
     assert looked > 20
-    unresolved = [row for row in simulator.record.exchanges if row[8] == "unresolved"]
-    assert all(row[1] == simulator.now for row in unresolved)  # what was in doubt when the run ended
-    assert unresolved or timeline[-1][-1] == 0.0  # at rest
+    assert "unresolved" not in {row[8] for row in simulator.record.exchanges}
+    if all(is_idle(device) for device in simulator.devices):
+        assert timeline[-1][-1] == 0.0  # at rest
     return simulator
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", [*range(12), 235])
 def test_the_sum_of_all_models_is_kept_under_faults(seed):
     simulator = assert_sum_law(faults(seed), seed)
     steps = [(device, k) for device, k, *_ in simulator.record.steps]

@@ -247,9 +247,19 @@ class Simulator:
         self.is_over = True
         for number, since in sorted(self._mail.silent.items()):
             self.warnings.append(f"device {number} could send nothing from second {since:g} on: its rate is 0")
+        for number, device in enumerate(self.devices):
+            if device.copies and self._present[number]:
+                self.warnings.append(f"device {number} made no step: it found no neighbour whose model it could copy")
         if unresolved := self._totals["unresolved"]:
             text = f"{unresolved} exchange{'s'[: unresolved != 1]} left unresolved: a device did not come back"
             self.warnings.append(f"{text} within give_up_seconds, {self._settings.give_up_seconds:g}")
+
+    def _is_owed(self, neighbour: int, exchange: Exchange) -> bool:
+        """Whether the neighbour has committed an exchange whose end is in doubt here."""
+        if not exchange.in_doubt or exchange.partner is None:
+            return False
+        decision = self.devices[neighbour].unacknowledged.get(exchange.partner)
+        return decision is not None and decision.partner == exchange.token
 
     def _is_moving(self) -> bool:
         """Whether anything under way can still arrive or be asked about, now that no device makes steps any more."""
@@ -287,6 +297,7 @@ class Simulator:
             elif isinstance(effect, Apply):
                 self._apply(number)
             elif isinstance(effect, Copied):
+                self._running += 1
                 self._begin([number])
 
     def _new_device(self, number: int, *, copies: bool = False) -> Device:
@@ -562,7 +573,7 @@ class Simulator:
 
     def _leave(self, number: int) -> None:
         """A device that leaves ends what is in flight before it goes."""
-        if not self.devices[number].finished:
+        if not self.devices[number].finished and not self.devices[number].copies:
             self._running -= 1
         self._leaving[number] = self.now
         heappush(self._due, (self.now + self._settings.give_up_seconds, GIVE_UP, number, -1, None))
@@ -589,7 +600,7 @@ class Simulator:
         device = self.devices[number]
         if number in self._leaving:
             del self._leaving[number]
-        elif was_running is None and not device.finished:
+        elif was_running is None and not device.finished and not device.copies:
             self._running -= 1
         self._present[number] = False
         self._beginning.discard(number)
@@ -615,10 +626,11 @@ class Simulator:
             for neighbour in self.devices[number].links:
                 self._plan_to_give_up(number, neighbour)
         self._present[number] = True
-        if not self.devices[number].finished:
+        if self.devices[number].copies:
+            pass  # it waits for a model, and a run does not wait for it
+        elif not self.devices[number].finished:
             self._running += 1
-            if not self.devices[number].copies:
-                self._beginning.add(number)
+            self._beginning.add(number)
         elif self.devices[number].steps:  # of before the crash
             self._apply(number)
         for i, j in self._graph.links[(self._graph.links == number).any(axis=1)].tolist():
@@ -662,11 +674,8 @@ class Simulator:
             for step in device.steps:
                 add(*step[1:])
             for neighbour, link in device.links.items():
-                exchange = link.exchange
-                if exchange is not None and exchange.in_doubt and exchange.partner:
-                    decisions = self.devices[neighbour].unacknowledged
-                    if (made := decisions.get(exchange.partner)) and made.partner == exchange.token:
-                        add(exchange.share, exchange.sent, exchange.received)
+                if (exchange := link.exchange) is not None and self._is_owed(neighbour, exchange):
+                    add(exchange.share, exchange.sent, exchange.received)
         rows = [index for index, weight in weights.items() if weight]
         if not rows:
             return 0.0

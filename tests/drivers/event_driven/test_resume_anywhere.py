@@ -1,0 +1,221 @@
+"""A run that is stopped at any moment and goes on from its checkpoint has the same bits in every table and model."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from polars.testing import assert_frame_equal
+from simulated import simulator_of, tiny
+
+import efhc
+from efhc.experiments.config.experiment import Experiment
+from efhc.experiments.runs.draw import draw_scenario, load_data
+
+FAULTS: dict[str, Any] = {
+    "links": efhc.SharedLinks(
+        latency=0.1,
+        jitter=0.3,
+        loss=0.1,
+        when_lost="drop",
+        rates=efhc.MarkovRates(good_seconds=3.0, bad_seconds=1.0, bad_share=0.0),
+    ),
+    "compute": efhc.LognormalCompute(median=0.7, sigma=0.8, device_sigma=0.5),
+    "churn": efhc.ChurnRates(
+        crash_every=8.0, restart_after=1.0, leave_every=20.0, join_after=2.0, start="copy", absent=(3,)
+    ),
+    "bandwidth": "measured",
+    "network_seconds": 2.5,
+    "patience_seconds": 1.5,
+    "give_up_seconds": 6.0,
+    "sample_seconds": 0.25,
+    "seconds": 30.0,
+}
+
+
+def small_network() -> Any:
+    """Layers with running statistics, and with noise: both belong to a device and its k."""
+    from torch import nn
+
+    return nn.Sequential(nn.Flatten(), nn.Linear(1, 4), nn.BatchNorm1d(4), nn.Dropout(0.3), nn.ReLU(), nn.Linear(4, 2))
+
+
+RUNS: dict[str, Experiment] = {
+    "every fault": tiny(
+        5,
+        efhc.RandomLinks(topology=efhc.Complete(), up_probability=0.7),
+        [2, 4, 4, 8, 16],
+        strategies={"S": efhc.EventTriggered(r=0.2)},
+        driver=efhc.EventDriven(**FAULTS),
+    ),
+    "every fault, and journals are lost": tiny(
+        5,
+        efhc.RandomWaypoint(radius=0.6, slowest=0.05, fastest=0.2),
+        [2, 4, 4, 8, 16],
+        driver=efhc.EventDriven(**FAULTS | {"churn": FAULTS["churn"].model_copy(update={"journal": "lose"})}),
+    ),
+    "links of their own": tiny(
+        4,
+        efhc.Ring(),
+        [2, 4, 4, 8],
+        iterations=30,
+        driver=efhc.EventDriven(sample_seconds=0.25, links={"latency": 0.2}),
+    ),
+    "no delay": tiny(4, efhc.Ring(), iterations=30, driver=efhc.EventDriven(sample_seconds=0.5, links="instant")),
+    "layers with noise and statistics": tiny(
+        4,
+        efhc.Complete(),
+        [20, 40, 40, 80],
+        model=efhc.Module(module=small_network),
+        backend="loop",
+        batch_size=4,
+        driver=efhc.EventDriven(**FAULTS | {"seconds": 12.0}),
+    ),
+}  # fmt: skip
+
+
+def tables_of(pieces: list[dict[str, pl.DataFrame]]) -> dict[str, pl.DataFrame]:
+    return {name: pl.concat([piece[name] for piece in pieces]) for name in pieces[0]}
+
+
+def whole_run(experiment: Experiment, scenario: Any) -> Any:
+    simulator = simulator_of(experiment, scenario=scenario)
+    while not simulator.is_over:
+        simulator.advance()
+    return simulator
+
+
+def through_a_file(
+    tensors: dict[str, np.ndarray], facts: dict[str, str]
+) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """What a checkpoint is after it was written and read: equal, and shared with nobody."""
+    return {name: values.copy() for name, values in tensors.items()}, json.loads(json.dumps(facts))
+
+
+@pytest.mark.parametrize("kind", RUNS)
+def test_a_run_restored_at_twenty_random_moments_has_the_same_bits(kind):
+    experiment = RUNS[kind]
+    scenario = draw_scenario(experiment, load_data(experiment), 0)
+    whole = whole_run(experiment, scenario)
+    local = {name: values.copy() for name, values in whole.local.items()}
+    moments = len(whole.record.timeline)
+    tables = whole.record.take().tables
+    assert len(tables["exchanges"]) > 5
+    stops = set(random.Random(7).sample(range(1, moments), 20))
+
+    simulator, pieces, number = simulator_of(experiment, scenario=scenario), [], 0
+    while not simulator.is_over:
+        simulator.advance()
+        number += 1
+        if number in stops and not simulator.is_over:
+            pieces.append(simulator.record.take().tables)
+            checkpoint = through_a_file(*simulator.checkpoint())
+            simulator = simulator_of(experiment, scenario=draw_scenario(experiment, load_data(experiment), 0))
+            simulator.restore(*checkpoint)
+    pieces.append(simulator.record.take().tables)
+    assert len(pieces) > 18
+    for name, table in tables_of(pieces).items():
+        assert_frame_equal(table, tables[name], check_exact=True)
+    assert simulator.models.tobytes() == whole.models.tobytes()
+    assert simulator.local.keys() == local.keys()
+    for name, values in local.items():
+        assert simulator.local[name].tobytes() == values.tobytes()
+    assert simulator.warnings == whole.warnings
+    assert simulator.now == whole.now
+
+
+def test_a_checkpoint_changes_nothing(tmp_path):
+    experiment = RUNS["every fault"]
+    scenario = draw_scenario(experiment, load_data(experiment), 0)
+    whole, simulator = whole_run(experiment, scenario), simulator_of(experiment, scenario=scenario)
+    while not simulator.is_over:
+        simulator.advance()
+        first, again = simulator.checkpoint(), simulator.checkpoint()
+        assert first[1] == again[1]
+        assert all(np.array_equal(first[0][name], again[0][name]) for name in first[0])
+    assert simulator.models.tobytes() == whole.models.tobytes()
+    assert simulator.record.exchanges == whole.record.exchanges
+
+
+def test_a_checkpoint_of_another_run_is_refused():
+    small, large = RUNS["no delay"], RUNS["no delay"].model_copy(update={"precision": "float32"})
+    simulator = simulator_of(small)
+    simulator.advance()
+    with pytest.raises(ValueError, match="not those of this run"):
+        simulator_of(large).restore(*simulator.checkpoint())
+
+
+CONFIG = """
+devices = 8
+iterations = 1500
+seeds = [0]
+network = "random-links"
+
+[strategies.EF-HC]
+kind = "ef-hc"
+
+[driver]
+kind = "event-driven"
+sample_seconds = 5.0
+network_seconds = 2.0
+
+[driver.links]
+kind = "shared"
+latency = 0.05
+jitter = 0.1
+loss = 0.05
+
+[driver.compute]
+kind = "lognormal"
+
+[driver.churn]
+kind = "rates"
+crash_every = 200.0
+restart_after = 10.0
+"""
+
+
+SESSION = """
+import sys, efhc
+efhc.simulate(efhc.load_experiment(sys.argv[1]), out=sys.argv[2], resume=True, checkpoint_seconds=0.1)
+"""
+
+
+@pytest.mark.slow
+def test_a_killed_run_leaves_no_half_file_and_resumes_with_the_same_bits(tmp_path: Path):
+    """Killed for good three times, with a checkpoint every tenth of a second, and resumed by the command line."""
+    config, whole, killed = tmp_path / "config.toml", tmp_path / "whole", tmp_path / "killed"
+    config.write_text(CONFIG)
+    command = [sys.executable, "-m", "efhc", "run", str(config), "--no-figure", "--out"]
+    subprocess.run([*command, str(whole)], check=True, capture_output=True)
+    checkpoints: list[bytes] = []
+    for _ in range(3):
+        running = subprocess.Popen([sys.executable, "-c", SESSION, str(config), str(killed)])
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:  # until there is a further checkpoint
+            time.sleep(0.01)
+            found = [path.read_bytes() for path in killed.glob("runs/*/checkpoint.safetensors")]
+            if found and found[0] not in checkpoints:
+                break
+        checkpoints += found
+        os.kill(running.pid, signal.SIGKILL)
+        assert running.wait(timeout=60) == -signal.SIGKILL
+        for path in killed.rglob("*.json"):
+            json.loads(path.read_text())
+        assert not (killed / "timeline.parquet").exists()
+    assert len(set(checkpoints)) == 3
+    subprocess.run([*command, str(killed), "--resume"], check=True, capture_output=True)
+    for name in ("timeline", "exchanges", "steps", "network", "devices"):
+        a, b = (pl.read_parquet(folder / f"{name}.parquet") for folder in (whole, killed))
+        assert_frame_equal(a, b, check_exact=True)
+    assert (whole / "models.safetensors").read_bytes() == (killed / "models.safetensors").read_bytes()
