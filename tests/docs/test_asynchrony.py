@@ -126,7 +126,7 @@ def first_exchange(*, slow: int, crossed: bool) -> tuple[float, int]:
     while not simulator.is_over:
         simulator.advance()
     (row,) = simulator.record.exchanges
-    start, end, decider, *_, outcome, _ = row
+    start, end, decider, *_, outcome, _, _ = row
     assert (start, outcome) == (0.0, "committed")
     return end, decider
 

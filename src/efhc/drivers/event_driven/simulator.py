@@ -267,7 +267,17 @@ class Simulator:
             bool(self._mail.queue)
             or self._mail.next_time() < math.inf
             or any(entry[1] == PATIENCE and self._waits(*entry[2:]) for entry in self._due)
+            or any(entry[1] == GIVE_UP and self._may_hear_of(*entry[2:]) for entry in self._due)
         )
+
+    def _may_hear_of(self, number: int, neighbour: int, token: Token) -> bool:
+        """Whether a device in doubt may come into reach of the one that can tell."""
+        link = self.devices[number].links.get(neighbour)
+        if not self._present[number] or link is None or link.exchange is None or link.exchange.token != token:
+            return False
+        if self._present[neighbour]:
+            return self._network_changes
+        return self._churn.next_event(neighbour, self._churn_counts[neighbour]) is not None
 
     def _anybody_to_come(self) -> bool:
         """Whether a device that has not finished is away and will come back."""
