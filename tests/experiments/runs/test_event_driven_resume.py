@@ -62,7 +62,7 @@ def test_stopped_at_random_moments_a_run_has_the_same_bits(tmp_path, what):
     while not is_over:
         stop, left = Event(), moments.randint(1, 2 * len(samples) // STOPS)
 
-        def tell(share: float, stop: Event = stop) -> None:
+        def tell(share: float, stop: Event = stop, stops: int = stops) -> None:
             nonlocal left
             left -= 1
             if left < 0 and stops < STOPS:

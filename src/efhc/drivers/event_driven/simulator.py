@@ -396,13 +396,11 @@ class Simulator:
 
     def _exchange_at_once(self, one: Device) -> None:
         """Make what a device owes without messages, as far as they take no time."""
-        left = False
+        reaction = Reaction(one, self._rows.combined)
         for neighbour, link in one.links.items():
             if link.owes and link.up and not self._begin_at_once(one, self.devices[neighbour]):
-                left = True
-        if left:
-            reaction = Reaction(one, self._rows.combined)
-            reaction.offer_all_owed()
+                reaction.offer_if_free(neighbour, link)
+        if reaction.effects:
             self._carry_out(one.number, reaction.effects)
 
     def _begin_at_once(self, one: Device, other: Device) -> bool:
