@@ -1,7 +1,8 @@
 """What the messages of an exchange do to its two ends, in one go, where messages take no time.
 
-A driver that holds both ends may use it instead of sending; the tests hold it to the messages. Each function returns
-None and changes nothing where the case is not the plain one: then the messages have to do it.
+A driver that holds both ends may use this instead of sending: first all offers of an instant, then all answers, as the
+messages would come. The tests hold it to the messages. Where a case is not the plain one, nothing is changed, and the
+messages have to do it.
 """
 
 from __future__ import annotations
@@ -12,67 +13,73 @@ from efhc.core.device import LEAST_SHARE, Combine, Device, Exchange, Link, React
 from efhc.core.protocol import Body
 
 
-class Done(NamedTuple):
-    """An exchange that was begun and committed."""
+class Answer(NamedTuple):
+    """What came of an offer."""
 
     decider: Device
     follower: Device
     beta: float
+    """The weight of the exchange; 0 if it was refused, and the one who refused owes an offer."""
     event: int
+    share: float
+    """What the one who offered had set aside."""
+    left: float
+    """What it does not need of it: to be given back once all offers of the instant are answered."""
+    crossed: bool = False
 
 
-def _links(one: Device, other: Device) -> tuple[Link, Link] | None:
-    """Both ends of a link on which both devices may begin an exchange."""
+def offer_at_once(one: Device, link: Link) -> bool:
+    """`Offer`: set a share aside for the exchange that is owed on a link; False if none may begin now."""
+    if link.exchange is not None or link.begun_in == one.k or one.free <= LEAST_SHARE or one.finished or not link.up:
+        return False
+    link.offered = take_share(one)
+    return True
+
+
+def answer_at_once(one: Device, other: Device) -> Answer | None:
+    """`Accept` or `Refuse` of what `one` offered; None if offers crossed and one was answered, or it takes messages."""
     link, back = one.links[other.number], other.links.get(one.number)
-    if (
-        back is None
-        or link.exchange is not None
-        or back.exchange is not None
-        or link.begun_in == one.k
-        or back.begun_in == other.k
-        or one.free <= LEAST_SHARE
-        or other.free <= LEAST_SHARE
-        or one.finished
-        or other.finished
-        or other.leaving
-        or other.copies
-    ):
+    share, link.offered = link.offered, 0.0
+    if share == 0.0:  # the two offers crossed, and the other one was answered before
         return None
-    return link, back
-
-
-def exchange_at_once(one: Device, other: Device, combine: Combine) -> Done | None:
-    """All of an exchange that `one` owes, from `Offer` to `Acknowledge`, if models take no time either."""
-    links = _links(one, other)
-    if links is None:
+    if back is None or not back.up or back.exchange is not None or other.finished or other.leaving or other.copies:
+        one.free += share
         return None
-    link, back = links
-    share, others = take_share(one), take_share(other)
+    event = 1 if link.new else link.owes
+    if back.offered > 0.0:
+        others, back.offered = back.offered, 0.0
+        beta = share if share < others else others
+        one.free += share - beta
+        other.free += others - beta
+        if other.number < one.number:
+            return Answer(other, one, beta, 1 if back.new else back.owes, others, 0.0, crossed=True)
+        return Answer(one, other, beta, event, share, 0.0, crossed=True)
+    if back.begun_in == other.k or other.free <= LEAST_SHARE:
+        link.begun_in, link.new, link.owes, back.owes = -1, False, 0, back.owes or 2
+        return Answer(one, other, 0.0, event, share, share)
+    others = take_share(other)
     beta = share if share < others else others
-    sent = one.offers = one.offers or Reaction(one, combine).offered_model()
-    received = other.offers = other.offers or Reaction(other, combine).offered_model()
+    other.free += others - beta
+    return Answer(one, other, beta, event, share, share - beta)
+
+
+def exchange_at_once(one: Device, other: Device, beta: float, combine: Combine) -> None:
+    """All that follows an offer that was accepted, if models take no time either: both ends have the step."""
+    sent, received = Reaction(one, combine).offered_model(), Reaction(other, combine).offered_model()
     one.steps.append(Step(other.number, beta, sent, received))
     other.steps.append(Step(one.number, beta, received, sent))
-    crosses = back.owes and other.number < one.number
-    done = Done(other, one, beta, back.owes) if crosses else Done(one, other, beta, link.owes)
-    link.begun_in, link.new, link.owes = one.k, False, 0
-    back.begun_in, back.new, back.owes = other.k, False, 0
-    return done
+    for device, neighbour in ((one, other), (other, one)):
+        link = device.links[neighbour.number]
+        link.begun_in, link.new, link.owes = device.k, False, 0
 
 
-def pair_at_once(one: Device, other: Device, combine: Combine) -> tuple[Exchange, Exchange] | None:
-    """`Offer` and `Accept` of an exchange that `one` owes: both ends know beta, and their models may cross."""
-    links = _links(one, other)
-    if links is None:
-        return None
-    link, back = links
-    crosses = bool(back.owes) and other.number < one.number
-    exchange = Reaction(one, combine).begin_exchange(link, decides=not crosses)
-    answer = Reaction(other, combine).begin_exchange(back, decides=crosses)
-    exchange.share = answer.share = exchange.share if exchange.share < answer.share else answer.share
-    exchange.partner, exchange.partner_k = answer.token, answer.k
-    answer.partner, answer.partner_k = exchange.token, exchange.k
-    return exchange, answer
+def pair_at_once(decider: Device, follower: Device, beta: float, combine: Combine) -> tuple[Exchange, Exchange]:
+    """Both ends of an exchange whose offer was accepted: their models may cross."""
+    ours = Reaction(decider, combine).begin_exchange(decider.links[follower.number], beta, decides=True)
+    theirs = Reaction(follower, combine).begin_exchange(follower.links[decider.number], beta, decides=False)
+    ours.partner, ours.partner_k = theirs.token, theirs.k
+    theirs.partner, theirs.partner_k = ours.token, ours.k
+    return ours, theirs
 
 
 def settle_at_once(one: Device, other: Device, body: Body) -> Exchange | None:

@@ -116,6 +116,8 @@ class Link:
     exchange: Exchange | None = None
     begun_in: int = -1
     """The local iteration of the last exchange begun: one per iteration."""
+    offered: float = 0.0
+    """The share of an offer that is being answered at once; 0 between two instants."""
 
 
 class Step(NamedTuple):
@@ -191,6 +193,12 @@ def take_share(device: Device) -> float:
         share = half
     device.free -= share
     return share
+
+
+def give_back(device: Device, exchange: Exchange, share: float) -> None:
+    """Free what an exchange does not move after all: at once if it is of this iteration's u_i, else with the next."""
+    if exchange.sent is device.offers:
+        device.free += share
 
 
 def is_idle(device: Device) -> bool:
@@ -290,9 +298,8 @@ class Reaction:
             self.reckon()
         return (self.device.finished or link.begun_in != self.device.k) and self.device.free > LEAST_SHARE
 
-    def begin_exchange(self, link: Link, *, decides: bool) -> Exchange:
-        """Begin an exchange at this end, with a share set aside for it."""
-        share = take_share(self.device)
+    def begin_exchange(self, link: Link, share: float, *, decides: bool) -> Exchange:
+        """Begin an exchange at this end, for which a share was set aside."""
         self.device.count += 1
         token = self.device.number, self.device.session, self.device.count
         exchange = Exchange(token, self.offered_model(), share, decides, 1 if link.new else link.owes, self.device.k)
@@ -303,7 +310,7 @@ class Reaction:
         """Make the offer that is owed on this link, with the model of this moment, if none is in flight on it."""
         barred = self.device.copies or self.device.leaving
         if link.owes and link.up and link.exchange is None and not barred and self.may_begin(link):
-            exchange = self.begin_exchange(link, decides=True)
+            exchange = self.begin_exchange(link, take_share(self.device), decides=True)
             self.effects.append(Send(neighbour, Offer(exchange.token, exchange.share, self.device.k)))
 
     def offer_all_owed(self) -> None:
@@ -319,7 +326,7 @@ class Reaction:
                 link.owes = 0 if self.device.leaving else link.owes or 2
                 self.effects.append(Send(neighbour, Refuse(message.token)))
                 return
-            exchange = self.begin_exchange(link, decides=False)
+            exchange = self.begin_exchange(link, take_share(self.device), decides=False)
             self.effects.append(Send(neighbour, Accept(exchange.token, message.token, exchange.share, self.device.k)))
         elif exchange.partner == message.token:  # it came twice
             return
@@ -341,7 +348,8 @@ class Reaction:
     def pair(self, neighbour: int, link: Link, exchange: Exchange, theirs: Offer | Accept) -> None:
         """Both shares are known: beta is fixed, and the models cross."""
         exchange.partner, exchange.partner_k = theirs.token, theirs.k
-        if theirs.share < exchange.share:  # noqa: PLR1730 (min() takes three times as long)
+        if theirs.share < exchange.share:
+            give_back(self.device, exchange, exchange.share - theirs.share)
             exchange.share = theirs.share
         self.effects.append(Send(neighbour, Body(exchange.token, theirs.token, exchange.sent)))
         if exchange.early is not None:
@@ -421,6 +429,7 @@ class Reaction:
                 self.effects.append(Apply())
         else:
             link.begun_in = -1  # nothing came of it: another may be begun in this iteration
+            give_back(self.device, exchange, exchange.share)
             if outcome == "withdrawn" and not self.device.leaving:
                 link.owes = link.owes or exchange.event
         if not link.up:

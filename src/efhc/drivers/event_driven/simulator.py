@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from efhc.base.arrays import Floats
-from efhc.core.at_once import exchange_at_once, pair_at_once, settle_at_once
-from efhc.core.device import Device, Exchange, Reaction, durable, is_idle, react, restarted
+from efhc.core.at_once import Answer, answer_at_once, exchange_at_once, offer_at_once, pair_at_once, settle_at_once
+from efhc.core.device import Device, Exchange, Link, Reaction, durable, is_idle, react, restarted
 from efhc.core.protocol import (
     Apply,
     Begin,
@@ -123,6 +123,8 @@ class Simulator:
         self._graph_number, self._graph = 0, scenario.network.graph(0)
         self._drifts: dict[int, float] = {}
         """Of the devices that have just stepped."""
+        self._owed: tuple[list[tuple[Device, int, Link]], list[tuple[Device, int, Link]]] = ([], [])
+        """On links that have just become free: of those who decided, and of the others."""
         self._at_once = self._mail.headers_at_once and reorder is None and not self._crashes
         self.devices = [self._new_device(number) for number in range(devices)]
         self._running = sum(self._present)
@@ -336,8 +338,9 @@ class Simulator:
             seconds = self._clock.seconds(number, k)
             heappush(self._due, (self.now + seconds, GRADIENT, number, self._sessions[number]))
         if self._at_once:
-            for device in devices:
-                self._exchange_at_once(device)
+            self._exchange_at_once(
+                (device, neighbour, link) for device in devices for neighbour, link in device.links.items() if link.owes
+            )
 
     def _threshold(self, number: int, k: int) -> float:
         if self._settings.bandwidth == "measured":
@@ -393,53 +396,75 @@ class Simulator:
                 return
             for what, sender, receiver, message in mail.take(self.now):
                 self._notice(what, sender, receiver, message)
+            if self._owed[0] or self._owed[1]:  # those who decided hear of it first
+                owed, self._owed = self._owed[0] + self._owed[1], ([], [])
+                self._exchange_at_once(owed)
 
-    def _exchange_at_once(self, one: Device) -> None:
-        """Make what a device owes without messages, as far as they take no time."""
-        reaction = Reaction(one, self._rows.combined)
-        for neighbour, link in one.links.items():
-            if link.owes and link.up and not self._begin_at_once(one, self.devices[neighbour]):
-                reaction.offer_if_free(neighbour, link)
-        if reaction.effects:
-            self._carry_out(one.number, reaction.effects)
+    def _exchange_at_once(self, owed: Iterable[tuple[Device, int, Link]]) -> None:
+        """Make the exchanges that are owed on these links without messages, as far as they take no time.
 
-    def _begin_at_once(self, one: Device, other: Device) -> bool:
-        """Begin the exchange that `one` owes, and end it if models take no time; False if it takes messages."""
+        All is done in the order in which the messages would do it: offers, answers, and what follows an answer.
+        """
+        offers = [(one, neighbour) for one, neighbour, link in owed if offer_at_once(one, link)]
+        answered: list[tuple[Device, float, int, Body | None]] = []
+        crossed: dict[tuple[int, int], Body] = {}
+        """Models that go out when the second of two crossed offers comes."""
+        for one, neighbour in offers:
+            if (body := crossed.pop((one.number, neighbour), None)) is not None:
+                self._mail.send(self.now, neighbour, one.number, body)
+            answer = answer_at_once(one, self.devices[neighbour])
+            if answer is None:
+                reaction = Reaction(one, self._rows.combined)
+                reaction.offer_if_free(neighbour, one.links[neighbour])  # unless the offers crossed
+                self._carry_out(one.number, reaction.effects)
+                continue
+            body = self._begin_at_once(answer, one, neighbour)
+            if body is not None and answer.crossed:
+                crossed[neighbour, one.number] = body
+            elif body is not None or answer.left:
+                answered.append((one, answer.left, neighbour, body))
+        for one, left, neighbour, body in answered:
+            one.free += left
+            if body is not None:
+                self._mail.send(self.now, one.number, neighbour, body)
+
+    def _begin_at_once(self, answer: Answer, one: Device, neighbour: int) -> Body | None:
+        """Begin an exchange, and end it if models take no time; else returns what `one` has to send."""
+        decider, follower, beta, event = answer[:4]
+        now, sent = self.now, 2 * self._model_bytes
+        if not beta:
+            self.record.exchanges.append(
+                (now, now, one.number, neighbour, one.k, -1, answer.share, event, "refused", 0, None)
+            )
+            return None
         if self._mail.models_at_once:
-            done = exchange_at_once(one, other, self._rows.combined)
-            if done is None:
-                return False
-            decider, follower, beta, event = done
+            exchange_at_once(decider, follower, beta, self._rows.combined)
             self._totals["exchanges"] += 1
-            self._mail.bytes += 2 * self._model_bytes
-            self.record.exchanges.append((
-                self.now, self.now, decider.number, follower.number, decider.k, follower.k, beta, event,
-                "committed", 2 * self._model_bytes, None,
-            ))  # fmt: skip
-            return True
-        paired = pair_at_once(one, other, self._rows.combined)
-        if paired is None:
-            return False
-        mine, theirs = paired
-        self._open[mine.token if mine.decides else theirs.token] = [self.now, 2 * self._model_bytes]
-        self._mail.send(self.now, other.number, one.number, Body(theirs.token, mine.token, theirs.sent))
-        self._mail.send(self.now, one.number, other.number, Body(mine.token, theirs.token, mine.sent))
-        return True
+            self._mail.bytes += sent
+            self.record.exchanges.append(
+                (now, now, decider.number, follower.number, decider.k, follower.k, beta, event, "committed", sent, None)
+            )
+            return None
+        ours, theirs = pair_at_once(decider, follower, beta, self._rows.combined)
+        self._open[ours.token] = [now, sent]
+        if decider is not one:
+            ours, theirs = theirs, ours
+        self._mail.send(now, neighbour, one.number, Body(theirs.token, ours.token, theirs.sent))
+        return Body(ours.token, theirs.token, ours.sent)
 
     def _settle_at_once(self, sender: int, receiver: int, body: Body) -> bool:
-        """Commit an exchange whose second model has arrived, and begin the next that is owed on its link."""
+        """Commit an exchange whose second model has arrived, and note what is owed on its link."""
         one, other = self.devices[sender], self.devices[receiver]
         exchange = settle_at_once(one, other, body)
         if exchange is None:
             return False
         decider, follower = (one, other) if exchange.token[0] == one.number else (other, one)
         self._note_end(decider.number, follower.number, exchange, "committed")
-        for end, far in ((decider, follower), (follower, decider)):
-            link = end.links[far.number]
-            if link.owes and not self._begin_at_once(end, far):
-                reaction = Reaction(end, self._rows.combined)
-                reaction.offer_if_free(far.number, link)
-                self._carry_out(end.number, reaction.effects)
+        link, back = decider.links[follower.number], follower.links[decider.number]
+        if link.owes:
+            self._owed[0].append((decider, follower.number, link))
+        if back.owes:
+            self._owed[1].append((follower, decider.number, back))
         return True
 
     def _notice(self, what: str, sender: int, receiver: int, message: Message) -> None:
