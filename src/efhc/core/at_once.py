@@ -30,7 +30,9 @@ class Answer(NamedTuple):
 
 def offer_at_once(one: Device, link: Link) -> bool:
     """`Offer`: set a share aside for the exchange that is owed on a link; False if none may begin now."""
-    if link.exchange is not None or link.begun_in == one.k or one.free <= LEAST_SHARE or one.finished or not link.up:
+    if link.exchange is not None or link.begun_in == one.k or one.free <= LEAST_SHARE or not link.up:
+        return False
+    if one.finished or one.leaving or one.copies:
         return False
     link.offered = take_share(one)
     return True
@@ -94,6 +96,8 @@ def settle_at_once(one: Device, other: Device, body: Body) -> Exchange | None:
     if sent is None or received is None or sent.received is None:
         return None
     if sent.token != body.token or received.token != body.of:
+        return None
+    if sent.partner != received.token or received.partner != sent.token or not (link.up and back.up):
         return None
     one.steps.append(Step(other.number, sent.share, sent.sent, received.sent))
     other.steps.append(Step(one.number, received.share, received.sent, sent.sent))

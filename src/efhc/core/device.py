@@ -138,7 +138,7 @@ class Decision(NamedTuple):
 
 @dataclass(slots=True)
 class Device:
-    """All that a device remembers. Its driver reads it, and changes nothing."""
+    """All that a device remembers. Its driver reads it, and changes it by events only (or by `core.at_once`)."""
 
     number: int
     session: int
@@ -252,7 +252,8 @@ class Reaction:
 
     def stepped(self, event: Stepped) -> None:
         """Events 3 and 4 were made."""
-        self.device.model, self.device.steps = event.model, []
+        self.device.model = event.model
+        del self.device.steps[: event.made]
         self.device.k += not self.device.finished
         self.effects.append(Keep("model"))
         if self.device.finished:
@@ -265,7 +266,7 @@ class Reaction:
         self.offer_all_owed()
 
     def leave(self, event: Leave) -> None:
-        self.device.leaving = True
+        self.device.leaving, self.device.copies, self.device.asked = True, False, None
         for link in self.device.links.values():
             link.new, link.owes = False, 0
 
@@ -357,16 +358,21 @@ class Reaction:
 
     def on_refuse(self, neighbour: int, link: Link, message: Refuse) -> None:
         exchange = link.exchange
-        if exchange is not None and exchange.token == message.of and exchange.partner is None:
+        if exchange is None or exchange.token != message.of or exchange.in_doubt:
+            return
+        if exchange.partner is None:
             self.end(neighbour, link, "refused")
+        else:  # the neighbour's own offer overtook this, and was taken for one that crossed
+            self.effects.append(Send(neighbour, Withdraw(exchange.token, exchange.partner)))
+            self.end(neighbour, link, "withdrawn")
 
     def on_body(self, neighbour: int, link: Link, message: Body) -> None:
         exchange = link.exchange
-        if exchange is None or exchange.token != message.of:
-            return
-        if exchange.partner is None:
+        if exchange is None or exchange.token != message.of or exchange.partner not in (None, message.token):
+            self.answer_from_record(neighbour, message)
+        elif exchange.partner is None:
             exchange.early = message
-        elif exchange.partner == message.token and exchange.received is None:
+        elif exchange.received is None:
             exchange.received = message.model
             if exchange.decides:
                 self.commit_if_agreed(neighbour, link, exchange)
@@ -382,7 +388,7 @@ class Reaction:
         else:
             self.answer_from_record(neighbour, message)
 
-    def answer_from_record(self, neighbour: int, message: Accept | Ready) -> None:
+    def answer_from_record(self, neighbour: int, message: Accept | Body | Ready) -> None:
         """Say how an exchange ended that is over here. What the record does not know was not committed."""
         decision = self.device.unacknowledged.get(message.of)
         committed = decision is not None and decision.partner == message.token
@@ -417,6 +423,8 @@ class Reaction:
             return
         is_this = exchange.token == message.of and exchange.partner in (None, message.token)
         if is_this or (exchange.partner == message.token and message.of is None):
+            if exchange.in_doubt:
+                self.effects.append(Keep("withdrawn"))
             self.end(neighbour, link, "withdrawn")
 
     def end(self, neighbour: int, link: Link, outcome: str) -> None:
@@ -446,7 +454,7 @@ class Reaction:
         link = self.device.links.setdefault(event.neighbour, Link(up=False))
         if link.up:
             return
-        link.up, link.new = True, not self.device.finished
+        link.up, link.new = True, event.new and not self.device.finished
         self.device.degree += 1
         self.ask_and_repeat(event.neighbour, link)
         if self.device.asked is None:

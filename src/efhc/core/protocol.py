@@ -105,9 +105,11 @@ class Begin(NamedTuple):
 
 
 class Stepped(NamedTuple):
-    """The steps of `steps_in_order` were made: the model is now this one, w_i(k+1) unless the device has finished."""
+    """The model is now this one, w_i(k+1) unless the device has finished: the first `made` of its steps are part of it."""
 
     model: Model
+    made: int
+    """How many steps `steps_in_order` gave. Those that were committed since are made with the next model."""
 
 
 class Finish(NamedTuple):
@@ -122,6 +124,8 @@ class LinkUp(NamedTuple):
     """A neighbour has come into reach."""
 
     neighbour: int
+    new: bool = True
+    """Whether the two have just met (Event 1)."""
 
 
 class LinkDown(NamedTuple):

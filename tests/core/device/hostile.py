@@ -166,7 +166,7 @@ class Network:
         """Events 3 and 4."""
         core = self.cores[i]
         model = self.witness.stepped(i, steps_in_order(core), gradient)
-        self.do(i, Stepped(model))
+        self.do(i, Stepped(model, len(core.steps)))
         if self.cores.get(i) is core:
             self.witness.put_in_force(i, model)
 

@@ -60,7 +60,7 @@ class Talkers:
         core = self.cores[i]
         moved = sum(step.beta * (step.received.value - step.sent.value) for step in steps_in_order(core))
         effects, self.effects = self.effects, []
-        self.do(i, Stepped(Weights(core.model.value + moved)))
+        self.do(i, Stepped(Weights(core.model.value + moved), len(core.steps)))
         self.effects = effects + self.effects
 
     def link(self, i, j, *, up=True):
@@ -218,7 +218,7 @@ def test_what_is_in_flight_is_set_aside():
     talkers.do(0, FIRES)
     talkers.deliver(Offer, to=1)
     talkers.deliver(Accept, to=0)
-    talkers.do(0, Stepped(Weights(1.0)))
+    talkers.do(0, Stepped(Weights(1.0), 0))
     talkers.link(0, 2)
     talkers.do(0, DOES_NOT)
     offer = talkers.deliver(Offer, to=2)
@@ -514,7 +514,6 @@ def test_a_newcomer_whose_neighbour_is_cut_off_asks_another():
 
 
 @pytest.mark.parametrize("message", [
-    Body((1, 0, 9), (0, 0, 9), Weights(9.0)),
     Refuse((0, 0, 9)),
     Withdraw((1, 0, 9), (0, 0, 9)),
     Withdraw((1, 0, 9), None),
@@ -525,6 +524,13 @@ def test_messages_of_no_exchange_change_nothing(pair, message):
     before = repr(pair.cores[0])
     pair.do(0, Received(1, message))
     assert (pair.effects, repr(pair.cores[0])) == ([], before)
+
+
+def test_a_model_for_no_exchange_is_answered_by_withdrawing_it(pair):
+    before = repr(pair.cores[0])
+    pair.do(0, Received(1, Body((1, 0, 9), (0, 0, 9), Weights(9.0))))
+    assert pair.effects == [Send(1, Withdraw((0, 0, 9), (1, 0, 9)))]
+    assert repr(pair.cores[0]) == before
 
 
 def test_messages_from_beyond_a_cut_are_not_heard(pair):
@@ -539,3 +545,15 @@ def test_messages_from_beyond_a_cut_are_not_heard(pair):
 def test_a_link_that_comes_up_twice_counts_once(pair):
     pair.do(0, LinkUp(1))
     assert pair.cores[0].degree == 1
+
+
+def test_a_step_that_is_committed_while_a_model_is_made_is_not_lost():
+    """A driver that computes w_0(k+1) outside of the core may hear of a commit meanwhile."""
+    talkers = Talkers(0.0, 4.0)
+    talkers.link(0, 1)
+    talkers.do(0, FIRES)
+    before = len(talkers.cores[0].steps)
+    talkers.deliver_all()
+    assert len(talkers.cores[0].steps) == before + 1
+    talkers.do(0, Stepped(Weights(1.0), before))
+    assert [step.neighbour for step in talkers.cores[0].steps] == [1]

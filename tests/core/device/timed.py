@@ -42,7 +42,7 @@ class Clockwork:
         core = self.cores[i]
         self.exchanges += len(core.steps)
         moved = sum(step.beta * (step.received.value - step.sent.value) for step in steps_in_order(core))
-        self.do(i, Stepped(Weights(core.model.value + moved)))
+        self.do(i, Stepped(Weights(core.model.value + moved), len(core.steps)))
         self.begin(i)
 
     def after(self, seconds, action, *arguments):
