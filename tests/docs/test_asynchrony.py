@@ -15,15 +15,8 @@ from efhc.core.randomness import Randomness
 from efhc.drivers.event_driven import record
 from efhc.drivers.event_driven.churn import ChurnPolicy
 from efhc.drivers.event_driven.mail import MEASURING
-from efhc.drivers.event_driven.simulator import (
-    CHURN,
-    GIVE_UP,
-    GRADIENT,
-    NETWORK,
-    PATIENCE,
-    SAMPLE,
-    Simulator,
-)
+from efhc.drivers.event_driven.run import CHURN, GIVE_UP, GRADIENT, NETWORK, PATIENCE, SAMPLE
+from efhc.drivers.event_driven.simulator import Simulator
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.runs.draw import draw_scenario, load_data
 

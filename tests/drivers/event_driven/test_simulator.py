@@ -133,7 +133,7 @@ def test_memory_is_four_rows_a_device_and_one_per_model_in_flight(links):
     simulator = simulator_of(tiny(devices, efhc.Complete(), [2.0, 4.0, 8.0] * 4, driver=driver))
     while not simulator.is_over:
         simulator.advance()
-        used = len(simulator._rows.array) - len(simulator._rows._free)
+        used = len(simulator.rows.array) - len(simulator.rows._free)
         in_flight = 0
         for device in simulator.devices:
             in_flight += len(device.steps) + sum(link.exchange is not None for link in device.links.values())

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 
 from efhc.base.arrays import Floats, Ints
@@ -17,7 +20,7 @@ class Gradients:
     """The gradients of all devices of a run, and what the devices keep to themselves (running statistics)."""
 
     def __init__(self, scenario: Scenario, reader: DeviceReader, rows: Rows) -> None:
-        self._backend, self._reader, self._rows = scenario.learner.backend, reader, rows
+        self._backend, self.reader, self._rows = scenario.learner.backend, reader, rows
         devices = len(scenario.bandwidths.values)
         self.initial_local: Local = self._backend.initial_local(devices)
         self.local: Local = {name: values.copy() for name, values in self.initial_local.items()}
@@ -53,7 +56,7 @@ class Gradients:
     def _compute(self, devices: list[Device]) -> None:
         """Compute all gradients under way in one call: what they start from is fixed."""
         numbers = np.array(sorted(self.under_way))
-        batch = self._reader.batch(numbers, np.array([self.under_way[number] for number in numbers.tolist()]))
+        batch = self.reader.batch(numbers, np.array([self.under_way[number] for number in numbers.tolist()]))
         places = [self._rows.new() for _ in numbers]
         models = np.array([devices[number].model.index for number in numbers.tolist()])
         losses = self._losses(numbers, models, batch, np.array([place.index for place in places]))
@@ -77,3 +80,20 @@ class Gradients:
         for name, values in after.items():
             self.next_local[name][numbers] = values
         return losses
+
+    # Checkpoints
+
+    def state(self) -> dict[str, Any]:
+        """Return plain data that `restore` goes on from, together with `tensors`."""
+        return {"under_way": self.under_way, "computed": self.computed}
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        """Return what devices keep to themselves."""
+        kinds = (("local", self.local), ("next_local", self.next_local))
+        return {f"{kind}/{name}": values for kind, local in kinds for name, values in local.items()}
+
+    def restore(self, state: dict[str, Any], tensors: Mapping[str, np.ndarray]) -> None:
+        """Go on from what `state` and `tensors` returned."""
+        self.under_way, self.computed = state["under_way"], state["computed"]
+        for name, values in self.tensors().items():
+            values[...] = tensors[name]

@@ -1,0 +1,42 @@
+"""The state of a run as text and tensors, and back: plain data, and the rows that it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from efhc.drivers.event_driven.plain_data import from_json, rows_in, to_json
+from efhc.drivers.event_driven.rows import Row, Rows
+
+
+def packed(state: dict[str, Any], rows: Rows) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """Return the rows that a state holds, and the state as text."""
+    text = to_json(state)
+    places = rows_in(text)
+    return {"rows": rows.array[places], "places": np.array(places, dtype=np.int64)}, {"state": text}
+
+
+def unpacked(
+    tensors: Mapping[str, np.ndarray], facts: Mapping[str, str], like: Rows, room: int, threads: int
+) -> tuple[dict[str, Any], Rows]:
+    """Return what `packed` was given, with new rows in room for at least `room`.
+
+    Raises `ValueError` if the models are not of the sort of the rows `like`.
+    """
+    models, places = tensors["rows"], tensors["places"]
+    parameters = like.array.shape[1]
+    fits = models.dtype == like.array.dtype and models.shape == (len(places), parameters)
+    if not fits or not np.isfinite(models).all():
+        raise ValueError("its models are not those of this run")
+    rows = Rows(parameters, str(models.dtype), max([room, *(places + 1).tolist()]), threads)
+    handles: dict[int, Row] = {}
+
+    def handle(index: int) -> Row:
+        if index not in handles:
+            handles[index] = rows.at(index)
+        return handles[index]
+
+    rows.array[places] = models
+    return from_json(facts["state"], handle), rows

@@ -1,0 +1,248 @@
+"""The exchanges of a run: their messages, what is done at once, patience, and their rows of the table."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from heapq import heappush
+from typing import Any
+
+import numpy as np
+
+from efhc.core.at_once import Answer, answer_at_once, exchange_at_once, offer_at_once, pair_at_once, settle_at_once
+from efhc.core.device import Device, Exchange, Link, Reaction
+from efhc.core.protocol import Body, Message, NoProgress, Offer, Received, Token
+from efhc.drivers.event_driven.mail import Mail
+from efhc.drivers.event_driven.rows import Rows
+from efhc.drivers.event_driven.run import PATIENCE, Run
+from efhc.drivers.event_driven.settings import EventDriven
+
+Owed = tuple[Device, int, Link]
+"""A device that owes an offer, the neighbour, and the link to it."""
+
+
+class Exchanges:
+    """All exchanges of one run."""
+
+    def __init__(
+        self,
+        mail: Mail,
+        settings: EventDriven,
+        model_bytes: int,
+        reorder: Callable[[deque[Any]], None] | None = None,
+    ) -> None:
+        self._mail, self._model_bytes, self._reorder = mail, model_bytes, reorder
+        self._patience = settings.patience_seconds
+        self.at_once = mail.headers_at_once and reorder is None and settings.churn is None
+        """Whether offers are answered without messages."""
+        self.committed = 0
+        self.unresolved = 0
+        self._open: dict[Token, list[Any]] = {}
+        """Exchanges that were offered: when, and the bytes sent for them since."""
+        self._progress: dict[tuple[int, int], float] = {}
+        """When something last arrived on a link on which something was lost or did not move."""
+        self._owed: tuple[list[Owed], list[Owed]] = ([], [])
+        """On links that have just become free: of those who decided, and of the others."""
+
+    # Messages
+
+    def send(self, run: Run, sender: int, receiver: int, message: Message) -> None:
+        """Put a message on its way."""
+        if isinstance(message, Offer):
+            self._open[message.token] = [run.now, 0]
+        elif isinstance(message, Body):
+            for token in (message.token, message.of):
+                if token in self._open:
+                    self._open[token][1] += self._model_bytes
+        self._mail.send(run.now, sender, receiver, message)
+
+    def deliver(self, run: Run) -> None:
+        """Deliver all messages of this instant, and those that they lead to at the same instant."""
+        mail, queue = self._mail, self._mail.queue
+        while True:
+            while queue:
+                if self._reorder:
+                    self._reorder(queue)
+                sender, receiver, message = queue.popleft()
+                run.react(receiver, Received(sender, message))
+            if mail.next_time() > run.now:
+                return
+            for what, sender, receiver, message in mail.take(run.now):
+                self._notice(run, what, sender, receiver, message)
+            if self._owed[0] or self._owed[1]:  # those who decided hear of it first
+                owed, self._owed = self._owed[0] + self._owed[1], ([], [])
+                self.make_at_once(run, owed)
+
+    def _notice(self, run: Run, what: str, sender: int, receiver: int, message: Message) -> None:
+        """Something has become of a message."""
+        if what != "arrived":
+            if what == "lost" or not run.draining:
+                self._watch(run, sender, receiver)
+            return
+        if self._progress:
+            link = _pair(sender, receiver)
+            if link in self._progress:
+                self._progress[link] = run.now
+        if not (self.at_once and isinstance(message, Body) and self._settle_at_once(run, sender, receiver, message)):
+            run.react(receiver, Received(sender, message))
+
+    def cut(self, run: Run, i: int, j: int) -> None:
+        """Lose everything that is under way between two devices."""
+        self._mail.cut(run.now, i, j)
+        self._progress.pop(_pair(i, j), None)
+
+    def measured_rate(self, number: int) -> float:
+        """Return what a device measured of its own bandwidth."""
+        return self._mail.measured[number]
+
+    # What is done at once
+
+    def make_at_once(self, run: Run, owed: Iterable[Owed]) -> None:
+        """Make the exchanges that are owed on these links without messages, as far as they take no time.
+
+        All is done in the order in which the messages would do it: offers, answers, and what follows an answer.
+        """
+        offers = [(one, neighbour) for one, neighbour, link in owed if offer_at_once(one, link)]
+        answered: list[tuple[Device, float, int, Body | None]] = []
+        crossed: dict[tuple[int, int], Body] = {}
+        """Models that go out when the second of two crossed offers comes."""
+        for one, neighbour in offers:
+            if (body := crossed.pop((one.number, neighbour), None)) is not None:
+                self._mail.send(run.now, neighbour, one.number, body)
+            answer = answer_at_once(one, run.devices[neighbour])
+            if answer is None:
+                reaction = Reaction(one, run.rows.combined)
+                reaction.offer_if_free(neighbour, one.links[neighbour])  # unless the offers crossed
+                run.carry_out(one.number, reaction.effects)
+                continue
+            body = self._begin_at_once(run, answer, one, neighbour)
+            if body is not None and answer.crossed:
+                crossed[neighbour, one.number] = body
+            elif body is not None or answer.left:
+                answered.append((one, answer.left, neighbour, body))
+        for one, left, neighbour, body in answered:
+            one.free += left
+            if body is not None:
+                self._mail.send(run.now, one.number, neighbour, body)
+
+    def _begin_at_once(self, run: Run, answer: Answer, one: Device, neighbour: int) -> Body | None:
+        """Begin an exchange, and end it if models take no time; else returns what `one` has to send."""
+        decider, follower, beta, event = answer[:4]
+        now, sent = run.now, 2 * self._model_bytes
+        if not beta:
+            run.record.exchanges.append(
+                (now, now, one.number, neighbour, one.k, -1, answer.share, event, "refused", 0, None)
+            )
+            return None
+        if self._mail.models_at_once:
+            exchange_at_once(decider, follower, beta, run.rows.combined)
+            self.committed += 1
+            self._mail.bytes += sent
+            run.record.exchanges.append(
+                (now, now, decider.number, follower.number, decider.k, follower.k, beta, event, "committed", sent, None)
+            )
+            return None
+        ours, theirs = pair_at_once(decider, follower, beta, run.rows.combined)
+        self._open[ours.token] = [now, sent]
+        if decider is not one:
+            ours, theirs = theirs, ours
+        self._mail.send(now, neighbour, one.number, Body(theirs.token, ours.token, theirs.sent))
+        return Body(ours.token, theirs.token, ours.sent)
+
+    def _settle_at_once(self, run: Run, sender: int, receiver: int, body: Body) -> bool:
+        """Commit an exchange whose second model has arrived, and note what is owed on its link."""
+        one, other = run.devices[sender], run.devices[receiver]
+        exchange = settle_at_once(one, other, body)
+        if exchange is None:
+            return False
+        decider, follower = (one, other) if exchange.token[0] == one.number else (other, one)
+        self.note_end(run, decider.number, follower.number, exchange, "committed")
+        link, back = decider.links[follower.number], follower.links[decider.number]
+        if link.owes:
+            self._owed[0].append((decider, follower.number, link))
+        if back.owes:
+            self._owed[1].append((follower, decider.number, back))
+        return True
+
+    # Patience
+
+    def _watch(self, run: Run, i: int, j: int) -> None:
+        """Something on this link was lost, or does not move: both ends will lose patience unless something comes."""
+        self._progress[_pair(i, j)] = run.now
+        for number, neighbour in ((i, j), (j, i)):
+            heappush(run.due, (run.now + self._patience, PATIENCE, number, neighbour))
+
+    def end_patience(self, run: Run, number: int, neighbour: int) -> None:
+        """Withdraw or ask, unless something has moved since; then wait on."""
+        if not self.waits(run, number, neighbour):
+            return
+        again = self._progress.get(_pair(number, neighbour), run.now) + self._patience
+        if again <= run.now and self._moves(run, number, neighbour):
+            again = run.now + self._patience
+        if again > run.now:
+            heappush(run.due, (again, PATIENCE, number, neighbour))
+        else:
+            run.react(number, NoProgress(neighbour))
+
+    def waits(self, run: Run, number: int, neighbour: int) -> bool:
+        """Whether a device that is there expects something of a neighbour that is in reach."""
+        device, link = run.devices[number], run.devices[number].links.get(neighbour)
+        if link is None or not link.up:
+            return False
+        decisions = device.unacknowledged.values()
+        return (
+            link.exchange is not None
+            or device.asked == neighbour
+            or any(decision.neighbour == neighbour for decision in decisions)
+        )
+
+    def _moves(self, run: Run, number: int, neighbour: int) -> bool:
+        """Whether a model is on its way between two devices: an exchange that moves is never timed out."""
+        links = (run.devices[a].links.get(b) for a, b in ((number, neighbour), (neighbour, number)))
+        exchanges = (link.exchange for link in links if link is not None)
+        return any(exchange is not None and self._mail.moves(exchange.token) for exchange in exchanges)
+
+    # Rows of the table
+
+    def end(self, run: Run, number: int, neighbour: int, exchange: Exchange, outcome: str) -> None:
+        """An exchange is over at one end."""
+        if outcome != "committed":
+            self._mail.withdraw(run.now, exchange.token)
+        self.note_end(run, number, neighbour, exchange, outcome)
+
+    def note_end(self, run: Run, number: int, neighbour: int, exchange: Exchange, outcome: str) -> None:
+        """Write the row of an exchange, if it is this end's to write."""
+        offered = self._open.pop(exchange.token, None)
+        if not exchange.decides and outcome != "unresolved":  # its row is written by the end that decides
+            return
+        start, sent = offered or (run.now, 0)
+        self.committed += outcome == "committed"
+        self.unresolved += outcome == "unresolved"
+        run.record.exchanges.append((
+            start, run.now, number, neighbour, exchange.k, exchange.partner_k, exchange.share, exchange.event or 2,
+            outcome, sent, _step_norm(exchange, run.rows) if outcome == "unresolved" else None,
+        ))  # fmt: skip
+
+    # Checkpoints
+
+    SAVED = ("committed", "unresolved", "_open", "_progress")
+
+    def state(self) -> dict[str, Any]:
+        """Return plain data that `restore` goes on from. Between two instants nothing is owed at once."""
+        return {name: getattr(self, name) for name in self.SAVED}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from what `state` returned."""
+        for name in self.SAVED:
+            setattr(self, name, state[name])
+
+
+def _step_norm(exchange: Exchange, rows: Rows) -> float:
+    """||beta (u_j - u_i)||, which the other end may have added to its model."""
+    ends: tuple[Any, Any] = exchange.sent, exchange.received
+    sent, received = (rows.array[row.index].astype(np.float64) for row in ends)
+    return exchange.share * float(np.linalg.norm(received - sent))
+
+
+def _pair(i: int, j: int) -> tuple[int, int]:
+    return (i, j) if i < j else (j, i)
