@@ -101,7 +101,7 @@ class Iterations:
         for device, (row, loss) in zip(devices, taken, strict=True):
             number = device.number
             steps.append((number, device.k, run.now, number in fired, loss))
-            run.carry_out(number, react(device, Stepped(row), run.rows.combined))
+            run.carry_out(number, react(device, Stepped(row, len(device.steps)), run.rows.combined))
         fired.difference_update(numbers)
         self.steps += len(numbers)
         self.beginning.update(number for number in numbers if number not in leaving)

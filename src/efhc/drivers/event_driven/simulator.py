@@ -256,7 +256,7 @@ class Simulator:
         row = self.rows.new()
         self.rows.array[row.index] = 0
         self.rows.step([self.devices[number]], [row], [0.0])
-        self.react(number, Stepped(row))
+        self.react(number, Stepped(row, len(self.devices[number].steps)))
 
     # Checkpoints
 
