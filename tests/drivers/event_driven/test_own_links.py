@@ -14,6 +14,7 @@ import efhc
 from efhc.base.errors import InputError
 from efhc.core.randomness import Randomness
 from efhc.drivers.event_driven.links import InstantLinks, Notice, PerLink, draw_transfers
+from efhc.drivers.event_driven.timed_transfers import TimedTransfers
 from efhc.drivers.event_driven.transfers import Transfers
 
 BANDWIDTHS = np.full(4, 4.0)
@@ -109,6 +110,21 @@ def test_a_time_that_rounding_puts_a_little_before_now_is_now():
     links = drawn(next_time=lambda inner: math.nextafter(5.0, 0.0))
     links.send(5.0, 0, 1, 4, 1)
     assert links.next_time() == 5.0
+
+
+def test_a_class_of_ones_own_is_checked_though_it_derives_from_a_built_in_one():
+    class Late(TimedTransfers):
+        def next_time(self) -> float:
+            return math.nan
+
+    class Own(PerLink):
+        def transfers(self, bandwidths: Any, randomness: Randomness) -> Any:
+            found = super().transfers(bandwidths, randomness)
+            found.__class__ = Late
+            return found
+
+    with pytest.raises(InputError, match=r"^driver\.links: got nan from next_time\(\)"):
+        draw_transfers(Own(), BANDWIDTHS, SEED).next_time()
 
 
 # What is wrong

@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field
 
 from efhc.base.arrays import Floats
 from efhc.base.errors import within
-from efhc.base.own_code import quoting
+from efhc.base.own_code import is_built_in, quoting
 from efhc.base.policy import Policy
 from efhc.base.registry import Family
 from efhc.core.randomness import Randomness
@@ -96,6 +96,5 @@ def draw_transfers(links: LinkPolicy, bandwidths: Floats, randomness: Randomness
     """Return what carries the messages of one run. Raises `InputError` if the setting `driver.links` cannot be used."""
     with within("driver.links"), quoting(links, "kind"):
         transfers: Any = links.transfers(bandwidths, randomness)
-    if isinstance(transfers, TimedTransfers | InstantTransfers):
-        return transfers
-    return CheckedTransfers(links, transfers)
+    carrier: Carrier = transfers if is_built_in(transfers) else CheckedTransfers(links, transfers)
+    return carrier

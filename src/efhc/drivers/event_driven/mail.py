@@ -40,7 +40,7 @@ class Mail:
     def send(self, now: float, sender: int, receiver: int, message: Message) -> None:
         """Put a message on its way."""
         size = 0
-        if _is_model(message):
+        if isinstance(message, (Body, GiveModel)) and message.model is not None:
             size = self._parameters
             self.bytes += self._model_bytes
         if self.models_at_once or (not size and self.headers_at_once):
@@ -65,7 +65,7 @@ class Mail:
                     self._note_silence(sender, now)
                 continue
             del self._under_way[ticket]
-            if what == "arrived" and _is_model(message):
+            if self.silent and what == "arrived" and _is_model(message):
                 self.silent.pop(sender, None)
             if isinstance(message, Body):
                 self._bodies.pop(message.token, None)
