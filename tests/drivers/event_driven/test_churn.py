@@ -193,6 +193,25 @@ def test_what_own_churn_gives_is_checked(gives: tuple[Any, ...], said: str):
     assert said in text
 
 
+def test_own_churn_may_not_stop_the_clock():
+    class Restless(ChurnPolicy):
+        many: int
+
+        def events(self, devices: int, randomness: Randomness) -> Any:
+            def next_event(device: int, count: int) -> tuple[float, int, str]:
+                return (5.0 if count <= self.many else 5.0 + count, device, ("crash", "restart")[count % 2])
+
+            return SimpleNamespace(next_event=next_event)
+
+    allowed = draw_churn(Restless(many=900), 2, Randomness(0))
+    assert allowed.next_event(0, 2000) == (2005.0, 0, "crash")
+    endless = draw_churn(Restless(many=10**9), 2, Randomness(0))
+    with pytest.raises(InputError) as caught:
+        endless.next_event(1, 2000)
+    text = "driver.churn: got more than 1000 events of device 1 at 5 s; allowed: later times, or None"
+    assert str(caught.value) == text
+
+
 def test_own_churn_need_not_be_a_policy():
     events = SimpleNamespace(next_event=lambda device, count: None)
     churn = draw_churn(SimpleNamespace(events=lambda devices, randomness: events), 2, Randomness(0))  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ from scipy import stats
 
 from efhc.base.errors import InputError
 from efhc.core.randomness import Randomness
-from efhc.drivers.event_driven.rates import ConstantRates, MarkovRates, RateFile, Rates
+from efhc.drivers.event_driven.rates import ConstantRates, MarkovRates, RateFile, Rates, draw_rates
 
 SEED = Randomness(11)
 BANDWIDTHS = np.array([10.0, 20.0, 30.0])
@@ -67,17 +67,15 @@ def test_file(write: Write, content: str):
     assert (rates.rate(2, 0.0), rates.next_change(2, 0.0)) == (1, math.inf)
 
 
-def test_a_file_without_rows_changes_nothing(write: Write):
-    assert read(write("seconds,device,rate\n")).rate(1, 5.0) == 20
-
-
 @pytest.mark.parametrize(
     ("content", "what"),
     [
-        ("", "no column seconds"),
-        ("seconds,device\n1,0\n", "no column rate"),
-        ("time,device,rate\n1,0,5\n", "no column seconds"),
-        ("1,0,5\n", "no column seconds"),
+        ("", "with the columns none; allowed: the columns seconds, device, rate"),
+        ("seconds,device\n1,0\n", "with the columns seconds, device; allowed: the columns seconds, device, rate"),
+        ("time,device,rate\n1,0,5\n", "with the columns time, device, rate"),
+        ("1,0,5\n", "with the columns 1, 0, 5"),
+        ("seconds,device,rate\n", "without a line below the header"),
+        ("seconds,device,rate,Rate\n1,0,5,6\n", "with two columns rate; allowed: each column once"),
         ("seconds,device,rate\n-1,0,5\n", "seconds '-1' in line 2"),
         ("seconds,device,rate\nnan,0,5\n", "seconds 'nan' in line 2"),
         ("seconds,device,rate\ninf,0,5\n", "seconds 'inf' in line 2"),
@@ -163,3 +161,64 @@ def test_the_share_of_good_devices_is_the_same_at_all_times(time: float):
 def test_other_seeds_and_devices_have_other_courses():
     times = {rates.next_change(i, 100.0) for rates in (markov(1), markov(2)) for i in range(3)}
     assert len(times) == 6
+
+
+def test_states_too_short_for_the_clock_are_refused_rather_than_drawn_for_ever():
+    rates = markov(good_seconds=1e-9, bad_seconds=1e-9)
+    assert 1e-7 < rates.next_change(0, 1e-7) < 1e-6
+    for ask in (rates.rate, rates.next_change):
+        with pytest.raises(
+            InputError, match=r"^driver\.links\.rates: got states that last 1e-09 seconds .* at second 3"
+        ):
+            ask(0, 3.0)
+
+
+# Of the user's own
+
+
+class Own:
+    """Rates whose answers a test chooses."""
+
+    def __init__(self, rate: object = 5.0, change: object = math.inf) -> None:
+        self.answer, self.change = rate, change
+
+    def over_time(self, bandwidths: object, randomness: object) -> "Own":
+        return self
+
+    def rate(self, device: int, seconds: float) -> object:
+        return self.answer
+
+    def next_change(self, device: int, seconds: float) -> object:
+        return self.change
+
+
+def test_own_rates_are_plain_numbers():
+    rates = draw_rates(Own(np.float32(2.5), np.int64(7)), BANDWIDTHS, SEED)
+    assert [type(one) for one in (rates.rate(0, 1.0), rates.next_change(0, 1.0))] == [float, float]
+    assert (rates.rate(0, 1.0), rates.next_change(0, 1.0)) == (2.5, 7.0)
+
+
+@pytest.mark.parametrize("rate", [math.nan, -1.0, math.inf, None, True, "5"], ids=str)
+def test_own_rates_are_numbers_from_0(rate: object):
+    with pytest.raises(InputError, match=r"^driver\.links\.rates: got .* from rate\(2, 1\); allowed: 0 or a number"):
+        draw_rates(Own(rate), BANDWIDTHS, SEED).rate(2, 1.0)
+
+
+@pytest.mark.parametrize("change", [math.nan, 0.5, 1.0, None, -math.inf], ids=str)
+def test_own_rates_change_later(change: object):
+    with pytest.raises(InputError, match=r"from next_change\(2, 1\); allowed: a time after 1, or infinity"):
+        draw_rates(Own(change=change), BANDWIDTHS, SEED).next_change(2, 1.0)
+
+
+def test_own_rates_that_fail_are_told_in_one_line():
+    class Failing(Own):
+        def rate(self, device: int, seconds: float) -> object:
+            raise KeyError(device)
+
+        def over_time(self, bandwidths: object, randomness: object) -> object:
+            return self if bandwidths is BANDWIDTHS else None
+
+    with pytest.raises(InputError, match=r"^driver\.links\.rates: got .*Failing, which fails: KeyError: 0"):
+        draw_rates(Failing(), BANDWIDTHS, SEED).rate(0, 0.0)
+    with pytest.raises(InputError, match="kind: got a NoneType from over_time"):
+        draw_rates(Failing(), BANDWIDTHS[:2], SEED)

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from efhc.core.randomness import Purpose, Randomness
+from efhc.drivers.event_driven.link_draws import LinkDraws
 from efhc.drivers.event_driven.links import InstantLinks, LinkPolicy, Notice, PerLink, SharedLinks, Transfers
 from efhc.drivers.event_driven.rates import ConstantRates, MarkovRates
-from efhc.drivers.event_driven.transfers import LinkDraws
 
 SEED = Randomness(5)
 Log = list[tuple[float, int, str]]

@@ -25,18 +25,15 @@ def unpacked(
 
     Raises `ValueError` if the models are not of the sort of the rows `like`.
     """
-    models, places = tensors["rows"], tensors["places"]
-    parameters = like.array.shape[1]
-    fits = models.dtype == like.array.dtype and models.shape == (len(places), parameters)
-    if not fits or not np.isfinite(models).all():
+    models, places = tensors["rows"], tensors["places"].tolist()
+    fits = models.dtype == like.array.dtype and models.shape == (len(places), like.array.shape[1])
+    if not fits or len(set(places)) < len(places) or not np.isfinite(models).all():
         raise ValueError("its models are not those of this run")
-    rows = Rows(parameters, str(models.dtype), max([room, *(places + 1).tolist()]), threads)
-    handles: dict[int, Row] = {}
+    rows, handles = Rows.restored(models, places, room, threads)
 
     def handle(index: int) -> Row:
         if index not in handles:
-            handles[index] = rows.at(index)
+            raise ValueError(f"it has no model at place {index}")
         return handles[index]
 
-    rows.array[places] = models
     return from_json(facts["state"], handle), rows

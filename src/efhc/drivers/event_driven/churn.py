@@ -17,6 +17,7 @@ from efhc.base.own_code import is_built_in, quoting
 from efhc.base.policy import Policy
 from efhc.base.registry import Family
 from efhc.core.randomness import BlockReader, Purpose, Randomness
+from efhc.drivers.event_driven.own_numbers import as_number
 from efhc.drivers.event_driven.traces import Line, Seconds, read_trace
 
 What = Literal["join", "leave", "crash", "restart"]
@@ -79,18 +80,20 @@ class ChurnPolicy(Policy, ABC):
 class ChurnRates(ChurnPolicy):
     """Each device by itself: the times until it crashes, restarts, leaves and joins are exponential.
 
-    A device that is there crashes or leaves, whichever comes first.
+    A device that is there crashes or leaves, whichever comes first. With `crash_every` but without `restart_after`,
+    every device crashes for good sooner or later, and none is left in the end; likewise every device leaves for good
+    with `leave_every` but without `join_after`.
     """
 
     kind: Literal["rates"] = "rates"
     crash_every: Seconds | None = None
     """Mean number of seconds that a device is there before it crashes. Default: no device crashes."""
     restart_after: Seconds | None = None
-    """Mean number of seconds until a crashed device restarts. Default: it never does."""
+    """Mean number of seconds until a crashed device restarts. Default: it never restarts."""
     leave_every: Seconds | None = None
     """Mean number of seconds that a device is there before it leaves. Default: no device leaves."""
     join_after: Seconds | None = None
-    """Mean number of seconds until a device that is not there joins. Default: it never does."""
+    """Mean number of seconds until a device that is not there joins. Default: it never joins."""
 
     @model_validator(mode="after")
     def _something_happens(self) -> Self:
@@ -135,7 +138,7 @@ class ChurnFile(ChurnPolicy):
             before = event.seconds
             became = BECOMES.get((status[event.device], event.what))
             if became is None:
-                given = f"{_told(event, status[event.device])} in line {line.number} of {self.path}"
+                given = f"{_told(event, status[event.device])} in line {line.place} of {self.path}"
                 raise InputError("path", given, _possible(status[event.device]))
             status[event.device] = became
             found[event.device].append(event)
@@ -175,6 +178,8 @@ class _Position:
     count: int
     seconds: float
     status: Status
+    repeated: int = 0
+    """How many events in a row came at the same time as the one before."""
 
 
 class FollowedEvents(ABC):
@@ -204,7 +209,8 @@ class FollowedEvents(ABC):
                 self._positions[device] = position
                 return event
             became = BECOMES[position.status, event.what]
-            position = _Position(position.count + 1, event.seconds, became)
+            repeated = position.repeated + 1 if event.seconds == position.seconds else 0
+            position = _Position(position.count + 1, event.seconds, became, repeated)
 
 
 class DrawnEvents(FollowedEvents):
@@ -248,6 +254,9 @@ class DrawnEvents(FollowedEvents):
 class CheckedEvents(FollowedEvents):
     """The events of code that is not ours: each is possible where its device is, and none comes before the last."""
 
+    AT_ONE_INSTANT: ClassVar = 1000
+    """How many events one device may have at one time: endlessly many would stop the clock."""
+
     def __init__(self, policy: Any, events: Any, absent: frozenset[int]) -> None:
         super().__init__()
         self._policy, self._events, self._absent = policy, events, absent
@@ -263,19 +272,18 @@ class CheckedEvents(FollowedEvents):
             return None
         if event.device != device or event.what not in get_args(What):
             raise InputError("driver.churn", f"{tuple(event)!r} for device {device}", "(seconds, device, what)")
-        if not self._is_later(event.seconds, position.seconds):
+        seconds = as_number(event.seconds)
+        if not position.seconds <= seconds < math.inf:
             allowed = f"a finite time, {position.seconds:g} s or later"
             raise InputError(
                 "driver.churn", f"{event.seconds!r} for event {position.count} of device {device}", allowed
             )
         if (position.status, event.what) not in BECOMES:
             raise InputError("driver.churn", _told(event, position.status), _possible(position.status))
-        return ChurnEvent(float(event.seconds), device, event.what)
-
-    @staticmethod
-    def _is_later(seconds: Any, before: float) -> bool:
-        is_number = isinstance(seconds, int | float | np.integer | np.floating) and not isinstance(seconds, bool)
-        return is_number and before <= seconds < math.inf
+        if seconds == position.seconds and position.repeated >= self.AT_ONE_INSTANT:
+            given = f"more than {self.AT_ONE_INSTANT} events of device {device} at {seconds:g} s"
+            raise InputError("driver.churn", given, "later times, or None")
+        return ChurnEvent(seconds, device, event.what)
 
 
 CHURN = Family(ChurnPolicy, (__name__,), ("events",), default="rates")

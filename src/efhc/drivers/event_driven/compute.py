@@ -17,7 +17,8 @@ from efhc.base.own_code import is_built_in, quoting
 from efhc.base.policy import Policy
 from efhc.base.registry import Family
 from efhc.core.randomness import Purpose, Randomness
-from efhc.drivers.event_driven.traces import Seconds, read_trace
+from efhc.drivers.event_driven.own_numbers import as_number
+from efhc.drivers.event_driven.traces import LEAST, Seconds, read_trace
 
 
 def _number_or_list(given: Any) -> str:
@@ -59,7 +60,10 @@ class ConstantCompute(ComputeTimes):
 
 
 class LognormalCompute(ComputeTimes):
-    """t_i(k) = median_i exp(device_sigma y_i) exp(sigma z_i(k)), with y_i and z_i(k) standard normal."""
+    """t_i(k) = median_i exp(device_sigma y_i) exp(sigma z_i(k)), with y_i and z_i(k) standard normal.
+
+    A time below 1e-9 seconds counts as 1e-9 seconds.
+    """
 
     kind: Literal["lognormal"] = "lognormal"
     median: SecondsOfDevices = 1.0
@@ -144,7 +148,7 @@ class LognormalTimes:
             own = self._randomness.stream(Purpose.COMPUTE_TIMES, device, 0).standard_normal()
             self._medians[device] *= math.exp(self._device_sigma * own)
         steps = self._randomness.stream(Purpose.COMPUTE_TIMES, device, 1 + number).standard_normal(self.BLOCK)
-        self._blocks[device] = self._medians[device] * np.exp(self._sigma * steps)
+        self._blocks[device] = np.maximum(self._medians[device] * np.exp(self._sigma * steps), LEAST)
         self._numbers[device] = number
 
 
@@ -167,11 +171,11 @@ class CheckedClock:
     def _checked(self, device: int, k: int) -> float:
         with quoting(self._policy, "driver.compute"):
             given = self._clock.seconds(device, k)
-        is_number = isinstance(given, int | float | np.integer | np.floating) and not isinstance(given, bool)
-        if not is_number or not 0 < given < math.inf:
+        seconds = as_number(given)
+        if not 0 < seconds < math.inf:
             what = f"{given!r} for device {device} at k = {k}"
             raise InputError("driver.compute", what, "compute times that are positive and finite")
-        return float(given)
+        return seconds
 
 
 COMPUTE_TIMES = Family(ComputeTimes, (__name__,), ("over_time",), default="constant")

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Annotated, Any, ClassVar, Literal, cast
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field
 
 from efhc.base.arrays import Floats
-from efhc.base.errors import InputError, within
+from efhc.base.errors import within
 from efhc.base.own_code import is_built_in, quoting
 from efhc.base.policy import Policy
 from efhc.base.registry import Family
 from efhc.core.randomness import Randomness
-from efhc.drivers.event_driven.rates import AnyRates, ConstantRates
-from efhc.drivers.event_driven.transfers import InstantTransfers, Notice, TimedTransfers, Transfers, WhenLost
+from efhc.drivers.event_driven.checked_transfers import CheckedTransfers
+from efhc.drivers.event_driven.rates import AnyRates, ConstantRates, draw_rates
+from efhc.drivers.event_driven.timed_transfers import TimedTransfers
+from efhc.drivers.event_driven.transfers import Carrier, InstantTransfers, Notice, Transfers, WhenLost
 
 __all__ = ["LINKS", "AnyLinks", "InstantLinks", "LinkPolicy", "Notice", "PerLink", "SharedLinks", "Transfers"]
 
@@ -59,7 +61,7 @@ class TimedLinks(LinkPolicy):
 
     def transfers(self, bandwidths: Floats, randomness: Randomness) -> Transfers:
         with within("rates"):
-            rates = self.rates.over_time(bandwidths, randomness)
+            rates = draw_rates(self.rates, bandwidths, randomness)
         return TimedTransfers(
             len(bandwidths),
             rates,
@@ -90,32 +92,9 @@ LINKS = Family(LinkPolicy, (__name__,), ("transfers",), default="per-link")
 AnyLinks = Annotated[LinkPolicy, LINKS]
 
 
-class QuotedTransfers:
-    """The transfers of a link model of the user's own: what fails in it is told in one line."""
-
-    def __init__(self, policy: Any, transfers: Any) -> None:
-        self._policy, self._transfers = policy, transfers
-
-    def __getattr__(self, name: str) -> Any:
-        method = getattr(self._transfers, name)
-
-        def quoted(*arguments: Any) -> Any:
-            with quoting(self._policy, "driver.links"):
-                return method(*arguments)
-
-        return quoted if callable(method) else method
-
-
-METHODS = ("send", "next_time", "take", "cancel", "cut", "is_stalled", "state", "restore")
-
-
-def draw_transfers(links: LinkPolicy, bandwidths: Floats, randomness: Randomness) -> Transfers:
+def draw_transfers(links: LinkPolicy, bandwidths: Floats, randomness: Randomness) -> Carrier:
     """Return what carries the messages of one run. Raises `InputError` if the setting `driver.links` cannot be used."""
     with within("driver.links"), quoting(links, "kind"):
-        transfers: Transfers = links.transfers(bandwidths, randomness)
-    if is_built_in(links):
-        return transfers
-    if missing := [name for name in METHODS if not callable(getattr(transfers, name, None))]:
-        given = f"a {type(transfers).__name__} without {missing[0]} from transfers"
-        raise InputError("driver.links.kind", given, f"an object with the methods {', '.join(METHODS)}")
-    return cast("Transfers", QuotedTransfers(links, transfers))
+        transfers: Any = links.transfers(bandwidths, randomness)
+    carrier: Carrier = transfers if is_built_in(transfers) else CheckedTransfers(links, transfers)
+    return carrier

@@ -9,7 +9,7 @@ from collections import deque
 from typing import Any
 
 from efhc.core.protocol import Body, GiveModel, Message, Token
-from efhc.drivers.event_driven.transfers import InstantTransfers, Transfers
+from efhc.drivers.event_driven.transfers import Carrier
 
 MEASURING = 0.25
 """Weight of the latest model sent in what a device measures of its own bandwidth."""
@@ -18,12 +18,11 @@ MEASURING = 0.25
 class Mail:
     """All messages of one run."""
 
-    def __init__(self, transfers: Transfers, parameters: int, model_bytes: int, rates: list[float]) -> None:
+    def __init__(self, transfers: Carrier, parameters: int, model_bytes: int, rates: list[float]) -> None:
         """`rates` is what each device takes for its bandwidth before it has sent a model."""
         self._transfers, self._parameters, self._model_bytes = transfers, parameters, model_bytes
-        self.models_at_once = isinstance(transfers, InstantTransfers)
-        self.headers_at_once = self.models_at_once or bool(getattr(transfers, "headers_at_once", False))
-        self.is_orderly = self.models_at_once or bool(getattr(transfers, "is_orderly", False))
+        self.models_at_once, self.headers_at_once = transfers.models_at_once, transfers.headers_at_once
+        self.is_orderly = transfers.is_orderly
         """Whether no message is lost, or overtakes one that was sent before it."""
         self.queue: deque[tuple[int, int, Message]] = deque()
         """Messages of this instant: sender, receiver, message."""
@@ -32,7 +31,7 @@ class Mail:
         self.measured = rates
         """What each device measured of its own bandwidth."""
         self.silent: dict[int, float] = {}
-        """Devices that have a model to send at rate 0, and since when."""
+        """Devices none of whose models has moved since one stalled, and since when: see `silent_devices`."""
         self._under_way: dict[int, tuple[int, int, Message, float]] = {}
         """By ticket: sender, receiver, message, when it was sent."""
         self._tickets = 0
@@ -64,15 +63,38 @@ class Mail:
             sender, receiver, message, sent = self._under_way[ticket]
             found.append((what, sender, receiver, message))
             if what == "stalled":
-                self.silent.setdefault(sender, now)
+                if _is_model(message):
+                    self._note_silence(sender, now)
                 continue
             del self._under_way[ticket]
+            if self.silent and what == "arrived" and _is_model(message):
+                self.silent.pop(sender, None)
             if isinstance(message, Body):
                 self._bodies.pop(message.token, None)
                 if what == "arrived":
-                    self.silent.pop(sender, None)
                     self._measure(sender, now - sent)
         return found
+
+    def _note_silence(self, sender: int, now: float) -> None:
+        since = self.silent.setdefault(sender, now)
+        if self._transfers.could_send(sender, since, now):  # a time at which it had nothing to send
+            self.silent[sender] = now
+
+    def silent_devices(self, now: float) -> dict[int, float]:
+        """Return the devices that had a model to send at rate 0 and whose rate is still 0, and since when it is.
+
+        Of links of the user's own, only what became of models is known: none of the device has moved since.
+        """
+        moving = {
+            sender
+            for ticket, (sender, _, message, _) in self._under_way.items()
+            if sender in self.silent and _is_model(message) and not self._transfers.is_stalled(ticket)
+        }
+        return {
+            device: since
+            for device, since in sorted(self.silent.items())
+            if device not in moving and not self._transfers.could_send(device, since, now)
+        }
 
     def _measure(self, sender: int, seconds: float) -> None:
         if seconds > 0:
@@ -88,9 +110,9 @@ class Mail:
     def cut(self, now: float, i: int, j: int) -> None:
         """Lose everything between two devices."""
         for ticket in self._transfers.cut(now, i, j):
-            message = self._under_way.pop(ticket)[2]
-            if isinstance(message, Body):
-                self._bodies.pop(message.token, None)
+            found = self._under_way.pop(ticket, None)
+            if found is not None and isinstance(found[2], Body):
+                self._bodies.pop(found[2].token, None)
 
     def moves(self, token: Token) -> bool:
         """Whether the model that this end of an exchange sends is on its way and moves."""
@@ -114,3 +136,7 @@ class Mail:
         self._transfers.restore(state.pop("transfers"))
         for name, value in state.items():
             setattr(self, name, value)
+
+
+def _is_model(message: Message) -> bool:
+    return isinstance(message, (Body, GiveModel)) and message.model is not None

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from typing import Any
 
+import numpy as np
+
 from efhc.core import device, protocol
 from efhc.drivers.event_driven.rows import Row
 
@@ -18,6 +20,10 @@ CLASSES = {
     if isinstance(found, type) and (is_dataclass(found) or hasattr(found, "_fields"))
 }
 """What a device and its messages are made of, by name."""
+
+
+PLAIN = (int, float, str, bool, type(None))
+"""What JSON holds as it is. NumPy's numbers become Python's."""
 
 
 def to_json(state: Any) -> str:
@@ -45,8 +51,8 @@ def rows_in(text: str) -> list[int]:
 
 def _packed(value: Any) -> Any:
     kind = type(value)
-    if kind in (int, float, str, bool, type(None)):
-        return value
+    if kind in PLAIN or isinstance(value, np.number | np.bool_):
+        return value if kind in PLAIN else value.item()
     if kind is list:
         return [_packed(one) for one in value]
     if kind is tuple:

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
-from typing import Annotated, Literal, Protocol
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, Protocol
 
 import numpy as np
 from pydantic import Field
 
 from efhc.base.arrays import Floats
 from efhc.base.errors import InputError
-from efhc.base.inputs import InputFile, read_text
+from efhc.base.inputs import InputFile
+from efhc.base.own_code import is_built_in, quoting
 from efhc.base.policy import Policy
 from efhc.base.registry import Family
 from efhc.core.randomness import Purpose, Randomness
-from efhc.network.bandwidths import LARGEST, NUMBER, SMALLEST
-
-COLUMNS = ("seconds", "device", "rate")
+from efhc.drivers.event_driven.own_numbers import as_number
+from efhc.drivers.event_driven.traces import read_trace
+from efhc.network.bandwidths import LARGEST, SMALLEST
 
 
 class Rates(Protocol):
@@ -47,7 +47,7 @@ class RatePolicy(Policy, ABC):
 
 
 class ConstantRates(RatePolicy):
-    """b_i at all times"""
+    """b_i(t) = b_i at all times."""
 
     kind: Literal["constant"] = "constant"
 
@@ -56,7 +56,7 @@ class ConstantRates(RatePolicy):
 
 
 class _Unchanged:
-    """b_i(t) = b_i"""
+    """b_i(t) = b_i."""
 
     def __init__(self, bandwidths: Floats) -> None:
         self._rates: list[float] = np.asarray(bandwidths, dtype=np.float64).tolist()
@@ -72,7 +72,7 @@ class _Unchanged:
 
 
 class RateFile(RatePolicy):
-    """b_i over time from a CSV file with the columns `seconds`, `device` and `rate`
+    """b_i over time from a CSV file with the columns `seconds`, `device` and `rate`.
 
     A row holds from its time on until the next row of the same device, the last one for ever. Before its first row,
     and without any, a device has its bandwidth b_i. A link of rate 0 carries nothing.
@@ -86,49 +86,18 @@ class RateFile(RatePolicy):
         start: list[float] = np.asarray(bandwidths, dtype=np.float64).tolist()
         times: list[list[float]] = [[] for _ in start]
         values = [[rate] for rate in start]
-        for line, seconds, device, rate in self._rows(len(start)):
+        for line in read_trace(self.path, ("seconds", "device", "rate")):
+            seconds, device = line.seconds(least=0.0), line.device(len(start))
+            rate = line.number("rate")
+            if not (rate == 0 or SMALLEST <= rate <= LARGEST):
+                raise line.refused("rate", f"0 or a number from {SMALLEST} to {LARGEST}")
             if times[device] and seconds <= times[device][-1]:
-                given = f"second {seconds:g} after second {times[device][-1]:g} for device {device} in line {line}"
-                raise InputError("path", f"{given} of {self.path}", "ascending times for each device")
+                given = f"second {seconds:g} after second {times[device][-1]:g} for device {device}"
+                place = f"in line {line.place} of {self.path}"
+                raise InputError("path", f"{given} {place}", "ascending times for each device")
             times[device].append(seconds)
-            values[device].append(rate)
+            values[device].append(abs(rate))  # -0 is 0
         return _Trace(times, values)
-
-    def _rows(self, devices: int) -> Iterator[tuple[int, float, int, float]]:
-        """Yield line, seconds, device and rate of each row."""
-        reader = csv.reader(read_text(self.path).splitlines())
-        try:
-            header = [name.strip().lower() for name in next(reader, [])]
-            if missing := [name for name in COLUMNS if name not in header]:
-                raise InputError("path", f"no column {missing[0]} in {self.path}", f"the columns {', '.join(COLUMNS)}")
-            columns = [header.index(name) for name in COLUMNS]
-            for row in reader:
-                if row:
-                    cells = [row[column].strip() if column < len(row) else "" for column in columns]
-                    place = f"in line {reader.line_num} of {self.path}"
-                    seconds = _number("seconds", cells[0], 0.0, place)
-                    device = _device(cells[1], devices, place)
-                    yield reader.line_num, seconds, device, _number("rate", cells[2], SMALLEST, place)
-        except csv.Error as error:
-            raise InputError("path", f"{self.path} ({error})", "a CSV file") from None
-
-
-def _number(name: str, cell: str, smallest: float, place: str) -> float:
-    """Return the number of a cell, which is 0 or from `smallest` to `LARGEST`."""
-    try:
-        number = float(cell) if NUMBER.fullmatch(cell) else math.nan
-    except ValueError:
-        number = math.nan
-    if not (number == 0 or smallest <= number <= LARGEST):
-        allowed = f"0 or a number from {smallest} to {LARGEST}" if smallest else f"a number from 0 to {LARGEST}"
-        raise InputError("path", f"{name} {cell[:40]!r} {place}", allowed)
-    return abs(number)  # -0 is 0
-
-
-def _device(cell: str, devices: int, place: str) -> int:
-    if not (cell.isascii() and cell.isdecimal()) or len(cell) > len(str(devices)) or int(cell) >= devices:
-        raise InputError("path", f"device {cell[:20]!r} {place}", f"devices 0 to {devices - 1}")
-    return int(cell)
 
 
 class _Trace:
@@ -149,8 +118,13 @@ class _Trace:
 # Two states
 
 
+CYCLES = 1e8
+"""How often a device may go through both states in a run, on average. Beyond, a change can be too small for the clock,
+and to find the state of a device takes minutes."""
+
+
 class MarkovRates(RatePolicy):
-    """b_i in the good state, bad_share b_i in the bad one; both last exponentially distributed times
+    """b_i in the good state, bad_share b_i in the bad one; both last exponentially distributed times.
 
     Each device is in the good state at the start with probability good_seconds / (good_seconds + bad_seconds), and so
     at every other time.
@@ -197,6 +171,7 @@ class _Course:
     def __init__(self, policy: MarkovRates, randomness: Randomness, device: int) -> None:
         self._randomness, self._device = randomness, device
         good, bad = policy.good_seconds, policy.bad_seconds
+        self._latest = CYCLES * (good + bad)
         share = randomness.stream(Purpose.LINK_RATES, device).random()
         self._starts_good = bool(share < good / (good + bad))
         self._means = np.tile([good, bad] if self._starts_good else [bad, good], self.BLOCK // 2)
@@ -211,6 +186,10 @@ class _Course:
 
     def _changes_until(self, seconds: float) -> int:
         """Return how many changes of the block there are until `seconds`, after going to the block of that time."""
+        if seconds > self._latest:
+            mean = self._latest / CYCLES / 2
+            given = f"states that last {mean:g} seconds on average at second {seconds:g}"
+            raise InputError("driver.links.rates", given, f"longer states: at most {2 * CYCLES:g} changes on average")
         if seconds < self._begin:
             self._go_to(0, 0.0)
         while seconds >= self._ends[-1]:
@@ -225,6 +204,46 @@ class _Course:
         """Return the first change after `seconds`."""
         change = self._changes_until(seconds)  # which may go to another block
         return self._ends[change]
+
+
+# Of the user's own
+
+
+class CheckedRates:
+    """The rates of code that is not ours: numbers that are finite and not negative, and changes that lie ahead."""
+
+    def __init__(self, policy: Any, rates: Any) -> None:
+        self._policy, self._rates = policy, rates
+
+    def rate(self, device: int, seconds: float) -> float:
+        with quoting(self._policy, "driver.links.rates"):
+            given = self._rates.rate(device, seconds)
+        rate = as_number(given)
+        if not (rate == 0 or SMALLEST <= rate <= LARGEST):
+            what = f"{given!r} from rate({device}, {seconds:g})"
+            raise InputError("driver.links.rates", what, f"0 or a number from {SMALLEST} to {LARGEST}")
+        return rate
+
+    def next_change(self, device: int, seconds: float) -> float:
+        with quoting(self._policy, "driver.links.rates"):
+            given = self._rates.next_change(device, seconds)
+        change = as_number(given)
+        if not change > seconds:
+            what = f"{given!r} from next_change({device}, {seconds:g})"
+            raise InputError("driver.links.rates", what, f"a time after {seconds:g}, or infinity")
+        return change
+
+
+def draw_rates(policy: RatePolicy, bandwidths: Floats, randomness: Randomness) -> Rates:
+    """Return the rates of one run. Raises `InputError` if the setting cannot be used."""
+    with quoting(policy, "kind"):
+        rates = policy.over_time(bandwidths, randomness)
+    if is_built_in(policy):
+        return rates
+    if not all(callable(getattr(rates, name, None)) for name in ("rate", "next_change")):
+        allowed = "an object with the methods rate(device, seconds) and next_change(device, seconds)"
+        raise InputError("kind", f"a {type(rates).__name__} from over_time", allowed)
+    return CheckedRates(policy, rates)
 
 
 RATES = Family(RatePolicy, (__name__,), ("over_time",), default="constant")

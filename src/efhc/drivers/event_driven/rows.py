@@ -32,6 +32,18 @@ class Rows:
         self._free = list(range(room))[::-1]
         self._threads = threads
 
+    @classmethod
+    def restored(cls, models: Floats, places: Sequence[int], room: int, threads: int) -> tuple[Rows, dict[int, Row]]:
+        """Return rows, at least `room`, that hold these models at these places, and the handles by place.
+
+        The free rows come in the order in which they would if the others had been taken one after the other.
+        """
+        rows = cls(models.shape[1], str(models.dtype), max([room, *(place + 1 for place in places)]), threads)
+        rows.array[places] = models
+        taken = set(places)
+        rows._free[:] = [index for index in rows._free if index not in taken]
+        return rows, {index: Row(index, rows._free) for index in places}
+
     def new(self) -> Row:
         """Return a row that nobody holds; what is in it is undefined."""
         if not self._free:
@@ -45,11 +57,6 @@ class Rows:
         row = self.new()
         self.array[row.index] = model
         return row
-
-    def at(self, index: int) -> Row:
-        """Return the handle of a given row, which must be free."""
-        self._free.remove(index)
-        return Row(index, self._free)
 
     def combined(self, terms: Sequence[tuple[float, Row]]) -> Row:
         """Return a new row that holds sum_t weight_t row_t."""

@@ -227,7 +227,7 @@ class Simulator:
         if self._sampled_at != time:
             self._sample()
         self.is_over = True
-        for number, since in sorted(self._mail.silent.items()):
+        for number, since in self._mail.silent_devices(time).items():
             self.warnings.append(f"device {number} could send nothing from second {since:g} on: its rate is 0")
         for number, device in enumerate(self.devices):
             if device.copies and present[number]:

@@ -22,15 +22,16 @@ Seconds = Annotated[float, Field(ge=LEAST, le=MOST)]
 
 
 class Line(NamedTuple):
-    """One line of a file: its number, and its cells by column."""
+    """One line of a file: where it is, and its cells by column."""
 
     path: Path
-    number: int
+    place: int
+    """The number of the line in the file, from 1."""
     cells: dict[str, str]
 
     def refused(self, column: str, allowed: str) -> InputError:
         """Return the error that quotes the cell of a column."""
-        return InputError("path", f"{column} {self.cells[column][:40]!r} in line {self.number} of {self.path}", allowed)
+        return InputError("path", f"{column} {self.cells[column][:40]!r} in line {self.place} of {self.path}", allowed)
 
     def device(self, devices: int) -> int:
         """Return the cell `device`. Raises `InputError` unless it is the number of a device."""
@@ -44,22 +45,26 @@ class Line(NamedTuple):
         cell = self.cells[column]
         return int(cell) if cell.isascii() and cell.isdecimal() and len(cell) <= 18 else None
 
+    def number(self, column: str) -> float:
+        """Return the number in a column; NaN for anything else."""
+        cell = self.cells[column]
+        try:
+            return float(cell) if NUMBER.fullmatch(cell) else math.nan
+        except ValueError:
+            return math.nan
+
     def seconds(self, least: float = LEAST) -> float:
         """Return the cell `seconds`. Raises `InputError` unless it is a number from `least` to `MOST`."""
-        cell = self.cells["seconds"]
-        try:
-            found = float(cell) if NUMBER.fullmatch(cell) else math.nan
-        except ValueError:
-            found = math.nan
+        found = self.number("seconds")
         if not least <= found <= MOST:
             raise self.refused("seconds", f"numbers from {least:g} to {MOST:g}")
-        return found
+        return abs(found)  # -0 is 0
 
 
 def read_trace(path: Path, *headers: tuple[str, ...]) -> Iterator[Line]:
     """Yield the lines below the header, which must have the columns of one of `headers`; others are not read.
 
-    Raises `InputError` if the file cannot be read, has other columns, or no line.
+    Raises `InputError` if the file cannot be read, lacks a column or has it twice, or has no line.
     """
     reader = csv.reader(read_text(path).splitlines())
     try:
@@ -68,6 +73,8 @@ def read_trace(path: Path, *headers: tuple[str, ...]) -> Iterator[Line]:
         if columns is None:
             allowed = " or ".join(f"the columns {', '.join(header)}" for header in headers)
             raise InputError("path", f"{path} with the columns {', '.join(names) or 'none'}", allowed)
+        if twice := [name for name in columns if names.count(name) > 1]:
+            raise InputError("path", f"{path} with two columns {twice[0]}", "each column once")
         places = {name: names.index(name) for name in columns}
         empty = True
         for cells in reader:

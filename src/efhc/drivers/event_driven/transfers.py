@@ -1,20 +1,12 @@
-"""Messages under way in simulated time. Nothing here reads a clock; all random numbers come from the seed.
-
-A message of n parameters first passes a pipe, which takes n / b seconds if it has the pipe for itself, and then takes
-its latency. A header (n = 0) takes its latency only.
-"""
+"""Messages under way in simulated time: what carries them, and what it says of them."""
 
 from __future__ import annotations
 
 import math
-from array import array
-from heapq import heapify, heappop, heappush
 from typing import Any, Literal, NamedTuple, Protocol
 
-from efhc.core.randomness import Purpose, Randomness
-from efhc.drivers.event_driven.rates import Rates
-
 WhenLost = Literal["resend", "drop"]
+What = Literal["arrived", "lost", "stalled"]
 
 
 class Notice(NamedTuple):
@@ -22,7 +14,7 @@ class Notice(NamedTuple):
 
     ticket: int
     """The number under which the caller sent the message."""
-    what: Literal["arrived", "lost", "stalled"]
+    what: What
     """`lost`: it will never arrive. `stalled`: it does not move until its rate is above 0 again; then it goes on."""
 
 
@@ -30,7 +22,8 @@ class Transfers(Protocol):
     """The messages under way in one run. A link model of your own returns such an object from `transfers`.
 
     Time runs forward: the caller never passes a `now` that is smaller than an earlier one or greater than
-    `next_time()`, except that `take` may be called late.
+    `next_time()`, except that `take` may be called late. `next_time()` is never before the last `now`, and lies after
+    `take(now)` if that had nothing to say. The answers of your own code are checked.
     """
 
     def send(self, now: float, sender: int, receiver: int, size: float, ticket: int) -> None:
@@ -58,7 +51,10 @@ class Transfers(Protocol):
         ...
 
     def state(self) -> dict[str, Any]:
-        """Return all that changes during a run, as plain data that JSON holds exactly."""
+        """Return all that changes during a run.
+
+        It consists of numbers, texts, booleans, None, and lists, tuples, sets and dicts of these.
+        """
         ...
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -66,8 +62,33 @@ class Transfers(Protocol):
         ...
 
 
+class Carrier(Transfers, Protocol):
+    """What the simulator sends by: transfers that are built in, or those of the user's own once they are checked."""
+
+    @property
+    def models_at_once(self) -> bool:
+        """Whether all messages arrive at the instant at which they are sent: the caller need not send them."""
+        ...
+
+    @property
+    def headers_at_once(self) -> bool:
+        """Whether messages of size 0 arrive at the instant at which they are sent: the caller need not send them."""
+        ...
+
+    @property
+    def is_orderly(self) -> bool:
+        """Whether no message is lost or overtakes an earlier one: then the caller need not watch every message."""
+        ...
+
+    def could_send(self, device: int, since: float, now: float) -> bool:
+        """Return whether the rate of a device is known to have been above 0 at some time from `since` to `now`."""
+        ...
+
+
 class InstantTransfers:
     """Every message arrives at the instant at which it is sent, in the order of sending."""
+
+    models_at_once = headers_at_once = is_orderly = True
 
     def __init__(self) -> None:
         self._now = 0.0
@@ -97,362 +118,12 @@ class InstantTransfers:
     def is_stalled(self, ticket: int) -> bool:
         return False
 
+    def could_send(self, device: int, since: float, now: float) -> bool:
+        return True
+
     def state(self) -> dict[str, Any]:
         return {"now": self._now, "messages": [[ticket, *ends] for ticket, ends in self._messages.items()]}
 
     def restore(self, state: dict[str, Any]) -> None:
         self._now = state["now"]
         self._messages = {ticket: (sender, receiver) for ticket, sender, receiver in state["messages"]}
-
-
-class LinkDraws:
-    """One uniform number per attempt on a link direction: a function of (seed, purpose, sender, receiver, count)."""
-
-    BLOCK = 32
-    """Numbers drawn at once, from one stream per link direction and block. Part of a run's identity."""
-
-    def __init__(self, randomness: Randomness, purpose: Purpose) -> None:
-        self._randomness, self._purpose = randomness, purpose
-        self._blocks: dict[tuple[int, int], tuple[int, array[float]]] = {}
-
-    def __call__(self, sender: int, receiver: int, count: int) -> float:
-        """Return the number of attempt `count` from `sender` to `receiver`."""
-        number, place = divmod(count, self.BLOCK)
-        found = self._blocks.get((sender, receiver))
-        if found is None or found[0] != number:
-            stream = self._randomness.stream(self._purpose, sender, receiver, number)
-            found = self._blocks[sender, receiver] = (number, array("d", stream.random(self.BLOCK)))
-        return found[1][place]
-
-
-class _Message:
-    """One message under way."""
-
-    __slots__ = ("after", "in_pipe", "link", "lost", "serial", "size")
-
-    def __init__(self, link: int, size: float, after: float) -> None:
-        self.link = link
-        self.size = size
-        self.after = after  # seconds between the end of the pipe and the receiver
-        self.lost = False  # whether this attempt gets lost
-        self.in_pipe = False  # whether it is in a `_Pipe`
-        self.serial = -1  # of its entry in the heap, or in the queue of its pipe; entries with another one are void
-
-
-class _Pipe:
-    """Messages that share one rate equally (processor sharing).
-
-    `done` is the number of parameters that a message has passed that was there from the beginning. A message of size n
-    that enters at `done` = d leaves at `done` = d + n, whoever comes or goes meanwhile.
-    """
-
-    __slots__ = ("active", "device", "done", "finishing", "key", "queue", "rate", "serial", "time", "unsaid")
-
-    def __init__(self, key: int, device: int, time: float) -> None:
-        self.key = key
-        self.device = device
-        self.time = time  # at which `done` holds
-        self.done = 0.0
-        self.rate = 0.0  # from `time` on
-        self.active = 0  # messages in it
-        self.queue: list[tuple[float, int, int]] = []  # heap of (`done` at which it leaves, serial, ticket)
-        self.unsaid: dict[int, None] = {}  # tickets whose stall is not yet reported
-        self.serial = -1  # of its entry in the heap; entries with another one are void
-        self.finishing = False  # whether a message leaves at that entry
-
-
-class TimedTransfers:
-    """Messages that take time. Those of one link direction share a pipe; if `shared`, those of one sender.
-
-    A message that has its pipe for itself until it leaves, at a rate that does not change before, costs one entry of
-    the heap. A `_Pipe` is made when that does not hold.
-    """
-
-    def __init__(
-        self,
-        devices: int,
-        rates: Rates,
-        randomness: Randomness,
-        *,
-        shared: bool,
-        latency: float,
-        jitter: float,
-        loss: float,
-        when_lost: WhenLost,
-    ) -> None:
-        self._devices, self._rates, self._shared = devices, rates, shared
-        self._latency, self._jitter, self._loss = latency, jitter, loss
-        self._resend, self._draws = when_lost == "resend", jitter > 0 or loss > 0
-        self._jitters = LinkDraws(randomness, Purpose.LINK_JITTER)
-        self._losses = LinkDraws(randomness, Purpose.LINK_LOSS)
-        self._serial = 0
-        self._heap: list[tuple[float, int, int | _Pipe]] = []
-        self._messages: dict[int, _Message] = {}
-        self._on_link: dict[int, dict[int, None]] = {}  # sender * devices + receiver: tickets
-        self._alone: dict[int, tuple[int, float, float]] = {}  # pipe: ticket, entered, leaves; only without a `_Pipe`
-        self._pipes: dict[int, _Pipe] = {}
-        self._counts: dict[int, int] = {}  # attempts on a link direction so far
-
-    # What the simulator calls
-
-    @property
-    def is_orderly(self) -> bool:
-        """Whether no message is lost or overtakes an earlier one: then the caller need not watch every message."""
-        return not self._draws
-
-    @property
-    def headers_at_once(self) -> bool:
-        """Whether messages of size 0 arrive at the instant at which they are sent: the caller need not send them."""
-        return self._latency == 0 and not self._draws
-
-    def send(self, now: float, sender: int, receiver: int, size: float, ticket: int) -> None:
-        messages = self._messages
-        if ticket in messages:
-            raise ValueError(f"ticket {ticket} is under way already")
-        link = sender * self._devices + receiver
-        messages[ticket] = message = _Message(link, size, self._latency)
-        on_link = self._on_link.get(link)
-        if on_link is None:
-            self._on_link[link] = {ticket: None}
-        else:
-            on_link[ticket] = None
-        self._start(now, ticket, message)
-
-    def next_time(self) -> float:
-        heap = self._heap
-        while heap and not self._is_live(heap[0]):
-            heappop(heap)
-        return heap[0][0] if heap else math.inf
-
-    def take(self, now: float) -> list[Notice]:
-        heap, messages = self._heap, self._messages
-        notices: list[Notice] = []
-        while heap and heap[0][0] <= now:
-            time, serial, what = heappop(heap)
-            if isinstance(what, _Pipe):
-                if what.serial == serial:
-                    self._serve(time, what, notices)
-                continue
-            message = messages.get(what)
-            if message is None or message.serial != serial:
-                continue
-            if message.lost and self._resend:
-                self._start(time, what, message)
-                continue
-            self._forget(what, message)
-            notices.append(Notice(what, "lost" if message.lost else "arrived"))
-        return notices
-
-    def cancel(self, now: float, ticket: int) -> None:
-        message = self._messages.get(ticket)
-        if message is None:
-            return
-        if message.in_pipe:
-            pipe = self._pipes[self._key(message)]
-            self._advance(pipe, now)
-            pipe.active -= 1
-            pipe.unsaid.pop(ticket, None)
-            self._forget(ticket, message)
-            if len(pipe.queue) > 64 + 2 * pipe.active:
-                pipe.queue = sorted(filter(self._is_live, pipe.queue))
-            self._plan(pipe)
-        else:
-            self._forget(ticket, message)
-        self._drop_void_entries()
-
-    def cut(self, now: float, i: int, j: int) -> list[int]:
-        links = (i * self._devices + j, j * self._devices + i)
-        tickets = [ticket for link in links for ticket in self._on_link.get(link, ())]
-        for ticket in tickets:
-            self.cancel(now, ticket)
-        return tickets
-
-    def is_stalled(self, ticket: int) -> bool:
-        message = self._messages.get(ticket)
-        return message is not None and message.in_pipe and self._pipes[self._key(message)].rate == 0
-
-    # How messages move
-
-    def _start(self, now: float, ticket: int, message: _Message) -> None:
-        """Let the message set out, for the first time or again."""
-        if self._draws:
-            self._draw(message)
-        if message.size > 0:
-            self._enter(now, ticket, message)
-        else:
-            self._arrive(now + message.after, ticket, message)
-
-    def _draw(self, message: _Message) -> None:
-        link = message.link
-        count = self._counts.get(link, 0)
-        self._counts[link] = count + 1
-        sender, receiver = divmod(link, self._devices)
-        if self._jitter > 0:
-            message.after = self._latency + self._jitter * self._jitters(sender, receiver, count)
-        if self._loss > 0:
-            message.lost = self._losses(sender, receiver, count) < self._loss
-
-    def _arrive(self, time: float, ticket: int, message: _Message) -> None:
-        """Let the message be at its receiver (or be lost, so close to it) at `time`."""
-        self._serial = message.serial = serial = self._serial + 1
-        heappush(self._heap, (time, serial, ticket))
-
-    def _enter(self, now: float, ticket: int, message: _Message) -> None:
-        key, device = self._key(message), message.link // self._devices
-        pipe = self._pipes.get(key)
-        if pipe is None:
-            other = self._alone.get(key)
-            if other is None or other[2] <= now:
-                rate = self._rates.rate(device, now)
-                leaves = now + message.size / rate if rate > 0 else math.inf
-                if leaves <= self._rates.next_change(device, now) and leaves < math.inf:
-                    self._alone[key] = (ticket, now, leaves)
-                    self._arrive(leaves + message.after, ticket, message)
-                    return
-                pipe = self._pipes[key] = _Pipe(key, device, now)
-            else:  # as if the other had been in a `_Pipe` from its start
-                del self._alone[key]
-                pipe = self._pipes[key] = _Pipe(key, device, other[1])
-                pipe.rate = self._rates.rate(device, other[1])
-                self._join(pipe, other[0], self._messages[other[0]])
-        self._advance(pipe, now)
-        self._join(pipe, ticket, message)
-        self._plan(pipe)
-
-    def _key(self, message: _Message) -> int:
-        """Return which pipe the message passes: the sender's, or that of its link direction."""
-        return message.link // self._devices if self._shared else message.link
-
-    def _forget(self, ticket: int, message: _Message) -> None:
-        del self._messages[ticket]
-        link = message.link
-        on_link = self._on_link[link]
-        del on_link[ticket]
-        if not on_link:
-            del self._on_link[link]
-        if message.size > 0:
-            key = self._key(message)
-            alone = self._alone.get(key)
-            if alone is not None and alone[0] == ticket:
-                del self._alone[key]
-
-    # Pipes
-
-    def _join(self, pipe: _Pipe, ticket: int, message: _Message) -> None:
-        self._serial = message.serial = serial = self._serial + 1
-        message.in_pipe = True
-        pipe.active += 1
-        heappush(pipe.queue, (pipe.done + message.size, serial, ticket))
-        if pipe.rate == 0:
-            pipe.unsaid[ticket] = None
-
-    def _first_to_leave(self, pipe: _Pipe) -> float:
-        queue = pipe.queue
-        while queue and not self._is_live(queue[0]):
-            heappop(queue)
-        return queue[0][0] if queue else math.inf
-
-    def _advance(self, pipe: _Pipe, now: float) -> None:
-        """Let time pass, at the rate and with the messages of before."""
-        if pipe.active and now > pipe.time:
-            done = pipe.done + (now - pipe.time) * pipe.rate / pipe.active
-            pipe.done = min(done, self._first_to_leave(pipe))
-        pipe.time = now
-
-    def _plan(self, pipe: _Pipe) -> None:
-        """Enter into the heap when something happens in the pipe next; remove it if it is empty."""
-        self._serial = pipe.serial = serial = self._serial + 1
-        if not pipe.active:
-            del self._pipes[pipe.key]
-            return
-        rate = self._rates.rate(pipe.device, pipe.time)
-        if rate > 0:
-            pipe.unsaid.clear()
-        elif pipe.rate > 0:
-            pipe.unsaid = dict.fromkeys(entry[2] for entry in sorted(pipe.queue) if self._is_live(entry))
-        pipe.rate = rate
-        change = self._rates.next_change(pipe.device, pipe.time)
-        leaves = math.inf
-        if rate > 0:
-            leaves = pipe.time + (self._first_to_leave(pipe) - pipe.done) * pipe.active / rate
-        pipe.finishing = leaves <= change
-        due = pipe.time if pipe.unsaid else min(leaves, change)
-        if due < math.inf:
-            heappush(self._heap, (due, serial, pipe))
-        self._drop_void_entries()
-
-    def _serve(self, now: float, pipe: _Pipe, notices: list[Notice]) -> None:
-        """Carry out what `_plan` has planned for `now`."""
-        if pipe.unsaid:
-            notices.extend(Notice(ticket, "stalled") for ticket in pipe.unsaid)
-            pipe.unsaid.clear()
-        elif pipe.finishing:
-            pipe.time, pipe.done = now, self._first_to_leave(pipe)  # exactly, whatever the sums of times say
-            while self._first_to_leave(pipe) <= pipe.done:
-                ticket = heappop(pipe.queue)[2]
-                message = self._messages[ticket]
-                message.in_pipe = False
-                pipe.active -= 1
-                self._arrive(now + message.after, ticket, message)
-                if not pipe.active:
-                    break
-        else:
-            self._advance(pipe, now)
-        self._plan(pipe)
-
-    def _is_live(self, entry: tuple[float, int, int | _Pipe]) -> bool:
-        """Return whether an entry of a heap still stands. Entries that do not are left there until they come up."""
-        what = entry[2]
-        holder = what if isinstance(what, _Pipe) else self._messages.get(what)
-        return holder is not None and holder.serial == entry[1]
-
-    def _drop_void_entries(self) -> None:
-        """Keep the heap from growing without end where messages are cancelled again and again."""
-        if len(self._heap) > 64 + 2 * (len(self._messages) + len(self._pipes)):
-            self._heap[:] = filter(self._is_live, self._heap)  # in place: `take` is at work on it
-            heapify(self._heap)
-
-    # Checkpoints
-
-    def state(self) -> dict[str, Any]:
-        live = sorted(entry for entry in self._heap if self._is_live(entry))
-        return {
-            "serial": self._serial,
-            "counts": [[*pair] for pair in self._counts.items()],
-            "messages": [
-                [ticket, one.link, one.size, one.after, one.lost, one.in_pipe, one.serial]
-                for ticket, one in self._messages.items()
-            ],
-            "alone": [[key, *alone] for key, alone in self._alone.items()],
-            "pipes": [self._pipe_state(pipe) for pipe in self._pipes.values()],
-            "arrivals": [[time, serial, what] for time, serial, what in live if not isinstance(what, _Pipe)],
-            "plans": [[time, serial, what.key] for time, serial, what in live if isinstance(what, _Pipe)],
-        }
-
-    def _pipe_state(self, pipe: _Pipe) -> dict[str, Any]:
-        plain = {name: getattr(pipe, name) for name in _Pipe.__slots__}
-        queue = [[*entry] for entry in sorted(pipe.queue) if self._is_live(entry)]
-        return plain | {"queue": queue, "unsaid": [*pipe.unsaid]}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        self._serial = state["serial"]
-        self._counts = dict(state["counts"])
-        self._messages, self._on_link = {}, {}
-        for ticket, link, size, after, lost, in_pipe, serial in state["messages"]:
-            self._messages[ticket] = message = _Message(link, size, after)
-            message.lost, message.in_pipe, message.serial = lost, in_pipe, serial
-            self._on_link.setdefault(link, {})[ticket] = None
-        self._alone = {key: (ticket, entered, leaves) for key, ticket, entered, leaves in state["alone"]}
-        self._pipes = {plain["key"]: _restored_pipe(plain) for plain in state["pipes"]}
-        self._heap = [(time, serial, ticket) for time, serial, ticket in state["arrivals"]]
-        self._heap += [(time, serial, self._pipes[key]) for time, serial, key in state["plans"]]
-        heapify(self._heap)
-
-
-def _restored_pipe(plain: dict[str, Any]) -> _Pipe:
-    pipe = _Pipe(plain["key"], plain["device"], plain["time"])
-    for name in ("done", "rate", "active", "serial", "finishing"):
-        setattr(pipe, name, plain[name])
-    pipe.queue = [(leaves, serial, ticket) for leaves, serial, ticket in plain["queue"]]
-    pipe.unsaid = dict.fromkeys(plain["unsaid"])
-    return pipe

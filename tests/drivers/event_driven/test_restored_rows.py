@@ -1,0 +1,57 @@
+"""Rows of a checkpoint: the same models at the same places, the others free in the same order, in linear time."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+
+from efhc.drivers.event_driven.checkpoints import packed, unpacked
+from efhc.drivers.event_driven.plain_data import from_json, to_json
+from efhc.drivers.event_driven.rows import Rows
+
+
+def test_rows_come_back_shared_and_the_others_are_free_in_the_same_order():
+    rows = Rows(2, "float64", 8)
+    held = [rows.holding(np.array([i, -i])) for i in range(6)]
+    del held[3], held[1]
+    state = {"held": held, "again": held[2]}
+    text = packed(state, rows)
+    assert text[0]["places"].tolist() == [0, 2, 4, 5]
+    restored, new = unpacked(*text, rows, 8, 1)
+    assert restored["again"] is restored["held"][2]
+    assert new.gathered(restored["held"])[:, 0].tolist() == [0, 2, 4, 5]
+    fresh = [new.new() for _ in range(4)]
+    assert [row.index for row in fresh] == [1, 3, 6, 7]
+    del restored
+    assert new.new().index in (0, 2, 4, 5)
+
+
+def test_a_state_that_names_a_row_without_a_model_does_not_fit():
+    rows = Rows(2, "float64", 8)
+    tensors, facts = packed({"held": [rows.holding(np.ones(2))]}, rows)
+    with pytest.raises(ValueError, match="no model at place 7"):
+        unpacked(tensors, {"state": facts["state"].replace('{"row": 0}', '{"row": 7}')}, rows, 8, 1)
+    twice = {"rows": np.ones((2, 2)), "places": np.array([0, 0])}
+    with pytest.raises(ValueError, match="not those of this run"):
+        unpacked(twice, facts, rows, 8, 1)
+
+
+def test_the_time_is_linear_in_the_number_of_rows():
+    count = 60_000
+    rows = Rows(1, "float32", count)
+    models, places = np.zeros((count, 1), "float32"), list(range(count))
+    start = time.perf_counter()
+    new, handles = Rows.restored(models, places, count, 1)
+    assert time.perf_counter() - start < 2.0  # quadratic: many times as long
+    assert len(handles) == count == len(rows.array) == len(new.array)
+
+
+def test_numbers_of_numpy_become_those_of_python():
+    state = {"a": np.float64(0.1), "b": [np.int64(3), np.float32(0.5)], "c": np.True_}
+    back = from_json(to_json(state), lambda index: pytest.fail("no row"))
+    assert back == {"a": 0.1, "b": [3, 0.5], "c": True}
+    assert [type(one) for one in (back["a"], *back["b"], back["c"])] == [float, int, float, bool]
+    with pytest.raises(TypeError, match="cannot hold ndarray"):
+        to_json({"a": np.zeros(2)})
