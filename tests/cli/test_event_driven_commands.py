@@ -5,6 +5,8 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
+from efhc import simulate
+
 CONFIG = """
 devices = 4
 iterations = 40
@@ -40,6 +42,24 @@ def test_run_prints_the_summary_and_draws_seconds(folder, command):
     again = command("run", "mine.toml", "--out", "out", "--resume")
     assert again.returncode == 0
     assert again.stdout == done.stdout
+
+
+def test_a_stopped_run_says_how_to_go_on_with_the_same_options(folder, command, monkeypatch):
+    def stopped(*given, progress, **options):
+        def stop(strategy: str, seed: int, done: int) -> None:
+            raise KeyboardInterrupt
+
+        return simulate(*given, progress=stop, **options)
+
+    for options in ("--jobs 1 --no-figure", "--jobs 1"):
+        out = f"out{len(options)}"
+        with monkeypatch.context() as patched:
+            patched.setattr("efhc.experiments.runs.simulate.simulate", stopped)
+            done = command("run", "mine.toml", "--out", out, *options.split())
+        assert done.returncode == 130
+        assert done.stderr.endswith(f" run mine.toml --out {out} {options} --resume\n")
+    assert command("run", "mine.toml", "--out", "out20", "--no-figure", "--resume").returncode == 0
+    assert not (folder / "out20" / "figures").exists()
 
 
 def test_run_prints_what_it_takes_to_reach_the_target(command, folder):
@@ -102,6 +122,13 @@ def test_what_needs_lockstep_refuses_before_anything_is_written(folder, refused,
     line = refused(*words)
     assert line == f"efhc: driver: got event-driven; allowed: lockstep; {what} needs devices that all step together\n"
     assert {path.name for path in folder.iterdir()} == {"mine.toml"}
+
+
+def test_a_file_that_is_no_figure_is_refused_for_its_driver_first(folder, refused):
+    (folder / "slow.toml").write_text(CONFIG.partition("[figure]")[0])
+    assert "driver: got event-driven; allowed: lockstep; a figure of the paper" in refused("reproduce", "slow.toml")
+    (folder / "plain.toml").write_text("devices = 4\n")
+    assert "figure.number: " in refused("reproduce", "plain.toml")
 
 
 def test_theory_refuses_a_run_that_has_finished(folder, command, refused):

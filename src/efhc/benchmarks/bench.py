@@ -10,7 +10,7 @@ from threadpoolctl import threadpool_limits
 
 from efhc.benchmarks.clocks import LOCKSTEP, OWN_CLOCKS, clocks
 from efhc.benchmarks.machine_limits import beside_ours, limits
-from efhc.benchmarks.measure import Times, by_turns, peak_memory
+from efhc.benchmarks.measure import by_turns, peak_memory, times_longer
 from efhc.benchmarks.names import check_names
 from efhc.benchmarks.scaling import scaling, scaling_figure
 from efhc.benchmarks.workloads import (
@@ -50,21 +50,15 @@ def measured(workload: Workload, rounds: int) -> dict[str, Any]:
         "about": workload.about,
         "goal": workload.goal,
         "seconds": {side: each.median for side, each in times.items()},
-        "ratio": _ratio(times[PLAIN], times[OURS]),
+        "ratio": times_longer(times[PLAIN], times[OURS]),
     }
     if ONE_MODEL in times:
-        result["ratio of one model"] = _ratio(times[ONE_MODEL], times[OURS])
+        result["ratio of one model"] = times_longer(times[ONE_MODEL], times[OURS])
     if workload.name == "svm-m10000":
-        result["ratio of mixing, all fire to 5 %"] = _ratio(*by_turns(mixing_sides(10000), rounds).values())
+        result["ratio of mixing, all fire to 5 %"] = times_longer(*by_turns(mixing_sides(10000), rounds).values())
     if workload.name in MEMORY:
         result["peak memory"] = {side: peak_memory(workload.name, side) for side in MEMORY[workload.name]}
     return result
-
-
-def _ratio(others: Times, ours: Times) -> dict[str, float]:
-    """Of the medians, and the least and largest of any round."""
-    each = [other / own for other, own in zip(others.rounds, ours.rounds, strict=True)]
-    return {"median": others.median / ours.median, "least": min(each), "most": max(each)}
 
 
 def bench_limit(rounds: int) -> dict[str, Any]:
@@ -103,15 +97,18 @@ def bench_table(found: dict[str, Any]) -> Rows:
 
 def clocks_table(found: dict[str, Any]) -> Rows:
     """One row per workload: microseconds per step of one device."""
-    rows = [["workload", "devices", "lockstep", "own clocks", "ratio", "least-most", "goal", ""]]
+    rows = [["workload", "devices", "lockstep", "own clocks", "ratio", "least-most", "goal"]]
     for name, result in found["results"].items():
         ratio = result["ratio"]
         times = [f"{1e6 * result['seconds'][side]:.0f} us" for side in (LOCKSTEP, OWN_CLOCKS)]
         spread = f"{ratio['least']:.1f}-{ratio['most']:.1f}"
-        rows.append(
-            [name, f"{result['devices']:,}", *times, f"{ratio['median']:.1f}x", spread, result["goal"], result["about"]]
-        )
+        rows.append([name, f"{result['devices']:,}", *times, f"{ratio['median']:.1f}x", spread, result["goal"]])
     return rows
+
+
+def clocks_legend(found: dict[str, Any]) -> list[str]:
+    """One line per workload, which says what it is."""
+    return [f"{name}: {result['about']}" for name, result in found["results"].items()]
 
 
 def _besides(result: dict[str, Any]) -> Iterable[str]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from efhc.benchmarks.measure import by_turns
+from efhc.benchmarks.measure import by_turns, times_longer
 from efhc.benchmarks.workloads import Side, Workload, sparse
 from efhc.core.randomness import Randomness
 from efhc.drivers.event_driven.compute import LognormalCompute
@@ -13,6 +14,8 @@ from efhc.drivers.event_driven.links import InstantLinks, LinkPolicy, PerLink
 from efhc.drivers.event_driven.settings import EventDriven
 from efhc.drivers.event_driven.simulator import Simulator
 
+STEPS = 5000
+"""Steps of all devices in a round, or two steps per device if that is more."""
 LOCKSTEP, OWN_CLOCKS = "lockstep", "own clocks"
 
 
@@ -33,19 +36,23 @@ def _driver(links: LinkPolicy, **settings: Any) -> EventDriven:
 NO_DELAY = _driver(InstantLinks())
 DELAYS = _driver(PerLink(), compute=LognormalCompute())
 WITH_LATENCY = _driver(PerLink(latency=0.05), compute=LognormalCompute())
+ABOUT_DELAYS = "EF-HC, lognormal compute times, n/b_i s per model"
 CLOCK_WORKLOADS = {
-    "no-delay": ClockWorkload("no delay, EF-HC", 100, "EF-HC", NO_DELAY, "2x"),
-    "no-delay-zt": ClockWorkload("no delay, ZT", 100, "ZT", NO_DELAY, "4x"),
-    "delays-m100": ClockWorkload("lognormal compute, a model takes n/b, EF-HC", 100, "EF-HC", DELAYS, ""),
-    "delays-m1000": ClockWorkload("the same", 1000, "EF-HC", DELAYS, "3x"),
-    "delays-m10000": ClockWorkload("the same", 10000, "EF-HC", DELAYS, ""),
-    "latency-m1000": ClockWorkload("the same, and every message takes 0.05 s", 1000, "EF-HC", WITH_LATENCY, ""),
+    "no-delay": ClockWorkload("EF-HC, equal compute times, no delay", 100, "EF-HC", NO_DELAY, "2x"),
+    "no-delay-zt": ClockWorkload("ZT, equal compute times, no delay", 100, "ZT", NO_DELAY, "4x"),
+    "delays-m100": ClockWorkload(ABOUT_DELAYS, 100, "EF-HC", DELAYS, ""),
+    "delays-m1000": ClockWorkload(ABOUT_DELAYS, 1000, "EF-HC", DELAYS, "3x"),
+    "delays-m10000": ClockWorkload(ABOUT_DELAYS, 10000, "EF-HC", DELAYS, ""),
+    "latency-m1000": ClockWorkload(f"{ABOUT_DELAYS}, latency 0.05 s", 1000, "EF-HC", WITH_LATENCY, ""),
 }
 
 
 def clock_sides(workload: ClockWorkload) -> dict[str, Side]:
-    """Steps of devices in lockstep and on their own clocks; both go on from where they were."""
-    iterations = max(2, 5000 // workload.devices)
+    """Steps of devices in lockstep and on their own clocks; both go on from where they were.
+
+    Each call makes `STEPS` steps or somewhat more, and returns how many.
+    """
+    iterations = max(2, math.ceil(STEPS / workload.devices))
     fields = sparse(workload.devices) | {"batch_size": 16}
     base = Workload("clocks", "", "", fields, 1, iterations)
     experiment, scenario = base.scenario()
@@ -68,12 +75,11 @@ def clocks(rounds: int, tell: Callable[[str], None]) -> dict[str, Any]:
     for name, workload in CLOCK_WORKLOADS.items():
         tell(name)
         times = by_turns(clock_sides(workload), rounds)
-        each = [own / together for together, own in zip(times[LOCKSTEP].rounds, times[OWN_CLOCKS].rounds, strict=True)]
         results[name] = {
             "about": workload.about,
             "devices": workload.devices,
             "goal": workload.goal,
             "seconds": {side: each.median for side, each in times.items()},
-            "ratio": {"median": sorted(each)[len(each) // 2], "least": min(each), "most": max(each)},
+            "ratio": times_longer(times[OWN_CLOCKS], times[LOCKSTEP]),
         }
     return results

@@ -21,6 +21,12 @@ class Times(NamedTuple):
         return statistics.median(self.rounds)
 
 
+def times_longer(others: Times, ours: Times) -> dict[str, float]:
+    """How many times longer the others take: the ratio of the medians, and the least and largest of any round."""
+    each = [other / own for other, own in zip(others.rounds, ours.rounds, strict=True)]
+    return {"median": others.median / ours.median, "least": min(each), "most": max(each)}
+
+
 def by_turns(sides: Mapping[str, Callable[[], int]], rounds: int) -> dict[str, Times]:
     """Seconds per iteration of each side. A side does a few iterations when it is called and says how many."""
     for work in sides.values():  # once for nothing: compiling, caches, threads

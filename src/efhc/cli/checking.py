@@ -108,3 +108,5 @@ def bench(
     for row in rows[1:]:
         table.add_row(*row)
     console.print(table)
+    if workloads == ["clocks"]:
+        print("Times are those of one step of one device.", *benches.clocks_legend(found), sep="\n")

@@ -137,6 +137,7 @@ def run(
             "--jobs": jobs,
         }
         options = [word for name, value in given.items() if value is not None for word in (name, str(value))]
+        options += [] if figure else ["--no-figure"]
         words = shlex.join(["run", str(file), *(overrides or ()), "--out", str(out), *options, "--resume"])
         go_on = f"go on with: {this_command()} {words}" if _holds_run(out) else "nothing was written"
         why = f", {stopped}" if str(stopped) else ""

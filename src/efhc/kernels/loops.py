@@ -466,25 +466,8 @@ def fetch(rows, samples):  # pragma: no cover - has no meaning in Python
 
 
 @compiled
-def linear_rows(models, inputs, samples, ends, loss, losses, gradients, low, high):
-    """Loss and gradient of each linear model w_i on the training samples `samples[ends[i] : ends[i + 1]]`."""
-    rows = inputs.rows
-    features = rows.shape[1]
-    x = np.empty((SAMPLES, features), models.dtype)
-    scores = np.empty((SAMPLES, models.shape[1] // (features + 1)), models.dtype)
-    y = np.empty(SAMPLES, np.int64)
-    for i in range(low, high):
-        if i == low:
-            fetch(rows, samples[ends[i] : ends[i + 1]])
-        if i + 1 < high:
-            fetch(rows, samples[ends[i + 1] : ends[i + 2]])
-        mine = samples[ends[i] : ends[i + 1]]
-        losses[i] = linear_row(models[i], inputs, mine, loss, x, scores, y, gradients[i])
-
-
-@compiled
 def linear_picked(models, rows, inputs, samples, ends, loss, losses, gradients, places, low, high):
-    """`linear_rows` of the models w_rows[a]: the gradient of model a goes to gradients[places[a]]."""
+    """losses[a] and gradients[places[a]] of the linear model models[rows[a]] on `samples[ends[a] : ends[a + 1]]`."""
     features = inputs.rows.shape[1]
     x = np.empty((SAMPLES, features), models.dtype)
     scores = np.empty((SAMPLES, models.shape[1] // (features + 1)), models.dtype)
@@ -496,6 +479,13 @@ def linear_picked(models, rows, inputs, samples, ends, loss, losses, gradients, 
             fetch(inputs.rows, samples[ends[a + 1] : ends[a + 2]])
         mine = samples[ends[a] : ends[a + 1]]
         losses[a] = linear_row(models[rows[a]], inputs, mine, loss, x, scores, y, gradients[places[a]])
+
+
+@compiled
+def linear_rows(models, inputs, samples, ends, loss, losses, gradients, low, high):
+    """Loss and gradient of each linear model w_i on the training samples `samples[ends[i] : ends[i + 1]]`."""
+    every = np.arange(high)
+    linear_picked(models, every, inputs, samples, ends, loss, losses, gradients, every, low, high)
 
 
 @compiled

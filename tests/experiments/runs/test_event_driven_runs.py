@@ -19,7 +19,7 @@ from efhc.experiments.runs.directory import RunDirectory
 from efhc.experiments.runs.draw import draw_scenario
 from efhc.experiments.runs.keeping import Stopped
 from efhc.experiments.runs.run import Runs
-from efhc.experiments.runs.store import RunStore
+from efhc.experiments.runs.store import MemoryStore, RunStore
 from efhc.experiments.runs.tables import EVENT_DRIVEN
 
 FIELDS = {
@@ -63,6 +63,25 @@ def test_a_result_is_the_same_from_memory_a_directory_and_a_copy(tmp_path):
     assert len(made.network) == 2  # shared by the strategies of a seed
     made.to_csv(tmp_path / "csv")
     assert {path.stem for path in (tmp_path / "csv").iterdir()} == set(EVENT_DRIVEN.names)
+
+
+def test_the_network_reaches_as_far_as_the_longest_run_of_a_seed(tmp_path):
+    strategies = {"quiet": efhc.EventTriggered(r=1e9), "ZT": efhc.ZeroThreshold()}
+    fields = FIELDS | {
+        "network": efhc.RandomLinks(),
+        "bandwidths": {"kind": "list", "values": [300.0] * 4},  # ZT has models under way after the last step
+        "driver": {"kind": "event-driven", "network_seconds": 5.0, "sample_seconds": 5.0},
+        "iterations": 14,
+    }
+    alone = {name: efhc.simulate(**fields | {"strategies": {name: one}}) for name, one in strategies.items()}
+    short, long = alone["quiet"].network, alone["ZT"].network
+    assert len(short) < len(long)
+    assert_frame_equal(short, long.join(short, on=["seed", "iteration"], how="semi"))
+    for order in (["quiet", "ZT"], ["ZT", "quiet"]):
+        both = fields | {"strategies": {name: strategies[name] for name in order}}
+        made, kept = efhc.simulate(**both), efhc.simulate(**both, out=tmp_path / order[0])
+        assert_same(made, kept)
+        assert_frame_equal(made.network, long)
 
 
 def test_tables_of_the_other_driver_are_refused(tmp_path):
@@ -138,6 +157,84 @@ def test_a_checkpoint_that_does_not_fit_is_moved_aside(tmp_path):
     resumed = efhc.simulate(**ONE, out=tmp_path / "run", resume=True, warn=said.append)
     assert "is damaged, and that run is made again from its start: its models are not those of this run" in said[0]
     assert_same(resumed, efhc.simulate(**ONE))
+
+
+def test_a_run_that_was_killed_when_it_was_over_does_not_end_twice(tmp_path, monkeypatch):
+    slow = {"bandwidths": {"kind": "list", "values": [1000.0] * 4}}  # models are under way when the time is up
+    (run,) = Runs().of(efhc.Experiment(**ONE | slow | {"driver": FIELDS["driver"] | {"seconds": 5.5}}))
+    scenario, memory = draw_scenario(run.whole, run.data, 0), MemoryStore()
+    with memory.keeper(run) as keeper:
+        make.make_run(run, scenario, keeper)
+    store = RunStore(tmp_path, with_models=True)
+
+    def killed(*given: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, store.keeper(run) as keeper:
+        patched.setattr(keeper, "finish", killed)
+        with pytest.raises(KeyboardInterrupt):
+            make.make_run(run, scenario, keeper, checkpoint_seconds=0.0)
+    assert (store.directory(run) / "checkpoint.safetensors").exists()
+    with store.keeper(run) as keeper:
+        make.make_run(run, scenario, keeper)
+    whole = memory.made[run.key].tables
+    assert "unfinished" in whole["exchanges"]["outcome"]
+    for name, table in whole.items():
+        assert_frame_equal(store.table(run, name), table, check_exact=True)
+
+
+class OwnLinks(efhc.drivers.event_driven.links.LinkPolicy):
+    """Links that carry nothing."""
+
+    def transfers(self, bandwidths, randomness):
+        return object()
+
+
+class OwnCompute(efhc.drivers.event_driven.compute.ComputeTimes):
+    """Gradients that device 2 never begins."""
+
+    def over_time(self, devices, randomness):
+        return self
+
+    def seconds(self, device, k):
+        return 0.0 if device == 2 else 1.0
+
+
+class OwnChurn(efhc.drivers.event_driven.churn.ChurnPolicy):
+    """A device that is there joins."""
+
+    def events(self, devices, randomness):
+        return self
+
+    def next_event(self, device, count):
+        return (1.0, device, "join") if device == 3 else None
+
+
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [
+        ({"compute": {"kind": "constant", "seconds": [1.0, 2.0]}}, "driver.compute.seconds: got 2 compute times;"),
+        ({"compute": {"kind": "csv", "path": "odd.csv"}}, "driver.compute.path: got "),
+        ({"churn": {"kind": "csv", "path": "odd.csv"}}, "driver.churn.path: got "),
+        ({"links": {"kind": "shared", "rates": {"kind": "csv", "path": "odd.csv"}}}, "driver.links.rates.path: got "),
+        ({"links": OwnLinks()}, "driver.links.kind: got a object without send from transfers;"),
+        ({"compute": OwnCompute()}, "driver.compute: got 0.0 for device 2 at k = 0;"),
+        ({"churn": OwnChurn(), "seconds": 9.0}, "driver.churn: got join of device 3 at 1 s, which"),
+    ],
+    ids=["list", "compute", "churn", "rates", "own links", "own compute", "own churn"],
+)
+def test_what_the_driver_cannot_use_is_refused_before_anything_is_written(tmp_path, settings, line):
+    (tmp_path / "odd.csv").write_text("a,b\n1,2\n")
+    for part in settings.values():
+        for table in (part, part.get("rates", {})) if isinstance(part, dict) else ():
+            if "path" in table:
+                table["path"] = str(tmp_path / "odd.csv")
+    driver = FIELDS["driver"] | settings
+    for out in (None, tmp_path / "run"):
+        with pytest.raises(InputError) as refused:
+            efhc.simulate(**FIELDS | {"driver": driver}, out=out)
+        assert str(refused.value).startswith(line)
+    assert {path.name for path in tmp_path.iterdir()} == {"odd.csv"}
 
 
 def test_what_the_simulator_warns_of_is_reported_and_kept(tmp_path):

@@ -14,6 +14,9 @@ from efhc.base.errors import InputError, within
 from efhc.base.own_code import is_built_in, quoting
 from efhc.core.randomness import Coins, Randomness
 from efhc.core.triggers import Bandwidths
+from efhc.drivers.event_driven.churn import draw_churn
+from efhc.drivers.event_driven.compute import draw_compute_times
+from efhc.drivers.event_driven.links import draw_transfers
 from efhc.drivers.event_driven.settings import EventDriven
 from efhc.experiments.config.experiment import Experiment
 from efhc.learning.backends import backend_for
@@ -96,6 +99,22 @@ def draw_scenario(experiment: Experiment, data: Dataset, seed: int, threads: int
         threshold_decay=experiment.threshold_decay or experiment.step_size,
         exchange_at_start=experiment.exchange_at_start,
     )
+
+
+def check_driver(experiment: Experiment, scenario: Scenario, seed: int) -> None:
+    """Draw what the driver of a run draws besides the scenario. Raises `InputError` if a setting cannot be used."""
+    driver, devices, randomness = experiment.driver, range(experiment.devices), Randomness(seed)
+    if not isinstance(driver, EventDriven):
+        return
+    clock = draw_compute_times(driver.compute, len(devices), randomness)
+    churn = draw_churn(driver.churn, len(devices), randomness)
+    draw_transfers(driver.links, scenario.bandwidths.values, randomness)
+    if not is_built_in(driver.compute):
+        for device in devices:
+            clock.seconds(device, 0)
+    if driver.churn is not None and not is_built_in(driver.churn):
+        for device in devices:
+            churn.next_event(device, 0)
 
 
 class Scenarios:

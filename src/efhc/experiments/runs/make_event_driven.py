@@ -49,8 +49,8 @@ def make_event_driven(making: Making) -> tuple[Floats, Local]:
                 raise Stopped
             is_whole = False
             simulator.advance()
-            is_whole = True
-            if time.monotonic() - saved_at > making.checkpoint_seconds:
+            is_whole = not simulator.is_over  # a run that is over has nothing to go on with, and would end twice
+            if is_whole and time.monotonic() - saved_at > making.checkpoint_seconds:
                 keeper.checkpoint(simulator.record.take(), *simulator.checkpoint())
                 saved_at = time.monotonic()
             elif simulator.record.is_large:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 
 import numpy as np
 import polars as pl
@@ -26,6 +26,8 @@ from efhc.learning.data import NpzFile
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from torch import nn
+
+T = TypeVar("T")
 
 
 class _Source(Protocol):
@@ -274,11 +276,11 @@ class _Memory:
         self._made = {run.pair: store.made[run.key] for run in runs if run.key in store.made}
 
     def table(self, name: str) -> pl.DataFrame:
-        tables = ((pair, self._made[pair].tables[name]) for pair in _of_table(name, self._tables, self._made))
+        found = {pair: made.tables[name] for pair, made in self._made.items()}
         # Two strategies of the same kind and parameters are one run with two names.
         return pl.concat(
             table.with_columns(strategy=pl.lit(strategy)) if "strategy" in table.columns else table
-            for (strategy, _), table in tables
+            for (strategy, _), table in _of_table(name, self._tables, found, len).items()
         )
 
     def models(self) -> dict[Pair, Floats]:
@@ -294,15 +296,19 @@ class _Memory:
         return self._inputs.checksums
 
 
-def _of_table(name: str, tables: RunTables, pairs: Iterable[Pair]) -> list[Pair]:
-    """Return the runs that a table is made of: all, or one per seed if all strategies of a seed have the same rows."""
-    pairs = list(pairs)
+def _of_table(name: str, tables: RunTables, found: Mapping[Pair, T], rows: Callable[[T], int]) -> dict[Pair, T]:
+    """Return the runs' tables that make up the table `name`, given that table of every run and its number of `rows`.
+
+    These are all of them or, if the strategies of a seed share their rows, the longest of each seed; of equally long
+    ones the first. Event-driven runs end at different times: a shorter table is the beginning of the longest.
+    """
     if tables.is_per_strategy(name):
-        return pairs
-    one_of: dict[int, Pair] = {}
-    for pair in pairs:
-        one_of.setdefault(pair[1], pair)
-    return list(one_of.values())
+        return dict(found)
+    of_seed: dict[int, list[Pair]] = {}
+    for pair in found:
+        of_seed.setdefault(pair[1], []).append(pair)
+    longest = (max(pairs, key=lambda pair: rows(found[pair])) for pairs in of_seed.values())
+    return {pair: found[pair] for pair in longest}
 
 
 def result_in_memory(
@@ -317,8 +323,8 @@ def collect(directory: RunDirectory, runs: list[Run], store: RunStore, failures:
     made = {run.pair: run for run in runs if run.key not in failures}
     tables = tables_of(runs[0].experiment)
     for name in tables.names:
-        chosen = [made[pair] for pair in _of_table(name, tables, made)]
-        directory.save_table(name, pl.concat(store.scan(run, name) for run in chosen))
+        found = {pair: store.scan(run, name) for pair, run in made.items()}
+        directory.save_table(name, pl.concat(_of_table(name, tables, found, _number_of_rows).values()))
     models: dict[Pair, Floats] = {}
     local: dict[Pair, dict[str, np.ndarray]] = {}
     warnings: list[str] = []
@@ -332,6 +338,10 @@ def collect(directory: RunDirectory, runs: list[Run], store: RunStore, failures:
         warnings += alone.meta.get("warnings", [])
     directory.save_models(models, local)
     directory.finish(tables, _reasons(runs, failures), warnings)
+
+
+def _number_of_rows(table: pl.LazyFrame) -> int:
+    return int(table.select(pl.len()).collect().item())
 
 
 def _reasons(runs: list[Run], failures: Failures) -> dict[Pair, str]:

@@ -16,7 +16,7 @@ from efhc.drivers.observers import ObserverFactory
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.config.files import build_experiment, to_tables
 from efhc.experiments.runs.directory import RunDirectory
-from efhc.experiments.runs.draw import draw_scenario
+from efhc.experiments.runs.draw import check_driver, draw_scenario
 from efhc.experiments.runs.engines.local import LocalEngine
 from efhc.experiments.runs.keeping import CHECKPOINT_SECONDS
 from efhc.experiments.runs.resources import plan
@@ -165,12 +165,13 @@ def _remove_runs(directory: RunDirectory, runs: list[Run]) -> None:
 
 
 def _check(runs: list[Run], warn: Callable[[str], None]) -> None:
-    """Draw the scenario of every seed, so that errors are raised before anything is written."""
+    """Draw all that every seed determines, so that errors are raised before anything is written."""
     one_of = {run.seed: run for run in runs}
     with using_inputs(runs[0].inputs.files):
         for run in one_of.values():
             scenario = draw_scenario(run.whole, run.data, run.seed)
             scenario.initial_models()
+            check_driver(run.whole, scenario, run.seed)
             graph = scenario.network.graph(0)
             drawn_so = isinstance(run.whole.network, DrawnTopology)  # with connected = false
             if graph is scenario.network.graph(1) and not graph.is_connected and not drawn_so:

@@ -13,7 +13,7 @@ from efhc.base.installed import kind_of
 from efhc.experiments.config.experiment import Experiment
 
 RUN, SEED = ("strategy", "seed"), ("seed",)
-"""The columns in front of a table that each run has of its own, and of one that all strategies of a seed share."""
+"""The columns that name a row's run, if each run has a table of its own, or its seed, if all strategies share one."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class RunTables:
     driver: str
     """The kind of the driver."""
     labels: Mapping[str, tuple[str, ...]]
-    """The tables that a run records, in order, and the columns in front of those that it records."""
+    """The recorded tables, in order. Each has these columns first, which name its run, and then the recorded ones."""
     curve: str
     """The table that tells how accuracy develops."""
 

@@ -32,6 +32,7 @@ from efhc.experiments.studies.sweep import Point, sweep_points
 
 Size = Literal["quick", "full"]
 RADIUS = "network.radius"
+A_FIGURE = "a figure of the paper"
 
 
 class FigureTable(Policy):
@@ -94,6 +95,7 @@ def load_figure(name: str, size: Size = "quick", seeds: int | None = None) -> Pa
     try:
         table = FigureTable.model_validate(tables.get(FIGURE, {}))
     except ValidationError as error:
+        require_lockstep(build_experiment(only_experiment(tables), path.parent), A_FIGURE)
         with within(FIGURE):
             raise as_input_error(error, FigureTable) from None
     if size == "quick":
@@ -102,7 +104,7 @@ def load_figure(name: str, size: Size = "quick", seeds: int | None = None) -> Pa
     points = sweep_points(base, tables[SWEEP], path.parent) if SWEEP in tables else []
     figure = PaperFigure(path.stem, table, build_experiment(base, path.parent), points)
     for experiment in (figure.experiment, *(point.experiment for point in points)):
-        require_lockstep(experiment, "a figure of the paper")
+        require_lockstep(experiment, A_FIGURE)
     if "ZT" not in figure.experiment.strategies:
         raise InputError("strategies", ", ".join(figure.experiment.strategies), "also ZT: its total measures budgets")
     _check_varied(figure)
