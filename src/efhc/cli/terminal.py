@@ -204,10 +204,12 @@ def _table(title: str, rows: pl.DataFrame, columns: Columns, caption: str | None
 
 
 def print_table(table: Table) -> None:
-    """Print a table; without lines between its columns if it is too wide with them, so that no number is cut."""
+    """Print a table; if it is too wide, without lines between its columns, and with broken lines before cut numbers."""
     unlimited = console.options.update(width=1000)
     if console.measure(table, options=unlimited).maximum > console.width:
         table.box, table.padding = SIMPLE_HEAD, (0, 0)
+        for column in table.columns:
+            column.header, column.overflow = str(column.header).replace("_", "_\n"), "fold"
     console.print(table)
 
 

@@ -311,8 +311,8 @@ def _shown_costs(means: pl.DataFrame) -> Shown:
     if not _has_target(means):
         return {"seconds": _number("seconds"), "broadcasts": _number("broadcasts"), "MB": _number("bytes", MEGABYTE)}
     return {
-        "s to target": _cost(TO_TARGET[0], WITHOUT_TARGET[0]),
-        "MB to target": _cost(TO_TARGET[1], WITHOUT_TARGET[1], MEGABYTE),
+        "seconds\nto target": _cost(TO_TARGET[0], WITHOUT_TARGET[0]),
+        "MB\nto target": _cost(TO_TARGET[1], WITHOUT_TARGET[1], MEGABYTE),
         "reached": lambda row: f"{row['reached']} of {row['seeds']}",
     }
 

@@ -85,9 +85,9 @@ def sweep_figure(
 def _drawings(means: pl.DataFrame) -> dict[str, pl.DataFrame]:
     """Return what to draw by the name of its vertical axis: tables with the columns mean, low and high."""
     drawings = {"accuracy at the end": means.rename({"accuracy": "mean"})}
-    if "seconds_to_target" in means.columns:
+    if "seconds_to_target" in means.columns and (means["reached"] == means["seeds"]).any():
         seconds, all_reach = pl.col("seconds_to_target"), pl.col("reached") == pl.col("seeds")
-        drawings["seconds to the target"] = means.with_columns(
+        drawings["seconds to the target,\nwhere all seeds reach it"] = means.with_columns(
             mean=pl.when(all_reach).then(seconds), low="seconds_to_target_low", high="seconds_to_target_high"
         )
     return drawings
