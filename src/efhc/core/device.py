@@ -419,12 +419,15 @@ class Reaction:
 
     def on_withdraw(self, neighbour: int, link: Link, message: Withdraw) -> None:
         exchange = link.exchange
-        if exchange is None:
+        if exchange is None or exchange.partner not in (None, message.token):
             return
-        is_this = exchange.token == message.of and exchange.partner in (None, message.token)
-        if is_this or (exchange.partner == message.token and message.of is None):
+        if exchange.token == message.of or (message.of is None and exchange.partner is not None):
             if exchange.in_doubt:
                 self.effects.append(Keep("withdrawn"))
+            self.end(neighbour, link, "withdrawn")
+        elif exchange.partner is not None and not exchange.in_doubt:
+            # The neighbour pairs its token with another one of this device: the two ends do not mean the same exchange.
+            self.effects.append(Send(neighbour, Withdraw(exchange.token, exchange.partner)))
             self.end(neighbour, link, "withdrawn")
 
     def end(self, neighbour: int, link: Link, outcome: str) -> None:

@@ -105,11 +105,11 @@ class Begin(NamedTuple):
 
 
 class Stepped(NamedTuple):
-    """The model is now this one, w_i(k+1) unless the device has finished: the first `made` of its steps are part of it."""
+    """The model is now this one: w_i(k+1), or w_i with further steps if the device has finished."""
 
     model: Model
     made: int
-    """How many steps `steps_in_order` gave. Those that were committed since are made with the next model."""
+    """The number of steps that it contains, which `steps_in_order` gave. Later ones are made with the next model."""
 
 
 class Finish(NamedTuple):

@@ -238,9 +238,9 @@ def test_a_link_that_comes_up_is_event_1_and_one_that_goes_down_cuts_what_is_und
 AGAIN = {
     "Commit": (
         5,
-        [(12.75, 0, 1, 13.0), (12.75, 1, 0, 13.0), (13.0, 0, 1, 13.25), (13.0, 1, 0, 13.25), (13.25, 1, 0, 13.5)],
+        [(12.5, 0, 1, 12.75), (12.5, 1, 0, 12.75), (12.75, 0, 1, 13.0), (12.75, 1, 0, 13.0), (13.0, 1, 0, 13.25)],
     ),
-    "Acknowledge": (6, [(13.0, 0, 1, 13.25), (13.25, 1, 0, 13.5)]),
+    "Acknowledge": (6, [(12.5, 0, 1, 12.75), (12.75, 1, 0, 13.0)]),
 }
 
 
@@ -248,9 +248,11 @@ AGAIN = {
 def test_what_was_lost_after_the_decision_is_said_again_when_patience_ends(lost):
     """As in `test_two_offers_that_cross`, with a patience of 10 s.
 
-    Commit       lost at 11/4: at 51/4, 0 says Commit again and 1 asks by a Ready; both are there at 13, where 1 makes
-                 the step and acknowledges, while 0 answers the Ready from its record; 1 acknowledges that too
-    Acknowledge  lost at 3: at 13, 0 says Commit again, and 1 acknowledges again
+    Both ends got on at 5/2, when u_1 was there and 0 said Commit: their patience ends at 25/2.
+
+    Commit       lost: at 25/2, 0 says Commit again and 1 asks by a Ready; both are there at 51/4, where 1 makes the step
+                 and acknowledges, while 0 answers the Ready from its record; 1 acknowledges that too
+    Acknowledge  lost: at 25/2, 0 says Commit again, and 1 acknowledges again
     """
     place, again = AGAIN[lost]
     links = WatchedLinks(efhc.PerLink(latency=0.25), lose=[place])

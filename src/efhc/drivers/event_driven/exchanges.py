@@ -4,18 +4,33 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from heapq import heappush
 from typing import Any
 
 import numpy as np
 
 from efhc.core.at_once import Answer, answer_at_once, exchange_at_once, offer_at_once, pair_at_once, settle_at_once
 from efhc.core.device import Device, Exchange, Link, Reaction
-from efhc.core.protocol import Body, Message, NoProgress, Offer, Received, Token
+from efhc.core.protocol import (
+    Accept,
+    AskModel,
+    Body,
+    Commit,
+    GiveModel,
+    Message,
+    NoProgress,
+    Offer,
+    Ready,
+    Received,
+    Token,
+)
 from efhc.drivers.event_driven.mail import Mail
+from efhc.drivers.event_driven.patience import Patience
 from efhc.drivers.event_driven.rows import Rows
-from efhc.drivers.event_driven.run import PATIENCE, Run
+from efhc.drivers.event_driven.run import Run
 from efhc.drivers.event_driven.settings import EventDriven
+
+GETS_ON = (Offer, Accept, Body, Ready, Commit, AskModel)
+"""Who says this has got on with an exchange, or has asked again after waiting."""
 
 Owed = tuple[Device, int, Link]
 """A device that owes an offer, the neighbour, and the link to it."""
@@ -32,15 +47,13 @@ class Exchanges:
         reorder: Callable[[deque[Any]], None] | None = None,
     ) -> None:
         self._mail, self._model_bytes, self._reorder = mail, model_bytes, reorder
-        self._patience = settings.patience_seconds
+        self._patience = Patience(settings.patience_seconds)
         self.at_once = mail.headers_at_once and reorder is None and settings.churn is None
         """Whether offers are answered without messages."""
         self.committed = 0
         self.unresolved = 0
         self._open: dict[Token, list[Any]] = {}
         """Exchanges that were offered: when, and the bytes sent for them since."""
-        self._progress: dict[tuple[int, int], float] = {}
-        """When something last arrived on a link on which something was lost or did not move."""
         self._owed: tuple[list[Owed], list[Owed]] = ([], [])
         """On links that have just become free: of those who decided, and of the others."""
 
@@ -48,12 +61,14 @@ class Exchanges:
 
     def send(self, run: Run, sender: int, receiver: int, message: Message) -> None:
         """Put a message on its way."""
-        if isinstance(message, Offer):
+        if isinstance(message, Offer | Accept):
             self._open[message.token] = [run.now, 0]
         elif isinstance(message, Body):
             for token in (message.token, message.of):
                 if token in self._open:
                     self._open[token][1] += self._model_bytes
+        if isinstance(message, GETS_ON) and (not self._mail.is_orderly or self._patience.watches(sender, receiver)):
+            self._patience.got_on(run, sender, receiver)
         self._mail.send(run.now, sender, receiver, message)
 
     def deliver(self, run: Run) -> None:
@@ -75,21 +90,21 @@ class Exchanges:
 
     def _notice(self, run: Run, what: str, sender: int, receiver: int, message: Message) -> None:
         """Something has become of a message."""
-        if what != "arrived":
-            if what == "lost" or not run.draining:
-                self._watch(run, sender, receiver)
+        if what != "arrived":  # both ends will lose patience, unless they get on
+            self._patience.watch(run, sender, receiver)
+            self._patience.watch(run, receiver, sender)
             return
-        if self._progress:
-            link = _pair(sender, receiver)
-            if link in self._progress:
-                self._progress[link] = run.now
+        if isinstance(message, Body | GiveModel) and self._patience.watches(receiver, sender):
+            self._patience.got_on(run, receiver, sender)
+            self._patience.got_on(run, sender, receiver)
         if not (self.at_once and isinstance(message, Body) and self._settle_at_once(run, sender, receiver, message)):
             run.react(receiver, Received(sender, message))
 
     def cut(self, run: Run, i: int, j: int) -> None:
         """Lose everything that is under way between two devices."""
         self._mail.cut(run.now, i, j)
-        self._progress.pop(_pair(i, j), None)
+        self._patience.forget(i, j)
+        self._patience.forget(j, i)
 
     def measured_rate(self, number: int) -> float:
         """Return what a device measured of its own bandwidth."""
@@ -166,41 +181,40 @@ class Exchanges:
 
     # Patience
 
-    def _watch(self, run: Run, i: int, j: int) -> None:
-        """Something on this link was lost, or does not move: both ends will lose patience unless something comes."""
-        self._progress[_pair(i, j)] = run.now
-        for number, neighbour in ((i, j), (j, i)):
-            heappush(run.due, (run.now + self._patience, PATIENCE, number, neighbour))
-
-    def end_patience(self, run: Run, number: int, neighbour: int) -> None:
+    def end_patience(self, run: Run, number: int, neighbour: int, *, is_there: bool) -> None:
         """Withdraw or ask, unless something has moved since; then wait on."""
-        if not self.waits(run, number, neighbour):
-            return
-        again = self._progress.get(_pair(number, neighbour), run.now) + self._patience
-        if again <= run.now and self._moves(run, number, neighbour):
-            again = run.now + self._patience
-        if again > run.now:
-            heappush(run.due, (again, PATIENCE, number, neighbour))
-        else:
+        if not is_there or not self.waits(run, number, neighbour):
+            self._patience.end(number, neighbour)
+        elif self._patience.is_over(run, number, neighbour, moves=self._any(run, number, neighbour, self._mail.moves)):
             run.react(number, NoProgress(neighbour))
+            if self.waits(run, number, neighbour):
+                self._patience.watch(run, number, neighbour)
 
     def waits(self, run: Run, number: int, neighbour: int) -> bool:
         """Whether a device that is there expects something of a neighbour that is in reach."""
+        link = run.devices[number].links.get(neighbour)
+        is_asked = run.devices[number].asked == neighbour and link is not None and link.up
+        return is_asked or self.is_in_flight(run, number, neighbour)
+
+    @staticmethod
+    def is_in_flight(run: Run, number: int, neighbour: int) -> bool:
+        """Whether a device has an exchange in flight with a neighbour in reach, or waits for its acknowledgement."""
         device, link = run.devices[number], run.devices[number].links.get(neighbour)
         if link is None or not link.up:
             return False
         decisions = device.unacknowledged.values()
-        return (
-            link.exchange is not None
-            or device.asked == neighbour
-            or any(decision.neighbour == neighbour for decision in decisions)
-        )
+        return link.exchange is not None or any(decision.neighbour == neighbour for decision in decisions)
 
-    def _moves(self, run: Run, number: int, neighbour: int) -> bool:
-        """Whether a model is on its way between two devices: an exchange that moves is never timed out."""
+    def is_stalled(self, run: Run, number: int, neighbour: int) -> bool:
+        """Whether a model between two devices does not move, since the rate of its sender is 0."""
+        return self._any(run, number, neighbour, self._mail.is_stalled)
+
+    @staticmethod
+    def _any(run: Run, number: int, neighbour: int, holds: Callable[[Token], bool]) -> bool:
+        """Whether something holds for the model that either end of an exchange sends."""
         links = (run.devices[a].links.get(b) for a, b in ((number, neighbour), (neighbour, number)))
         exchanges = (link.exchange for link in links if link is not None)
-        return any(exchange is not None and self._mail.moves(exchange.token) for exchange in exchanges)
+        return any(exchange is not None and holds(exchange.token) for exchange in exchanges)
 
     # Rows of the table
 
@@ -209,6 +223,10 @@ class Exchanges:
         if outcome != "committed":
             self._mail.withdraw(run.now, exchange.token)
         self.note_end(run, number, neighbour, exchange, outcome)
+
+    def forget(self, token: Token) -> None:
+        """The end that offered this exchange is gone, and does not know how it ends."""
+        self._open.pop(token, None)
 
     def note_end(self, run: Run, number: int, neighbour: int, exchange: Exchange, outcome: str) -> None:
         """Write the row of an exchange, if it is this end's to write."""
@@ -219,22 +237,23 @@ class Exchanges:
         self.committed += outcome == "committed"
         self.unresolved += outcome == "unresolved"
         run.record.exchanges.append((
-            start, run.now, number, neighbour, exchange.k, exchange.partner_k, exchange.share, exchange.event or 2,
+            start, run.now, number, neighbour, exchange.k, exchange.partner_k, exchange.share, exchange.event or None,
             outcome, sent, _step_norm(exchange, run.rows) if outcome == "unresolved" else None,
         ))  # fmt: skip
 
     # Checkpoints
 
-    SAVED = ("committed", "unresolved", "_open", "_progress")
+    SAVED = ("committed", "unresolved", "_open")
 
     def state(self) -> dict[str, Any]:
         """Return plain data that `restore` goes on from. Between two instants nothing is owed at once."""
-        return {name: getattr(self, name) for name in self.SAVED}
+        return {name: getattr(self, name) for name in self.SAVED} | {"patience": self._patience.state()}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from what `state` returned."""
         for name in self.SAVED:
             setattr(self, name, state[name])
+        self._patience.restore(state["patience"])
 
 
 def _step_norm(exchange: Exchange, rows: Rows) -> float:
@@ -242,7 +261,3 @@ def _step_norm(exchange: Exchange, rows: Rows) -> float:
     ends: tuple[Any, Any] = exchange.sent, exchange.received
     sent, received = (rows.array[row.index].astype(np.float64) for row in ends)
     return exchange.share * float(np.linalg.norm(received - sent))
-
-
-def _pair(i: int, j: int) -> tuple[int, int]:
-    return (i, j) if i < j else (j, i)

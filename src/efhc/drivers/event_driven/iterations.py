@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from efhc.core.device import react
+from efhc.core.device import Device, react
 from efhc.core.protocol import Begin, Finish, Stepped
 from efhc.core.triggers import Trigger
 from efhc.drivers.event_driven.compute import ComputeClock
@@ -41,8 +41,8 @@ class Iterations:
         self.steps = 0
         """The number of steps that all devices have made."""
         self.broadcasts = 0
-        self.running = 0
-        """The number of devices that have steps to make."""
+        self.running: set[int] = set()
+        """The devices that have an iteration under way."""
         self.sessions = [0] * len(scenario.bandwidths.values)
         """By device: the gradient of an earlier session is not used."""
         self.beginning: set[int] = set()
@@ -62,12 +62,13 @@ class Iterations:
         for device in devices:
             number, k = device.number, device.k
             drift = self._drifts.pop(number)
-            if self._iterations is not None and k >= self._iterations:
-                self.running -= 1
+            if not self.has_steps_to_make(device):
+                self.running.discard(number)
                 run.react(number, Finish())
                 if device.steps:  # of before a crash
                     run.apply(number)
                 continue
+            self.running.add(number)
             run.react(number, Begin(drift, self._threshold(number, k), at_once))
             self.gradients.start(device)
             seconds = self._clock.seconds(number, k)
@@ -106,9 +107,14 @@ class Iterations:
         self.steps += len(numbers)
         self.beginning.update(number for number in numbers if number not in leaving)
 
+    def has_steps_to_make(self, device: Device) -> bool:
+        """Whether a device is not at its last iteration yet."""
+        return self._iterations is None or device.k < self._iterations
+
     def end_session(self, number: int) -> None:
         """The step of a device that is under way is not made."""
         self.beginning.discard(number)
+        self.running.discard(number)
         self._drifts.pop(number, None)
         self._fired.discard(number)
         self.gradients.drop(number)

@@ -23,6 +23,8 @@ class Mail:
         self._transfers, self._parameters, self._model_bytes = transfers, parameters, model_bytes
         self.models_at_once = isinstance(transfers, InstantTransfers)
         self.headers_at_once = self.models_at_once or bool(getattr(transfers, "headers_at_once", False))
+        self.is_orderly = self.models_at_once or bool(getattr(transfers, "is_orderly", False))
+        """Whether no message is lost, or overtakes one that was sent before it."""
         self.queue: deque[tuple[int, int, Message]] = deque()
         """Messages of this instant: sender, receiver, message."""
         self.bytes = 0
@@ -94,6 +96,11 @@ class Mail:
         """Whether the model that this end of an exchange sends is on its way and moves."""
         ticket = self._bodies.get(token)
         return ticket is not None and not self._transfers.is_stalled(ticket)
+
+    def is_stalled(self, token: Token) -> bool:
+        """Whether the model that this end of an exchange sends is on its way and does not move."""
+        ticket = self._bodies.get(token)
+        return ticket is not None and self._transfers.is_stalled(ticket)
 
     def state(self) -> dict[str, Any]:
         """Return plain data that `restore` goes on from. Between two instants the queue is empty."""

@@ -1,7 +1,7 @@
 """Patience: an end of an exchange that does not get on for too long withdraws it, or asks how it ended.
 
-An end gets on when it says something new about the exchange, or when a model arrives; what it hears again and again is
-no progress. Each end has one deadline at a time.
+An end gets on when it says something about the exchange, and both do when a model arrives; what an end hears again and
+again is no progress. Each end has one deadline at a time.
 """
 
 from __future__ import annotations
@@ -25,6 +25,21 @@ class Patience:
         self._planned: set[End] = set()
         """The ends whose deadline is on the heap."""
 
+    def watches(self, number: int, neighbour: int) -> bool:
+        """Whether an end is watched: something was late or lost on its link before."""
+        return (number, neighbour) in self._since
+
+    def watch(self, run: Run, number: int, neighbour: int) -> None:
+        """Something may be late: unless the end gets on, its patience ends."""
+        end = number, neighbour
+        if end not in self._planned:
+            self._since[end] = run.now
+            self._plan(run, end, run.now)
+
+    def end(self, number: int, neighbour: int) -> None:
+        """A deadline has come, and there is nothing to wait for."""
+        self._planned.discard((number, neighbour))
+
     def got_on(self, run: Run, number: int, neighbour: int) -> None:
         """An end has got on: its patience begins anew."""
         end = number, neighbour
@@ -43,8 +58,7 @@ class Patience:
         return True
 
     def forget(self, number: int, neighbour: int) -> None:
-        """There is nothing to wait for any more."""
-        self._planned.discard((number, neighbour))
+        """The link is cut. A deadline that is planned comes for nothing."""
         self._since.pop((number, neighbour), None)
 
     def _plan(self, run: Run, end: End, since: float) -> None:

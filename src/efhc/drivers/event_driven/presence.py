@@ -6,7 +6,7 @@ from heapq import heappush
 from typing import Any
 
 from efhc.core.device import Device, durable, is_idle, restarted
-from efhc.core.protocol import Finish, GiveUp, Leave, LinkDown, LinkUp, Token
+from efhc.core.protocol import Finish, GiveUp, Leave, LinkDown, LinkUp
 from efhc.drivers.event_driven.churn import Churn
 from efhc.drivers.event_driven.exchanges import Exchanges
 from efhc.drivers.event_driven.iterations import Iterations
@@ -39,12 +39,15 @@ class Presence:
         self.leaving: dict[int, float] = {}
         """Devices that end what is in flight before they go, and since when."""
         self._journals: dict[int, Device] = {}
-        iterations.running = sum(self.present)
+        self._deadlines: dict[tuple[int, int], float] = {}
+        """When a device gives up a neighbour out of reach."""
 
     def start(self, run: Run) -> None:
         """The first graph is there, and what changes it is planned."""
         for number in range(len(self.present)):
             self._plan_churn(run, number)
+            if self.changes:
+                self.keep(run.devices[number])
         new = self._scenario.exchange_at_start
         for i, j in self._graph.links.tolist():
             if self.present[i] and self.present[j]:
@@ -71,7 +74,7 @@ class Presence:
     def change_network(self, run: Run) -> None:
         """The next graph: links that it does not have go down, those that it has are up."""
         self._graph_number += 1
-        before, now = self._graph, self._scenario.graphs(self._graph_number)[1]
+        before, now = self._graph, self._scenario.network.graph(self._graph_number)
         heappush(run.due, (run.now + self._network_seconds, NETWORK))
         if now is before:
             return
@@ -86,10 +89,10 @@ class Presence:
             self._note_network(run)
 
     def _connect(self, run: Run, i: int, j: int, *, new: bool = True) -> None:
+        self._deadlines.pop((i, j), None)
+        self._deadlines.pop((j, i), None)
         for number, neighbour in ((i, j), (j, i)):
-            run.react(number, LinkUp(neighbour))
-            if not new:
-                run.devices[number].links[neighbour].new = False
+            run.react(number, LinkUp(neighbour, new))
 
     def _disconnect(self, run: Run, i: int, j: int) -> None:
         self._exchanges.cut(run, i, j)
@@ -106,34 +109,40 @@ class Presence:
 
     def _plan_to_give_up(self, run: Run, number: int, neighbour: int) -> None:
         """A device in doubt about a neighbour out of reach does not wait for ever."""
-        link = run.devices[number].links.get(neighbour)
-        if link is not None and link.exchange is not None:
-            due = run.now + self._give_up_seconds
-            heappush(run.due, (due, GIVE_UP, number, neighbour, link.exchange.token))
+        if _is_in_doubt(run.devices[number], neighbour):
+            self._deadlines[number, neighbour] = due = run.now + self._give_up_seconds
+            heappush(run.due, (due, GIVE_UP, number, neighbour))
 
-    def give_up(self, run: Run, number: int, neighbour: int, token: Token | None) -> None:
-        """Patience with a neighbour out of reach ends, if the exchange is still the same."""
-        if self._is_in_flight(run, number, neighbour, token):
+    def give_up(self, run: Run, number: int, neighbour: int) -> None:
+        """Patience with a neighbour out of reach ends, unless it was in reach since."""
+        if self.present[number] and self._deadlines.get((number, neighbour)) == run.now:
+            del self._deadlines[number, neighbour]
             run.react(number, GiveUp(neighbour))
 
-    def may_hear_of(self, run: Run, number: int, neighbour: int, token: Token | None) -> bool:
-        """Whether a device in doubt may come into reach of the one that can tell."""
-        if not self._is_in_flight(run, number, neighbour, token):
-            return False
-        if self.present[neighbour]:
-            return self._network_changes
-        return self._churn.next_event(neighbour, self._churn_counts[neighbour]) is not None
+    def may_hear(self, run: Run) -> bool:
+        """Whether a device in doubt may still come into reach of the one that can tell."""
+        for number, device in enumerate(run.devices):
+            kept = device if self.present[number] else self._journals.get(number)
+            if kept is not None and any(
+                _is_in_doubt(kept, neighbour) and self._may_meet(number, neighbour) for neighbour in kept.links
+            ):
+                return True
+        return False
 
-    def _is_in_flight(self, run: Run, number: int, neighbour: int, token: Token | None) -> bool:
-        link = run.devices[number].links.get(neighbour)
-        return self.present[number] and link is not None and link.exchange is not None and link.exchange.token == token
+    def _may_meet(self, number: int, neighbour: int) -> bool:
+        if self.present[number] and self.present[neighbour]:
+            return self._network_changes
+        return all(self.present[one] or self._comes_back(one) for one in (number, neighbour))
+
+    def _comes_back(self, number: int) -> bool:
+        return self._churn.next_event(number, self._churn_counts[number]) is not None
 
     def anybody_to_come(self, run: Run) -> bool:
-        """Whether a device that has not finished is away and will come back."""
+        """Whether a device that has steps to make is away, or waits to leave, and will come back."""
         if not self.changes:
             return False
-        away = (n for n, present in enumerate(self.present) if not present and not run.devices[n].finished)
-        return any(self._churn.next_event(number, self._churn_counts[number]) is not None for number in away)
+        away = (n for n, present in enumerate(self.present) if not present or n in self.leaving)
+        return any(self._iterations.has_steps_to_make(run.devices[n]) and self._comes_back(n) for n in away)
 
     # Devices that come and go
 
@@ -158,10 +167,8 @@ class Presence:
 
     def _leave(self, run: Run, number: int) -> None:
         """A device that leaves ends what is in flight before it goes."""
-        if not run.devices[number].finished and not run.devices[number].copies:
-            self._iterations.running -= 1
-        self.leaving[number] = run.now
-        heappush(run.due, (run.now + self._give_up_seconds, GIVE_UP, number, -1, None))
+        self.leaving[number] = due = run.now + self._give_up_seconds
+        heappush(run.due, (due, GIVE_UP, number, -1))
         self._iterations.end_session(number)
         run.react(number, Leave())
         run.react(number, Finish())
@@ -170,54 +177,49 @@ class Presence:
 
     def let_go(self, run: Run) -> None:
         """Let devices go that have nothing in flight any more, or have waited too long for that."""
-        for number, since in list(self.leaving.items()):
-            waited = run.now - since
-            if is_idle(run.devices[number]) or waited >= self._give_up_seconds:
-                del self.leaving[number]
-                run.devices[number].leaving = False
-                self._switch_off(run, number, was_running=False)
+        for number, deadline in list(self.leaving.items()):
+            if is_idle(run.devices[number]) or run.now >= deadline:
+                self._switch_off(run, number)
 
-    def _switch_off(self, run: Run, number: int, *, was_running: bool | None = None) -> None:
+    def _switch_off(self, run: Run, number: int) -> None:
         """A device is gone at once, and its neighbours notice."""
         device = run.devices[number]
-        if number in self.leaving:
-            del self.leaving[number]
-        elif was_running is None and not device.finished and not device.copies:
-            self._iterations.running -= 1
+        self.leaving.pop(number, None)
         self.present[number] = False
         self._iterations.end_session(number)
         for neighbour, link in list(device.links.items()):
-            if link.exchange is not None and not link.exchange.in_doubt:
+            if link.exchange is not None and link.exchange.in_doubt:
+                self._exchanges.forget(link.exchange.token)
+            elif link.exchange is not None:
                 self._exchanges.note_end(run, number, neighbour, link.exchange, "withdrawn")
             if link.up:
                 self._disconnect(run, number, neighbour)
 
     def _switch_on(self, run: Run, number: int, *, anew: bool) -> None:
         """A device comes: from its journal, or with a first model."""
+        if number in self.leaving:  # it has not gone yet: it goes now
+            self._switch_off(run, number)
         if anew:
             self._iterations.gradients.forget_local(number)
-            self._journals.pop(number, None)
             run.devices[number] = self.new_device(run, number, copies=self._churn.start == "copy")
+            self.keep(run.devices[number])
         else:
-            kept = self._journals.get(number) or self.new_device(run, number)
-            run.devices[number] = restarted(kept, self._iterations.sessions[number])
+            run.devices[number] = restarted(self._journals[number], self._iterations.sessions[number])
             for neighbour in run.devices[number].links:
                 self._plan_to_give_up(run, number, neighbour)
         self.present[number] = True
-        if run.devices[number].copies:
-            pass  # it waits for a model, and a run does not wait for it
-        elif not run.devices[number].finished:
-            self._iterations.running += 1
+        if run.devices[number].finished:
+            if run.devices[number].steps:  # of before the crash
+                run.apply(number)
+        elif not run.devices[number].copies:  # one that waits for a model begins when that is there
             self._iterations.beginning.add(number)
-        elif run.devices[number].steps:  # of before the crash
-            run.apply(number)
         for i, j in self._graph.links[(self._graph.links == number).any(axis=1)].tolist():
             if self.present[i] and self.present[j]:
                 self._connect(run, i, j)
 
     # Checkpoints
 
-    SAVED = ("present", "leaving", "_churn_counts", "_journals", "_graph_number")
+    SAVED = ("present", "leaving", "_churn_counts", "_journals", "_graph_number", "_deadlines")
 
     def state(self) -> dict[str, Any]:
         """Return plain data that `restore` goes on from."""
@@ -228,3 +230,8 @@ class Presence:
         for name in self.SAVED:
             setattr(self, name, state[name])
         self._graph = self._scenario.network.graph(self._graph_number)
+
+
+def _is_in_doubt(device: Device, neighbour: int) -> bool:
+    link = device.links.get(neighbour)
+    return link is not None and link.exchange is not None and link.exchange.in_doubt

@@ -38,8 +38,11 @@ from efhc.drivers.event_driven.samples import imbalance, quality
 from efhc.drivers.event_driven.settings import EventDriven
 from efhc.scenarios.scenario import Scenario
 
-STEPS_AT_ONCE = 4096
-"""Device steps after which `advance` comes back, if no sample does before."""
+NUMBERS_AT_ONCE, INSTANTS_AT_ONCE = 1 << 25, 10_000
+"""`advance` comes back after steps on this many parameters, or after this many instants, if no sample comes before."""
+
+IDLE_SAMPLES = 100
+"""Samples that are taken at most while nothing happens."""
 
 
 class Simulator:
@@ -88,6 +91,7 @@ class Simulator:
         self.draining = False
         """Whether no device makes steps any more, and only what is under way is awaited."""
         self._sampled_at: float | None = None
+        self._sample_number = 0
         self.devices = [self._presence.new_device(self, number) for number in range(count)]
         self._start()
 
@@ -120,14 +124,17 @@ class Simulator:
     # Time
 
     def advance(self) -> None:
-        """Make what is due up to and including the next sample, or a few thousand steps."""
-        target = self.steps + STEPS_AT_ONCE
-        sampled = len(self.record.timeline)
+        """Make what is due up to and including the next sample, or as much as takes a moment."""
+        target = self.steps + max(1, NUMBERS_AT_ONCE // self.rows.array.shape[1])
+        sampled, instants = len(self.record.timeline), 0
         collects = gc.isenabled()
         gc.disable()  # what is made here holds no cycles, and there is much of it
         try:
-            while not self.is_over and self.steps < target and len(self.record.timeline) == sampled:
+            while not self.is_over and self.steps < target and instants < INSTANTS_AT_ONCE:
                 self._advance_to(self._next_time())
+                instants += 1
+                if len(self.record.timeline) > sampled:
+                    break
         finally:
             if collects:
                 gc.enable()
@@ -138,7 +145,7 @@ class Simulator:
     def _advance_to(self, time: float) -> None:
         """Make all that is due at one instant, or end the run if nothing is."""
         iterations, presence, end = self._iterations, self._presence, self._settings.seconds
-        if (end is None and iterations.running == 0 and not presence.anybody_to_come(self)) or time == math.inf:
+        if (end is None and not iterations.running and not presence.anybody_to_come(self)) or time == math.inf:
             self.draining = True
         if (self.draining and not self._is_moving()) or (end is not None and time > end):
             self._finish(self.now if end is None else end)
@@ -162,16 +169,25 @@ class Simulator:
         if presence.leaving:
             presence.let_go(self)
         if due and due[0][0] <= time and self._take(SAMPLE):
-            self._sample()
-            heappush(due, (time + self._sample_seconds, SAMPLE))
+            if not self.draining:
+                self._sample()
+            self._plan_sample()
+
+    def _plan_sample(self) -> None:
+        """Samples are taken at multiples of `sample_seconds`; where nothing happens for very long, they are left out."""
+        self._sample_number += 1
+        happens = self._next_time() / self._sample_seconds
+        if self._sample_number + IDLE_SAMPLES < happens < math.inf:
+            self._sample_number = math.ceil(happens)
+        heappush(self.due, (self._sample_number * self._sample_seconds, SAMPLE))
 
     def _end_waiting(self) -> None:
         """Patience ends, with an exchange that does not move or with a device that does not return."""
         for number, neighbour in self._take(PATIENCE):
-            if self._presence.present[number]:
-                self._exchanges.end_patience(self, number, neighbour)
-        for number, neighbour, token in self._take(GIVE_UP):
-            self._presence.give_up(self, number, neighbour, token)
+            self._exchanges.end_patience(self, number, neighbour, is_there=self._presence.present[number])
+            self._exchanges.deliver(self)
+        for number, neighbour in self._take(GIVE_UP):
+            self._presence.give_up(self, number, neighbour)
 
     def _take(self, what: int) -> list[tuple[Any, ...]]:
         """Take everything of one sort that is due now."""
@@ -191,12 +207,14 @@ class Simulator:
         return (
             bool(self._mail.queue)
             or self._mail.next_time() < math.inf
-            or any(entry[1] == PATIENCE and self._waits(*entry[2:]) for entry in self.due)
-            or any(entry[1] == GIVE_UP and self._presence.may_hear_of(self, *entry[2:]) for entry in self.due)
+            or any(entry[1] == PATIENCE and self._may_get_on(*entry[2:]) for entry in self.due)
+            or self._presence.may_hear(self)
         )
 
-    def _waits(self, number: int, neighbour: int) -> bool:
-        return self._presence.present[number] and self._exchanges.waits(self, number, neighbour)
+    def _may_get_on(self, number: int, neighbour: int) -> bool:
+        exchanges = self._exchanges
+        in_flight = self._presence.present[number] and exchanges.is_in_flight(self, number, neighbour)
+        return in_flight and not exchanges.is_stalled(self, number, neighbour)
 
     def _finish(self, time: float) -> None:
         """The run is over: what is still in flight is counted as it is."""
@@ -248,7 +266,6 @@ class Simulator:
             elif isinstance(effect, Apply):
                 self.apply(number)
             elif isinstance(effect, Copied):
-                self._iterations.running += 1
                 self._iterations.begin(self, [number])
 
     def apply(self, number: int) -> None:
@@ -260,7 +277,7 @@ class Simulator:
 
     # Checkpoints
 
-    SAVED = ("now", "due", "devices", "warnings", "draining", "_sampled_at")
+    SAVED = ("now", "due", "devices", "warnings", "draining", "_sampled_at", "_sample_number")
 
     def checkpoint(self) -> tuple[dict[str, np.ndarray], dict[str, str]]:
         """Return all that the run needs to go on from here, between two instants."""

@@ -196,6 +196,11 @@ class TimedTransfers:
     # What the simulator calls
 
     @property
+    def is_orderly(self) -> bool:
+        """Whether no message is lost or overtakes an earlier one: then the caller need not watch every message."""
+        return not self._draws
+
+    @property
     def headers_at_once(self) -> bool:
         """Whether messages of size 0 arrive at the instant at which they are sent: the caller need not send them."""
         return self._latency == 0 and not self._draws

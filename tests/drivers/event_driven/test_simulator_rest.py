@@ -1,0 +1,119 @@
+"""Runs come to rest: whatever is late or lost, every link goes on exchanging, and in the end nothing is left in flight."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from efhc.core.device import is_idle
+from efhc.core.randomness import Randomness
+from efhc.drivers.event_driven.settings import EventDriven
+from efhc.drivers.event_driven.simulator import Simulator
+from efhc.experiments.config.files import build_experiment
+from efhc.experiments.runs.draw import draw_scenario, load_data
+
+MOST_PIECES = 400
+"""Calls of `advance` within which a run must end: each makes at most 10,000 instants."""
+
+
+def simulated(seed: int, **driver) -> Simulator:
+    fields = {
+        "devices": 5,
+        "iterations": 25,
+        "seeds": [seed],
+        "network": {"kind": "erdos-renyi", "probability": 0.7},
+        "bandwidths": {"kind": "uniform", "nominal": 4000.0},
+        "strategies": {"S": "zt"},
+        "test_samples": 10,
+        "driver": {"kind": "event-driven", "patience_seconds": 3.0, "sample_seconds": 50.0, **driver},
+    }
+    experiment = build_experiment(fields)
+    assert isinstance(experiment.driver, EventDriven)
+    scenario = draw_scenario(experiment, load_data(experiment), seed)
+    simulator = Simulator(scenario, experiment.strategies["S"], experiment.driver, 25, Randomness(seed))
+    for _ in range(MOST_PIECES):
+        if simulator.is_over:
+            break
+        simulator.advance()
+    return simulator
+
+
+def assert_rest(simulator: Simulator) -> None:
+    assert simulator.is_over
+    outcomes = {row[8] for row in simulator.record.exchanges}
+    assert "unfinished" not in outcomes
+    assert all(is_idle(device) and not device.steps for device in simulator.devices)
+    assert not any(link.owes for device in simulator.devices for link in device.links.values() if link.up)
+    assert simulator.record.timeline[-1][-1] == 0.0
+
+
+LATE = {
+    "jitter": {"latency": 0.05, "jitter": 0.1},
+    "more jitter than latency": {"latency": 0.01, "jitter": 0.5},
+    "lost and sent again": {"latency": 0.2, "loss": 0.1},
+    "lost for good": {"latency": 0.1, "loss": 0.3, "when_lost": "drop"},
+    "all of it": {"latency": 0.1, "jitter": 0.3, "loss": 0.1, "when_lost": "drop"},
+    "rates that fall to 0": {"rates": {"kind": "markov", "good_seconds": 5.0, "bad_seconds": 5.0, "bad_share": 0.0}},
+}
+
+
+@pytest.mark.parametrize("kind", ["per-link", "shared"])
+@pytest.mark.parametrize("what", LATE)
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)])
+def test_a_run_with_late_and_lost_messages_comes_to_rest(kind: str, what: str, seed: int):
+    simulator = simulated(seed, links={"kind": kind, **LATE[what]}, compute={"kind": "lognormal", "median": 0.5})
+    assert_rest(simulator)
+
+
+@pytest.mark.parametrize("what", LATE)
+def test_every_link_goes_on_exchanging(what: str):
+    links = {"kind": "per-link", **LATE[what]}
+    simulator = simulated(3, links=links, compute={"kind": "lognormal", "median": 0.5}, seconds=300.0)
+    late = {row[2:4] for row in simulator.record.exchanges if row[8] == "committed" and row[1] > 240.0}
+    pairs = {tuple(sorted(pair)) for pair in late}
+    _, i, j = simulator.record.network[0]
+    assert pairs == set(zip(i, j, strict=True))
+
+
+CHURN = {
+    "crash": {"crash_every": 10.0, "restart_after": 2.0},
+    "leave and join": {"leave_every": 15.0, "join_after": 3.0, "start": "copy"},
+}
+
+
+@pytest.mark.parametrize("what", CHURN)
+@pytest.mark.parametrize("seed", range(4))
+def test_a_run_whose_devices_come_and_go_comes_to_an_end(what: str, seed: int):
+    links = {"kind": "shared", "latency": 0.1, "jitter": 0.2, "loss": 0.05, "when_lost": "drop"}
+    churn = {"kind": "rates", **CHURN[what]}
+    compute = {"kind": "lognormal", "median": 0.5}
+    simulator = simulated(seed, links=links, churn=churn, compute=compute, give_up_seconds=20.0)
+    assert simulator.is_over
+    there = [device for number, device in enumerate(simulator.devices) if simulator._presence.present[number]]
+    assert all(device.finished for device in there if not device.copies)
+
+
+def random_settings(seed: int) -> dict:
+    draw = random.Random(seed)
+    links = {"kind": draw.choice(["per-link", "shared"]), "latency": draw.choice([0.0, 0.01, 0.3])}
+    links |= {"jitter": draw.choice([0.0, 0.02, 0.5]), "loss": draw.choice([0.0, 0.05, 0.25])}
+    links |= {"when_lost": draw.choice(["resend", "drop"])}
+    if draw.random() < 0.4:
+        links["rates"] = {
+            "kind": "markov",
+            "good_seconds": 6.0,
+            "bad_seconds": 4.0,
+            "bad_share": draw.choice([0.0, 0.1]),
+        }
+    return {
+        "links": links,
+        "compute": {"kind": draw.choice(["constant", "lognormal"])},
+        "patience_seconds": draw.choice([0.5, 3.0]),
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(150))
+def test_random_links_come_to_rest(seed: int):
+    assert_rest(simulated(seed, **random_settings(seed)))
