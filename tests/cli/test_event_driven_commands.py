@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from efhc import simulate
+from efhc import Result, simulate
 
 CONFIG = """
 devices = 4
@@ -70,13 +70,42 @@ def test_run_prints_what_it_takes_to_reach_the_target(command, folder):
     assert "min to max" in done.stdout
     never = command("run", "mine.toml", "driver.target_accuracy=1.0", "--out", "never")
     assert "0 of 2" in never.stdout
+    assert "> 40" in never.stdout
+    assert "> x: not reached within x" in never.stdout
+    assert "min to max" not in never.stdout
+
+
+def test_one_seed_has_no_worst_one_and_no_interval(command, folder):
+    done = command("run", "mine.toml", "seeds=[0]", "driver.target_accuracy=0.2", "--out", "out")
+    assert done.returncode == 0, done.stderr
+    assert "1 of 1" in done.stdout
+    for words in ("worst", "95 %", "min to max"):
+        assert words not in done.stdout
+
+
+def test_run_says_where_nobody_is_left(command, folder):
+    (folder / "gone.csv").write_text("seconds,device,event\n" + "".join(f"20,{i},leave\n" for i in range(4)))
+    churn = ("driver.churn.kind=csv", "driver.churn.path=gone.csv", "driver.seconds=40.0")
+    done = command("run", "mine.toml", *churn, "--out", "out")
+    assert done.returncode == 0, done.stderr
+    assert "devices" in done.stdout
+    for strategy in ("EF-HC", "ZT"):
+        assert f"{strategy}, seeds 0, 1: no device is there at the end, so there is no accuracy" in done.stdout
+    summary = Result.load(folder / "out").summary()
+    assert summary["accuracy"].to_list() == [None, None]
+    assert summary["devices"].to_list() == [0.0, 0.0]
+    (folder / "swept.toml").write_text(CONFIG + "[sweep]\nbatch_size = [8, 16]\n")
+    swept = command("sweep", "swept.toml", *churn, "--out", "sweep")
+    assert swept.returncode == 0, swept.stderr
+    assert "no device" in swept.stdout
+    assert "failed" not in swept.stdout
 
 
 def test_sweep_has_seconds_and_bytes(folder, command):
     (folder / "swept.toml").write_text(CONFIG + SWEEP)
     done = command("sweep", "swept.toml", "--out", "out")
     assert done.returncode == 0, done.stderr
-    for words in ("network_seconds", "seconds", "bytes"):
+    for words in ("network_seconds", "seconds", "MB"):
         assert words in done.stdout
     assert "transmission time" not in done.stdout
     table = pl.read_parquet(folder / "out" / "results.parquet")
@@ -89,12 +118,15 @@ def test_sweep_has_seconds_and_bytes(folder, command):
 def test_sweep_says_what_the_target_takes_at_each_point(folder, command):
     swept = "[sweep]\ndevices = [4, 5]\ndriver.target_accuracy = [0.2, 1.0]\n"
     (folder / "swept.toml").write_text(CONFIG + swept)
-    done = command("sweep", "swept.toml", "--out", "out")
+    done = command("sweep", "swept.toml", "--out", "out", columns=80)
     assert done.returncode == 0, done.stderr
-    for words in ("s to target", "bytes to target"):
+    for words in ("seconds", "MB", "to target", "reached", "2 of 2", "0 of 2", "> 4"):
         assert words in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    assert "…" not in done.stdout
     means = pl.read_csv(folder / "out" / "summary.csv").sort("driver.target_accuracy")
     assert means["reached"].to_list() == [2] * 4 + [0] * 4
+    assert means["seconds_without_target"].null_count() == means["seconds_to_target_low"].count() == 4
     assert means["seconds_to_target"].null_count() == means["bytes_to_target"].null_count() == 4
     table = pl.read_parquet(folder / "out" / "results.parquet")
     assert table["devices"].to_list() == table["devices_present"].to_list()

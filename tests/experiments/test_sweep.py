@@ -14,7 +14,6 @@ from efhc.experiments.studies.sweep import (
     SUMMARY,
     failed_runs,
     load_sweep,
-    number_words,
     run_sweep,
     runs_of,
     summary,
@@ -216,25 +215,6 @@ def test_settings_with_the_same_ending_are_told_apart():
     table = ended({0.3: {"ZT": [0.5]}, 0.5: {"ZT": [0.7]}}).rename({"batch_size": "data.radius"})
     table = table.with_columns(pl.col("network.radius").alias("data.radius"))
     assert summary_rows(table)[0][:2] == ["network.radius", "data.radius"]
-
-
-@pytest.mark.parametrize(
-    ("value", "words"),
-    [
-        (10000, "10,000"),
-        (10000.0, "10,000"),
-        (31860.4, "31,860"),
-        (0.3, "0.3"),
-        (864.21, "864.2"),
-        (1e-7, "1e-07"),
-        (12, "12"),
-        (True, "True"),
-        ("ring", "ring"),
-        (0, "0"),
-    ],
-)
-def test_numbers_are_written_for_people(value, words):
-    assert number_words(value) == words
 
 
 def test_a_point_that_diverges_is_a_row_and_stops_no_other(tmp_path):

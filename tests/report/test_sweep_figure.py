@@ -70,3 +70,21 @@ def test_a_sweep_without_results_at_a_point_is_drawn():
     )
     (axes,) = sweep_figure(table, ["radius"]).axes
     assert axes.containers[0][0].get_xdata().tolist() == [0.3]
+
+
+def test_the_seconds_to_a_target_are_drawn_below_where_all_seeds_reach_it():
+    table = means([(r, "ZT") for r in (0.3, 0.4, 0.5)], "radius").with_columns(
+        pl.Series("reached", [5, 4, 5]),
+        pl.Series("seconds_to_target", [20.0, 15.0, 10.0]),
+        pl.Series("seconds_to_target_low", [18.0, None, 9.0]),
+        pl.Series("seconds_to_target_high", [23.0, None, 11.0]),
+    )
+    accuracy, seconds = sweep_figure(table, ["radius"]).axes
+    assert accuracy.get_ylabel() == "accuracy at the end"
+    assert accuracy.containers[0][0].get_xdata().tolist() == [0.3, 0.4, 0.5]
+    assert seconds.get_ylabel().startswith("seconds to the target")
+    line, _, (bars,) = seconds.containers[0]
+    assert (line.get_xdata().tolist(), line.get_ydata().tolist()) == ([0.3, 0.5], [20.0, 10.0])
+    assert [segment[:, 1].tolist() for segment in bars.get_segments()] == [[18.0, 23.0], [9.0, 11.0]]
+    (accuracy,) = sweep_figure(table.with_columns(reached=pl.lit(0)), ["radius"]).axes
+    assert accuracy.get_ylabel() == "accuracy at the end"

@@ -26,6 +26,7 @@ from efhc.cli.terminal import (
     Overrides,
     choose_engine,
     console,
+    print_table,
     runs_progress,
     warn,
 )
@@ -151,7 +152,7 @@ def sweep(
     shown.caption_justify = "left"
     for row in rows:
         shown.add_row(*map(cell, row))
-    console.print(shown)
+    print_table(shown)
     failed = sweeping.failed_runs(table)
     for line in failed:
         warn(line)

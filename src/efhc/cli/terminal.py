@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
 from efhc.base.errors import InputError
 from efhc.base.extras import require
 from efhc.cli.escaping import cell, print_error
+from efhc.report.numbers import MEGABYTE, cost_words, number_words
 
 if TYPE_CHECKING:
     import polars as pl
@@ -108,14 +110,37 @@ def print_summary(result: Result) -> None:
     """Print a table with one row per strategy; with a target accuracy, a second one with what it takes to reach it."""
     seeds, rows = len(result.experiment.seeds), result.summary()
     of_seconds = "seconds" in rows.columns
-    columns = _SECONDS_COLUMNS if of_seconds else _LOCKSTEP_COLUMNS
+    columns = dict(_SECONDS_COLUMNS if of_seconds else _LOCKSTEP_COLUMNS)
+    if seeds == 1:
+        columns = {name: show for name, show in columns.items() if not name.startswith("worst")}
+    if of_seconds and (rows["devices"] != result.experiment.devices).any():
+        columns["devices"] = lambda row: number_words(row["devices"])
     title = f"{result.experiment.name}: means over {seeds} seed{'s' if seeds > 1 else ''}"
     table = _table(title, rows, columns, caption=None if of_seconds else TIME_UNIT)
     for strategy, seed in result.failed:
         table.add_row(cell(strategy), f"seed {seed} failed", *[""] * (len(columns) - 1), style="red")
-    console.print(table)
+    print_table(table)
+    if not of_seconds:
+        return
+    for line in _nobody_left_lines(result):
+        console.print(line, highlight=False)
     if result.target_accuracy is not None:
-        console.print(_table(f"until accuracy {result.target_accuracy:g} is reached", rows, _target_columns(rows)))
+        title, caption = f"until accuracy {result.target_accuracy:g} is reached", None
+        if (rows["reached"] < rows["seeds"]).any():
+            caption = "> x: not reached within x"
+        print_table(_table(title, rows, _target_columns(rows), caption))
+
+
+def _nobody_left_lines(result: Result) -> Iterator[str]:
+    """Yield a line for each strategy that has runs at whose end no device was there."""
+    from efhc.report.timelines import nobody_left
+
+    seeds: dict[str, list[str]] = {}
+    for strategy, seed in nobody_left(result.timeline):
+        seeds.setdefault(strategy, []).append(str(seed))
+    for strategy, of_strategy in seeds.items():
+        words = f"seed{'s' if len(of_strategy) > 1 else ''} {', '.join(of_strategy)}"
+        yield cell(f"{strategy}, {words}: no device is there at the end, so there is no accuracy")
 
 
 Columns = Mapping[str, Callable[[dict[str, Any]], str]]
@@ -134,10 +159,10 @@ _LOCKSTEP_COLUMNS: Columns = {
 }
 _SECONDS_COLUMNS: Columns = {
     **{name.replace(" seed", "\nseed").replace(" model", "\nmodel"): show for name, show in _ACCURACIES.items()},
-    "seconds": lambda row: f"{row['seconds']:.4g}",
-    "fired": lambda row: f"{row['broadcasts']:.0f}",
-    "exchanges": lambda row: f"{row['exchanges']:.0f}",
-    "MB": lambda row: _megabytes(row["bytes"]),
+    "seconds": lambda row: number_words(row["seconds"]),
+    "fired": lambda row: f"{row['broadcasts']:,.0f}",
+    "exchanges": lambda row: f"{row['exchanges']:,.0f}",
+    "MB": lambda row: number_words(row["bytes"] / MEGABYTE),
 }
 
 
@@ -146,29 +171,26 @@ def _target_columns(rows: pl.DataFrame) -> Columns:
 
     bounds = bounds_words(rows["seeds"])
 
-    def interval(name: str, words: Callable[[float], str]) -> Callable[[dict[str, Any]], str]:
-        ends = f"{name}_low", f"{name}_high"
-        return lambda row: "" if row[ends[0]] is None else " - ".join(words(row[end]) for end in ends)
+    def cost(name: str, unit: float) -> Callable[[dict[str, Any]], str]:
+        return lambda row: cost_words(row[f"{name}_to_target"], row[f"{name}_without_target"], unit)
 
-    return {
+    def interval(name: str, unit: float) -> Callable[[dict[str, Any]], str]:
+        ends = f"{name}_to_target_low", f"{name}_to_target_high"
+        return lambda row: "" if row[ends[0]] is None else " - ".join(number_words(row[end] / unit) for end in ends)
+
+    columns = {
         "seeds": lambda row: f"{row['reached']} of {row['seeds']}",
-        "seconds": lambda row: _seconds(row["seconds_to_target"]),
-        bounds: interval("seconds_to_target", _seconds),
-        "MB": lambda row: _megabytes(row["bytes_to_target"]),
-        f"{bounds} ": interval("bytes_to_target", _megabytes),
+        "seconds": cost("seconds", 1.0),
+        bounds: interval("seconds", 1.0),
+        "MB": cost("bytes", MEGABYTE),
+        f"{bounds} ": interval("bytes", MEGABYTE),
     }
+    has_interval = rows["seconds_to_target_low"].count() > 0
+    return {name: show for name, show in columns.items() if has_interval or name.rstrip() != bounds}
 
 
 def _accuracy(accuracy: float | None) -> str:
     return "" if accuracy is None else f"{accuracy:.3f}"
-
-
-def _seconds(seconds: float | None) -> str:
-    return "" if seconds is None else f"{seconds:.4g}"
-
-
-def _megabytes(size: float | None) -> str:
-    return "" if size is None else f"{size / 1e6:.4g}"
 
 
 def _table(title: str, rows: pl.DataFrame, columns: Columns, caption: str | None = None) -> Table:
@@ -179,6 +201,16 @@ def _table(title: str, rows: pl.DataFrame, columns: Columns, caption: str | None
     for row in rows.iter_rows(named=True):
         table.add_row(cell(row["strategy"]), *(show(row) for show in columns.values()))
     return table
+
+
+def print_table(table: Table) -> None:
+    """Print a table; if it is too wide, without lines between its columns, and with broken lines before cut numbers."""
+    unlimited = console.options.update(width=1000)
+    if console.measure(table, options=unlimited).maximum > console.width:
+        table.box, table.padding = SIMPLE_HEAD, (0, 0)
+        for column in table.columns:
+            column.header, column.overflow = str(column.header).replace("_", "_\n"), "fold"
+    console.print(table)
 
 
 @contextmanager

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import polars as pl
 
 from efhc.report.claims.intervals import bounds
@@ -12,32 +14,52 @@ RUN = ("strategy", "seed")
 TO_TARGET = ("seconds_to_target", "bytes_to_target")
 """The columns that say what it takes to reach a target accuracy."""
 
+WITHOUT_TARGET = ("seconds_without_target", "bytes_without_target")
+"""The columns that say what was spent by runs that did not reach the target accuracy."""
+
 
 def timeline_summary(timeline: pl.DataFrame, target: float | None = None) -> pl.DataFrame:
     """Return one row per strategy, with means over seeds at the end of the runs.
 
-    A sample at which no device was there has no accuracy; then the last accuracy before it counts.
+    `devices` is the number of devices that are there at the end. If none is, a run has no accuracy and no consensus
+    error then; their means are over the other seeds, and null if there are none. `nobody_left` names such runs.
 
-    With a `target` accuracy there are columns for the seconds and bytes to it. `seconds_to_target` is the mean over
-    seeds, `seconds_to_target_low` and `seconds_to_target_high` the ends of its interval (see `claims.intervals`), and
-    likewise for bytes. If some seeds do not reach the target, these are null: `reached` is the number of seeds that do.
+    With a `target` accuracy there are these columns too:
+
+    seeds, reached              how many seeds there are, and how many of them reach the target
+    seconds_to_target           the mean over the seeds that reach it; null if none does
+    seconds_to_target_low       the ends of the interval of that mean (see `claims.intervals`); null unless all seeds
+    seconds_to_target_high      reach the target, because those that do are not any seeds
+    seconds_without_target      the least of the seconds that the other seeds took in vain; null if there are none
+
+    and the same for bytes.
     """
-    at_end = pl.col("seconds", "steps", "broadcasts", "exchanges", "bytes").cast(pl.Float64).last()
-    measured = pl.col("accuracy", "mean_model_accuracy", "consensus_error").drop_nulls().last()
+    at_end = pl.col("seconds", "steps", "broadcasts", "exchanges", "bytes", "devices").cast(pl.Float64).last()
+    measured = pl.col("accuracy", "mean_model_accuracy", "consensus_error").last()
     runs = timeline.group_by(*RUN, maintain_order=True).agg(measured, at_end)
+    if target is not None:
+        runs = runs.join(cost_to_target(timeline, target), on=RUN, maintain_order="left")
     means = runs.group_by("strategy", maintain_order=True).agg(
         pl.col("accuracy").mean(),
         pl.col("accuracy").min().alias("worst_seed_accuracy"),
         pl.col("mean_model_accuracy").mean(),
-        pl.col("seconds", "steps", "broadcasts", "exchanges", "bytes", "consensus_error").mean(),
+        pl.col("seconds", "steps", "broadcasts", "exchanges", "bytes", "consensus_error", "devices").mean(),
+        *([] if target is None else [pl.len().cast(pl.Int64).alias("seeds"), *target_over_seeds()]),
     )
-    return means if target is None else means.join(_to_target(timeline, target), on="strategy", maintain_order="left")
+    return means if target is None else with_target_bounds(means)
+
+
+def nobody_left(timeline: pl.DataFrame) -> list[tuple[str, int]]:
+    """Return the strategy and the seed of each run at whose end no device was there."""
+    ends = timeline.group_by(*RUN, maintain_order=True).agg(pl.col("devices").last())
+    return ends.filter(pl.col("devices") == 0).select(RUN).rows()
 
 
 def cost_to_target(timeline: pl.DataFrame, target: float) -> pl.DataFrame:
     """Return the seconds and bytes at the first sample with at least the `target` accuracy, one row per run.
 
-    The columns are strategy, seed, seconds_to_target and bytes_to_target, which are null if no sample reaches it.
+    The accuracy is the mean over the devices that are there at the sample; it may be lower again later. The columns are
+    strategy, seed, seconds_to_target and bytes_to_target, which are null if no sample reaches it.
     """
     is_there = pl.col("accuracy") >= target
     return timeline.group_by(*RUN, maintain_order=True).agg(
@@ -46,16 +68,38 @@ def cost_to_target(timeline: pl.DataFrame, target: float) -> pl.DataFrame:
     )
 
 
-def _to_target(timeline: pl.DataFrame, target: float) -> pl.DataFrame:
-    rows = []
-    for (strategy,), seeds in cost_to_target(timeline, target).group_by("strategy", maintain_order=True):
-        reached = len(seeds) - seeds[TO_TARGET[0]].null_count()
-        row: dict[str, object] = {"strategy": strategy, "reached": reached, "seeds": len(seeds)}
-        for name in TO_TARGET:
-            all_reach = reached == len(seeds)
-            low, high = bounds(seeds[name].to_list()) if all_reach else (None, None)
-            row |= {name: seeds[name].mean() if all_reach else None, f"{name}_low": low, f"{name}_high": high}
-        rows.append(row)
-    names = (f"{name}{end}" for name in TO_TARGET for end in ("", "_low", "_high"))
-    schema: dict[str, pl.DataType] = {"strategy": pl.String(), "reached": pl.Int64(), "seeds": pl.Int64()}
-    return pl.DataFrame(rows, schema=schema | dict.fromkeys(names, pl.Float64()))
+def target_over_seeds() -> list[pl.Expr]:
+    """Return what `timeline_summary` says of a target, of rows that are runs at their end and have `TO_TARGET`.
+
+    In place of the intervals there are the values of all seeds, from which `with_target_bounds` makes them. Rows of
+    runs that have failed have no seconds and no bytes.
+    """
+    missed = pl.col(TO_TARGET[0]).is_null()
+    return [
+        pl.col(TO_TARGET[0]).count().cast(pl.Int64).alias("reached"),
+        *(pl.col(name).mean() for name in TO_TARGET),
+        *(pl.col(name).filter(pl.col("seconds").is_not_null()).alias(f"{name}_each") for name in TO_TARGET),
+        *(
+            pl.col(name).filter(missed).min().cast(pl.Float64).alias(without)
+            for name, without in zip(("seconds", "bytes"), WITHOUT_TARGET, strict=True)
+        ),
+    ]
+
+
+def with_target_bounds(means: pl.DataFrame) -> pl.DataFrame:
+    """Return the table with intervals in place of the values of all seeds."""
+    for name in TO_TARGET:
+        ends = [bounds_of_all(each) for each in means[f"{name}_each"].to_list()]
+        schema = {f"{name}_low": pl.Float64, f"{name}_high": pl.Float64}
+        means = pl.concat(
+            [means.drop(f"{name}_each"), pl.DataFrame(ends, schema=schema, orient="row")], how="horizontal"
+        )
+    others = [name for name in means.columns if not name.startswith((*TO_TARGET, *WITHOUT_TARGET))]
+    ordered = [f"{name}{end}" for name in TO_TARGET for end in ("", "_low", "_high")]
+    return means.select(*others, *ordered, *WITHOUT_TARGET)
+
+
+def bounds_of_all(per_seed: Sequence[float | None]) -> tuple[float | None, float | None]:
+    """Return the ends of the interval of the mean, or None if a seed has no value: the others are not any seeds."""
+    values = [value for value in per_seed if value is not None]
+    return bounds(values) if len(values) == len(per_seed) else (None, None)

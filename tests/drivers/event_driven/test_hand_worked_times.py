@@ -250,8 +250,8 @@ def test_what_was_lost_after_the_decision_is_said_again_when_patience_ends(lost)
 
     Both ends got on at 5/2, when u_1 was there and 0 said Commit: their patience ends at 25/2.
 
-    Commit       lost: at 25/2, 0 says Commit again and 1 asks by a Ready; both are there at 51/4, where 1 makes the step
-                 and acknowledges, while 0 answers the Ready from its record; 1 acknowledges that too
+    Commit       lost: at 25/2, 0 says Commit again and 1 asks by a Ready; both are there at 51/4, where 1 makes
+                 the step and acknowledges, while 0 answers the Ready from its record; 1 acknowledges that too
     Acknowledge  lost: at 25/2, 0 says Commit again, and 1 acknowledges again
     """
     place, again = AGAIN[lost]

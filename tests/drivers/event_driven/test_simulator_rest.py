@@ -1,4 +1,4 @@
-"""Runs come to rest: whatever is late or lost, every link goes on exchanging, and in the end nothing is left in flight."""
+"""Runs come to rest: whatever is late or lost, links go on exchanging, and in the end nothing is left in flight."""
 
 from __future__ import annotations
 

@@ -47,6 +47,12 @@ def assert_same(one: efhc.Result, other: efhc.Result) -> None:
         assert np.array_equal(models, other.models[pair])
 
 
+def test_a_result_names_its_seconds_if_they_end_it():
+    assert repr(efhc.simulate(**ONE)) == "<Result of experiment: 1 strategy x 1 seed, 12 iterations>"
+    timed = ONE | {"driver": {"kind": "event-driven", "seconds": 2.5}}
+    assert repr(efhc.simulate(**timed)) == "<Result of experiment: 1 strategy x 1 seed, 2.5 virtual seconds>"
+
+
 def test_a_result_is_the_same_from_memory_a_directory_and_a_copy(tmp_path):
     made = efhc.simulate(**FIELDS)
     kept = efhc.simulate(**FIELDS, out=tmp_path / "run")
@@ -269,7 +275,7 @@ def test_the_figure_is_over_seconds(tmp_path):
     made = efhc.simulate(**FIELDS)
     assert made.figure_name == "seconds.png"
     figure = made.plot(tmp_path / "seconds.png")
-    assert [axes.get_xlabel() for axes in figure.axes] == ["seconds", "bytes sent by all devices", "seconds", "seconds"]
+    assert [axes.get_xlabel() for axes in figure.axes] == ["seconds", "MB sent by all devices", "seconds", "seconds"]
     assert (tmp_path / "seconds.png").stat().st_size > 10_000
 
 

@@ -174,7 +174,7 @@ class Simulator:
             self._plan_sample()
 
     def _plan_sample(self) -> None:
-        """Samples are taken at multiples of `sample_seconds`; where nothing happens for very long, they are left out."""
+        """Samples are taken at multiples of `sample_seconds`, except where nothing happens for very long."""
         self._sample_number += 1
         happens = self._next_time() / self._sample_seconds
         if self._sample_number + IDLE_SAMPLES < happens < math.inf:

@@ -39,7 +39,8 @@ def make_run(
     """Make a run from its last checkpoint, or from the start, to its end.
 
     `progress` is called with the share of the run that is done. When `stop` is set, the run saves a checkpoint and
-    raises `Stopped`. On any other error, too, what is complete is saved. `observers` see runs in lockstep only.
+    raises `Stopped`. On any other error, a run in lockstep saves what is complete, and an event-driven run goes on from
+    its last checkpoint when it is made again. `observers` see runs in lockstep only.
     """
     making = Making(run, scenario, keeper, threads, observers, progress, stop or Event(), checkpoint_seconds)
     models, local = MAKERS[driver_of(run.experiment)](making)

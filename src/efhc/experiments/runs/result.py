@@ -138,14 +138,17 @@ class Result:
         failed = f", {len(self.failed)} failed" if self.failed else ""
         strategies, seeds = len(self.experiment.strategies), len(self.experiment.seeds)
         runs = f"{strategies} strateg{'y' if strategies == 1 else 'ies'} x {seeds} seed{'s'[: seeds != 1]}"
-        return f"<Result of {self.experiment.name}: {runs}, {self.experiment.iterations} iterations{failed}{place}>"
+        seconds = getattr(self.experiment.driver, "seconds", None)
+        length = f"{self.experiment.iterations} iterations" if seconds is None else f"{seconds:g} virtual seconds"
+        return f"<Result of {self.experiment.name}: {runs}, {length}{failed}{place}>"
 
     def summary(self) -> pl.DataFrame:
         """Return one row per strategy, with means over seeds.
 
         The columns are the final accuracies, the share of devices that fire, the total transmission time and the final
-        consensus error. Of event-driven runs they are the final accuracies, seconds, counts, bytes and consensus error
-        and, with a `target_accuracy`, the seconds and bytes to it: see `timeline_summary`.
+        consensus error. Of event-driven runs they are the final accuracies, seconds, counts, bytes, consensus error and
+        number of devices and, with a `target_accuracy`, the seconds and bytes to it: see `timeline_summary`. A run at
+        whose end no device is there has no accuracy.
         """
         if tables_of(self.experiment) is EVENT_DRIVEN:
             from efhc.report.timelines import timeline_summary

@@ -291,13 +291,14 @@ class RunStore:
     def curve(self, run: Run) -> pl.DataFrame:
         """Return what was measured whenever the models were evaluated: rows of the metrics or of the timeline.
 
-        The metrics get the column `broadcasts_total`, the number of broadcasts up to each row.
+        The metrics get the column `broadcasts_total`, the number of broadcasts up to each row. A row of the timeline
+        has no accuracy if no device was there.
         """
         tables = tables_of(run.experiment)
         rows = self.table(run, tables.curve)
         if tables is LOCKSTEP:
-            rows = rows.with_columns(broadcasts_total=pl.col("fired").cum_sum())
-        return rows.drop_nulls("accuracy")
+            return rows.with_columns(broadcasts_total=pl.col("fired").cum_sum()).drop_nulls("accuracy")
+        return rows
 
     def meta(self, run: Run) -> dict[str, Any]:
         """Return the content of meta.json of a run."""

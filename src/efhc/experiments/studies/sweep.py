@@ -11,7 +11,8 @@ network = "complete"              a single value is a list of one
 
 DIR/results.parquet, results.csv  every run and evaluation; a run that failed is a row that says so
 DIR/summary.csv                   one row per distinct point and strategy, over seeds
-DIR/sweep.png, sweep.pdf          accuracy against the swept setting, if at most three settings vary
+DIR/sweep.png, sweep.pdf          accuracy (and the seconds to a target accuracy) against the swept setting, if at
+                                  most three settings vary
 DIR/runs/                         the runs
 """
 
@@ -20,7 +21,7 @@ from __future__ import annotations
 import io
 import itertools
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,10 +43,19 @@ from efhc.experiments.config.files import (
 from efhc.experiments.runs.run import Run, Runs
 from efhc.experiments.runs.store import Engine, Failures, Progress, RunStore
 from efhc.experiments.runs.tables import driver_of
-from efhc.report.claims.intervals import bounds, bounds_words
+from efhc.report.claims.intervals import bounds_words
 from efhc.report.figures import save_figure
 from efhc.report.figures.sweep_figure import sweep_figure
-from efhc.report.timelines import RUN, TO_TARGET, cost_to_target
+from efhc.report.numbers import MEGABYTE, cost_words, number_words
+from efhc.report.timelines import (
+    RUN,
+    TO_TARGET,
+    WITHOUT_TARGET,
+    bounds_of_all,
+    cost_to_target,
+    target_over_seeds,
+    with_target_bounds,
+)
 
 RESULTS = "results.parquet"
 RESULTS_CSV = "results.csv"
@@ -193,23 +203,15 @@ def _settings(table: pl.DataFrame) -> list[str]:
     return table.columns[: table.columns.index("run")]
 
 
-def _costs(table: pl.DataFrame) -> dict[str, str]:
-    """Return the columns that say what a run has cost, and how a printed table calls those that it has room for."""
+def _costs(table: pl.DataFrame) -> list[str]:
+    """Return the columns that say what a run has cost."""
     if "seconds" not in table.columns:
-        return {"transmission_time_total": "time", "broadcasts_total": "broadcasts"}
-    if TO_TARGET[0] not in table.columns:
-        return {"seconds": "seconds", "broadcasts": "broadcasts", "bytes": "bytes"}
-    to_target = dict(zip(TO_TARGET, ("s to target", "bytes to target"), strict=True))
-    return {"seconds": "", "broadcasts": "", "bytes": "", **to_target}
+        return ["transmission_time_total", "broadcasts_total"]
+    return ["seconds", "broadcasts", "bytes", "devices_present"]
 
 
-def _mean_cost(name: str) -> pl.Expr:
-    """Return the mean over seeds; of what it takes to reach a target, null if a seed does not reach it."""
-    mean = pl.col(name).mean()
-    if name not in TO_TARGET:
-        return mean
-    reached = pl.col(name).count() == pl.col("failed").is_null().sum()
-    return pl.when(reached).then(mean).alias(name)
+def _has_target(table: pl.DataFrame) -> bool:
+    return TO_TARGET[0] in table.columns
 
 
 def varying_settings(table: pl.DataFrame) -> list[str]:
@@ -230,26 +232,30 @@ def summary(table: pl.DataFrame) -> pl.DataFrame:
     `low` and `high` are the 95 % interval of the mean accuracy, below five seeds the accuracies of the worst and of the
     best seed, and null with one seed; `failed` counts the seeds without a result. Points whose runs are the same,
     because a strategy does not depend on a setting, share a row in which that setting is null. With a target accuracy,
-    `reached` counts the seeds that reach it; the means of what that takes are null unless all do.
+    there are the columns that `timeline_summary` describes. An event-driven run at whose end no device is there has no
+    accuracy: the mean is over the other seeds, and has no interval.
     """
     settings, costs = _settings(table), _costs(table)
+    to_target = target_over_seeds() if _has_target(table) else []
     last = table.group_by(*settings, "strategy", "seed", maintain_order=True).last()
     rows = last.group_by(*settings, "strategy", maintain_order=True).agg(
         pl.col("failed").is_null().sum().alias("seeds"),
         pl.col("failed").is_not_null().sum(),
         pl.col("accuracy").mean(),
-        pl.col("accuracy").drop_nulls().alias("per_seed"),
+        pl.col("accuracy").filter(pl.col("failed").is_null()).alias("per_seed"),
         pl.col("accuracy").min().alias("worst_seed_accuracy"),
-        *map(_mean_cost, costs),
-        *([pl.col(TO_TARGET[0]).count().alias("reached")] if TO_TARGET[0] in costs else []),
+        pl.col(costs).mean(),
+        *to_target,
         pl.col("run").alias("runs"),
     )
-    intervals = [bounds(per_seed) for per_seed in rows["per_seed"].to_list()]
+    intervals = [bounds_of_all(per_seed) for per_seed in rows["per_seed"].to_list()]
     ends = pl.DataFrame(intervals, schema={"low": pl.Float64, "high": pl.Float64}, orient="row")
     means = pl.concat([rows, ends], how="horizontal").select(
-        *settings, "strategy", "seeds", "failed", "accuracy", "low", "high",
-        "worst_seed_accuracy", *costs, pl.col("^reached$"), "runs",
+        *settings, "strategy", "seeds", "failed", "accuracy", "low", "high", "worst_seed_accuracy", *costs,
+        *(expression.meta.output_name() for expression in to_target), "runs",
     )  # fmt: skip
+    if to_target:
+        means = with_target_bounds(means)
     set_everywhere = [setting for setting in settings if setting not in _left_alone(table)]
     return _without_repetitions(means, settings, set_everywhere).drop("runs")
 
@@ -275,9 +281,10 @@ def summary_rows(table: pl.DataFrame) -> tuple[list[str], list[list[str]]]:
     """
     means, varying = summary(table), varying_settings(table)
     names, together = _short_names(varying), len(varying) > MOST_SETTINGS
-    over_seeds = bounds_words(means["seeds"])
-    costs = {name: called for name, called in _costs(table).items() if called}
-    header = [*(["settings"] if together else names), "strategy", "accuracy", over_seeds, *costs.values()]
+    shown = _shown_costs(means)
+    if means["low"].count():
+        shown = {bounds_words(means["seeds"]): _interval_words} | shown
+    header = [*(["settings"] if together else names), "strategy", "accuracy", *shown]
     failed = bool(means["failed"].sum())
     rows = []
     for row in means.iter_rows(named=True):
@@ -286,11 +293,40 @@ def summary_rows(table: pl.DataFrame) -> tuple[list[str], list[list[str]]]:
         if together:
             cells = [", ".join(f"{name}={cell}" for name, cell in zip(names, cells, strict=True) if cell != "-")]
         known = row["accuracy"] is not None
-        cells += [row["strategy"], f"{row['accuracy']:.3f}" if known else "failed"]
-        cells.append(f"{row['low']:.3f}-{row['high']:.3f}" if row["low"] is not None else "")
-        cells += [number_words(row[name]) if known and row[name] is not None else "" for name in costs]
+        cells += [row["strategy"], f"{row['accuracy']:.3f}" if known else "no device" if row["seeds"] else "failed"]
+        cells += [show(row) if row["seeds"] else "" for show in shown.values()]
         rows.append([*cells, *([str(row["failed"] or "")] if failed else [])])
     return [*header, *(["failed"] if failed else [])], rows
+
+
+Shown = dict[str, Callable[[dict[str, Any]], str]]
+"""Columns of a printed table: their names, and what they show of a row of the summary."""
+
+
+def _shown_costs(means: pl.DataFrame) -> Shown:
+    """Return the columns of a printed table that say what a run has cost, as many as it has room for."""
+    if "seconds" not in means.columns:
+        names = {"time": "transmission_time_total", "broadcasts": "broadcasts_total"}
+        return {called: _number(name) for called, name in names.items()}
+    if not _has_target(means):
+        return {"seconds": _number("seconds"), "broadcasts": _number("broadcasts"), "MB": _number("bytes", MEGABYTE)}
+    return {
+        "seconds\nto target": _cost(TO_TARGET[0], WITHOUT_TARGET[0]),
+        "MB\nto target": _cost(TO_TARGET[1], WITHOUT_TARGET[1], MEGABYTE),
+        "reached": lambda row: f"{row['reached']} of {row['seeds']}",
+    }
+
+
+def _number(name: str, unit: float = 1.0) -> Callable[[dict[str, Any]], str]:
+    return lambda row: number_words(row[name] / unit)
+
+
+def _cost(reached: str, without: str, unit: float = 1.0) -> Callable[[dict[str, Any]], str]:
+    return lambda row: cost_words(row[reached], row[without], unit)
+
+
+def _interval_words(row: dict[str, Any]) -> str:
+    return "" if row["low"] is None else f"{row['low']:.3f}-{row['high']:.3f}"
 
 
 def failed_runs(table: pl.DataFrame) -> list[str]:
@@ -300,15 +336,6 @@ def failed_runs(table: pl.DataFrame) -> list[str]:
         point = ", ".join(f"{key}={row[key]}" for key in _settings(table) if row[key] is not None)
         lines.setdefault(row["run"], f"{point}: {row['failed']}")
     return list(lines.values())
-
-
-def number_words(value: object) -> str:
-    """Return a number with at most four digits or as a whole number: 0.25, 1,234, 10,000. Other values as text."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return str(value)
-    if isinstance(value, int) or 1000 <= abs(value) < 1e12:
-        return f"{value:,.0f}"
-    return f"{value:.4g}"
 
 
 def _short_names(keys: list[str]) -> list[str]:

@@ -1,4 +1,7 @@
-"""The result of a sweep: accuracy at the end against the swept setting, a line per strategy with its intervals."""
+"""The result of a sweep: accuracy at the end against the swept setting, a line per strategy with its intervals.
+
+Of event-driven runs with a target accuracy, the seconds to it are drawn below.
+"""
 
 from __future__ import annotations
 
@@ -31,6 +34,9 @@ def sweep_figure(
     combination of the other settings has a panel of its own, up to `MOST_PANELS`. A null means that the strategy does
     not depend on the setting, or for the settings `left_alone` that the point has the value of the experiment. A row in
     which the horizontal setting is null is a line across its panel.
+
+    If `means` has the column seconds_to_target (with _low and _high), every panel is drawn a second time with these;
+    then a point at which not all seeds reach the target is left out.
     """
     varying = [setting for setting in settings if means[setting].drop_nulls().n_unique() > 1] or list(settings[:1])
     across = max(varying, key=lambda setting: (means.schema[setting].is_numeric(), means[setting].n_unique()))
@@ -40,24 +46,28 @@ def sweep_figure(
     columns = min(3, len(shown))
     lines = -(-len(shown) // columns)
     styles = strategy_styles(means["strategy"])
+    drawings = _drawings(means)
     with mpl.rc_context(LAYOUT):
-        figure = Figure(figsize=(6 if columns == 1 else 3.8 * columns, 0.8 + 3.4 * lines), layout="constrained")
+        width, height = 6 if columns == 1 else 3.8 * columns, 3.4 * lines * len(drawings)
+        figure = Figure(figsize=(width, 0.8 + height), layout="constrained")
         FigureCanvasAgg(figure)
-        grid = figure.subplots(lines, columns, squeeze=False, sharey=True)
-        for axes, panel in zip(grid.flat, shown, strict=False):
-            matching = [
-                pl.col(key).eq_missing(value) | (pl.col(key).is_null() & (key not in left_alone))
-                for key, value in panel.items()
-            ]
-            _draw(axes, means.filter(*matching), across, means[across], styles)
-            panel_title = ", ".join(f"{key} = {value}" for key, value in panel.items() if value is not None)
-            axes.set_title(panel_title, fontsize=10, parse_math=False)
-        for axes in grid.flat[len(shown) :]:
-            axes.set_visible(False)
-        for axes in grid[:, 0]:
-            axes.set_ylabel("accuracy at the end")
+        parts = [figure] if len(drawings) == 1 else list(figure.subfigures(len(drawings), 1, squeeze=False).flat)
+        for part, (words, drawn_means) in zip(parts, drawings.items(), strict=True):
+            grid = part.subplots(lines, columns, squeeze=False, sharey=True)
+            for axes, panel in zip(grid.flat, shown, strict=False):
+                matching = [
+                    pl.col(key).eq_missing(value) | (pl.col(key).is_null() & (key not in left_alone))
+                    for key, value in panel.items()
+                ]
+                _draw(axes, drawn_means.filter(*matching), across, means[across], styles)
+                panel_title = ", ".join(f"{key} = {value}" for key, value in panel.items() if value is not None)
+                axes.set_title(panel_title, fontsize=10, parse_math=False)
+            for axes in grid.flat[len(shown) :]:
+                axes.set_visible(False)
+            for axes in grid[:, 0]:
+                axes.set_ylabel(words)
         drawn: dict[str, Any] = {}
-        for axes in grid.flat:
+        for axes in figure.axes:
             handles, labels = axes.get_legend_handles_labels()
             drawn.update(zip(labels, handles, strict=True))
         names = [name for name in styles if name in drawn]
@@ -70,6 +80,17 @@ def sweep_figure(
         if title or left_out:
             figure.suptitle(": ".join(filter(None, (title, left_out))), parse_math=False, fontsize=11)
         return figure
+
+
+def _drawings(means: pl.DataFrame) -> dict[str, pl.DataFrame]:
+    """Return what to draw by the name of its vertical axis: tables with the columns mean, low and high."""
+    drawings = {"accuracy at the end": means.rename({"accuracy": "mean"})}
+    if "seconds_to_target" in means.columns and (means["reached"] == means["seeds"]).any():
+        seconds, all_reach = pl.col("seconds_to_target"), pl.col("reached") == pl.col("seeds")
+        drawings["seconds to the target,\nwhere all seeds reach it"] = means.with_columns(
+            mean=pl.when(all_reach).then(seconds), low="seconds_to_target_low", high="seconds_to_target_high"
+        )
+    return drawings
 
 
 def _panels(means: pl.DataFrame, others: Sequence[str], left_alone: Collection[str]) -> list[dict[str, Any]]:
@@ -88,10 +109,10 @@ def _draw(
     numeric = values.dtype.is_numeric()
     labels = values.drop_nulls().unique(maintain_order=True).to_list()
     for name, (colour, dash) in styles.items():
-        of_strategy = rows.filter(pl.col("strategy") == name).drop_nulls("accuracy")
+        of_strategy = rows.filter(pl.col("strategy") == name).drop_nulls("mean")
         look: dict[str, Any] = {"color": colour, "linestyle": dash, "label": name}
         for row in of_strategy.filter(pl.col(across).is_null()).iter_rows(named=True):
-            axes.axhline(row["accuracy"], **look)
+            axes.axhline(row["mean"], **look)
             if row["low"] is not None:
                 axes.axhspan(row["low"], row["high"], color=colour, alpha=0.08, linewidth=0)
         points = of_strategy.drop_nulls(across)
@@ -99,9 +120,9 @@ def _draw(
             continue
         places = points[across].to_list() if numeric else [labels.index(value) for value in points[across]]
         points = points.with_columns(pl.Series("place", places, pl.Float64)).sort("place")
-        mean = points["accuracy"].to_numpy()
+        mean = points["mean"].to_numpy()
         # Rounding can put the mean slightly outside of its interval; one seed has no interval.
-        low, high = (points[bound].fill_null(points["accuracy"]).to_numpy() for bound in ("low", "high"))
+        low, high = (points[bound].fill_null(points["mean"]).to_numpy() for bound in ("low", "high"))
         reach = np.stack([np.maximum(mean - low, 0), np.maximum(high - mean, 0)])
         axes.errorbar(points["place"], mean, reach, marker="o", markersize=4, capsize=2, linewidth=1.4, **look)
     if numeric and labels and min(labels) > 0 and max(labels) / min(labels) >= WIDE_RANGE:
