@@ -19,6 +19,7 @@ from polars.testing import assert_frame_equal
 from simulated import simulator_of, tiny
 
 import efhc
+from efhc.drivers.event_driven.plain_data import to_json
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.runs.draw import draw_scenario, load_data
 
@@ -153,6 +154,13 @@ def test_a_checkpoint_of_another_run_is_refused():
     simulator.advance()
     with pytest.raises(ValueError, match="not those of this run"):
         simulator_of(large).restore(*simulator.checkpoint())
+
+
+def test_a_checkpoint_in_another_form_is_refused():
+    simulator = simulator_of(RUNS["no delay"])
+    tensors, facts = simulator.checkpoint()
+    with pytest.raises(ValueError, match="written by another version"):
+        simulator.restore(tensors, facts | {"state": to_json({"now": 0.0})})
 
 
 CONFIG = """

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -138,6 +140,19 @@ def test_memory_is_four_rows_a_device_and_one_per_model_in_flight(links):
         for device in simulator.devices:
             in_flight += len(device.steps) + sum(link.exchange is not None for link in device.links.values())
         assert used <= 4 * devices + in_flight, f"at second {simulator.now}"
+
+
+def test_a_run_is_freed_as_soon_as_nobody_holds_it():
+    driver = efhc.EventDriven(churn=efhc.ChurnRates(crash_every=3.0, restart_after=1.0), seconds=9.0)
+    simulator = run(tiny(3, efhc.Complete(), driver=driver))
+    whole, rows = weakref.ref(simulator), weakref.ref(simulator.rows)
+    gc.disable()
+    try:
+        del simulator
+        assert whole() is None
+        assert rows() is None
+    finally:
+        gc.enable()
 
 
 def test_training_that_diverges_names_the_device_and_its_iteration():

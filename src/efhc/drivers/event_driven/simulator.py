@@ -68,6 +68,7 @@ class Simulator:
         self._scenario, self._settings, self._last, self._threads = scenario, settings, iterations, threads
         parameters, bandwidths = scenario.learner.backend.parameters, scenario.bandwidths
         count = len(bandwidths.values)
+        reader = scenario.device_reader()
         clock = draw_compute_times(settings.compute, count, randomness)
         churn = draw_churn(settings.churn, count, randomness)
         transfers = draw_transfers(settings.links, bandwidths.values, randomness)
@@ -75,7 +76,7 @@ class Simulator:
         model_bytes = parameters * self.rows.array.itemsize
         self._mail = Mail(transfers, parameters, model_bytes, [bandwidths.nominal] * count)
         self._exchanges = Exchanges(self._mail, settings, model_bytes, reorder)
-        gradients = Gradients(scenario, scenario.device_reader(), self.rows)
+        gradients = Gradients(scenario, reader, self.rows)
         self._iterations = Iterations(scenario, trigger, settings, iterations, clock, gradients, self._exchanges)
         self._presence = Presence(scenario, settings, churn, self._exchanges, self._iterations)
         self._sample_seconds = settings.sample_seconds or evaluate_every * float(
@@ -294,7 +295,10 @@ class Simulator:
 
     def restore(self, tensors: Mapping[str, np.ndarray], facts: Mapping[str, str]) -> None:
         """Go on from a checkpoint of the same run. Raises `ValueError` if it does not fit."""
-        state, self.rows = unpacked(tensors, facts, self.rows, 3 * len(self.devices) + 64, self._threads)
+        state, rows = unpacked(tensors, facts, self.rows, 3 * len(self.devices) + 64, self._threads)
+        if "run" not in state:
+            raise ValueError("it was written by another version")
+        self.rows = rows
         for name in self.SAVED:
             setattr(self, name, state["run"][name])
         heapify(self.due)
