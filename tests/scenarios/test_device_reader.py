@@ -233,7 +233,11 @@ class ChangedModels(PerDevice):
         return 3 * super().models(model, data, devices, randomness)
 
 
-@pytest.mark.parametrize("kind", ["per-device", "shared", "zeros", Ramp(), ChangedModels()], ids=str)
+@pytest.mark.parametrize(
+    "kind",
+    ["per-device", "shared", "zeros", Ramp(), ChangedModels()],
+    ids=["per-device", "shared", "zeros", "own", "changed"],
+)
 @pytest.mark.parametrize("precision", ["float32", "float64"])
 def test_the_initial_model_of_a_device_is_its_row(kind, precision):
     scenario = scenario_of(initial_models=kind, precision=precision)
