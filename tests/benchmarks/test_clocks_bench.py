@@ -26,7 +26,7 @@ SMALL = {
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clocks, "STEPS", 20)
     monkeypatch.setattr(clocks, "CLOCK_WORKLOADS", SMALL)
-    monkeypatch.setattr(simulator, "STEPS_AT_ONCE", 1)
+    monkeypatch.setattr(simulator, "NUMBERS_AT_ONCE", 1)
 
 
 @pytest.mark.usefixtures("small")

@@ -14,7 +14,7 @@ from efhc.drivers.event_driven.links import InstantLinks, LinkPolicy, PerLink
 from efhc.drivers.event_driven.settings import EventDriven
 from efhc.drivers.event_driven.simulator import Simulator
 
-STEPS = 5000
+STEPS = 40_000
 """Steps of all devices in a round, or two steps per device if that is more."""
 LOCKSTEP, OWN_CLOCKS = "lockstep", "own clocks"
 
