@@ -210,3 +210,41 @@ def test_a_run_does_not_wait_for_a_newcomer_that_finds_no_model(tmp_path, links,
     assert steps(simulator, 1) == []
     assert simulator.now < 100
     assert "device 1 made no step: it found no neighbour whose model it could copy" in simulator.warnings
+
+
+def test_a_device_that_joins_while_it_is_still_leaving_goes_first(tmp_path):
+    """A model takes 4 s. Device 0 leaves at 1.5 with an exchange in flight, and joins at 2: it is a new one from there."""
+    settings = driver(churn(tmp_path, (1.5, 0, "leave"), (2.0, 0, "join")))
+    simulator = run(tiny(2, [[0, 1]], 1.0, iterations=4, driver=settings))
+    assert steps(simulator, 0) == [(0, 1.0), (0, 3.0), (1, 4.0), (2, 5.0), (3, 6.0)]
+    assert devices_present(simulator)[5.0] == 2
+
+
+def test_the_run_waits_for_a_device_that_left_and_will_join(tmp_path):
+    settings = driver(churn(tmp_path, (1.5, 0, "leave"), (20.0, 0, "join")))
+    simulator = run(tiny(2, [[0, 1]], iterations=3, driver=settings), trigger=Firing({}))
+    assert steps(simulator, 0) == [(0, 1.0), (0, 21.0), (1, 22.0), (2, 23.0)]
+
+
+def test_a_newcomer_that_leaves_at_the_instant_its_model_comes_does_not_begin(tmp_path):
+    settings = driver(churn(tmp_path, (1.0, 1, "join"), (2.0, 1, "leave"), absent=[1], start="copy"))
+    simulator = run(tiny(2, [[0, 1]], iterations=4, driver=settings), trigger=Firing({}))
+    assert steps(simulator, 1) == []
+    assert simulator.now == 4.0
+
+
+def test_a_newcomer_that_crashes_before_it_has_a_model_asks_again(tmp_path):
+    """It joins at 1, crashes at 1.5 while the model is under way, and asks anew at 2.5: it begins with k = 2 at 3.5."""
+    events = churn(tmp_path, (1.0, 1, "join"), (1.5, 1, "crash"), (2.5, 1, "restart"), absent=[1], start="copy")
+    simulator = run(tiny(2, [[0, 1]], iterations=5, driver=driver(events)), trigger=Firing({}))
+    assert steps(simulator, 1)[0] == (2, 4.5)
+
+
+def test_a_run_waits_for_a_device_in_doubt_that_will_restart(tmp_path):
+    """Device 1 is ready at 2, crashes at 2.1, when 0 has not heard of it, and restarts long after all have finished."""
+    links = efhc.PerLink(latency=0.25)
+    events = churn(tmp_path, (1.8, 1, "crash"), (30.0, 1, "restart"))
+    simulator = run(tiny(2, [[0, 1]], iterations=1, driver=driver(events, links), **STAND_STILL))
+    assert simulator.now >= 30.0
+    assert simulator.record.timeline[-1][-1] == 0.0
+    assert not [row for row in simulator.record.exchanges if row[8] in ("unfinished", "unresolved")]
