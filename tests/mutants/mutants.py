@@ -21,6 +21,8 @@ class Mutant(NamedTuple):
 
 ITERATION = "tests/core tests/test_kernels.py tests/drivers"
 RUNS = "tests/experiments/runs/test_simulate.py"
+DEVICE = "tests/core/device"
+CLOCKS = "tests/drivers/event_driven/test_hand_worked_times.py tests/conformance/test_drivers_agree.py"
 BOUNDS = "tests/theory/bounds/test_recursion.py tests/theory/bounds/test_step_size_limits.py"
 CLAIMS = "tests/report/test_intervals.py tests/report/test_claims.py"
 
@@ -100,4 +102,16 @@ MUTANTS = [
     # Tuning
     Mutant("a spent budget is exceeded", "experiments/studies/tune/**/*.py", "total > self.amount for", "total >= self.amount for", "tests/experiments/test_tune.py -k budget"),
     Mutant("tuned on the test samples", "experiments/studies/tune/**/*.py", "self.experiment.validation or VALIDATION", "None", "tests/experiments/test_tune.py -k validation"),
+    # One device on its own clock
+    Mutant("all of what is free is offered", "core/device_state.py", "device.free / 2", "device.free", DEVICE),
+    Mutant("the greater share is the weight", "core/device.py", "theirs.share < exchange.share", "theirs.share > exchange.share", DEVICE),
+    Mutant("w_i is offered", "core/device.py", "self.combine([(1.0 / rest, self.device.model), *terms])", "self.device.model", DEVICE),
+    Mutant("both ends decide", "core/device.py", "exchange.decides = self.device.number < neighbour", "exchange.decides = True", DEVICE),
+    Mutant("a refused offer is owed by nobody", "core/device.py", "link.owes = 0 if self.device.leaving else link.owes or 2", "link.owes = 0", DEVICE),
+    Mutant("the record answers no question", "core/device.py", "(Commit if committed else Withdraw)", "(Withdraw if committed else Withdraw)", DEVICE),
+    Mutant("a restart forgets doubts", "core/device_state.py", "if _doubt(link)}", "if False}", DEVICE),
+    Mutant("steps in the order of commits", "core/device_state.py", "sorted(device.steps, key=_neighbour_of)", "device.steps[::-1]", CLOCKS),
+    Mutant("a model takes no time", "drivers/event_driven/mail.py", "size = self._parameters\n", "size = 0\n", CLOCKS),
+    Mutant("nobody loses patience", "drivers/event_driven/patience.py", "if since + self._seconds > run.now:", "if True:", "tests/drivers/event_driven/test_hand_worked_times.py -k patience"),
+    Mutant("what is done at once sets no share aside", "core/at_once.py", "link.offered = take_share(one)", "link.offered = 0.5", "tests/drivers/event_driven/test_at_once.py"),
 ]  # fmt: skip

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from efhc.core.device import LEAST_SHARE, Combine, Device, Exchange, Link, Reaction, Step, take_share
+from efhc.core.device import Combine, Reaction
+from efhc.core.device_state import LEAST_SHARE, Device, Exchange, Link, Step, take_share
 from efhc.core.protocol import Body
 
 

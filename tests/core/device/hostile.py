@@ -18,7 +18,8 @@ from random import Random
 
 from witness import Broken, Witness, combine
 
-from efhc.core.device import Device, durable, is_idle, react, restarted, steps_in_order
+from efhc.core.device import react, restarted
+from efhc.core.device_state import Device, durable, is_idle, steps_in_order
 from efhc.core.protocol import (
     Accept,
     Apply,

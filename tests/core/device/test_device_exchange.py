@@ -7,7 +7,8 @@ import math
 import pytest
 from witness import Weights, combine
 
-from efhc.core.device import Device, durable, is_idle, react, restarted, steps_in_order
+from efhc.core.device import react, restarted
+from efhc.core.device_state import Device, durable, is_idle, steps_in_order
 from efhc.core.protocol import (
     Accept,
     Acknowledge,

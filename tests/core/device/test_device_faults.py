@@ -9,7 +9,8 @@ import pytest
 from witness import Broken
 
 from efhc.core import device as core
-from efhc.core.device import Decision, Link, Reaction, Step
+from efhc.core.device import Reaction
+from efhc.core.device_state import Decision, Link, Step
 from efhc.core.protocol import Apply, Commit, Keep, Refuse, Send
 
 SCHEDULES = 1000

@@ -213,7 +213,7 @@ def test_a_run_does_not_wait_for_a_newcomer_that_finds_no_model(tmp_path, links,
 
 
 def test_a_device_that_joins_while_it_is_still_leaving_goes_first(tmp_path):
-    """A model takes 4 s. Device 0 leaves at 1.5 with an exchange in flight, and joins at 2: it is a new one from there."""
+    """A model takes 4 s. Device 0 leaves at 1.5, in the midst of an exchange, and joins at 2: it is a new one then."""
     settings = driver(churn(tmp_path, (1.5, 0, "leave"), (2.0, 0, "join")))
     simulator = run(tiny(2, [[0, 1]], 1.0, iterations=4, driver=settings))
     assert steps(simulator, 0) == [(0, 1.0), (0, 3.0), (1, 4.0), (2, 5.0), (3, 6.0)]

@@ -14,7 +14,7 @@ import pytest
 from simulated import simulator_of, tiny
 
 import efhc
-from efhc.core.device import is_idle
+from efhc.core.device_state import is_idle
 from efhc.experiments.runs.draw import draw_scenario, load_data
 
 

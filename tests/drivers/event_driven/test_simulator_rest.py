@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from efhc.core.device import is_idle
+from efhc.core.device_state import is_idle
 from efhc.core.randomness import Randomness
 from efhc.drivers.event_driven.settings import EventDriven
 from efhc.drivers.event_driven.simulator import Simulator

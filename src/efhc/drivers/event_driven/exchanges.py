@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from efhc.core.at_once import Answer, answer_at_once, exchange_at_once, offer_at_once, pair_at_once, settle_at_once
-from efhc.core.device import Device, Exchange, Link, Reaction
+from efhc.core.device import Reaction
+from efhc.core.device_state import Device, Exchange, Link
 from efhc.core.protocol import (
     Accept,
     AskModel,

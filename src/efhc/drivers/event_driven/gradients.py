@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from efhc.base.arrays import Floats, Ints
-from efhc.core.device import Device
+from efhc.core.device_state import Device
 from efhc.core.state import Diverged, Local
 from efhc.drivers.event_driven.rows import Row, Rows
 from efhc.learning.backends.backend import Batch, RowBackend

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from efhc.core.device import Device, react
+from efhc.core.device import react
+from efhc.core.device_state import Device
 from efhc.core.protocol import Begin, Finish, Stepped
 from efhc.core.triggers import Trigger
 from efhc.drivers.event_driven.compute import ComputeClock

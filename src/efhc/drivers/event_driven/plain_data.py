@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from efhc.core import device, protocol
+from efhc.core import device_state, protocol
 from efhc.drivers.event_driven.rows import Row
 
 CLASSES = {
     name: found
-    for module in (device, protocol)
+    for module in (device_state, protocol)
     for name, found in vars(module).items()
     if isinstance(found, type) and (is_dataclass(found) or hasattr(found, "_fields"))
 }

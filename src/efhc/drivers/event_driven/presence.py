@@ -5,7 +5,8 @@ from __future__ import annotations
 from heapq import heappush
 from typing import Any
 
-from efhc.core.device import Device, durable, is_idle, restarted
+from efhc.core.device import restarted
+from efhc.core.device_state import Device, durable, is_idle
 from efhc.core.protocol import Finish, GiveUp, Leave, LinkDown, LinkUp
 from efhc.drivers.event_driven.churn import Churn
 from efhc.drivers.event_driven.exchanges import Exchanges

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Protocol
 
-from efhc.core.device import Device
+from efhc.core.device_state import Device
 from efhc.core.protocol import Effect, Event
 from efhc.drivers.event_driven.record import EventRecord
 from efhc.drivers.event_driven.rows import Rows

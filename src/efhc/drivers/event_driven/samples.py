@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from efhc.core.device import Device, Exchange
+from efhc.core.device_state import Device, Exchange
 from efhc.core.state import Diverged, Local
 from efhc.drivers.event_driven.rows import Rows
 from efhc.kernels.compiled_arithmetic import consensus_error
