@@ -185,10 +185,10 @@ class Reaction:
             exchange = self.begin_exchange(link, take_share(self.device), decides=True)
             self.effects.append(Send(neighbour, Offer(exchange.token, exchange.share, self.device.k)))
 
-    def offer_all_owed(self) -> None:
+    def offer_all_owed(self, but: int | None = None) -> None:
         """Make the offers that are owed: when an iteration begins, and once finished whenever a share is freed."""
         for neighbour, link in self.device.links.items():
-            if link.owes:
+            if link.owes and neighbour != but:
                 self.offer_if_free(neighbour, link)
 
     def on_offer(self, neighbour: int, link: Link, message: Offer) -> None:
@@ -317,8 +317,10 @@ class Reaction:
         if not link.up:
             del self.device.links[neighbour]
         if self.device.finished:
-            if outcome != "committed":  # else the step is made first: what is offered is the model that contains it
-                self.offer_all_owed()
+            # After a commit the step is made first: what is offered is the model that contains it. What was withdrawn is
+            # tried again when patience ends: two ends that withdraw and offer at once could miss each other for ever.
+            if outcome != "committed":
+                self.offer_all_owed(but=neighbour if outcome == "withdrawn" else None)
         elif link.up and outcome != "withdrawn":  # else it is tried again in the next iteration
             self.offer_if_free(neighbour, link)
 
@@ -353,7 +355,10 @@ class Reaction:
             return
         self.ask_and_repeat(neighbour, link)
         exchange = link.exchange
-        if exchange is not None and not exchange.in_doubt:
+        if exchange is None:
+            if self.device.finished:
+                self.offer_if_free(neighbour, link)
+        elif not exchange.in_doubt:
             self.effects.append(Send(neighbour, Withdraw(exchange.token, exchange.partner)))
             self.end(neighbour, link, "withdrawn")
         if self.device.asked == neighbour:

@@ -448,7 +448,7 @@ class Network:
 
 def waits_for(core):
     """The neighbours whose link a driver's patience watches."""
-    links = {j for j, link in core.links.items() if link.exchange is not None}
+    links = {j for j, link in core.links.items() if link.exchange is not None or (core.finished and link.owes)}
     links |= {decision.neighbour for decision in core.unacknowledged.values() if decision.neighbour in core.links}
     return sorted(links | ({core.asked} if core.asked is not None else set()))
 

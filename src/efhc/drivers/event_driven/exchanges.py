@@ -199,12 +199,13 @@ class Exchanges:
 
     @staticmethod
     def is_in_flight(run: Run, number: int, neighbour: int) -> bool:
-        """Whether a device has an exchange in flight with a neighbour in reach, or waits for its acknowledgement."""
+        """Whether a device has an exchange in flight with a neighbour in reach, waits for its answer, or owes it one."""
         device, link = run.devices[number], run.devices[number].links.get(neighbour)
         if link is None or not link.up:
             return False
-        decisions = device.unacknowledged.values()
-        return link.exchange is not None or any(decision.neighbour == neighbour for decision in decisions)
+        if link.exchange is not None or (device.finished and link.owes):
+            return True
+        return any(decision.neighbour == neighbour for decision in device.unacknowledged.values())
 
     def is_stalled(self, run: Run, number: int, neighbour: int) -> bool:
         """Whether a model between two devices does not move, since the rate of its sender is 0."""
