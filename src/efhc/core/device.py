@@ -317,8 +317,8 @@ class Reaction:
         if not link.up:
             del self.device.links[neighbour]
         if self.device.finished:
-            # After a commit the step is made first: what is offered is the model that contains it. What was withdrawn is
-            # tried again when patience ends: two ends that withdraw and offer at once could miss each other for ever.
+            # After a commit the step is made first, so that the model that is offered contains it. What was withdrawn
+            # is tried again when patience ends: two that withdraw and offer at once may miss one another for ever.
             if outcome != "committed":
                 self.offer_all_owed(but=neighbour if outcome == "withdrawn" else None)
         elif link.up and outcome != "withdrawn":  # else it is tried again in the next iteration

@@ -199,7 +199,7 @@ class Exchanges:
 
     @staticmethod
     def is_in_flight(run: Run, number: int, neighbour: int) -> bool:
-        """Whether a device has an exchange in flight with a neighbour in reach, waits for its answer, or owes it one."""
+        """Whether a device has an exchange in flight with a neighbour in reach, awaits its answer, or owes it one."""
         device, link = run.devices[number], run.devices[number].links.get(neighbour)
         if link is None or not link.up:
             return False
