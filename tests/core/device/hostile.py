@@ -41,6 +41,8 @@ from efhc.core.protocol import (
 )
 
 FAULTS = ("overtake", "repeat", "lose", "cut", "crash", "forget", "die", "hurry", "leave", "join", "ragged")
+MESSAGES_TO_REST = 20_000
+"""Messages that may lead to one another before something is wrong."""
 ROUNDS_TO_REST = 60
 CRASH_BETWEEN_EFFECTS = 0.04
 
@@ -440,10 +442,14 @@ class Network:
         return bool(busy or unfinished or any(self.mail.values()))
 
     def deliver_all(self):
+        delivered = 0
         while any(self.mail.values()):
             for link in list(self.mail):
                 while self.mail[link]:
                     self.deliver(link)
+                    delivered += 1
+                    if delivered > MESSAGES_TO_REST:
+                        raise Broken("rest", f"the messages between {link} lead to further ones for ever")
 
 
 def waits_for(core):

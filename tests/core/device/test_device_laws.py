@@ -122,3 +122,9 @@ def test_gradient_steps_wait_for_no_message():
     for _ in network.run(20.5):
         pass
     assert [core.k for core in network.cores] == [20, 20]
+
+
+@pytest.mark.parametrize("schedule", [9823, 22743])
+def test_two_finished_devices_that_withdraw_find_each_other_again(schedule):
+    """Each offered anew at once, and crossed what the other one had just withdrawn, for ever."""
+    hostile.check(schedule)
