@@ -109,7 +109,7 @@ MUTANTS = [
     Mutant("both ends decide", "core/device.py", "exchange.decides = self.device.number < neighbour", "exchange.decides = True", DEVICE),
     Mutant("a refused offer is owed by nobody", "core/device.py", "link.owes = 0 if self.device.leaving else link.owes or 2", "link.owes = 0", DEVICE),
     Mutant("the record answers no question", "core/device.py", "(Commit if committed else Withdraw)", "(Withdraw if committed else Withdraw)", DEVICE),
-    Mutant("a restart forgets doubts", "core/device_state.py", "if _doubt(link)}", "if False}", DEVICE),
+    Mutant("a restart forgets doubts", "core/device_state.py", "if link.in_doubt}", "if False}", DEVICE),
     Mutant("steps in the order of commits", "core/device_state.py", "sorted(device.steps, key=_neighbour_of)", "device.steps[::-1]", CLOCKS),
     Mutant("a model takes no time", "drivers/event_driven/mail.py", "size = self._parameters\n", "size = 0\n", CLOCKS),
     Mutant("nobody loses patience", "drivers/event_driven/patience.py", "if since + self._seconds > run.now:", "if True:", "tests/drivers/event_driven/test_hand_worked_times.py -k patience"),

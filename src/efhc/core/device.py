@@ -234,8 +234,7 @@ class Reaction:
         if exchange.partner is None:
             self.end(neighbour, link, "refused")
         else:  # the neighbour's own offer overtook this, and was taken for one that crossed
-            self.effects.append(Send(neighbour, Withdraw(exchange.token, exchange.partner)))
-            self.end(neighbour, link, "withdrawn")
+            self.withdraw(neighbour, link, exchange)
 
     def on_body(self, neighbour: int, link: Link, message: Body) -> None:
         exchange = link.exchange
@@ -298,8 +297,12 @@ class Reaction:
             self.end(neighbour, link, "withdrawn")
         elif exchange.partner is not None and not exchange.in_doubt:
             # The neighbour pairs its token with another one of this device: the two ends do not mean the same exchange.
-            self.effects.append(Send(neighbour, Withdraw(exchange.token, exchange.partner)))
-            self.end(neighbour, link, "withdrawn")
+            self.withdraw(neighbour, link, exchange)
+
+    def withdraw(self, neighbour: int, link: Link, exchange: Exchange) -> None:
+        """Give an exchange up that this end may give up: it does not decide and is not ready, or has not committed."""
+        self.effects.append(Send(neighbour, Withdraw(exchange.token, exchange.partner)))
+        self.end(neighbour, link, "withdrawn")
 
     def end(self, neighbour: int, link: Link, outcome: str) -> None:
         """An exchange is over at this end, and the link is free for the next."""
@@ -344,7 +347,7 @@ class Reaction:
         self.device.degree -= 1
         if link.exchange is None:
             del self.device.links[event.neighbour]
-        elif not link.exchange.in_doubt:
+        elif not link.in_doubt:
             self.end(event.neighbour, link, "withdrawn")
         if self.device.asked == event.neighbour:
             self.ask_for_model()
@@ -359,8 +362,7 @@ class Reaction:
             if self.device.finished:
                 self.offer_if_free(neighbour, link)
         elif not exchange.in_doubt:
-            self.effects.append(Send(neighbour, Withdraw(exchange.token, exchange.partner)))
-            self.end(neighbour, link, "withdrawn")
+            self.withdraw(neighbour, link, exchange)
         if self.device.asked == neighbour:
             self.ask_for_model()
 
@@ -375,7 +377,7 @@ class Reaction:
 
     def give_up(self, event: GiveUp) -> None:
         link = self.device.links.get(event.neighbour)
-        if link is not None and link.exchange is not None and link.exchange.in_doubt:
+        if link is not None and link.in_doubt:
             self.end(event.neighbour, link, "unresolved")
             self.effects.append(Keep("unresolved"))
 

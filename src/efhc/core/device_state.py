@@ -54,6 +54,11 @@ class Link:
     offered: float = 0.0
     """The share of an offer that is being answered at once; 0 between two instants."""
 
+    @property
+    def in_doubt(self) -> bool:
+        """Whether only the neighbour can say how the exchange in flight ends."""
+        return self.exchange is not None and self.exchange.in_doubt
+
 
 class Step(NamedTuple):
     """A committed exchange: beta (u_j - u_i) is to be added to the model."""
@@ -136,15 +141,11 @@ def is_idle(device: Device) -> bool:
 
 def durable(device: Device) -> Device:
     """What a crash leaves, if the last `Keep` was carried out: the model, steps, decisions and exchanges in doubt."""
-    doubts = {j: Link(up=False, exchange=link.exchange) for j, link in device.links.items() if _doubt(link)}
+    doubts = {j: Link(up=False, exchange=link.exchange) for j, link in device.links.items() if link.in_doubt}
     return Device(
         device.number, device.session, device.model, device.last_broadcast, device.k, doubts, 0, list(device.steps),
         dict(device.unacknowledged), finished=device.finished, copies=device.copies,
     )  # fmt: skip
-
-
-def _doubt(link: Link) -> bool:
-    return link.exchange is not None and link.exchange.in_doubt
 
 
 def _neighbour_of(step: Step) -> int:

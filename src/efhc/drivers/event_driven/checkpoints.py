@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from efhc.drivers.event_driven.plain_data import from_json, rows_in, to_json
 from efhc.drivers.event_driven.rows import Row, Rows
+
+
+def attributes(part: Any, names: Sequence[str]) -> dict[str, Any]:
+    """Return these attributes of a part of a run, by name."""
+    return {name: getattr(part, name) for name in names}
+
+
+def set_attributes(part: Any, names: Sequence[str], state: Mapping[str, Any]) -> None:
+    """Set these attributes of a part of a run to what `attributes` returned."""
+    for name in names:
+        setattr(part, name, state[name])
 
 
 def packed(state: dict[str, Any], rows: Rows) -> tuple[dict[str, np.ndarray], dict[str, str]]:

@@ -24,6 +24,7 @@ from efhc.core.protocol import (
     Received,
     Token,
 )
+from efhc.drivers.event_driven.checkpoints import attributes, set_attributes
 from efhc.drivers.event_driven.mail import Mail
 from efhc.drivers.event_driven.patience import Patience
 from efhc.drivers.event_driven.rows import Rows
@@ -249,12 +250,11 @@ class Exchanges:
 
     def state(self) -> dict[str, Any]:
         """Return plain data that `restore` goes on from. Between two instants nothing is owed at once."""
-        return {name: getattr(self, name) for name in self.SAVED} | {"patience": self._patience.state()}
+        return attributes(self, self.SAVED) | {"patience": self._patience.state()}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from what `state` returned."""
-        for name in self.SAVED:
-            setattr(self, name, state[name])
+        set_attributes(self, self.SAVED, state)
         self._patience.restore(state["patience"])
 
 

@@ -12,6 +12,7 @@ from efhc.core.device import react
 from efhc.core.device_state import Device
 from efhc.core.protocol import Begin, Finish, Stepped
 from efhc.core.triggers import Trigger
+from efhc.drivers.event_driven.checkpoints import attributes, set_attributes
 from efhc.drivers.event_driven.compute import ComputeClock
 from efhc.drivers.event_driven.exchanges import Exchanges
 from efhc.drivers.event_driven.gradients import Gradients
@@ -127,12 +128,10 @@ class Iterations:
 
     def state(self) -> dict[str, Any]:
         """Return plain data that `restore` goes on from. Drifts are computed again."""
-        own = {name: getattr(self, name) for name in self.SAVED}
-        return own | {"gradients": self.gradients.state()}
+        return attributes(self, self.SAVED) | {"gradients": self.gradients.state()}
 
     def restore(self, state: dict[str, Any], rows: Rows, tensors: Mapping[str, np.ndarray]) -> None:
         """Go on from what `state` returned, with models in these rows."""
-        for name in self.SAVED:
-            setattr(self, name, state[name])
+        set_attributes(self, self.SAVED, state)
         self.gradients = Gradients(self._scenario, self._reader, rows)
         self.gradients.restore(state["gradients"], tensors)

@@ -9,6 +9,7 @@ from collections import deque
 from typing import Any
 
 from efhc.core.protocol import Body, GiveModel, Message, Token
+from efhc.drivers.event_driven.checkpoints import attributes, set_attributes
 from efhc.drivers.event_driven.transfers import Carrier
 
 MEASURING = 0.25
@@ -42,7 +43,7 @@ class Mail:
     def send(self, now: float, sender: int, receiver: int, message: Message) -> None:
         """Put a message on its way."""
         size = 0
-        if isinstance(message, (Body, GiveModel)) and message.model is not None:
+        if _is_model(message):
             size = self._parameters
             self.bytes += self._model_bytes
         if self.models_at_once or (not size and self.headers_at_once):
@@ -124,18 +125,16 @@ class Mail:
         ticket = self._bodies.get(token)
         return ticket is not None and self._transfers.is_stalled(ticket)
 
+    SAVED = ("bytes", "measured", "silent", "_under_way", "_tickets", "_bodies")
+
     def state(self) -> dict[str, Any]:
         """Return plain data that `restore` goes on from. Between two instants the queue is empty."""
-        own = {
-            name: getattr(self, name) for name in ("bytes", "measured", "silent", "_under_way", "_tickets", "_bodies")
-        }
-        return own | {"transfers": self._transfers.state()}
+        return attributes(self, self.SAVED) | {"transfers": self._transfers.state()}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from what `state` returned."""
-        self._transfers.restore(state.pop("transfers"))
-        for name, value in state.items():
-            setattr(self, name, value)
+        self._transfers.restore(state["transfers"])
+        set_attributes(self, self.SAVED, state)
 
 
 def _is_model(message: Message) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 from efhc.core.device import restarted
 from efhc.core.device_state import Device, durable, is_idle
 from efhc.core.protocol import Finish, GiveUp, Leave, LinkDown, LinkUp
+from efhc.drivers.event_driven.checkpoints import attributes, set_attributes
 from efhc.drivers.event_driven.churn import Churn
 from efhc.drivers.event_driven.exchanges import Exchanges
 from efhc.drivers.event_driven.iterations import Iterations
@@ -110,7 +111,8 @@ class Presence:
 
     def _plan_to_give_up(self, run: Run, number: int, neighbour: int) -> None:
         """A device in doubt about a neighbour out of reach does not wait for ever."""
-        if _is_in_doubt(run.devices[number], neighbour):
+        link = run.devices[number].links.get(neighbour)
+        if link is not None and link.in_doubt:
             self._deadlines[number, neighbour] = due = run.now + self._give_up_seconds
             heappush(run.due, (due, GIVE_UP, number, neighbour))
 
@@ -125,7 +127,7 @@ class Presence:
         for number, device in enumerate(run.devices):
             kept = device if self.present[number] else self._journals.get(number)
             if kept is not None and any(
-                _is_in_doubt(kept, neighbour) and self._may_meet(number, neighbour) for neighbour in kept.links
+                link.in_doubt and self._may_meet(number, neighbour) for neighbour, link in kept.links.items()
             ):
                 return True
         return False
@@ -224,15 +226,9 @@ class Presence:
 
     def state(self) -> dict[str, Any]:
         """Return plain data that `restore` goes on from."""
-        return {name: getattr(self, name) for name in self.SAVED}
+        return attributes(self, self.SAVED)
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from what `state` returned."""
-        for name in self.SAVED:
-            setattr(self, name, state[name])
+        set_attributes(self, self.SAVED, state)
         self._graph = self._scenario.network.graph(self._graph_number)
-
-
-def _is_in_doubt(device: Device, neighbour: int) -> bool:
-    link = device.links.get(neighbour)
-    return link is not None and link.exchange is not None and link.exchange.in_doubt

@@ -22,7 +22,7 @@ from efhc.core.protocol import Apply, Copied, Effect, Ended, Event, Fired, Keep,
 from efhc.core.randomness import Randomness
 from efhc.core.state import Local
 from efhc.core.triggers import Trigger
-from efhc.drivers.event_driven.checkpoints import packed, unpacked
+from efhc.drivers.event_driven.checkpoints import attributes, packed, set_attributes, unpacked
 from efhc.drivers.event_driven.churn import draw_churn
 from efhc.drivers.event_driven.compute import draw_compute_times
 from efhc.drivers.event_driven.exchanges import Exchanges
@@ -283,7 +283,7 @@ class Simulator:
     def checkpoint(self) -> tuple[dict[str, np.ndarray], dict[str, str]]:
         """Return all that the run needs to go on from here, between two instants."""
         state = {
-            "run": {name: getattr(self, name) for name in self.SAVED},
+            "run": attributes(self, self.SAVED),
             "iterations": self._iterations.state(),
             "exchanges": self._exchanges.state(),
             "presence": self._presence.state(),
@@ -299,8 +299,7 @@ class Simulator:
         if "run" not in state:
             raise ValueError("it was written by another version")
         self.rows = rows
-        for name in self.SAVED:
-            setattr(self, name, state["run"][name])
+        set_attributes(self, self.SAVED, state["run"])
         heapify(self.due)
         self._iterations.restore(state["iterations"], self.rows, tensors)
         self._exchanges.restore(state["exchanges"])
