@@ -27,6 +27,17 @@ class Rows(NamedTuple):
     """All devices, neighbours close to each other: in this order, models are still in the cache when needed again."""
 
 
+class Directed(NamedTuple):
+    """Every link twice, once in each direction, sorted by sender, then receiver: the order of `Rows.neighbours`."""
+
+    sender: Ints
+    receiver: Ints
+    link: Ints
+    """The number of the link."""
+    back: Ints
+    """The place of the same link in the other direction."""
+
+
 @dataclass(frozen=True, eq=False)
 class Graph:
     """An undirected graph on devices 0 .. m-1.
@@ -67,6 +78,15 @@ class Graph:
         by_device = np.lexsort((there, here))
         starts = np.concatenate([[0], np.cumsum(self.degrees)])
         return Rows(starts, there[by_device], link_of[by_device], self._near_each_other())
+
+    @cached_property
+    def directed(self) -> Directed:
+        """The links in both directions."""
+        rows = self.rows
+        sender = np.repeat(np.arange(self.devices), self.degrees)
+        # The place of (j, i) among all places, which are sorted by sender and then receiver.
+        back = np.searchsorted(sender * self.devices + rows.neighbours, rows.neighbours * self.devices + sender)
+        return Directed(sender, rows.neighbours, rows.link_of, back)
 
     def _near_each_other(self) -> Ints:
         if self.devices <= FEW_DEVICES:
