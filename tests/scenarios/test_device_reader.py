@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 import efhc
 from efhc.base.errors import InputError
 from efhc.core.randomness import Coins
-from efhc.core.triggers import Bandwidths, EventTriggered
+from efhc.core.triggers import Bandwidths
+from efhc.strategies.paper import EventTriggered
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.runs.draw import draw_scenario, load_data
 from efhc.learning.backends.backend import Batch

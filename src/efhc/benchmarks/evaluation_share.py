@@ -7,7 +7,7 @@ from typing import Any
 
 from efhc.base.arrays import Floats
 from efhc.core.state import Local
-from efhc.core.triggers import EventTriggered
+from efhc.strategies.paper import EventTriggered
 from efhc.experiments.runs.simulate import simulate
 from efhc.learning.data import FashionMNIST
 from efhc.learning.learner import Learner

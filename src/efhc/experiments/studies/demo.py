@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from efhc.core.triggers import EventTriggered, GlobalThreshold, RandomizedGossip, ZeroThreshold
+from efhc.strategies.paper import EventTriggered, GlobalThreshold, RandomizedGossip, ZeroThreshold
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.runs.directory import RunDirectory
 from efhc.experiments.runs.result import Result

@@ -10,7 +10,8 @@ import numpy as np
 
 from efhc.base.arrays import Floats, Ints
 from efhc.core.schedules import Constant, Schedule
-from efhc.core.triggers import Never, RandomizedGossip, Trigger, ZeroThreshold
+from efhc.core.triggers import Trigger
+from efhc.strategies.paper import Never, RandomizedGossip, ZeroThreshold
 from efhc.theory.bounds import nonconvex
 from efhc.theory.bounds.recursion import Constants, asymptotic_gap, error_bound
 from efhc.theory.bounds.step_size_limits import limits
