@@ -9,8 +9,8 @@ from pydantic import Field
 
 from efhc.base.arrays import Flags, Floats, Ints
 from efhc.core.memory import Arrays, Memories, Memory
-from efhc.core.parts import Codec, Moved, Now
-from efhc.core.triggers import Strategy
+from efhc.core.parts import Codec, Strategy
+from efhc.core.views import Moved, Now
 from efhc.strategies.parts.averaging import averaging_matrix, bits_of_model, broadcast_bits
 from efhc.strategies.parts.codecs import AnyCodec, SignCodec
 
@@ -56,7 +56,8 @@ class Beer(Strategy):
         correction[...] = V + gamma * (W @ G - G) - gradients
         moved = models + gamma * (W @ H - H) - alpha * V
         bits += _send(self.codec, moved, H)
-        return Moved(moved, _with_introductions(now, models, broadcast_bits(now.graph, bits)))
+        per_link = _with_introductions(now, models, broadcast_bits(now.graph, bits))
+        return Moved(moved, per_link, per="link")
 
 
 def _send(codec: Codec, rows: Floats, known: Floats) -> Ints:
@@ -72,17 +73,7 @@ def _with_introductions(now: Now, models: Floats, bits: Ints) -> Ints:
 
     `models` are those of iteration k. Before k = 0 only the models are known; the trackers are zero.
     """
-    new = _new_links(now, models)
-    if not new.any():
-        return bits
-    directed = now.graph.directed
+    directed, new = now.graph.directed, now.new_links
     known_in_full = bits_of_model(models) * (1 if now.k == 0 else 2)
     per_link: Ints = bits[directed.sender] + known_in_full * new[directed.link]
     return per_link
-
-
-def _new_links(now: Now, models: Floats) -> Flags:
-    """For each link, whether its ends do not know each other's estimates yet."""
-    if now.k == 0 and not (models == models[0]).all():
-        return np.ones(len(now.graph.links), dtype=bool)
-    return now.new_links

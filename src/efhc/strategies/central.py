@@ -8,8 +8,8 @@ import numpy as np
 
 from efhc.base.arrays import Floats
 from efhc.core.memory import Arrays, Memories
-from efhc.core.parts import Moved, Now
-from efhc.core.triggers import Strategy
+from efhc.core.parts import Strategy
+from efhc.core.views import Moved, Now
 
 
 class CentralSGD(Strategy):

@@ -11,8 +11,8 @@ from efhc.base.arrays import Floats, Ints
 from efhc.base.errors import InputError
 from efhc.core.graph import Graph
 from efhc.core.memory import Arrays, Memories, Memory
-from efhc.core.parts import Moved, Now
-from efhc.core.triggers import Strategy
+from efhc.core.parts import Strategy
+from efhc.core.views import Moved, Now
 from efhc.strategies.parts.averaging import bits_of_model
 from efhc.strategies.parts.spanning_tree import NO_PARENT, parents_in_tree
 
@@ -59,7 +59,7 @@ class RelaySGD(Strategy):
         local = models - models.dtype.type(now.step_size) * gradients
         total = tree.relay(local, memory["up"], memory["down"])
         count = tree.relay(np.ones(len(models)), memory["up_counts"], memory["down_counts"])
-        return Moved((total / count[:, None]).astype(models.dtype), bits)
+        return Moved((total / count[:, None]).astype(models.dtype), bits, per="link")
 
 
 class _Tree:
