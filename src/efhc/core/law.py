@@ -195,7 +195,10 @@ def _send_to_each(
         credit = _with_income(parts, memory, now, n) - _airtime(now, first)
         cost = _airtime(now, sent)
         unpaid = (cost > credit)[sender]
-        next_estimates, sent = arithmetic.kept("estimates", next_estimates, unpaid, estimates), np.where(unpaid, 0, sent)
+        next_estimates, sent = (
+            arithmetic.kept("estimates", next_estimates, unpaid, estimates),
+            np.where(unpaid, 0, sent),
+        )
         memory["credit"] = credit - np.where(cost > credit, 0.0, cost)
     next_estimates = arithmetic.replaced("estimates", next_estimates, meets, y, sender)
     bits, arrived = sent + first, np.ones(len(sent), dtype=bool) if now.lost is None else ~now.lost
@@ -242,7 +245,7 @@ def _mixes(parts: Parts, now: Now, bits: Ints, back: Ints) -> Flags:
 
 def whole_message_bits(models: Floats) -> int:
     """Return the bits of a message with all numbers of a model, as they are held."""
-    return KIND_BITS + 8 * models.dtype.itemsize * models.shape[1]
+    return int(KIND_BITS + 8 * models.dtype.itemsize * models.shape[1])
 
 
 def _airtime(now: Now, bits: Ints) -> Floats:

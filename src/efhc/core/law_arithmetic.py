@@ -41,7 +41,14 @@ class LawArithmetic(Protocol):
         ...
 
     def send(
-        self, role: str, codec: Codec | None, models: Floats, who: Ints, known: Floats, thresholds: Floats, chosen: Flags
+        self,
+        role: str,
+        codec: Codec | None,
+        models: Floats,
+        who: Ints,
+        known: Floats,
+        thresholds: Floats,
+        chosen: Flags,
     ) -> tuple[Floats, Ints]:
         """Return what is known after the messages of the chosen rows, and the bits of each row's message."""
         ...
@@ -65,7 +72,7 @@ class LawArithmetic(Protocol):
         mu: float,
         a: float,
     ) -> tuple[Floats, Floats | None, Floats | None]:
-        """x' = y + f; m' = mu m + (1 - mu)(x - x') / a; h' = h + sum_e correction_e f_e. x' may take the memory of y."""
+        """x' = y + f; m' = mu m + (1 - mu)(x - x') / a; h' = h + sum_e correction_e f_e. x' may take the place of y."""
         ...
 
     def consensus_error(self, models: Floats) -> float:
@@ -90,7 +97,14 @@ class _Plain:
         return drift(models[who], known)
 
     def send(
-        self, role: str, codec: Codec | None, models: Floats, who: Ints, known: Floats, thresholds: Floats, chosen: Flags
+        self,
+        role: str,
+        codec: Codec | None,
+        models: Floats,
+        who: Ints,
+        known: Floats,
+        thresholds: Floats,
+        chosen: Flags,
     ) -> tuple[Floats, Ints]:
         assert codec is not None
         after, bits = known.copy(), np.zeros(len(known), dtype=np.int64)

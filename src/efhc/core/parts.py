@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -61,7 +61,7 @@ class QuasiGlobalMomentum(LocalStep):
 
 
 class DriftCorrected(LocalStep):
-    """y_i = x_i - alpha (mu m_i + g_i - h_i), where h_i <- h_i + (theta / alpha) f_i, f_i being what mixing adds to x_i.
+    """y_i = x_i - alpha (mu m_i + g_i - h_i), where h_i <- h_i + (theta / alpha) f_i, and f_i is what mixing adds.
 
     h_i learns by how much the device's own gradient differs from that of all: in the end, mixing has nothing left to
     undo. The h_i of all devices add up to 0.
@@ -78,7 +78,7 @@ class DriftCorrected(LocalStep):
 
 
 class MixingPolicy(Policy, ABC):
-    """A mixing that a config can name."""
+    """A mixing that a config can name: `ExchangeMixing` or `EstimatesMixing`."""
 
 
 class ExchangeMixing(MixingPolicy):
@@ -148,8 +148,10 @@ class ChosenLinks(NamedTuple):
 class LinkChoice(Protocol):
     """Chooses the links that may be used. Both ends of a link know of it without a message."""
 
-    is_fixed: bool
-    """Whether the links of a graph that stays the same stay the same too."""
+    @property
+    def is_fixed(self) -> bool:
+        """Whether the links of a graph that stays the same stay the same too."""
+        ...
 
     def choose(self, now: Now) -> ChosenLinks:
         """Return the links of iteration k."""
@@ -174,12 +176,12 @@ class Parts:
 
     trigger: Any
     """A `Trigger`, or a `FeedbackTrigger`."""
-    local: SGD | QuasiGlobalMomentum | DriftCorrected = SGD()
+    local: SGD | QuasiGlobalMomentum | DriftCorrected = field(default_factory=SGD)
     codec: Codec | None = None
     """None: whole models."""
     links: LinkChoice | None = None
     """None: all links."""
-    mixing: ExchangeMixing | EstimatesMixing = ExchangeMixing()
+    mixing: MixingPolicy = field(default_factory=ExchangeMixing)
     budget: Budget | None = None
 
     @property

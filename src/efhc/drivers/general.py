@@ -70,7 +70,10 @@ class GeneralLockstep:
         k, (previous, graph) = state.k, self._scenario.graphs(state.k)
         entries = 2 * len(graph.links) + 2 * graph.devices
         most = min(most, AT_ONCE, max(1, RECORDED // entries))
-        fired, losses, errors, bits = [], [], [], []
+        fired: list[Flags] = []
+        losses: list[Floats] = []
+        errors: list[float] = []
+        bits: list[Ints] = []
         while len(fired) < most and (not fired or self._scenario.network.graph(state.k) is graph):
             try:
                 state, happened, of_devices = self._iteration(state)
@@ -156,9 +159,7 @@ class GeneralLockstep:
 
         def fires(drift: Floats) -> Flags:
             degrees = now.graph.degrees
-            seen = Seen(
-                now.k, now.threshold_decay, drift, now.losses, now.spent, degrees, now.bandwidths, now.coins
-            )
+            seen = Seen(now.k, now.threshold_decay, drift, now.losses, now.spent, degrees, now.bandwidths, now.coins)
             with quoting(trigger, self._name):
                 given = np.asarray(trigger.fires(seen, own))
             if given.shape != (len(drift),) or given.dtype != bool:
@@ -207,7 +208,8 @@ class GeneralLockstep:
             what = f"bits that are {bits.dtype} of shape {bits.shape} per {per} at k = {k}"
             allowed = f"numbers from 0, {graph.devices} with per = 'device' or {len(sender)} with per = 'link'"
             raise InputError(self._name, what, allowed)
-        return np.ceil(bits if per == "link" else bits[sender]).astype(np.int64)
+        per_link: Ints = np.ceil(bits if per == "link" else bits[sender]).astype(np.int64)
+        return per_link
 
     def _check_memory(self, own: dict[str, np.ndarray], memory: Any, k: int) -> None:
         """Compiled loops and checkpoints count on shapes and types: a strategy may not change them."""
@@ -226,8 +228,10 @@ class GeneralLockstep:
 
     def _where_not_finite(self, name: str, array: np.ndarray) -> str:
         per = self._form.memory[OWN + name].per
-        rows = np.flatnonzero(~np.isfinite(array.reshape(len(array), -1)).all(axis=1)) if array.ndim else []
-        return f" of {per} {int(rows[0])}" if len(rows) else ""
+        if not array.ndim or per == "run":
+            return ""
+        rows = np.flatnonzero(~np.isfinite(array.reshape(len(array), -1)).all(axis=1))
+        return f" of {per} {int(rows[0])}"
 
     def _hand_back(self, before: State, after: State) -> None:
         """Let the next iteration write to the arrays that this one has read."""
@@ -252,5 +256,3 @@ def initial_state(scenario: Scenario, form: Form) -> State:
 
 def _all_equal(models: Floats) -> bool:
     return bool((models == models[0]).all())
-
-

@@ -50,7 +50,14 @@ class CompiledLaw:
         return drifts
 
     def send(
-        self, role: str, codec: Codec | None, models: Floats, who: Ints, known: Floats, thresholds: Floats, chosen: Flags
+        self,
+        role: str,
+        codec: Codec | None,
+        models: Floats,
+        who: Ints,
+        known: Floats,
+        thresholds: Floats,
+        chosen: Flags,
     ) -> tuple[Floats, Ints]:
         assert codec is not None
         after, bits = self._room(role, known), np.zeros(len(known), dtype=np.int64)
@@ -76,7 +83,9 @@ class CompiledLaw:
 
     def kept(self, role: str, changed: Floats, chosen: Flags, before: Floats) -> Floats:
         if chosen.any():
-            in_ranges(law_loops.copy_chosen, (before, np.arange(len(before)), changed, chosen), len(before), self.threads)
+            in_ranges(
+                law_loops.copy_chosen, (before, np.arange(len(before)), changed, chosen), len(before), self.threads
+            )
         return changed
 
     def pull(

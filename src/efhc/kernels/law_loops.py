@@ -63,7 +63,9 @@ def copy_chosen(source, who, target, chosen, low, high):
 
 
 @compiled
-def pull_rows(pool, starts, mine, theirs, weights, scales, y, models, momentum, correction, next_m, next_h, mu, a, low, high):
+def pull_rows(
+    pool, starts, mine, theirs, weights, scales, y, models, momentum, correction, next_m, next_h, mu, a, low, high
+):
     """y[i] += f_i = sum_e weight_e (pool[theirs_e] - pool[mine_e]) over the links e = starts[i] .. starts[i + 1] of i.
 
     `scales` has one entry per directed link, or one for all: what the correction learns of each term.

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from efhc.base.arrays import Flags, Floats, Ints
+from efhc.base.arrays import Floats, Ints
 from efhc.core.memory import Arrays, Memories, Memory
 from efhc.core.parts import Codec, Strategy
 from efhc.core.views import Moved, Now

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, model_validator
 
 from efhc.base.errors import InputError, Unusable
-from efhc.base.policy import Policy
 from efhc.base.registry import Family
 from efhc.core.parts import (
+    SGD,
     Budget,
     DriftCorrected,
     ExchangeMixing,
@@ -17,7 +17,6 @@ from efhc.core.parts import (
     MixingPolicy,
     Parts,
     QuasiGlobalMomentum,
-    SGD,
     Strategy,
 )
 from efhc.core.triggers import NormTrigger, TriggerPolicy

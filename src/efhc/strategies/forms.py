@@ -74,7 +74,9 @@ def trigger_of(strategy: Any) -> Any:
     form = form_of(strategy)
     if not form.is_papers:
         name = getattr(strategy, "kind", type(strategy).__name__)
-        raise InputError("strategy", f"'{name}', which changes more than the paper's trigger", "a strategy that does not")
+        raise InputError(
+            "strategy", f"'{name}', which changes more than the paper's trigger", "a strategy that does not"
+        )
     assert form.parts is not None
     return form.parts.trigger
 
@@ -89,7 +91,8 @@ def _memory(parts: Parts) -> Memories:
         found["momentum"] = Memory(size="model")
     if parts.local.correction:
         found["correction"] = Memory(size="model")
-        if isinstance(mixing, ExchangeMixing) or mixing.when == "sent" or mixing.every > 1:
+        is_seldom = isinstance(mixing, EstimatesMixing) and (mixing.when == "sent" or mixing.every > 1)
+        if is_seldom or isinstance(mixing, ExchangeMixing):
             found["elapsed"] = Memory(per="link", dtype="float64")
     if isinstance(mixing, EstimatesMixing) and mixing.per == "link":
         found["estimates"] = Memory(per="link", size="model", start="models")
@@ -110,7 +113,7 @@ def _check(parts: Parts, where: str) -> None:
         if is_entrywise:
             given = "'entrywise', while mixing is 'exchange', which sends whole models"
             raise InputError(f"{where}.trigger", given, "another trigger; or mixing.kind = 'estimates'")
-    elif parts.links is not None and not parts.links.is_fixed and mixing.per == "device":
+    elif parts.links is not None and not parts.links.is_fixed and getattr(mixing, "per", "") == "device":
         kind = getattr(parts.links, "kind", type(parts.links).__name__)
         given = f"'{kind}', while all neighbours of a device must know the same of it (mixing.per = 'device')"
         raise InputError(f"{where}.links", given, "'all' or 'tree'; or mixing.per = 'link'")

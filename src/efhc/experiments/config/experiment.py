@@ -12,8 +12,8 @@ from efhc.base.installed import is_registered
 from efhc.base.placeholders import NotKept, NotRun
 from efhc.base.policy import Policy, family_of
 from efhc.base.registry import Family
-from efhc.core.schedules import Diminishing, SchedulePolicy
 from efhc.core.parts import Strategy
+from efhc.core.schedules import Diminishing, SchedulePolicy
 from efhc.drivers.event_driven.settings import AnyDriver, EventDriven, LockstepDriver
 from efhc.learning.data import AnyData, Digits
 from efhc.learning.initial import AnyInitialModels, PerDevice

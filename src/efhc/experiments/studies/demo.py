@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from efhc.strategies.paper import EventTriggered, GlobalThreshold, RandomizedGossip, ZeroThreshold
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.runs.directory import RunDirectory
 from efhc.experiments.runs.result import Result
@@ -17,6 +16,7 @@ from efhc.network.topologies import Geometric
 from efhc.report.claims.intervals import FEWEST_SEEDS
 from efhc.report.claims.panels import accuracy_at
 from efhc.report.figures import comparison_figure, save_figure
+from efhc.strategies.paper import EventTriggered, GlobalThreshold, RandomizedGossip, ZeroThreshold
 
 RADII = (0.3, 0.4, 0.5, 0.6, 0.7)
 BUDGET = 0.1

@@ -29,6 +29,7 @@ from efhc.experiments.studies.theory_progress import Tell, in_parallel
 from efhc.kernels.compiled_arithmetic import drift
 from efhc.report.theory_data import check_as_dict, lower_limits, plain
 from efhc.scenarios.scenario import Scenario
+from efhc.strategies.forms import trigger_of
 from efhc.theory.bounds.step_size_limits import Limits, limits
 from efhc.theory.check.chosen_window import ChosenWindow, fitting_window
 from efhc.theory.check.outcome import Check
@@ -157,7 +158,7 @@ def _rehearsed_firing(
     trigger = experiment.strategies[strategy]
     alphas = np.array([scenario.step_size(k) for k in range(horizon)])
     reader = scenario.reader()
-    thresholds = np.stack([reader.thresholds(trigger, k) for k in range(horizon)])
+    thresholds = np.stack([reader.thresholds(trigger_of(trigger), k) for k in range(horizon)])
     seen = _Rehearsal(rehearse, experiment.devices)
     drive(Lockstep(scenario, trigger), scenario.initial_state(), rehearse, [seen])
     silent_after = np.concatenate([seen.fired, np.zeros((1, experiment.devices), dtype=bool)])

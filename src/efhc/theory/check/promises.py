@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from efhc.base.arrays import Floats, Ints
 from efhc.core.schedules import Constant, Schedule
-from efhc.core.triggers import Trigger
 from efhc.strategies.paper import Never, RandomizedGossip, ZeroThreshold
 from efhc.theory.bounds import nonconvex
 from efhc.theory.bounds.recursion import Constants, asymptotic_gap, error_bound
@@ -35,7 +34,7 @@ BOUNDS: tuple[tuple[Subject, str, str], ...] = (
 """The bounds on Xi(k): subject, label in the paper, and the field of `Measured` that must stay below."""
 
 
-def firing_of(trigger: Trigger, devices: int) -> Firing:
+def firing_of(trigger: Any, devices: int) -> Firing:
     """Return by what the devices of a strategy fire; "drift" if the trigger is not built in."""
     if isinstance(trigger, RandomizedGossip):
         p = 1 / devices if trigger.probability is None else trigger.probability
