@@ -88,7 +88,7 @@ def iterate_parts(
     """
     k, models, _, local, before = state
     memory = dict(before)
-    chosen = parts.links.choose(now) if parts.links else ChosenLinks(np.ones(len(now.graph.links), dtype=bool))
+    chosen = parts.links.choose(now) if parts.links else ChosenLinks(now.graph.all_links)
     mu, theta, alpha = parts.local.momentum, parts.local.correction, now.step_size
     y = arithmetic.descend(models, gradients, memory.get("momentum"), memory.get("correction"), mu, alpha)
     if not isinstance(parts.mixing, EstimatesMixing):

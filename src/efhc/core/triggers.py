@@ -99,7 +99,7 @@ class NormTrigger(TriggerPolicy):
 
 
 class EntrywiseTrigger(TriggerPolicy):
-    """A device sends the coordinates that differ enough from what its neighbours know: threshold(k) = r rho gamma(k)."""
+    """A device sends the coordinates that differ enough from what its neighbours know: by r rho_i gamma(k)."""
 
     is_entrywise: ClassVar[bool] = True
 

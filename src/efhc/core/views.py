@@ -45,8 +45,8 @@ class Moved(NamedTuple):
     models: Floats
     """W(k+1), (m, n)."""
     bits: Ints | Floats
-    """Bits sent by each device to all of its neighbours, (m,); or, with per="link", over each directed link in the order
-    of `Graph.directed`, (2 links,)."""
+    """Bits sent by each device to all of its neighbours, (m,); or, with per="link", over each directed link in the
+    order of `Graph.directed`, (2 links,)."""
     fired: Flags | None = None
     """Which devices sent something of their own accord, (m,). Default: those that sent any bits."""
     per: Literal["device", "link"] = "device"

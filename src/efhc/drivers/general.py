@@ -56,6 +56,13 @@ class GeneralLockstep:
         self._latest: State | None = None
         self._spare: Floats = np.empty((0, 0))
         self._name = f"strategy {getattr(strategy, 'kind', type(strategy).__name__)}"
+        trigger = self._form.parts.trigger if self._form.parts else None
+        self._feedback = trigger if isinstance(trigger, FeedbackTrigger) else None
+        self._is_entrywise = bool(getattr(trigger, "is_entrywise", False))
+        self._own_names = [name.removeprefix(OWN) for name in self._form.memory if name.startswith(OWN)]
+        """What the strategy remembers of its own."""
+        self._links_remembered = any(memory.per == "link" for memory in self._form.memory.values())
+        self._may_meet_at_start = self._form.parts is None or self._form.estimates is not None
 
     def initial_state(self) -> State:
         """The state at k = 0."""
@@ -104,22 +111,23 @@ class GeneralLockstep:
         if not (finite := np.isfinite(losses)).all():
             raise Diverged(k, "loss", finite)
         memory = state.memory
-        if k > 0:
+        if k > 0 and self._links_remembered:
             memory = carry_over(self._form.memory, memory, previous, graph, state.models)
         now = self._now(state, previous, graph, losses, memory["spent"])
-        before, own = state._replace(local=local), self._own(memory)
+        before, own = State(k, state.models, state.last_broadcast, local, memory), self._own(memory)
         if self._form.parts is None:
             after, happened = self._whole(before, now, own)
         else:
-            asked = self._asked(before, now, own)
-            carried = before._replace(memory=memory)
-            after, happened = iterate_parts(self._form.parts, carried, now, self._spare, asked, self._arithmetic)
+            asked = self._asked(now, own)
+            after, happened = iterate_parts(self._form.parts, before, now, self._spare, asked, self._arithmetic)
         airtime = np.bincount(graph.directed.sender, happened.bits, graph.devices) / np.maximum(graph.degrees, 1)
-        spent = memory["spent"] + airtime / NUMBER_BITS / scenario.bandwidths.values
-        self._check_memory(own, memory, k)
-        kept = {**after.memory, **{OWN + name: array for name, array in own.items()}, "spent": spent}
+        spent = memory["spent"] + airtime / (NUMBER_BITS * scenario.bandwidths.values)
+        kept = {**after.memory, "spent": spent}
+        if own or self._own_names:
+            self._check_memory(own, memory, k)
+            kept |= {OWN + name: array for name, array in own.items()}
         self._hand_back(state, after)
-        return after._replace(memory=kept), happened, losses
+        return State(k + 1, after.models, after.last_broadcast, local, kept), happened, losses
 
     def _now(self, state: State, previous: Graph, graph: Graph, losses: Floats, spent: Floats) -> Now:
         scenario, k = self._scenario, state.k
@@ -127,7 +135,7 @@ class GeneralLockstep:
         if not 0 < alpha < np.inf:
             raise InputError("step_size", f"{alpha} at k = {k}", f"a positive number, which {self._name} divides by")
         new_links = graph.new_since(previous)
-        if k == 0 and not (self._form.parts and not self._form.estimates) and not _all_equal(state.models):
+        if k == 0 and self._may_meet_at_start and not _all_equal(state.models):
             new_links = np.ones(len(graph.links), dtype=bool)  # neighbours cannot know what they were never sent
         randomness, lost = scenario.coins.randomness, None
         if self._loss:
@@ -148,14 +156,14 @@ class GeneralLockstep:
 
     def _own(self, memory: Any) -> dict[str, np.ndarray]:
         """Return copies of what the strategy remembers of its own, for it to write to."""
-        return {name.removeprefix(OWN): array.copy() for name, array in memory.items() if name.startswith(OWN)}
+        return {name: memory[OWN + name].copy() for name in self._own_names}
 
-    def _asked(self, state: State, now: Now, own: dict[str, np.ndarray]) -> Asked:
+    def _asked(self, now: Now, own: dict[str, np.ndarray]) -> Asked:
         assert self._form.parts is not None
-        trigger = self._form.parts.trigger
-        if not isinstance(trigger, FeedbackTrigger):
-            is_entrywise = bool(getattr(trigger, "is_entrywise", False))
-            return Asked(self._reader.thresholds(trigger, now.k), None, is_entrywise)
+        trigger = self._feedback
+        if trigger is None:
+            thresholds = self._reader.thresholds(self._form.parts.trigger, now.k)
+            return Asked(thresholds, None, self._is_entrywise)
 
         def fires(drift: Floats) -> Flags:
             degrees = now.graph.degrees
@@ -213,12 +221,12 @@ class GeneralLockstep:
 
     def _check_memory(self, own: dict[str, np.ndarray], memory: Any, k: int) -> None:
         """Compiled loops and checkpoints count on shapes and types: a strategy may not change them."""
-        expected = {name.removeprefix(OWN): array for name, array in memory.items() if name.startswith(OWN)}
+        expected = {name: memory[OWN + name] for name in self._own_names}
         if own.keys() != expected.keys():
             given = f"memory named {', '.join(sorted(own)) or '(nothing)'} at k = {k}"
             raise InputError(self._name, given, f"memory named {', '.join(sorted(expected)) or '(nothing)'}")
-        for name, array in own.items():
-            array = own[name] = np.asarray(array)
+        for name in own:
+            array = own[name] = np.asarray(own[name])
             if array.shape != expected[name].shape or array.dtype != expected[name].dtype:
                 given = f"memory {name} that is {array.dtype} of shape {array.shape} at k = {k}"
                 raise InputError(self._name, given, f"{expected[name].dtype} of shape {expected[name].shape}")

@@ -63,6 +63,22 @@ def copy_chosen(source, who, target, chosen, low, high):
 
 
 @compiled
+def add_two_terms(weight1, p1, q1, weight2, p2, q2, f):
+    """f += weight1 (p1 - q1) + weight2 (p2 - q2)"""
+    for t in range(len(f)):
+        f[t] += weight1 * (p1[t] - q1[t]) + weight2 * (p2[t] - q2[t])
+
+
+@compiled
+def add_term_and_learn(weight, scale, p, q, f, learned):
+    """f += weight (p - q), learned += scale weight (p - q)"""
+    for t in range(len(f)):
+        term = weight * (p[t] - q[t])
+        f[t] += term
+        learned[t] += scale * term
+
+
+@compiled
 def pull_rows(
     pool, starts, mine, theirs, weights, scales, y, models, momentum, correction, next_m, next_h, mu, a, low, high
 ):
@@ -71,40 +87,36 @@ def pull_rows(
     `scales` has one entry per directed link, or one for all: what the correction learns of each term.
     """
     parameters = y.shape[1]
-    f, learned = np.empty(TILE, y.dtype), np.empty(TILE, y.dtype)
+    room, room_to_learn = np.empty(TILE, y.dtype), np.empty(TILE, y.dtype)
     one_for_all = len(scales) == 1
-    zero, inverse = y.dtype.type(0), y.dtype.type((1.0 - mu) / a)
+    inverse = y.dtype.type((1.0 - mu) / a)
     for i in range(low, high):
         for left in range(0, parameters, TILE):
             right = min(left + TILE, parameters)
             width = right - left
+            f, learned, out = room[:width], room_to_learn[:width], y[i, left:right]
             for t in range(width):
-                f[t] = zero
-                learned[t] = zero
-            for e in range(starts[i], starts[i + 1]):
-                weight = weights[e]
-                if weight != zero:
-                    p, q = pool[theirs[e], left:right], pool[mine[e], left:right]
-                    if one_for_all:
-                        for t in range(width):
-                            f[t] += weight * (p[t] - q[t])
-                    else:
-                        scale = scales[e]
-                        for t in range(width):
-                            term = weight * (p[t] - q[t])
-                            f[t] += term
-                            learned[t] += scale * term
-            out = y[i, left:right]
+                f[t] = 0
+                learned[t] = 0
+            e, end = starts[i], starts[i + 1]
+            while e < end:
+                p, q = pool[theirs[e], left:right], pool[mine[e], left:right]
+                if not one_for_all:
+                    if weights[e] != 0:
+                        add_term_and_learn(weights[e], scales[e], p, q, f, learned)
+                    e += 1
+                else:  # two at a time: half the stores
+                    d = min(e + 1, end - 1)
+                    second = weights[d] if d > e else weights.dtype.type(0)
+                    add_two_terms(weights[e], p, q, second, pool[theirs[d], left:right], pool[mine[d], left:right], f)
+                    e += 2
             for t in range(width):
                 out[t] += f[t]
             if len(correction):
                 h, h_out = correction[i, left:right], next_h[i, left:right]
-                if one_for_all:
-                    for t in range(width):
-                        h_out[t] = h[t] + scales[0] * f[t]
-                else:
-                    for t in range(width):
-                        h_out[t] = h[t] + learned[t]
+                learns, scale = (f, scales[0]) if one_for_all else (learned, y.dtype.type(1))
+                for t in range(width):
+                    h_out[t] = h[t] + scale * learns[t]
             if len(momentum):
                 m, m_out, x = momentum[i, left:right], next_m[i, left:right], models[i, left:right]
                 for t in range(width):

@@ -15,7 +15,9 @@ from efhc.strategies.parts.codecs import AnyCodec, TopKCodec
 class ChocoSGD(EstimatingStrategy):
     """CHOCO-SGD (Koloskova, Stich, Jaggi, ICML 2019), their Alg. 2.
 
-        y_i = x_i - alpha g_i,    x_hat_i <- x_hat_i + Q(y_i - x_hat_i),    x_i <- y_i + gamma sum_j w_ij (x_hat_j - x_hat_i)
+        y_i = x_i - alpha g_i
+        x_hat_i <- x_hat_i + Q(y_i - x_hat_i)
+        x_i <- y_i + gamma sum_j w_ij (x_hat_j - x_hat_i)
 
     eta_t: alpha(k); Q: `codec`; gamma: `rate`; w_ij: the Metropolis weights. They start from x_hat = 0; here x_hat is
     the start, which a shared start makes known without a message.

@@ -33,7 +33,7 @@ AnyMixing = Annotated[MixingPolicy, MIXINGS]
 
 
 class Composed(Strategy):
-    """A strategy of your own choice of parts. Every other kind but those with an iteration of their own is such a table.
+    """A strategy of parts that you choose. Every other kind is such a table, or makes its iterations itself.
 
     y_i = x_i - alpha (mu m_i + g_i - h_i)        local
     x_hat_i <- x_hat_i + C(y_i - x_hat_i)         trigger (when), codec (what), links (to whom), budget
