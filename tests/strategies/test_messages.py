@@ -113,12 +113,10 @@ def test_damaged_messages_are_refused_or_a_message(problem, codec, data):
 
 
 def check_decoding(data, n, precision):
+    """Any error but `MessageError` fails the test."""
     try:
         message = Message.decode(data, n, precision)
-    except MessageError as error:
-        assert isinstance(error, EfhcError)
-        assert "\n" not in str(error)
-        assert str(error).startswith("not a message of a codec: ")
+    except MessageError:
         return
     assert_valid(message, n, precision)
     known = np.zeros(n, precision)
@@ -171,6 +169,7 @@ SCALE = struct.pack("<f", 1)
 def test_what_is_wrong_with_a_message_is_said_in_one_line(data, problem):
     with pytest.raises(MessageError, match=f"^not a message of a codec: {problem}") as caught:
         Message.decode(data, 9, F32)
+    assert isinstance(caught.value, EfhcError)
     assert "\n" not in str(caught.value)
 
 
