@@ -95,7 +95,9 @@ def cases(draw: st.DrawFn, *, lossy: bool | None = None, networks: tuple[str, ..
     else:
         when = draw(st.sampled_from(["always", "sent"]))
         rate = draw(shares(0.05, 1.0))
-        parts["mixing"] = {"kind": "estimates", "rate": rate, "per": mixing.removeprefix("per "), "when": when}
+        every = draw(st.sampled_from([1, 1, 3]))
+        per = mixing.removeprefix("per ")
+        parts["mixing"] = {"kind": "estimates", "rate": rate, "per": per, "when": when, "every": every}
         parts |= {"trigger": draw(FIRING | ENTRYWISE), "codec": draw(CODECS)}
     parts["links"] = draw(links(network, mixing))
     if budget := draw(BUDGETS):
@@ -135,17 +137,16 @@ def links(network: str, mixing: str) -> st.SearchStrategy[Table]:
 # The plain law on a scenario
 
 
-def plain_strategy(parts: dict[str, Table], bits: Any) -> plain.Strategy:
+def plain_strategy(parts: dict[str, Table]) -> plain.Strategy:
     local, mixing = parts["local"], parts["mixing"]
     codec = parts.get("codec", {"kind": "full"})
-    estimates = {name: mixing[name] for name in ("rate", "per", "when") if name in mixing}
+    estimates = {name: mixing[name] for name in ("rate", "per", "when", "every") if name in mixing}
     return plain.Strategy(
         mixing=mixing["kind"],
         momentum=local.get("momentum", 0.0),
         correction=local.get("correction", 0.0),
         codec=(codec["kind"], codec.get("bits", codec.get("share", 0))),
         budget=parts["budget"]["share"] if parts.get("budget") else None,
-        bits=bits,
         **estimates,
     )
 
@@ -174,10 +175,11 @@ def triggered(trigger: Table, scenario: Scenario, k: int) -> dict[str, Any]:
 class PlainRun:
     """The plain law, iteration by iteration, on the scenario that a driver is given."""
 
-    def __init__(self, case: Case, scenario: Scenario, bits: Any) -> None:
+    def __init__(self, case: Case, scenario: Scenario) -> None:
         self._parts, self._scenario, self._reader = case.parts, scenario, scenario.reader()
-        self.strategy = plain_strategy(case.parts, bits)
+        self.strategy = plain_strategy(case.parts)
         models = scenario.initial_models()
+        self._precision = models.dtype
         self._local = scenario.learner.backend.initial_local(len(models))
         is_shared = bool((models == models[0]).all())
         neighbours = scenario.graphs(0)[1].neighbours()
@@ -187,12 +189,13 @@ class PlainRun:
     def step(self, active: Any = None, weights: Any = None, lost: Any = frozenset()) -> plain.Done:
         """Make one iteration, with what the choice of links and the losses of messages are."""
         before, now = self._scenario.graphs(self.k)
-        models = np.array(self.devices.models)
+        models = np.array(self.devices.models, dtype=self._precision)
         gradients = np.empty_like(models)
         _, self._local = self._scenario.learner.backend.grads(
             models, self._reader.batch(self.k), self._local, gradients
         )
         given = plain.Given(
+            k=self.k,
             alpha=self._scenario.step_size(self.k),
             neighbours=now.neighbours(),
             previous_neighbours=before.neighbours(),

@@ -12,7 +12,6 @@ iteration is given from outside, and `Done` is what it did.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from math import sqrt
 from typing import Literal
@@ -40,8 +39,10 @@ class Strategy:
     """Its name, and the bits of `levels` or the share of `top-k`."""
     budget: float | None = None
     """The share of what sending everything in every iteration would cost. None: devices may send what they like."""
-    bits: Callable[[Message, int], int] = lambda message, n: 8 + 32 * n
-    """The bits of a message that is not empty, given n."""
+    every: int = 1
+    """Devices mix estimates only at multiples of this number of iterations."""
+    width: int = 32
+    """The bits of a number in a message."""
 
 
 @dataclass
@@ -68,6 +69,7 @@ class Devices:
 class Given:
     """What is decided outside: the network, the gradients, the thresholds and the losses of messages."""
 
+    k: int
     alpha: float
     neighbours: list[set[int]]
     previous_neighbours: list[set[int]]
@@ -138,7 +140,7 @@ def iterate(strategy: Strategy, devices: Devices, given: Given) -> tuple[Devices
         for (to, j), flow in flows.items():
             if to == i:
                 over = alpha
-                if strategy.mixing == "exchange" or strategy.when == "sent":
+                if strategy.mixing == "exchange" or strategy.when == "sent" or strategy.every > 1:
                     over += devices.since[min(i, j), max(i, j)]
                 for c in range(len(y)):
                     corrections[i][c] += strategy.correction * flow[c] / over
@@ -261,7 +263,7 @@ def send_estimates(strategy: Strategy, devices: Devices, given: Given, stepped: 
         place_of = {j: (i, j) if strategy.per == "link" else (i, i) for j in hears}
         places = set(place_of.values()) if strategy.per == "link" else {(i, i)}
         messages = messages_of(strategy, given, i, {place: minus(stepped[i], known[place]) for place in places})
-        size = {place: strategy.bits(message, n) for place, message in messages.items()}
+        size = {place: bits_of(message, n, strategy) for place, message in messages.items()}
         cost = sum(size.get(place_of[j], 0) for j in hears) / max(1, degree)
         if messages and (strategy.budget is None or credit[i] >= cost):
             fired.add(i)
@@ -276,7 +278,8 @@ def send_estimates(strategy: Strategy, devices: Devices, given: Given, stepped: 
     used = set()
     for i, j in active:
         both_know = not {(i, j), (j, i)} & unknown
-        if both_know and (strategy.when == "always" or {(i, j), (j, i)} & arrived):
+        is_due = given.k % strategy.every == 0
+        if is_due and both_know and (strategy.when == "always" or {(i, j), (j, i)} & arrived):
             used.add((i, j))
     return known, unknown, credit, Done(fired, bits, used, []), flows_of_estimates(strategy, given, known, used)
 
@@ -332,11 +335,34 @@ def sign(delta: Vector, _: float, threshold: float) -> Message:
     """The sign of all that reaches the threshold, times the mean of its absolute values."""
     chosen = [c for c, entry in enumerate(delta) if abs(entry) >= threshold]
     size = sum(abs(delta[c]) for c in chosen) / len(chosen) if chosen else 0.0
-    return {c: size if delta[c] >= 0 else -size for c in chosen}
+    return {c: size if delta[c] >= 0 else -size for c in chosen if size > 0}
 
 
 def top_k(delta: Vector, share: float, threshold: float) -> Message:
-    """The k = max(1, round(share n)) largest in absolute value, the first ones in doubt."""
+    """The k = max(1, round(share n)) largest in absolute value, the first ones in doubt; what is 0 is not sent."""
     k = max(1, round(share * len(delta)))
     largest_first = sorted(range(len(delta)), key=lambda c: (-abs(delta[c]), c))
-    return {c: delta[c] for c in sorted(largest_first[:k]) if abs(delta[c]) >= threshold}
+    return {c: delta[c] for c in sorted(largest_first[:k]) if delta[c] != 0 and abs(delta[c]) >= threshold}
+
+
+# The size of a message
+
+
+def bits_of(message: Message, n: int, strategy: Strategy) -> int:
+    """A kind, perhaps a count and positions, and numbers; or a scale and levels instead. In whole bytes.
+
+    The positions are the gaps between the coordinates, in the Rice code whose longest possible text is shortest.
+    """
+    name, parameter = strategy.codec
+    sent, width = len(message), strategy.width
+    positions = min(sent * (1 + p) + (n - sent) // 2**p for p in range(32))
+    if name in ("full", "top-k"):
+        some, everything = 48 + positions + sent * width, 8 + n * width
+        return whole_bytes(min(some, everything))
+    if name == "sign" and sent == n:
+        return whole_bytes(8 + width + n)
+    return whole_bytes(48 + positions + width + sent * (int(parameter) if name == "levels" else 1))
+
+
+def whole_bytes(bits: int) -> int:
+    return -(-bits // 8) * 8
