@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,8 +34,22 @@ class Case(NamedTuple):
     def strategy(self) -> Any:
         return efhc.Composed(**self.parts)
 
+    def witnessed(self) -> tuple[Any, Witnessed | None]:
+        """The strategy, with a witness of its links and losses if there is anything to see."""
+        strategy = self.strategy()
+        if self.parts["links"]["kind"] == "all" and "driver" not in self.fields:
+            return strategy, None
+        witness = Witnessed(strategy.links)
+        return efhc.Composed(**{**self.parts, "links": witness}), witness
+
+    @property
+    def loss(self) -> float:
+        return self.fields.get("driver", {}).get("loss", 0.0)
+
     def experiment(self, **changed: Any) -> Experiment:
-        return Experiment(**{"data": few_samples(), **self.fields, "strategies": {"S": self.strategy()}, **changed})
+        if "strategies" not in changed:
+            changed["strategies"] = {"S": self.strategy()}
+        return Experiment(**{"data": few_samples(), **self.fields, **changed})
 
     def scenario(self, threads: int = 1, **changed: Any) -> Scenario:
         experiment = self.experiment(**changed)
@@ -137,6 +152,25 @@ def links(network: str, mixing: str) -> st.SearchStrategy[Table]:
 # The plain law on a scenario
 
 
+class Witnessed:
+    """A choice of links that keeps what it was asked and what it answered."""
+
+    def __init__(self, links: Any) -> None:
+        self._links, self.is_fixed = links, links.is_fixed
+        self.active: set[plain.Pair] | None = None
+        self.weights: dict[plain.Pair, float] | None = None
+        self.lost: set[plain.Pair] = set()
+
+    def choose(self, now: Any) -> Any:
+        chosen = self._links.choose(now)
+        pairs = [(i, j) for i, j in now.graph.links.tolist()]
+        self.active = {pair for pair, is_active in zip(pairs, chosen.active, strict=True) if is_active}
+        self.weights = None if chosen.weights is None else dict(zip(pairs, chosen.weights.tolist(), strict=True))
+        directed = zip(now.graph.directed.sender.tolist(), now.graph.directed.receiver.tolist(), strict=True)
+        self.lost = set() if now.lost is None else {pair for pair, lost in zip(directed, now.lost, strict=True) if lost}
+        return chosen
+
+
 def plain_strategy(parts: dict[str, Table]) -> plain.Strategy:
     local, mixing = parts["local"], parts["mixing"]
     codec = parts.get("codec", {"kind": "full"})
@@ -186,8 +220,13 @@ class PlainRun:
         self.devices = plain.begin(self.strategy, models.tolist(), neighbours, is_shared=is_shared)
         self.k = 0
 
-    def step(self, active: Any = None, weights: Any = None, lost: Any = frozenset()) -> plain.Done:
-        """Make one iteration, with what the choice of links and the losses of messages are."""
+    def step(
+        self,
+        active: set[plain.Pair] | None = None,
+        weights: dict[plain.Pair, float] | None = None,
+        lost: Collection[plain.Pair] = (),
+    ) -> plain.Done:
+        """Make one iteration over these links, with these losses of messages."""
         before, now = self._scenario.graphs(self.k)
         models = np.array(self.devices.models, dtype=self._precision)
         gradients = np.empty_like(models)

@@ -1,4 +1,4 @@
-"""Bad strategies: one line that says what was given, what is allowed and what to do; and divergence ends one run only."""
+"""Bad strategies: one line that says what was given and what is allowed; and one that diverges ends alone."""
 
 from __future__ import annotations
 

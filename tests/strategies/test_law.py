@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,7 @@ def copied(state: Any) -> Any:
 
 def states_of(case: Case, scenario: Scenario, most: int = 1, threads: int = 1) -> list[Any]:
     """Copies of the states between calls of `advance`."""
-    driver = GeneralLockstep(scenario, case.strategy(), threads=threads)
+    driver = GeneralLockstep(scenario, case.strategy(), threads=threads, loss=case.loss)
     state = driver.initial_state()
     states = [copied(state)]
     while state.k < ITERATIONS:
@@ -68,7 +69,7 @@ def assert_same_state(a: Any, b: Any) -> None:
 def test_mixing_never_moves_the_mean(case):
     scenario = case.scenario()
     states = states_of(case, scenario)
-    for before, after in zip(states, states[1:], strict=False):
+    for before, after in pairwise(states):
         y = stepped(case, scenario, before)
         mixed = after.models - y
         scale = max(1.0, np.abs(y).max())
@@ -99,7 +100,7 @@ def test_without_gradients_models_do_not_move_apart(case):
     case = case._replace(parts=exact, fields={name: v for name, v in case.fields.items() if name != "driver"})
     scenario = case.scenario(step_size=lambda k: 1e-300)
     spreads = [np.square(state.models - state.models.mean(axis=0)).sum() for state in states_of(case, scenario)]
-    assert all(b <= a * (1 + 1e-12) + 1e-30 for a, b in zip(spreads, spreads[1:], strict=False))
+    assert all(b <= a * (1 + 1e-12) + 1e-30 for a, b in pairwise(spreads))
 
 
 # What does not matter

@@ -18,14 +18,13 @@ ITERATIONS = 8
 
 def follow(case: Case, iterations: int, tolerance: float) -> None:
     """Make every iteration twice, by the driver and in plain loops, and compare all that there is to compare."""
-    scenario = case.scenario()
-    driver, loops = GeneralLockstep(scenario, case.strategy()), PlainRun(case, scenario)
+    scenario, (strategy, witness) = case.scenario(), case.witnessed()
+    driver, loops = GeneralLockstep(scenario, strategy, loss=case.loss), PlainRun(case, scenario)
     state = driver.initial_state()
     for k in range(iterations):
         graph = scenario.graphs(k)[1]
-        active, weights = loops.chosen_links(case.strategy())
-        done = loops.step(active, weights, loops.lost())
         state, steps = driver.advance(state, 1)
+        done = loops.step(witness.active, witness.weights, witness.lost) if witness else loops.step()
         assert (state.k, len(steps)) == (k + 1, 1)
         assert set(np.flatnonzero(steps.fired[0]).tolist()) == done.fired
         assert bits_by_pair(graph, steps.bits[0]) == done.bits
