@@ -75,7 +75,7 @@ LOCAL = st.one_of(
     st.just({"kind": "sgd"}),
     st.builds(lambda mu: {"kind": "momentum", "momentum": mu}, shares(0.0, 0.95)),
     st.builds(
-        lambda theta, mu: {"kind": "corrected", "correction": theta, "momentum": mu}, shares(0.0, 0.5), shares(0, 0.9)
+        lambda theta, mu: {"kind": "corrected", "correction": theta, "momentum": mu}, shares(0.01, 0.5), shares(0, 0.9)
     ),
 )
 FIRING = st.one_of(
@@ -171,7 +171,7 @@ class Witnessed:
         return chosen
 
 
-def plain_strategy(parts: dict[str, Table]) -> plain.Strategy:
+def plain_strategy(parts: dict[str, Table], width: int) -> plain.Strategy:
     local, mixing = parts["local"], parts["mixing"]
     codec = parts.get("codec", {"kind": "full"})
     estimates = {name: mixing[name] for name in ("rate", "per", "when", "every") if name in mixing}
@@ -181,6 +181,7 @@ def plain_strategy(parts: dict[str, Table]) -> plain.Strategy:
         correction=local.get("correction", 0.0),
         codec=(codec["kind"], codec.get("bits", codec.get("share", 0))),
         budget=parts["budget"]["share"] if parts.get("budget") else None,
+        width=width,
         **estimates,
     )
 
@@ -211,8 +212,8 @@ class PlainRun:
 
     def __init__(self, case: Case, scenario: Scenario) -> None:
         self._parts, self._scenario, self._reader = case.parts, scenario, scenario.reader()
-        self.strategy = plain_strategy(case.parts)
         models = scenario.initial_models()
+        self.strategy = plain_strategy(case.parts, width=8 * models.itemsize)
         self._precision = models.dtype
         self._local = scenario.learner.backend.initial_local(len(models))
         is_shared = bool((models == models[0]).all())

@@ -42,7 +42,7 @@ class Strategy:
     every: int = 1
     """Devices mix estimates only at multiples of this number of iterations."""
     width: int = 32
-    """The bits of a number in a message."""
+    """The bits of a number in a message; an exchange counts 32 in any precision."""
 
 
 @dataclass
@@ -78,7 +78,7 @@ class Given:
     fires: set[int] | None = None
     """Devices that fire whatever their drift, if the trigger does not look at it."""
     thresholds: list[float] | None = None
-    """Norm trigger: device i fires if (1/n)^(1/2) ||drift||_2 >= thresholds[i]."""
+    """Norm trigger: device i sends, per link to those neighbours, where (1/n)^(1/2) ||drift||_2 >= thresholds[i]."""
     entry_thresholds: list[float] | None = None
     """Entrywise trigger: device i sends coordinates with |drift_l| >= entry_thresholds[i]."""
     active: set[Pair] | None = None
@@ -160,8 +160,6 @@ def met(strategy: Strategy, devices: Devices, given: Given) -> Devices:
     for i, j in now - before:
         if strategy.mixing == "estimates":
             unknown.add((i, j))
-            if strategy.per == "link":
-                known[i, j] = list(devices.models[i])
         if i < j:
             since[i, j] = 0.0
     return replace(devices, known=known, unknown=unknown, since=since)
@@ -217,7 +215,7 @@ def exchange(strategy: Strategy, devices: Devices, given: Given):
             count = sum(i in link for link in wanted)
             if count and credit[i] < whole * count / len(given.neighbours[i]):
                 can_pay.discard(i)
-    paid = {link for link in wanted if link in new or (link[0] in can_pay and link[1] in can_pay)}
+    paid = {(i, j) for i, j in wanted if i in can_pay and j in can_pay}
     for link in paid:
         for i in link:
             credit[i] -= whole / len(given.neighbours[i])
@@ -252,16 +250,20 @@ def send_estimates(strategy: Strategy, devices: Devices, given: Given, stepped: 
     for i in everyone:
         hears = sorted(j for j in given.neighbours[i] if (min(i, j), max(i, j)) in active)
         degree = len(given.neighbours[i])
-        # Event 1. A neighbour that knows nothing of i is sent the whole estimate, whatever the credit.
+        # Event 1. A neighbour that knows nothing of i is sent a whole model, whatever the credit: per device what all
+        # others know already, and per link the model itself, so that there is nothing to add to it.
+        whole = whole_bytes(8 + strategy.width * n)
         for j in hears:
             if (i, j) in devices.unknown:
-                bits[i, j] += 8 + 32 * n
-                credit[i] -= (8 + 32 * n) / degree
+                bits[i, j] += whole
+                credit[i] -= whole / degree
                 if strategy.per == "link":
-                    known[i, j] = list(devices.models[i])
+                    known[i, j] = list(stepped[i])
         # Event 2. One message for all neighbours, or one for each of them.
         place_of = {j: (i, j) if strategy.per == "link" else (i, i) for j in hears}
-        places = set(place_of.values()) if strategy.per == "link" else {(i, i)}
+        places = {(i, i)}
+        if strategy.per == "link":
+            places = {(i, j) for j in hears if (i, j) not in devices.unknown}
         messages = messages_of(strategy, given, i, {place: minus(stepped[i], known[place]) for place in places})
         size = {place: bits_of(message, n, strategy) for place, message in messages.items()}
         cost = sum(size.get(place_of[j], 0) for j in hears) / max(1, degree)
@@ -296,19 +298,20 @@ def flows_of_estimates(strategy: Strategy, given: Given, known: dict[Pair, Vecto
 
 def messages_of(strategy: Strategy, given: Given, i: int, drifts: dict[Pair, Vector]) -> dict[Pair, Message]:
     """What device i wants to send, by whom it is for. Where nothing is sent, there is no message."""
-    threshold = 0.0
-    if given.entry_thresholds is not None:
-        threshold = given.entry_thresholds[i]
-    elif given.thresholds is not None:
-        largest = max((norm(drift) for drift in drifts.values()), default=0.0)
-        if not largest >= given.thresholds[i]:
-            return {}
-    elif i not in (given.fires or ()):
-        return {}
     name, parameter = strategy.codec
     encode = {"full": full, "levels": levels, "sign": sign, "top-k": top_k}[name]
-    messages = {place: encode(drift, parameter, threshold) for place, drift in drifts.items()}
-    return {place: message for place, message in messages.items() if message}
+    messages = {}
+    for place, drift in drifts.items():
+        threshold = 0.0
+        if given.entry_thresholds is not None:
+            is_due, threshold = True, given.entry_thresholds[i]
+        elif given.thresholds is not None:
+            is_due = norm(drift) >= given.thresholds[i]
+        else:
+            is_due = i in (given.fires or ())
+        if is_due and (message := encode(drift, parameter, threshold)):
+            messages[place] = message
+    return messages
 
 
 # Codecs: what is sent of a difference

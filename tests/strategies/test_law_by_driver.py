@@ -104,6 +104,7 @@ def test_those_that_are_built_in_follow_it_for_long(name, network):
         "network": NETWORKS[network],
         "model": {"kind": "softmax"},
         "partition": {"kind": "labels"},
+        "batch_size": 4,
         "precision": "float64",
         "initial_models": {"kind": "shared"},
     }
