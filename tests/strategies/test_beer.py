@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import plain_strategies as plain
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import graphs
 from pydantic import ValidationError
@@ -54,7 +54,8 @@ def test_signs_are_sent_as_in_the_plain_loops():
     assert np.allclose(got, want, rtol=0, atol=1e-12)
 
 
-@given(changing_graphs(), st.integers(0, 2**32), st.sampled_from(["sign", "full"]))
+@settings(max_examples=40)
+@given(changing_graphs(), st.integers(0, 2**32), st.sampled_from(["sign", "full", "levels", "top-k"]))
 def test_trackers_follow_the_mean_gradient_and_mixing_never_moves_the_mean(several, seed, codec):
     problem, start = Quadratics.draw(several[0].devices, 3, seed), start_of(several[0].devices, 3, seed)
     for step in run(Beer(codec=codec), lambda k: several[k // 3], start, problem.gradients, 9):

@@ -64,17 +64,25 @@ def test_rows_that_are_not_chosen_stay_as_they_are(rows, codec):
 
 
 @pytest.mark.parametrize("codec", ONE_OF_EACH, ids=lambda codec: codec.kind)
-def test_neither_threads_nor_working_in_place_nor_the_interpreter_change_anything(rows, codec):
+def test_neither_threads_nor_working_in_place_change_anything(rows, codec):
     models, who, known, thresholds, chosen = rows
     expected = sent_rows(codec, *rows)
     out, bits = known.copy(), np.zeros(len(known), np.int64)
     in_ranges(kernels.send_rows, (*codec.compiled, models, who, out, thresholds, chosen, out, bits), len(known), 3)
     np.testing.assert_array_equal(out, expected[0])
     np.testing.assert_array_equal(bits, expected[1])
-    few = models[:, :40].copy(), who, known[:, :40].copy(), thresholds, chosen
-    with np.errstate(all="ignore"):
-        interpreted = sent_rows(codec, *few, send_rows=kernels.send_rows.py_func)
-    for one, other in zip(interpreted, sent_rows(codec, *few), strict=True):
+
+
+@given(problem=problems(), codec=codecs)
+def test_the_interpreter_does_the_same(problem, codec):
+    arguments = codec, problem.model[None], np.array([0]), problem.known[None], np.array([problem.threshold])
+    compiled = sent_rows(*arguments, np.array([True]))
+    with pytest.MonkeyPatch.context() as patch, np.errstate(all="ignore"):
+        for name, kernel in list(vars(kernels).items()):
+            if hasattr(kernel, "py_func"):
+                patch.setattr(kernels, name, kernel.py_func)
+        interpreted = sent_rows(*arguments, np.array([True]), kernels.send_rows)
+    for one, other in zip(interpreted, compiled, strict=True):
         np.testing.assert_array_equal(one, other)
 
 

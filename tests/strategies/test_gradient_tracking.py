@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import plain_strategies as plain
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import graphs
 from quadratic_runs import (
@@ -28,6 +28,7 @@ def test_all_devices_at_once_move_like_the_plain_loops(graph, seed):
     assert np.allclose(got, want, rtol=0, atol=1e-12)
 
 
+@settings(max_examples=40)
 @given(changing_graphs(), st.integers(0, 2**32))
 def test_trackers_follow_the_mean_gradient_and_mixing_never_moves_the_mean(several, seed):
     problem, start = Quadratics.draw(several[0].devices, 3, seed), start_of(several[0].devices, 3, seed)

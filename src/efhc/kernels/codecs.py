@@ -51,7 +51,7 @@ def whole_numbers(row):
 
 
 @overload(whole_numbers)
-def compiled_whole_numbers(row):
+def compiled_whole_numbers(row):  # pragma: no cover - runs inside of numba, once
     """`whole_numbers`, for numba, which must know the type that results."""
     whole = np.int32 if row.dtype.bitwidth == 32 else np.int64
     return lambda row: row.view(whole)

@@ -23,7 +23,7 @@ from efhc.drivers.steps import Steps
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.runs.draw import draw_scenario, load_data
 from efhc.experiments.runs.resources import usable_cores
-from efhc.experiments.runs.tables import require_lockstep
+from efhc.experiments.runs.tables import require_lockstep, require_papers_form
 from efhc.experiments.studies.theory_problem import SeedProblem
 from efhc.experiments.studies.theory_progress import Tell, in_parallel
 from efhc.kernels.compiled_arithmetic import drift
@@ -110,6 +110,7 @@ def plan_theory(
 ) -> list[StrategyPlan]:
     """Plan every strategy, over all seeds; the first `rehearse` iterations are made."""
     require_lockstep(experiment, "the paper's analysis")
+    require_papers_form(experiment, "the paper's analysis")
     data = load_data(experiment)
     with threadpool_limits(1, "blas"), ThreadPoolExecutor(usable_cores(), thread_name_prefix="efhc-theory") as pool:
         tell("the learning problem", 0.0)
@@ -155,10 +156,10 @@ class _Rehearsal(LookAt):
 def _rehearsed_firing(
     experiment: Experiment, scenario: Scenario, strategy: str, rehearse: int, horizon: int
 ) -> tuple[Flags, Ints]:
-    trigger = experiment.strategies[strategy]
+    trigger = trigger_of(experiment.strategies[strategy])
     alphas = np.array([scenario.step_size(k) for k in range(horizon)])
     reader = scenario.reader()
-    thresholds = np.stack([reader.thresholds(trigger_of(trigger), k) for k in range(horizon)])
+    thresholds = np.stack([reader.thresholds(trigger, k) for k in range(horizon)])
     seen = _Rehearsal(rehearse, experiment.devices)
     drive(Lockstep(scenario, trigger), scenario.initial_state(), rehearse, [seen])
     silent_after = np.concatenate([seen.fired, np.zeros((1, experiment.devices), dtype=bool)])

@@ -137,10 +137,12 @@ class TopKCodec(CodecPolicy):
 
     def message(self, model: Floats, known: Floats, threshold: float) -> Message | None:
         delta = _difference(model, known)
-        largest_first = np.argsort(-np.abs(delta), kind="stable")
-        among = np.zeros(len(delta), bool)
-        among[largest_first[: max(1, round(self.share * len(delta)))]] = True
-        return _numbers(model, known, among & (delta != 0) & _reaches(delta, threshold))
+        sizes = np.where(_reaches(delta, threshold), np.abs(delta), 0)
+        k = max(1, round(self.share * len(sizes)))
+        least = np.partition(sizes, -k)[-k]
+        among = sizes > least
+        among[np.flatnonzero(sizes == least)[: k - np.count_nonzero(among)]] = True
+        return _numbers(model, known, among & (sizes > 0))
 
     @property
     def compiled(self) -> tuple[int, float]:

@@ -14,7 +14,7 @@ l != 0 by which a scale is multiplied and added to what the receiver knows. If i
 
 The parts follow one another in this order, bits are packed from the lowest of a byte on, and zeros fill the last byte.
 A gap g, the number of coordinates left out before the next one, is coded as floor(g / 2^p) zeros and a one, and the
-lowest p bits of g. All zeros and ones come first, then the low bits of all gaps, so that neither needs a loop to read.
+lowest p bits of g. All zeros and ones come first, then the low bits of all gaps, so that both are read without a loop.
 Because the gaps add up to at most n - s, the bits of a message are known from n and s: `Message.bits` depends on
 nothing else and is never less than what `encode` needs. Decoding trusts nothing: the bytes may come from strangers.
 """
@@ -179,11 +179,9 @@ def _levels(codes: Ints, level_bits: int) -> Ints:
 
 
 def _bits_of(numbers: Ints, width: int) -> np.ndarray:
-    """The lowest `width` bits of each number, the lowest first."""
-    bits = np.empty((len(numbers), width), np.uint8)
-    for j in range(width):
-        bits[:, j] = numbers >> j & 1
-    return bits.ravel()
+    """The lowest `width` bits of each number, the lowest first; `width` is at most 32."""
+    in_bytes = numbers.astype("<u4").view(np.uint8).reshape(-1, 4)
+    return np.unpackbits(in_bytes, axis=1, count=width, bitorder="little").ravel()
 
 
 def _unary(numbers: Ints) -> np.ndarray:
@@ -233,12 +231,11 @@ class _Bits:
         end = self._read + count * width
         if end > len(self._bits):
             raise MessageError(f"it ends {end - len(self._bits)} bits too early")
-        rows = self._bits[self._read : end].reshape(count, width)
-        numbers = np.zeros(count, np.int64)
-        for j in range(width):
-            numbers |= rows[:, j].astype(np.int64) << j
+        packed = np.packbits(self._bits[self._read : end].reshape(count, width), axis=1, bitorder="little")
+        in_bytes = np.zeros((count, 4), np.uint8)
+        in_bytes[:, : packed.shape[1]] = packed
         self._read = end
-        return numbers
+        return in_bytes.view("<u4").ravel().astype(np.int64)
 
     def unary(self, count: int, most: int) -> Ints:
         """Read numbers that add up to at most `most`; see `_unary`."""

@@ -1,0 +1,371 @@
+"""One iteration of the general law in plain loops: devices, neighbours and coordinates, one after the other.
+
+    y_i = x_i - alpha (mu m_i + g_i - h_i)
+    q_i = C(y_i - x_hat_i) where the trigger says so,   x_hat_i <- x_hat_i + q_i
+    f_i = gamma sum_j w_ij (x_hat_j - x_hat_i)
+    x_i <- y_i + f_i,   h_i <- h_i + theta sum_j f_ij / A_ij,   m_i <- mu m_i + (1 - mu) (x_i before - x_i) / alpha
+
+Nothing here comes from efhc. A vector is a list of numbers, a link is a pair (i, j) with i < j, and a directed link is
+a pair (sender, receiver). `Strategy` is what does not change, `Devices` is what is remembered, `Given` is what an
+iteration is given from outside, and `Done` is what it did.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from math import sqrt
+from typing import Literal
+
+Vector = list[float]
+Pair = tuple[int, int]
+Message = dict[int, float]
+"""What is added to the coordinates that are sent."""
+
+
+@dataclass
+class Strategy:
+    """The parts of a strategy that are numbers and words."""
+
+    mixing: Literal["exchange", "estimates"] = "exchange"
+    per: Literal["device", "link"] = "device"
+    when: Literal["always", "sent"] = "always"
+    rate: float = 1.0
+    """gamma"""
+    momentum: float = 0.0
+    """mu"""
+    correction: float = 0.0
+    """theta"""
+    codec: tuple[str, float] = ("full", 0)
+    """Its name, and the bits of `levels` or the share of `top-k`."""
+    budget: float | None = None
+    """The share of what sending everything in every iteration would cost. None: devices may send what they like."""
+    every: int = 1
+    """Devices mix estimates only at multiples of this number of iterations."""
+    width: int = 32
+    """The bits of a number in a message; an exchange counts 32 in any precision."""
+
+
+@dataclass
+class Devices:
+    """What the devices remember from one iteration to the next."""
+
+    models: list[Vector]
+    """x_i"""
+    known: dict[Pair, Vector]
+    """x_hat by (i, j): what j knows of i. Per device, and for exchange, the key is (i, i)."""
+    unknown: set[Pair] = field(default_factory=set)
+    """Directed links of which the receiver was never sent an estimate."""
+    momenta: list[Vector] = field(default_factory=list)
+    """m_i"""
+    corrections: list[Vector] = field(default_factory=list)
+    """h_i"""
+    since: dict[Pair, float] = field(default_factory=dict)
+    """The sum of alpha since each link was last used."""
+    credit: list[float] = field(default_factory=list)
+    """Bits that each device may spend."""
+
+
+@dataclass
+class Given:
+    """What is decided outside: the network, the gradients, the thresholds and the losses of messages."""
+
+    k: int
+    alpha: float
+    neighbours: list[set[int]]
+    previous_neighbours: list[set[int]]
+    gradients: list[Vector]
+    """g_i(x_i)"""
+    fires: set[int] | None = None
+    """Devices that fire whatever their drift, if the trigger does not look at it."""
+    thresholds: list[float] | None = None
+    """Norm trigger: device i sends, per link to those neighbours, where (1/n)^(1/2) ||drift||_2 >= thresholds[i]."""
+    entry_thresholds: list[float] | None = None
+    """Entrywise trigger: device i sends coordinates with |drift_l| >= entry_thresholds[i]."""
+    active: set[Pair] | None = None
+    """The links that may be used. None: all."""
+    weights: dict[Pair, float] | None = None
+    """w_ij. None: those of Metropolis."""
+    lost: set[Pair] = field(default_factory=set)
+    """Directed links over which nothing arrives in this iteration."""
+
+
+@dataclass
+class Done:
+    """What the devices did."""
+
+    fired: set[int]
+    bits: dict[Pair, int]
+    """Of every directed link."""
+    used: set[Pair]
+    """Links whose two ends mixed."""
+    mixed: list[Vector]
+    """f_i"""
+
+
+def begin(strategy: Strategy, models: list[Vector], neighbours: list[set[int]], *, is_shared: bool) -> Devices:
+    """The devices at k = 0. `is_shared` says that all know that all start from one model."""
+    everyone = range(len(models))
+    both_ways = [(i, j) for i in everyone for j in neighbours[i]]
+    per_link = strategy.mixing == "estimates" and strategy.per == "link"
+    keys = both_ways if per_link else [(i, i) for i in everyone]
+    return Devices(
+        models=[list(model) for model in models],
+        known={(i, j): list(models[i]) for i, j in keys},
+        unknown=set() if is_shared or strategy.mixing == "exchange" else set(both_ways),
+        momenta=[[0.0] * len(model) for model in models],
+        corrections=[[0.0] * len(model) for model in models],
+        since={(i, j): 0.0 for i, j in both_ways if i < j},
+        credit=[0.0 for _ in models],
+    )
+
+
+def iterate(strategy: Strategy, devices: Devices, given: Given) -> tuple[Devices, Done]:
+    """One iteration of all devices."""
+    devices = met(strategy, devices, given)
+    stepped = [local_step(strategy, devices, given, i) for i in range(len(devices.models))]
+    if strategy.mixing == "exchange":
+        known, unknown, credit, done, flows = exchange(strategy, devices, given)
+    else:
+        known, unknown, credit, done, flows = send_estimates(strategy, devices, given, stepped)
+    models, momenta, corrections = [], [], []
+    for i, y in enumerate(stepped):
+        x, h, m = devices.models[i], devices.corrections[i], devices.momenta[i]
+        f = [sum(flow[c] for (to, _), flow in flows.items() if to == i) for c in range(len(y))]
+        done.mixed.append(f)
+        moved = [y[c] + f[c] for c in range(len(y))]
+        models.append(moved)
+        mu, alpha = strategy.momentum, given.alpha
+        momenta.append([mu * m[c] + (1 - mu) * (x[c] - moved[c]) / alpha for c in range(len(y))])
+        corrections.append(list(h))
+        for (to, j), flow in flows.items():
+            if to == i:
+                over = alpha
+                if strategy.mixing == "exchange" or strategy.when == "sent" or strategy.every > 1:
+                    over += devices.since[min(i, j), max(i, j)]
+                for c in range(len(y)):
+                    corrections[i][c] += strategy.correction * flow[c] / over
+    since = {link: 0.0 if link in done.used else a + given.alpha for link, a in devices.since.items()}
+    return Devices(models, known, unknown, momenta, corrections, since, credit), done
+
+
+def met(strategy: Strategy, devices: Devices, given: Given) -> Devices:
+    """Forget what was remembered of links that are gone, and begin with those that are new."""
+    before = {(i, j) for i, those in enumerate(given.previous_neighbours) for j in those}
+    now = {(i, j) for i, those in enumerate(given.neighbours) for j in those}
+    known, since = dict(devices.known), dict(devices.since)
+    unknown = {pair for pair in devices.unknown if pair in now}
+    for i, j in before - now:
+        known.pop((i, j), None)
+        since.pop((i, j), None)
+    for i, j in now - before:
+        if strategy.mixing == "estimates":
+            unknown.add((i, j))
+        if i < j:
+            since[i, j] = 0.0
+    return replace(devices, known=known, unknown=unknown, since=since)
+
+
+def local_step(strategy: Strategy, devices: Devices, given: Given, i: int) -> Vector:
+    """y_i"""
+    x, m, h, g = devices.models[i], devices.momenta[i], devices.corrections[i], given.gradients[i]
+    return [x[c] - given.alpha * (strategy.momentum * m[c] + g[c] - h[c]) for c in range(len(x))]
+
+
+def links_of(given: Given) -> set[Pair]:
+    """The links that may be used."""
+    physical = {(i, j) for i, those in enumerate(given.neighbours) for j in those if i < j}
+    return physical if given.active is None else physical & given.active
+
+
+def weight(given: Given, i: int, j: int) -> float:
+    """w_ij"""
+    if given.weights is not None:
+        return given.weights[min(i, j), max(i, j)]
+    return min(1 / (1 + len(given.neighbours[i])), 1 / (1 + len(given.neighbours[j])))
+
+
+def norm(vector: Vector) -> float:
+    """(1/n)^(1/2) ||vector||_2"""
+    return sqrt(1 / len(vector)) * sqrt(sum(entry**2 for entry in vector))
+
+
+def minus(a: Vector, b: Vector) -> Vector:
+    return [x - y for x, y in zip(a, b, strict=True)]
+
+
+# Exchange: the paper's
+
+
+def exchange(strategy: Strategy, devices: Devices, given: Given):
+    """Events 1 to 3: both ends of a link send their models and pay, or neither does."""
+    x, everyone, n = devices.models, range(len(devices.models)), len(devices.models[0])
+    whole = 32 * n
+    active, credit = links_of(given), grown(strategy, devices, given, n)
+    new = {(i, j) for i, j in active if j not in given.previous_neighbours[i]}
+
+    wants = set(given.fires or ())
+    for i in everyone:
+        if given.thresholds is not None and norm(minus(x[i], devices.known[i, i])) >= given.thresholds[i]:
+            wants.add(i)
+    wanted = {(i, j) for i, j in active if i in wants or j in wants} | new
+
+    can_pay = set(everyone)
+    if strategy.budget is not None:
+        for i in everyone:
+            count = sum(i in link for link in wanted)
+            if count and credit[i] < whole * count / len(given.neighbours[i]):
+                can_pay.discard(i)
+    paid = {(i, j) for i, j in wanted if i in can_pay and j in can_pay}
+    for link in paid:
+        for i in link:
+            credit[i] -= whole / len(given.neighbours[i])
+    fired = wants & can_pay
+    known = {**devices.known, **{(i, i): list(x[i]) for i in fired}}
+
+    used = {(i, j) for i, j in paid if (i, j) not in given.lost and (j, i) not in given.lost}
+    flows = {}
+    for i, j in used:
+        for here, there in ((i, j), (j, i)):
+            flows[here, there] = [weight(given, i, j) * d for d in minus(x[there], x[here])]
+    bits = {(i, j): whole if (min(i, j), max(i, j)) in paid else 0 for i in everyone for j in given.neighbours[i]}
+    return known, set(), credit, Done(fired, bits, used, []), flows
+
+
+def grown(strategy: Strategy, devices: Devices, given: Given, n: int) -> list[float]:
+    """The credit of every device with what this iteration adds to it."""
+    share = strategy.budget or 0.0
+    return [old + (share * 32 * n if given.neighbours[i] else 0.0) for i, old in enumerate(devices.credit)]
+
+
+# Estimates: only senders pay
+
+
+def send_estimates(strategy: Strategy, devices: Devices, given: Given, stepped: list[Vector]):
+    """Every device sends what its trigger and its credit allow; what arrives changes what both ends know."""
+    everyone, n = range(len(devices.models)), len(devices.models[0])
+    active, credit = links_of(given), grown(strategy, devices, given, n)
+    known = {pair: list(vector) for pair, vector in devices.known.items()}
+    fired = set()
+    bits = {(i, j): 0 for i in everyone for j in given.neighbours[i]}
+    for i in everyone:
+        hears = sorted(j for j in given.neighbours[i] if (min(i, j), max(i, j)) in active)
+        degree = len(given.neighbours[i])
+        # Event 1. A neighbour that knows nothing of i is sent a whole model, whatever the credit: per device what all
+        # others know already, and per link the model itself, so that there is nothing to add to it.
+        whole = whole_bytes(8 + strategy.width * n)
+        for j in hears:
+            if (i, j) in devices.unknown:
+                bits[i, j] += whole
+                credit[i] -= whole / degree
+                if strategy.per == "link":
+                    known[i, j] = list(stepped[i])
+        # Event 2. One message for all neighbours, or one for each of them.
+        place_of = {j: (i, j) if strategy.per == "link" else (i, i) for j in hears}
+        places = {(i, i)}
+        if strategy.per == "link":
+            places = {(i, j) for j in hears if (i, j) not in devices.unknown}
+        messages = messages_of(strategy, given, i, {place: minus(stepped[i], known[place]) for place in places})
+        size = {place: bits_of(message, n, strategy) for place, message in messages.items()}
+        cost = sum(size.get(place_of[j], 0) for j in hears) / max(1, degree)
+        if messages and (strategy.budget is None or credit[i] >= cost):
+            fired.add(i)
+            credit[i] -= cost
+            for j in hears:
+                bits[i, j] += size.get(place_of[j], 0)
+            for place, message in messages.items():
+                for c, change in message.items() if place not in given.lost else ():
+                    known[place][c] += change
+    arrived = {pair for pair, count in bits.items() if count and pair not in given.lost}
+    unknown = devices.unknown - arrived
+    used = set()
+    for i, j in active:
+        both_know = not {(i, j), (j, i)} & unknown
+        is_due = given.k % strategy.every == 0
+        if is_due and both_know and (strategy.when == "always" or {(i, j), (j, i)} & arrived):
+            used.add((i, j))
+    return known, unknown, credit, Done(fired, bits, used, []), flows_of_estimates(strategy, given, known, used)
+
+
+def flows_of_estimates(strategy: Strategy, given: Given, known: dict[Pair, Vector], used: set[Pair]):
+    """f_ij by (i, j): what is added to device i because of j."""
+    flows = {}
+    for i, j in used:
+        of_i, of_j = (known[i, j], known[j, i]) if strategy.per == "link" else (known[i, i], known[j, j])
+        flows[i, j] = [strategy.rate * weight(given, i, j) * d for d in minus(of_j, of_i)]
+        flows[j, i] = [-entry for entry in flows[i, j]]
+    return flows
+
+
+def messages_of(strategy: Strategy, given: Given, i: int, drifts: dict[Pair, Vector]) -> dict[Pair, Message]:
+    """What device i wants to send, by whom it is for. Where nothing is sent, there is no message."""
+    name, parameter = strategy.codec
+    encode = {"full": full, "levels": levels, "sign": sign, "top-k": top_k}[name]
+    messages = {}
+    for place, drift in drifts.items():
+        threshold = 0.0
+        if given.entry_thresholds is not None:
+            is_due, threshold = True, given.entry_thresholds[i]
+        elif given.thresholds is not None:
+            is_due = norm(drift) >= given.thresholds[i]
+        else:
+            is_due = i in (given.fires or ())
+        if is_due and (message := encode(drift, parameter, threshold)):
+            messages[place] = message
+    return messages
+
+
+# Codecs: what is sent of a difference
+
+
+def full(delta: Vector, _: float, threshold: float) -> Message:
+    """All that reaches the threshold, as it is."""
+    return {c: entry for c, entry in enumerate(delta) if abs(entry) >= threshold}
+
+
+def levels(delta: Vector, bits: float, threshold: float) -> Message:
+    """Multiples of max|delta| / 2^(bits - 1), rounded to the nearest, to an even one in doubt."""
+    top = 2 ** (int(bits) - 1)
+    step = max(abs(entry) for entry in delta) / top
+    sent = {}
+    for c, entry in enumerate(delta):
+        level = max(-top, min(top, round(entry / step))) if step > 0 else 0
+        if level != 0 and abs(entry) >= threshold:
+            sent[c] = level * step
+    return sent
+
+
+def sign(delta: Vector, _: float, threshold: float) -> Message:
+    """The sign of all that reaches the threshold, times the mean of its absolute values."""
+    chosen = [c for c, entry in enumerate(delta) if abs(entry) >= threshold]
+    size = sum(abs(delta[c]) for c in chosen) / len(chosen) if chosen else 0.0
+    return {c: size if delta[c] >= 0 else -size for c in chosen if size > 0}
+
+
+def top_k(delta: Vector, share: float, threshold: float) -> Message:
+    """The k = max(1, round(share n)) largest in absolute value, the first ones in doubt; what is 0 is not sent."""
+    k = max(1, round(share * len(delta)))
+    largest_first = sorted(range(len(delta)), key=lambda c: (-abs(delta[c]), c))
+    return {c: delta[c] for c in sorted(largest_first[:k]) if delta[c] != 0 and abs(delta[c]) >= threshold}
+
+
+# The size of a message
+
+
+def bits_of(message: Message, n: int, strategy: Strategy) -> int:
+    """A kind, perhaps a count and positions, and numbers; or a scale and levels instead. In whole bytes.
+
+    The positions are the gaps between the coordinates, in the Rice code whose longest possible text is shortest.
+    """
+    name, parameter = strategy.codec
+    sent, width = len(message), strategy.width
+    positions = min(sent * (1 + p) + (n - sent) // 2**p for p in range(32))
+    if name in ("full", "top-k"):
+        some, everything = 48 + positions + sent * width, 8 + n * width
+        return whole_bytes(min(some, everything))
+    if name == "sign" and sent == n:
+        return whole_bytes(8 + width + n)
+    return whole_bytes(48 + positions + width + sent * (int(parameter) if name == "levels" else 1))
+
+
+def whole_bytes(bits: int) -> int:
+    return -(-bits // 8) * 8

@@ -1,0 +1,213 @@
+"""Bad strategies: one line that says what was given and what is allowed; and one that diverges ends alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+SMALL = """
+iterations = 12
+seeds = [0]
+evaluate_every = 5
+devices = 6
+
+[strategies.S]
+kind = "composed"
+local = { kind = "corrected", correction = 0.1 }
+trigger = { kind = "entrywise", r = 1000.0 }
+codec = { kind = "levels", bits = 3 }
+mixing = { kind = "estimates", rate = 0.25 }
+"""
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "small.toml"
+    path.write_text(SMALL)
+    return path
+
+
+S = "strategies.S"
+
+PARTS = {
+    "an unknown part": ([f"{S}.triger.kind=norm"], [f"{S}.triger", "did you mean 'trigger'?"]),
+    "an unknown kind of part": ([f"{S}.trigger=entriwise"], [f"{S}.trigger", "entriwise", "did you mean 'entrywise'?"]),
+    "an unknown local step": ([f"{S}.local=adam"], [f"{S}.local", "'adam'", "sgd", "momentum", "corrected"]),
+    "an unknown mixing": ([f"{S}.mixing=gossip"], [f"{S}.mixing", "'gossip'", "exchange", "estimates"]),
+    "an unknown codec": ([f"{S}.codec=zip"], [f"{S}.codec", "'zip'", "full", "levels", "sign", "top-k"]),
+    "an unknown choice of links": ([f"{S}.links=few"], [f"{S}.links", "'few'", "all", "tree", "sampled"]),
+    "a parameter of another kind": ([f"{S}.codec.share=0.1"], [f"{S}.codec.share", "bits"]),
+    "levels of 0 bits": ([f"{S}.codec.bits=0"], [f"{S}.codec.bits", "got 0", "1"]),
+    "levels of 33 bits": ([f"{S}.codec.bits=33"], [f"{S}.codec.bits", "got 33", "32"]),
+    "a negative correction": ([f"{S}.local.correction=-0.1"], [f"{S}.local.correction", "-0.1", "0"]),
+    "a correction above 1": ([f"{S}.local.correction=1.5"], [f"{S}.local.correction", "1.5", "1"]),
+    "a momentum of 1": ([f"{S}.local.momentum=1.0"], [f"{S}.local.momentum", "1.0", "less than 1"]),
+    "a rate of 0": ([f"{S}.mixing.rate=0.0"], [f"{S}.mixing.rate", "0.0", "greater than 0"]),
+    "a rate above 1": ([f"{S}.mixing.rate=1.1"], [f"{S}.mixing.rate", "1.1", "1"]),
+    "NaN": ([f"{S}.mixing.rate=nan"], [f"{S}.mixing.rate", "nan", "finite"]),
+    "a codec without estimates": (
+        [f"{S}.mixing={{kind='exchange'}}", f"{S}.trigger=norm"],
+        [f"{S}.codec", "'levels'", "exchange", "'full'", "estimates"],
+    ),
+    "an entrywise trigger without estimates": (
+        [f"{S}.mixing={{kind='exchange'}}", f"{S}.codec=full"],
+        [f"{S}.trigger", "'entrywise'", "exchange", "estimates"],
+    ),
+    "broadcast estimates with loss": (
+        ["driver.loss=0.01"],
+        ["loss", "0.01", "mixing.per", "'link'"],
+    ),
+    "a tree on a changing graph": (
+        [f"{S}.links=tree", "network.kind=random-links"],
+        [f"{S}.links", "'tree'", "random-links"],
+    ),
+    "links that are drawn anew with broadcasts": (
+        [f"{S}.links=sampled"],
+        [f"{S}.links", "'sampled'", "mixing.per", "'link'"],
+    ),
+    "a budget of 0": ([f"{S}.budget.share=0.0"], [f"{S}.budget.share", "0.0", "greater than 0"]),
+    "a negative budget": ([f"{S}.budget.share=-1.0"], [f"{S}.budget.share", "-1.0", "greater than 0"]),
+    "a loss of 1": (
+        ["driver.loss=1.0", f"{S}.mixing.per=link"],
+        ["driver.loss", "1.0", "less than 1"],
+    ),
+}
+
+
+@pytest.mark.parametrize("what", PARTS)
+def test_a_combination_without_meaning_is_one_line(what, config, tmp_path, refused):
+    overrides, parts = PARTS[what]
+    line = refused("run", config, *overrides, "--out", tmp_path / "out")
+    for part in parts:
+        assert part in line
+    assert "allowed: " in line
+    assert not (tmp_path / "out").exists()
+
+
+# Strategies of one's own
+
+OWN = """
+import numpy as np
+import efhc
+
+
+class Whole(efhc.Strategy):
+    memory = {MEMORY}
+
+    def step(self, now, models, gradients, memory):
+        {STEP}
+        return efhc.Moved(models - now.step_size * gradients, np.zeros(now.graph.devices))
+
+
+class Firing(efhc.Strategy):
+    def fires(self, seen, memory):
+        return {FIRES}
+"""
+
+
+def own(folder: Path, memory: str = "{}", step: str = "pass", fires: str = "seen.drift > 0") -> None:
+    code = OWN.replace("{MEMORY}", memory).replace("{STEP}", step).replace("{FIRES}", fires)
+    (folder / "own.py").write_text(code)
+
+
+WHOLE = {
+    "models of a wrong shape": ("return efhc.Moved(models[:, :3], np.zeros(6))", ["(6, 3)", "(6, 650)"]),
+    "models of a wrong type": (
+        "return efhc.Moved(models.astype(complex), np.zeros(6))",
+        ["complex128", "float32"],
+    ),
+    "no models at all": ("return None", ["NoneType", "Moved"]),
+    "bits of a wrong shape": ("return efhc.Moved(models, np.zeros(5))", ["(5,)", "(6,)"]),
+    "negative bits": ("return efhc.Moved(models, np.full(6, -1.0))", ["-1", "bits"]),
+    "fired of a wrong shape": (
+        "return efhc.Moved(models, np.zeros(6), np.ones(3, bool))",
+        ["(3,)", "(6,)"],
+    ),
+    "NaN in a model": (
+        "models = models.copy(); models[4, 7] = np.nan if now.k == 3 else 0.0",
+        ["device 4", "iteration 3"],
+    ),
+    "an array of the driver's written to": ("models[0] = 0.0", ["read-only"]),
+    "a step that fails": ("1 / (now.k - 2)", ["ZeroDivisionError"]),
+    "a memory of another shape": ("memory['a'] = np.zeros(3)", ["a", "(3,)", "(6,)"]),
+    "a memory of another type": ("memory['a'] = np.zeros(6, complex)", ["complex128"]),
+    "NaN in a memory": (
+        "memory['a'][2] = np.nan if now.k == 3 else 0.0",
+        ["device 2", "iteration 3"],
+    ),
+    "a memory that was not declared": ("memory['b'] = np.zeros(6)", ["b"]),
+    "a memory that is removed": ("del memory['a']", ["a"]),
+    "state of its own": ("self.count = now.k", ["frozen"]),
+}
+
+
+@pytest.mark.parametrize("what", WHOLE)
+def test_an_own_strategy_whose_step_is_wrong_is_one_line_that_names_it(what, config, tmp_path, refused):
+    step, parts = WHOLE[what]
+    own(tmp_path, "{'a': efhc.Memory()}", step)
+    line = refused("run", config, "strategies={ mine = { kind = 'own.py:Whole' } }", "--out", tmp_path / "out")
+    for part in ["mine", *parts]:
+        assert part in line
+
+
+@pytest.mark.parametrize(
+    ("memory", "parts"),
+    [
+        ("[1]", ["list", "efhc.Memory"]),
+        ("{'a': 3}", ["'a'", "int"]),
+        ("{'a': efhc.Memory(per='planet')}", ["a", "planet"]),
+        ("{'a': efhc.Memory(size=-1)}", ["a", "size = -1"]),
+        ("{'a': efhc.Memory(dtype='float16')}", ["a", "float16"]),
+        ("{'a': efhc.Memory(start='models')}", ["a", "start = 'models'"]),
+        ("{'a': efhc.Memory(start=float('nan'))}", ["a", "start = nan"]),
+    ],
+    ids=str,
+)
+def test_a_memory_that_cannot_be_made_is_one_line(memory, parts, config, tmp_path, refused):
+    own(tmp_path, memory)
+    line = refused("run", config, "strategies={ mine = { kind = 'own.py:Whole' } }", "--out", tmp_path / "out")
+    for part in ["strategies.mine", "memory", *parts]:
+        assert part in line
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("fires", "parts"),
+    [
+        ("seen.drift[:3] > 0", ["(3,)", "(6,)"]),
+        ("seen.drift", ["float64", "bool"]),
+        ("None", ["None"]),
+        ("1 / 0", ["ZeroDivisionError"]),
+    ],
+    ids=str,
+)
+def test_an_own_trigger_that_returns_something_else_is_one_line(fires, parts, config, tmp_path, refused):
+    own(tmp_path, fires=fires)
+    line = refused("run", config, "strategies={ mine = { kind = 'own.py:Firing' } }", "--out", tmp_path / "out")
+    for part in ["mine", *parts]:
+        assert part in line
+
+
+# Divergence
+
+
+def test_a_strategy_that_diverges_is_named_and_the_others_go_on_to_their_end(config, tmp_path, command):
+    own(tmp_path, step="models = models * np.float32(1e20)")
+    strategies = "strategies={ grows = { kind = 'own.py:Whole' }, ZT = 'zt' }"
+    done = command("run", config, strategies, "--out", tmp_path / "out", "--no-figure")
+    assert "grows, seed 0" in done.stderr
+    assert "diverged at iteration" in done.stderr
+    metrics = pl.read_parquet(tmp_path / "out" / "metrics.parquet")
+    assert metrics.filter(strategy="ZT")["iteration"].to_list() == list(range(12))
+    assert not len(metrics.filter(strategy="grows"))
+
+
+def test_alone_a_strategy_that_diverges_is_one_line(config, tmp_path, command):
+    own(tmp_path, step="models = models * np.float32(1e20)")
+    strategies = "strategies={ grows = { kind = 'own.py:Whole' } }"
+    done = command("run", config, strategies, "--out", tmp_path / "out")
+    assert done.returncode != 0
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("efhc: grows, seed 0: training diverged at iteration")

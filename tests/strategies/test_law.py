@@ -1,0 +1,209 @@
+"""Laws of every combination of parts, whatever is compressed, lost or paid for."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from compositions import Case, cases
+from efhc.drivers.general import GeneralLockstep
+from efhc.strategies.parts.messages import Message
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from polars.testing import assert_frame_equal
+
+import efhc
+from efhc.drivers.observers import LookAt, Observer
+from efhc.experiments.runs.directory import RunDirectory
+from efhc.experiments.runs.draw import draw_scenario
+from efhc.experiments.runs.keeping import Stopped
+from efhc.experiments.runs.make import make_run
+from efhc.experiments.runs.run import Runs
+from efhc.experiments.runs.store import MemoryStore, RunStore
+from efhc.scenarios.scenario import Scenario
+
+ITERATIONS = 8
+
+
+def copied(state: Any) -> Any:
+    memory = {name: array.copy() for name, array in state.memory.items()}
+    return state._replace(models=state.models.copy(), last_broadcast=state.last_broadcast.copy(), memory=memory)
+
+
+def states_of(case: Case, scenario: Scenario, most: int = 1, threads: int = 1) -> list[Any]:
+    """Copies of the states between calls of `advance`."""
+    driver = GeneralLockstep(scenario, case.strategy(), threads=threads, loss=case.loss)
+    state = driver.initial_state()
+    states = [copied(state)]
+    while state.k < ITERATIONS:
+        state, _ = driver.advance(state, min(most, ITERATIONS - state.k))
+        states.append(copied(state))
+    return states
+
+
+def stepped(case: Case, scenario: Scenario, state: Any) -> np.ndarray:
+    """y_i = x_i - alpha (mu m_i + g_i - h_i)"""
+    backend, gradients = scenario.learner.backend, np.empty_like(state.models)
+    backend.grads(state.models, scenario.reader().batch(state.k), state.local, gradients)
+    mu = case.parts["local"].get("momentum", 0.0)
+    m, h = state.memory.get("momentum", 0.0), state.memory.get("correction", 0.0)
+    return state.models - scenario.step_size(state.k) * (mu * m + gradients - h)
+
+
+def assert_same_state(a: Any, b: Any) -> None:
+    """Bit for bit."""
+    assert a.k == b.k
+    assert np.array_equal(a.models, b.models)
+    assert np.array_equal(a.last_broadcast, b.last_broadcast)
+    assert a.memory.keys() == b.memory.keys()
+    for name in a.memory:
+        assert np.array_equal(a.memory[name], b.memory[name]), name
+
+
+# What is conserved
+
+
+@given(cases())
+def test_mixing_never_moves_the_mean(case):
+    scenario = case.scenario()
+    states = states_of(case, scenario)
+    for before, after in pairwise(states):
+        y = stepped(case, scenario, before)
+        mixed = after.models - y
+        scale = max(1.0, np.abs(y).max())
+        assert np.abs(mixed.sum(axis=0)).max() <= 1e-13 * len(y) * scale
+
+
+@given(cases().filter(lambda case: case.parts["local"]["kind"] == "corrected"))
+def test_the_corrections_of_all_devices_add_up_to_zero(case):
+    for state in states_of(case, case.scenario()):
+        h = state.memory["correction"]
+        assert np.abs(h.sum(axis=0)).max() <= 1e-12 * max(np.abs(h).sum(), 1.0)
+
+
+@given(cases(lossy=True))
+def test_lost_messages_do_not_move_the_mean_either(case):
+    """Over all iterations: without gradients the mean is at the end what it was at first."""
+    scenario = case.scenario(step_size=lambda k: 1e-300, threshold_decay={"kind": "diminishing"})
+    first, *_, last = states_of(case, scenario)
+    assert np.abs(last.models.mean(axis=0) - first.models.mean(axis=0)).max() < 1e-13
+
+
+@given(cases())
+@settings(max_examples=25)
+def test_without_gradients_models_do_not_move_apart(case):
+    """Mixing with weights of Metropolis is an average, so the spread of what was sent exactly cannot grow."""
+    exact = {**case.parts, "codec": {"kind": "full"}, "trigger": {"kind": "always"}, "local": {"kind": "sgd"}}
+    assume("budget" not in case.parts)
+    case = case._replace(parts=exact, fields={name: v for name, v in case.fields.items() if name != "driver"})
+    scenario = case.scenario(step_size=lambda k: 1e-300)
+    spreads = [np.square(state.models - state.models.mean(axis=0)).sum() for state in states_of(case, scenario)]
+    assert all(b <= a * (1 + 1e-12) + 1e-30 for a, b in pairwise(spreads))
+
+
+# What does not matter
+
+
+@given(cases(), st.integers(2, ITERATIONS))
+@settings(max_examples=40)
+def test_neither_threads_nor_cuts_change_a_bit(case, most):
+    whole = states_of(case, case.scenario())[-1]
+    assert_same_state(states_of(case, case.scenario(), most)[-1], whole)
+    assert_same_state(states_of(case, case.scenario(threads=2), most, threads=2)[-1], whole)
+
+
+class StopAt(LookAt):
+    """Stops a run after a given number of iterations."""
+
+    def look(self, state: Any) -> None:
+        raise Stopped
+
+
+class Begin(Observer):
+    """Keeps the iteration that a run goes on from."""
+
+    def begin(self, state: Any) -> None:
+        self.k = state.k
+
+
+@given(cases(), st.integers(1, ITERATIONS - 1))
+@settings(max_examples=25)
+def test_resumed_after_any_iteration_a_run_has_the_same_bits(tmp_path_factory, case, k):
+    experiment = case.experiment(data=efhc.Digits(), test_samples=50, seeds=(case.seed,))
+    (run,) = Runs().of(experiment)
+    memory, store, begin = MemoryStore(), RunStore(tmp_path_factory.mktemp("runs"), with_models=True), Begin()
+    scenario = draw_scenario(run.whole, run.data, run.seed)
+    with memory.keeper(run) as keeper:
+        make_run(run, scenario, keeper)
+    with pytest.raises(Stopped), store.keeper(run) as keeper:
+        make_run(run, scenario, keeper, observers=[StopAt([k])])
+    with store.keeper(run) as keeper:
+        make_run(run, scenario, keeper, observers=[begin])
+    assert begin.k == k
+    for name, table in memory.made[run.key].tables.items():
+        assert_frame_equal(store.table(run, name), table, check_exact=True)
+    (models,) = RunDirectory(store.directory(run)).load_models().values()
+    assert np.array_equal(models, memory.made[run.key].models)
+
+
+# What is sent
+
+
+class OnTheWire:
+    """A codec whose messages are really encoded and decoded: what is known is what was read from the bytes."""
+
+    def __init__(self, codec: Any) -> None:
+        self._codec = codec
+
+    def send(self, model: np.ndarray, known: np.ndarray, threshold: float) -> tuple[np.ndarray, int]:
+        message = self._codec.message(model, known, threshold)
+        if message is None:
+            return known.copy(), 0
+        data = message.encode()
+        assert 8 * len(data) <= message.bits
+        received = Message.decode(data, len(model), model.dtype)
+        return received.applied_to(known), message.bits
+
+
+@given(cases().filter(lambda case: "codec" in case.parts), st.sampled_from(["float32", "float64"]))
+@settings(max_examples=60)
+def test_receivers_know_the_same_as_senders_when_messages_are_bytes(case, precision):
+    case = case._replace(fields={**case.fields, "precision": precision})
+    codec = OnTheWire(case.strategy().codec)
+    wired = case._replace(parts={**case.parts, "codec": codec})
+    for a, b in zip(states_of(case, case.scenario()), states_of(wired, case.scenario()), strict=True):
+        assert_same_state(a, b)
+
+
+# What is paid
+
+
+SPENDING = {
+    "exchange": {"mixing": {"kind": "exchange"}},
+    "broadcasts": {"mixing": {"kind": "estimates", "per": "device"}},
+    "levels": {"mixing": {"kind": "estimates", "per": "device"}, "codec": {"kind": "levels", "bits": 3}},
+    "links": {"mixing": {"kind": "estimates", "per": "link", "when": "sent"}},
+}
+
+
+@given(st.sampled_from(sorted(SPENDING)), st.floats(0.01, 1.0), st.integers(4, 8), st.integers(0, 99))
+@settings(max_examples=40)
+def test_a_budget_is_never_overspent_and_all_but_a_message_is_spent(name, share, devices, seed):
+    parts = {**SPENDING[name], "trigger": {"kind": "always"}, "budget": {"share": share}}
+    fields = {"devices": devices, "initial_models": {"kind": "shared"}, "partition": {"kind": "iid"}}
+    case = Case({"local": {"kind": "sgd"}, **parts}, fields, seed)
+    scenario = case.scenario()
+    graph, n = scenario.graphs(0)[1], scenario.learner.backend.parameters
+    driver = GeneralLockstep(scenario, case.strategy())
+    state, spent, largest = driver.initial_state(), np.zeros(devices), 0.0
+    for k in range(30):
+        state, steps = driver.advance(state, 1)
+        paid = np.bincount(graph.directed.sender, steps.bits[0], devices) / graph.degrees
+        spent, largest = spent + paid, max(largest, paid.max())
+        assert (spent <= share * 32 * n * (k + 1) * (1 + 1e-12)).all()
+    if name != "levels":  # whose messages differ in size
+        largest = 8 + 32 * n
+    if largest:
+        assert (spent > share * 32 * n * 30 - largest - share * 32 * n).all()

@@ -1,0 +1,213 @@
+"""Strategies of one's own, with memory: from Python and from a file, resumed, swept, and made by Ray."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from efhc.drivers.general import GeneralLockstep
+from polars.testing import assert_frame_equal
+
+import efhc
+from efhc.drivers.observers import LookAt
+from efhc.experiments.config.files import load_experiment
+from efhc.experiments.runs.directory import RunDirectory
+from efhc.experiments.runs.draw import draw_scenario, load_data
+from efhc.experiments.runs.engines.cluster import ClusterEngine
+from efhc.experiments.runs.engines.local import LocalEngine
+from efhc.experiments.runs.keeping import Stopped
+from efhc.experiments.runs.make import make_run
+from efhc.experiments.runs.run import Run, Runs
+from efhc.experiments.runs.store import MemoryStore, RunStore
+
+TYPICAL = '''
+import numpy as np
+import efhc
+
+
+class Typical(efhc.Strategy):
+    """A device fires when it has drifted more than is typical of it: than the running mean of its drifts."""
+
+    share: float = 0.2
+    """How much a drift counts in the mean."""
+    memory = {"typical": efhc.Memory(per="device"), "fires": efhc.Memory(per="device", dtype="int64")}
+
+    def fires(self, seen, memory):
+        fires = seen.drift > memory["typical"]
+        memory["typical"] += self.share * (seen.drift - memory["typical"])
+        memory["fires"] += fires
+        return fires
+'''
+
+PAIRS = '''
+import numpy as np
+import efhc
+
+
+class Pairs(efhc.Strategy):
+    """Every link is used once in `every` iterations, the one that was unused for longest first; with momentum."""
+
+    every: int = 3
+    memory = {"unused": efhc.Memory(per="link", dtype="int64"), "velocity": efhc.Memory(size="model")}
+
+    def step(self, now, models, gradients, memory):
+        memory["unused"] += 1
+        used = memory["unused"] >= self.every
+        memory["unused"][used] = 0
+        velocity = memory["velocity"] = (0.5 * memory["velocity"] + gradients).astype(models.dtype)
+        moved, links = models - now.step_size * velocity, now.graph.directed
+        for i, j, w in zip(links.sender[used], links.receiver[used], now.graph.metropolis_weights[links.link[used]]):
+            moved[i] += w * (models[j] - models[i])
+        return efhc.Moved(moved.astype(models.dtype), 32 * models.shape[1] * used)
+'''
+
+CONFIG = """
+name = "own"
+devices = 6
+iterations = 12
+seeds = [0]
+evaluate_every = 5
+
+[strategies]
+typical = { kind = "own.py:Typical", share = 0.3 }
+pairs = { kind = "own.py:Pairs", every = 2 }
+part = { kind = "composed", trigger = { kind = "own.py:Typical" }, mixing = { kind = "estimates", rate = 0.5 } }
+
+[sweep]
+strategies.typical.share = [0.1, 0.5]
+"""
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    (tmp_path / "own.py").write_text(TYPICAL + PAIRS.replace("import numpy as np\nimport efhc\n", ""))
+    (tmp_path / "own.toml").write_text(CONFIG)
+    return tmp_path / "own.toml"
+
+
+@pytest.fixture
+def module(config: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    monkeypatch.syspath_prepend(config.parent)
+    import own
+
+    yield own
+    del sys.modules["own"]
+
+
+def assert_same(a: efhc.Result, b: efhc.Result) -> None:
+    """Bit for bit."""
+    for table in ("metrics", "events", "network", "devices"):
+        assert_frame_equal(getattr(a, table), getattr(b, table), check_exact=True)
+    assert a.models.keys() == b.models.keys()
+    for run, models in a.models.items():
+        assert np.array_equal(models, b.models[run])
+
+
+@pytest.mark.parametrize("code", [TYPICAL, PAIRS], ids=["trigger", "whole"])
+def test_a_strategy_with_memory_is_less_than_25_lines(code):
+    assert len([line for line in code.splitlines() if line.strip()]) < 25
+
+
+def test_from_python_and_from_a_file_a_run_has_the_same_bits(config, module):
+    composed = efhc.Composed(trigger=module.Typical(), mixing={"kind": "estimates", "rate": 0.5})
+    strategies = {"typical": module.Typical(share=0.3), "pairs": module.Pairs(every=2), "part": composed}
+    from_python = efhc.simulate(
+        name="own", devices=6, iterations=12, seeds=[0], evaluate_every=5, strategies=strategies
+    )
+    assert_same(efhc.simulate(load_experiment(config)), from_python)
+
+
+def test_a_trigger_sees_its_drift_and_finds_what_it_remembered(module):
+    """The drifts are worked out anew from models and last broadcasts, and the memory from them."""
+    experiment = efhc.Experiment(devices=6, strategies={"typical": module.Typical(share=0.3)}, precision="float64")
+    scenario = draw_scenario(experiment, load_data(experiment), 0)
+    driver = GeneralLockstep(scenario, module.Typical(share=0.3))
+    state = driver.initial_state()
+    typical, fires = np.zeros(6), np.zeros(6, int)
+    for _ in range(20):
+        drift = np.sqrt(np.square(state.models - state.last_broadcast).mean(axis=1))
+        state, steps = driver.advance(state, 1)
+        np.testing.assert_array_equal(steps.fired[0], drift > typical)
+        fires += drift > typical
+        typical += 0.3 * (drift - typical)
+        own = {name.rpartition("/")[2]: array for name, array in state.memory.items()}
+        np.testing.assert_allclose(own["typical"], typical, rtol=1e-12)
+        np.testing.assert_array_equal(own["fires"], fires)
+    assert 0 < fires.min() <= fires.max() < 20
+
+
+def test_a_whole_strategy_uses_the_links_that_it_remembers(config):
+    result = efhc.simulate(load_experiment(config), strategies={"pairs": {"kind": f"{config.parent}/own.py:Pairs"}})
+    links = result.network["link_from"][0].len()
+    bits = result.metrics["bits"].to_list()
+    assert [b > 0 for b in bits] == [k % 3 == 2 for k in range(12)]
+    assert max(bits) == 2 * links * 32 * 650
+
+
+class StopAt(LookAt):
+    def look(self, state: Any) -> None:
+        raise Stopped
+
+
+@pytest.mark.parametrize("k", [1, 5, 11])
+@pytest.mark.parametrize("network", ["geometric", "random-links"])
+def test_resumed_it_goes_on_with_what_it_remembered(config, tmp_path, k, network):
+    for run in Runs().of(load_experiment(config, [f"network={network}"])):
+        memory, store = MemoryStore(), RunStore(tmp_path / "runs", with_models=True)
+        scenario = draw_scenario(run.whole, run.data, run.seed)
+        with memory.keeper(run) as keeper:
+            make_run(run, scenario, keeper)
+        with pytest.raises(Stopped), store.keeper(run) as keeper:
+            make_run(run, scenario, keeper, observers=[StopAt([k])])
+        with store.keeper(run) as keeper:
+            make_run(run, scenario, keeper)
+        for name, table in memory.made[run.key].tables.items():
+            assert_frame_equal(store.table(run, name), table, check_exact=True)
+        (models,) = RunDirectory(store.directory(run)).load_models().values()
+        assert np.array_equal(models, memory.made[run.key].models)
+
+
+def test_its_parameters_can_be_swept(config, tmp_path, command):
+    done = command("sweep", config, "--out", tmp_path / "sweep")
+    assert done.returncode == 0, done.stderr
+    table = pl.read_parquet(tmp_path / "sweep" / "results.parquet").filter(strategy="typical")
+    assert sorted(table["strategies.typical.share"].unique().to_list()) == [0.1, 0.5]
+
+
+def silent(run: Run, share: float) -> None:
+    pass
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("ray") is None, reason="ray is not installed")
+def test_ray_makes_the_tables_that_are_made_here(config, tmp_path, monkeypatch):
+    runs = Runs().of(load_experiment(config))
+    with tempfile.TemporaryDirectory(prefix="efhc-", dir="/tmp") as folder:
+        for name in ("RAY_TMPDIR", "TMPDIR"):
+            monkeypatch.setenv(name, folder)
+        monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+        monkeypatch.delenv("RAY_ADDRESS", raising=False)
+        there, here = RunStore(tmp_path / "ray", with_models=True), RunStore(tmp_path / "here", with_models=True)
+        assert there.complete(runs, ClusterEngine(jobs=1), silent) == {}
+    here.complete(runs, LocalEngine(), silent)
+    for run in runs:
+        for file in here.directory(run).glob("*.parquet"):
+            assert (there.directory(run) / file.name).read_bytes() == file.read_bytes()
+        name = "models.safetensors"
+        assert (there.directory(run) / name).read_bytes() == (here.directory(run) / name).read_bytes()
+
+
+def test_what_it_keeps_on_itself_is_refused(config, module):
+    with pytest.raises(Exception, match="frozen"):
+        module.Typical().share = 0.5
+    (config.parent / "own.py").write_text(TYPICAL.replace("return fires", "self.last = fires; return fires"))
+    with pytest.raises(efhc.InputError, match=r"Typical, which fails: \w+: .*frozen|object has no field") as caught:
+        efhc.simulate(load_experiment(config, ["strategies={ mine = { kind = 'own.py:Typical' } }"]))
+    assert "\n" not in str(caught.value)

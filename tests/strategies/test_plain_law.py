@@ -1,0 +1,128 @@
+"""The plain law itself: its exchange is Alg. 1, and its codecs do what their names say."""
+
+from __future__ import annotations
+
+import numpy as np
+import plain_law as plain
+import pytest
+from compositions import PlainRun, cases
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from efhc.core.reference import reference_iteration
+
+NUMBERS = st.floats(-10, 10).map(lambda number: round(number, 3))
+VECTORS = st.lists(NUMBERS, min_size=1, max_size=12)
+
+
+@st.composite
+def neighbours(draw: st.DrawFn, m: int) -> list[set[int]]:
+    sets: list[set[int]] = [set() for _ in range(m)]
+    for i in range(m):
+        for j in range(i):
+            if draw(st.booleans()):
+                sets[i].add(j)
+                sets[j].add(i)
+    return sets
+
+
+@given(
+    st.integers(1, 6).flatmap(lambda m: st.tuples(neighbours(m), neighbours(m))), st.integers(0, 99), st.floats(0, 2)
+)
+def test_an_exchange_is_the_iteration_of_the_paper(graphs, seed, threshold):
+    before, now = graphs
+    stream = np.random.default_rng(seed)
+    models, broadcast, gradients = stream.normal(size=(3, len(now), 5))
+    thresholds = (threshold * stream.random(len(now))).tolist()
+    wanted = reference_iteration(list(models), list(broadcast), now, before, thresholds, lambda i, w: gradients[i], 0.3)
+    devices = plain.begin(plain.Strategy(), models.tolist(), before, is_shared=False)
+    devices.known = {(i, i): row.tolist() for i, row in enumerate(broadcast)}
+    given_now = plain.Given(0, 0.3, now, before, gradients.tolist(), thresholds=thresholds)
+    devices, done = plain.iterate(plain.Strategy(), devices, given_now)
+    assert np.allclose(devices.models, wanted[0], rtol=0, atol=1e-12)
+    assert np.allclose([devices.known[i, i] for i in range(len(now))], wanted[1], rtol=0, atol=0)
+    assert (done.fired, done.used) == wanted[2:]
+
+
+@given(VECTORS, st.integers(1, 8), st.floats(0, 10))
+def test_levels_are_within_half_a_step_of_what_is_sent(delta, bits, threshold):
+    sent = plain.levels(delta, bits, threshold)
+    step = max(map(abs, delta)) / 2 ** (bits - 1)
+    for c, entry in enumerate(delta):
+        if c in sent:
+            assert abs(sent[c] - entry) <= step / 2 * (1 + 1e-12)
+            assert abs(entry) >= threshold
+        else:
+            assert abs(entry) < threshold or abs(entry) <= step / 2 * (1 + 1e-12)
+
+
+@given(VECTORS, st.floats(0, 1))
+def test_the_largest_are_sent_and_none_that_is_larger_is_left_out(delta, share):
+    sent = plain.top_k(delta, share, 0.0)
+    differing = sum(entry != 0 for entry in delta)
+    assert len(sent) == min(differing, max(1, round(share * len(delta))))
+    assert all(sent[c] == delta[c] for c in sent)
+    left = [abs(entry) for c, entry in enumerate(delta) if c not in sent]
+    assert min(map(abs, sent.values()), default=0.0) >= max(left, default=0.0)
+
+
+@given(VECTORS)
+def test_signs_keep_the_sum_of_absolute_values(delta):
+    sent = plain.sign(delta, 0, 0.0)
+    assert sum(map(abs, sent.values())) == pytest.approx(sum(map(abs, delta)))
+    assert all(change * delta[c] >= 0 for c, change in sent.items())
+
+
+def test_a_hand_worked_iteration_with_estimates():
+    """Two devices, one coordinate, alpha = 1/2, gamma = 1/2, w = 1/2: all numbers can be worked out on paper."""
+    strategy = plain.Strategy("estimates", rate=0.5, momentum=0.5, correction=0.25, when="always")
+    devices = plain.begin(strategy, [[1.0], [1.0]], [{1}, {0}], is_shared=True)
+    both = [{1}, {0}]
+    devices, done = plain.iterate(strategy, devices, plain.Given(0, 0.5, both, both, [[2.0], [-4.0]], fires={0}))
+    # y = (0, 3); only device 0 sends, so x_hat = (0, 1) and f = 1/2 * 1/2 * (1, -1).
+    assert devices.models == [[0.25], [2.75]]
+    assert devices.known == {(0, 0): [0.0], (1, 1): [1.0]}
+    assert devices.corrections == [[0.125], [-0.125]]  # theta f / alpha
+    assert devices.momenta == [[0.75], [-1.75]]  # (1 - mu) (x before - x) / alpha
+    assert done.bits == {(0, 1): 40, (1, 0): 0}
+    devices, done = plain.iterate(strategy, devices, plain.Given(0, 0.5, both, both, [[0.0], [0.0]], fires=set()))
+    # y = x - (mu m - h) / 2 = (0.25 - 0.125, 2.75 + 0.375); nothing is sent, and f is as before.
+    assert devices.models == [[0.375], [2.875]]
+    assert not any(done.bits.values())
+
+
+def test_a_hand_worked_budget():
+    """n = 1: a message has 40 bits, and a share of 1/2 earns 16 in each iteration."""
+    strategy = plain.Strategy("estimates", budget=0.5)
+    both = [{1}, {0}]
+    devices = plain.begin(strategy, [[0.0], [0.0]], both, is_shared=True)
+    fired = []
+    for _ in range(6):
+        devices, done = plain.iterate(strategy, devices, plain.Given(0, 0.1, both, both, [[1.0], [-1.0]], fires={0}))
+        fired.append(bool(done.fired))
+    assert fired == [False, False, True, False, True, False]  # 16, 32, 48 - 40 = 8, 24, 40 - 40 = 0, 16
+    assert devices.credit == [16.0, 96.0]
+
+
+@given(cases(), st.integers(0, 999))
+@settings(max_examples=50)
+def test_the_law_keeps_the_mean_and_the_sum_of_corrections_and_every_budget(case, seed):
+    """Links and losses are drawn at random here: the law holds whatever they are."""
+    scenario, stream = case.scenario(strategies={"ZT": "zt"}, driver={"kind": "lockstep"}), np.random.default_rng(seed)
+    loops = PlainRun(case, scenario)
+    n, share = scenario.learner.backend.parameters, loops.strategy.budget
+    is_lossy, is_partial = "driver" in case.fields, case.parts["links"]["kind"] != "all"
+    spent, met = np.zeros(case.fields["devices"]), np.zeros(case.fields["devices"])
+    for k in range(8):
+        graph = scenario.graphs(k)[1]
+        active = {tuple(link) for link in graph.links.tolist() if not is_partial or stream.random() < 0.5}
+        pairs = [(i, j) for i, those in enumerate(graph.neighbours()) for j in those]
+        done = loops.step(active, None, {pair for pair in pairs if is_lossy and stream.random() < 0.3})
+        assert np.abs(np.sum(done.mixed, axis=0)).max() < 1e-13
+        h = np.array(loops.devices.corrections)
+        assert np.abs(h.sum(axis=0)).max() <= 1e-13 * max(1.0, np.abs(h).sum())
+        for (i, _), bits in done.bits.items():
+            spent[i] += bits / graph.degrees[i]
+        met += [bool(those) for those in graph.neighbours()]
+        if share is not None:
+            np.testing.assert_allclose(loops.devices.credit, share * 32 * n * met - spent, rtol=1e-9, atol=1e-6)
