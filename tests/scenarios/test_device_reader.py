@@ -11,8 +11,6 @@ import efhc
 from efhc.base.errors import InputError
 from efhc.core.randomness import Coins
 from efhc.core.triggers import Bandwidths
-from efhc.strategies.forms import trigger_of
-from efhc.strategies.paper import EventTriggered
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.runs.draw import draw_scenario, load_data
 from efhc.learning.backends.backend import Batch
@@ -20,6 +18,8 @@ from efhc.learning.backends.loop import LoopBackend
 from efhc.learning.batches import MiniBatches
 from efhc.learning.initial import PerDevice
 from efhc.scenarios import device_reader
+from efhc.strategies.forms import trigger_of
+from efhc.strategies.paper import EventTriggered
 
 DEVICES = 6
 STRATEGIES = {

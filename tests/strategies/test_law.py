@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 from compositions import Case, cases
-from efhc.drivers.general import GeneralLockstep
-from efhc.strategies.parts.messages import Message
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
 import efhc
+from efhc.drivers.general import GeneralLockstep
 from efhc.drivers.observers import LookAt, Observer
 from efhc.experiments.runs.directory import RunDirectory
 from efhc.experiments.runs.draw import draw_scenario
@@ -23,6 +22,7 @@ from efhc.experiments.runs.make import make_run
 from efhc.experiments.runs.run import Runs
 from efhc.experiments.runs.store import MemoryStore, RunStore
 from efhc.scenarios.scenario import Scenario
+from efhc.strategies.parts.messages import Message
 
 ITERATIONS = 8
 

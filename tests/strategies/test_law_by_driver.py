@@ -8,10 +8,10 @@ import numpy as np
 import plain_law as plain
 import pytest
 from compositions import NETWORKS, Case, PlainRun, cases
-from efhc.drivers.general import GeneralLockstep
 from hypothesis import given, settings
 
 from efhc.core.graph import Graph
+from efhc.drivers.general import GeneralLockstep
 
 ITERATIONS = 8
 

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from efhc.drivers.general import GeneralLockstep
 from polars.testing import assert_frame_equal
 
 import efhc
+from efhc.drivers.general import GeneralLockstep
 from efhc.drivers.observers import LookAt
 from efhc.experiments.config.files import load_experiment
 from efhc.experiments.runs.directory import RunDirectory

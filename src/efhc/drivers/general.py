@@ -107,6 +107,8 @@ class GeneralLockstep:
     def _iteration(self, state: State) -> tuple[State, Happened, Floats]:
         scenario, k = self._scenario, state.k
         previous, graph = scenario.graphs(k)
+        if k > 0 and self._form.needs_static and not _same_links(previous, graph):
+            raise changing_graph(self._form, k)
         losses, local = self._backend.grads(state.models, self._reader.batch(k), state.local, self._spare)
         if not (finite := np.isfinite(losses)).all():
             raise Diverged(k, "loss", finite)
@@ -225,8 +227,8 @@ class GeneralLockstep:
         if own.keys() != expected.keys():
             given = f"memory named {', '.join(sorted(own)) or '(nothing)'} at k = {k}"
             raise InputError(self._name, given, f"memory named {', '.join(sorted(expected)) or '(nothing)'}")
-        for name in own:
-            array = own[name] = np.asarray(own[name])
+        for name, given_array in own.items():
+            array = own[name] = np.asarray(given_array)
             if array.shape != expected[name].shape or array.dtype != expected[name].dtype:
                 given = f"memory {name} that is {array.dtype} of shape {array.shape} at k = {k}"
                 raise InputError(self._name, given, f"{expected[name].dtype} of shape {expected[name].shape}")
@@ -260,6 +262,18 @@ def initial_state(scenario: Scenario, form: Form) -> State:
         memory["met"][...] = _all_equal(models) and not scenario.exchange_at_start
     known = models.copy() if form.broadcasts else models[:0].copy()
     return State(0, models, known, scenario.learner.backend.initial_local(len(models)), memory)
+
+
+def changing_graph(form: Form, k: int) -> InputError:
+    """Return the error for a strategy that needs a graph that stays as it is."""
+    kind = getattr(form.strategy, "kind", type(form.strategy).__name__)
+    return InputError(
+        "network", f"a graph that changes at k = {k}", f"one that stays as it is: {kind} uses a tree of it"
+    )
+
+
+def _same_links(before: Graph, now: Graph) -> bool:
+    return before is now or np.array_equal(before.links, now.links)
 
 
 def _all_equal(models: Floats) -> bool:
