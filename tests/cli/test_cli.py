@@ -366,10 +366,10 @@ def test_demo_draws_the_four_panels_and_says_what_to_try_next(tmp_path, command)
         assert word in done.stdout
     summary = efhc.Result.load(out).summary()
     accuracy = dict(zip(summary["strategy"], summary["accuracy"], strict=True))
-    assert accuracy["ZT"] > 0.85  # all four learn; the one that talks all the time learns most
+    assert accuracy["ZT"] > 0.85  # all learn; of the paper's, the one that talks all the time learns most
     assert min(accuracy.values()) > 0.4
     connectivity = pl.read_parquet(out / "connectivity.parquet")
-    assert len(connectivity) == 5 * 4 * 3
+    assert len(connectivity) == 5 * 5 * 3
     suggested = re.findall(r"efhc (run .*)", done.stdout)
     assert command(*suggested[0].split(), "iterations=3", cwd=tmp_path).returncode == 0
 

@@ -6,14 +6,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 from efhc.core.graph import Graph
-from efhc.core.triggers import (
-    Bandwidths,
-    EventTriggered,
-    GlobalThreshold,
-    Never,
-    RandomizedGossip,
-    ZeroThreshold,
-)
+from efhc.core.triggers import Bandwidths
+from efhc.strategies.paper import EventTriggered, GlobalThreshold, Never, RandomizedGossip, ZeroThreshold
 
 
 @st.composite

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 from problems import graphs
 
-from efhc.drivers.record import METRICS, Record, list_column
+from efhc.drivers.record import METRICS, Record, list_columns
 from efhc.drivers.steps import Steps
 
 
@@ -19,10 +19,14 @@ def joined(pieces, table):
 def test_pieces_are_the_whole_record_wherever_it_is_cut(data, stretches):
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
     whole, cut, pieces, last = Record(), Record(), [], data.draw(graphs(5))
+    sent, on_air = [], []
     for _ in range(stretches):
         length, graph = data.draw(st.integers(1, 4)), data.draw(graphs(5))
         numbers = rng.random((length, 5)) < 0.5, rng.random((length, 5)), rng.random(length)
-        steps = Steps(whole.end, last, graph, *numbers)
+        bits = rng.integers(0, 3, (length, 2 * len(graph.links))) if data.draw(st.booleans()) else None
+        steps = Steps(whole.end, last, graph, *numbers, bits)
+        sent.extend((graph, row) for row in steps.bits_sent(7))
+        on_air.extend(steps.bits_of_iterations(7))
         bandwidths, last = rng.random(5) + 1, graph
         for record in (whole, cut):
             record.add(steps, bandwidths, 7)
@@ -45,13 +49,23 @@ def test_pieces_are_the_whole_record_wherever_it_is_cut(data, stretches):
         everything.tables["events"]["link_from"].list.len().to_list()
         == everything.tables["metrics"]["links_used"].to_list()
     )
+    assert everything.tables["metrics"]["bits"].to_list() == on_air
+    for row, (graph, bits) in zip(everything.tables["events"].iter_rows(named=True), sent, strict=True):
+        there = dict(zip(zip(row["link_from"], row["link_to"], strict=True), row["bits_forth"], strict=True))
+        back = dict(zip(zip(row["link_to"], row["link_from"], strict=True), row["bits_back"], strict=True))
+        ends = zip(graph.directed.sender.tolist(), graph.directed.receiver.tolist(), strict=True)
+        wanted = dict(zip(ends, bits.tolist(), strict=True))
+        assert {end: count for end, count in (there | back).items() if count} == {e: n for e, n in wanted.items() if n}
     totals = everything.tables["metrics"]["transmission_time"].cum_sum()
     assert np.allclose(totals, everything.tables["metrics"]["transmission_time_total"], rtol=1e-12)
 
 
-def test_a_column_of_lists():
-    column = list_column(np.array([3, 1, 4, 1]), np.array([0, 2, 0, 1, 1, 0]))
-    assert column.to_list() == [[], [3, 1], [], [4], [1], []]
-    assert column.dtype == pl.List(pl.Int32)
-    assert list_column(np.array([], dtype=np.int64), np.array([0, 0])).to_list() == [[], []]
-    assert list_column(np.array([], dtype=np.int64), np.array([], dtype=np.int64)).dtype == pl.List(pl.Int32)
+def test_columns_of_lists():
+    columns = {"number": np.array([3, 1, 4, 1], dtype=np.int32), "bits": np.array([2**40, 0, 5, 6])}
+    table = list_columns(columns, np.array([0, 2, 0, 1, 1, 0]))
+    assert table["number"].to_list() == [[], [3, 1], [], [4], [1], []]
+    assert table["bits"].to_list() == [[], [2**40, 0], [], [5], [6], []]
+    assert table.schema == {"number": pl.List(pl.Int32), "bits": pl.List(pl.Int64)}
+    nothing = {name: values[:0] for name, values in columns.items()}
+    assert list_columns(nothing, np.array([0, 0])).rows() == [([], []), ([], [])]
+    assert list_columns(nothing, np.array([], dtype=np.int64)).schema == table.schema

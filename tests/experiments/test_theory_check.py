@@ -385,7 +385,7 @@ def test_a_window_that_the_end_of_the_run_cuts_off_is_none_to_compute_with():
 
 
 def test_by_what_devices_fire():
-    from efhc.core import triggers
+    from efhc.strategies import paper as triggers
 
     assert firing_of(triggers.EventTriggered(r=1.0), 4) == firing_of(triggers.GlobalThreshold(r=1.0), 4) == "drift"
     assert firing_of(triggers.ZeroThreshold(), 4) == "fixed"

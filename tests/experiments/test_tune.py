@@ -20,7 +20,8 @@ from pydantic import Field
 
 from efhc.base.errors import EfhcError, InputError
 from efhc.base.extras import Extra
-from efhc.core.triggers import EventTriggered, GlobalThreshold, RandomizedGossip, Strategy, ZeroThreshold
+from efhc.core.parts import Strategy
+from efhc.strategies.paper import EventTriggered, GlobalThreshold, RandomizedGossip, ZeroThreshold
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.config.files import load_experiment, to_toml
 from efhc.experiments.runs.directory import RunDirectory

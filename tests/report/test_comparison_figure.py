@@ -24,3 +24,27 @@ def test_fourth_panel_shows_connectivity_where_there_is_some():
     figure = comparison_figure(result.metrics, pl.concat(tables))
     assert figure.axes[3].lines[0].get_xdata().tolist() == [0.3, 0.5]
     assert "budget" in figure.axes[3].get_title()
+
+
+def spending(**totals: float) -> pl.DataFrame:
+    """Metrics of runs of two iterations that spend so much in all."""
+    rows = [
+        (name, seed, k, total / 2, total * (k + 1) / 2, 0.5 + k / 4, 0.1)
+        for name, total in totals.items()
+        for seed in (0, 1)
+        for k in (0, 1)
+    ]
+    columns = ["strategy", "seed", "iteration", "transmission_time", "transmission_time_total", "accuracy"]
+    return pl.DataFrame(rows, schema=[*columns, "consensus_error"], orient="row")
+
+
+def test_totals_that_lie_far_apart_are_drawn_over_a_logarithmic_axis():
+    near, far, nothing = spending(ZT=100.0, RG=10.0), spending(ZT=100.0, RG=2.0), spending(ZT=100.0, Never=0.0)
+    assert [comparison_figure(rows).axes[2].get_xscale() for rows in (near, far, nothing)] == [
+        "linear",
+        "log",
+        "linear",
+    ]
+    line = comparison_figure(far).axes[2].lines[1]
+    assert (line.get_xdata()[0], line.get_xdata()[-1]) == (1.0, 2.0)
+    assert (line.get_ydata()[0], line.get_ydata()[-1]) == (0.5, 0.75)

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 import efhc
 from efhc.base.errors import InputError
 from efhc.core.randomness import Coins
-from efhc.core.triggers import Bandwidths, EventTriggered
+from efhc.core.triggers import Bandwidths
+from efhc.strategies.forms import trigger_of
+from efhc.strategies.paper import EventTriggered
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.runs.draw import draw_scenario, load_data
 from efhc.learning.backends.backend import Batch
@@ -30,6 +32,7 @@ STRATEGIES = {
     "never": efhc.Never(),
     "periodic": efhc.PeriodicBroadcast(every=3),
 }
+TRIGGERS = {name: trigger_of(strategy) for name, strategy in STRATEGIES.items()}
 
 
 class Own:
@@ -78,7 +81,7 @@ def test_samples_are_those_of_all_devices(scenario, places):
 @settings(max_examples=10, deadline=None)
 def test_thresholds_are_those_of_all_devices(scenario, strategy, places):
     reader, lockstep = scenario.device_reader(), scenario.reader()
-    trigger, values = STRATEGIES[strategy], scenario.bandwidths.values
+    trigger, values = TRIGGERS[strategy], scenario.bandwidths.values
     for device, k in places:
         want = lockstep.thresholds(trigger, k)
         assert reader.threshold(trigger, device, k) == want[device]
@@ -101,7 +104,7 @@ def test_a_measured_bandwidth_takes_the_place_of_the_true_one(scenario, strategy
 
 def test_schedules_in_single_precision_do_not_change_a_bit():
     scenario = scenario_of(threshold_decay=lambda k: np.float32(1 / (3 + k)))
-    reader, lockstep, trigger = scenario.device_reader(), scenario.reader(), STRATEGIES["EF-HC"]
+    reader, lockstep, trigger = scenario.device_reader(), scenario.reader(), TRIGGERS["EF-HC"]
     for k in range(20):
         own = [reader.threshold(trigger, device, k) for device in range(DEVICES)]
         assert own == lockstep.thresholds(trigger, k).tolist()
@@ -134,10 +137,10 @@ def test_no_more_thresholds_are_kept_than_memory_is_for(monkeypatch):
 
 def test_strategies_of_one_reader_do_not_share_thresholds(scenario):
     reader = scenario.device_reader()
-    assert reader.thresholds(STRATEGIES["ZT"], 4).tolist() == [0.0] * DEVICES
-    assert reader.thresholds(STRATEGIES["never"], 4).tolist() == [np.inf] * DEVICES
+    assert reader.thresholds(TRIGGERS["ZT"], 4).tolist() == [0.0] * DEVICES
+    assert reader.thresholds(TRIGGERS["never"], 4).tolist() == [np.inf] * DEVICES
     with pytest.raises(ValueError, match="read-only"):
-        reader.thresholds(STRATEGIES["never"], 4)[0] = 1
+        reader.thresholds(TRIGGERS["never"], 4)[0] = 1
 
 
 def test_a_slow_device_does_not_make_the_others_draw_again(monkeypatch):
@@ -149,7 +152,7 @@ def test_a_slow_device_does_not_make_the_others_draw_again(monkeypatch):
 
     counted(Coins)
     counted(MiniBatches)
-    reader, trigger = scenario.device_reader(), STRATEGIES["RG"]
+    reader, trigger = scenario.device_reader(), TRIGGERS["RG"]
     for step in range(600):
         for device in range(DEVICES):
             k = step if device else step // 100
@@ -217,10 +220,10 @@ def test_a_strategy_of_ones_own_is_checked(scenario, given, what):
 def test_a_schedule_that_gives_nan_is_refused_for_one_device_as_for_all():
     scenario = scenario_of(threshold_decay=lambda k: 1.0 if k < 5 else float("nan"))
     reader = scenario.device_reader()
-    assert reader.threshold(STRATEGIES["EF-HC"], 0, 4) > 0
+    assert reader.threshold(TRIGGERS["EF-HC"], 0, 4) > 0
     for ask in (reader.threshold, lambda *at: reader.threshold_with(*at, 5.0), lambda *at: reader.thresholds(at[0], 5)):
         with pytest.raises(InputError, match=r"^strategy ef-hc: got NaN as thresholds at k = 5"):
-            ask(STRATEGIES["EF-HC"], 0, 5)
+            ask(TRIGGERS["EF-HC"], 0, 5)
 
 
 class Ramp:

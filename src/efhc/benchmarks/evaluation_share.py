@@ -7,12 +7,12 @@ from typing import Any
 
 from efhc.base.arrays import Floats
 from efhc.core.state import Local
-from efhc.core.triggers import EventTriggered
 from efhc.experiments.runs.simulate import simulate
 from efhc.learning.data import FashionMNIST
 from efhc.learning.learner import Learner
 from efhc.learning.models import LeNet5
 from efhc.learning.partition import LabelsPerDevice
+from efhc.strategies.paper import EventTriggered
 
 FASHION: dict[str, Any] = {"data": FashionMNIST()}
 LENET: dict[str, Any] = {**FASHION, "model": LeNet5(), "partition": LabelsPerDevice(labels_per_device=2)}

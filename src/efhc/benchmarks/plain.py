@@ -5,16 +5,18 @@ The same algorithm on the same draws as ours, so that the two can be compared in
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from efhc.base.arrays import Flags, Floats
 from efhc.core.graph import Graph
-from efhc.core.triggers import Trigger
 from efhc.learning.data.dataset import Dataset, Numbers
 from efhc.learning.models import LinearModel, ModuleModel
 from efhc.learning.models.modules import input_shape
 from efhc.learning.pytorch import torch
 from efhc.scenarios.scenario import Scenario
+from efhc.strategies.forms import trigger_of
 
 
 def module_of(model: LinearModel | ModuleModel, data: Dataset) -> torch.nn.Module:
@@ -31,9 +33,9 @@ def tensor_of(model: LinearModel | ModuleModel, data: Dataset, rows: Numbers) ->
 class PlainLoop:
     """All devices of a scenario, each an `nn.Module` with an optimizer of its own."""
 
-    def __init__(self, model: LinearModel | ModuleModel, scenario: Scenario, trigger: Trigger) -> None:
+    def __init__(self, model: LinearModel | ModuleModel, scenario: Scenario, strategy: Any) -> None:
         data = scenario.learner.data
-        self._scenario, self._trigger, self._reader = scenario, trigger, scenario.reader()
+        self._scenario, self._trigger, self._reader = scenario, trigger_of(strategy), scenario.reader()
         self._x, self._x_test = (tensor_of(model, data, rows) for rows in (data.x_train, data.x_test))
         self._y, self._y_test = torch.from_numpy(data.y_train), torch.from_numpy(data.y_test)
         initial = scenario.initial_models()

@@ -29,7 +29,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 COMMANDS: dict[Callable[..., None], str] = {
-    running.demo: "Compare EF-HC with GT, ZT and RG in under a minute.",
+    running.demo: "Compare EF-HC, its baselines and entrywise in under a minute.",
     running.run: "Run an experiment and keep it in a run directory.",
     studies.reproduce: "Reproduce figures of the paper and judge its claims.",
     studies.sweep: "Run an experiment at every point of a grid.",

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 def demo(
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where to keep the results.")] = Path("runs/demo"),
 ) -> None:
-    """Compare EF-HC with GT, ZT and RG on the digits, in under a minute: a table and the paper's four panels."""
+    """Compare EF-HC with GT, ZT, RG and entrywise on the digits, in under a minute: a table and four panels."""
     from efhc.experiments.studies.demo import EXPERIMENT, NAMES, RUNS, run_demo
 
     with iterations_progress(RUNS * EXPERIMENT.iterations) as progress:

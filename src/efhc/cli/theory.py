@@ -189,13 +189,14 @@ def plan(
     """Before a run: the largest step size the theorems allow, the B to expect, and who will not fire."""
     from efhc.cli.data import fetch_missing
     from efhc.experiments.config.files import load_experiment
-    from efhc.experiments.runs.tables import require_lockstep
+    from efhc.experiments.runs.tables import require_lockstep, require_papers_form
     from efhc.experiments.studies.theory_plan import plan_theory
     from efhc.theory.check.paper_labels import printed_name
     from efhc.theory.check.sentences import sentence
 
     experiment = load_experiment(file, overrides or ())
     require_lockstep(experiment, "the paper's analysis")
+    require_papers_form(experiment, "the paper's analysis")
     fetch_missing(experiment)
     with _progress() as (_, tell):
         plans = plan_theory(experiment, rehearse, tell)

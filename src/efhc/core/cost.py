@@ -1,11 +1,18 @@
-"""What an iteration costs: transmission time, for the links it used."""
+"""What an iteration costs: transmission time, for the links it used or the bits that it sent.
+
+A device that sends to a part of its neighbours occupies the air for that part of the time that sending to all of them
+takes. So a broadcast is paid once, and B_ij bits over one link count as B_ij / d_i.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
-from efhc.base.arrays import Flags, Floats
+from efhc.base.arrays import Flags, Floats, Ints
 from efhc.core.graph import Graph
+
+BITS_PER_NUMBER = 32
+"""Bits of one parameter of a model that is sent whole. Transmission time is counted in such numbers."""
 
 
 def link_times(graph: Graph, bandwidths: Floats, parameters: int) -> Floats:
@@ -24,4 +31,51 @@ def transmission_time(graph: Graph, used: Flags, bandwidths: Floats, parameters:
     """
     # Not `used @ times`: how BLAS rounds depends on how many iterations it is given at once.
     total: Floats = np.where(used, link_times(graph, bandwidths, parameters), 0.0).sum(axis=-1)
+    return total / graph.devices
+
+
+def exchange_airtime_bits(graph: Graph, links: Ints, counts: Ints, parameters: int) -> Floats:
+    """sum_i sum_j v_ij 32 n / d_i of each iteration: the bits on air of all devices that exchange whole models.
+
+    The used links are given by their numbers: iteration t used the next `counts[t]` of `links`; n: `parameters`.
+    """
+    per_link = link_times(graph, np.ones(graph.devices), BITS_PER_NUMBER * parameters)
+    iterations = np.repeat(np.arange(len(counts)), counts)
+    return np.bincount(iterations, weights=per_link[links], minlength=len(counts)).astype(np.float64, copy=False)
+
+
+def exchange_bits(graph: Graph, used: Flags, parameters: int) -> Ints:
+    """B_ij = B_ji = v_ij 32 n: the bits of whole models over the `used` links, per directed link, (..., 2 links)."""
+    bits: Ints = used[..., graph.directed.link] * np.int64(BITS_PER_NUMBER * parameters)
+    return bits
+
+
+def airtime_bits(graph: Graph, bits: Ints) -> Floats:
+    """sum_j B_ij / d_i for each device i, (..., m): the bits for which it occupies the air.
+
+    B_ij: `bits` from i to j, in the order of `Graph.directed`, (..., 2 links). A device without neighbours sends none.
+    """
+    total = np.zeros((*bits.shape[:-1], graph.devices), dtype=np.int64)
+    senders = np.flatnonzero(graph.degrees)
+    if len(senders):  # whose bits stand side by side
+        total[..., senders] = np.add.reduceat(bits, graph.rows.starts[senders], axis=-1)
+    airtime: Floats = total / np.maximum(graph.degrees, 1)
+    return airtime
+
+
+def device_times(graph: Graph, bits: Ints, bandwidths: Floats) -> Floats:
+    """(sum_j B_ij / d_i) / 32 / b_i for each device i, (..., m): the time for which it transmits.
+
+    B_ij: `bits` from i to j, in the order of `Graph.directed`, (..., 2 links); b_i: `bandwidths`.
+    """
+    times: Floats = airtime_bits(graph, bits) / BITS_PER_NUMBER / bandwidths
+    return times
+
+
+def transmission_time_of_bits(graph: Graph, bits: Ints, bandwidths: Floats) -> Floats:
+    """(1/m) sum_i (sum_j B_ij / d_i) / 32 / b_i: the mean over devices of `device_times`.
+
+    For whole models over used links, B_ij = v_ij 32 n, this is `transmission_time`, up to rounding.
+    """
+    total: Floats = device_times(graph, bits, bandwidths).sum(axis=-1)
     return total / graph.devices

@@ -70,6 +70,11 @@ class Graph:
         return beta
 
     @cached_property
+    def all_links(self) -> Flags:
+        """Every link."""
+        return np.ones(len(self.links), dtype=bool)
+
+    @cached_property
     def rows(self) -> Rows:
         """The same links device by device."""
         i, j = self.links.T

@@ -48,7 +48,7 @@ def iterate(
     r rho_i gamma(k): `thresholds`; E(k), E(k-1): `graph`, `previous_graph`. Inside, v_i is `fired[i]`, v_ij is `used`.
     Raises `Diverged` if a model of W(k+1) is not finite; W and w_hat are then as they were, whatever the `arithmetic`.
     """
-    k, models, last_broadcast, local = state
+    k, models, last_broadcast, local, _ = state
     i, j = graph.links.T
 
     new_links = graph.new_since(previous_graph)  # Event 1: neighbours that have just met exchange models

@@ -95,16 +95,22 @@ def problem_with(memories: object) -> str | None:
     for name, memory in memories.items():
         if not isinstance(name, str) or not isinstance(memory, Memory):
             return f"{name!r}: {type(memory).__name__}"
-        if memory.per not in ("device", "link", "run") or memory.dtype not in ("model", "float64", "int64", "bool"):
-            return f"{name}: {memory}"
-        sized = memory.size is None or memory.size == "model" or (isinstance(memory.size, int) and memory.size > 0)
-        if not sized:
-            return f"{name}: size = {memory.size!r}"
-        if memory.start == "models" and (memory.size != "model" or memory.per == "run"):
-            return f"{name}: start = 'models' with size = {memory.size!r} per {memory.per}"
-        if not isinstance(memory.start, str) and not np.isfinite(memory.start):
-            return f"{name}: start = {memory.start}"
+        if problem := _problem_with(memory):
+            return f"{name}: {problem}"
     return None
+
+
+def _problem_with(memory: Memory) -> str | None:
+    size, start = memory.size, memory.start
+    problems = {
+        f"per = {memory.per!r}": memory.per not in ("device", "link", "run"),
+        f"dtype = {memory.dtype!r}": memory.dtype not in ("model", "float64", "int64", "bool"),
+        f"size = {size!r}": size not in (None, "model") and not (isinstance(size, int) and size > 0),
+        f"start = {start!r}": start != "models" and not (isinstance(start, int | float) and np.isfinite(start)),
+        f"start = 'models' with size = {size!r} per {memory.per}": start == "models"
+        and (size != "model" or memory.per == "run"),
+    }
+    return next((problem for problem, is_there in problems.items() if is_there), None)
 
 
 def total_bytes(memories: Memories, devices: int, links: int, parameters: int, precision: np.dtype) -> int:

@@ -36,6 +36,8 @@ class Purpose(IntEnum):
     LINK_JITTER = 12
     LINK_RATES = 13
     CHURN = 14
+    STRATEGY = 15
+    MESSAGE_LOSS = 16
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import numpy as np
 
 from efhc.base.arrays import Flags, Floats
 from efhc.base.errors import EfhcError
+from efhc.core.memory import Arrays
 
 Local = Mapping[str, np.ndarray]
 """What devices keep to themselves and never mix (running statistics): name -> one row per device."""
@@ -24,8 +25,10 @@ class State(NamedTuple):
     models: Floats
     """W(k), one row w_i per device."""
     last_broadcast: Floats
-    """w_hat_i: each device's model when it last fired."""
+    """w_hat_i: each device's model when it last fired, or what its neighbours know of it."""
     local: Local = NOTHING_LOCAL
+    memory: Arrays = NOTHING_LOCAL
+    """What the strategy remembers, by name; of the paper's strategies nothing."""
 
 
 class Diverged(EfhcError):

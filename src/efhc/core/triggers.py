@@ -2,7 +2,8 @@
 
     (1/n)^(1/2) ||w_i - w_hat_i||_2  >=  threshold_i(k)
 
-and the strategies differ in nothing but that threshold. `coins(k)` are the numbers that randomized gossip tosses.
+and the paper's strategies differ in nothing but that threshold. `coins(k)` are the numbers that randomized gossip
+tosses. An entrywise trigger holds each coordinate against the threshold instead: |w_il - w_hat_il| >= threshold_i(k).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from pydantic import Field
@@ -30,7 +31,7 @@ class Bandwidths:
 
 
 class Trigger(Protocol):
-    """A strategy: the threshold of every device at iteration k."""
+    """The threshold of every device at iteration k. It depends on the arguments only, and is asked in advance."""
 
     def thresholds(self, k: int, gamma: float, bandwidths: Bandwidths, coins: Callable[[int], Floats]) -> Floats:
         """threshold_i(k) for all devices; `gamma` is gamma(k). 0 always fires, infinity never."""
@@ -39,7 +40,7 @@ class Trigger(Protocol):
 
 @runtime_checkable
 class DeviceTrigger(Trigger, Protocol):
-    """A strategy that needs no array over all devices to know the threshold of one."""
+    """A trigger that needs no array over all devices to know the threshold of one."""
 
     def threshold_of(
         self, device: int, k: int, gamma: float, bandwidths: Bandwidths, coin: Callable[[int], Any]
@@ -48,61 +49,76 @@ class DeviceTrigger(Trigger, Protocol):
         ...
 
 
-class Strategy(Policy, ABC):
-    """A strategy that a config can name."""
+class TriggerPolicy(Policy, ABC):
+    """A trigger that a config can name."""
+
+    is_entrywise: ClassVar[bool] = False
+    """Whether the threshold is one of coordinates instead of the whole model."""
 
     @abstractmethod
     def thresholds(self, k: int, gamma: float, bandwidths: Bandwidths, coins: Callable[[int], Floats]) -> Floats:
         """threshold_i(k) for all devices; `gamma` is gamma(k). 0 always fires, infinity never."""
 
 
-class EventTriggered(Strategy):
-    """EF-HC: threshold_i(k) = r gamma(k) / b_i. A slow device waits for a larger drift."""
+Rho = Literal["own", "nominal", "mean"]
 
-    kind: Literal["ef-hc"] = "ef-hc"
+
+def _threshold_scale(rho: Rho, bandwidths: Bandwidths) -> Floats:
+    """Return rho_i of all devices: 1/b_i ("own"), or one for all: 1/b_M ("nominal"), or the mean of all 1/b_i."""
+    if rho == "own":
+        own: Floats = 1.0 / bandwidths.values
+        return own
+    common = 1.0 / bandwidths.nominal if rho == "nominal" else float(np.mean(1.0 / bandwidths.values))
+    return np.full(len(bandwidths.values), common)
+
+
+class NormTrigger(TriggerPolicy):
+    """The paper's trigger: threshold_i(k) = r rho_i gamma(k)."""
+
+    kind: Literal["norm"] = "norm"
     r: float = Field(default=250.0, ge=0)
     """The threshold scale r."""
+    rho: Rho = "own"
+    """rho_i: 1/b_i of the device's own bandwidth ("own": a slow device waits for a larger drift), 1/b_M for all
+    ("nominal"), or the mean of all 1/b_i ("mean")."""
+    every: int = Field(default=1, ge=1)
+    """Devices look at their drift only at multiples of this number of iterations."""
 
     def thresholds(self, k: int, gamma: float, bandwidths: Bandwidths, coins: Callable[[int], Floats]) -> Floats:
-        rho: Floats = 1.0 / bandwidths.values
-        return self.r * rho * gamma
+        if k % self.every:
+            return np.full(len(bandwidths.values), np.inf)
+        return self.r * _threshold_scale(self.rho, bandwidths) * gamma
 
     def threshold_of(
         self, device: int, k: int, gamma: float, bandwidths: Bandwidths, coin: Callable[[int], Any]
     ) -> float:
-        rho: float = 1.0 / bandwidths.values[device]
+        if self.rho == "mean" or k % self.every:
+            return float(self.thresholds(k, gamma, bandwidths, coin)[device])
+        rho: float = 1.0 / (bandwidths.values[device] if self.rho == "own" else bandwidths.nominal)
         return self.r * rho * gamma
 
 
-class GlobalThreshold(Strategy):
-    """GT: threshold(k) = r rho gamma(k), one rho for all devices."""
+class EntrywiseTrigger(TriggerPolicy):
+    """A device sends the coordinates that differ enough from what its neighbours know: by r rho_i gamma(k)."""
 
-    kind: Literal["gt"] = "gt"
-    r: float = Field(default=250.0, ge=0)
+    is_entrywise: ClassVar[bool] = True
+
+    kind: Literal["entrywise"] = "entrywise"
+    r: float = Field(default=1000.0, ge=0)
     """The threshold scale r."""
-    rho: Literal["nominal", "mean"] = "nominal"
-    """rho = 1/b_M as the paper prints it, or the mean of all 1/b_i, as it describes it."""
+    rho: Rho = "nominal"
+    """rho_i: 1/b_M for all ("nominal"), 1/b_i of the device's own bandwidth ("own"), or the mean of all 1/b_i."""
 
     def thresholds(self, k: int, gamma: float, bandwidths: Bandwidths, coins: Callable[[int], Floats]) -> Floats:
-        rho = 1.0 / bandwidths.nominal if self.rho == "nominal" else float(np.mean(1.0 / bandwidths.values))
-        return np.full(len(bandwidths.values), self.r * rho * gamma)
+        return self.r * _threshold_scale(self.rho, bandwidths) * gamma
 
 
-class ZeroThreshold(Strategy):
-    """ZT: threshold(k) = 0. Every device fires at every iteration."""
+class CoinTrigger(TriggerPolicy):
+    """threshold_i(k) = 0 with a probability, else infinite, whatever the drift."""
 
-    kind: Literal["zt"] = "zt"
-
-    def thresholds(self, k: int, gamma: float, bandwidths: Bandwidths, coins: Callable[[int], Floats]) -> Floats:
-        return np.zeros(len(bandwidths.values))
-
-
-class RandomizedGossip(Strategy):
-    """RG: threshold_i(k) = 0 with probability p, else infinite, whatever the drift."""
-
-    kind: Literal["rg"] = "rg"
+    kind: Literal["coin"] = "coin"
     probability: float | None = Field(default=None, ge=0, le=1)
-    """p. Default: 1/m."""
+    """The probability p with which a device fires. Default: 1/m."""
 
     def thresholds(self, k: int, gamma: float, bandwidths: Bandwidths, coins: Callable[[int], Floats]) -> Floats:
         p = 1.0 / len(bandwidths.values) if self.probability is None else self.probability
@@ -114,8 +130,28 @@ class RandomizedGossip(Strategy):
         return float(self.thresholds(k, gamma, bandwidths, coin))
 
 
-class Never(Strategy):
-    """No device ever fires: only neighbours that have just met (Event 1) exchange models. The floor to beat."""
+class PeriodTrigger(TriggerPolicy):
+    """threshold(k) = 0 if k is a multiple of `every`, else infinite: all devices fire together at fixed times."""
+
+    kind: Literal["period"] = "period"
+    every: int = Field(default=10, ge=1)
+    """Number of iterations from one broadcast to the next."""
+
+    def thresholds(self, k: int, gamma: float, bandwidths: Bandwidths, coins: Callable[[int], Floats]) -> Floats:
+        return np.full(len(bandwidths.values), 0.0 if k % self.every == 0 else np.inf)
+
+
+class AlwaysTrigger(TriggerPolicy):
+    """threshold(k) = 0: every device fires at every iteration."""
+
+    kind: Literal["always"] = "always"
+
+    def thresholds(self, k: int, gamma: float, bandwidths: Bandwidths, coins: Callable[[int], Floats]) -> Floats:
+        return np.zeros(len(bandwidths.values))
+
+
+class NeverTrigger(TriggerPolicy):
+    """threshold(k) is infinite: no device ever fires."""
 
     kind: Literal["never"] = "never"
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from efhc.base.arrays import Floats
 from efhc.core.reference import reference_iteration
-from efhc.core.triggers import Trigger
 from efhc.drivers.lockstep import IN_CACHE, Lockstep
 from efhc.learning.backends.backend import Backend
 from efhc.scenarios.scenario import Scenario
+from efhc.strategies.forms import trigger_of
 
 
 def difference_from_reference(
     scenario: Scenario,
-    trigger: Trigger,
+    strategy: Any,
     iterations: int,
     oracle: Backend | None = None,
     threads: int = 1,
@@ -24,7 +26,7 @@ def difference_from_reference(
 
     The reference has its gradients from `oracle`. Default: the scenario's own backend.
     """
-    oracle = oracle or scenario.learner.backend
+    trigger, oracle = trigger_of(strategy), oracle or scenario.learner.backend
     models = last_broadcast = list(scenario.initial_models())
     local = oracle.initial_local(len(models))
     reader = scenario.reader()

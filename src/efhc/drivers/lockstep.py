@@ -7,6 +7,7 @@ measures or keeps anything.
 from __future__ import annotations
 
 from itertools import product
+from typing import Any
 
 import numpy as np
 
@@ -14,12 +15,12 @@ from efhc.base.arrays import Floats
 from efhc.core.graph import Graph
 from efhc.core.iteration import finite_rows, iterate
 from efhc.core.state import Diverged, State
-from efhc.core.triggers import Trigger
 from efhc.drivers.steps import Steps
 from efhc.kernels.compiled_arithmetic import CompiledArithmetic
 from efhc.kernels.loops import Buffers
 from efhc.learning.backends.backend import FusedBackend
 from efhc.scenarios.scenario import Scenario
+from efhc.strategies.forms import trigger_of
 
 IN_CACHE = 2_000_000
 """Numbers in W up to which a fused backend makes many iterations in one call; beyond, every pass uses all threads."""
@@ -36,9 +37,12 @@ class Lockstep:
     good until the next call of `advance`. Copy what you keep of it. A state that was used up is refused.
     """
 
-    def __init__(self, scenario: Scenario, trigger: Trigger, threads: int = 1, *, fuse_up_to: int = IN_CACHE) -> None:
-        """`fuse_up_to` is the number of entries of W up to which iterations are fused, if the backend can."""
-        self._scenario, self._trigger = scenario, trigger
+    def __init__(self, scenario: Scenario, strategy: Any, threads: int = 1, *, fuse_up_to: int = IN_CACHE) -> None:
+        """`strategy` is one of the paper's form, or a trigger.
+
+        `fuse_up_to` is the number of entries of W up to which iterations are fused, if the backend can.
+        """
+        self._scenario, self._trigger = scenario, trigger_of(strategy)
         self._reader, self._arithmetic, self._fuse_up_to = scenario.reader(), CompiledArithmetic(threads), fuse_up_to
         backend = scenario.learner.backend
         self._backend, self._fused = backend, backend if isinstance(backend, FusedBackend) else None
@@ -107,6 +111,7 @@ class Lockstep:
         while count < most and scenario.network.graph(k + count) is graph:
             count += 1
         thresholds = np.stack([reader.thresholds(self._trigger, k + step) for step in range(count)])
+        reader.check_forgetful(self._trigger, k, thresholds[0])
         step_sizes = np.array([scenario.step_size(k + step) for step in range(count)], dtype=models.dtype)
         new_links = graph.new_since(previous_graph)
         done, outcome = backend.stretch(buffers, batches, graph, new_links, thresholds, step_sizes)

@@ -1,21 +1,23 @@
 """What is kept of one run: a row of metrics, who fired and which links were used, for every iteration.
 
-Row k tells of iteration k: who fired, which links were used and what they cost at W(k), the batch loss at W(k), and
-the models that it left, W(k+1): their consensus error and, where evaluated, their accuracy.
+Row k tells of iteration k: who fired, which links were used, what was sent and what it cost, the batch loss at W(k),
+and the models that it left, W(k+1): their consensus error and, where evaluated, their accuracy.
 
 A record is emptied in pieces while the run goes, so that its size does not grow with the length of the run.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 import polars as pl
 
 from efhc.base.arrays import Floats, Ints
+from efhc.core.cost import BITS_PER_NUMBER, exchange_airtime_bits
 from efhc.core.graph import Graph
-from efhc.drivers.steps import Steps
+from efhc.drivers.steps import Steps, both_ways
 
 METRICS: dict[str, pl.DataType] = {
     "iteration": pl.Int64(),
@@ -29,6 +31,7 @@ METRICS: dict[str, pl.DataType] = {
     "accuracy_max": pl.Float64(),
     "consensus_error": pl.Float64(),
     "mean_model_accuracy": pl.Float64(),
+    "bits": pl.Float64(),
 }
 """Columns of the metrics, after `strategy` and `seed`. Accuracies are null where they were not evaluated."""
 
@@ -49,13 +52,13 @@ class Piece:
     """By name, without the columns that tell runs apart."""
 
 
-def list_column(values: Ints, counts: Ints) -> pl.Series:
-    """A column of lists: row r holds the next `counts[r]` of `values`."""
+def list_columns(columns: Mapping[str, Ints], counts: Ints) -> pl.DataFrame:
+    """Columns of lists that are equally long: row r holds the next `counts[r]` of the values of each column."""
     rows = pl.DataFrame({"row": np.arange(len(counts))})
-    flat = pl.DataFrame({"row": np.repeat(np.arange(len(counts)), counts), "list": values.astype(np.int32)})
-    lists = flat.group_by("row", maintain_order=True).agg("list")
+    flat = pl.DataFrame({"row": np.repeat(np.arange(len(counts)), counts), **columns})
+    lists = flat.group_by("row", maintain_order=True).agg(*columns)
     joined = rows.join(lists, on="row", how="left", maintain_order="left")
-    return joined.select(pl.col("list").fill_null(pl.lit([], dtype=pl.List(pl.Int32)))).to_series()
+    return joined.select(pl.col(name).fill_null(pl.lit([], dtype=joined.schema[name])) for name in columns)
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,6 +75,15 @@ class _Stretch:
     used: Ints
     """The numbers of the links used, iteration after iteration."""
     used_counts: Ints
+    bits: tuple[Ints, Ints] | None
+    """Bits over each of them from its lower end to its higher end, and back. None: a whole model in both directions."""
+    parameters: int
+
+    def bits_both_ways(self) -> Ints:
+        """`bits` of every entry of `used`, (entries, 2)."""
+        if self.bits is None:
+            return np.full((len(self.used), 2), BITS_PER_NUMBER * self.parameters, dtype=np.int64)
+        return np.column_stack(self.bits)
 
 
 @dataclass
@@ -118,9 +130,13 @@ class Record:
             rows[:, _COLUMN[name]] = values
         before, now = steps.previous_graph, steps.graph
         is_new = steps.k == 0 or (before is not now and not np.array_equal(before.links, now.links))
-        stretch = _Stretch(
-            steps.k, now, is_new, fired.astype(np.int32), fired_counts, used.astype(np.int32), used_counts
-        )
+        bits = None
+        if steps.bits is not None:
+            rows[:, _COLUMN["bits"]] = steps.bits_of_iterations(parameters)
+            forth, back = both_ways(now)
+            bits = steps.bits[used_at, forth[used]], steps.bits[used_at, back[used]]
+        fired, used = fired.astype(np.int32), used.astype(np.int32)
+        stretch = _Stretch(steps.k, now, is_new, fired, fired_counts, used, used_counts, bits, parameters)
         self._rows.append(rows)
         self._stretches.append(stretch)
         self.time_total = float(totals[-1])
@@ -143,6 +159,10 @@ class Record:
         return piece
 
     def _metrics(self) -> pl.DataFrame:
+        for metrics, stretch in zip(self._rows, self._stretches, strict=True):
+            if stretch.bits is None:
+                exchanged = stretch.graph, stretch.used, stretch.used_counts, stretch.parameters
+                metrics[:, _COLUMN["bits"]] = exchange_airtime_bits(*exchanged)
         table = np.concatenate([np.empty((0, len(METRICS))), *self._rows])
         rows = pl.DataFrame(table, schema=list(METRICS), orient="row")
         return rows.fill_nan(None).select(pl.col(name).cast(kind) for name, kind in METRICS.items())
@@ -150,27 +170,29 @@ class Record:
     def _events(self) -> pl.DataFrame:
         fired, fired_counts = (_joined(getattr(s, name) for s in self._stretches) for name in ("fired", "fired_counts"))
         ends = _joined((s.graph.links[s.used] for s in self._stretches), (0, 2))
+        bits = _joined((s.bits_both_ways() for s in self._stretches), (0, 2))
         counts = _joined(s.used_counts for s in self._stretches)
-        return pl.DataFrame(
-            {
-                "iteration": pl.Series(range(self.first, self.end), dtype=pl.Int64),
-                "fired": list_column(fired, fired_counts),
-                "link_from": list_column(ends[:, 0], counts),
-                "link_to": list_column(ends[:, 1], counts),
-            }
+        of_links = {**_numbers_of_ends(ends), "bits_forth": bits[:, 0], "bits_back": bits[:, 1]}
+        iterations = pl.DataFrame({"iteration": pl.Series(range(self.first, self.end), dtype=pl.Int64)})
+        return pl.concat(
+            [
+                iterations,
+                list_columns({"fired": fired.astype(np.int32)}, fired_counts),
+                list_columns(of_links, counts),
+            ],
+            how="horizontal",
         )
 
     def _network(self) -> pl.DataFrame:
         changes = [stretch for stretch in self._stretches if stretch.is_new]
         links = _joined((stretch.graph.links for stretch in changes), (0, 2))
         counts = np.array([len(stretch.graph.links) for stretch in changes], dtype=np.int64)
-        return pl.DataFrame(
-            {
-                "iteration": pl.Series([stretch.k for stretch in changes], dtype=pl.Int64),
-                "link_from": list_column(links[:, 0], counts),
-                "link_to": list_column(links[:, 1], counts),
-            }
-        )
+        iterations = pl.DataFrame({"iteration": pl.Series([stretch.k for stretch in changes], dtype=pl.Int64)})
+        return pl.concat([iterations, list_columns(_numbers_of_ends(links), counts)], how="horizontal")
+
+
+def _numbers_of_ends(links: Ints) -> dict[str, Ints]:
+    return {"link_from": links[:, 0].astype(np.int32), "link_to": links[:, 1].astype(np.int32)}
 
 
 def _joined(arrays: object, empty: tuple[int, ...] = (0,)) -> Ints:

@@ -5,8 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from efhc.base.arrays import Flags, Floats
-from efhc.core.cost import transmission_time
+import numpy as np
+
+from efhc.base.arrays import Flags, Floats, Ints
+from efhc.core.cost import (
+    airtime_bits,
+    device_times,
+    exchange_airtime_bits,
+    exchange_bits,
+    transmission_time,
+    transmission_time_of_bits,
+)
 from efhc.core.graph import Graph
 
 
@@ -24,18 +33,54 @@ class Steps:
     """Each device's loss on its batch at w_i(k), (iterations, devices)."""
     consensus_errors: Floats
     """sum_i ||w_i - w_bar||^2 of the models that each iteration left."""
+    bits: Ints | None = None
+    """B_ij: bits sent over each directed link, in the order of `Graph.directed`, (iterations, 2 links).
+
+    None: the paper's exchange, in which both ends of every used link send a whole model, 32 n bits.
+    """
 
     def __len__(self) -> int:
         return len(self.fired)
 
     @cached_property
     def used(self) -> Flags:
-        """v_ij: new at the first iteration, or with an end that fired; (iterations, links)."""
+        """The links over which anything was sent in either direction, (iterations, links).
+
+        In the paper's exchange, v_ij: new at the first iteration, or with an end that fired.
+        """
+        if self.bits is not None:
+            has_sent = self.bits > 0
+            forth, back = both_ways(self.graph)
+            return has_sent[:, forth] | has_sent[:, back]
         i, j = self.graph.links.T
         used: Flags = self.fired[:, i] | self.fired[:, j]
         used[0] |= self.graph.new_since(self.previous_graph)
         return used
 
     def transmission_times(self, bandwidths: Floats, parameters: int) -> Floats:
-        """The transmission time of each iteration."""
-        return transmission_time(self.graph, self.used, bandwidths, parameters)
+        """The transmission time of each iteration, (iterations,)."""
+        if self.bits is None:
+            return transmission_time(self.graph, self.used, bandwidths, parameters)
+        return transmission_time_of_bits(self.graph, self.bits, bandwidths)
+
+    def device_times(self, bandwidths: Floats, parameters: int) -> Floats:
+        """The time for which each device transmitted, (iterations, devices). Its mean is the transmission time."""
+        return device_times(self.graph, self.bits_sent(parameters), bandwidths)
+
+    def bits_of_iterations(self, parameters: int) -> Floats:
+        """sum_i sum_j B_ij / d_i: the bits on air of all devices, (iterations,). A broadcast counts once."""
+        if self.bits is None:
+            return exchange_airtime_bits(self.graph, np.nonzero(self.used)[1], self.used.sum(axis=1), parameters)
+        total: Floats = airtime_bits(self.graph, self.bits).sum(axis=-1)
+        return total
+
+    def bits_sent(self, parameters: int) -> Ints:
+        """B_ij, also of the paper's exchange, (iterations, 2 links)."""
+        return exchange_bits(self.graph, self.used, parameters) if self.bits is None else self.bits
+
+
+def both_ways(graph: Graph) -> tuple[Ints, Ints]:
+    """Return the places of each link (i, j), i < j, among the directed links: of i to j, and of j to i."""
+    directed = graph.directed
+    back = np.flatnonzero(directed.sender > directed.receiver)  # sorted by j, then i, like the links
+    return directed.back[back], back

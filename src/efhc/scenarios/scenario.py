@@ -80,6 +80,10 @@ class ScenarioReader:
         """r rho_i gamma(k) of every device under this strategy, which is checked: it may be the user's own."""
         return self._thresholds.of_all(trigger, k)
 
+    def check_forgetful(self, trigger: Trigger, k: int, thresholds: Floats) -> None:
+        """Raise `InputError` if a trigger of the user's own has other thresholds at k than when it was asked before."""
+        self._thresholds.check_forgetful(trigger, k, thresholds)
+
     def batch(self, k: int) -> Batch:
         """What every device looks at in iteration k."""
         return Batch(k, self.scenario.learner.parts if self._batches is None else self._batches(k))

@@ -31,7 +31,25 @@ class Thresholds:
         if is_built_in(trigger):
             given = trigger.thresholds(k, self._threshold_decay(k), bandwidths, self._coins)
             return _checked(given, trigger, k, len(bandwidths.values))
-        return self._of_own(trigger, k, bandwidths)
+        with quoting(trigger, f"strategy {type(trigger).__name__}"):
+            given = trigger.thresholds(k, self._threshold_decay(k), bandwidths, self._coins)
+            thresholds = _checked(given, trigger, k, len(bandwidths.values)).copy()
+        if not self._asked_own:
+            self._asked_own = True
+            self.check_forgetful(trigger, k, thresholds, bandwidths)
+        return thresholds
+
+    def check_forgetful(
+        self, trigger: Trigger, k: int, thresholds: Floats, bandwidths: Bandwidths | None = None
+    ) -> None:
+        """Raise `InputError` if a trigger of the user's own has other thresholds at k than when it was asked before.
+
+        Thresholds are asked for in advance, and again when a run is resumed.
+        """
+        if not is_built_in(trigger) and not np.array_equal(self.of_all(trigger, k, bandwidths), thresholds):
+            what = f"other thresholds when it was asked at k = {k} for the second time"
+            allowed = "thresholds that depend on the arguments only; a strategy that remembers has `memory` and `fires`"
+            raise InputError(f"strategy {type(trigger).__name__}", what, allowed)
 
     def of_device(
         self, trigger: DeviceTrigger, device: int, k: int, coin: BlockReader, bandwidths: Bandwidths | None = None
@@ -42,20 +60,6 @@ class Thresholds:
         if math.isnan(threshold):
             raise _refused(trigger, k, len(bandwidths.values), "NaN")
         return threshold
-
-    def _of_own(self, trigger: Trigger, k: int, bandwidths: Bandwidths) -> Floats:
-        """Those of a strategy of the user's own: it may fail, or remember what it was asked before."""
-        asked = []
-        with quoting(trigger, f"strategy {type(trigger).__name__}"):
-            for _ in range(1 if self._asked_own else 2):
-                given = trigger.thresholds(k, self._threshold_decay(k), bandwidths, self._coins)
-                asked.append(_checked(given, trigger, k, len(bandwidths.values)).copy())
-        if not np.array_equal(asked[0], asked[-1]):
-            what = f"other thresholds when it was asked at k = {k} for the second time"
-            allowed = "thresholds that depend on the arguments only: runs are stopped, resumed and shared"
-            raise InputError(f"strategy {type(trigger).__name__}", what, allowed)
-        self._asked_own = True
-        return asked[-1]
 
 
 def _checked(given: Any, trigger: Trigger, k: int, devices: int) -> Floats:

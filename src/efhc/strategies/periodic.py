@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Literal
 
-import numpy as np
 from pydantic import Field
 
-from efhc.base.arrays import Floats
-from efhc.core.triggers import Bandwidths, Strategy
+from efhc.core.parts import Parts
+from efhc.core.triggers import PeriodTrigger
+from efhc.strategies.paper import ThresholdStrategy
 
 
-class PeriodicBroadcast(Strategy):
-    """threshold(k) = 0 if k is a multiple of `every`, else infinite: all devices fire together at fixed times."""
+class PeriodicBroadcast(ThresholdStrategy):
+    """threshold(k) = 0 if k is a multiple of `every`, else infinite: all devices fire together at fixed times.
+
+    Between two broadcasts devices make local steps only.
+    """
 
     kind: Literal["periodic"] = "periodic"
     every: int = Field(default=10, ge=1)
     """Number of iterations from one broadcast to the next."""
 
-    def thresholds(self, k: int, gamma: float, bandwidths: Bandwidths, coins: Callable[[int], Floats]) -> Floats:
-        return np.full(len(bandwidths.values), 0.0 if k % self.every == 0 else np.inf)
+    def parts(self) -> Parts:
+        return Parts(PeriodTrigger(every=self.every))

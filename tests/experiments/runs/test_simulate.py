@@ -32,6 +32,7 @@ METRIC_COLUMNS = [
     "accuracy_max",
     "consensus_error",
     "mean_model_accuracy",
+    "bits",
 ]
 
 
@@ -74,6 +75,10 @@ def test_events_are_what_the_metrics_count():
     counted = result.events.select(pl.col("fired").list.len(), pl.col("link_from").list.len().alias("links_used"))
     assert counted["fired"].to_list() == result.metrics["fired"].to_list()
     assert counted["links_used"].to_list() == result.metrics["links_used"].to_list()
+    whole_models = result.events.select(pl.col("link_from").list.eval(pl.lit(32 * 650, pl.Int64)))[
+        "link_from"
+    ].to_list()
+    assert result.events["bits_forth"].to_list() == result.events["bits_back"].to_list() == whole_models
     zero = result.events.filter(strategy="ZT")
     assert zero["fired"].to_list() == [list(range(6))] * 24
     physical = result.network.select("seed", "iteration", "link_from", "link_to")

@@ -35,6 +35,9 @@ class LockstepDriver(DriverPolicy):
     """All devices step together: iteration k of every device takes place at the same time."""
 
     kind: Literal["lockstep"] = "lockstep"
+    loss: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Probability with which a message gets lost. An exchange of which a message is lost does not take place; what is
+    lost is paid for. Default: no message gets lost."""
 
 
 class EventDriven(DriverPolicy):

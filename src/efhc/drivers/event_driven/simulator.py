@@ -21,7 +21,6 @@ from efhc.core.device import react
 from efhc.core.protocol import Apply, Copied, Effect, Ended, Event, Fired, Keep, Send, Stepped
 from efhc.core.randomness import Randomness
 from efhc.core.state import Local
-from efhc.core.triggers import Trigger
 from efhc.drivers.event_driven.checkpoints import attributes, packed, set_attributes, unpacked
 from efhc.drivers.event_driven.churn import draw_churn
 from efhc.drivers.event_driven.compute import draw_compute_times
@@ -37,6 +36,7 @@ from efhc.drivers.event_driven.run import CHURN, GIVE_UP, GRADIENT, NETWORK, PAT
 from efhc.drivers.event_driven.samples import imbalance, quality
 from efhc.drivers.event_driven.settings import EventDriven
 from efhc.scenarios.scenario import Scenario
+from efhc.strategies.forms import trigger_of
 
 NUMBERS_AT_ONCE, INSTANTS_AT_ONCE = 1 << 25, 10_000
 """`advance` comes back after steps on this many parameters, or after this many instants, if no sample comes before."""
@@ -55,7 +55,7 @@ class Simulator:
     def __init__(
         self,
         scenario: Scenario,
-        trigger: Trigger,
+        strategy: Any,
         settings: EventDriven,
         iterations: int,
         randomness: Randomness,
@@ -77,7 +77,9 @@ class Simulator:
         self._mail = Mail(transfers, parameters, model_bytes, [bandwidths.nominal] * count)
         self._exchanges = Exchanges(self._mail, settings, model_bytes, reorder)
         gradients = Gradients(scenario, reader, self.rows)
-        self._iterations = Iterations(scenario, trigger, settings, iterations, clock, gradients, self._exchanges)
+        self._iterations = Iterations(
+            scenario, trigger_of(strategy), settings, iterations, clock, gradients, self._exchanges
+        )
         self._presence = Presence(scenario, settings, churn, self._exchanges, self._iterations)
         self._sample_seconds = settings.sample_seconds or evaluate_every * float(
             np.median([clock.seconds(device, 0) for device in range(count)])

@@ -7,12 +7,13 @@ from typing import Annotated, Any, Literal, Self
 import numpy as np
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
-from efhc.base.errors import Unusable
+from efhc.base.errors import InputError, Unusable
 from efhc.base.installed import is_registered
+from efhc.base.placeholders import NotKept, NotRun
 from efhc.base.policy import Policy, family_of
 from efhc.base.registry import Family
+from efhc.core.parts import Strategy
 from efhc.core.schedules import Diminishing, SchedulePolicy
-from efhc.core.triggers import EventTriggered, GlobalThreshold, RandomizedGossip, Strategy, ZeroThreshold
 from efhc.drivers.event_driven.settings import AnyDriver, EventDriven, LockstepDriver
 from efhc.learning.data import AnyData, Digits
 from efhc.learning.initial import AnyInitialModels, PerDevice
@@ -21,11 +22,13 @@ from efhc.learning.partition import AnyPartition, LabelsPerDevice
 from efhc.network import AnyBandwidths, AnyNetwork
 from efhc.network.bandwidths import UniformBandwidth
 from efhc.network.topologies import Geometric
+from efhc.strategies.forms import form_of
+from efhc.strategies.paper import EventTriggered, GlobalThreshold, RandomizedGossip, ZeroThreshold
 
 SCHEDULES = Family(SchedulePolicy, ("efhc.core.schedules",), ("__call__",), default="diminishing")
 AnySchedule = Annotated[SchedulePolicy, SCHEDULES]
 
-STRATEGIES = Family(Strategy, ("efhc.core.triggers", "efhc.strategies"), ("thresholds",))
+STRATEGIES = Family(Strategy, ("efhc.strategies",), ("thresholds", "fires", "parts", "step"), default=None)
 AnyStrategy = Annotated[Strategy, STRATEGIES]
 StrategyName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 .,_=+-]*$", max_length=60)]
 
@@ -123,6 +126,24 @@ class Experiment(Policy):
         if isinstance(self.driver, EventDriven) and self.keep_models_every is not None:
             given = f"{self.keep_models_every}, a key of another driver, while the driver is '{self.driver.kind}'"
             raise Unusable("keep_models_every", given, "no value; or driver.kind = 'lockstep'")
+        return self
+
+    @model_validator(mode="after")
+    def _strategies_go_with_the_driver(self) -> Self:
+        for name, strategy in self.strategies.items():
+            if isinstance(strategy, NotRun | NotKept):
+                continue
+            try:
+                form = form_of(strategy, name)
+            except InputError as error:
+                raise Unusable(error.field, error.given, error.allowed) from None
+            if isinstance(self.driver, EventDriven) and not form.is_papers:
+                given = "a strategy that changes more than the paper's trigger, while the driver is 'event-driven'"
+                raise Unusable(f"strategies.{name}", given, "driver.kind = 'lockstep'")
+            if isinstance(self.driver, LockstepDriver) and self.driver.loss and form.needs_every_message:
+                given = f"{self.driver.loss}, while {name} needs every message: one lost message stays wrong for ever"
+                allowed = "0; or estimates per link, which are acknowledged (mixing.per = 'link')"
+                raise Unusable("driver.loss", given, allowed)
         return self
 
     def next_evaluation(self, k: int) -> int:

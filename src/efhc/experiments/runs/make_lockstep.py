@@ -9,8 +9,10 @@ from threading import Event
 import numpy as np
 
 from efhc.base.arrays import Floats
+from efhc.core.memory import Memories, begin
 from efhc.core.state import Local, State
-from efhc.drivers.lockstep import Lockstep
+from efhc.drivers.event_driven.settings import LockstepDriver
+from efhc.drivers.general import driver_for, initial_state
 from efhc.drivers.observers import LookAt, Observer, drive
 from efhc.drivers.record import Record
 from efhc.drivers.steps import Steps
@@ -18,20 +20,26 @@ from efhc.experiments.runs.keeping import Checkpoint, Keeper, Making, Stopped
 from efhc.experiments.runs.run import Run
 from efhc.learning.backends.backend import ScoresNotFinite
 from efhc.scenarios.scenario import Scenario
+from efhc.strategies.forms import form_of
 
 LOCAL = "local/"
 """In front of the names of what devices keep to themselves, in a checkpoint."""
+MEMORY = "memory/"
+"""In front of the names of what the strategy remembers."""
 
 
 def make_lockstep(making: Making) -> tuple[Floats, Local]:
     """Make the iterations after the last checkpoint, or all. Returns the last models and what devices keep."""
     run, scenario, keeper, experiment = making.run, making.scenario, making.keeper, making.run.experiment
-    (trigger,) = experiment.strategies.values()
-    initial = scenario.initial_state()
+    (strategy,) = experiment.strategies.values()
+    form, settings = form_of(strategy), experiment.driver
+    assert isinstance(settings, LockstepDriver)
+    initial = initial_state(scenario, form)
     wanted = snapshot_iterations(run) if experiment.keep_models_every else []
 
     def restore(checkpoint: Checkpoint) -> tuple[State, Record]:
-        return _checked(checkpoint, initial, experiment.iterations, set(wanted) - set(keeper.snapshots))
+        left = set(wanted) - set(keeper.snapshots)
+        return _checked(checkpoint, initial, form.memory, scenario, experiment.iterations, left)
 
     state, record = keeper.resume(restore) or (initial, Record())
     keeping = _Keeping(keeper, record, state, making.checkpoint_seconds)
@@ -42,8 +50,9 @@ def make_lockstep(making: Making) -> tuple[Floats, Local]:
         *making.observers,  # one that raises finds the iteration whole
         _Telling(making.progress, making.stop, experiment.iterations),
     ]
+    driver = driver_for(scenario, strategy, making.threads, settings.loss or 0.0)
     try:
-        state = drive(Lockstep(scenario, trigger, making.threads), state, experiment.iterations, everyone)
+        state = drive(driver, state, experiment.iterations, everyone)
     except BaseException:
         keeping.save()  # stopped or failed: whatever is whole is kept
         raise
@@ -118,6 +127,7 @@ class _Keeping(Observer):
                 "k": np.array([state.k]),
                 "time_total": np.array([record.time_total]),
                 **{LOCAL + name: rows for name, rows in state.local.items()},
+                **{MEMORY + name: array for name, array in state.memory.items()},
             }
             self._keeper.checkpoint(record.take(), tensors, {})
         self._saved_at = time.monotonic()
@@ -142,7 +152,12 @@ class _Telling(Observer):
 
 
 def _checked(
-    checkpoint: Checkpoint, initial: State, iterations: int, without_models: Collection[int]
+    checkpoint: Checkpoint,
+    initial: State,
+    memories: Memories,
+    scenario: Scenario,
+    iterations: int,
+    without_models: Collection[int],
 ) -> tuple[State, Record]:
     """Return the state and an empty record for the iterations after it. Raises `ValueError` if anything does not fit.
 
@@ -158,6 +173,8 @@ def _checked(
     local = {name.removeprefix(LOCAL): rows for name, rows in tensors.items() if name.startswith(LOCAL)}
     expected = {"models": initial.models, "last_broadcast": initial.last_broadcast}
     expected |= {LOCAL + name: rows for name, rows in initial.local.items()}
+    links_of = scenario.network.graph(k - 1)  # the state after k iterations remembers the links of the last one
+    expected |= {MEMORY + name: array for name, array in begin(memories, links_of, initial.models).items()}
     found = {name: rows for name, rows in tensors.items() if name not in {"k", "time_total"}}
     if found.keys() != expected.keys():
         raise ValueError(f"it holds {', '.join(sorted(found))} instead of {', '.join(sorted(expected))}")
@@ -170,4 +187,6 @@ def _checked(
         raise ValueError("time_total is not finite")
     if missing := [one for one in without_models if one <= k]:
         raise ValueError(f"the models of iteration {min(missing)} are missing")
-    return State(k, tensors["models"], tensors["last_broadcast"], local), Record(first=k, time_total=time_total)
+    memory = {name.removeprefix(MEMORY): array for name, array in tensors.items() if name.startswith(MEMORY)}
+    state = State(k, tensors["models"], tensors["last_broadcast"], local, memory)
+    return state, Record(first=k, time_total=time_total)

@@ -13,11 +13,13 @@ import numpy as np
 
 from efhc.base.errors import EfhcError, InputError, within
 from efhc.base.own_code import quoting
+from efhc.core.memory import total_bytes
 from efhc.core.randomness import Randomness
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.runs.tables import LOCKSTEP, tables_of
 from efhc.learning.batches import MiniBatches
 from efhc.learning.data import Dataset
+from efhc.strategies.forms import form_of
 
 LEFT_FREE = 256 * 2**20
 MOST_THREADS = 1024
@@ -44,7 +46,9 @@ def plan(experiment: Experiment, data: Dataset, jobs: int | None, runs: int, *, 
     at_once = min(cores, runs)
     with within("model"):
         one_array, batch = array_bytes(experiment, data)
-    kept, running = (runs * one_array if keeps_models else 0), arrays_of(experiment) * one_array + batch
+        of_strategy = strategy_bytes(experiment, data)
+    kept = runs * one_array if keeps_models else 0
+    running = arrays_of(experiment) * one_array + batch + of_strategy
     available = available_bytes()
     if available is not None:
         room = available - LEFT_FREE - kept
@@ -83,9 +87,32 @@ def in_flight_bytes(experiment: Experiment, one_array: int) -> int:
     """
     if tables_of(experiment) is LOCKSTEP:
         return 0
+    return 2 * _links_at_start(experiment) * one_array // experiment.devices
+
+
+def strategy_bytes(experiment: Experiment, data: Dataset) -> int:
+    """Return the bytes that the most demanding strategy needs in addition to the `arrays_of` a run.
+
+    The paper's strategies need none. The others compute the next last broadcasts, if they have any, and all that they
+    remember beside the current ones. The links are those of G(0).
+    """
+    one_array, _ = array_bytes(experiment, data)
+    parameters, precision = experiment.model.parameters(data), np.dtype(experiment.precision)
+    forms = [form_of(strategy, name) for name, strategy in experiment.strategies.items()]
+    loses_messages = bool(getattr(experiment.driver, "loss", None))
+    beyond = [form for form in forms if loses_messages or not form.is_papers]
+    is_per_link = any(memory.per == "link" for form in beyond for memory in form.memory.values())
+    links = _links_at_start(experiment) if is_per_link else 0
+    remembered = [total_bytes(form.memory, experiment.devices, links, parameters, precision) for form in beyond]
+    needed = [one_array * form.broadcasts + 2 * memory for form, memory in zip(beyond, remembered, strict=True)]
+    return max(needed, default=0)
+
+
+def _links_at_start(experiment: Experiment) -> int:
+    """Return the number of links of G(0), of the first seed."""
     with within("network"), quoting(experiment.network, "kind"):
         graph = experiment.network.over_time(experiment.devices, Randomness(experiment.seeds[0])).graph(0)
-    return 2 * len(graph.links) * one_array // experiment.devices
+    return len(graph.links)
 
 
 def usable_cores() -> int:

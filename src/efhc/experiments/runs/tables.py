@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from efhc.base.errors import InputError
 from efhc.base.installed import kind_of
 from efhc.experiments.config.experiment import Experiment
+from efhc.strategies.forms import form_of
 
 RUN, SEED = ("strategy", "seed"), ("seed",)
 """The columns that name a row's run, if each run has a table of its own, or its seed, if all strategies share one."""
@@ -61,3 +62,17 @@ def require_lockstep(experiment: Experiment, what: str) -> None:
     """Raise `InputError` unless all devices step together. `what` names the part that does not work otherwise."""
     if (driver := driver_of(experiment)) != LOCKSTEP.driver:
         raise InputError("driver", driver, f"{LOCKSTEP.driver}; {what} needs devices that all step together")
+
+
+def require_papers_form(experiment: Experiment, what: str) -> None:
+    """Raise `InputError` unless all strategies differ from EF-HC in nothing but the trigger, and no message gets lost.
+
+    `what` names the part that does not work otherwise.
+    """
+    for name, strategy in experiment.strategies.items():
+        if not form_of(strategy, name).is_papers:
+            kind = getattr(strategy, "kind", type(strategy).__name__)
+            allowed = f"strategies that differ from EF-HC in nothing but their thresholds, which {what} is about"
+            raise InputError(f"strategies.{name}", f"'{kind}'", allowed)
+    if loss := getattr(experiment.driver, "loss", None):
+        raise InputError("driver.loss", loss, f"no value; {what} is about messages that all arrive")

@@ -1,4 +1,4 @@
-"""The demo: EF-HC against GT, ZT and RG on data that ships with the package, and the same over five radii."""
+"""The demo: the paper's strategies and one beyond them on data that ships with the package, also over five radii."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from efhc.core.triggers import EventTriggered, GlobalThreshold, RandomizedGossip, ZeroThreshold
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.runs.directory import RunDirectory
 from efhc.experiments.runs.result import Result
@@ -17,18 +16,26 @@ from efhc.network.topologies import Geometric
 from efhc.report.claims.intervals import FEWEST_SEEDS
 from efhc.report.claims.panels import accuracy_at
 from efhc.report.figures import comparison_figure, save_figure
+from efhc.strategies.entrywise import Entrywise
+from efhc.strategies.paper import EventTriggered, GlobalThreshold, RandomizedGossip, ZeroThreshold
 
 RADII = (0.3, 0.4, 0.5, 0.6, 0.7)
 BUDGET = 0.1
 """Panel (iv) shows the accuracy when this share of ZT's total transmission time is spent."""
+EARLY = 0.02
+"""A smaller share, at which the accuracies are told as well."""
 
 NAMES = (
     "EF-HC has a threshold per device, by its bandwidth. GT: one global threshold. ZT: a zero threshold, so that every "
-    "device always broadcasts. RG: randomized gossip, where devices broadcast at random."
+    "device always broadcasts. RG: randomized gossip, where devices broadcast at random. Beyond the paper, entrywise: "
+    "a device sends only the coordinates that differ enough from what its neighbours know of it, coarsely rounded; "
+    "nobody has to answer, and devices correct their gradients for having different data (docs/strategies.md)."
 )
 """The strategies, spelled out."""
 
-# r is chosen as in the paper: so that the event-triggered strategies broadcast about as often as RG.
+# r of EF-HC and GT is chosen as in the paper: so that they broadcast about as often as RG. Entrywise takes the same r.
+# It matters little there: on seeds 10 to 19, which the demo does not use, the mean accuracy of entrywise when `EARLY`
+# is spent lies between 0.91 and 0.93 for every r of 1000, 1500, 2000, 3000, 4000, 6000 and 8000.
 EXPERIMENT = Experiment(
     name="demo",
     iterations=400,
@@ -38,6 +45,7 @@ EXPERIMENT = Experiment(
         "GT": GlobalThreshold(r=1500.0),
         "ZT": ZeroThreshold(),
         "RG": RandomizedGossip(),
+        "entrywise": Entrywise(r=1500.0),
     },
 )
 
@@ -46,7 +54,7 @@ RUNS = len(RADII) * len(EXPERIMENT.seeds) * len(EXPERIMENT.strategies)
 
 @dataclass(frozen=True)
 class AtBudget:
-    """The accuracy of a strategy when `BUDGET` is spent: the lowest and the highest seed."""
+    """The accuracy of a strategy when a budget is spent: the lowest and the highest seed."""
 
     strategy: str
     lowest: float
@@ -63,12 +71,15 @@ class Demo:
     result: Result
     """At the default radius."""
     at_budget: list[AtBudget]
+    """When `BUDGET` is spent."""
+    early: list[AtBudget]
+    """When `EARLY` is spent."""
     figure: Path
 
     @property
     def sentence(self) -> str:
         """What to look at, with the numbers of these runs and without a verdict."""
-        return sentence(self.at_budget)
+        return sentence(self.at_budget, self.early)
 
 
 def run_demo(out: Path, progress: RunProgress) -> Demo:
@@ -79,7 +90,8 @@ def run_demo(out: Path, progress: RunProgress) -> Demo:
     """
     result = simulate(EXPERIMENT, out=out, resume=True, progress=progress)
     zero_threshold = result.metrics.filter(strategy="ZT", iteration=EXPERIMENT.iterations - 1)
-    budget = BUDGET * float(np.mean(zero_threshold["transmission_time_total"].to_numpy()))
+    all_of_it = float(np.mean(zero_threshold["transmission_time_total"].to_numpy()))
+    budget, early = BUDGET * all_of_it, EARLY * all_of_it
     connectivity = []
     for radius in RADII:
         network = Geometric(radius=radius)
@@ -91,11 +103,10 @@ def run_demo(out: Path, progress: RunProgress) -> Demo:
     table = pl.concat(connectivity)
     RunDirectory(out).save_table("connectivity", table)
     figure = out / "figures" / "demo.png"
-    save_figure(
-        comparison_figure(result.metrics, table, "EF-HC and its baselines: digits, SVM, 10 devices, 1 label each"),
-        figure,
-    )
-    return Demo(result, compare(accuracy_at(result.metrics, budget)), figure)
+    title = "EF-HC, its baselines and entrywise: digits, SVM, 10 devices, 1 label each"
+    save_figure(comparison_figure(result.metrics, table, title), figure)
+    at_budget, at_early = (compare(accuracy_at(result.metrics, spent)) for spent in (budget, early))
+    return Demo(result, at_budget, at_early, figure)
 
 
 def compare(accuracies: pl.DataFrame) -> list[AtBudget]:
@@ -113,13 +124,20 @@ def compare(accuracies: pl.DataFrame) -> list[AtBudget]:
     return [AtBudget(**row) for row in rows.iter_rows(named=True)]
 
 
-def sentence(found: list[AtBudget]) -> str:
-    """Say what to look at: the accuracy of each strategy at the budget, as the range over seeds."""
+def sentence(found: list[AtBudget], early: list[AtBudget]) -> str:
+    """Say what to look at: the accuracy of each strategy at the budget, as the range over seeds.
+
+    `found` are the accuracies when `BUDGET` is spent, and `early` when `EARLY` is.
+    """
     seeds = min(one.seeds for one in found)
-    ranges = ", ".join(f"{one.strategy} {one.lowest:.3f} to {one.highest:.3f}" for one in found)
     ahead = ", ".join(f"above {one.strategy} in {one.behind_efhc}" for one in found if one.strategy != "EF-HC")
     few = f" {seeds} seeds are too few for a verdict (it takes {FEWEST_SEEDS})." if seeds < FEWEST_SEEDS else ""
     return (
         f"Look at accuracy per transmission time, panel (iii). With {100 * BUDGET:g} % of ZT's mean total over seeds "
-        f"spent, the accuracy over {seeds} seeds is: {ranges}. EF-HC is {ahead} of them.{few}"
+        f"spent, the accuracy over {seeds} seeds is: {_ranges(found)}. EF-HC is {ahead} of them. "
+        f"With {100 * EARLY:g} % spent: {_ranges(early)}.{few}"
     )
+
+
+def _ranges(found: list[AtBudget]) -> str:
+    return ", ".join(f"{one.strategy} {one.lowest:.3f} to {one.highest:.3f}" for one in found)

@@ -27,7 +27,7 @@ from efhc.experiments.runs.directory import RunDirectory
 from efhc.experiments.runs.draw import draw_scenario
 from efhc.experiments.runs.resources import usable_cores
 from efhc.experiments.runs.run import Runs
-from efhc.experiments.runs.tables import require_lockstep
+from efhc.experiments.runs.tables import require_lockstep, require_papers_form
 from efhc.experiments.studies.theory_effort import POINTS, Effort
 from efhc.experiments.studies.theory_flows import load_flow, load_graphs
 from efhc.experiments.studies.theory_problem import SeedProblem
@@ -88,6 +88,7 @@ def iterate_checks(
         raise InputError("run directory", directory, allowed)
     experiment = run.load_experiment(trust_code=trust_code)
     require_lockstep(experiment, "the paper's analysis")
+    require_papers_form(experiment, "the paper's analysis")
     if run.failures:
         (strategy, seed), reason = next(iter(run.failures.items()))
         raise EfhcError(f"{strategy}, seed {seed} failed ({reason}); only runs that all succeeded can be checked")

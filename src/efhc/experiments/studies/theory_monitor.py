@@ -14,7 +14,7 @@ from efhc.core.state import State
 from efhc.drivers.observers import Observer
 from efhc.drivers.steps import Steps
 from efhc.experiments.config.experiment import Experiment
-from efhc.experiments.runs.tables import require_lockstep
+from efhc.experiments.runs.tables import require_lockstep, require_papers_form
 from efhc.scenarios.scenario import Scenario
 from efhc.theory.check.monitor import Monitor
 from efhc.theory.check.outcome import Check
@@ -37,6 +37,7 @@ class TheoryWatcher:
 
     def __post_init__(self) -> None:
         require_lockstep(self.experiment, "the paper's analysis")
+        require_papers_form(self.experiment, "the paper's analysis")
 
     @property
     def demands(self) -> str:

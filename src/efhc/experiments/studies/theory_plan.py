@@ -23,12 +23,13 @@ from efhc.drivers.steps import Steps
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.runs.draw import draw_scenario, load_data
 from efhc.experiments.runs.resources import usable_cores
-from efhc.experiments.runs.tables import require_lockstep
+from efhc.experiments.runs.tables import require_lockstep, require_papers_form
 from efhc.experiments.studies.theory_problem import SeedProblem
 from efhc.experiments.studies.theory_progress import Tell, in_parallel
 from efhc.kernels.compiled_arithmetic import drift
 from efhc.report.theory_data import check_as_dict, lower_limits, plain
 from efhc.scenarios.scenario import Scenario
+from efhc.strategies.forms import trigger_of
 from efhc.theory.bounds.step_size_limits import Limits, limits
 from efhc.theory.check.chosen_window import ChosenWindow, fitting_window
 from efhc.theory.check.outcome import Check
@@ -109,6 +110,7 @@ def plan_theory(
 ) -> list[StrategyPlan]:
     """Plan every strategy, over all seeds; the first `rehearse` iterations are made."""
     require_lockstep(experiment, "the paper's analysis")
+    require_papers_form(experiment, "the paper's analysis")
     data = load_data(experiment)
     with threadpool_limits(1, "blas"), ThreadPoolExecutor(usable_cores(), thread_name_prefix="efhc-theory") as pool:
         tell("the learning problem", 0.0)
@@ -154,7 +156,7 @@ class _Rehearsal(LookAt):
 def _rehearsed_firing(
     experiment: Experiment, scenario: Scenario, strategy: str, rehearse: int, horizon: int
 ) -> tuple[Flags, Ints]:
-    trigger = experiment.strategies[strategy]
+    trigger = trigger_of(experiment.strategies[strategy])
     alphas = np.array([scenario.step_size(k) for k in range(horizon)])
     reader = scenario.reader()
     thresholds = np.stack([reader.thresholds(trigger, k) for k in range(horizon)])

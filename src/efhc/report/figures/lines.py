@@ -36,14 +36,21 @@ def draw_seeds(axes: Axes, x: Floats, per_seed: Floats, name: str, style: dict[s
     axes.fill_between(x, per_seed.min(axis=0), per_seed.max(axis=0), color=style["color"], alpha=0.15, linewidth=0)
 
 
-def draw_against(axes: Axes, table: pl.DataFrame, x: str, y: str) -> None:
+def draw_against(axes: Axes, table: pl.DataFrame, x: str, y: str, *, log: bool = False) -> None:
     """Draw a line per strategy of column `y` against column `x`, which grows from row to row of each seed.
 
-    Each seed's curve is interpolated at the same places, up to the last that all seeds of the strategy reached.
+    Each seed's curve is interpolated at the same places, up to the last that all seeds of the strategy reached. With
+    `log`, the axis of x is logarithmic, and a curve begins where all seeds are above 0.
     """
+    if log:
+        axes.set_xscale("log")
     for name, rows, style in by_strategy(table.drop_nulls(y)):
         seeds = rows.partition_by("seed", maintain_order=True)
         furthest = min(seed[x].max() for seed in seeds)  # type: ignore[type-var]
-        places = np.linspace(0, float(furthest), 200)  # type: ignore[arg-type]
+        if log:
+            first = max(seed.filter(pl.col(x) > 0)[x].min() for seed in seeds)  # type: ignore[type-var]
+            places = np.geomspace(float(first), float(furthest), 200)  # type: ignore[arg-type]
+        else:
+            places = np.linspace(0, float(furthest), 200)  # type: ignore[arg-type]
         curves = [np.interp(places, seed[x], seed[y]) for seed in seeds]
         draw_seeds(axes, places, np.stack(curves), name, style)

@@ -10,7 +10,8 @@ import numpy as np
 
 from efhc.base.arrays import Floats, Ints
 from efhc.core.schedules import Constant, Schedule
-from efhc.core.triggers import Never, RandomizedGossip, Trigger, ZeroThreshold
+from efhc.core.triggers import AlwaysTrigger, CoinTrigger, NeverTrigger
+from efhc.strategies.forms import trigger_of
 from efhc.theory.bounds import nonconvex
 from efhc.theory.bounds.recursion import Constants, asymptotic_gap, error_bound
 from efhc.theory.bounds.step_size_limits import limits
@@ -34,14 +35,15 @@ BOUNDS: tuple[tuple[Subject, str, str], ...] = (
 """The bounds on Xi(k): subject, label in the paper, and the field of `Measured` that must stay below."""
 
 
-def firing_of(trigger: Trigger, devices: int) -> Firing:
-    """Return by what the devices of a strategy fire; "drift" if the trigger is not built in."""
-    if isinstance(trigger, RandomizedGossip):
+def firing_of(strategy: object, devices: int) -> Firing:
+    """Return by what the devices of a strategy fire; "drift" if its trigger is not built in."""
+    trigger = trigger_of(strategy)
+    if isinstance(trigger, CoinTrigger):
         p = 1 / devices if trigger.probability is None else trigger.probability
         return "coins" if 0 < p < 1 else "fixed" if p else "never"
-    if isinstance(trigger, Never):
+    if isinstance(trigger, NeverTrigger):
         return "never"
-    return "fixed" if isinstance(trigger, ZeroThreshold) else "drift"
+    return "fixed" if isinstance(trigger, AlwaysTrigger) else "drift"
 
 
 def constants_of(

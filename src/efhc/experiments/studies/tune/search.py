@@ -14,10 +14,10 @@ import numpy as np
 
 from efhc.base.errors import InputError, did_you_mean
 from efhc.base.policy import bounds_of
-from efhc.core.triggers import EventTriggered
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.config.files import build_experiment, to_tables
 from efhc.experiments.studies.tune.budget import Budget
+from efhc.strategies.paper import EventTriggered
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial

@@ -1,0 +1,131 @@
+"""The arithmetic of `core.law` in compiled loops, spread over threads. It agrees with NumPy's to rounding.
+
+Results are written to arrays that this object owns: those of an earlier state, once the driver has handed them back.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from efhc.base.arrays import Flags, Floats, Ints
+from efhc.base.threads import in_ranges
+from efhc.core.graph import Graph
+from efhc.core.law_arithmetic import Pull
+from efhc.core.parts import Codec
+from efhc.kernels import codecs as codec_loops
+from efhc.kernels import law_loops
+from efhc.kernels.compiled_arithmetic import consensus_error
+
+
+class CompiledLaw:
+    """A `core.law_arithmetic.LawArithmetic` for a driver that owns its arrays."""
+
+    def __init__(self, threads: int = 1) -> None:
+        self.threads = threads
+        self._spare: dict[str, Floats] = {}
+
+    def reuse(self, role: str, array: Floats) -> None:
+        """Take an array that nobody needs any more."""
+        self._spare[role] = array
+
+    def _room(self, role: str, like: Floats) -> Floats:
+        """Return an array like this one, to write to. It stays the same until it is replaced by `reuse`."""
+        spare = self._spare.get(role)
+        if spare is None or spare.shape != like.shape or spare is like:
+            self._spare[role] = spare = np.empty_like(like)
+        return spare
+
+    def descend(
+        self, models: Floats, gradients: Floats, momentum: Floats | None, correction: Floats | None, mu: float, a: float
+    ) -> Floats:
+        """In place: y takes the memory of `gradients`."""
+        kind = models.dtype.type
+        arguments = (models, gradients, _or_none(momentum, models), _or_none(correction, models), kind(mu), kind(a))
+        in_ranges(law_loops.descend_rows, arguments, len(models), self.threads)
+        return gradients
+
+    def drift(self, models: Floats, who: Ints, known: Floats) -> Floats:
+        drifts = np.empty(len(known))
+        in_ranges(law_loops.drift_known, (models, who, known, drifts), len(known), self.threads)
+        return drifts
+
+    def send(
+        self,
+        role: str,
+        codec: Codec | None,
+        models: Floats,
+        who: Ints,
+        known: Floats,
+        thresholds: Floats,
+        chosen: Flags,
+    ) -> tuple[Floats, Ints]:
+        assert codec is not None
+        after, bits = self._room(role, known), np.zeros(len(known), dtype=np.int64)
+        compiled = getattr(codec, "compiled", None)
+        if compiled is None:  # one of the user's own
+            after[...] = known
+            for row in np.flatnonzero(chosen):
+                after[row], bits[row] = codec.send(models[who[row]], known[row], float(thresholds[row]))
+            return after, bits
+        kind, parameter = compiled
+        arguments = (kind, parameter, models, who, known, thresholds, chosen, after, bits)
+        in_ranges(codec_loops.send_rows, arguments, len(known), self.threads)
+        return after, bits
+
+    def replaced(self, role: str, known: Floats, chosen: Flags, models: Floats, who: Ints) -> Floats:
+        if not chosen.any():
+            return known
+        after = self._room(role, known) if self._spare.get(role) is not known else known
+        if after is not known:
+            after[...] = known
+        in_ranges(law_loops.copy_chosen, (models, who, after, chosen), len(after), self.threads)
+        return after
+
+    def kept(self, role: str, changed: Floats, chosen: Flags, before: Floats) -> Floats:
+        if chosen.any():
+            in_ranges(
+                law_loops.copy_chosen, (before, np.arange(len(before)), changed, chosen), len(before), self.threads
+            )
+        return changed
+
+    def pull(
+        self,
+        graph: Graph,
+        pull: Pull,
+        y: Floats,
+        models: Floats,
+        momentum: Floats | None,
+        correction: Floats | None,
+        mu: float,
+        a: float,
+    ) -> tuple[Floats, Floats | None, Floats | None]:
+        """In place: x' takes the memory of `y`."""
+        kind = models.dtype.type
+        next_m = None if momentum is None else self._room("momentum", momentum)
+        next_h = None if correction is None else self._room("correction", correction)
+        arguments = (
+            pull.pool,
+            graph.rows.starts,
+            pull.mine,
+            pull.theirs,
+            pull.weights.astype(models.dtype),
+            np.atleast_1d(pull.correction).astype(models.dtype),
+            y,
+            models,
+            _or_none(momentum, models),
+            _or_none(correction, models),
+            _or_none(next_m, models),
+            _or_none(next_h, models),
+            kind(mu),
+            kind(a),
+        )
+        in_ranges(law_loops.pull_rows, arguments, len(models), self.threads)
+        return y, next_m, next_h
+
+    def consensus_error(self, models: Floats) -> float:
+        return consensus_error(models, self.threads)
+
+
+def _or_none(array: Floats | None, models: Floats) -> Floats:
+    """Return the array, or one without rows."""
+    return models[:0] if array is None else array

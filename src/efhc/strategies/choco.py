@@ -1,0 +1,62 @@
+"""Gossip with compressed differences, at every iteration or when there is enough to say."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import ConfigDict, Field
+
+from efhc.core.parts import EstimatesMixing, Parts
+from efhc.core.triggers import AlwaysTrigger, NormTrigger
+from efhc.strategies.estimating import EstimatingStrategy, local_step
+from efhc.strategies.parts.codecs import AnyCodec, TopKCodec
+
+
+class ChocoSGD(EstimatingStrategy):
+    """CHOCO-SGD (Koloskova, Stich, Jaggi, ICML 2019), their Alg. 2.
+
+        y_i = x_i - alpha g_i
+        x_hat_i <- x_hat_i + Q(y_i - x_hat_i)
+        x_i <- y_i + gamma sum_j w_ij (x_hat_j - x_hat_i)
+
+    eta_t: alpha(k); Q: `codec`; gamma: `rate`; w_ij: the Metropolis weights. They start from x_hat = 0; here x_hat is
+    the start, which a shared start makes known without a message.
+    """
+
+    model_config = ConfigDict(defer_build=True)  # kinds of installed packages may need what is here
+
+    kind: Literal["choco"] = "choco"
+    rate: float = Field(default=0.3, gt=0, le=1)
+    """gamma: the share of the way to its neighbours that a device goes in one iteration."""
+    codec: AnyCodec = TopKCodec()
+    """How the differences are compressed."""
+
+    def parts(self) -> Parts:
+        mixing = EstimatesMixing(rate=self.rate, per=self.per)
+        return Parts(AlwaysTrigger(), local_step(self.momentum), self.codec, mixing=mixing, budget=self.budget)
+
+
+class SparqSGD(EstimatingStrategy):
+    """SPARQ-SGD (Singh, Data, George, Diggavi 2019), their Alg. 1: CHOCO-SGD with local steps and a trigger.
+
+    At multiples of H iterations, device i sends C(y_i - x_hat_i) if ||y_i - x_hat_i||^2 > c_t eta_t^2, and all devices
+    mix what they know; in between they make local steps only. H: `every`; C: `codec`; c_t = n (r / b_M)^2, if gamma(k)
+    is alpha(k) as by default: the threshold r gamma(k) / b_M of the paper's global threshold; gamma: `rate`.
+    """
+
+    model_config = ConfigDict(defer_build=True)  # kinds of installed packages may need what is here
+
+    kind: Literal["sparq"] = "sparq"
+    r: float = Field(default=250.0, ge=0)
+    """The threshold scale r."""
+    every: int = Field(default=5, ge=1)
+    """H: number of iterations from one look at the trigger to the next."""
+    rate: float = Field(default=0.3, gt=0, le=1)
+    """gamma: the share of the way to its neighbours that a device goes when it mixes."""
+    codec: AnyCodec = TopKCodec()
+    """How the differences are compressed."""
+
+    def parts(self) -> Parts:
+        trigger = NormTrigger(r=self.r, rho="nominal", every=self.every)
+        mixing = EstimatesMixing(rate=self.rate, per=self.per, every=self.every)
+        return Parts(trigger, local_step(self.momentum), self.codec, mixing=mixing, budget=self.budget)

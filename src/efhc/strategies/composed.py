@@ -1,0 +1,69 @@
+"""A strategy as a table of parts."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import ConfigDict, model_validator
+
+from efhc.base.errors import InputError, Unusable
+from efhc.base.registry import Family
+from efhc.core.parts import (
+    SGD,
+    Budget,
+    DriftCorrected,
+    ExchangeMixing,
+    LocalStep,
+    MixingPolicy,
+    Parts,
+    QuasiGlobalMomentum,
+    Strategy,
+)
+from efhc.core.triggers import NormTrigger, TriggerPolicy
+from efhc.strategies.forms import form_of
+from efhc.strategies.parts.codecs import AnyCodec, FullCodec
+from efhc.strategies.parts.links import AllLinks, AnyLinkChoice
+
+TRIGGERS = Family(TriggerPolicy, ("efhc.core.triggers",), ("thresholds", "fires"), default="norm")
+AnyTrigger = Annotated[TriggerPolicy, TRIGGERS]
+LOCAL_STEPS = Family(LocalStep, ("efhc.core.parts",), ("momentum",), default="sgd")
+AnyLocalStep = Annotated[SGD | QuasiGlobalMomentum | DriftCorrected, LOCAL_STEPS]
+MIXINGS = Family(MixingPolicy, ("efhc.core.parts",), ("kind",), default="exchange")
+AnyMixing = Annotated[MixingPolicy, MIXINGS]
+
+
+class Composed(Strategy):
+    """A strategy of parts that you choose. Every other kind is such a table, or makes its iterations itself.
+
+    y_i = x_i - alpha (mu m_i + g_i - h_i)        local
+    x_hat_i <- x_hat_i + C(y_i - x_hat_i)         trigger (when), codec (what), links (to whom), budget
+    x_i <- y_i + f_i                              mixing
+    """
+
+    model_config = ConfigDict(defer_build=True)  # kinds of installed packages may need what is here
+
+    kind: Literal["composed"] = "composed"
+    local: AnyLocalStep = SGD()
+    """What a device does with its gradient."""
+    trigger: AnyTrigger = NormTrigger()
+    """When a device sends."""
+    codec: AnyCodec = FullCodec()
+    """What it sends."""
+    links: AnyLinkChoice = AllLinks()
+    """Over which links."""
+    mixing: AnyMixing = ExchangeMixing()
+    """What devices make of what they have received."""
+    budget: Budget | None = None
+    """What a device may spend. Default: no limit."""
+
+    def parts(self) -> Parts:
+        links = None if isinstance(self.links, AllLinks) else self.links
+        return Parts(self.trigger, self.local, self.codec, links, self.mixing, self.budget)
+
+    @model_validator(mode="after")
+    def _go_together(self) -> Self:
+        try:
+            form_of(self)
+        except InputError as error:
+            raise Unusable(error.field.rpartition(".")[2], error.given, error.allowed) from None
+        return self

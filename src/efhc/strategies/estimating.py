@@ -1,0 +1,28 @@
+"""What all strategies have in common in which neighbours keep estimates of each other's models."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from efhc.core.parts import SGD, Budget, DriftCorrected, QuasiGlobalMomentum, Strategy
+
+
+class EstimatingStrategy(Strategy):
+    """A strategy whose mixing is one of estimates: only who sends pays, and for what was sent."""
+
+    momentum: float = Field(default=0.0, ge=0, lt=1)
+    """mu: quasi-global momentum of the local step. Default: none."""
+    per: Literal["device", "link"] = "device"
+    """Whether all neighbours know the same of a device ("device": it broadcasts), or each is sent a message of its own,
+    which it acknowledges ("link": messages may get lost)."""
+    budget: Budget | None = None
+    """What a device may spend: `{ share = 0.01 }` is 1 % of what ZT would. Default: no limit."""
+
+
+def local_step(momentum: float, correction: float = 0.0) -> SGD | QuasiGlobalMomentum | DriftCorrected:
+    """Return the local step with this momentum mu and drift correction theta."""
+    if correction:
+        return DriftCorrected(correction=correction, momentum=momentum)
+    return QuasiGlobalMomentum(momentum=momentum) if momentum else SGD()

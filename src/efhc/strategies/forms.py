@@ -1,0 +1,119 @@
+"""The form of a strategy, checked as a whole: a table of parts, or an iteration of its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from efhc.base.errors import InputError
+from efhc.base.own_code import is_built_in
+from efhc.core.memory import Memories, Memory, problem_with
+from efhc.core.parts import EstimatesMixing, ExchangeMixing, FeedbackTrigger, Parts, WholeStrategy
+from efhc.strategies.parts.codecs import FullCodec
+
+OWN = "own/"
+"""In front of the names of what a strategy remembers of its own."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """What drivers make of a strategy."""
+
+    strategy: Any
+    parts: Parts | None
+    """None for a strategy that makes its iterations itself."""
+    memory: Memories
+    """All that is remembered from one iteration to the next, besides models and last broadcasts."""
+
+    @property
+    def is_papers(self) -> bool:
+        """Whether only the trigger differs from the paper's algorithm, and thresholds depend on nothing but k."""
+        parts = self.parts
+        return (
+            parts is not None
+            and not isinstance(parts.trigger, FeedbackTrigger)
+            and isinstance(parts.mixing, ExchangeMixing)
+            and parts.local.momentum == parts.local.correction == 0
+            and parts.links is None
+            and parts.budget is None
+        )
+
+    @property
+    def estimates(self) -> EstimatesMixing | None:
+        """The mixing, if it is one of estimates."""
+        return self.parts.mixing if self.parts and isinstance(self.parts.mixing, EstimatesMixing) else None
+
+    @property
+    def broadcasts(self) -> bool:
+        """Whether each device has one model that all neighbours know of it: the last broadcast, or the estimate."""
+        return self.parts is not None and not (self.estimates and self.estimates.per == "link")
+
+    @property
+    def needs_every_message(self) -> bool:
+        """Whether a single lost message makes devices disagree for ever."""
+        return self.parts is None or bool(self.estimates and self.estimates.per == "device")
+
+
+def form_of(strategy: Any, name: str = "") -> Form:
+    """Return the form of a strategy. Raises `InputError` if its parts do not go together; `name` is its name."""
+    where = f"strategies.{name}" if name else f"strategy {getattr(strategy, 'kind', type(strategy).__name__)}"
+    own = getattr(strategy, "memory", {})
+    if problem := problem_with(own):
+        raise InputError(f"{where}.memory", problem, "a table of efhc.Memory by name")
+    if isinstance(strategy, WholeStrategy):
+        return Form(strategy, None, {**{OWN + key: memory for key, memory in own.items()}, **_SPENT})
+    is_trigger = isinstance(strategy, FeedbackTrigger) or callable(getattr(strategy, "thresholds", None))
+    makes_parts = callable(getattr(strategy, "parts", None))
+    parts = strategy.parts() if makes_parts and (is_built_in(strategy) or not is_trigger) else Parts(strategy)
+    _check(parts, where)
+    return Form(strategy, parts, _memory(parts))
+
+
+def trigger_of(strategy: Any) -> Any:
+    """Return the trigger of a strategy whose form is the paper's; a trigger is returned as it is."""
+    form = form_of(strategy)
+    if not form.is_papers:
+        name = getattr(strategy, "kind", type(strategy).__name__)
+        raise InputError(
+            "strategy", f"'{name}', which changes more than the paper's trigger", "a strategy that does not"
+        )
+    assert form.parts is not None
+    return form.parts.trigger
+
+
+_SPENT = {"spent": Memory(per="device", dtype="float64")}
+
+
+def _memory(parts: Parts) -> Memories:
+    """Return what the law remembers for a table of parts."""
+    mixing, found = parts.mixing, dict(_SPENT)
+    if parts.local.momentum:
+        found["momentum"] = Memory(size="model")
+    if parts.local.correction:
+        found["correction"] = Memory(size="model")
+        is_seldom = isinstance(mixing, EstimatesMixing) and (mixing.when == "sent" or mixing.every > 1)
+        if is_seldom or isinstance(mixing, ExchangeMixing):
+            found["elapsed"] = Memory(per="link", dtype="float64")
+    if isinstance(mixing, EstimatesMixing) and mixing.per == "link":
+        found["estimates"] = Memory(per="link", size="model", start="models")
+        found["met"] = Memory(per="link", dtype="bool")
+    if parts.budget:
+        found["credit"] = Memory(per="device", dtype="float64")
+    return {**found, **{OWN + name: memory for name, memory in parts.memory.items()}}
+
+
+def _check(parts: Parts, where: str) -> None:
+    """Refuse a combination without meaning."""
+    mixing, is_entrywise = parts.mixing, getattr(parts.trigger, "is_entrywise", False)
+    if isinstance(mixing, ExchangeMixing):
+        if parts.codec is not None and not isinstance(parts.codec, FullCodec):
+            kind = getattr(parts.codec, "kind", type(parts.codec).__name__)
+            given = f"'{kind}', while mixing is 'exchange', which sends whole models"
+            raise InputError(f"{where}.codec", given, "'full'; or mixing.kind = 'estimates'")
+        if is_entrywise:
+            given = "'entrywise', while mixing is 'exchange', which sends whole models"
+            raise InputError(f"{where}.trigger", given, "another trigger; or mixing.kind = 'estimates'")
+    elif parts.links is not None and not parts.links.is_fixed and getattr(mixing, "per", "") == "device":
+        kind = getattr(parts.links, "kind", type(parts.links).__name__)
+        given = f"'{kind}', while all neighbours of a device must know the same of it (mixing.per = 'device')"
+        raise InputError(f"{where}.links", given, "'all' or 'tree'; or mixing.per = 'link'")

@@ -1,0 +1,45 @@
+"""EF-HC in which nobody has to answer a broadcast."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from efhc.core.parts import EstimatesMixing, Parts
+from efhc.core.triggers import NormTrigger
+from efhc.strategies.estimating import EstimatingStrategy, local_step
+from efhc.strategies.parts.codecs import FullCodec, LevelsCodec
+
+
+class OneWay(EstimatingStrategy):
+    """One-way EF-HC with drift correction: a device broadcasts at the paper's threshold, and nobody answers.
+
+        v_i = [ (1/n)^(1/2) ||y_i - x_hat_i||_2 >= r gamma(k) / b_i ]
+        x_hat_i <- y_i if v_i (or, with `bits`, x_hat_i plus the difference in levels)
+        f_ij = rate beta_ij (x_hat_j - x_hat_i) over links with v_i or v_j,      x_i <- y_i + sum_j f_ij
+        h_i <- h_i + theta sum_j f_ij / (sum of alpha since the link was last used)
+
+    The event-triggered broadcast without an answer is that of George and Gurram (AAAI 2020), who mix what was last
+    received in every iteration; here a link is mixed over when it was used. The correction with local steps between
+    two uses follows Alghunaim (2023).
+    """
+
+    kind: Literal["one-way"] = "one-way"
+    r: float = Field(default=250.0, ge=0)
+    """The threshold scale r."""
+    rate: float = Field(default=1.0, gt=0, le=1)
+    """gamma of the mixing: the share of the way to its neighbours that a device goes when a link is used."""
+    correction: float = Field(default=0.3, ge=0, le=1)
+    """theta: how fast a device learns the difference of its gradient from the others'. 0 for none."""
+    bits: Annotated[int, Field(ge=1, le=32)] | None = None
+    """Bits per level of the differences that are sent. Default: whole models."""
+
+    def parts(self) -> Parts:
+        return Parts(
+            NormTrigger(r=self.r),
+            local_step(self.momentum, self.correction),
+            FullCodec() if self.bits is None else LevelsCodec(bits=self.bits),
+            mixing=EstimatesMixing(rate=self.rate, per=self.per, when="sent"),
+            budget=self.budget,
+        )

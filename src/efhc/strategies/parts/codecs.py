@@ -1,0 +1,180 @@
+"""What a device sends of the difference between its model and what its neighbours know of it.
+
+With y: `model`, x_hat: `known`, delta = y - x_hat, all of n parameters: a coordinate l may be sent if
+|delta_l| >= `threshold`; a threshold of 0 or less allows all. All arithmetic is in the precision of the models except
+where a codec says otherwise, and so defined that compiled loops in any order of summation give the same bits
+(`efhc.kernels.codecs`). `efhc.strategies.parts.messages` says how many bits a message has.
+
+A codec of your own needs only `send`.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import Field
+
+from efhc.base.arrays import Flags, Floats
+from efhc.base.policy import Policy
+from efhc.base.registry import Family
+from efhc.strategies.parts.messages import MOST_LEVEL_BITS, Message, dense_bits, sparse_bits
+
+FULL, LEVELS, SIGN, TOP_K = 0, 1, 2, 3
+"""The kinds, as compiled loops know them."""
+
+
+class CodecPolicy(Policy, ABC):
+    """A codec that a config can name."""
+
+    @abstractmethod
+    def message(self, model: Floats, known: Floats, threshold: float) -> Message | None:
+        """Return what is sent, None if that is nothing."""
+
+    @property
+    @abstractmethod
+    def compiled(self) -> tuple[int, float]:
+        """The kind and the parameter that `efhc.kernels.codecs.send_rows` takes for this codec."""
+
+    def send(self, model: Floats, known: Floats, threshold: float) -> tuple[Floats, int]:
+        """Return what the neighbours know afterwards, (n,), and the bits of the message; 0 if nothing is sent.
+
+        Only coordinates with |model - known| >= `threshold` may change. `known` is not changed.
+        """
+        message = self.message(model, known, threshold)
+        return (known.copy(), 0) if message is None else (message.applied_to(known), message.bits)
+
+
+class FullCodec(CodecPolicy):
+    """x_hat_l becomes y_l: all coordinates are sent as numbers, or those that the threshold allows."""
+
+    kind: Literal["full"] = "full"
+
+    def message(self, model: Floats, known: Floats, threshold: float) -> Message | None:
+        if threshold <= 0:
+            return Message(len(model), None, model.copy())
+        return _numbers(model, known, _reaches(_difference(model, known), threshold))
+
+    @property
+    def compiled(self) -> tuple[int, float]:
+        return FULL, 0.0
+
+
+class LevelsCodec(CodecPolicy):
+    """x_hat_l grows by a whole number of steps: q_l = level_l step, of L = 2^(bits - 1) steps at most.
+
+        step = max_l |delta_l| / L
+        level_l = rint(delta_l (L / max_l |delta_l|)), clipped to -L ... L
+
+    Coordinates whose level is 0 are not sent. If a step or its inverse is too small or too large for the precision of
+    the models, or a difference is not finite, nothing is sent.
+    """
+
+    kind: Literal["levels"] = "levels"
+    bits: int = Field(default=3, ge=1, le=MOST_LEVEL_BITS)
+    """Bits per level that is sent: one of -L ... -1, 1 ... L, where L = 2^(bits - 1)."""
+
+    @np.errstate(over="ignore", invalid="ignore")
+    def message(self, model: Floats, known: Floats, threshold: float) -> Message | None:
+        delta = _difference(model, known)
+        largest, most = np.abs(delta).max(), delta.dtype.type(2 ** (self.bits - 1))
+        if not 0 < largest < np.inf:
+            return None
+        step, inverse = largest / most, most / largest
+        if step == 0 or inverse == np.inf:
+            return None
+        levels = np.clip(np.rint(delta * inverse), -most, most)
+        positions = np.flatnonzero((levels != 0) & _reaches(delta, threshold))
+        if not len(positions):
+            return None
+        return Message(len(model), positions, levels[positions].astype(np.int64), self.bits, step)
+
+    @property
+    def compiled(self) -> tuple[int, float]:
+        return LEVELS, float(self.bits)
+
+
+class SignCodec(CodecPolicy):
+    """x_hat_l moves by one length: q_l = sign(delta_l) mean |delta| over the coordinates sent, where sign(0) = 1.
+
+    For the mean, each |delta_l| is rounded to a multiple of 2^(e + c - 53), where max_l |delta_l| < 2^e and n < 2^c:
+    then its sum in double precision is exact, in whatever order. If the mean is 0 or a number is not finite,
+    nothing is sent.
+    """
+
+    kind: Literal["sign"] = "sign"
+
+    @np.errstate(over="ignore", invalid="ignore")
+    def message(self, model: Floats, known: Floats, threshold: float) -> Message | None:
+        delta = _difference(model, known)
+        chosen, largest = _reaches(delta, threshold), np.abs(delta).max()
+        if not (chosen.any() and 0 < largest < np.inf):
+            return None
+        exponent = _exponent_of_unit(float(largest), len(model))
+        in_units = np.rint(np.ldexp(np.abs(delta[chosen]).astype(np.float64), -exponent))
+        mean = delta.dtype.type(np.ldexp(in_units.sum() / len(in_units), exponent))
+        if not 0 < mean < np.inf:
+            return None
+        signs = np.where(delta[chosen] < 0, -1, 1)
+        return Message(len(model), None if chosen.all() else np.flatnonzero(chosen), signs, 1, mean)
+
+    @property
+    def compiled(self) -> tuple[int, float]:
+        return SIGN, 0.0
+
+
+class TopKCodec(CodecPolicy):
+    """x_hat_l becomes y_l where |delta_l| is among the k = max(1, round(share n)) largest; of equal ones, the first.
+
+    Those that the threshold does not allow, and those that do not differ, are not sent.
+    """
+
+    kind: Literal["top-k"] = "top-k"
+    share: float = Field(default=0.01, gt=0, le=1)
+    """The share of the coordinates that is sent."""
+
+    def message(self, model: Floats, known: Floats, threshold: float) -> Message | None:
+        delta = _difference(model, known)
+        sizes = np.where(_reaches(delta, threshold), np.abs(delta), 0)
+        k = max(1, round(self.share * len(sizes)))
+        least = np.partition(sizes, -k)[-k]
+        among = sizes > least
+        among[np.flatnonzero(sizes == least)[: k - np.count_nonzero(among)]] = True
+        return _numbers(model, known, among & (sizes > 0))
+
+    @property
+    def compiled(self) -> tuple[int, float]:
+        return TOP_K, self.share
+
+
+@np.errstate(over="ignore", invalid="ignore")
+def _difference(model: Floats, known: Floats) -> Floats:
+    delta: Floats = model - known
+    return delta
+
+
+def _reaches(delta: Floats, threshold: float) -> Flags:
+    """Whether |delta_l| >= threshold, compared in double precision."""
+    reaches: Flags = np.abs(delta) >= np.float64(threshold)
+    return reaches
+
+
+def _numbers(model: Floats, known: Floats, chosen: Flags) -> Message | None:
+    """The chosen coordinates as numbers: in a dense message, with what is known of the others, if that is shorter."""
+    sent, width = int(np.count_nonzero(chosen)), 8 * model.dtype.itemsize
+    if sent == 0:
+        return None
+    if dense_bits(len(model), width) <= sparse_bits(len(model), sent, width):
+        return Message(len(model), None, np.where(chosen, model, known))
+    return Message(len(model), np.flatnonzero(chosen), model[chosen])
+
+
+def _exponent_of_unit(largest: float, parameters: int) -> int:
+    """Return e + c - 53 where `largest` < 2^e and `parameters` < 2^c; at least -1022: 2^1022 is still a number."""
+    return max(-1022, math.frexp(largest)[1] + parameters.bit_length() - 53)
+
+
+CODECS = Family(CodecPolicy, (__name__,), ("send",), default="full")
+AnyCodec = Annotated[CodecPolicy, CODECS]

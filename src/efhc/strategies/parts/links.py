@@ -1,0 +1,97 @@
+"""Which links may be used in an iteration. Devices know it without a message: it follows from graph and seed."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Annotated, ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+
+from efhc.base.errors import InputError
+from efhc.base.policy import Policy
+from efhc.base.registry import Family
+from efhc.core.parts import ChosenLinks, Now
+from efhc.strategies.parts.matchings import matchings
+from efhc.strategies.parts.spanning_tree import links_in_tree
+
+
+class LinksPolicy(Policy, ABC):
+    """A choice of links that a config can name."""
+
+    is_fixed: ClassVar[bool]
+    """Whether the links of a graph that stays the same stay the same too."""
+
+    @abstractmethod
+    def choose(self, now: Now) -> ChosenLinks:
+        """Return the links of iteration k."""
+
+
+class AllLinks(LinksPolicy):
+    """All links of G(k)."""
+
+    kind: Literal["all"] = "all"
+    is_fixed: ClassVar[bool] = True
+
+    def choose(self, now: Now) -> ChosenLinks:
+        return ChosenLinks(np.ones(len(now.graph.links), dtype=bool))
+
+
+class TreeLinks(LinksPolicy):
+    """The links of a spanning tree, breadth-first from the middle of the graph (see `parts.spanning_tree`).
+
+    The graph must stay as it is. New links after k = 0 raise `InputError`; whoever makes the iterations must see to it
+    that no link is lost, because a choice remembers nothing: the tree is that of G(k). A graph in several parts has one
+    tree in each part.
+    """
+
+    kind: Literal["tree"] = "tree"
+    is_fixed: ClassVar[bool] = True
+
+    def choose(self, now: Now) -> ChosenLinks:
+        if now.k > 0 and now.new_links.any():
+            i, j = now.graph.links[now.new_links][0].tolist()
+            problem = f"tree on a graph that changes: devices {i} and {j} meet at iteration {now.k}"
+            raise InputError("links", problem, "tree on a network that stays as it is; all, sampled or matcha on any")
+        return ChosenLinks(links_in_tree(now.graph))
+
+
+class SampledLinks(LinksPolicy):
+    """Each link of G(k) with the same probability, independently of the others and of other iterations."""
+
+    kind: Literal["sampled"] = "sampled"
+    is_fixed: ClassVar[bool] = False
+    probability: float = Field(default=0.5, gt=0, le=1)
+    """Probability of each link."""
+
+    def choose(self, now: Now) -> ChosenLinks:
+        return ChosenLinks(now.random().random(len(now.graph.links)) < self.probability)
+
+
+class MatchaLinks(LinksPolicy):
+    """MATCHA (Wang, Sahu, Yang, Joshi, Kar 2019): random matchings, those more often that connect the graph better.
+
+    The graph is cut into M matchings with the Laplacians L_j; matching j is used with probability p_j, independently of
+    the others, where the p_j maximise the second-smallest eigenvalue of sum_j p_j L_j subject to
+
+        sum_j p_j <= budget M,   0 <= p_j <= 1
+
+    Every link that is used has the weight alpha that minimises || E[W^T W] - J ||_2, where W = I - alpha sum_j B_j L_j
+    for the matchings drawn, B_j in {0, 1}, and J averages all devices. See `parts.matchings`, also for what is simpler
+    than in the paper. It is computed once per graph in time of order m^3, so that graphs that change in every iteration
+    are slow. On a graph in several parts, each part averages by itself.
+    """
+
+    kind: Literal["matcha"] = "matcha"
+    is_fixed: ClassVar[bool] = False
+    budget: float = Field(default=0.5, gt=0, le=1)
+    """The share of all matchings that is used in an iteration on average."""
+
+    def choose(self, now: Now) -> ChosenLinks:
+        found = matchings(now.graph, self.budget)
+        drawn = now.random().random(len(found.probabilities)) < found.probabilities
+        return ChosenLinks(drawn[found.of_link], np.full(len(found.of_link), found.weight))
+
+
+LINKS = Family(LinksPolicy, (__name__,), ("choose",), default="all")
+AnyLinkChoice = Annotated[LinksPolicy, LINKS]

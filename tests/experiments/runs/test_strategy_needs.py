@@ -1,0 +1,86 @@
+"""What strategies beyond the paper's form need, and what is not for them."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+import efhc
+from efhc.base.errors import EfhcError, InputError
+from efhc.core.memory import Memory
+from efhc.core.views import Moved
+from efhc.experiments.runs import resources
+from efhc.experiments.runs.run import Runs
+from efhc.experiments.runs.tables import require_papers_form
+from efhc.experiments.studies.theory_check import check_run
+from efhc.experiments.studies.theory_monitor import TheoryWatcher
+from efhc.experiments.studies.theory_plan import plan_theory
+
+SMALL = {"devices": 4, "seeds": 0, "iterations": 2, "network": efhc.Ring()}
+PARAMETERS = 650  # of an SVM for the digits: 64 x 10, and 10
+
+
+class Remembers:
+    """A strategy of one's own that sends nothing."""
+
+    memory: ClassVar = {"mine": Memory(size="model"), "theirs": Memory(per="link", size=3, dtype="float64")}
+
+    def step(self, now, models, gradients, memory):
+        return Moved(models - now.step_size * gradients, np.zeros(2 * len(now.graph.links), dtype=np.int64))
+
+
+def forecast(**fields) -> int:
+    experiment = efhc.Experiment(**SMALL | fields)
+    return resources.strategy_bytes(experiment, Runs().inputs(experiment).data)
+
+
+def test_a_run_counts_what_its_strategy_remembers():
+    assert forecast() == 0  # the paper's strategies
+    of_devices, of_links, spent = 4 * PARAMETERS * 4, 2 * 4 * 3 * 8, 4 * 8
+    assert forecast(strategies={"mine": Remembers()}) == 2 * (of_devices + of_links + spent)
+    assert forecast(strategies={"mine": Remembers()}, precision="float64") == 2 * (2 * of_devices + of_links + spent)
+    # Neighbours share one estimate of a device: the next one is computed beside it.
+    of_entrywise = forecast(strategies={"entrywise": efhc.Entrywise()})
+    assert of_entrywise == of_devices + 2 * (of_devices + spent)
+    both = {"mine": Remembers(), "entrywise": efhc.Entrywise(), "ZT": efhc.ZeroThreshold()}
+    assert forecast(strategies=both) == of_entrywise, "the most demanding of them"
+    per_link = forecast(strategies={"entrywise": efhc.Entrywise(per="link")})
+    assert per_link > 2 * 2 * 4 * PARAMETERS * 4, "an estimate per end of each link, and the next one"
+
+
+def test_a_strategy_that_needs_too_much_memory_is_refused(monkeypatch, tmp_path):
+    experiment = efhc.Experiment(**SMALL, strategies={"mine": Remembers()})
+    data = Runs().inputs(experiment).data
+    one_array, batch = resources.array_bytes(experiment, data)
+    needed = 3 * one_array + batch + resources.strategy_bytes(experiment, data)
+    for spare, refused in ((0, False), (-1, True)):
+        monkeypatch.setattr(resources, "available_bytes", lambda spare=spare: resources.LEFT_FREE + needed + spare)
+        if refused:
+            with pytest.raises(EfhcError, match=r"^memory: 1 runs of 4 devices with 650 parameters each need"):
+                resources.plan(experiment, data, 1, 1)
+        else:
+            assert resources.plan(experiment, data, 1, 1).runs_at_once == 1
+
+
+def test_the_papers_analysis_is_for_strategies_of_its_form(tmp_path):
+    require_papers_form(efhc.Experiment(**SMALL), "a test")
+    changed = efhc.Experiment(**SMALL, strategies={"ZT": efhc.ZeroThreshold(), "mine": Remembers()})
+    refused = (
+        r"^strategies.mine: got 'Remembers'; allowed: strategies that differ from EF-HC in nothing but their "
+        r"thresholds, which the paper's analysis is about$"
+    )
+    with pytest.raises(InputError, match=refused):
+        TheoryWatcher(changed, print)
+    with pytest.raises(InputError, match=refused):
+        plan_theory(changed)
+    efhc.simulate(**SMALL, strategies={"entrywise": efhc.Entrywise()}, out=tmp_path / "run")
+    with pytest.raises(InputError, match=r"^strategies.entrywise: got 'entrywise'; allowed: strategies that differ"):
+        check_run(tmp_path / "run")
+
+
+def test_the_papers_analysis_is_about_messages_that_arrive():
+    lossy = efhc.Experiment(**SMALL, strategies={"ZT": efhc.ZeroThreshold()}, driver={"kind": "lockstep", "loss": 0.1})
+    with pytest.raises(InputError, match=r"^driver.loss: got 0.1; allowed: no value; the paper's analysis is about"):
+        plan_theory(lossy)
