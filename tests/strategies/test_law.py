@@ -192,7 +192,8 @@ SPENDING = {
 @settings(max_examples=40)
 def test_a_budget_is_never_overspent_and_all_but_a_message_is_spent(name, share, devices, seed):
     parts = {**SPENDING[name], "trigger": {"kind": "always"}, "budget": {"share": share}}
-    fields = {"devices": devices, "initial_models": {"kind": "shared"}, "partition": {"kind": "iid"}}
+    shared = {"initial_models": {"kind": "shared"}, "partition": {"kind": "iid"}}
+    fields = {"devices": devices, "batch_size": 4, **shared}
     case = Case({"local": {"kind": "sgd"}, **parts}, fields, seed)
     scenario = case.scenario()
     graph, n = scenario.graphs(0)[1], scenario.learner.backend.parameters

@@ -108,8 +108,7 @@ def test_the_same_seed_and_iteration_choose_the_same_links_and_others_do_not(cho
     assert len(set(map(tuple, draws))) > 4
 
 
-@given(graphs())
-def test_matchings_are_matchings_and_few(graph):
+def assert_are_few_matchings(graph):
     of_link = matching_of_links(graph)
     assert of_link.shape == (len(graph.links),)
     for number in range(of_link.max(initial=-1) + 1):
@@ -117,6 +116,20 @@ def test_matchings_are_matchings_and_few(graph):
         assert ends
         assert len(set(ends)) == len(ends)
     assert of_link.max(initial=-1) <= graph.degrees.max()  # at most D + 1 of them
+
+
+@given(graphs())
+def test_matchings_are_matchings_and_few(graph):
+    assert_are_few_matchings(graph)
+
+
+@pytest.mark.parametrize("probability", [0.2, 0.5, 0.8, 1.0])
+def test_matchings_of_larger_graphs_are_matchings_and_few(probability):
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        later, earlier = np.tril_indices(20, -1)
+        linked = rng.random(len(later)) < probability
+        assert_are_few_matchings(Graph.of(20, np.column_stack([earlier, later])[linked]))
 
 
 @settings(max_examples=25)
