@@ -222,7 +222,7 @@ def test_a_schedule_that_gives_nan_is_refused_for_one_device_as_for_all():
     reader = scenario.device_reader()
     assert reader.threshold(TRIGGERS["EF-HC"], 0, 4) > 0
     for ask in (reader.threshold, lambda *at: reader.threshold_with(*at, 5.0), lambda *at: reader.thresholds(at[0], 5)):
-        with pytest.raises(InputError, match=r"^strategy ef-hc: got NaN as thresholds at k = 5"):
+        with pytest.raises(InputError, match=r"^strategy norm: got NaN as thresholds at k = 5"):
             ask(TRIGGERS["EF-HC"], 0, 5)
 
 

@@ -10,7 +10,6 @@ from problems import graphs
 from pydantic import TypeAdapter, ValidationError
 from quadratic_runs import now_at, ring
 
-from efhc.base.errors import InputError
 from efhc.core.graph import Graph
 from efhc.strategies.parts import links, matchings
 from efhc.strategies.parts.edge_colouring import matching_of_links
@@ -79,14 +78,6 @@ def test_a_tree_is_the_same_in_every_iteration_and_keeps_connected_what_was(grap
     parts = np.linalg.matrix_rank(matchings.averaging_of_parts(graph))
     assert len(tree.links) == graph.devices - parts
     assert np.array_equal(active, links.TreeLinks().choose(now_at(k + 1, graph)).active)
-
-
-def test_a_tree_on_a_graph_with_new_links_is_refused_with_the_iteration():
-    new = np.arange(len(GEOMETRIC.links)) == 3
-    i, j = GEOMETRIC.links[3]
-    assert links.TreeLinks().choose(now_at(0, GEOMETRIC, new_links=new)).active.any()
-    with pytest.raises(InputError, match=f"devices {i} and {j} meet at iteration 7"):
-        links.TreeLinks().choose(now_at(7, GEOMETRIC, new_links=new))
 
 
 def test_links_are_sampled_with_their_probability_and_independently():
