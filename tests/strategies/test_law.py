@@ -191,6 +191,7 @@ SPENDING = {
 @given(st.sampled_from(sorted(SPENDING)), st.floats(0.01, 1.0), st.integers(4, 8), st.integers(0, 99))
 @settings(max_examples=40)
 def test_a_budget_is_never_overspent_and_all_but_a_message_is_spent(name, share, devices, seed):
+    share = share / 5 if name == "levels" else share  # their messages are short, and all could be paid for
     parts = {**SPENDING[name], "trigger": {"kind": "always"}, "budget": {"share": share}}
     shared = {"initial_models": {"kind": "shared"}, "partition": {"kind": "iid"}}
     fields = {"devices": devices, "batch_size": 4, **shared}
@@ -204,7 +205,5 @@ def test_a_budget_is_never_overspent_and_all_but_a_message_is_spent(name, share,
         paid = np.bincount(graph.directed.sender, steps.bits[0], devices) / graph.degrees
         spent, largest = spent + paid, max(largest, paid.max())
         assert (spent <= share * 32 * n * (k + 1) * (1 + 1e-12)).all()
-    if name != "levels":  # whose messages differ in size
-        largest = 8 + 32 * n
     if largest:
         assert (spent > share * 32 * n * 30 - largest - share * 32 * n).all()
