@@ -13,9 +13,10 @@ import numpy as np
 from efhc.base.arrays import Flags, Floats, Ints, read_only
 from efhc.base.errors import InputError
 from efhc.base.own_code import is_built_in, quoting
+from efhc.core.cost import device_times
 from efhc.core.graph import Graph
 from efhc.core.iteration import finite_rows
-from efhc.core.law import NUMBER_BITS, Asked, Happened, iterate_parts
+from efhc.core.law import Asked, Happened, iterate_parts
 from efhc.core.memory import Memories, begin, carry_over
 from efhc.core.parts import FeedbackTrigger
 from efhc.core.randomness import Purpose
@@ -44,8 +45,8 @@ def driver_for(scenario: Scenario, strategy: Any, threads: int = 1, loss: float 
 class GeneralLockstep:
     """Moves the state of any strategy on.
 
-    It copies the arrays of the first state that it is given. Every state that it returns is a view of its own arrays,
-    good until the next call of `advance`: copy what you keep of it.
+    It takes over the arrays of the first state that it is given, and every state that it returns is a view of its own
+    arrays, good until the next call of `advance`: copy what you keep of it.
     """
 
     def __init__(self, scenario: Scenario, strategy: Any, threads: int = 1, loss: float = 0.0) -> None:
@@ -100,9 +101,9 @@ class GeneralLockstep:
         latest = self._latest
         if latest is not None and latest.k == state.k and latest.models is state.models:
             return state
-        known, memory = state.last_broadcast.copy(), {name: array.copy() for name, array in state.memory.items()}
-        self._spare = np.empty_like(state.models)
-        return State(state.k, np.array(state.models, order="C"), known, state.local, memory)
+        models, known = (np.require(one, requirements=["C", "W"]) for one in (state.models, state.last_broadcast))
+        self._spare = np.empty_like(models)
+        return State(state.k, models, known, state.local, state.memory)
 
     def _iteration(self, state: State) -> tuple[State, Happened, Floats]:
         scenario, k = self._scenario, state.k
@@ -122,8 +123,7 @@ class GeneralLockstep:
         else:
             asked = self._asked(now, own)
             after, happened = iterate_parts(self._form.parts, before, now, self._spare, asked, self._arithmetic)
-        airtime = np.bincount(graph.directed.sender, happened.bits, graph.devices) / np.maximum(graph.degrees, 1)
-        spent = memory["spent"] + airtime / (NUMBER_BITS * scenario.bandwidths.values)
+        spent = memory["spent"] + device_times(graph, happened.bits, scenario.bandwidths.values)
         kept = {**after.memory, "spent": spent}
         if own or self._own_names:
             self._check_memory(own, memory, k)
