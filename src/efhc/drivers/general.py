@@ -16,11 +16,12 @@ from efhc.base.own_code import is_built_in, quoting
 from efhc.core.cost import device_times
 from efhc.core.graph import Graph
 from efhc.core.iteration import finite_rows
-from efhc.core.law import Asked, Happened, iterate_parts
+from efhc.core.law import Happened, iterate_parts
 from efhc.core.memory import Memories, begin, carry_over
 from efhc.core.parts import FeedbackTrigger
 from efhc.core.randomness import Purpose
 from efhc.core.state import Diverged, State
+from efhc.core.telling import Asked
 from efhc.core.views import Moved, Now, Seen
 from efhc.drivers.lockstep import Lockstep
 from efhc.drivers.steps import Steps
