@@ -193,7 +193,12 @@ def test_reproduce_makes_a_frontier_and_says_who_leads(tmp_path, command):
     assert done.returncode == 0, done.stderr
     assert "frontier: RG leads at every budget from 0.5 to 100 % of ZT's time" in done.stdout
     assert "mine-base  undecided at this size" in done.stdout  # of one seed
-    assert (tmp_path / "out" / "figures" / "mine-base.csv").exists()
+    assert "mine-base: accuracy at shares of ZT's time" in done.stdout
+    means = pl.read_csv(tmp_path / "out" / "figures" / "mine.csv")
+    (rg,) = means.filter(strategy="RG").iter_rows(named=True)
+    assert f"{rg['at 100 %']:.3f}" in done.stdout
+    of_seed = pl.read_csv(tmp_path / "out" / "figures" / "mine-base.csv").filter(strategy="RG")
+    assert (rg["spends"], rg["seeds"]) == (of_seed["spends"][0], 1)
     assert "as it is" in (tmp_path / "out" / "report.html").read_text()
 
 

@@ -70,6 +70,7 @@ def reproduce(
     """
     use = choose_engine(engine, address, jobs)
 
+    from efhc.experiments.studies.frontier_file import Frontier
     from efhc.experiments.studies.presets import load_figure, paper_figures
 
     if quick and full:
@@ -95,6 +96,8 @@ def reproduce(
         with use.session(), runs_progress(len(runs)) as progress:
             store = RunStore(out / "runs", warn)
             judgements = reproducing.reproduce(prepared, size, out, store, use, progress, warn)
+    for name in (figure.name for figure in loaded if isinstance(figure, Frontier)):
+        _print_means(out / "figures" / f"{name}.csv")
     _print_judgements(judgements)
     print(f"\nReport: {out / 'report.html'}, figures and their numbers: {out / 'figures'}")
 
@@ -115,6 +118,26 @@ def _list_figures(seeds: int | None) -> None:
     print("Sizes: runs x iterations. Core hours: what --full takes, measured or estimated (docs/reproduction.md).")
     print("`efhc reproduce all` makes the figures of the paper; a frontier is made if it is named.")
     print(f"Their config files: {PRESETS}")
+
+
+def _print_means(path: Path) -> None:
+    """Print the table of a frontier: accuracy at a few budgets, and what each strategy spends."""
+    import polars as pl
+
+    from efhc.report.claims.frontier import SHOWN
+    from efhc.report.numbers import percent
+
+    columns = [percent(share) for share in SHOWN]
+    for (setting,), rows in pl.read_csv(path).group_by("setting", maintain_order=True):
+        table = Table(
+            "strategy", *columns, "spends", title=cell(f"{path.stem}-{setting}: accuracy at shares of ZT's time")
+        )
+        table.title_justify = "left"
+        for row in rows.iter_rows(named=True):
+            values = [row[f"at {column}"] for column in columns]
+            cells = ["" if value is None else f"{value:.3f}" for value in values]
+            table.add_row(cell(row["strategy"]), *cells, f"{100 * row['spends']:.3g} %")
+        console.print(table)
 
 
 def _print_judgements(judgements: list[Judgement]) -> None:
