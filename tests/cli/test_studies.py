@@ -35,7 +35,7 @@ network.radius = [0.4, 0.6]
 
 def test_list_shows_every_figure_with_its_sizes(tmp_path, command):
     shown = command("reproduce", "list", cwd=tmp_path).stdout
-    for words in ("fig2a", "fig8", "100 x 10,000", "ResNet18", "core hours", "presets"):
+    for words in ("fig2a", "fig8", "100 x 10,000", "ResNet18", "core hours", "presets", "frontier"):
         assert words in shown
 
 
@@ -83,6 +83,12 @@ def test_judgements_are_printed(tmp_path, command):
         (["tune", "sweep.toml"], ["--budget", "transmission_time=T"]),
         (["tune", "sweep.toml", "--budget", "money=3"], ["--budget", "money=3", "broadcasts=N"]),
         (["tune", "sweep.toml", "--budget", "broadcasts=3", "--strategy", "ZT"], ["strategy", "ZT"]),
+        (["tune", "sweep.toml", "--budget", "zt=2"], ["--budget", "zt=2", "zt=P%"]),
+        (
+            ["tune", "sweep.toml", "--budget", "zt=2%", "--parameter", "strategies.Z.r=1:2"],
+            ["--parameter", "'Z'", "ZT"],
+        ),
+        (["tune", "sweep.toml", "--budget", "zt=2%", "--parameter", "r=1"], ["--parameter", "'r=1'", "LOW:HIGH"]),
     ],
     ids=lambda value: "-".join(value).replace("/", "") if isinstance(value, list) and len(value) < 6 else None,
 )
@@ -153,6 +159,47 @@ def test_tune_finds_r_and_writes_the_config(tmp_path, command):
     assert "tuned.toml" in done.stdout
     assert "Chosen by the accuracy on" in done.stdout
     assert (out / "tuning.png").exists()
+
+
+def test_tune_takes_several_parameters_a_share_of_zt_and_other_seeds(tmp_path, command):
+    (tmp_path / "t.toml").write_text(
+        'iterations = 12\nevaluate_every = 2\nseeds = [7]\n[strategies]\nP = { kind = "periodic", every = 3 }\n'
+    )
+    words = [
+        "tune",
+        "t.toml",
+        "seeds=[1]",
+        "--budget",
+        "zt=50%",
+        "--parameter",
+        "strategies.P.every=1:4",
+        "--trials",
+        2,
+    ]
+    done = command(*words, "--out", "out", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert pl.read_csv(tmp_path / "out" / "trials.csv")["every"].to_list() == [3, 2]
+    assert efhc.load_experiment(tmp_path / "out" / "tuned.toml").seeds == (1,)
+    assert "within 50 % of ZT's transmission time" in done.stdout
+
+
+def test_reproduce_makes_a_frontier_and_says_who_leads(tmp_path, command):
+    (tmp_path / "mine.toml").write_text(
+        'iterations = 12\nevaluate_every = 2\nseeds = [7]\n[strategies]\nZT = "zt"\nRG = "rg"\n'
+        '[figure]\nkind = "frontier"\ntitle = "Mine"\nleaders = ["RG"]\n'
+        '[figure.settings.base]\ntitle = "as it is"\n'
+    )
+    done = command("reproduce", "mine.toml", "--out", "out", "--jobs", 1, cwd=tmp_path, columns=200)
+    assert done.returncode == 0, done.stderr
+    assert "frontier: RG leads at every budget from 0.5 to 100 % of ZT's time" in done.stdout
+    assert "mine-base  undecided at this size" in done.stdout  # of one seed
+    assert "mine-base: accuracy at shares of ZT's time" in done.stdout
+    means = pl.read_csv(tmp_path / "out" / "figures" / "mine.csv")
+    (rg,) = means.filter(strategy="RG").iter_rows(named=True)
+    assert f"{rg['at 100 %']:.3f}" in done.stdout
+    of_seed = pl.read_csv(tmp_path / "out" / "figures" / "mine-base.csv").filter(strategy="RG")
+    assert (rg["spends"], rg["seeds"]) == (of_seed["spends"][0], 1)
+    assert "as it is" in (tmp_path / "out" / "report.html").read_text()
 
 
 def test_stopped_by_the_user_it_ends_with_130_and_one_line(tmp_path, command, monkeypatch):

@@ -14,7 +14,6 @@ import numpy as np
 import optuna
 import polars as pl
 import pytest
-from optuna.distributions import FloatDistribution
 from optuna.trial import FrozenTrial, create_trial
 from pydantic import Field
 
@@ -28,7 +27,8 @@ from efhc.experiments.runs.engines.local import LocalEngine
 from efhc.experiments.runs.run import Runs
 from efhc.experiments.runs.simulate import simulate
 from efhc.experiments.runs.store import RunStore
-from efhc.experiments.studies.tune import Budget, Search, Tuning, tune
+from efhc.experiments.studies.tune import Budget, Range, Search, Tuning, tune
+from efhc.experiments.studies.tune.parameters import Parameter
 from efhc.report.figures.tuning_figure import tuning_figure
 from efhc.strategies.paper import EventTriggered, GlobalThreshold, RandomizedGossip, ZeroThreshold
 from efhc.strategies.periodic import PeriodicBroadcast
@@ -42,13 +42,20 @@ EXPERIMENT = Experiment(
     strategies={"slow": EventTriggered(r=20000.0), "GT": GlobalThreshold(r=1000.0), "ZT": ZeroThreshold()},
 )
 BUDGET = Budget("broadcasts", 360.0)
-RANGE = {"low": 20.0, "high": 200000.0}
+RANGE = Range("r", 20.0, 200000.0)
 TRIALS = 12
 
 
 def tuned(out: Path, trials: int = TRIALS, **changed) -> Tuning:
     """Judged by the test accuracy, so that whole runs of the experiment itself say what is right."""
-    arguments = {"experiment": EXPERIMENT, "budget": BUDGET, "engine": LocalEngine(2), "on": "test", **RANGE, **changed}
+    arguments = {
+        "experiment": EXPERIMENT,
+        "budget": BUDGET,
+        "engine": LocalEngine(2),
+        "on": "test",
+        "parameters": [RANGE],
+        **changed,
+    }
     return tune(out=out, trials=trials, **arguments)
 
 
@@ -140,7 +147,7 @@ def test_accuracy_within_a_budget_is_read_off_what_the_budget_is_of():
 def test_rungs_are_a_ninth_a_third_and_all_as_far_as_there_is_something_to_evaluate():
     def rungs(iterations: int, every: int) -> list[int]:
         experiment = EXPERIMENT.model_copy(update={"iterations": iterations, "evaluate_every": every})
-        return Search.of(experiment, BUDGET, None, None, None).rungs
+        return Search.of(experiment, BUDGET).rungs
 
     assert rungs(180, 10) == [20, 60, 180]
     assert rungs(900, 1) == [100, 300, 900]
@@ -151,11 +158,12 @@ def test_rungs_are_a_ninth_a_third_and_all_as_far_as_there_is_something_to_evalu
 
 
 def test_the_first_trials_are_the_files_own_r_and_points_over_the_range():
-    search = Search.of(EXPERIMENT, BUDGET, None, None, None)
-    assert (search.low, search.high) == (200.0, 2e6)
-    assert search.first == [20000.0, 2000.0, 200000.0, 200.0, 2e6]
-    assert Search.of(EXPERIMENT, BUDGET, None, 1.0, 16.0).first == [4.0, 2.0, 8.0, 1.0, 16.0]  # without the file's
-    assert Search.of(EXPERIMENT, BUDGET, "GT", None, None).first[0] == 1000.0
+    search = Search.of(EXPERIMENT, BUDGET)
+    (parameter,) = search.parameters
+    assert (parameter.low, parameter.high) == (200.0, 2e6)
+    assert values_of(search.first) == [20000.0, 2000.0, 200000.0, 200.0, 2e6]
+    assert values_of(Search.of(EXPERIMENT, BUDGET, [Range("r", 1.0, 16.0)]).first) == [4.0, 2.0, 8.0, 1.0, 16.0]
+    assert Search.of(EXPERIMENT, BUDGET, strategy="GT").first[0] == {"r": 1000.0}
 
 
 @pytest.mark.parametrize(
@@ -167,30 +175,33 @@ def test_the_first_trials_are_the_files_own_r_and_points_over_the_range():
         ),
         ({"strategies": {"A": GlobalThreshold(), "B": GlobalThreshold(r=1.0)}}, "of which 2 have a number r"),
         (
-            {"parameter": "rr"},
+            {"parameters": [Range("rr")]},
             "--parameter: got rr, which is no number of slow, GT, did you mean 'r'?; allowed: r of slow",
         ),
-        ({"parameter": "rho", "strategy": "GT"}, "--parameter: got rho, which is no number of GT; allowed: r of GT"),
+        (
+            {"parameters": [Range("rho")], "strategy": "GT"},
+            "--parameter: got rho, which is no number of GT; allowed: r of GT",
+        ),
         (
             {"strategies": {"RG": RandomizedGossip()}},
             "--parameter: got r, which is no number of RG; allowed: probability of RG",
         ),
-        ({"parameter": "state"}, "--parameter: got state"),
+        ({"parameters": [Range("state")]}, "--parameter: got state"),
         ({"on": "train"}, "--on: got 'train'; allowed: validation, test"),
         (
-            {"strategies": {"RG": RandomizedGossip()}, "parameter": "probability"},
+            {"strategies": {"RG": RandomizedGossip()}, "parameters": [Range("probability")]},
             "--low and --high: got none, and probability = 0 for RG",
         ),
         (
-            {"strategies": {"RG": RandomizedGossip()}, "parameter": "probability", "low": 0.1, "high": 2.0},
+            {"strategies": {"RG": RandomizedGossip()}, "parameters": [Range("probability", 0.1, 2.0)]},
             "--high: got 2 (strategies.RG.probability: got 2.0",
         ),
         ({"strategies": {"EF": EventTriggered(r=0.0)}}, "--low and --high: got none, and r = 0 for EF; allowed: the"),
         ({"strategy": "ZT"}, "--strategy: got ZT, which has no number r; allowed: slow, GT"),
         ({"strategy": "EF-HC"}, "--strategy: got EF-HC; allowed: slow, GT"),
-        ({"low": -1.0}, "--low: got -1.0; allowed: a positive number"),
-        ({"low": 5.0, "high": 5.0}, "--high: got 5.0; allowed: a number above --low, which is 5"),
-        ({"high": float("inf")}, "--high: got inf"),
+        ({"parameters": [Range("r", -1.0)]}, "--low: got -1.0; allowed: a positive number"),
+        ({"parameters": [Range("r", 5.0, 5.0)]}, "--high: got 5.0; allowed: a number above --low, which is 5"),
+        ({"parameters": [Range("r", None, float("inf"))]}, "--high: got inf"),
         ({"trials": 0}, "--trials: got 0; allowed: at least 1"),
     ],
 )
@@ -205,46 +216,53 @@ def test_what_cannot_be_tuned_is_said_in_one_line(changed: dict, line: str, tmp_
 def test_any_number_of_any_strategy_can_be_tuned():
     """Also one that the file leaves at none, as long as the range is given; whole numbers stay whole."""
     experiment = EXPERIMENT.model_copy(update={"strategies": {"RG": RandomizedGossip(), "GT": GlobalThreshold(r=3.0)}})
-    search = Search.of(experiment, BUDGET, low=0.01, high=1.0, parameter="probability", on="test")
-    assert (search.strategy, search.own) == ("RG", None)
-    assert search.first == [0.1, 0.03162, 0.3162, 0.01, 1.0]
-    assert search.with_value(0.25).strategies == {**experiment.strategies, "RG": RandomizedGossip(probability=0.25)}
-    assert search.part(0.25, 7).strategies == {"RG": RandomizedGossip(probability=0.25)}
-    assert search.part(0.25, 7).iterations == 7
+    search = Search.of(experiment, BUDGET, [Range("probability", 0.01, 1.0)], on="test")
+    assert (search.strategy, search.parameters[0].own) == ("RG", None)
+    assert values_of(search.first) == [0.1, 0.03162, 0.3162, 0.01, 1.0]
+    assert search.with_values({"probability": 0.25}).strategies == {
+        **experiment.strategies,
+        "RG": RandomizedGossip(probability=0.25),
+    }
+    assert search.part({"probability": 0.25}, 7).strategies == {"RG": RandomizedGossip(probability=0.25)}
+    assert search.part({"probability": 0.25}, 7).iterations == 7
     assert Search.of(experiment, BUDGET).strategy == "GT"  # the only one with an r
-    whole = Search(experiment, "GT", "r", 3, BUDGET, 0.5, 4.4)
-    assert whole.first == [3.0, 1.0, 4.0]
+    whole = Search(experiment, "GT", (Parameter("r", 3, 0.5, 4.4, is_whole=True),), BUDGET)
+    assert values_of(whole.first) == [3.0, 1.0, 4.0]
 
 
-def tried(search: Search, *values: float) -> list[FrozenTrial]:
-    distribution = {search.parameter: FloatDistribution(search.low, search.high, log=True)}
+def values_of(points: list[dict[str, float]]) -> list[float]:
+    """The values of a single parameter."""
+    return [value for point in points for value in point.values()]
+
+
+def tried(search: Search, *points: dict[str, float]) -> list[FrozenTrial]:
     return [
-        create_trial(params={search.parameter: value}, distributions=distribution, value=0.1 * number)
-        for number, value in enumerate(values)
+        create_trial(params=point, distributions=search.distributions, value=0.1 * number)
+        for number, point in enumerate(points)
     ]
 
 
 def test_a_whole_number_is_tried_once_until_there_is_none_left():
     experiment = EXPERIMENT.model_copy(update={"strategies": {"P": PeriodicBroadcast(every=3)}})
-    search = Search.of(experiment, BUDGET, low=1, high=7, parameter="every")
-    values: list[float] = []
-    while (value := search.next_value(tried(search, *values))) is not None:
-        assert value == search.next_value(tried(search, *values))
-        values.append(value)
-    assert sorted(values) == [1, 2, 3, 4, 5, 6, 7]
+    search = Search.of(experiment, BUDGET, [Range("every", 1, 7)])
+    points: list[dict[str, float]] = []
+    while (values := search.next_values(tried(search, *points))) is not None:
+        assert values == search.next_values(tried(search, *points))
+        points.append(values)
+    assert sorted(values_of(points)) == [1, 2, 3, 4, 5, 6, 7]
 
 
 def test_other_numbers_are_tried_once_as_well(monkeypatch: pytest.MonkeyPatch):
-    search = Search.of(EXPERIMENT, BUDGET, low=1.0, high=16.0)
+    search = Search.of(EXPERIMENT, BUDGET, [Range("r", 1.0, 16.0)])
     asked = iter([2.0, 2.00001, 4.0, 5.0])
     monkeypatch.setattr("optuna.trial.Trial.suggest_float", lambda *_, **__: next(asked))
-    assert search.next_value(tried(search, *search.first)) == 5.0
+    assert search.next_values(tried(search, *search.first)) == {"r": 5.0}
 
 
 def test_a_tuning_says_that_every_value_was_tried(tmp_path: Path):
     experiment = Experiment(iterations=4, seeds=0, strategies={"P": PeriodicBroadcast(every=2)})
     said: list[str] = []
-    options = {"parameter": "every", "low": 1, "high": 2, "trials": 5}
+    options = {"parameters": [Range("every", 1, 2)], "trials": 5}
     for _ in range(2):
         tuning = tune(experiment, BUDGET, tmp_path / "out", LocalEngine(1), **options, warn=said.append)
         assert sorted(tuning.table["every"]) == [1, 2]
@@ -266,8 +284,8 @@ def test_the_default_range_stays_within_what_the_strategy_allows(parameter: str,
         "efhc.experiments.studies.tune.search.to_tables", lambda _: {"strategies": {"B": dict(Bounded())}}
     )
     experiment = EXPERIMENT.model_copy(update={"strategies": {"B": Bounded()}})
-    search = Search.of(experiment, BUDGET, parameter=parameter)
-    assert (search.low, search.high) == pytest.approx((low, high))
+    (found,) = Search.of(experiment, BUDGET, [Range(parameter)]).parameters
+    assert (found.low, found.high) == pytest.approx((low, high))
 
 
 OWN = """
@@ -288,11 +306,18 @@ def test_a_strategy_of_ones_own_is_tuned(tmp_path: Path):
     (tmp_path / "own.toml").write_text(config)
     experiment = load_experiment(tmp_path / "own.toml")
     tuning = tune(
-        experiment, Budget("broadcasts", 60.0), tmp_path / "out", LocalEngine(1), parameter="patience", trials=3, high=9
+        experiment,
+        Budget("broadcasts", 60.0),
+        tmp_path / "out",
+        LocalEngine(1),
+        parameters=[Range("patience", None, 9)],
+        trials=3,
     )
     assert tuning.table["patience"].to_list()[0] == 4
     assert all(value == int(value) for value in tuning.table["patience"])
-    assert load_experiment(tmp_path / "out" / "tuned.toml").strategies["mine"].patience == tuning.best_value
+    assert (
+        load_experiment(tmp_path / "out" / "tuned.toml").strategies["mine"].patience == tuning.best_values["patience"]
+    )
 
 
 def test_a_tuning_chooses_by_validation_samples_and_reports_the_test_accuracy_once(tmp_path: Path):
@@ -302,11 +327,11 @@ def test_a_tuning_chooses_by_validation_samples_and_reports_the_test_accuracy_on
     made = [RunDirectory(path).load_experiment() for path in (out / "runs").glob("[!.]*")]
     on_test = [run for run in made if run.validation is None]
     assert {run.validation for run in made} == {0.1, None}
-    assert [run.strategies["ef-hc"] for run in on_test] == [EventTriggered(r=tuning.best_value)]
+    assert [run.strategies["ef-hc"] for run in on_test] == [EventTriggered(r=tuning.best_values["r"])]
     assert load_experiment(out / "tuned.toml") == experiment.model_copy(
-        update={"strategies": {**experiment.strategies, "slow": EventTriggered(r=tuning.best_value)}}
+        update={"strategies": {**experiment.strategies, "slow": EventTriggered(r=tuning.best_values["r"])}}
     )
-    metrics = simulate(tuning.search.final(tuning.best_value), jobs=1).metrics
+    metrics = simulate(tuning.search.final(tuning.best_values), jobs=1).metrics
     assert tuning.test_accuracy == metrics["accuracy"].drop_nulls()[-1]
     assert pl.read_csv(out / "test.csv").columns == ["seed", "accuracy", "spent"]
 
@@ -314,11 +339,11 @@ def test_a_tuning_chooses_by_validation_samples_and_reports_the_test_accuracy_on
 def test_the_files_own_validation_share_is_used_for_tuning_only():
     experiment = Experiment.model_validate({**dict(EXPERIMENT), "validation": 0.25})
     search = Search.of(experiment, BUDGET)
-    assert search.part(1.0, 5).validation == 0.25
-    assert search.with_value(1.0).validation is None
-    assert search.final(1.0).validation is None
-    assert Search.of(experiment, BUDGET, on="test").part(1.0, 5).validation is None
-    assert Search.of(EXPERIMENT, BUDGET).part(1.0, 5).validation == 0.1
+    assert search.part({"r": 1.0}, 5).validation == 0.25
+    assert search.with_values({"r": 1.0}).validation is None
+    assert search.final({"r": 1.0}).validation is None
+    assert Search.of(experiment, BUDGET, on="test").part({"r": 1.0}, 5).validation is None
+    assert Search.of(EXPERIMENT, BUDGET).part({"r": 1.0}, 5).validation == 0.1
 
 
 class Diverging:
@@ -340,7 +365,7 @@ def test_a_trial_that_diverges_fails_and_the_tuning_goes_on(tmp_path: Path):
     failed = tuning.table.filter(state="failed")
     assert failed["trial"].to_list() == [1, 3]
     assert failed.select("accuracy", "low", "high", "spent", "seed 3").null_count().row(0) == (2,) * 5
-    assert tuning.best_value in {2000.0, 200.0}
+    assert tuning.best_values["r"] in {2000.0, 200.0}
     again = tune(**arguments, engine=NoEngine(), trials=4)
     assert again.table.equals(tuning.table)
 
@@ -370,7 +395,7 @@ def test_a_broken_optuna_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_the_tuned_r_is_as_good_as_the_best_of_a_grid(done: tuple[Tuning, Path], whole: RunStore):
     grid = {r: float(np.mean(BUDGET.accuracies(full_curves(float(r), whole)))) for r in np.geomspace(20, 200000, 9)}
     best = max(grid, key=grid.__getitem__)
-    assert RANGE["low"] < best < RANGE["high"]  # a budget that makes it neither always nor never best to broadcast
+    assert RANGE.low < best < RANGE.high  # a budget that makes it neither always nor never best to broadcast
     assert done[0].best_accuracy > grid[best] - 0.03
     assert sorted(grid.values())[-2] < grid[best] - 0.03  # which its neighbours in the grid would not do
     assert done[0].best_accuracy > done[0].table.row(0, named=True)["accuracy"] + 0.2  # the file's own r
@@ -411,13 +436,13 @@ def test_trials_are_judged_within_their_share_of_the_budget(done: tuple[Tuning, 
     backend = optuna.storages.journal.JournalFileBackend(str(tmp_path / "optuna.journal"))
     study = optuna.load_study(study_name="r", storage=optuna.storages.JournalStorage(backend))
     assert [trial.number for trial in study.trials] == list(range(TRIALS))
-    assert study.best_params["r"] == done[0].best_value
+    assert study.best_params["r"] == done[0].best_values["r"]
     runs, store = Runs(), RunStore(done[1] / "runs")
     passed: dict[int, list[float]] = {}
     for trial in study.trials:
         for step, value in trial.intermediate_values.items():
             iterations = 20 * step
-            part = Search.of(EXPERIMENT, BUDGET, on="test").part(trial.params["r"], iterations)
+            part = Search.of(EXPERIMENT, BUDGET, on="test").part(trial.params, iterations)
             curves = pl.concat(store.curve(run) for run in runs.of(part))
             share = Budget(BUDGET.kind, BUDGET.amount * iterations / EXPERIMENT.iterations)
             assert value == np.mean(share.accuracies(curves))
@@ -434,7 +459,7 @@ def test_the_tuned_config_runs_and_keeps_what_was_promised(done: tuple[Tuning, P
     tuning, out = done
     experiment = load_experiment(out / "tuned.toml")
     assert experiment == tuning.experiment
-    assert experiment.strategies["slow"] == EventTriggered(r=tuning.best_value)
+    assert experiment.strategies["slow"] == EventTriggered(r=tuning.best_values["r"])
     assert experiment.model_copy(update={"strategies": EXPERIMENT.strategies}) == EXPERIMENT
     assert {**experiment.strategies, "slow": None} == {**EXPERIMENT.strategies, "slow": None}
     metrics = simulate(experiment, jobs=2).metrics.filter(strategy="slow")
@@ -450,18 +475,18 @@ def test_the_files_are_there_and_the_figure_tells_trials_apart(done: tuple[Tunin
     assert pl.read_csv(out / "trials.csv").equals(tuning.table)
     assert (out / "tuning.png").read_bytes().startswith(b"\x89PNG")
     assert (out / "tuning.pdf").read_bytes().startswith(b"%PDF")
-    figure = tuning_figure(tuning.table, tuning.best_value, "100 % of $what")
+    figure = tuning_figure(tuning.table, tuning.best_values, "100 % of $what")
     (axes,) = figure.axes
     drawn = {line.get_label(): sorted(zip(*line.get_data(), strict=True)) for line in axes.lines}
     for label, state in (("complete", "complete"), ("stopped early, so after fewer iterations", "pruned")):
         rows = tuning.table.filter(state=state).select("r", "accuracy").iter_rows()
         assert drawn.pop(label) == sorted(rows)
     ((label, (point,)),) = drawn.items()
-    assert point == (tuning.best_value, tuning.best_accuracy)
-    assert f"r = {tuning.best_value:.4g}" in label
+    assert point == (tuning.best_values["r"], tuning.best_accuracy)
+    assert f"r = {tuning.best_values['r']:.4g}" in label
     assert axes.get_xscale() == "log"
     assert tuning.bounds == "min to max"  # of two seeds
-    (legend,) = tuning_figure(tuning.table, tuning.best_value, bounds=tuning.bounds).legends
+    (legend,) = tuning_figure(tuning.table, tuning.best_values, bounds=tuning.bounds).legends
     assert "min to max over seeds" in [text.get_text() for text in legend.get_texts()]
 
 
@@ -476,35 +501,33 @@ def test_another_strategy_with_r_may_be_tuned_and_one_seed_has_no_interval(tmp_p
         strategy="GT",
         trials=3,
         on="test",
-        progress=lambda trial, r, iterations, share: told.append((trial, r, iterations, share)),
+        progress=lambda *news: told.append(news),
     )
     assert tuning.table["r"].to_list() == [1000.0, 100.0, 10000.0]
-    assert tuning.experiment.strategies["GT"] == GlobalThreshold(r=tuning.best_value)
+    assert tuning.experiment.strategies["GT"] == GlobalThreshold(r=tuning.best_values["r"])
     assert tuning.experiment.strategies["slow"] == EXPERIMENT.strategies["slow"]
     assert tuning.table["low"].to_list() == [None] * 3
     assert tuning.search.rungs == [10, 20]
-    assert {(trial, r) for trial, r, _, _ in told} == {(1, 1000.0), (2, 100.0), (3, 10000.0)}
+    assert {(trial, values["r"]) for trial, values, _, _ in told} == {(1, 1000.0), (2, 100.0), (3, 10000.0)}
     assert told[-1][3] == 1.0
     assert all(0 <= share <= 1 for *_, share in told)
 
 
 def test_an_r_at_the_edge_is_pointed_out(done: tuple[Tuning, Path]):
     tuning = done[0]
-    assert tuning.advice is None
-    best = pl.col("r") == tuning.best_value
-    lowest = Tuning(tuning.search, tuning.table.filter(best | (pl.col("r") > tuning.best_value)))
-    assert lowest.advice is not None
-    assert "smallest that was tried; a better one may lie below: try another --low" in lowest.advice
-    highest = Tuning(tuning.search, tuning.table.filter(best | (pl.col("r") < tuning.best_value)))
-    assert highest.advice is not None
-    assert "largest that was tried; a better one may lie above: try another --high" in highest.advice
-    assert Tuning(tuning.search, tuning.table.filter(best)).advice is None
+    assert tuning.advice == []
+    best = pl.col("r") == tuning.best_values["r"]
+    lowest = Tuning(tuning.search, tuning.table.filter(best | (pl.col("r") > tuning.best_values["r"])))
+    assert "smallest that was tried; a better one may lie below: try a range that" in lowest.advice[0]
+    highest = Tuning(tuning.search, tuning.table.filter(best | (pl.col("r") < tuning.best_values["r"])))
+    assert "largest that was tried; a better one may lie above: try a range that" in highest.advice[0]
+    assert Tuning(tuning.search, tuning.table.filter(best)).advice == []
 
 
 def test_of_equals_the_one_that_spends_least_is_best(done: tuple[Tuning, Path]):
     rows = {"trial": [1, 2, 3, 4], "r": [1.0, 2.0, 3.0, 4.0], "accuracy": [0.5, 0.7, 0.7, 0.9]}
     rows |= {"spent": [10.0, 30.0, 20.0, 5.0], "state": ["complete"] * 3 + ["pruned"]}
-    assert Tuning(done[0].search, pl.DataFrame(rows)).best_value == 3.0
+    assert Tuning(done[0].search, pl.DataFrame(rows)).best_values["r"] == 3.0
 
 
 # Going on
@@ -524,14 +547,14 @@ import os, signal, sys
 from pathlib import Path
 from efhc.experiments.config.files import load_experiment
 from efhc.experiments.runs.engines.local import LocalEngine
-from efhc.experiments.studies.tune import Budget, tune
+from efhc.experiments.studies.tune import Budget, Range, tune
 
 def progress(trial, r, iterations, share):
     if trial == 2 and iterations > 20 and 0 < share < 1:
         os.kill(os.getpid(), signal.SIGKILL)
 
 tune(load_experiment(sys.argv[1]), Budget("broadcasts", 360.0), Path(sys.argv[2]), LocalEngine(2),
-     trials=12, low=20.0, high=200000.0, on="test", progress=progress)
+     trials=12, parameters=[Range('r', 20.0, 200000.0)], on="test", progress=progress)
 """
 
 
@@ -559,7 +582,7 @@ def test_killed_it_ends_with_the_same_bytes(done: tuple[Tuning, Path], tmp_path:
 
 
 def test_interrupted_it_ends_with_the_same_bytes(done: tuple[Tuning, Path], tmp_path: Path):
-    def interrupt(trial: int, value: float, iterations: int, share: float) -> None:
+    def interrupt(trial: int, values: dict[str, float], iterations: int, share: float) -> None:
         if trial == 7 and 0 < share < 1:
             raise KeyboardInterrupt
 
@@ -619,7 +642,7 @@ def test_a_corrupt_journal_is_one_line(copied: Path):
         ({"budget": Budget("broadcasts", 361.0)}, "--budget: got 'broadcasts=361' to go on with"),
         ({"budget": Budget("transmission_time", 300.0)}, "--budget: got 'transmission_time=300' to go on with"),
         ({"experiment": EXPERIMENT.model_copy(update={"devices": 9})}, "devices: got 9 to go on with"),
-        ({"high": 1000.0}, "--high: got 1000.0 to go on with"),
+        ({"parameters": [Range("r", 20.0, 1000.0)]}, "--parameter.r: got '20.0:1000.0' to go on with"),
         ({"strategy": "GT"}, "--strategy: got 'GT' to go on with"),
     ],
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
@@ -70,6 +70,7 @@ def reproduce(
     """
     use = choose_engine(engine, address, jobs)
 
+    from efhc.experiments.studies.frontier_file import Frontier
     from efhc.experiments.studies.presets import load_figure, paper_figures
 
     if quick and full:
@@ -95,6 +96,8 @@ def reproduce(
         with use.session(), runs_progress(len(runs)) as progress:
             store = RunStore(out / "runs", warn)
             judgements = reproducing.reproduce(prepared, size, out, store, use, progress, warn)
+    for name in (figure.name for figure in loaded if isinstance(figure, Frontier)):
+        _print_means(out / "figures" / f"{name}.csv")
     _print_judgements(judgements)
     print(f"\nReport: {out / 'report.html'}, figures and their numbers: {out / 'figures'}")
 
@@ -115,6 +118,26 @@ def _list_figures(seeds: int | None) -> None:
     print("Sizes: runs x iterations. Core hours: what --full takes, measured or estimated (docs/reproduction.md).")
     print("`efhc reproduce all` makes the figures of the paper; a frontier is made if it is named.")
     print(f"Their config files: {PRESETS}")
+
+
+def _print_means(path: Path) -> None:
+    """Print the table of a frontier: accuracy at a few budgets, and what each strategy spends."""
+    import polars as pl
+
+    from efhc.report.claims.frontier import SHOWN
+    from efhc.report.numbers import percent
+
+    columns = [percent(share) for share in SHOWN]
+    for (setting,), rows in pl.read_csv(path).group_by("setting", maintain_order=True):
+        table = Table(
+            "strategy", *columns, "spends", title=cell(f"{path.stem}-{setting}: accuracy at shares of ZT's time")
+        )
+        table.title_justify = "left"
+        for row in rows.iter_rows(named=True):
+            values = [row[f"at {column}"] for column in columns]
+            cells = ["" if value is None else f"{value:.3f}" for value in values]
+            table.add_row(cell(row["strategy"]), *cells, f"{100 * row['spends']:.3g} %")
+        console.print(table)
 
 
 def _print_judgements(judgements: list[Judgement]) -> None:
@@ -180,22 +203,38 @@ def tune(
     file: File,
     overrides: Overrides = None,
     budget: Annotated[
-        str, typer.Option(metavar="BUDGET", help="What one run may spend: transmission_time=T or broadcasts=N.")
+        str,
+        typer.Option(
+            metavar="BUDGET",
+            help="What one run may spend: transmission_time=T, broadcasts=N, or zt=P%, a share of what ZT takes.",
+        ),
     ] = "",
     strategy: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The strategy to tune. Default: the first EF-HC.")
+        str | None,
+        typer.Option(metavar="NAME", help="The strategy to tune. Default: that of --parameter, or the first EF-HC."),
     ] = None,
     parameter: Annotated[
-        str, typer.Option(metavar="NAME", help="The number to tune, a parameter of the strategy.")
-    ] = "r",
-    trials: Annotated[int, typer.Option(min=1, metavar="N", help="Number of values to try.")] = 20,
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=LOW:HIGH",
+            help="A number of the strategy and its range: r=100:4000, or strategies.X.mixing.rate=0.05:1 with the "
+            "strategy and a part of it. Give it several times to tune several. Default: r.",
+        ),
+    ] = None,
+    trials: Annotated[int, typer.Option(min=1, metavar="N", help="Number of trials, also of earlier ones.")] = 20,
     low: Annotated[
         float | None,
-        typer.Option(metavar="X", help="The smallest value. Default: a hundredth of the file's, within its bounds."),
+        typer.Option(
+            metavar="X",
+            help="The smallest value of a single parameter. Default: a hundredth of the file's, within its bounds.",
+        ),
     ] = None,
     high: Annotated[
         float | None,
-        typer.Option(metavar="X", help="The largest value. Default: a hundred times the file's, within its bounds."),
+        typer.Option(
+            metavar="X",
+            help="The largest value of a single parameter. Default: a hundred times the file's, within its bounds.",
+        ),
     ] = None,
     on: Annotated[
         str,
@@ -212,7 +251,7 @@ def tune(
     address: Address = None,
     jobs: Jobs = None,
 ) -> None:
-    """Find the r that reaches the best accuracy within a communication budget, and write the tuned config.
+    """Find the r, or other numbers, of the best accuracy within a communication budget, and write the tuned config.
 
     Values are compared by their accuracy on validation samples, which no device trains on. The test accuracy of the
     winner is measured once, at the end.
@@ -232,46 +271,53 @@ def tune(
     amount = tuning.Budget.parse(budget)
     experiment = load_experiment(file, overrides or ())
     require_lockstep(experiment, "a tuning")
+    strategy, ranges = tuning.read_ranges(parameter or ["r"], list(experiment.strategies), strategy, low, high)
     require_extras(experiment)
     fetch_missing(experiment)
     with _stoppable(), use.session(), Status("preparing", console=Console(stderr=True)) as status:
 
-        def tell(trial: int, value: float, iterations: int, share: float) -> None:
-            which = f"trial {trial} of {trials}" if trial else "the winner, on the test samples"
-            status.update(f"{which}: {cell(parameter)} = {value:.4g}, {iterations:,} iterations, {share:.0%}")
+        def tell(trial: int, values: Mapping[str, float], iterations: int, share: float) -> None:
+            which = {0: "the winner, on the test samples", -1: "ZT, of which the budget is a share"}
+            words = [which.get(trial, f"trial {trial} of {trials}") + ":", *_values_words(values)]
+            status.update(f"{cell(' '.join(words))} {iterations:,} iterations, {share:.0%}")
 
         found = tuning.tune(
             experiment,
             amount,
             out,
             use,
+            parameters=ranges,
             strategy=strategy,
-            parameter=parameter,
             trials=trials,
-            low=low,
-            high=high,
             on=on,
             progress=tell,
             warn=warn,
         )
     _print_tuning(found)
-    if found.advice:
-        warn(found.advice)
-    best = f"{parameter} = {found.best_value:g}"
-    print(f"Tuned config: {plain(out / tuning.TUNED)} ({best}), curve: {plain(out / tuning.FIGURES[0])}")
+    for line in found.advice:
+        warn(line)
+    best = " ".join(_values_words(found.best_values)).removesuffix(",")
+    print(f"Tuned config: {plain(out / tuning.TUNED)} ({plain(best)}), curve: {plain(out / tuning.FIGURES[0])}")
+
+
+def _values_words(values: Mapping[str, float]) -> list[str]:
+    return [f"{name} = {value:.4g}," for name, value in values.items()]
 
 
 def _print_tuning(found: Tuning) -> None:
-    search, parameter = found.search, found.search.parameter
+    search, names = found.search, found.search.names
     title = f"{search.on} accuracy within {search.budget.words}"
     shown = Table(
-        cell(parameter), "accuracy", f"{found.bounds} over seeds", "spent", "iterations", "", title=cell(title)
+        *map(cell, names), "accuracy", f"{found.bounds} over seeds", "spent", "iterations", "", title=cell(title)
     )
     shown.title_justify = "left"
-    for row in found.table.sort(parameter).iter_rows(named=True):
-        best = row[parameter] == found.best_value and row["state"] == "complete"
+    # A single parameter is read along its values; of several, the best comes first.
+    by_value = len(names) == 1
+    table = found.table.sort(names[0]) if by_value else found.table.sort("accuracy", descending=True, nulls_last=True)
+    for row in table.iter_rows(named=True):
+        best = all(row[name] == value for name, value in found.best_values.items()) and row["state"] == "complete"
         numbers = (
-            f"{row[parameter]:.4g}",
+            *(f"{row[name]:.4g}" for name in names),
             "" if row["accuracy"] is None else f"{row['accuracy']:.3f}",
             "" if row["low"] is None else f"{row['low']:.3f} to {row['high']:.3f}",
             "" if row["spent"] is None else f"{row['spent']:.4g}",

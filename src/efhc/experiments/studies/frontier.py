@@ -1,7 +1,9 @@
 """The runs of a frontier, and what is made of them.
 
 DIR/figures/NAME.png, NAME.pdf   one panel per setting
-DIR/figures/NAME-SETTING.csv     per strategy and seed: the accuracy at each budget, and what the run spends in total
+DIR/figures/NAME.csv             the means over seeds: per setting and strategy the accuracy at each budget, and what
+                                 the strategy spends in total, as a share of ZT's transmission time
+DIR/figures/NAME-SETTING.csv     the same per strategy and seed
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from efhc.experiments.runs.run import Run, Runs
 from efhc.experiments.runs.store import Failures, RunStore
 from efhc.experiments.studies.changes import Size
 from efhc.experiments.studies.frontier_file import Frontier, FrontierSetting
-from efhc.report.claims.frontier import budget_table
+from efhc.report.claims.frontier import all_means, budget_table
 from efhc.report.figures import save_figure
 from efhc.report.figures.frontier_figure import frontier_figure
 from efhc.report.frontier_data import FrontierData, FrontierSection, SettingData
@@ -107,6 +109,7 @@ def write_frontier(data: FrontierData, folder: Path) -> None:
     for setting in data.settings:
         table = budget_table(setting.curves)
         write_safely(folder / f"{data.label(setting)}.csv", table.write_csv().encode())
+    write_safely(folder / f"{data.name}.csv", all_means(data).write_csv().encode())
     figure = frontier_figure(data)
     for ending in ("png", "pdf"):
         save_figure(figure, folder / f"{data.name}.{ending}")

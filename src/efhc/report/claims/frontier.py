@@ -61,10 +61,19 @@ def budget_table(curves: pl.DataFrame) -> pl.DataFrame:
 
 
 def mean_table(curves: pl.DataFrame, shares: Iterable[float] = SHOWN) -> pl.DataFrame:
-    """Return the means over seeds: strategy, `at 0.5 %` .. `at 100 %`, spends."""
+    """Return the means over seeds: strategy, `at 0.5 %` .. `at 100 %`, spends; and the number of seeds."""
     columns = [f"at {percent(share)}" for share in shares]
     runs = budget_table(curves).group_by("strategy", maintain_order=True)
-    return runs.agg(*(pl.col(column).mean() for column in columns), pl.col("spends").mean())
+    means = (pl.col(column).mean() for column in [*columns, "spends"])
+    return runs.agg(*means, pl.len().cast(pl.Int64).alias("seeds"))
+
+
+def all_means(data: FrontierData) -> pl.DataFrame:
+    """Return the table of NAME.csv: setting and strategy, with the means over seeds at each of `SHARES`."""
+    return pl.concat(
+        mean_table(setting.curves, SHARES).select(pl.lit(setting.name).alias("setting"), pl.all())
+        for setting in data.settings
+    )
 
 
 @lru_cache(maxsize=32)

@@ -78,7 +78,7 @@ def accuracy_over_radii(connectivity: pl.DataFrame, share: float) -> pl.DataFram
 def accuracy_at_share(curves: pl.DataFrame, share: float) -> pl.DataFrame:
     """Return `accuracy_at` the budget that is `share` of ZT's total transmission time with the same seed."""
     totals = curves.filter(strategy="ZT").group_by("seed").agg(pl.col("transmission_time_total").max())
-    return _read_off(curves, {seed: share * total for seed, total in totals.iter_rows()})
+    return accuracy_within(curves, {seed: share * total for seed, total in totals.iter_rows()})
 
 
 def accuracy_at(curves: pl.DataFrame, budget: float) -> pl.DataFrame:
@@ -86,11 +86,11 @@ def accuracy_at(curves: pl.DataFrame, budget: float) -> pl.DataFrame:
 
     The accuracy is linear between evaluations. A run that spends less than `budget` is taken at its end.
     """
-    return _read_off(curves, dict.fromkeys(curves["seed"].unique(), budget))
+    return accuracy_within(curves, dict.fromkeys(curves["seed"].unique(), budget))
 
 
-def _read_off(curves: pl.DataFrame, budgets: Mapping[int, float]) -> pl.DataFrame:
-    """Return the accuracy of each run at the budget of its seed, without the seeds that have no budget."""
+def accuracy_within(curves: pl.DataFrame, budgets: Mapping[int, float]) -> pl.DataFrame:
+    """Return `accuracy_at` the budget of each run's seed, without the seeds that have no budget."""
     runs = curves.drop_nulls("accuracy").group_by(RUN, maintain_order=True)
     rows = [
         (strategy, seed, float(np.interp(budgets[seed], times, accuracies)))

@@ -1,6 +1,9 @@
-"""Accuracy against the tuned parameter: the trials of a tuning, complete ones and those that were stopped early."""
+"""Accuracy against each tuned parameter: the trials of a tuning, complete ones and those that were stopped early."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import matplotlib as mpl
 import numpy as np
@@ -10,46 +13,68 @@ from matplotlib.figure import Figure
 
 from efhc.report.figures.style import LAYOUT, STYLES
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 COMPLETE, BEST = STYLES[0][0], STYLES[1][0]
 PRUNED = "#8a8a8a"
 
 
 def tuning_figure(
-    trials: pl.DataFrame, best_value: float, title: str = "", parameter: str = "r", bounds: str = "95 %"
+    trials: pl.DataFrame, best_values: Mapping[str, float], title: str = "", bounds: str = "95 %"
 ) -> Figure:
-    """Draw `trials`: columns `parameter`, accuracy, low and high (its `bounds` over seeds, or null), state."""
+    """Draw a panel per parameter of `best_values`.
+
+    `trials` has a column per parameter, and accuracy, low and high (its `bounds` over seeds, or null), state. The
+    trials of a single parameter are joined by a line; with several, neighbours in one of them differ in the others.
+    """
+    with mpl.rc_context(LAYOUT):
+        panels = len(best_values)
+        figure = Figure(figsize=(6 if panels == 1 else 4 * min(panels, 3), 4 * -(-panels // 3)), layout="constrained")
+        FigureCanvasAgg(figure)
+        grid = figure.subplots(-(-panels // 3), min(panels, 3), squeeze=False, sharey=True)
+        for axes, parameter in zip(grid.flat, best_values, strict=False):
+            _draw(axes, trials, parameter, best_values, bounds)
+        for axes in grid.flat[panels:]:
+            axes.set_visible(False)
+        for axes in grid[:, 0]:
+            axes.set_ylabel("accuracy")
+        handles, labels = grid.flat[0].get_legend_handles_labels()
+        legend = figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False)
+        for text in legend.get_texts():
+            text.set_parse_math(False)
+        if title:
+            figure.suptitle(title, fontsize=10, parse_math=False)
+        return figure
+
+
+def _draw(axes: Axes, trials: pl.DataFrame, parameter: str, best_values: Mapping[str, float], bounds: str) -> None:
     complete = trials.filter(state="complete").sort(parameter)
     pruned = trials.filter(state="pruned").sort(parameter)
-    best = complete.filter(pl.col(parameter) == best_value).sort("accuracy").row(-1, named=True)
-    with mpl.rc_context(LAYOUT):
-        figure = Figure(figsize=(6, 4), layout="constrained")
-        FigureCanvasAgg(figure)
-        axes = figure.subplots()
-        sure = complete.drop_nulls(["low", "high"])
-        # The mean lies within its interval but for rounding.
-        below, above = (sure["accuracy"] - sure["low"]).clip(0), (sure["high"] - sure["accuracy"]).clip(0)
-        reach = np.stack([below, above])
-        bars = f"{bounds} over seeds" if len(sure) else None
-        axes.errorbar(sure[parameter], sure["accuracy"], reach, fmt="none", color=COMPLETE, alpha=0.5, label=bars)
+    is_best = [pl.col(name) == value for name, value in best_values.items()]
+    best = complete.filter(*is_best).sort("accuracy").row(-1, named=True)
+    sure = complete.drop_nulls(["low", "high"])
+    # The mean lies within its interval but for rounding.
+    below, above = (sure["accuracy"] - sure["low"]).clip(0), (sure["high"] - sure["accuracy"]).clip(0)
+    bars = f"{bounds} over seeds" if len(sure) else None
+    reach = np.stack([below, above])
+    axes.errorbar(sure[parameter], sure["accuracy"], reach, fmt="none", color=COMPLETE, alpha=0.5, label=bars)
+    joined = "o-" if len(best_values) == 1 else "o"
+    axes.plot(
+        complete[parameter], complete["accuracy"], joined, color=COMPLETE, markersize=5, linewidth=1, label="complete"
+    )
+    if len(pruned):
         axes.plot(
-            complete[parameter], complete["accuracy"], "o-", color=COMPLETE, markersize=5, linewidth=1, label="complete"
+            pruned[parameter],
+            pruned["accuracy"],
+            "o",
+            color=PRUNED,
+            markerfacecolor="none",
+            markersize=5,
+            label="stopped early, so after fewer iterations",
         )
-        if len(pruned):
-            axes.plot(
-                pruned[parameter],
-                pruned["accuracy"],
-                "o",
-                color=PRUNED,
-                markerfacecolor="none",
-                markersize=5,
-                label="stopped early, so after fewer iterations",
-            )
-        label = f"best: {parameter} = {best_value:.4g}, accuracy {best['accuracy']:.3f}"
-        axes.plot([best_value], [best["accuracy"]], "*", color=BEST, markersize=14, zorder=3, label=label)
-        axes.set_xscale("log")
-        axes.set_xlabel("threshold scale r" if parameter == "r" else parameter)
-        axes.set_ylabel("accuracy")
-        figure.legend(loc="outside lower center", ncols=2, frameon=False)
-        if title:
-            axes.set_title(title, fontsize=10, parse_math=False)
-        return figure
+    words = ", ".join(f"{name} = {value:.4g}" for name, value in best_values.items())
+    label = f"best: {words}, accuracy {best['accuracy']:.3f}"
+    axes.plot([best[parameter]], [best["accuracy"]], "*", color=BEST, markersize=14, zorder=3, label=label)
+    axes.set_xscale("log")
+    axes.set_xlabel("threshold scale r" if parameter == "r" else parameter, parse_math=False)

@@ -89,13 +89,11 @@ class Journal:
 
 def identity(search: Search, runs: Runs) -> dict[str, Any]:
     """Return everything that trials follow from: trials of another tuning must not be mixed with them."""
-    (run, *_) = runs.of(search.part(search.first_allowed, 1))
+    (run, *_) = runs.of(search.part({one.name: one.first_allowed for one in search.parameters}, 1))
     asked = {
         "--budget": str(search.budget),
         "--strategy": search.strategy,
-        "--parameter": search.parameter,
-        "--low": search.low,
-        "--high": search.high,
+        "--parameter": {one.name: f"{one.low!r}:{one.high!r}" for one in search.parameters},
         "--on": search.on if search.validation is None else f"{search.on}, {search.validation:g}",
     }
     everything: dict[str, Any] = json.loads(

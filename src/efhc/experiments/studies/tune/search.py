@@ -5,56 +5,58 @@ from __future__ import annotations
 import copy
 import itertools
 import math
-from collections.abc import Collection, Mapping, Sequence
+import warnings
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from efhc.base.errors import InputError, did_you_mean
-from efhc.base.policy import bounds_of
+from efhc.base.errors import InputError
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.config.files import build_experiment, to_tables
 from efhc.experiments.studies.tune.budget import Budget
-from efhc.strategies.paper import EventTriggered
+from efhc.experiments.studies.tune.parameters import (
+    RESERVED,
+    Parameter,
+    Range,
+    choose_strategy,
+    parameter_of,
+    with_number,
+)
 
 if TYPE_CHECKING:
+    from optuna.distributions import FloatDistribution
     from optuna.trial import FrozenTrial
 
 FACTOR = 3
 """Successive halving: one in `FACTOR` trials goes on, for `FACTOR` times the iterations."""
 
-DECADES = 2
-"""By default the range covers `DECADES` powers of ten on both sides of the file's value."""
-
 VALIDATION = 0.1
 """The share of the training samples that a tuning chooses by, unless the experiment sets `validation`."""
 
-NEARLY = 1e-3
-"""How far, relative to a bound that is not allowed itself, a default range stays away from it."""
+ALONE = (0.5, 0.25, 0.75, 0.0, 1.0)
+"""The shares of its range at which a single parameter is tried first, from the middle outwards."""
+
+FIRST_PER_PARAMETER = 4
+"""The number of first trials for each of several parameters."""
 
 ASKS = 100
-"""How often the sampler is asked for a value that was not tried before all of them count as tried."""
+"""How often the sampler is asked for values that were not tried before all of them count as tried."""
 
-RESERVED = ("trial", "iterations", "accuracy", "low", "high", "spent", "state")
-"""The other columns of trials.csv."""
+Values = dict[str, float]
+"""A value of each parameter, by name."""
 
 
 @dataclass(frozen=True)
 class Search:
-    """A strategy, its parameter, the budget, and the range of values."""
+    """A strategy, its parameters with their ranges, and the budget."""
 
     experiment: Experiment
     """The experiment as the user gave it."""
     strategy: str
     """The name of the strategy in the experiment."""
-    parameter: str
-    own: float | None
-    """The value in the file; None if it has none."""
+    parameters: tuple[Parameter, ...]
     budget: Budget
-    low: float
-    high: float
     on: str = "validation"
     """Which samples trials are judged by: "validation" or "test"."""
 
@@ -63,72 +65,68 @@ class Search:
         cls,
         experiment: Experiment,
         budget: Budget,
-        strategy: str | None = None,
-        low: float | None = None,
-        high: float | None = None,
+        parameters: Sequence[Range] = (Range("r"),),
         *,
-        parameter: str = "r",
+        strategy: str | None = None,
         on: str = "validation",
     ) -> Search:
-        """Check the arguments, and fill in the strategy and the range that follow from the experiment."""
+        """Check the arguments, and fill in the strategy and the ranges that follow from the experiment."""
         if on not in ("validation", "test"):
             raise InputError("--on", repr(on), "validation, test")
-        if parameter in RESERVED:
-            raise InputError("--parameter", parameter, f"a parameter that is not called {', '.join(RESERVED)}")
-        name, own = _tunable(experiment, strategy, parameter)
-        if not own and (low is None or high is None):
-            given = f"none, and {parameter} = {own or 0:g} for {name}"
-            raise InputError("--low and --high", given, f"the range of {parameter} to search, above 0")
-        least, most = _allowed_range(experiment.strategies[name], parameter, whole=isinstance(own, int))
-        low = max((own or 0.0) / 10**DECADES, least) if low is None else low
-        high = min((own or 0.0) * 10**DECADES, most) if high is None else high
-        if not 0 < low < math.inf:
-            raise InputError("--low", low, "a positive number")
-        if not low < high < math.inf:
-            raise InputError("--high", high, f"a number above --low, which is {low:g}")
-        search = cls(experiment, name, parameter, own, budget, float(low), float(high), on)
-        for option, value in (("--low", search.first_allowed), ("--high", search.last_allowed)):
-            try:
-                search.part(value, 1)
-            except InputError as error:
-                raise InputError(option, f"{value:g} ({error})", f"values that {parameter} may take") from None
+        for asked in parameters:
+            if asked.name in RESERVED:
+                raise InputError("--parameter", asked.name, f"a parameter that is not called {', '.join(RESERVED)}")
+        strategies, tables = experiment.strategies, to_tables(experiment)["strategies"]
+        name = choose_strategy(parameters, strategy, strategies, tables)
+        found = tuple(parameter_of(asked, name, tables[name], strategies[name]) for asked in parameters)
+        search = cls(experiment, name, found, budget, on)
+        search._check_ends()
         return search
 
-    @property
-    def first_allowed(self) -> float:
-        """The smallest value that can be tried."""
-        return math.ceil(self.low) if self.is_whole else self.low
+    def _check_ends(self) -> None:
+        """Refuse a range whose ends the strategy does not allow, beside the first values of the other parameters."""
+        beside = {one.name: one.own_in_range or one.at(0.5) for one in self.parameters}
+        for one in self.parameters:
+            for option, value in (("--low", one.first_allowed), ("--high", one.last_allowed)):
+                try:
+                    self.part(beside | {one.name: value}, 1)
+                except InputError as error:
+                    raise InputError(option, f"{value:g} ({error})", f"values that {one.name} may take") from None
 
     @property
-    def last_allowed(self) -> float:
-        """The largest value that can be tried."""
-        return max(math.floor(self.high), math.ceil(self.low)) if self.is_whole else self.high
+    def names(self) -> list[str]:
+        """The names of the parameters."""
+        return [one.name for one in self.parameters]
 
     @property
-    def is_whole(self) -> bool:
-        """Whether the parameter is a whole number in the file; it is then tuned in whole numbers."""
-        return isinstance(self.own, int)
+    def distributions(self) -> dict[str, FloatDistribution]:
+        """The ranges of the parameters, as Optuna keeps them."""
+        from optuna.distributions import FloatDistribution
 
-    def with_value(self, value: float) -> Experiment:
-        """Return the experiment with the parameter set, every strategy kept, and no validation split."""
-        return self._built(value, {"validation": None})
+        return {one.name: FloatDistribution(one.low, one.high, log=True) for one in self.parameters}
 
-    def part(self, value: float, iterations: int) -> Experiment:
+    def with_values(self, values: Mapping[str, float]) -> Experiment:
+        """Return the experiment with the parameters set, every strategy kept, and no validation split."""
+        return self._built(values, {"validation": None})
+
+    def part(self, values: Mapping[str, float], iterations: int) -> Experiment:
         """Return the tuned strategy alone, for `iterations`, evaluated on the samples that trials are judged by."""
-        return self._built(value, {"iterations": iterations, "validation": self.validation}, alone=True)
+        return self._built(values, {"iterations": iterations, "validation": self.validation}, alone=True)
 
-    def final(self, value: float) -> Experiment:
+    def final(self, values: Mapping[str, float]) -> Experiment:
         """Return the tuned strategy alone, trained on all training samples and evaluated on the test samples."""
-        return self._built(value, {"validation": None}, alone=True)
+        return self._built(values, {"validation": None}, alone=True)
 
     @property
     def validation(self) -> float | None:
         """The share of the training samples that trials are judged by; None for the test samples."""
         return None if self.on == "test" else self.experiment.validation or VALIDATION
 
-    def _built(self, value: float, fields: dict[str, Any], alone: bool = False) -> Experiment:
+    def _built(self, values: Mapping[str, float], fields: dict[str, Any], alone: bool = False) -> Experiment:
         tables = copy.deepcopy(self._tables)
-        chosen = {**tables["strategies"][self.strategy], self.parameter: int(value) if self.is_whole else value}
+        chosen = tables["strategies"][self.strategy]
+        for one in self.parameters:
+            chosen = with_number(chosen, one.name, one.written(values[one.name]))
         tables["strategies"] = {self.strategy: chosen} if alone else {**tables["strategies"], self.strategy: chosen}
         for name, setting in fields.items():
             tables.pop(name, None)
@@ -152,117 +150,86 @@ class Search:
         return [*sorted(iterations for iterations in shorter if 0 < iterations < K), K]
 
     @cached_property
-    def first(self) -> list[float]:
-        """The values that are tried first: the file's own, then five that cover the range, from the middle outwards."""
-        points = [float(self.own)] if self.own is not None and self.low <= self.own <= self.high else []
-        for value in np.geomspace(self.low, self.high, 5)[[2, 1, 3, 0, 4]]:
-            rounded = self._rounded(value)
-            if not any(math.isclose(rounded, point, rel_tol=1e-3) for point in points):
-                points.append(rounded)
+    def first(self) -> list[Values]:
+        """The values that are tried first: the file's own, then some that cover the ranges.
+
+        A single parameter is tried at five values, from the middle outwards. Several are tried at the points of a
+        Halton sequence, which cover every range and every pair of ranges.
+        """
+        own = {one.name: one.own_in_range for one in self.parameters}
+        points = [{name: value for name, value in own.items() if value is not None}] if None not in own.values() else []
+        for shares in self._first_shares():
+            point = {one.name: one.at(share) for one, share in zip(self.parameters, shares, strict=True)}
+            if not any(all(math.isclose(point[key], other[key], rel_tol=1e-3) for key in point) for other in points):
+                points.append(point)
         return points
 
-    def next_value(self, finished: Sequence[FrozenTrial]) -> float | None:
-        """Return the value to try next, none that was tried; None if all were. It follows from the finished trials."""
-        tried = {trial.params[self.parameter] for trial in finished}
-        if len(finished) < len(self.first) and self.first[len(finished)] not in tried:
+    def _first_shares(self) -> list[Sequence[float]]:
+        several = len(self.parameters)
+        if several == 1:
+            return [(share,) for share in ALONE]
+        from scipy.stats.qmc import Halton
+
+        points = Halton(several, scramble=False).random(FIRST_PER_PARAMETER * several + 1)
+        return [point.tolist() for point in points[1:]]  # the first point is the corner of all low ends
+
+    def next_values(self, finished: Sequence[FrozenTrial]) -> Values | None:
+        """Return the values to try next, not tried together before; None if all were. They follow from `finished`."""
+        tried = {self._key(trial.params) for trial in finished}
+        if len(finished) < len(self.first) and self._key(self.first[len(finished)]) not in tried:
             return self.first[len(finished)]
-        if self.is_whole and len(tried) > self.last_allowed - self.first_allowed:
+        if self._number_of_points <= len(tried):
             return None
         from optuna import create_study
-        from optuna.samplers import TPESampler
 
-        # `first` covers the range, so the sampler needs no random values before it starts.
-        sampler = TPESampler(seed=len(finished), n_startup_trials=len(self.first))
-        study = create_study(direction="maximize", sampler=sampler)
+        study = create_study(direction="maximize", sampler=self._sampler(len(finished)))
         study.add_trials(finished)
         for _ in range(ASKS):
-            asked = study.ask().suggest_float(self.parameter, self.low, self.high, log=True)
-            value = self._rounded(asked)
-            if self.is_whole:
-                return self._nearest_untried(value, tried)
-            if value not in tried:
-                return value
+            trial = study.ask()
+            asked = {one.name: trial.suggest_float(one.name, one.low, one.high, log=True) for one in self.parameters}
+            values = {one.name: one.rounded(asked[one.name]) for one in self.parameters}
+            if self._number_of_points < math.inf:
+                return self._nearest_untried(values, tried)
+            if self._key(values) not in tried:
+                return values
         return None
 
-    def _nearest_untried(self, value: float, tried: Collection[float]) -> float:
-        """Return the whole number next to `value` that was not tried, the smaller of two. There must be one."""
+    def _sampler(self, seed: int) -> Any:
+        """Return a sampler that models several parameters together. `first` covers the ranges: it needs no startup."""
+        from optuna.exceptions import ExperimentalWarning
+        from optuna.samplers import TPESampler
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ExperimentalWarning)
+            together = len(self.parameters) > 1
+            return TPESampler(seed=seed, n_startup_trials=len(self.first), multivariate=together)
+
+    def _key(self, values: Mapping[str, float]) -> tuple[float, ...]:
+        return tuple(values[name] for name in self.names)
+
+    @property
+    def _number_of_points(self) -> float:
+        """How many points there are: finitely many only if all parameters are whole numbers."""
+        counts = (one.last_allowed - one.first_allowed + 1 if one.is_whole else math.inf for one in self.parameters)
+        return math.prod(counts)
+
+    def _nearest_untried(self, values: Values, tried: Collection[tuple[float, ...]]) -> Values:
+        """Return the whole numbers next to `values` that were not tried, the smaller of two. There must be some."""
         return next(
             near
             for distance in itertools.count()
-            for near in (value - distance, value + distance)
-            if self.first_allowed <= near <= self.last_allowed and near not in tried
+            for steps in _steps(len(self.parameters), distance)
+            for near in [{name: values[name] + step for name, step in zip(self.names, steps, strict=True)}]
+            if self._key(near) not in tried
+            and all(one.first_allowed <= near[one.name] <= one.last_allowed for one in self.parameters)
         )
 
-    def _rounded(self, value: float) -> float:
-        """Round to four digits: accuracies do not resolve more. Round to a whole number where only those make sense."""
-        if self.is_whole:
-            return float(min(max(round(value), self.first_allowed), self.last_allowed))
-        return min(max(float(f"{value:.4g}"), self.low), self.high)
 
-
-def _tunable(experiment: Experiment, name: str | None, parameter: str) -> tuple[str, float | None]:
-    """Return the name of the strategy to tune, and its value of the parameter."""
-    strategies = experiment.strategies
-    tables = to_tables(experiment)["strategies"]
-    numbers = {key: _number(tables[key], strategy, parameter) for key, strategy in strategies.items()}
-    tunable = {key: value for key, value in numbers.items() if value is not False}
-    if name is None:
-        # Of several, EF-HC is the one that people tune.
-        ours = [key for key in tunable if isinstance(strategies[key], EventTriggered)]
-        candidates = ours or list(tunable)
-        if not candidates and (known := {key: _numbers(tables[key], strategies[key]) for key in strategies}):
-            _refuse_unknown(parameter, {key: names for key, names in known.items() if names})
-        if not ours and len(candidates) != 1:
-            given = f"{', '.join(strategies)}, of which {len(candidates)} have a number {parameter}"
-            raise InputError("strategies", given, "one of kind ef-hc, or --strategy with the name of the one to tune")
-        name = candidates[0]
-    if name in strategies and name not in tunable:
-        _refuse_unknown(parameter, {name: names} if (names := _numbers(tables[name], strategies[name])) else {})
-    if name not in tunable:
-        given = f"{name}, which has no number {parameter}" if name in strategies else name
-        raise InputError("--strategy", given, ", ".join(tunable) or f"a strategy with a number {parameter}")
-    return name, tunable[name]
-
-
-def _refuse_unknown(parameter: str, known: Mapping[str, Sequence[str]]) -> None:
-    """Raise an error that lists the numbers of each strategy, unless none has any."""
-    if known:
-        close = did_you_mean(parameter, [name for names in known.values() for name in names])
-        allowed = "; ".join(f"{', '.join(names)} of {strategy}" for strategy, names in known.items())
-        raise InputError("--parameter", f"{parameter}, which is no number of {', '.join(known)}{close}", allowed)
-
-
-def _numbers(table: Any, strategy: Any) -> list[str]:
-    """Return the names of the strategy's numbers, also of those that have no value."""
-    fields = getattr(type(strategy), "model_fields", {})
-    without_value = [name for name, field in fields.items() if _may_be_number(field.annotation)]
-    names = [*(table if isinstance(table, dict) else ()), *without_value]
-    return [name for name in dict.fromkeys(names) if _number(table, strategy, name) is not False]
-
-
-def _may_be_number(annotation: Any) -> bool:
-    return annotation in (int, float) or any(map(_may_be_number, get_args(annotation)))
-
-
-def _allowed_range(strategy: Any, parameter: str, *, whole: bool) -> tuple[float, float]:
-    """Return the range in which the strategy's own declaration keeps the parameter."""
-    field = getattr(type(strategy), "model_fields", {}).get(parameter)
-    if field is None:
-        return 0.0, math.inf
-    bounds = bounds_of(field)
-    least = [0.0 if bounds.ge is None else bounds.ge]
-    most = [math.inf if bounds.le is None else bounds.le]
-    if bounds.gt is not None:
-        least.append(bounds.gt + (1 if whole else NEARLY * abs(bounds.gt)))
-    if bounds.lt is not None:
-        most.append(bounds.lt - (1 if whole else NEARLY * abs(bounds.lt)))
-    return max(least), min(most)
-
-
-def _number(table: Any, strategy: Any, parameter: str) -> Any:
-    """Return the parameter's value, None if it has none but may be given one, and False if it is no number."""
-    value = table.get(parameter) if isinstance(table, dict) else None
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return value
-    fields = getattr(type(strategy), "model_fields", {})
-    return None if value is None and parameter in fields else False
+def _steps(dimensions: int, distance: int) -> Iterator[tuple[int, ...]]:
+    """Yield all steps in `dimensions` directions that are `distance` long in all."""
+    if dimensions == 1:
+        yield from ((-distance,), (distance,)) if distance else ((0,),)
+        return
+    for here in range(distance + 1):
+        for rest in _steps(dimensions - 1, distance - here):
+            yield from ((sign * here, *rest) for sign in ((-1, 1) if here else (1,)))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ import polars as pl
 from efhc.base.errors import EfhcError, InputError
 from efhc.base.extras import importing
 from efhc.base.saving import is_unfinished, lock, write_safely
+from efhc.core.triggers import ZeroThreshold
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.config.files import to_toml
 from efhc.experiments.runs.run import Runs
@@ -21,8 +22,9 @@ from efhc.experiments.runs.store import Engine, RunStore
 from efhc.experiments.runs.tables import require_lockstep
 from efhc.experiments.studies.tune.budget import Budget
 from efhc.experiments.studies.tune.journal import JOURNAL, Journal, identity, quiet_optuna
-from efhc.experiments.studies.tune.search import Search
-from efhc.experiments.studies.tune.trial import FINAL, Lab, RunFailed, Trial, TuneProgress
+from efhc.experiments.studies.tune.parameters import Range
+from efhc.experiments.studies.tune.search import Search, Values
+from efhc.experiments.studies.tune.trial import FINAL, OF_ZT, Lab, RunFailed, Trial, TuneProgress
 from efhc.report.claims.intervals import bounds_words, interval
 from efhc.report.figures import save_figure
 from efhc.report.figures.tuning_figure import tuning_figure
@@ -34,7 +36,7 @@ RUNS, TRIALS, TUNED, TEST, FIGURES = "runs", "trials.csv", "tuned.toml", "test.c
 STATES = {"COMPLETE": "complete", "PRUNED": "pruned", "FAIL": "failed"}
 
 
-def _silent(trial: int, value: float, iterations: int, share: float) -> None:
+def _silent(trial: int, values: Mapping[str, float], iterations: int, share: float) -> None:
     pass
 
 
@@ -44,41 +46,42 @@ def tune(
     out: Path,
     engine: Engine,
     *,
+    parameters: Sequence[Range] = (Range("r"),),
     strategy: str | None = None,
-    parameter: str = "r",
     trials: int = 20,
-    low: float | None = None,
-    high: float | None = None,
     on: str = "validation",
     progress: TuneProgress = _silent,
     warn: Callable[[str], None] = lambda text: None,
 ) -> Tuning:
-    """Search `parameter` between `low` and `high` until `trials` are finished, including those already in `out`.
+    """Search the ranges of `parameters` until `trials` are finished, including those already in `out`.
 
-    No value is tried twice: the search of a whole number ends early when every value was tried, and `warn` says so.
-    `strategy` is the name of the strategy to tune. Default: the first of kind "ef-hc", or the only one that has the
-    parameter. `low` and `high` default to a hundredth and a hundred times the experiment's value, within the bounds
-    that the strategy declares for it. `on` says which
-    samples trials are judged by: "validation", a share of the training samples, or "test".
+    Nothing is tried twice: the search of whole numbers ends early when all of their values were tried together, and
+    `warn` says so. `strategy` is the name of the strategy that has all of the parameters. Default: the first of kind
+    "ef-hc", or the only one that has them. A range defaults to a hundredth and a hundred times the experiment's value,
+    within the bounds that the strategy declares for it. `on` says which samples trials are judged by: "validation", a
+    share of the training samples, or "test".
     """
     with importing("tune"):
         import optuna  # noqa: F401
     require_lockstep(experiment, "a tuning")
     if trials < 1:
         raise InputError("--trials", trials, "at least 1")
-    search = Search.of(experiment, budget, strategy, low, high, parameter=parameter, on=on)
+    search = Search.of(experiment, budget, parameters, strategy=strategy, on=on)
     lab = Lab(Runs(), RunStore(out / RUNS, warn), engine, progress)
     begun = identity(search, lab.runs)
     _prepare(out)
     with lock(out / ".lock"), quiet_optuna():
         journal = Journal(out)
         journal.check_same(begun)
+        if budget.needs_zt:
+            search = replace(search, budget=budget.measured_by(lab.curves(_zt(experiment), OF_ZT, {})))
         while len(finished := journal.finished()) < trials:
-            if (value := search.next_value(finished)) is None:
-                values = f"all values of {parameter} from {search.first_allowed:g} to {search.last_allowed:g}"
-                warn(f"{values} were tried: stopped after {len(finished)} of {trials} trials")
+            if (values := search.next_values(finished)) is None:
+                ranges = [f"{one.name} from {one.first_allowed:g} to {one.last_allowed:g}" for one in search.parameters]
+                words = f"all values of {' and '.join(ranges)} were tried"
+                warn(f"{words}: stopped after {len(finished)} of {trials} trials")
                 break
-            journal.add(Trial(search, len(finished) + 1, value, lab).run(finished))
+            journal.add(Trial(search, len(finished) + 1, values, lab).run(finished))
         tuning = Tuning.of(search, finished, lab)
         tuning.save(out)
     return tuning
@@ -90,8 +93,8 @@ class Tuning:
 
     search: Search
     table: pl.DataFrame
-    """One row per trial: trial, the parameter's value, iterations (as far as it was run), accuracy within the budget
-    with its `bounds` over seeds (low, high), spent (of the budget), state (complete, pruned or failed), and the
+    """One row per trial: trial, the value of each parameter, iterations (as far as it was run), accuracy within the
+    budget with its `bounds` over seeds (low, high), spent (of the budget), state (complete, pruned or failed), and the
     accuracy of each seed. A failed trial has no accuracies."""
     test: pl.DataFrame | None = None
     """The winner on the test samples, within the budget: seed, accuracy, spent. None if that run failed, or if the
@@ -104,7 +107,7 @@ class Tuning:
         if search.validation is None:
             return tuning
         try:
-            curves = lab.curves(search.final(tuning.best_value), FINAL, tuning.best_value)
+            curves = lab.curves(search.final(tuning.best_values), FINAL, tuning.best_values)
         except RunFailed:
             return tuning
         columns = {
@@ -119,15 +122,15 @@ class Tuning:
         complete = self.table.filter(state="complete")
         if complete.is_empty():
             failed = len(self.table.filter(state="failed"))
-            advice = "give more --trials, or another --low and --high in another --out"
+            advice = "give more --trials, or other ranges in another --out"
             raise EfhcError(f"none of {len(self.table)} trials was completed, and {failed} failed; {advice}")
         # Of equals, the one that spends least.
         return complete.sort("accuracy", "spent", "trial", descending=[True, False, False]).row(0, named=True)
 
     @property
-    def best_value(self) -> float:
-        """The value of the complete trial with the best accuracy."""
-        return float(self._best[self.search.parameter])
+    def best_values(self) -> Values:
+        """The value of each parameter in the complete trial with the best accuracy."""
+        return {name: float(self._best[name]) for name in self.search.names}
 
     @property
     def best_accuracy(self) -> float:
@@ -146,18 +149,21 @@ class Tuning:
 
     @property
     def experiment(self) -> Experiment:
-        """The experiment with the best value and without a validation split; all else is as it was."""
-        return self.search.with_value(self.best_value)
+        """The experiment with the best values and without a validation split; all else is as it was."""
+        return self.search.with_values(self.best_values)
 
     @property
-    def advice(self) -> str | None:
-        """One line, if the best value is the smallest or the largest that was tried."""
-        name, best = self.search.parameter, self.best_value
-        tried = self.table[name].unique().sort().to_list()
-        if len(tried) == 1 or best not in {tried[0], tried[-1]}:
-            return None
-        which, where, option = ("smallest", "below", "--low") if best == tried[0] else ("largest", "above", "--high")
-        return f"{name} = {best:g} is the {which} that was tried; a better one may lie {where}: try another {option}"
+    def advice(self) -> list[str]:
+        """One line for each parameter whose best value is the smallest or the largest that was tried."""
+        lines = []
+        for name, best in self.best_values.items():
+            tried = self.table[name].unique().sort().to_list()
+            if len(tried) == 1 or best not in {tried[0], tried[-1]}:
+                continue
+            which, where = ("smallest", "below") if best == tried[0] else ("largest", "above")
+            said = f"{name} = {best:g} is the {which} that was tried; a better one may lie {where}"
+            lines.append(f"{said}: try a range that goes further")
+        return lines
 
     def save(self, out: Path) -> None:
         """Write trials.csv, tuned.toml, test.csv, tuning.png and tuning.pdf."""
@@ -166,7 +172,7 @@ class Tuning:
         if self.test is not None:
             write_safely(out / TEST, self.test.write_csv().encode())
         title = f"{self.search.strategy}: {self.search.on} accuracy within {self.search.budget.words}"
-        figure = tuning_figure(self.table, self.best_value, title, self.search.parameter, self.bounds)
+        figure = tuning_figure(self.table, self.best_values, title, self.bounds)
         for name in FIGURES:
             save_figure(figure, out / name)
 
@@ -179,7 +185,7 @@ def _table(search: Search, finished: Sequence[FrozenTrial]) -> pl.DataFrame:
         _, low, high = interval(accuracies) if "accuracies" in facts else (np.nan, np.nan, np.nan)
         row = {
             "trial": number,
-            search.parameter: trial.params[search.parameter],
+            **{name: trial.params[name] for name in search.names},
             "iterations": facts["iterations"],
             "accuracy": float(np.mean(accuracies)),
             "low": float(low),
@@ -190,6 +196,12 @@ def _table(search: Search, finished: Sequence[FrozenTrial]) -> pl.DataFrame:
         per_seed = zip(search.experiment.seeds, accuracies, strict=True)
         rows.append(row | {f"seed {seed}": float(value) for seed, value in per_seed})
     return pl.DataFrame(rows).fill_nan(None)  # one seed has no interval, a failed trial no accuracy
+
+
+def _zt(experiment: Experiment) -> Experiment:
+    """Return ZT in the same experiment, evaluated once: only its transmission time is of interest."""
+    changed = {"strategies": {"ZT": ZeroThreshold()}, "evaluate_every": experiment.iterations}
+    return experiment.model_copy(update=changed)
 
 
 def _prepare(out: Path) -> None:

@@ -1,8 +1,8 @@
-"""One trial: a value, run for more and more iterations as long as it is among the best."""
+"""One trial: some values, run for more and more iterations as long as it is among the best."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -13,7 +13,7 @@ from efhc.base.errors import EfhcError
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.runs.run import Run, Runs
 from efhc.experiments.runs.store import Engine, RunStore
-from efhc.experiments.studies.tune.search import FACTOR, Search
+from efhc.experiments.studies.tune.search import FACTOR, Search, Values
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
@@ -22,11 +22,15 @@ FINAL = 0
 """The number that progress is reported under while the winner is measured on the test samples."""
 
 
+OF_ZT = -1
+"""The number that progress is reported under while ZT is run, of whose time the budget is a share."""
+
+
 class TuneProgress(Protocol):
     """Receives how far a trial has got."""
 
-    def __call__(self, trial: int, value: float, iterations: int, share: float) -> None:
-        """Trial number `trial`, counted from 1 (or `FINAL`), has done `share` of its runs over `iterations`."""
+    def __call__(self, trial: int, values: Mapping[str, float], iterations: int, share: float) -> None:
+        """Trial `trial`, counted from 1 (or `FINAL` or `OF_ZT`), has done `share` of its runs over `iterations`."""
 
 
 class RunFailed(EfhcError):
@@ -42,14 +46,14 @@ class Lab:
     engine: Engine
     progress: TuneProgress
 
-    def curves(self, experiment: Experiment, trial: int, value: float) -> pl.DataFrame:
+    def curves(self, experiment: Experiment, trial: int, values: Mapping[str, float]) -> pl.DataFrame:
         """Return the curves of all seeds of an experiment. Raises `RunFailed` if a run fails."""
         runs = self.runs.of(experiment)
         shares = dict.fromkeys((run.key for run in runs), 0.0)
 
         def tell(run: Run, share: float) -> None:
             shares[run.key] = share
-            self.progress(trial, value, experiment.iterations, sum(shares.values()) / len(shares))
+            self.progress(trial, values, experiment.iterations, sum(shares.values()) / len(shares))
 
         failures = self.store.complete(runs, self.engine, tell)
         if failures:
@@ -59,12 +63,12 @@ class Lab:
 
 @dataclass(frozen=True)
 class Trial:
-    """One value of the parameter."""
+    """One value of each parameter."""
 
     search: Search
     number: int
     """Counted from 1."""
-    value: float
+    values: Values
     lab: Lab
 
     def run(self, finished: Sequence[FrozenTrial]) -> FrozenTrial:
@@ -78,22 +82,21 @@ class Trial:
         A trial with a run that fails is a failed trial without an accuracy; the tuning goes on.
         """
         from optuna import create_study
-        from optuna.distributions import FloatDistribution
         from optuna.pruners import SuccessiveHalvingPruner
         from optuna.trial import TrialState
 
-        search, budget, name = self.search, self.search.budget, self.search.parameter
+        search, budget = self.search, self.search.budget
         # The study is in memory, and a finished trial goes to the journal: a killed trial leaves nothing to undo.
         pruner = SuccessiveHalvingPruner(min_resource=1, reduction_factor=FACTOR)
         study = create_study(direction="maximize", pruner=pruner)
         study.add_trials(finished)
-        study.enqueue_trial({name: self.value})
-        trial = study.ask({name: FloatDistribution(search.low, search.high, log=True)})
+        study.enqueue_trial(self.values)
+        trial = study.ask(dict(search.distributions))
         state = TrialState.PRUNED
         for rung, iterations in enumerate(search.rungs):
             trial.set_user_attr("iterations", iterations)
             try:
-                curves = self.lab.curves(search.part(self.value, iterations), self.number, self.value)
+                curves = self.lab.curves(search.part(self.values, iterations), self.number, self.values)
             except RunFailed as error:
                 trial.set_user_attr("error", str(error))
                 study.tell(trial, state=TrialState.FAIL)
