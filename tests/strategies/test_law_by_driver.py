@@ -8,10 +8,10 @@ import numpy as np
 import plain_law as plain
 import pytest
 from compositions import NETWORKS, Case, PlainRun, cases
-from efhc.drivers.general import GeneralLockstep
 from hypothesis import given, settings
 
 from efhc.core.graph import Graph
+from efhc.drivers.general import GeneralLockstep
 
 ITERATIONS = 8
 
@@ -63,7 +63,7 @@ def test_the_driver_follows_the_plain_law(case):
 
 
 @given(cases())
-@settings(max_examples=30)
+@settings(max_examples=settings().max_examples // 3)
 def test_in_single_precision_a_step_is_that_of_the_law_up_to_rounding(case):
     follow(case._replace(fields={**case.fields, "precision": "float32"}), 1, 1e-5)
 
