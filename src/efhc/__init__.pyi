@@ -134,6 +134,8 @@ from efhc.strategies.parts.codecs import TopKCodec as TopKCodec
 from efhc.strategies.parts.links import AllLinks as AllLinks
 from efhc.strategies.parts.links import LinksPolicy as LinksPolicy
 from efhc.strategies.parts.links import MatchaLinks as MatchaLinks
+from efhc.strategies.parts.links import SampledLinks as SampledLinks
+from efhc.strategies.parts.links import TreeLinks as TreeLinks
 from efhc.strategies.periodic import PeriodicBroadcast as PeriodicBroadcast
 from efhc.strategies.relay import RelaySGD as RelaySGD
 

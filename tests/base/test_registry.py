@@ -12,10 +12,10 @@ import pytest
 from efhc.base.errors import InputError
 from efhc.base.policy import family_of, kinds_of
 from efhc.core.parts import Strategy
-from efhc.strategies.paper import ZeroThreshold
 from efhc.experiments.config.experiment import STRATEGIES, Experiment, built_in_kinds
 from efhc.experiments.config.files import build_experiment, json_schema
 from efhc.network.changing import OverTopology
+from efhc.strategies.paper import ZeroThreshold
 
 FAMILIES = {name: field for name, field in Experiment.model_fields.items() if family_of(field)}
 

@@ -17,9 +17,9 @@ from efhc.core.randomness import Coins, Randomness
 from efhc.core.reference import reference_iteration
 from efhc.core.state import Diverged, State
 from efhc.core.triggers import Bandwidths
-from efhc.strategies.paper import EventTriggered, GlobalThreshold, Never, RandomizedGossip, ZeroThreshold
 from efhc.kernels import compiled_arithmetic as compiled
 from efhc.kernels.compiled_arithmetic import CompiledArithmetic
+from efhc.strategies.paper import EventTriggered, GlobalThreshold, Never, RandomizedGossip, ZeroThreshold
 
 
 @given(graphs_with_used_links())

@@ -8,7 +8,7 @@ import pytest
 
 from efhc.base.errors import InputError
 from efhc.experiments.config.files import PRESETS, figure_names, load_experiment, to_tables
-from efhc.experiments.studies.presets import load_figure
+from efhc.experiments.studies.presets import frontiers, load_figure, paper_figures
 from efhc.experiments.studies.reproduce import prepare
 from efhc.experiments.studies.sweep import load_sweep
 
@@ -18,7 +18,9 @@ COMPARED = ["fig2a", "fig2b", "fig3a", "fig3b", "fig4a", "fig4b", "fig8"]
 
 def test_every_figure_of_experiments_has_a_file():
     expected = ["fig2a", "fig2b", "fig3a", "fig3b", "fig4a", "fig4b", "fig6a", "fig6b", "fig7a", "fig7b", "fig8"]
-    assert figure_names() == expected
+    assert paper_figures() == expected
+    assert frontiers() == ["frontier"]
+    assert sorted([*paper_figures(), *frontiers()]) == figure_names()
 
 
 @pytest.mark.parametrize("name", figure_names())
@@ -36,7 +38,7 @@ def test_a_file_says_everything_and_is_an_experiment_of_its_own(name):
         assert load_sweep(name) == load_figure(name, "full").connectivity
 
 
-@pytest.mark.parametrize("name", figure_names())
+@pytest.mark.parametrize("name", paper_figures())
 def test_quick_is_smaller_and_otherwise_the_same(name):
     quick, full = (load_figure(name, size) for size in ("quick", "full"))
     assert quick.experiment.iterations < full.experiment.iterations
@@ -52,7 +54,7 @@ def test_quick_is_smaller_and_otherwise_the_same(name):
 
 def test_settings_are_those_of_the_paper():
     """Sec. IV-A and App. J."""
-    of = {name: load_figure(name, "full") for name in figure_names()}
+    of = {name: load_figure(name, "full") for name in paper_figures()}
     for name, figure in of.items():
         e = figure.experiment
         assert e.devices == (30 if name == "fig2b" else 10)
@@ -114,7 +116,7 @@ def test_numbers_are_those_that_latex_gives():
             waiting = []
         elif not in_sub and (label := re.search(r"\\label\{(fig:[^}]*)\}", line)):
             expected.setdefault(label[1], str(number))
-    ours = {figure.table.label: figure.table.number for figure in map(load_figure, figure_names())}
+    ours = {figure.table.label: figure.table.number for figure in map(load_figure, paper_figures())}
     assert ours == {label: expected[label] for label in ours}
 
 
@@ -160,6 +162,8 @@ def test_runs_that_panels_share_are_counted_once(tmp_path):
 
 
 def test_an_unknown_figure_is_answered_with_the_list():
-    with pytest.raises(InputError, match=r"'fig2c', did you mean 'fig2[ab]'.*fig3b.*fig8, all, list") as error:
+    with pytest.raises(
+        InputError, match=r"'fig2c', did you mean 'fig2[ab]'.*fig3b.*fig8, frontier, all, list"
+    ) as error:
         load_figure("fig2c")
     assert "\n" not in str(error.value)

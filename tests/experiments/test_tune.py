@@ -21,7 +21,6 @@ from pydantic import Field
 from efhc.base.errors import EfhcError, InputError
 from efhc.base.extras import Extra
 from efhc.core.parts import Strategy
-from efhc.strategies.paper import EventTriggered, GlobalThreshold, RandomizedGossip, ZeroThreshold
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.config.files import load_experiment, to_toml
 from efhc.experiments.runs.directory import RunDirectory
@@ -31,6 +30,7 @@ from efhc.experiments.runs.simulate import simulate
 from efhc.experiments.runs.store import RunStore
 from efhc.experiments.studies.tune import Budget, Search, Tuning, tune
 from efhc.report.figures.tuning_figure import tuning_figure
+from efhc.strategies.paper import EventTriggered, GlobalThreshold, RandomizedGossip, ZeroThreshold
 from efhc.strategies.periodic import PeriodicBroadcast
 
 # The file's r is far too large: hardly anything is broadcast.

@@ -11,8 +11,6 @@ import efhc
 from efhc.base.errors import InputError
 from efhc.core.randomness import Coins
 from efhc.core.triggers import Bandwidths
-from efhc.strategies.forms import trigger_of
-from efhc.strategies.paper import EventTriggered
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.runs.draw import draw_scenario, load_data
 from efhc.learning.backends.backend import Batch
@@ -20,6 +18,8 @@ from efhc.learning.backends.loop import LoopBackend
 from efhc.learning.batches import MiniBatches
 from efhc.learning.initial import PerDevice
 from efhc.scenarios import device_reader
+from efhc.strategies.forms import trigger_of
+from efhc.strategies.paper import EventTriggered
 
 DEVICES = 6
 STRATEGIES = {
@@ -222,7 +222,7 @@ def test_a_schedule_that_gives_nan_is_refused_for_one_device_as_for_all():
     reader = scenario.device_reader()
     assert reader.threshold(TRIGGERS["EF-HC"], 0, 4) > 0
     for ask in (reader.threshold, lambda *at: reader.threshold_with(*at, 5.0), lambda *at: reader.thresholds(at[0], 5)):
-        with pytest.raises(InputError, match=r"^strategy ef-hc: got NaN as thresholds at k = 5"):
+        with pytest.raises(InputError, match=r"^strategy norm: got NaN as thresholds at k = 5"):
             ask(TRIGGERS["EF-HC"], 0, 5)
 
 

@@ -45,12 +45,13 @@ def problems(draw):
         rng = np.random.default_rng(draw(st.integers(0, 99)))
         known = rng.normal(size=n).astype(precision)
         model = known + (rng.normal(size=n) ** draw(st.sampled_from([0, 1, 3, 9]))).astype(precision)
-    with np.errstate(over="ignore"):
-        differences = [float(one) for one in np.unique(np.abs(model - known))]
-    threshold = draw(st.sampled_from([0.0, -1.0, np.inf, *differences]) | st.floats(0, 2))
+    reached = differences(model, known).tolist()
+    missed = [float(np.nextafter(one, np.inf)) for one in reached if one < np.finfo(np.float64).max]
+    threshold = draw(st.sampled_from([0.0, -1.0, np.inf, *reached, *missed]) | st.floats(0, 2))
     return Problem(model, known, threshold)
 
 
-def differences(problem: Problem) -> np.ndarray:
+def differences(model: np.ndarray, known: np.ndarray) -> np.ndarray:
+    """|y - x_hat| in the precision of the models, to be compared in double precision."""
     with np.errstate(over="ignore"):
-        return np.abs(problem.model - problem.known)
+        return np.abs(model - known).astype(np.float64)

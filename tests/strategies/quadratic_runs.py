@@ -12,8 +12,9 @@ from problems import graphs
 from efhc.base.arrays import read_only
 from efhc.core.graph import Graph
 from efhc.core.memory import begin, carry_over
-from efhc.core.parts import Moved, Now, WholeStrategy
+from efhc.core.parts import WholeStrategy
 from efhc.core.triggers import Bandwidths
+from efhc.core.views import Moved, Now
 
 
 class Quadratics(NamedTuple):
@@ -85,7 +86,9 @@ def run(
         previous, graph = graph, graph_at(k)
         memory = dict(carry_over(strategy.memory, memory, previous, graph, models))
         before = {name: array.copy() for name, array in memory.items()}
-        now = now_at(k, graph, step_size, graph.new_since(previous))
+        own_starts = k == 0 and not (models == models[0]).all()  # nobody knows them: all links are new, as for drivers
+        new_links = np.full(len(graph.links), True) if own_starts else graph.new_since(previous)
+        now = now_at(k, graph, step_size, new_links)
         g = gradients(models)
         moved = strategy.step(now, read_only(models), read_only(g), memory)
         assert moved.models.shape == models.shape

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from codec_problems import codecs, problems
+from codec_problems import Problem, codecs, problems
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -20,6 +20,21 @@ def sent_rows(codec, models, who, known, thresholds, chosen, send_rows=kernels.s
     return out, bits
 
 
+def hard(precision, name, codec, share=0.0):
+    """All differences, or a share of them, are a limit of the precision."""
+    model = np.zeros(5, precision)
+    model[: max(1, round(5 * share))] = getattr(np.finfo(precision), name)
+    return example(Problem(model, np.zeros(5, precision), 0.0), codec)
+
+
+@hard(np.float64, "max", SignCodec())  # the mean is a number, what it is computed from might overflow
+@hard(np.float64, "max", SignCodec(), share=1)
+@hard(np.float32, "max", SignCodec(), share=1)
+@hard(np.float64, "smallest_subnormal", SignCodec())
+@hard(np.float32, "smallest_subnormal", SignCodec())
+@hard(np.float32, "smallest_subnormal", LevelsCodec())
+@hard(np.float64, "tiny", LevelsCodec(bits=32))
+@hard(np.float32, "max", LevelsCodec(bits=1), share=1)
 @given(problems(), codecs)
 def test_a_row_is_what_send_returns(problem, codec):
     model, known, threshold = problem

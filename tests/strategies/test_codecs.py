@@ -22,7 +22,7 @@ def test_only_coordinates_that_reach_the_threshold_change(problem, codec):
     new, bits = codec.send(model, known, threshold)
     assert (new.shape, new.dtype) == (known.shape, known.dtype)
     changed = new != known
-    assert (differences(problem)[changed] >= threshold).all()
+    assert (differences(problem.model, problem.known)[changed] >= threshold).all()
     assert (bits > 0) or not changed.any()
     assert bits % 8 == 0
     assert not np.shares_memory(new, model)
@@ -34,7 +34,7 @@ def test_only_coordinates_that_reach_the_threshold_change(problem, codec):
 @given(problems())
 def test_full_makes_known_what_reaches_the_threshold(problem):
     new, bits = FullCodec().send(*problem)
-    reaches = (differences(problem) >= problem.threshold) | (problem.threshold <= 0)
+    reaches = (differences(problem.model, problem.known) >= problem.threshold) | (problem.threshold <= 0)
     np.testing.assert_array_equal(new, np.where(reaches, problem.model, problem.known))
     assert bits <= 8 + 8 * problem.model.nbytes
 
@@ -78,7 +78,7 @@ def test_the_mean_of_signs_is_as_precise_as_the_models(seed, threshold, precisio
 def test_top_k_sends_the_k_largest_differences_as_they_are(problem, share):
     model, known, threshold = problem
     new, _ = TopKCodec(share=share).send(*problem)
-    sizes = differences(problem)
+    sizes = differences(problem.model, problem.known)
     largest = sorted(range(len(model)), key=lambda t: (-sizes[t], t))[: max(1, round(share * len(model)))]
     expected = [model[t] if t in largest and sizes[t] >= threshold else known[t] for t in range(len(model))]
     np.testing.assert_array_equal(new, expected)

@@ -10,7 +10,6 @@ from problems import graphs
 from pydantic import TypeAdapter, ValidationError
 from quadratic_runs import now_at, ring
 
-from efhc.base.errors import InputError
 from efhc.core.graph import Graph
 from efhc.strategies.parts import links, matchings
 from efhc.strategies.parts.edge_colouring import matching_of_links
@@ -81,14 +80,6 @@ def test_a_tree_is_the_same_in_every_iteration_and_keeps_connected_what_was(grap
     assert np.array_equal(active, links.TreeLinks().choose(now_at(k + 1, graph)).active)
 
 
-def test_a_tree_on_a_graph_with_new_links_is_refused_with_the_iteration():
-    new = np.arange(len(GEOMETRIC.links)) == 3
-    i, j = GEOMETRIC.links[3]
-    assert links.TreeLinks().choose(now_at(0, GEOMETRIC, new_links=new)).active.any()
-    with pytest.raises(InputError, match=f"devices {i} and {j} meet at iteration 7"):
-        links.TreeLinks().choose(now_at(7, GEOMETRIC, new_links=new))
-
-
 def test_links_are_sampled_with_their_probability_and_independently():
     graph, draws = ring(6), 4000
     active = np.array([links.SampledLinks(probability=0.3).choose(now_at(k, graph)).active for k in range(draws)])
@@ -108,8 +99,7 @@ def test_the_same_seed_and_iteration_choose_the_same_links_and_others_do_not(cho
     assert len(set(map(tuple, draws))) > 4
 
 
-@given(graphs())
-def test_matchings_are_matchings_and_few(graph):
+def assert_are_few_matchings(graph):
     of_link = matching_of_links(graph)
     assert of_link.shape == (len(graph.links),)
     for number in range(of_link.max(initial=-1) + 1):
@@ -117,6 +107,20 @@ def test_matchings_are_matchings_and_few(graph):
         assert ends
         assert len(set(ends)) == len(ends)
     assert of_link.max(initial=-1) <= graph.degrees.max()  # at most D + 1 of them
+
+
+@given(graphs())
+def test_matchings_are_matchings_and_few(graph):
+    assert_are_few_matchings(graph)
+
+
+@pytest.mark.parametrize("probability", [0.2, 0.5, 0.8, 1.0])
+def test_matchings_of_larger_graphs_are_matchings_and_few(probability):
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        later, earlier = np.tril_indices(20, -1)
+        linked = rng.random(len(later)) < probability
+        assert_are_few_matchings(Graph.of(20, np.column_stack([earlier, later])[linked]))
 
 
 @settings(max_examples=25)

@@ -18,7 +18,7 @@ from threading import RLock
 from types import ModuleType
 from typing import Annotated, Any, NamedTuple
 
-from pydantic import AfterValidator, ValidationInfo
+from pydantic import AfterValidator, ValidationError, ValidationInfo
 from pydantic.json_schema import SkipJsonSchema
 
 from efhc.base.errors import EfhcError, InputError, did_you_mean
@@ -120,7 +120,10 @@ def failing(part: Any, field: str, error: BaseException) -> InputError:
 
 
 def in_one_line(error: BaseException) -> str:
-    """Return the type of an error and the first line of its message."""
+    """Return the type of an error and the first line of its message; of pydantic, what it says of the first field."""
+    if isinstance(error, ValidationError):
+        problem = error.errors(include_url=False)[0]
+        return f"{type(error).__name__}: {'.'.join(map(str, problem['loc']))}: {problem['msg']}"
     first, *_ = str(error).strip().splitlines() or [""]
     return f"{type(error).__name__}: {first}" if first else type(error).__name__
 

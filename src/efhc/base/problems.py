@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, get_origin
+from typing import Any, get_args, get_origin
 
 from pydantic import ValidationError
+from pydantic.fields import FieldInfo
 
 from efhc.base.errors import InputError, Unusable, did_you_mean
 from efhc.base.policy import Policy, kinds_of
@@ -95,6 +96,12 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
+def _table_of(field: FieldInfo) -> type[Policy] | None:
+    """Return the policy that a field holds, if it is a table without kinds."""
+    inner = [field.annotation, *get_args(field.annotation)]
+    return next((one for one in inner if isinstance(one, type) and issubclass(one, Policy)), None)
+
+
 def _place(location: tuple[int | str, ...], whole: type[Policy]) -> tuple[str, type[Policy]]:
     """Return the dotted name of a pydantic location, without union members, and the policy that it ends in."""
     policy = whole
@@ -106,7 +113,9 @@ def _place(location: tuple[int | str, ...], whole: type[Policy]) -> tuple[str, t
             names.append(str(part))
             field = policy.model_fields.get(str(part))
             members = kinds_of(field) if field else {}
-            key_next, name_next = False, field is not None and get_origin(field.annotation) is dict
+            name_next = field is not None and get_origin(field.annotation) is dict
+            table = _table_of(field) if field and not members else None
+            policy, key_next = (table, True) if table else (policy, False)
         elif name_next or isinstance(part, int):
             names.append(str(part))
             name_next = False

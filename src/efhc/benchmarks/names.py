@@ -11,6 +11,7 @@ WORKLOAD_NAMES = (
     "svm-b1",
     "svm-b16",
     "svm-b64",
+    "entrywise-b16",
     "svm-20runs",
     "lenet-b16",
     "lenet-b32",

@@ -16,7 +16,7 @@ import numpy as np
 from efhc.base.errors import EfhcError
 from efhc.core.randomness import Randomness
 from efhc.core.state import State
-from efhc.drivers.lockstep import Lockstep
+from efhc.drivers.general import driver_for, initial_state
 from efhc.drivers.observers import Observer, drive
 from efhc.drivers.record import Record
 from efhc.drivers.steps import Steps
@@ -29,6 +29,9 @@ from efhc.learning.models import SVM, LeNet5, ResNet18
 from efhc.learning.partition import LabelsPerDevice
 from efhc.network.topologies import Complete, Geometric
 from efhc.scenarios.scenario import Scenario
+from efhc.strategies.entrywise import Entrywise
+from efhc.strategies.forms import form_of
+from efhc.strategies.paper import EventTriggered
 
 Side = Callable[[], int]
 
@@ -72,6 +75,9 @@ class Workload:
     threads: int = 1
     measures: str = "iterations"
     dataset: Callable[[], Dataset] = fashion_mnist
+    strategy: str = "EF-HC"
+    against: str | None = None
+    """The strategy to compare with, instead of a plain loop."""
 
     def scenario(self, seed: int = 0, threads: int | None = None) -> tuple[Experiment, Scenario]:
         """What a seed draws."""
@@ -82,6 +88,8 @@ class Workload:
         """The plain loop, ours, and for networks one model on all samples."""
         if self.measures == "evaluation":
             return {PLAIN: self._plain_evaluation(), OURS: self._our_evaluation()}
+        if self.against:
+            return {PLAIN: self.run(self.against, 0), OURS: self.run(self.strategy, 0)}
         sides = {PLAIN: self.plain(), OURS: self.ours()}
         if self.name.startswith("lenet"):
             sides[ONE_MODEL] = self.one_model()
@@ -128,12 +136,13 @@ class Workload:
                     return sum(pool.map(lambda run: run(), runs))
 
             return work
-        return self.run("EF-HC", 0)
+        return self.run(self.strategy, 0)
 
     def run(self, strategy: str, seed: int) -> Side:
         """The iterations of one run."""
         experiment, scenario = self.scenario(seed)
-        driver, state = Lockstep(scenario, experiment.strategies[strategy], self.threads), scenario.initial_state()
+        chosen = experiment.strategies[strategy]
+        driver, state = driver_for(scenario, chosen, self.threads), initial_state(scenario, form_of(chosen))
         recording = _Recording(scenario)
 
         def work() -> int:
@@ -225,6 +234,16 @@ WORKLOADS = {
         Workload("svm-b1", "SVM, Fashion-MNIST, 10 devices, batch 1, one core", "30x", _svm(1), 40, 1280),
         Workload("svm-b16", "the same, batch 16", "20x", _svm(16), 40, 640),
         Workload("svm-b64", "the same, batch 64", "8x", _svm(64), 40, 320),
+        Workload(
+            "entrywise-b16",
+            "svm-b16 by the strategy entrywise; beside it EF-HC instead of a plain loop",
+            "0.4x",
+            _svm(16) | {"strategies": {"EF-HC": EventTriggered(), "entrywise": Entrywise()}},
+            0,
+            640,
+            strategy="entrywise",
+            against="EF-HC",
+        ),
         Workload("svm-20runs", "4 strategies x 5 seeds at once, batch 16", "45x", _svm(16), 40, 320, runs=20),
         Workload("lenet-b16", "LeNet5, 10 devices, batch 16", "2.5x", _lenet(16), 8, 8, threads=CORES),
         Workload("lenet-b32", "the same, batch 32", "2.5x", _lenet(32), 8, 8, threads=CORES),

@@ -32,7 +32,7 @@ from efhc.cli.terminal import (
 )
 
 if TYPE_CHECKING:
-    from efhc.experiments.studies.presets import Size
+    from efhc.experiments.studies.changes import Size
     from efhc.experiments.studies.tune import Tuning
     from efhc.report.claims.judging import Judgement
 
@@ -42,7 +42,10 @@ File = Annotated[Path, typer.Argument(metavar="FILE", help="The experiment, a TO
 def reproduce(
     figures: Annotated[
         list[str],
-        typer.Argument(metavar="FIGURE", help="`list`, `all`, or figures: fig2a fig3b, or files of your own."),
+        typer.Argument(
+            metavar="FIGURE",
+            help="`list`, `all` of the paper's, or names: fig2a fig3b frontier, or your own files.",
+        ),
     ],
     quick: Annotated[bool, typer.Option("--quick", help="Small sizes, for a first look. This is the default.")] = False,
     full: Annotated[
@@ -60,12 +63,14 @@ def reproduce(
 ) -> None:
     """Reproduce figures of the paper and judge its claims: make the missing runs, draw, and write report.html.
 
+    `frontier` compares all strategies: accuracy against the share of ZT's transmission time that was spent, in several
+    settings, and who leads.
+
     The figures that train neural networks need PyTorch: pip install 'efhc[deep]'.
     """
     use = choose_engine(engine, address, jobs)
 
-    from efhc.experiments.config.files import figure_names
-    from efhc.experiments.studies.presets import load_figure
+    from efhc.experiments.studies.presets import load_figure, paper_figures
 
     if quick and full:
         raise InputError("size", "--quick and --full", "one of the two")
@@ -73,12 +78,13 @@ def reproduce(
     if figures == ["list"]:
         _list_figures(seeds)
         return
-    names = list(dict.fromkeys(figure_names() if "all" in figures else figures))
+    names = dict.fromkeys(one for name in figures for one in (paper_figures() if name == "all" else [name]))
     loaded = [load_figure(name, size, seeds) for name in names]
-    for figure in loaded:
-        require_extras(figure.experiment)
-    for figure in loaded:
-        fetch_missing(figure.experiment)
+    experiments = [experiment for figure in loaded for experiment in figure.experiments]
+    for experiment in experiments:
+        require_extras(experiment)
+    for experiment in experiments:
+        fetch_missing(experiment)
 
     from efhc.experiments.runs.store import RunStore
     from efhc.experiments.studies import reproduce as reproducing
@@ -94,17 +100,20 @@ def reproduce(
 
 
 def _list_figures(seeds: int | None) -> None:
-    from efhc.experiments.config.files import PRESETS, figure_names
-    from efhc.experiments.studies.presets import load_figure
+    from efhc.experiments.config.files import PRESETS
+    from efhc.experiments.studies.presets import frontiers, load_figure, paper_figures
 
     table = Table("figure", "--quick", "--full", "core hours", "", box=None)
-    for name in figure_names():
+    for name in [*paper_figures(), *frontiers()]:
+        if name == next(iter(frontiers()), None):
+            table.add_section()
         small, large = load_figure(name, "quick", seeds), load_figure(name, "full", seeds)
         sizes = [f"{figure.runs} x {figure.experiment.iterations:,}" for figure in (small, large)]
         cost = f"{large.table.core_hours:g}" if large.table.core_hours else ""
         table.add_row(cell(name), *sizes, cost, cell(large.table.title))
     console.print(table)
     print("Sizes: runs x iterations. Core hours: what --full takes, measured or estimated (docs/reproduction.md).")
+    print("`efhc reproduce all` makes the figures of the paper; a frontier is made if it is named.")
     print(f"Their config files: {PRESETS}")
 
 
@@ -112,11 +121,14 @@ def _print_judgements(judgements: list[Judgement]) -> None:
     from efhc.report.claims.wording import figures_words, statement_words, verdict_parts, verdict_words
 
     colours = {"holds": "green", "fails": "red"}
-    for (claim, *said), group in groupby(judgements, lambda one: (one.claim, one.statement, one.setting)):
-        console.print(f"claim {claim}: {cell(statement_words(*said))}", style="bold", highlight=False)
+    for said, same in groupby(judgements, lambda one: (one.claim, one.statement, one.setting, one.names)):
+        (claim, *statement), group = said, list(same)
+        about = "frontier" if claim is None else f"claim {claim}"
+        console.print(f"{about}: {cell(statement_words(*statement))}", style="bold", highlight=False)
+        width = max(8, *(len(figures_words(judgement)) for judgement in group))
         for judgement in group:
             colour = colours.get(verdict_parts(judgement)[0][0], "dim")
-            figures, verdict = cell(f"{figures_words(judgement):>8}"), cell(verdict_words(judgement))
+            figures, verdict = cell(f"{figures_words(judgement):>{width}}"), cell(verdict_words(judgement))
             console.print(f"{figures}  [{colour}]{verdict}[/{colour}]", highlight=False)
 
 

@@ -19,14 +19,13 @@ from typing import NamedTuple
 import numpy as np
 
 from efhc.base.arrays import Flags, Floats, Ints
+from efhc.core.cost import BITS_PER_NUMBER, airtime_bits
 from efhc.core.iteration import finite_rows
 from efhc.core.law_arithmetic import PLAIN_LAW, LawArithmetic, Pull
 from efhc.core.parts import ChosenLinks, EstimatesMixing, Parts
 from efhc.core.state import Diverged, State
 from efhc.core.views import Now
 
-NUMBER_BITS = 32
-"""What a parameter costs in the paper's unit of transmission time, 1 / b_i."""
 KIND_BITS = 8
 """In front of every message: what it is."""
 
@@ -133,14 +132,14 @@ def _exchange(
     (i, j), (sender, receiver, link, _), devices = graph.links.T, graph.directed, np.arange(graph.devices)
     fired = asked.fired(arithmetic.drift(models, devices, known), graph.devices, devices)
     used = chosen.active & (now.new_links | fired[i] | fired[j])
-    whole = NUMBER_BITS * models.shape[1]
+    whole = BITS_PER_NUMBER * models.shape[1]
     if parts.budget:  # a link is used if both ends can pay for all that they would like to use
         credit = _with_income(parts, memory, now, models.shape[1])
-        affordable = credit >= _airtime(now, np.where(used[link], whole, 0))
+        affordable = credit >= airtime_bits(now.graph, np.where(used[link], whole, 0))
         used, fired = used & affordable[i] & affordable[j], fired & affordable
     bits = np.where(used[link], whole, 0)
     if parts.budget:
-        memory["credit"] = credit - _airtime(now, bits)
+        memory["credit"] = credit - airtime_bits(now.graph, bits)
     if now.lost is not None:  # an exchange of which a message is lost does not take place, and is paid for
         lost = np.zeros(len(used), dtype=bool)
         np.logical_or.at(lost, link, now.lost)
@@ -165,8 +164,8 @@ def _broadcast(
     next_known, sent = _encoded(parts, "known", y, devices, known, asked, None, arithmetic)
     first = np.where(active & now.new_links[link], whole_message_bits(y), 0)
     if parts.budget:
-        credit = _with_income(parts, memory, now, n) - _airtime(now, first)
-        cost = _airtime(now, np.where(active, sent[sender], 0))
+        credit = _with_income(parts, memory, now, n) - airtime_bits(now.graph, first)
+        cost = airtime_bits(now.graph, np.where(active, sent[sender], 0))
         unpaid = cost > credit
         next_known, sent = arithmetic.kept("known", next_known, unpaid, known), np.where(unpaid, 0, sent)
         memory["credit"] = credit - np.where(unpaid, 0.0, cost)
@@ -192,8 +191,8 @@ def _send_to_each(
     meets = active & ~met
     first = np.where(meets, whole_message_bits(y), 0)
     if parts.budget:
-        credit = _with_income(parts, memory, now, n) - _airtime(now, first)
-        cost = _airtime(now, sent)
+        credit = _with_income(parts, memory, now, n) - airtime_bits(now.graph, first)
+        cost = airtime_bits(now.graph, sent)
         unpaid = (cost > credit)[sender]
         next_estimates, sent = (
             arithmetic.kept("estimates", next_estimates, unpaid, estimates),
@@ -248,16 +247,9 @@ def whole_message_bits(models: Floats) -> int:
     return int(KIND_BITS + 8 * models.dtype.itemsize * models.shape[1])
 
 
-def _airtime(now: Now, bits: Ints) -> Floats:
-    """Return sum_j B_ij / d_i of each device, where B_ij are the `bits` sent from i to j: a broadcast counts once."""
-    sums = np.bincount(now.graph.directed.sender, bits, now.graph.devices)
-    airtime: Floats = sums / np.maximum(now.graph.degrees, 1)
-    return airtime
-
-
 def _with_income(parts: Parts, memory: dict[str, np.ndarray], now: Now, parameters: int) -> Floats:
     """Return each device's credit in bits, with this iteration's share of what ZT would spend."""
     assert parts.budget is not None
-    income = np.where(now.graph.degrees > 0, parts.budget.share * NUMBER_BITS * parameters, 0.0)
+    income = np.where(now.graph.degrees > 0, parts.budget.share * BITS_PER_NUMBER * parameters, 0.0)
     credit: Floats = memory["credit"] + income
     return credit

@@ -13,10 +13,11 @@ import numpy as np
 from efhc.base.arrays import Flags, Floats, Ints, read_only
 from efhc.base.errors import InputError
 from efhc.base.own_code import is_built_in, quoting
+from efhc.core.cost import device_times
 from efhc.core.graph import Graph
 from efhc.core.iteration import finite_rows
-from efhc.core.law import NUMBER_BITS, Asked, Happened, iterate_parts
-from efhc.core.memory import begin, carry_over
+from efhc.core.law import Asked, Happened, iterate_parts
+from efhc.core.memory import Memories, begin, carry_over
 from efhc.core.parts import FeedbackTrigger
 from efhc.core.randomness import Purpose
 from efhc.core.state import Diverged, State
@@ -44,8 +45,8 @@ def driver_for(scenario: Scenario, strategy: Any, threads: int = 1, loss: float 
 class GeneralLockstep:
     """Moves the state of any strategy on.
 
-    It copies the arrays of the first state that it is given. Every state that it returns is a view of its own arrays,
-    good until the next call of `advance`: copy what you keep of it.
+    It takes over the arrays of the first state that it is given, and every state that it returns is a view of its own
+    arrays, good until the next call of `advance`: copy what you keep of it.
     """
 
     def __init__(self, scenario: Scenario, strategy: Any, threads: int = 1, loss: float = 0.0) -> None:
@@ -66,7 +67,7 @@ class GeneralLockstep:
 
     def initial_state(self) -> State:
         """The state at k = 0."""
-        return initial_state(self._scenario, self._form)
+        return initial_state(self._scenario, self._form, self._loss)
 
     def advance(self, state: State, most: int = 1) -> tuple[State, Steps]:
         """Make at least one and at most `most` iterations; returns the new state, and what the iterations did.
@@ -100,17 +101,19 @@ class GeneralLockstep:
         latest = self._latest
         if latest is not None and latest.k == state.k and latest.models is state.models:
             return state
-        known, memory = state.last_broadcast.copy(), {name: array.copy() for name, array in state.memory.items()}
-        self._spare = np.empty_like(state.models)
-        return State(state.k, np.array(state.models, order="C"), known, state.local, memory)
+        models, known = (np.require(one, requirements=["C", "W"]) for one in (state.models, state.last_broadcast))
+        self._spare = np.empty_like(models)
+        return State(state.k, models, known, state.local, state.memory)
 
     def _iteration(self, state: State) -> tuple[State, Happened, Floats]:
         scenario, k = self._scenario, state.k
         previous, graph = scenario.graphs(k)
+        if k > 0 and self._form.needs_static and not _same_links(previous, graph):
+            raise changing_graph(self._form, k)
         losses, local = self._backend.grads(state.models, self._reader.batch(k), state.local, self._spare)
         if not (finite := np.isfinite(losses)).all():
             raise Diverged(k, "loss", finite)
-        memory = state.memory
+        memory = state.memory or begin(self._form.memory, graph, state.models)
         if k > 0 and self._links_remembered:
             memory = carry_over(self._form.memory, memory, previous, graph, state.models)
         now = self._now(state, previous, graph, losses, memory["spent"])
@@ -120,8 +123,7 @@ class GeneralLockstep:
         else:
             asked = self._asked(now, own)
             after, happened = iterate_parts(self._form.parts, before, now, self._spare, asked, self._arithmetic)
-        airtime = np.bincount(graph.directed.sender, happened.bits, graph.devices) / np.maximum(graph.degrees, 1)
-        spent = memory["spent"] + airtime / (NUMBER_BITS * scenario.bandwidths.values)
+        spent = memory["spent"] + device_times(graph, happened.bits, scenario.bandwidths.values)
         kept = {**after.memory, "spent": spent}
         if own or self._own_names:
             self._check_memory(own, memory, k)
@@ -172,7 +174,7 @@ class GeneralLockstep:
                 given = np.asarray(trigger.fires(seen, own))
             if given.shape != (len(drift),) or given.dtype != bool:
                 what = f"{given.dtype} of shape {given.shape} from fires at k = {now.k}"
-                raise InputError(self._name, what, f"one bool per device ({len(drift)})")
+                raise InputError(self._name, what, f"bool of shape ({len(drift)},), one per device")
             return given
 
         return Asked(None, fires)
@@ -180,7 +182,7 @@ class GeneralLockstep:
     def _whole(self, state: State, now: Now, own: dict[str, np.ndarray]) -> tuple[State, Happened]:
         """One iteration of a strategy that makes it itself."""
         strategy, graph, shape = self._form.strategy, now.graph, state.models.shape
-        with quoting(strategy, self._name):
+        with quoting(strategy, self._name), np.errstate(over="ignore", invalid="ignore"):
             moved = strategy.step(now, read_only(state.models), read_only(self._spare), own)
         if not isinstance(moved, Moved):
             raise InputError(self._name, f"a {type(moved).__name__} from step at k = {now.k}", "an efhc.Moved")
@@ -189,17 +191,16 @@ class GeneralLockstep:
             what = f"models that are {models.dtype} of shape {models.shape} at k = {now.k}"
             raise InputError(self._name, what, f"{state.models.dtype} of shape {shape}")
         if not (finite := finite_rows(models)).all():
-            if is_built_in(strategy):
+            if is_built_in(strategy) or not np.isnan(models).any():
                 raise Diverged(now.k, "model", finite)
-            device = int(np.flatnonzero(~finite)[0])
-            what = f"NaN or infinity in the model of device {device} at k = {now.k}"
-            raise InputError(self._name, what, "finite numbers")
+            device = int(np.flatnonzero(np.isnan(models).any(axis=1))[0])
+            raise InputError(self._name, f"NaN in the model of device {device} at k = {now.k}", "finite numbers")
         bits = self._directed_bits(bits, moved.per, graph, now.k)
         fired = np.bincount(graph.directed.sender, bits, graph.devices) > 0 if moved.fired is None else moved.fired
         fired = np.asarray(fired)
         if fired.shape != (graph.devices,) or fired.dtype != bool:
             what = f"fired that is {fired.dtype} of shape {fired.shape} at k = {now.k}"
-            raise InputError(self._name, what, f"one bool per device ({graph.devices})")
+            raise InputError(self._name, what, f"bool of shape ({graph.devices},), one per device")
         self._spare[...] = models
         error = self._arithmetic.consensus_error(self._spare)
         if not np.isfinite(error):
@@ -212,10 +213,12 @@ class GeneralLockstep:
         """Return the bits that a whole strategy says it sent, per directed link."""
         sender = graph.directed.sender
         count = {"device": graph.devices, "link": len(sender)}.get(per)
-        if bits.dtype.kind not in "iuf" or bits.shape != (count,) or not np.isfinite(bits).all() or (bits < 0).any():
-            what = f"bits that are {bits.dtype} of shape {bits.shape} per {per} at k = {k}"
-            allowed = f"numbers from 0, {graph.devices} with per = 'device' or {len(sender)} with per = 'link'"
+        if bits.dtype.kind not in "iuf" or bits.shape != (count,):
+            what = f"bits that are {bits.dtype} of shape {bits.shape} with per = {per!r} at k = {k}"
+            allowed = f"numbers of shape ({graph.devices},) with per = 'device', or ({len(sender)},) with per = 'link'"
             raise InputError(self._name, what, allowed)
+        if not ((bits >= 0) & (bits < np.inf)).all():
+            raise InputError(self._name, f"bits from {bits.min()} to {bits.max()} at k = {k}", "finite numbers from 0")
         per_link: Ints = np.ceil(bits if per == "link" else bits[sender]).astype(np.int64)
         return per_link
 
@@ -225,8 +228,8 @@ class GeneralLockstep:
         if own.keys() != expected.keys():
             given = f"memory named {', '.join(sorted(own)) or '(nothing)'} at k = {k}"
             raise InputError(self._name, given, f"memory named {', '.join(sorted(expected)) or '(nothing)'}")
-        for name in own:
-            array = own[name] = np.asarray(own[name])
+        for name, given_array in own.items():
+            array = own[name] = np.asarray(given_array)
             if array.shape != expected[name].shape or array.dtype != expected[name].dtype:
                 given = f"memory {name} that is {array.dtype} of shape {array.shape} at k = {k}"
                 raise InputError(self._name, given, f"{expected[name].dtype} of shape {expected[name].shape}")
@@ -252,14 +255,29 @@ class GeneralLockstep:
                 self._arithmetic.reuse(role, old)
 
 
-def initial_state(scenario: Scenario, form: Form) -> State:
+def remembered(form: Form, loss: float = 0.0) -> Memories:
+    """Return what the driver of a strategy of this form remembers: of the paper's strategies nothing."""
+    return {} if form.is_papers and not loss else form.memory
+
+
+def initial_state(scenario: Scenario, form: Form, loss: float = 0.0) -> State:
     """Return the state at k = 0 of a strategy of this form, in arrays of its own."""
     models, graph = scenario.initial_models(), scenario.network.graph(0)
-    memory = begin(form.memory, graph, models)
+    memory = begin(remembered(form, loss), graph, models)
     if "met" in memory:  # one shared start is known to all neighbours
         memory["met"][...] = _all_equal(models) and not scenario.exchange_at_start
     known = models.copy() if form.broadcasts else models[:0].copy()
     return State(0, models, known, scenario.learner.backend.initial_local(len(models)), memory)
+
+
+def changing_graph(form: Form, k: int) -> InputError:
+    """Return the error for a strategy that needs a graph that stays as it is."""
+    kind = getattr(form.strategy, "kind", type(form.strategy).__name__)
+    return InputError("network", f"a graph that changes at k = {k}", f"one that stays as it is: {kind} needs a tree")
+
+
+def _same_links(before: Graph, now: Graph) -> bool:
+    return before is now or np.array_equal(before.links, now.links)
 
 
 def _all_equal(models: Floats) -> bool:

@@ -28,6 +28,11 @@ class FigureData:
     varied: Mapping[str, float] = field(default_factory=dict)
     """In an ablation, the value that each strategy stands for. ZT has none: it only defines the budgets."""
 
+    @property
+    def seeds(self) -> int:
+        """The number of seeds."""
+        return self.curves["seed"].n_unique()
+
 
 @dataclass(frozen=True, eq=False)
 class Illustration:

@@ -24,3 +24,8 @@ def cost_words(reached: float | None, without: float | None = None, unit: float 
     parts = [] if reached is None else [number_words(float(reached / unit))]
     parts += [] if without is None else [f"> {number_words(float(without / unit))}"]
     return " / ".join(parts)
+
+
+def percent(share: float) -> str:
+    """Return the share as a percentage: `10 %`."""
+    return f"{100 * share:g} %"

@@ -49,6 +49,12 @@ class Form:
         return self.parts is not None and not (self.estimates and self.estimates.per == "link")
 
     @property
+    def needs_static(self) -> bool:
+        """Whether the graph must stay as it is."""
+        who = self.strategy if self.parts is None else self.parts.links
+        return bool(getattr(who, "needs_static_graph", False))
+
+    @property
     def needs_every_message(self) -> bool:
         """Whether a single lost message makes devices disagree for ever."""
         return self.parts is None or bool(self.estimates and self.estimates.per == "device")

@@ -40,6 +40,7 @@ class RelaySGD(Strategy):
     """
 
     kind: Literal["relay"] = "relay"
+    needs_static_graph: ClassVar[bool] = True
     memory: ClassVar[Memories] = {
         "parents": Memory(dtype="int64", start=NO_PARENT),
         "up": Memory(size="model"),

@@ -64,6 +64,19 @@ def test_a_strategy_that_needs_too_much_memory_is_refused(monkeypatch, tmp_path)
             assert resources.plan(experiment, data, 1, 1).runs_at_once == 1
 
 
+def test_the_step_of_a_strategy_may_need_room_too(monkeypatch):
+    experiment = efhc.Experiment(**SMALL | {"seeds": (0, 1)}, strategies={"mine": Remembers()})
+    data = Runs().inputs(experiment).data
+    one_array, batch = resources.array_bytes(experiment, data)
+    needed = 3 * one_array + batch + resources.strategy_bytes(experiment, data)
+    needed += resources.STEP_ARRAYS * one_array
+    for spare, at_once in ((0, 2), (-1, 1)):
+        free = resources.LEFT_FREE + 2 * needed + spare
+        monkeypatch.setattr(resources, "available_bytes", lambda free=free: free)
+        assert resources.plan(experiment, data, 2, 2).runs_at_once == at_once
+    assert resources.step_bytes(efhc.Experiment(**SMALL, strategies={"entrywise": efhc.Entrywise()}), one_array) == 0
+
+
 def test_the_papers_analysis_is_for_strategies_of_its_form(tmp_path):
     require_papers_form(efhc.Experiment(**SMALL), "a test")
     changed = efhc.Experiment(**SMALL, strategies={"ZT": efhc.ZeroThreshold(), "mine": Remembers()})

@@ -18,12 +18,14 @@ from efhc.drivers.event_driven.churn import draw_churn
 from efhc.drivers.event_driven.compute import draw_compute_times
 from efhc.drivers.event_driven.links import draw_transfers
 from efhc.drivers.event_driven.settings import EventDriven
+from efhc.drivers.general import changing_graph
 from efhc.experiments.config.experiment import Experiment
 from efhc.learning.backends import backend_for
 from efhc.learning.data import Dataset
 from efhc.learning.learner import Learner
 from efhc.network.over_time import CheckedGraphs
 from efhc.scenarios.scenario import Scenario
+from efhc.strategies.forms import form_of
 
 if TYPE_CHECKING:
     from efhc.experiments.runs.run import Run
@@ -115,6 +117,14 @@ def check_driver(experiment: Experiment, scenario: Scenario, seed: int) -> None:
     if driver.churn is not None and not is_built_in(driver.churn):
         for device in devices:
             churn.next_event(device, 0)
+
+
+def check_strategies(experiment: Experiment, scenario: Scenario) -> None:
+    """Raise `InputError` if a strategy needs a graph that stays as it is, and the graph changes after k = 0."""
+    before, now = scenario.network.graph(0), scenario.network.graph(1)
+    for name, strategy in experiment.strategies.items():
+        if (form := form_of(strategy, name)).needs_static and not np.array_equal(before.links, now.links):
+            raise changing_graph(form, 1)
 
 
 class Scenarios:

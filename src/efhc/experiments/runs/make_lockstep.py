@@ -12,7 +12,7 @@ from efhc.base.arrays import Floats
 from efhc.core.memory import Memories, begin
 from efhc.core.state import Local, State
 from efhc.drivers.event_driven.settings import LockstepDriver
-from efhc.drivers.general import driver_for, initial_state
+from efhc.drivers.general import driver_for, initial_state, remembered
 from efhc.drivers.observers import LookAt, Observer, drive
 from efhc.drivers.record import Record
 from efhc.drivers.steps import Steps
@@ -34,12 +34,13 @@ def make_lockstep(making: Making) -> tuple[Floats, Local]:
     (strategy,) = experiment.strategies.values()
     form, settings = form_of(strategy), experiment.driver
     assert isinstance(settings, LockstepDriver)
-    initial = initial_state(scenario, form)
+    loss = settings.loss or 0.0
+    initial = initial_state(scenario, form, loss)
     wanted = snapshot_iterations(run) if experiment.keep_models_every else []
 
     def restore(checkpoint: Checkpoint) -> tuple[State, Record]:
         left = set(wanted) - set(keeper.snapshots)
-        return _checked(checkpoint, initial, form.memory, scenario, experiment.iterations, left)
+        return _checked(checkpoint, initial, remembered(form, loss), scenario, experiment.iterations, left)
 
     state, record = keeper.resume(restore) or (initial, Record())
     keeping = _Keeping(keeper, record, state, making.checkpoint_seconds)
@@ -50,7 +51,7 @@ def make_lockstep(making: Making) -> tuple[Floats, Local]:
         *making.observers,  # one that raises finds the iteration whole
         _Telling(making.progress, making.stop, experiment.iterations),
     ]
-    driver = driver_for(scenario, strategy, making.threads, settings.loss or 0.0)
+    driver = driver_for(scenario, strategy, making.threads, loss)
     try:
         state = drive(driver, state, experiment.iterations, everyone)
     except BaseException:

@@ -25,6 +25,9 @@ LEFT_FREE = 256 * 2**20
 MOST_THREADS = 1024
 """Largest number of threads that are used: by default, systems do not let a process have many more."""
 
+STEP_ARRAYS = 12
+"""Arrays (m, n) that a step may compute on the way: RelaySGD, which adds in double precision, needs that many."""
+
 
 class Plan(NamedTuple):
     """How an experiment uses the machine."""
@@ -60,7 +63,8 @@ def plan(experiment: Experiment, data: Dataset, jobs: int | None, runs: int, *, 
                 "or batch_size" + (", or float32" if experiment.precision == "float64" else "")
             )
         if at_once > 1:
-            at_once = max(1, min(at_once, room // (running + in_flight_bytes(experiment, one_array))))
+            at_times = in_flight_bytes(experiment, one_array) + step_bytes(experiment, one_array)
+            at_once = max(1, min(at_once, room // (running + at_times)))
     return Plan(at_once, cores // at_once)
 
 
@@ -88,6 +92,16 @@ def in_flight_bytes(experiment: Experiment, one_array: int) -> int:
     if tables_of(experiment) is LOCKSTEP:
         return 0
     return 2 * _links_at_start(experiment) * one_array // experiment.devices
+
+
+def step_bytes(experiment: Experiment, one_array: int) -> int:
+    """Return the bytes that strategies which make their iterations themselves may need on the way.
+
+    Nobody knows how many arrays such a step computes. Therefore this limits how many runs are made at once, but a
+    single run is never refused for it.
+    """
+    forms = (form_of(strategy, name) for name, strategy in experiment.strategies.items())
+    return STEP_ARRAYS * one_array if any(form.parts is None for form in forms) else 0
 
 
 def strategy_bytes(experiment: Experiment, data: Dataset) -> int:

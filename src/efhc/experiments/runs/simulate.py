@@ -16,7 +16,7 @@ from efhc.drivers.observers import ObserverFactory
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.config.files import build_experiment, to_tables
 from efhc.experiments.runs.directory import RunDirectory
-from efhc.experiments.runs.draw import check_driver, draw_scenario
+from efhc.experiments.runs.draw import check_driver, check_strategies, draw_scenario
 from efhc.experiments.runs.engines.local import LocalEngine
 from efhc.experiments.runs.keeping import CHECKPOINT_SECONDS
 from efhc.experiments.runs.resources import plan
@@ -172,6 +172,7 @@ def _check(runs: list[Run], warn: Callable[[str], None]) -> None:
             scenario = draw_scenario(run.whole, run.data, run.seed)
             scenario.initial_models()
             check_driver(run.whole, scenario, run.seed)
+            check_strategies(run.whole, scenario)
             graph = scenario.network.graph(0)
             drawn_so = isinstance(run.whole.network, DrawnTopology)  # with connected = false
             if graph is scenario.network.graph(1) and not graph.is_connected and not drawn_so:

@@ -2,15 +2,15 @@
 
 The file of a figure is an experiment, which gives panels (i)-(iii) and which `efhc run` accepts as it is. A table
 [sweep] over the radius adds panel (iv), and a table [figure] holds the number, the title and what --quick changes.
+A table [figure] of the kind "frontier" makes a frontier instead (frontier_file.py).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import Field, ValidationError
 
@@ -28,9 +28,10 @@ from efhc.experiments.config.files import (
     to_tables,
 )
 from efhc.experiments.runs.tables import require_lockstep
+from efhc.experiments.studies.changes import Size, merged
+from efhc.experiments.studies.frontier_file import Frontier, build_frontier, is_frontier
 from efhc.experiments.studies.sweep import Point, sweep_points
 
-Size = Literal["quick", "full"]
 RADIUS = "network.radius"
 A_FIGURE = "a figure of the paper"
 
@@ -63,6 +64,11 @@ class PaperFigure:
     """Panel (iv): one point per radius."""
 
     @property
+    def experiments(self) -> list[Experiment]:
+        """The experiments of all panels."""
+        return [self.experiment, *(point.experiment for point in self.connectivity)]
+
+    @property
     def varied(self) -> dict[str, float]:
         """In an ablation, the value of each strategy that has the varied setting."""
         if self.table.varies is None:
@@ -74,7 +80,7 @@ class PaperFigure:
     def runs(self) -> int:
         """The number of distinct runs; panels share the runs that have the same settings."""
         distinct = set()
-        for experiment in [self.experiment, *(point.experiment for point in self.connectivity)]:
+        for experiment in self.experiments:
             tables = to_tables(experiment)
             strategies = [json.dumps(one, sort_keys=True) for one in tables["strategies"].values()]
             rest = json.dumps({**tables, "name": "", "seeds": [], "strategies": {}}, sort_keys=True, default=str)
@@ -82,16 +88,33 @@ class PaperFigure:
         return len(distinct)
 
 
-def load_figure(name: str, size: Size = "quick", seeds: int | None = None) -> PaperFigure:
-    """Load a figure of the paper by name, or a figure of your own by its file.
+def paper_figures() -> list[str]:
+    """Return the names of the paper's figures, in the paper's order."""
+    return [name for name in figure_names() if not is_frontier(read_tables(name))]
 
-    If `seeds` is given, the seeds are 0 .. `seeds`-1 instead of those of the file.
+
+def frontiers() -> list[str]:
+    """Return the names of the frontiers that ship with efhc."""
+    return [name for name in figure_names() if is_frontier(read_tables(name))]
+
+
+def load_figure(name: str, size: Size = "quick", seeds: int | None = None) -> PaperFigure | Frontier:
+    """Load a figure of the paper or a frontier by name, or one of your own by its file.
+
+    If `seeds` is given, the seeds of a figure of the paper are 0 .. `seeds`-1 instead of those of the file, and a
+    frontier has `seeds` seeds from the file's first one on.
     """
     known, path = figure_names(), Path(name)
     if name not in known and path.suffix != ".toml":
         allowed = f"{', '.join(known)}, all, list, or a file of your own that ends in .toml"
         raise InputError("figure", f"'{name}'{did_you_mean(name, known)}", allowed)
     tables = read_tables(name)
+    if is_frontier(tables):
+        return build_frontier(path, tables, size, seeds)
+    return _build_paper_figure(path, tables, size, seeds)
+
+
+def _build_paper_figure(path: Path, tables: dict[str, Any], size: Size, seeds: int | None) -> PaperFigure:
     try:
         table = FigureTable.model_validate(tables.get(FIGURE, {}))
     except ValidationError as error:
@@ -99,11 +122,11 @@ def load_figure(name: str, size: Size = "quick", seeds: int | None = None) -> Pa
         with within(FIGURE):
             raise as_input_error(error, FigureTable) from None
     if size == "quick":
-        tables = _merged(tables, table.quick)
+        tables = merged(tables, table.quick)
     base = only_experiment(tables) | ({} if seeds is None else {"seeds": list(range(seeds))})
     points = sweep_points(base, tables[SWEEP], path.parent) if SWEEP in tables else []
     figure = PaperFigure(path.stem, table, build_experiment(base, path.parent), points)
-    for experiment in (figure.experiment, *(point.experiment for point in points)):
+    for experiment in figure.experiments:
         require_lockstep(experiment, A_FIGURE)
     if "ZT" not in figure.experiment.strategies:
         raise InputError("strategies", ", ".join(figure.experiment.strategies), "also ZT: its total measures budgets")
@@ -121,13 +144,3 @@ def _check_varied(figure: PaperFigure) -> None:
     numbers = [value for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
     if not numbers or len(numbers) < sum(value is not None for value in values):
         raise InputError("figure.varies", f"'{setting}'", "a setting of the strategies that is a number, such as r")
-
-
-def _merged(tables: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `tables` with `changes`, merged table by table."""
-    merged = dict(tables)
-    for key, change in changes.items():
-        before = merged.get(key)
-        both = isinstance(before, Mapping) and isinstance(change, Mapping)
-        merged[key] = _merged(before, change) if both else change  # type: ignore[arg-type]
-    return merged

@@ -1,4 +1,4 @@
-"""Reproduce figures of the paper: make the runs that are missing, draw the panels, judge the claims, write the report.
+"""Reproduce figures: make the runs that are missing, draw the panels, judge the claims, write the report.
 
 DIR/report.html          everything, in one page that works offline
 DIR/claims.csv           each claim with its statistics, intervals and verdict
@@ -21,7 +21,11 @@ from efhc.experiments.config.files import to_toml
 from efhc.experiments.runs.provenance import provenance
 from efhc.experiments.runs.run import Run, Runs
 from efhc.experiments.runs.store import Engine, Failures, Progress, RunStore
-from efhc.experiments.studies.presets import RADIUS, PaperFigure, Size
+from efhc.experiments.studies.changes import Size
+from efhc.experiments.studies.frontier import FrontierRuns, write_frontier
+from efhc.experiments.studies.frontier_file import Frontier
+from efhc.experiments.studies.presets import RADIUS, PaperFigure
+from efhc.report.claims.frontier import judge_frontier
 from efhc.report.claims.judging import Judgement
 from efhc.report.claims.panels import panels
 from efhc.report.claims.paper_claims import judge
@@ -29,6 +33,7 @@ from efhc.report.claims.wording import findings_table
 from efhc.report.figure_data import FigureData, Illustration, Section
 from efhc.report.figures import save_figure
 from efhc.report.figures.paper_figure import paper_figure
+from efhc.report.frontier_data import FrontierSection
 from efhc.report.page import page
 
 
@@ -60,17 +65,20 @@ class FigureRuns:
         return [lines[run.key] for run in self.all if run.key in failures]
 
 
-def prepare(figures: Sequence[PaperFigure]) -> list[FigureRuns]:
+def prepare(figures: Sequence[PaperFigure | Frontier]) -> list[FigureRuns | FrontierRuns]:
     """Load the data and find the runs of the figures. Raises `InputError` for whatever is wrong with them."""
     for name, files in Counter(figure.name for figure in figures).items():
         if files > 1:
             raise InputError("figure", f"{files} files named {name}", "different names: results are named after them")
     runs = Runs()
-    return [FigureRuns.of(figure, runs) for figure in figures]
+    return [
+        FrontierRuns.of(figure, runs) if isinstance(figure, Frontier) else FigureRuns.of(figure, runs)
+        for figure in figures
+    ]
 
 
 def reproduce(
-    figures: Sequence[FigureRuns],
+    figures: Sequence[FigureRuns | FrontierRuns],
     size: Size,
     out: Path,
     store: RunStore,
@@ -81,22 +89,34 @@ def reproduce(
     """Write everything to `out`, each figure as soon as its runs are made, and return the judged claims.
 
     Runs that fail are left out, listed in the report, and passed to `warn`, one line each. If all runs of panels
-    (i)-(iii) fail, the first failure is raised.
+    (i)-(iii), or all runs of a frontier, fail, the first failure is raised.
     """
-    sections = []
+    sections: list[Section | FrontierSection] = []
     for of_figure in figures:
         failures = store.complete(of_figure.all, engine, progress)
-        section = _section(of_figure, size, store, failures)
         for line in of_figure.failed(failures):
             warn(f"{of_figure.figure.name}: {line}")
-        _write_panels(section.data, out / "figures")
-        sections.append(section)
-    judgements = judge({section.data.name: section.data for section in sections})
+        if isinstance(of_figure, FrontierRuns):
+            frontier = of_figure.section(size, store, failures)
+            write_frontier(frontier.data, out / "figures")
+            sections.append(frontier)
+        else:
+            section = _section(of_figure, size, store, failures)
+            _write_panels(section.data, out / "figures")
+            sections.append(section)
+    judgements = judge({one.data.name: one.data for one in sections if isinstance(one, Section)})
+    for one in sections:
+        judgements += judge_frontier(one.data) if isinstance(one, FrontierSection) else []
     write_safely(out / "claims.csv", findings_table(judgements).write_csv().encode())
-    numbers = ", ".join(section.data.number for section in sections)
-    title = f"EF-HC, figures {numbers}" if len(sections) > 1 else f"EF-HC, figure {numbers}"
-    write_safely(out / "report.html", page(sections, judgements, title, provenance()).encode())
+    write_safely(out / "report.html", page(sections, judgements, _title(sections), provenance()).encode())
     return judgements
+
+
+def _title(sections: Sequence[Section | FrontierSection]) -> str:
+    numbers = [section.data.number for section in sections if isinstance(section, Section)]
+    frontiers = [section.data.name for section in sections if isinstance(section, FrontierSection)]
+    listed = [f"figure{'s' if len(numbers) > 1 else ''} {', '.join(numbers)}"] if numbers else []
+    return f"EF-HC, {', '.join(listed + frontiers)}"
 
 
 def _write_panels(data: FigureData, folder: Path) -> None:

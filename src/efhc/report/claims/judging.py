@@ -31,7 +31,7 @@ class Verdict(StrEnum):
 
 
 class Statement(StrEnum):
-    """A statement of the paper."""
+    """A statement of the paper, or of a frontier."""
 
     LESS_TIME = "less time"
     RG_LEAST_TIME = "RG least time"
@@ -47,6 +47,8 @@ class Statement(StrEnum):
     SMALLER_P_BETTER = "smaller p better"
     LARGER_P_BETTER = "larger p better"
     ABOVE_GT = "above GT"
+    LEADS = "leads"
+    """Of a frontier: a strategy is above the best of its rivals at every budget."""
 
 
 class Setting(StrEnum):
@@ -83,6 +85,8 @@ class Measure(StrEnum):
     """Slope of accuracy over log10 of a parameter."""
     FALL = "fall"
     """Minus that slope."""
+    LEAD_OVER_BEST = "lead over best"
+    """Accuracy of a strategy at a budget, minus that of the best of its rivals at that budget with the same seed."""
 
 
 @dataclass(frozen=True)
@@ -112,13 +116,15 @@ class Finding:
 class Judgement:
     """A claim, judged by one figure or by one figure against another."""
 
-    claim: int
-    """The number of the claim in docs/reproduction.md."""
+    claim: int | None
+    """The number of the claim in docs/reproduction.md. None for the statement of a frontier."""
     statement: Statement
     setting: Setting
     figures: tuple[str, ...]
-    """The paper's numbers of the figures: `2(a)`."""
+    """The paper's numbers of the figures: `2(a)`. Of a frontier its setting: `frontier-beta`."""
     findings: tuple[Finding, ...]
+    names: tuple[str, ...] = ()
+    """The names that the statement's words contain, if they are not always the same."""
 
     @property
     def verdicts(self) -> dict[float | None, Verdict]:
@@ -147,6 +153,11 @@ def find(quantity: Quantity, budget: float | None, per_seed: Floats) -> Finding:
     else:
         verdict = Verdict.FAILS if high < -ROUNDING else Verdict.UNDECIDED
     return Finding(quantity, budget, mean, low, high, len(per_seed), verdict)
+
+
+def everywhere(judgements: Iterable[Judgement]) -> Verdict:
+    """Return the verdict on a statement that is about all of these at once."""
+    return _together(verdict for judgement in judgements for verdict in judgement.verdicts.values())
 
 
 def _together(verdicts: Iterable[Verdict]) -> Verdict:

@@ -36,12 +36,12 @@ def time_per_iteration(curves: pl.DataFrame) -> pl.DataFrame:
     """Return the mean transmission time of the iterations since the previous evaluation, or since the start."""
     total, iteration = pl.col("transmission_time_total"), pl.col("iteration")
     per_iteration = (total - total.shift(fill_value=0)) / (iteration - iteration.shift(fill_value=-1))
-    return _over_seeds(curves.with_columns(per_iteration.over(RUN).alias("value")), "iteration", "value")
+    return over_seeds(curves.with_columns(per_iteration.over(RUN).alias("value")), "iteration", "value")
 
 
 def accuracy_per_iteration(curves: pl.DataFrame) -> pl.DataFrame:
     """Return the accuracy after each evaluated iteration."""
-    return _over_seeds(curves, "iteration", "accuracy")
+    return over_seeds(curves, "iteration", "accuracy")
 
 
 def accuracy_per_time(curves: pl.DataFrame, points: int = 200) -> pl.DataFrame:
@@ -55,14 +55,14 @@ def accuracy_per_time(curves: pl.DataFrame, points: int = 200) -> pl.DataFrame:
             accuracy = np.interp(times, run["transmission_time_total"], run["accuracy"])
             columns = {"strategy": strategy, "seed": seed, "transmission_time": times, "accuracy": accuracy}
             read_off.append(pl.DataFrame(columns))
-    return _over_seeds(pl.concat(read_off), "transmission_time", "accuracy")
+    return over_seeds(pl.concat(read_off), "transmission_time", "accuracy")
 
 
 def accuracy_by_radius(connectivity: pl.DataFrame) -> pl.DataFrame:
     """Return the accuracy at each budget by radius. A budget is a share of ZT's time at the same seed and radius."""
     tables = []
     for budget in BUDGETS:
-        table = _over_seeds(accuracy_over_radii(connectivity, budget), "radius", "accuracy")
+        table = over_seeds(accuracy_over_radii(connectivity, budget), "radius", "accuracy")
         tables.append(table.select(pl.lit(budget).alias("budget"), pl.all()))
     return pl.concat(tables)
 
@@ -100,7 +100,7 @@ def _read_off(curves: pl.DataFrame, budgets: Mapping[int, float]) -> pl.DataFram
     return pl.DataFrame(rows, schema={"strategy": pl.String, "seed": pl.Int64, "accuracy": pl.Float64}, orient="row")
 
 
-def _over_seeds(rows: pl.DataFrame, x: str, value: str) -> pl.DataFrame:
+def over_seeds(rows: pl.DataFrame, x: str, value: str) -> pl.DataFrame:
     """Return strategy, x, mean, low, high and the value of each seed, from one row per strategy, seed and x."""
     tables = []
     for (strategy,), runs in rows.group_by("strategy", maintain_order=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import polars as pl
 
@@ -25,6 +25,7 @@ STATEMENTS = {
     Statement.SMALLER_P_BETTER: "a smaller p of RG is better per transmission time",
     Statement.LARGER_P_BETTER: "a larger p of RG is better per transmission time",
     Statement.ABOVE_GT: "EF-HC is above GT in accuracy per iteration",
+    Statement.LEADS: "{0} leads at every budget from {1} of ZT's time: seed by seed, it is above the best of {2}",
 }
 QUANTITIES = {
     Measure.TIME_SAVED: "share of {1}'s time that {0} saves",
@@ -37,6 +38,7 @@ QUANTITIES = {
     Measure.MARGIN_LEAD: "margin over the best baseline, {0} minus {1}",
     Measure.RISE: "slope of accuracy over log10({0})",
     Measure.FALL: "minus slope of accuracy over log10({0})",
+    Measure.LEAD_OVER_BEST: "accuracy of {0} minus the best of {1}",
 }
 VERDICTS = {
     Verdict.HOLDS: "holds",
@@ -57,9 +59,9 @@ AT_BUDGETS = {
 }
 
 
-def statement_words(statement: Statement, setting: Setting = Setting.ANY) -> str:
-    """Return the paper's claim in short."""
-    words = STATEMENTS[statement]
+def statement_words(statement: Statement, setting: Setting = Setting.ANY, names: Sequence[str] = ()) -> str:
+    """Return what is claimed, in short."""
+    words = STATEMENTS[statement].format(*names)
     return f"{setting}: {words}" if setting else words
 
 
@@ -105,7 +107,7 @@ def findings_table(judgements: Iterable[Judgement]) -> pl.DataFrame:
         {
             "claim": judgement.claim,
             "figures": figures_words(judgement),
-            "words": statement_words(judgement.statement, judgement.setting),
+            "words": statement_words(judgement.statement, judgement.setting, judgement.names),
             "quantity": quantity_words(finding.quantity),
             **{name: getattr(finding, name) for name in ("budget", "mean", "low", "high", "seeds")},
             "finding": finding_words(finding),

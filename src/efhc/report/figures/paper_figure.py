@@ -17,6 +17,7 @@ from matplotlib.ticker import MaxNLocator
 from efhc.report.claims.panels import panels
 from efhc.report.figure_data import FigureData
 from efhc.report.figures.style import LAYOUT, strategy_styles
+from efhc.report.numbers import percent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -98,11 +99,6 @@ def paper_figure(data: FigureData) -> Figure:
             text.set_parse_math(False)
         figure.suptitle(f"Fig. {data.number}: {data.title}", parse_math=False, fontsize=11)
         return figure
-
-
-def percent(share: float) -> str:
-    """Return the share as a percentage: `10 %`."""
-    return f"{100 * share:g} %"
 
 
 def nearest_budget(frame: pl.DataFrame, budget: float = BUDGET) -> float:

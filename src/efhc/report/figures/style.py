@@ -16,7 +16,11 @@ from efhc.base.saving import write_safely
 
 # Okabe-Ito colours, which readers with any colour vision can tell apart, and a dash pattern for prints without colour.
 STYLES = [("#0072B2", "-"), ("#D55E00", "--"), ("#009E73", "-."), ("#CC79A7", ":"), ("#E69F00", "-"), ("#56B4E9", "--")]
-KNOWN = dict(zip(("EF-HC", "GT", "ZT", "RG"), STYLES, strict=False)) | {"Never": ("#000000", ":")}
+KNOWN = dict(zip(("EF-HC", "GT", "ZT", "RG"), STYLES, strict=False)) | {
+    "Never": ("#000000", ":"),
+    "entrywise": ("#E69F00", "-"),
+    "entrywise + momentum": ("#882255", "-"),
+}
 """The look of the built-in strategies under their usual names."""
 # Colours vary fastest, so that neighbours in this list differ in colour.
 OTHERS = [

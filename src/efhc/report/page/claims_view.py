@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from efhc.report.claims.judging import Finding, Judgement, Quantity, Setting, Statement, Verdict
-from efhc.report.claims.wording import TOTALS, finding_words, quantity_words, statement_words, verdict_parts
+from efhc.report.claims.judging import Finding, Judgement, Quantity, Verdict, everywhere
+from efhc.report.claims.wording import (
+    TOTALS,
+    VERDICTS,
+    finding_words,
+    quantity_words,
+    statement_words,
+    verdict_parts,
+)
 from efhc.report.figure_data import Section
 
 # Each verdict has a class in page.css, and a sign for readers who do not see its colour.
@@ -35,30 +42,39 @@ def totals(judgements: Sequence[Judgement]) -> list[Badge]:
 
 
 def claim_views(judgements: Sequence[Judgement], sections: Sequence[Section]) -> list[dict[str, Any]]:
-    """Return the claims by number, each with its statements, and these with a row per figure."""
+    """Return the paper's claims by number, each with its statements, and these with a row per figure."""
     homes = {section.data.number: section.data.name for section in sections}
-    claims: dict[int, dict[tuple[Statement, Setting], list[Judgement]]] = {}
+    claims: dict[int, list[Judgement]] = {}
     for judgement in judgements:
-        same = claims.setdefault(judgement.claim, {})
-        same.setdefault((judgement.statement, judgement.setting), []).append(judgement)
+        if judgement.claim is not None:
+            claims.setdefault(judgement.claim, []).append(judgement)
+    return [{"number": number, "statements": statement_views(same, homes)} for number, same in claims.items()]
+
+
+def statement_views(judgements: Sequence[Judgement], homes: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return the different statements of the judgements, each with a row per figure; `homes` has links to figures."""
+    statements: dict[str, list[Judgement]] = {}
+    for judgement in judgements:
+        words = statement_words(judgement.statement, judgement.setting, judgement.names)
+        statements.setdefault(words, []).append(judgement)
     return [
-        {
-            "number": number,
-            "statements": [
-                {"words": statement_words(*statement), "rows": [_row(judgement, homes) for judgement in same]}
-                for statement, same in statements.items()
-            ],
-        }
-        for number, statements in claims.items()
+        {"words": words, "rows": [_row(judgement, homes) for judgement in same], "overall": _overall(same)}
+        for words, same in statements.items()
     ]
+
+
+def _overall(judgements: Sequence[Judgement]) -> Badge:
+    verdict = everywhere(judgements)
+    return Badge(*LOOKS[verdict], VERDICTS[verdict])
 
 
 def claim_numbers(section: Section, judgements: Sequence[Judgement]) -> list[int]:
     """Return the numbers of the claims that are judged by this figure."""
-    return sorted({one.claim for one in judgements if section.data.number in one.figures})
+    of_figure = (one.claim for one in judgements if section.data.number in one.figures)
+    return sorted({claim for claim in of_figure if claim is not None})
 
 
-def _row(judgement: Judgement, homes: dict[str, str]) -> dict[str, Any]:
+def _row(judgement: Judgement, homes: Mapping[str, str]) -> dict[str, Any]:
     return {
         # Numbers of figures, with a link to those that this report contains.
         "figures": [(number, homes.get(number)) for number in judgement.figures],

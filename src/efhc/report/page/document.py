@@ -19,8 +19,12 @@ from markupsafe import Markup
 from efhc.report.claims.intervals import FEWEST_SEEDS, RESAMPLES
 from efhc.report.claims.judging import Judgement
 from efhc.report.figure_data import Section
-from efhc.report.figures.paper_figure import line_styles, percent
+from efhc.report.figures.frontier_figure import FrontierLine, frontier_lines
+from efhc.report.figures.paper_figure import Line, line_styles
+from efhc.report.frontier_data import FrontierSection
+from efhc.report.numbers import percent
 from efhc.report.page.claims_view import claim_numbers, claim_views, totals
+from efhc.report.page.frontier_view import frontier_view
 from efhc.report.page.plots import SHARES, curve_plots, network_plot, raster_plots
 
 # The browser itself refuses whatever is not in the file; images are what plotly's camera button makes.
@@ -32,9 +36,13 @@ SWATCH_DASHES = {"-": "none", "--": "7 3", "-.": "8 2.5 2 2.5", ":": "2 2.5"}
 
 
 def page(
-    sections: Sequence[Section], judgements: Sequence[Judgement], title: str, provenance: Mapping[str, Any]
+    sections: Sequence[Section | FrontierSection],
+    judgements: Sequence[Judgement],
+    title: str,
+    provenance: Mapping[str, Any],
 ) -> str:
     """Return the HTML of the report; `provenance` describes how the report itself was made."""
+    of_paper = [section for section in sections if isinstance(section, Section)]
     return (
         _templates()
         .get_template("report.html")
@@ -45,8 +53,9 @@ def page(
             scripts=[_own_file(PLOTLY), _own_file("page.js")],
             lead=_lead(sections),
             totals=totals(judgements),
-            claims=claim_views(judgements, sections),
-            figures=[_figure_view(section, judgements) for section in sections],
+            shows_claims=bool(of_paper) or not sections,
+            claims=claim_views(judgements, of_paper),
+            figures=[_view(section, judgements) for section in sections],
             provenance=list(_flat(provenance)),
             resamples=f"{RESAMPLES:,}",
             fewest_seeds=FEWEST_SEEDS,
@@ -80,11 +89,33 @@ def _own_file(name: str) -> Markup:
     return Markup(re.sub(r"<(?=/script|!--)", r"<\\", code, flags=re.IGNORECASE))
 
 
-def _lead(sections: Sequence[Section]) -> str:
-    seeds = sorted({section.data.curves["seed"].n_unique() for section in sections})
+def _lead(sections: Sequence[Section | FrontierSection]) -> str:
+    seeds = sorted({section.data.seeds for section in sections})
     many = " to ".join(map(str, dict.fromkeys([*seeds[:1], *seeds[-1:]])))
     told = f"{len(sections)} figure{'s' if len(sections) != 1 else ''}"
     return told + (f", {many} seed{'s' if many != '1' else ''} each" if sections else "")
+
+
+def _view(section: Section | FrontierSection, judgements: Sequence[Judgement]) -> dict[str, Any]:
+    """What the page shows of a section, and the template that shows it."""
+    if isinstance(section, FrontierSection):
+        view = frontier_view(section, judgements)
+        own = {
+            "template": "frontier.html",
+            "label": section.data.title,
+            "legend": _legend(frontier_lines(section.data)),
+        }
+    else:
+        view = _figure_view(section, judgements)
+        own = {"template": "figure.html", "label": f"Fig. {section.data.number}"}
+    return view | own | {"provenance": list(_flat(section.provenance))}
+
+
+def _legend(lines: Mapping[str, Line | FrontierLine]) -> list[dict[str, str]]:
+    return [
+        {"name": name, "color": line.color, "width": f"{1.4 * line.width:.3g}", "dash": SWATCH_DASHES[line.dash]}
+        for name, line in lines.items()
+    ]
 
 
 def _figure_view(section: Section, judgements: Sequence[Judgement]) -> dict[str, Any]:
@@ -94,16 +125,12 @@ def _figure_view(section: Section, judgements: Sequence[Judgement]) -> dict[str,
         "data": data,
         "facts": section.facts,
         "claims": claim_numbers(section, judgements),
-        "legend": [
-            {"name": name, "color": line.color, "width": f"{1.4 * line.width:.3g}", "dash": SWATCH_DASHES[line.dash]}
-            for name, line in line_styles(data).items()
-        ],
+        "legend": _legend(line_styles(data)),
         "curves": curve_plots(data),
         "seed": illustration.seed,
         "network": network_plot(illustration),
         "rasters": raster_plots(illustration),
         "config": section.config,
-        "provenance": list(_flat(section.provenance)),
     }
 
 

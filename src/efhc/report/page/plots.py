@@ -22,10 +22,10 @@ from efhc.report.figures.paper_figure import (
     Line,
     line_styles,
     nearest_budget,
-    percent,
     strategy_rows,
     with_interval,
 )
+from efhc.report.numbers import percent
 
 Spec = dict[str, Any]
 
@@ -129,7 +129,7 @@ def network_plot(illustration: Illustration) -> Plot:
             },
         },
     }
-    layout = _layout(400, BARE, {**BARE, "scaleanchor": "x"}, hovermode="closest")
+    layout = plot_layout(400, BARE, {**BARE, "scaleanchor": "x"}, hovermode="closest")
     layout["margin"] = {"l": 10, "r": 10, "t": 10, "b": 10}
     changes = len(illustration.network) - 1
     note = f"{len(devices)} devices, {len(links)} links"
@@ -149,7 +149,7 @@ def raster_plots(illustration: Illustration) -> list[Plot]:
 
 def _curves(key: str, frame: pl.DataFrame, lines: dict[str, Line]) -> Plot:
     panel = PANELS[key]
-    layout = _layout(
+    layout = plot_layout(
         320,
         {"title": {"text": panel.x}},
         {"title": {"text": panel.y}, "rangemode": "tozero" if key == "i" else "normal"},
@@ -158,7 +158,9 @@ def _curves(key: str, frame: pl.DataFrame, lines: dict[str, Line]) -> Plot:
     )
     if key != "iv":
         traces = [
-            trace for part in strategy_rows(frame, lines) for trace in _traces(*part, panel.column, {}, visible=True)
+            trace
+            for part in strategy_rows(frame, lines)
+            for trace in line_traces(*part, panel.column, {}, visible=True)
         ]
         log_range = _log_range(frame, panel.column) if key == "iii" else None
         return Plot(key, panel.title, {"data": traces, "layout": layout}, log_range=log_range)
@@ -168,7 +170,7 @@ def _curves(key: str, frame: pl.DataFrame, lines: dict[str, Line]) -> Plot:
         trace
         for budget in budgets
         for part in strategy_rows(frame.filter(pl.col("budget") == budget), lines)
-        for trace in _traces(*part, panel.column, {"budget": budget}, visible=budget == first)
+        for trace in line_traces(*part, panel.column, {"budget": budget}, visible=budget == first)
     ]
     title = panel.title.format(budget=percent(first))
     return Plot(key, title, {"data": traces, "layout": layout}, budgets=tuple(budgets), budget=first)
@@ -184,7 +186,7 @@ def _log_range(frame: pl.DataFrame, column: str) -> tuple[float, float] | None:
     return low, high
 
 
-def _traces(
+def line_traces(
     name: str, line: Line, rows: pl.DataFrame, column: str, meta: dict[str, Any], *, visible: bool
 ) -> list[Spec]:
     """Return the trace of the mean, preceded by the band of the interval if there is one."""
@@ -225,7 +227,7 @@ def _traces(
 
 def _raster(key: str, strategy: str, events: pl.DataFrame, devices: Sequence[int], names: Sequence[str]) -> Plot:
     shares, width = fired_shares(events, devices)
-    layout = _layout(
+    layout = plot_layout(
         max(190, min(70 + 12 * len(devices), 520)),
         {"title": {"text": "iteration"}, "showgrid": False},
         {"title": {"text": "device · bandwidth", "standoff": 6}, "showgrid": False, "tickfont": {"size": 10}},
@@ -293,7 +295,8 @@ def _labels(labels: Iterable[int]) -> str:
     return shown if len(listed) <= SHOWN_LABELS else f"{shown}, ... ({len(listed)} in all)"
 
 
-def _layout(height: int, x: Spec, y: Spec, *, hovermode: str) -> Spec:
+def plot_layout(height: int, x: Spec, y: Spec, *, hovermode: str) -> Spec:
+    """Return the look of a plot of this height; `x` and `y` are what its axes have of their own."""
     return {
         "height": height,
         "autosize": True,

@@ -8,10 +8,10 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from efhc.base.errors import InputError
 from efhc.base.policy import Policy
 from efhc.base.registry import Family
-from efhc.core.parts import ChosenLinks, Now
+from efhc.core.parts import ChosenLinks
+from efhc.core.views import Now
 from efhc.strategies.parts.matchings import matchings
 from efhc.strategies.parts.spanning_tree import links_in_tree
 
@@ -21,6 +21,8 @@ class LinksPolicy(Policy, ABC):
 
     is_fixed: ClassVar[bool]
     """Whether the links of a graph that stays the same stay the same too."""
+    needs_static_graph: ClassVar[bool] = False
+    """Whether the graph must stay as it is."""
 
     @abstractmethod
     def choose(self, now: Now) -> ChosenLinks:
@@ -40,19 +42,14 @@ class AllLinks(LinksPolicy):
 class TreeLinks(LinksPolicy):
     """The links of a spanning tree, breadth-first from the middle of the graph (see `parts.spanning_tree`).
 
-    The graph must stay as it is. New links after k = 0 raise `InputError`; whoever makes the iterations must see to it
-    that no link is lost, because a choice remembers nothing: the tree is that of G(k). A graph in several parts has one
-    tree in each part.
+    The graph must stay as it is: a driver refuses one that changes. A graph in several parts has one tree in each part.
     """
 
     kind: Literal["tree"] = "tree"
     is_fixed: ClassVar[bool] = True
+    needs_static_graph: ClassVar[bool] = True
 
     def choose(self, now: Now) -> ChosenLinks:
-        if now.k > 0 and now.new_links.any():
-            i, j = now.graph.links[now.new_links][0].tolist()
-            problem = f"tree on a graph that changes: devices {i} and {j} meet at iteration {now.k}"
-            raise InputError("links", problem, "tree on a network that stays as it is; all, sampled or matcha on any")
         return ChosenLinks(links_in_tree(now.graph))
 
 

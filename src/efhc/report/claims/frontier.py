@@ -1,0 +1,133 @@
+"""Who leads: accuracy against the share of ZT's total transmission time that was spent, and what is judged by it.
+
+A share is taken seed by seed: with one seed, the time of each run is divided by the total time of ZT. Accuracy is
+linear between evaluations. A run that spends less than a share is taken at its end, and a run that had spent more when
+it was first evaluated has no accuracy at that share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+
+import numpy as np
+import polars as pl
+
+from efhc.report.claims.judging import Finding, Judgement, Measure, Quantity, Setting, Statement, find
+from efhc.report.claims.panels import RUN, over_seeds
+from efhc.report.frontier_data import PAPER, FrontierData, SettingData
+from efhc.report.numbers import percent
+
+SHARES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+"""The budgets of tables and verdicts, as shares of ZT's total transmission time."""
+SHOWN = (0.005, 0.02, 0.1, 0.5, 1.0)
+"""The budgets of a short table."""
+POINTS = 61
+"""The number of shares at which curves are drawn."""
+NEARLY = 1e-9
+"""A relative rounding error of a sum of times."""
+
+
+def accuracy_at_shares(curves: pl.DataFrame, shares: Sequence[float]) -> pl.DataFrame:
+    """Return strategy, seed, spends, share and accuracy: a row per run and share.
+
+    `spends` is the total transmission time of the run as a share of ZT's. Seeds without a run of ZT are left out.
+    """
+    totals = dict(
+        curves.filter(strategy="ZT").group_by("seed").agg(pl.col("transmission_time_total").max()).iter_rows()
+    )
+    asked = np.array(shares)
+    tables = []
+    runs = curves.drop_nulls("accuracy").group_by(RUN, maintain_order=True)
+    for strategy, seed, times, accuracies in runs.agg("transmission_time_total", "accuracy").iter_rows():
+        if not totals.get(seed):
+            continue
+        spent = np.array(times) / totals[seed]
+        read_off = np.where(asked * (1 + NEARLY) < spent[0], np.nan, np.interp(asked, spent, accuracies))
+        columns = {"strategy": strategy, "seed": seed, "spends": spent[-1], "share": asked, "accuracy": read_off}
+        tables.append(pl.DataFrame(columns))
+    schema = dict.fromkeys(("spends", "share", "accuracy"), pl.Float64)
+    empty = pl.DataFrame(schema={"strategy": pl.String, "seed": pl.Int64, **schema})
+    return pl.concat([empty, *(table.cast({"seed": pl.Int64}) for table in tables)]).fill_nan(None)
+
+
+def budget_table(curves: pl.DataFrame) -> pl.DataFrame:
+    """Return the table of NAME-SETTING.csv: strategy, seed, spends, and the accuracy at each of `SHARES` (`at 2 %`)."""
+    rows = accuracy_at_shares(curves, SHARES).with_columns(
+        column=pl.col("share").replace_strict({share: f"at {percent(share)}" for share in SHARES})
+    )
+    index = ["strategy", "seed", "spends"]
+    return rows.pivot(on="column", index=index, values="accuracy", maintain_order=True)
+
+
+def mean_table(curves: pl.DataFrame, shares: Iterable[float] = SHOWN) -> pl.DataFrame:
+    """Return the means over seeds: strategy, `at 0.5 %` .. `at 100 %`, spends."""
+    columns = [f"at {percent(share)}" for share in shares]
+    runs = budget_table(curves).group_by("strategy", maintain_order=True)
+    return runs.agg(*(pl.col(column).mean() for column in columns), pl.col("spends").mean())
+
+
+@lru_cache(maxsize=32)
+def frontier_curves(setting: SettingData, with_bands: tuple[str, ...] = ()) -> pl.DataFrame:
+    """Return strategy, share, mean, low, high and spends, at shares from 0.1 to 100 % and at what the strategy spends.
+
+    `spends` is the mean over seeds; beyond it, most seeds are at their end. The band (where the mean of equally many
+    other seeds is expected) is that of the strategies `with_bands`; others have none.
+    """
+    tables = []
+    totals = mean_table(setting.curves)
+    for strategy, spends in totals.select("strategy", "spends").iter_rows():
+        of_strategy = setting.curves.filter(pl.col("strategy").is_in([strategy, "ZT"]))
+        shares = np.unique([*np.geomspace(SHARES[0], SHARES[-1], POINTS), min(max(spends, SHARES[0]), SHARES[-1])])
+        rows = accuracy_at_shares(of_strategy, shares.tolist()).filter(strategy=strategy)
+        everyone = pl.col("accuracy").count().over("share") == rows["seed"].n_unique()
+        rows = rows.filter(everyone)
+        if not len(rows):
+            continue
+        if strategy in with_bands:
+            table = over_seeds(rows, "share", "accuracy").select("strategy", "share", "mean", "low", "high")
+        else:
+            means = rows.group_by("strategy", "share", maintain_order=True).agg(mean=pl.col("accuracy").mean())
+            none = pl.lit(None, pl.Float64)
+            table = means.sort("share").with_columns(low=none, high=none)
+        tables.append(table.with_columns(spends=pl.lit(spends)))
+    return pl.concat(tables).with_columns(pl.col("low", "high").fill_nan(None))
+
+
+def judge_frontier(data: FrontierData) -> list[Judgement]:
+    """Judge whether each leader leads: over all of its rivals, and over the paper's strategies, in each setting."""
+    budgets = [share for share in SHARES if share >= data.judged_from * (1 - NEARLY)]
+    first, last = (percent(share).removesuffix(" %") for share in (budgets[0], budgets[-1]))
+    judgements = []
+    for place, leader in enumerate(data.leaders):
+        before = data.leaders[:place]
+        rivals = [name for name in data.strategies if name not in {leader, *before, *data.ceilings}]
+        everyone = "all other strategies" + (f" but {' and '.join(before)}" if before else "")
+        of_paper = [name for name in PAPER if name in rivals]
+        groups = {everyone: rivals, ", ".join(of_paper): of_paper}
+        for words, group in groups.items():
+            if not group:
+                continue
+            for setting in data.settings:
+                if leader not in setting.strategies:
+                    continue
+                findings = _leads(setting, leader, group, words, budgets)
+                names = (leader, f"{first} to {last} %", words)
+                figures = (data.label(setting),)
+                judgements.append(Judgement(None, Statement.LEADS, Setting.ANY, figures, findings, names))
+    return judgements
+
+
+def _leads(
+    setting: SettingData, leader: str, rivals: Sequence[str], words: str, budgets: Sequence[float]
+) -> tuple[Finding, ...]:
+    quantity = Quantity(Measure.LEAD_OVER_BEST, (leader, words))
+    table = accuracy_at_shares(setting.curves, budgets)
+    findings = []
+    for budget in budgets:
+        rows = table.filter(share=budget)
+        best = rows.filter(pl.col("strategy").is_in(rivals)).group_by("seed").agg(best=pl.col("accuracy").max())
+        pairs = rows.filter(strategy=leader).join(best, on="seed").sort("seed")
+        margins = (pairs["accuracy"] - pairs["best"]).drop_nulls()
+        findings.append(find(quantity, budget, margins.to_numpy()))
+    return tuple(findings)
