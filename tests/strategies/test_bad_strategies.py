@@ -70,6 +70,10 @@ PARTS = {
     ),
     "a budget of 0": ([f"{S}.budget.share=0.0"], [f"{S}.budget.share", "0.0", "greater than 0"]),
     "a negative budget": ([f"{S}.budget.share=-1.0"], [f"{S}.budget.share", "-1.0", "greater than 0"]),
+    "devices on their own clocks": (
+        ["driver.kind=event-driven"],
+        [S, "event-driven", "driver.kind = 'lockstep'"],
+    ),
     "a loss of 1": (
         ["driver.loss=1.0", f"{S}.mixing.per=link"],
         ["driver.loss", "1.0", "less than 1"],

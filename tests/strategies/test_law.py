@@ -85,6 +85,20 @@ def test_the_corrections_of_all_devices_add_up_to_zero(case):
         assert np.abs(h.sum(axis=0)).max() <= 1e-12 * max(np.abs(h).sum(), 1.0)
 
 
+@pytest.mark.parametrize("mixing", [{"kind": "exchange"}, {"kind": "estimates", "rate": 0.5, "when": "sent"}], ids=str)
+def test_over_a_long_run_in_single_precision_the_corrections_add_up_to_rounding(mixing):
+    parts = {"local": {"kind": "corrected", "correction": 0.1}, "trigger": {"kind": "norm"}, "mixing": mixing}
+    case = Case(parts, {"devices": 6, "batch_size": 4, "partition": {"kind": "labels"}})
+    scenario = case.scenario()
+    driver = GeneralLockstep(scenario, case.strategy())
+    state = driver.initial_state()
+    while state.k < 2000:
+        state, _ = driver.advance(state, 2000 - state.k)
+    h = state.memory["correction"].astype(np.float64)
+    assert 0.01 < np.abs(h).max() < 10
+    assert np.abs(h.sum(axis=0)).max() < 2e-5 * np.abs(h).max()
+
+
 @given(cases(lossy=True))
 def test_lost_messages_do_not_move_the_mean_either(case):
     """Over all iterations: without gradients the mean is at the end what it was at first."""

@@ -111,3 +111,19 @@ def test_those_that_are_built_in_follow_it_for_long(name, network):
     if "losses" in name:
         fields["driver"] = {"kind": "lockstep", "loss": 0.2}
     follow(Case({"links": {"kind": "all"}, **WHOLE[name]}, fields), 60, 1e-9)
+
+
+@pytest.mark.slow  # torch is imported
+@pytest.mark.parametrize("name", ["entrywise with momentum and losses", "EF-HC one-way"])
+def test_networks_follow_it_too(name):
+    fields: dict[str, Any] = {
+        "devices": 5,
+        "network": NETWORKS["random links"],
+        "model": {"kind": "mlp", "hidden": [3]},
+        "partition": {"kind": "iid"},
+        "batch_size": 4,
+        "precision": "float64",
+    }
+    if "losses" in name:
+        fields["driver"] = {"kind": "lockstep", "loss": 0.2}
+    follow(Case({"links": {"kind": "all"}, **WHOLE[name]}, fields), 10, 1e-9)
