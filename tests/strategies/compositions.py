@@ -78,18 +78,20 @@ LOCAL = st.one_of(
         lambda theta, mu: {"kind": "corrected", "correction": theta, "momentum": mu}, shares(0.01, 0.5), shares(0, 0.9)
     ),
 )
+RHOS = st.sampled_from(["own", "nominal", "mean"])
 FIRING = st.one_of(
     st.builds(
-        lambda r, rho: {"kind": "norm", "r": r, "rho": rho},
+        lambda r, rho, every: {"kind": "norm", "r": r, "rho": rho, "every": every},
         shares(0.0, 2000.0),
-        st.sampled_from(["own", "nominal", "mean"]),
+        RHOS,
+        st.sampled_from([1, 1, 2]),
     ),
     st.builds(lambda every: {"kind": "period", "every": every}, st.integers(1, 4)),
     st.builds(lambda p: {"kind": "coin", "probability": p}, shares()),
     st.just({"kind": "always"}),
     st.just({"kind": "never"}),
 )
-ENTRYWISE = st.builds(lambda r: {"kind": "entrywise", "r": r}, shares(0.0, 4000.0))
+ENTRYWISE = st.builds(lambda r, rho: {"kind": "entrywise", "r": r, "rho": rho}, shares(0.0, 4000.0), RHOS)
 CODECS = st.one_of(
     st.just({"kind": "full"}),
     st.builds(lambda bits: {"kind": "levels", "bits": bits}, st.integers(1, 8)),
@@ -190,13 +192,13 @@ def triggered(trigger: Table, scenario: Scenario, k: int) -> dict[str, Any]:
     """What the plain law is given of a trigger at iteration k."""
     b, nominal, gamma = scenario.bandwidths.values.tolist(), scenario.bandwidths.nominal, scenario.threshold_decay(k)
     everyone = range(len(b))
+    mean = sum(1 / each for each in b) / len(b)
+    rho = {"own": [1 / each for each in b], "nominal": [1 / nominal for _ in b], "mean": [mean for _ in b]}
     match trigger["kind"]:
-        case "norm":
-            mean = sum(1 / each for each in b) / len(b)
-            rho = {"own": [1 / each for each in b], "nominal": [1 / nominal for _ in b], "mean": [mean for _ in b]}
-            return {"thresholds": [trigger["r"] * each * gamma for each in rho[trigger["rho"]]]}
+        case "norm" if k % trigger.get("every", 1) == 0:
+            return {"thresholds": [trigger["r"] * each * gamma for each in rho[trigger.get("rho", "own")]]}
         case "entrywise":
-            return {"entry_thresholds": [trigger["r"] * gamma / nominal for _ in b]}
+            return {"entry_thresholds": [trigger["r"] * each * gamma for each in rho[trigger.get("rho", "nominal")]]}
         case "period":
             return {"fires": set(everyone) if k % trigger["every"] == 0 else set()}
         case "coin":

@@ -70,6 +70,10 @@ PARTS = {
     ),
     "a budget of 0": ([f"{S}.budget.share=0.0"], [f"{S}.budget.share", "0.0", "greater than 0"]),
     "a negative budget": ([f"{S}.budget.share=-1.0"], [f"{S}.budget.share", "-1.0", "greater than 0"]),
+    "devices on their own clocks": (
+        ["driver.kind=event-driven"],
+        [S, "event-driven", "driver.kind = 'lockstep'"],
+    ),
     "a loss of 1": (
         ["driver.loss=1.0", f"{S}.mixing.per=link"],
         ["driver.loss", "1.0", "less than 1"],
@@ -120,11 +124,11 @@ WHOLE = {
         ["complex128", "float32"],
     ),
     "no models at all": ("return None", ["NoneType", "Moved"]),
-    "bits of a wrong shape": ("return efhc.Moved(models, np.zeros(5))", ["(5,)", "6 with per = 'device'", "k = 0"]),
+    "bits of a wrong shape": ("return efhc.Moved(models, np.zeros(5))", ["(5,)", "(6,) with per = 'device'", "k = 0"]),
     "negative bits": ("return efhc.Moved(models, np.full(6, -1.0))", ["-1", "bits"]),
     "fired of a wrong shape": (
         "return efhc.Moved(models, np.zeros(6), np.ones(3, bool))",
-        ["(3,)", "one bool per device (6)"],
+        ["(3,)", "bool of shape (6,)"],
     ),
     "NaN in a model": (
         "models = models.copy(); models[4, 7] = np.nan if now.k == 3 else 0.0",
@@ -177,7 +181,7 @@ def test_a_memory_that_cannot_be_made_is_one_line(memory, parts, config, tmp_pat
 @pytest.mark.parametrize(
     ("fires", "parts"),
     [
-        ("seen.drift[:3] > 0", ["(3,)", "one bool per device (6)"]),
+        ("seen.drift[:3] > 0", ["(3,)", "bool of shape (6,)"]),
         ("seen.drift", ["float64", "bool"]),
         ("None", ["object", "bool"]),
         ("1 / 0", ["ZeroDivisionError"]),

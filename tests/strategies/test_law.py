@@ -25,6 +25,8 @@ from efhc.scenarios.scenario import Scenario
 from efhc.strategies.parts.messages import Message
 
 ITERATIONS = 8
+SOME = settings(max_examples=settings().max_examples // 4)
+"""A quarter of the examples, where each of them takes longer."""
 
 
 def copied(state: Any) -> Any:
@@ -83,6 +85,20 @@ def test_the_corrections_of_all_devices_add_up_to_zero(case):
         assert np.abs(h.sum(axis=0)).max() <= 1e-12 * max(np.abs(h).sum(), 1.0)
 
 
+@pytest.mark.parametrize("mixing", [{"kind": "exchange"}, {"kind": "estimates", "rate": 0.5, "when": "sent"}], ids=str)
+def test_over_a_long_run_in_single_precision_the_corrections_add_up_to_rounding(mixing):
+    parts = {"local": {"kind": "corrected", "correction": 0.1}, "trigger": {"kind": "norm"}, "mixing": mixing}
+    case = Case(parts, {"devices": 6, "batch_size": 4, "partition": {"kind": "labels"}})
+    scenario = case.scenario()
+    driver = GeneralLockstep(scenario, case.strategy())
+    state = driver.initial_state()
+    while state.k < 2000:
+        state, _ = driver.advance(state, 2000 - state.k)
+    h = state.memory["correction"].astype(np.float64)
+    assert 0.01 < np.abs(h).max() < 10
+    assert np.abs(h.sum(axis=0)).max() < 2e-5 * np.abs(h).max()
+
+
 @given(cases(lossy=True))
 def test_lost_messages_do_not_move_the_mean_either(case):
     """Over all iterations: without gradients the mean is at the end what it was at first."""
@@ -92,7 +108,7 @@ def test_lost_messages_do_not_move_the_mean_either(case):
 
 
 @given(cases())
-@settings(max_examples=25)
+@SOME
 def test_without_gradients_models_do_not_move_apart(case):
     """Mixing with weights of Metropolis is an average, so the spread of what was sent exactly cannot grow."""
     exact = {**case.parts, "codec": {"kind": "full"}, "trigger": {"kind": "always"}, "local": {"kind": "sgd"}}
@@ -107,7 +123,7 @@ def test_without_gradients_models_do_not_move_apart(case):
 
 
 @given(cases(), st.integers(2, ITERATIONS))
-@settings(max_examples=40)
+@SOME
 def test_neither_threads_nor_cuts_change_a_bit(case, most):
     whole = states_of(case, case.scenario())[-1]
     assert_same_state(states_of(case, case.scenario(), most)[-1], whole)
@@ -129,7 +145,7 @@ class Begin(Observer):
 
 
 @given(cases(), st.integers(1, ITERATIONS - 1))
-@settings(max_examples=25)
+@SOME
 def test_resumed_after_any_iteration_a_run_has_the_same_bits(tmp_path_factory, case, k):
     experiment = case.experiment(data=efhc.Digits(), test_samples=50, seeds=(case.seed,))
     (run,) = Runs().of(experiment)
@@ -168,13 +184,35 @@ class OnTheWire:
 
 
 @given(cases().filter(lambda case: "codec" in case.parts), st.sampled_from(["float32", "float64"]))
-@settings(max_examples=60)
+@SOME
 def test_receivers_know_the_same_as_senders_when_messages_are_bytes(case, precision):
     case = case._replace(fields={**case.fields, "precision": precision})
     codec = OnTheWire(case.strategy().codec)
     wired = case._replace(parts={**case.parts, "codec": codec})
     for a, b in zip(states_of(case, case.scenario()), states_of(wired, case.scenario()), strict=True):
         assert_same_state(a, b)
+
+
+def test_every_message_gets_lost_with_the_same_probability_independently_of_the_others():
+    parts = {"local": {"kind": "sgd"}, "trigger": {"kind": "always"}, "links": {"kind": "all"}}
+    fields = {"devices": 6, "batch_size": 4, "network": {"kind": "ring"}, "driver": {"kind": "lockstep", "loss": 0.3}}
+    seen = []
+    for mixing in ({"kind": "exchange"}, {"kind": "estimates", "per": "link"}):
+        case = Case({**parts, "mixing": mixing}, {**fields, "partition": {"kind": "iid"}})
+        scenario, (strategy, witness) = case.scenario(), case.witnessed()
+        driver = GeneralLockstep(scenario, strategy, loss=0.3)
+        state, lost = driver.initial_state(), []
+        pairs = [(i, (i + step) % 6) for i in range(6) for step in (1, -1)]
+        for _ in range(500):
+            state, _ = driver.advance(state, 1)
+            lost.append([pair in witness.lost for pair in pairs])
+        seen.append(np.array(lost))
+    assert np.array_equal(*seen)  # all strategies meet the same losses
+    draws = seen[0]
+    deviation = np.sqrt(0.3 * 0.7 / 500)
+    assert np.abs(draws.mean(axis=0) - 0.3).max() < 5 * deviation
+    correlations = np.corrcoef(np.hstack([draws[1:], draws[:-1]]).T) - np.eye(2 * len(pairs))
+    assert np.abs(correlations).max() < 5 / np.sqrt(499)
 
 
 # What is paid
@@ -189,7 +227,7 @@ SPENDING = {
 
 
 @given(st.sampled_from(sorted(SPENDING)), st.floats(0.01, 1.0), st.integers(4, 8), st.integers(0, 99))
-@settings(max_examples=40)
+@SOME
 def test_a_budget_is_never_overspent_and_all_but_a_message_is_spent(name, share, devices, seed):
     share = share / 5 if name == "levels" else share  # their messages are short, and all could be paid for
     parts = {**SPENDING[name], "trigger": {"kind": "always"}, "budget": {"share": share}}

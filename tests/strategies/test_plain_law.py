@@ -105,7 +105,7 @@ def test_a_hand_worked_budget():
 
 
 @given(cases(), st.integers(0, 999))
-@settings(max_examples=50)
+@settings(max_examples=settings().max_examples // 2)
 def test_the_law_keeps_the_mean_and_the_sum_of_corrections_and_every_budget(case, seed):
     """Links and losses are drawn at random here: the law holds whatever they are."""
     scenario, stream = case.scenario(strategies={"ZT": "zt"}, driver={"kind": "lockstep"}), np.random.default_rng(seed)
