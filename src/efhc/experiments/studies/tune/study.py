@@ -14,7 +14,6 @@ import polars as pl
 from efhc.base.errors import EfhcError, InputError
 from efhc.base.extras import importing
 from efhc.base.saving import is_unfinished, lock, write_safely
-from efhc.core.triggers import ZeroThreshold
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.config.files import to_toml
 from efhc.experiments.runs.run import Runs
@@ -28,6 +27,7 @@ from efhc.experiments.studies.tune.trial import FINAL, OF_ZT, Lab, RunFailed, Tr
 from efhc.report.claims.intervals import bounds_words, interval
 from efhc.report.figures import save_figure
 from efhc.report.figures.tuning_figure import tuning_figure
+from efhc.strategies.paper import ZeroThreshold
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
