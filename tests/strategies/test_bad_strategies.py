@@ -62,7 +62,7 @@ PARTS = {
     ),
     "a tree on a changing graph": (
         [f"{S}.links=tree", "network.kind=random-links"],
-        ["a graph that changes", "k = 1", "strategies.S", "tree"],
+        ["a network that changes", "k = 1", "strategies.S", "tree"],
     ),
     "links that are drawn anew with broadcasts": (
         [f"{S}.links=sampled"],

@@ -31,6 +31,10 @@ class Strategy(Policy):
 
     memory: ClassVar[Memories] = {}
     """What the strategy remembers from one iteration to the next."""
+    survives_loss: ClassVar[bool] = False
+    """Whether `step` looks at `Now.lost`, so that messages may get lost."""
+    needs_static_graph: ClassVar[bool] = False
+    """Whether the graph must stay as it is."""
 
 
 # The local step

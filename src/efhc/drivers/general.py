@@ -271,10 +271,13 @@ def initial_state(scenario: Scenario, form: Form, loss: float = 0.0) -> State:
     return State(0, models, known, scenario.learner.backend.initial_local(len(models)), memory)
 
 
-def changing_graph(form: Form, k: int) -> InputError:
-    """Return the error for a strategy that needs a graph that stays as it is."""
+def changing_graph(form: Form, k: int, name: str = "") -> InputError:
+    """Return the error for a strategy that needs a graph that stays as it is; `name` is its name."""
     kind = getattr(form.strategy, "kind", type(form.strategy).__name__)
-    return InputError("network", f"a graph that changes at k = {k}", f"one that stays as it is: {kind} needs a tree")
+    field, given = f"strategies.{name}" if name else f"strategy {kind}", f"a network that changes at k = {k}"
+    if form.parts is None:
+        return InputError(field, f"'{kind}' on {given}", "a network that stays as it is, or another strategy")
+    return InputError(f"{field}.links", f"'tree' on {given}", "a network that stays as it is, or links = 'all'")
 
 
 def _same_links(before: Graph, now: Graph) -> bool:

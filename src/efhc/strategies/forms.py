@@ -57,7 +57,9 @@ class Form:
     @property
     def needs_every_message(self) -> bool:
         """Whether a single lost message makes devices disagree for ever."""
-        return self.parts is None or bool(self.estimates and self.estimates.per == "device")
+        if self.parts is None:
+            return not getattr(self.strategy, "survives_loss", False)
+        return bool(self.estimates and self.estimates.per == "device")
 
 
 def form_of(strategy: Any, name: str = "") -> Form:

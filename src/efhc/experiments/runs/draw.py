@@ -124,7 +124,7 @@ def check_strategies(experiment: Experiment, scenario: Scenario) -> None:
     before, now = scenario.network.graph(0), scenario.network.graph(1)
     for name, strategy in experiment.strategies.items():
         if (form := form_of(strategy, name)).needs_static and not np.array_equal(before.links, now.links):
-            raise changing_graph(form, 1)
+            raise changing_graph(form, 1, name)
 
 
 class Scenarios:
