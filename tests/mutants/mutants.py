@@ -24,6 +24,7 @@ RUNS = "tests/experiments/runs/test_simulate.py"
 DEVICE = "tests/core/device"
 CLOCKS = "tests/drivers/event_driven/test_hand_worked_times.py tests/conformance/test_drivers_agree.py"
 BOUNDS = "tests/theory/bounds/test_recursion.py tests/theory/bounds/test_step_size_limits.py"
+LAW = "tests/strategies/test_law_by_driver.py tests/strategies/test_law.py"
 CLAIMS = "tests/report/test_intervals.py tests/report/test_claims.py"
 
 MUTANTS = [
@@ -43,8 +44,8 @@ MUTANTS = [
     Mutant("strictly above the threshold", "core/iteration.py", ") >= thresholds", ") > thresholds", ITERATION),
     Mutant("strictly above the threshold, compiled", "**/*.py", "drifts[i] >= thresholds", "drifts[i] > thresholds", ITERATION),
     Mutant("only the lower end answers", "core/**/*.py", "new_links | fired[i] | fired[j]", "new_links | fired[i]", ITERATION),
-    Mutant("EF-HC with one bandwidth for all", "core/**/*.py", "rho: Floats = 1.0 / bandwidths.values", "rho: Floats = 1.0 / np.full(len(bandwidths.values), bandwidths.nominal)", f"{ITERATION} tests/conformance"),
-    Mutant("GT with the other rho", "core/**/*.py", 'if self.rho == "nominal"', 'if self.rho != "nominal"', f"{ITERATION} tests/conformance"),
+    Mutant("EF-HC with one bandwidth for all", "core/**/*.py", "own: Floats = 1.0 / bandwidths.values", "own: Floats = 1.0 / np.full(len(bandwidths.values), bandwidths.nominal)", f"{ITERATION} tests/conformance"),
+    Mutant("GT with the other rho", "core/**/*.py", 'if rho == "nominal" else float', 'if rho != "nominal" else float', f"{ITERATION} tests/conformance"),
     Mutant("RG with p = 1/2", "core/**/*.py", "1.0 / len(bandwidths.values) if", "0.5 if", f"{ITERATION} tests/conformance"),
     Mutant("RG fires above p", "core/**/*.py", "coins(k) < p", "coins(k) > p", f"{ITERATION} tests/conformance"),
     Mutant("gamma(k) of the first iteration of a stretch", "drivers/**/*.py", "thresholds(self._trigger, k + step)", "thresholds(self._trigger, k)", ITERATION),
@@ -86,6 +87,17 @@ MUTANTS = [
     Mutant("w_hat is lost on resume", "experiments/runs/**/*.py", 'tensors["models"], tensors["last_broadcast"]', 'tensors["models"], tensors["models"].copy()', RUNS),
     Mutant("a key without the input files", "experiments/runs/**/*.py", '"inputs": of_files', '"inputs": {}', "tests/experiments/runs/test_run_store.py"),
     Mutant("no fsync", "base/**/*.py", "os.fsync(file.fileno())", "pass", "tests/base"),
+    # Strategies
+    Mutant("mixing moves the mean", "core/law.py", "rate * weights[now.graph.directed.link]", "rate * weights[now.graph.directed.link] * (1 + 0.1 * (now.graph.directed.sender == 0))", LAW),
+    Mutant("the correction of a seldom used link counts for one step", "core/law.py", "learns, memory[\"elapsed\"] = theta / elapsed,", "learns, memory[\"elapsed\"] = theta / alpha,", LAW),
+    Mutant("an answer is free", "core/telling.py", "bits = np.where(used[link], whole, 0)", "bits = np.where(used[link] & fired[sender], whole, 0)", LAW),
+    Mutant("new neighbours are told for nothing", "core/telling.py", "active & self.now.new_links[link], whole_message_bits(y), 0", "active & self.now.new_links[link], 0, 0", LAW),
+    Mutant("credit for those without neighbours", "core/telling.py", "np.where(self.now.graph.degrees > 0, income, 0.0)", "income", LAW),
+    Mutant("a debt is forgiven", "core/telling.py", "credit - np.where(unpaid, 0.0, cost)", "np.maximum(credit - np.where(unpaid, 0.0, cost), 0)", LAW),
+    Mutant("a lost message is known to its sender", "core/telling.py", "lost & (bits > 0), estimates)", "lost & (bits < 0), estimates)", LAW),
+    Mutant("the old model is forgotten by the momentum", "kernels/law_loops.py", "inverse * (x[t] - out[t])", "inverse * (-out[t])", LAW),
+    Mutant("the correction is added", "kernels/law_loops.py", "(g[t] - h[t])", "(g[t] + h[t])", LAW),
+    Mutant("links that are gone are remembered", "core/memory.py", "carried[name] = _begun(memory, now, models)\n", "carried[name] = np.ones_like(_begun(memory, now, models))\n", LAW),
     # Verdicts
     Mutant("plain percentiles", "report/**/*.py", "-sqrt(n / (n - 1)) * t.ppf(", "-t.ppf(", CLAIMS),
     Mutant("the mean decides", "report/**/*.py", "elif low > ROUNDING:", "elif mean > ROUNDING:", CLAIMS),
