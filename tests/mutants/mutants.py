@@ -37,13 +37,13 @@ MUTANTS = [
     Mutant("an odd last neighbour is forgotten", "**/*.py", "if count % 2:", "if count % 2 and count > 1:", ITERATION),
     Mutant("ascent instead of descent", "**/*.py", "- alpha * out[t]", "+ alpha * out[t]", ITERATION),
     # Drift
-    Mutant("drift without 1/n", "**/*.py", "np.sqrt(total / len(w))", "np.sqrt(total)", ITERATION),
+    Mutant("drift without 1/n", "kernels/loops.py", "np.sqrt(total / len(w))", "np.sqrt(total)", ITERATION),
     Mutant("drift since w(k+1) is broadcast", "core/iteration.py", "(last_broadcast, fired, models)", "(last_broadcast, fired, next_models)", ITERATION),
     Mutant("drift since w(k+1), compiled", "**/*.py", "copy_rows(models, last_broadcast, fired[k]", "copy_rows(spare, last_broadcast, fired[k]", ITERATION),
     # Thresholds and Event 2
     Mutant("strictly above the threshold", "core/iteration.py", ") >= thresholds", ") > thresholds", ITERATION),
     Mutant("strictly above the threshold, compiled", "**/*.py", "drifts[i] >= thresholds", "drifts[i] > thresholds", ITERATION),
-    Mutant("only the lower end answers", "core/**/*.py", "new_links | fired[i] | fired[j]", "new_links | fired[i]", ITERATION),
+    Mutant("only the lower end answers", "core/iteration.py", "new_links | fired[i] | fired[j]", "new_links | fired[i]", ITERATION),
     Mutant("EF-HC with one bandwidth for all", "core/**/*.py", "own: Floats = 1.0 / bandwidths.values", "own: Floats = 1.0 / np.full(len(bandwidths.values), bandwidths.nominal)", f"{ITERATION} tests/conformance"),
     Mutant("GT with the other rho", "core/**/*.py", 'if rho == "nominal" else float', 'if rho != "nominal" else float', f"{ITERATION} tests/conformance"),
     Mutant("RG with p = 1/2", "core/**/*.py", "1.0 / len(bandwidths.values) if", "0.5 if", f"{ITERATION} tests/conformance"),
@@ -56,9 +56,9 @@ MUTANTS = [
     Mutant("links that were there are new", "core/graph.py", "return ~found", "return found", ITERATION),
     Mutant("a used link stays used", "**/*.py", "used[:] = False", "used[:] = used", ITERATION),
     # Cost
-    Mutant("cost without the degree", "core/**/*.py", " / np.maximum(graph.degrees, 1)", "", ITERATION),
+    Mutant("cost without the degree", "core/**/*.py", "bandwidths / np.maximum(graph.degrees, 1)", "bandwidths", ITERATION),
     Mutant("only one end pays", "core/**/*.py", "per_device[i] + per_device[j]", "per_device[i]", ITERATION),
-    Mutant("cost summed instead of averaged", "core/**/*.py", "return total / graph.devices", "return total", ITERATION),
+    Mutant("cost summed instead of averaged", "core/**/*.py", "parameters), 0.0).sum(axis=-1)", "parameters), 0.0).sum(axis=-1) * graph.devices", ITERATION),
     Mutant("the total starts anew with each step", "drivers/**/*.py", "np.cumsum([self.time_total, *times])[1:]", "np.cumsum(times)", f"tests/drivers {RUNS}"),
     # Seeds and streams
     Mutant("coins repeat every 256 iterations", "core/**/*.py", "Purpose.GOSSIP, device, ", "Purpose.GOSSIP, device, 0 * ", "tests/core"),
@@ -112,7 +112,7 @@ MUTANTS = [
     Mutant("a promised window that is too short", "theory/**/*.py", "(broadcast // physical + 2)", "(broadcast // physical + 1)", "tests/theory/connectivity/test_windows.py"),
     Mutant("a sufficient window that is too short", "theory/**/*.py", "return physical + broadcast - 1", "return physical + broadcast - 2", "tests/theory/connectivity/test_windows.py"),
     # Tuning
-    Mutant("a spent budget is exceeded", "experiments/studies/tune/**/*.py", "total > self.amount for", "total >= self.amount for", "tests/experiments/test_tune.py -k budget"),
+    Mutant("a spent budget is exceeded", "experiments/studies/tune/**/*.py", "total > self.of_seed(seed) for", "total >= self.of_seed(seed) for", "tests/experiments/test_tune.py -k budget"),
     Mutant("tuned on the test samples", "experiments/studies/tune/**/*.py", "self.experiment.validation or VALIDATION", "None", "tests/experiments/test_tune.py -k validation"),
     # One device on its own clock
     Mutant("all of what is free is offered", "core/device_state.py", "device.free / 2", "device.free", DEVICE),
