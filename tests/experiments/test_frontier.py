@@ -18,7 +18,7 @@ from efhc.experiments.studies.reproduce import prepare, reproduce
 
 OWN = """
 iterations = 40
-evaluate_every = 5
+evaluate_every = 4
 seeds = [10, 11, 12, 13, 14]
 
 [strategies]
@@ -224,3 +224,10 @@ def test_a_frontier_that_is_wrong_is_one_line(tmp_path: Path, old: str, new: str
         load_figure(str(tmp_path / "mine.toml"), "full")
     assert line in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_no_budget_is_judged_before_the_second_evaluation_of_zt(own: Path, tmp_path: Path):
+    """Twenty iterations, evaluated every four: 20 % of ZT's time."""
+    judgements = draw(own, tmp_path / "out")
+    assert {tuple(finding.budget for finding in one.findings) for one in judgements} == {(0.2, 0.5, 1.0)}
+    assert {one.names[1] for one in judgements} == {"20 to 100 %"}

@@ -39,8 +39,8 @@ def curves(seeds: int = 5, **ends: float) -> pl.DataFrame:
     return pl.concat(tables)
 
 
-def frontier(*tables: pl.DataFrame, leaders=("A",), **options) -> FrontierData:
-    settings = tuple(SettingData(f"s{n}", f"setting {n}", table) for n, table in enumerate(tables))
+def frontier(*tables: pl.DataFrame, leaders=("A",), judged_from=0.005, **options) -> FrontierData:
+    settings = tuple(SettingData(f"s{n}", f"setting {n}", table, judged_from) for n, table in enumerate(tables))
     return FrontierData("mine", "Mine", settings, leaders, **options)
 
 

@@ -20,6 +20,8 @@ class SettingData:
     title: str
     curves: pl.DataFrame
     """strategy, seed, and the metrics of every iteration after which accuracy was measured."""
+    judged_from: float = 0.005
+    """The smallest share of ZT's time at which leading is judged."""
 
     @property
     def strategies(self) -> list[str]:
@@ -39,8 +41,6 @@ class FrontierData:
     """The first is compared with all others, the next with all others but the leaders before it."""
     ceilings: tuple[str, ...] = ()
     """References that compete with nobody."""
-    judged_from: float = 0.005
-    """The smallest share of ZT's time at which leading is judged."""
 
     @property
     def strategies(self) -> list[str]:

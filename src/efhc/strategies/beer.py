@@ -11,7 +11,6 @@ from efhc.base.arrays import Floats, Ints
 from efhc.core.memory import Arrays, Memories, Memory
 from efhc.core.parts import Codec, Strategy
 from efhc.core.views import Moved, Now
-from efhc.kernels.compiled_law import CompiledLaw
 from efhc.strategies.parts.averaging import averaging_matrix, bits_of_model, broadcast_bits
 from efhc.strategies.parts.codecs import AnyCodec, SignCodec
 
@@ -63,6 +62,8 @@ class Beer(Strategy):
 
 def _send(codec: Codec, rows: Floats, known: Floats) -> Ints:
     """Send each device's row; update `known` to what the neighbours know afterwards. Return the bits, (m,)."""
+    from efhc.kernels.compiled_law import CompiledLaw
+
     devices = np.arange(len(rows))
     known[...], bits = CompiledLaw().send("", codec, rows, devices, known, np.zeros(len(rows)), devices >= 0)
     return bits

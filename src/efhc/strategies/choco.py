@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field
 from efhc.core.parts import EstimatesMixing, Parts
 from efhc.core.triggers import AlwaysTrigger, NormTrigger
 from efhc.strategies.estimating import EstimatingStrategy, local_step
-from efhc.strategies.parts.codecs import AnyCodec, TopKCodec
+from efhc.strategies.parts.codecs import AnyCodec, LevelsCodec
 
 
 class ChocoSGD(EstimatingStrategy):
@@ -26,9 +26,10 @@ class ChocoSGD(EstimatingStrategy):
     model_config = ConfigDict(defer_build=True)  # kinds of installed packages may need what is here
 
     kind: Literal["choco"] = "choco"
-    rate: float = Field(default=0.3, gt=0, le=1)
-    """gamma: the share of the way to its neighbours that a device goes in one iteration."""
-    codec: AnyCodec = TopKCodec()
+    rate: float = Field(default=1.0, gt=0, le=1)
+    """gamma: the share of the way to its neighbours that a device goes in one iteration. Codecs that leave out much
+    need a small one."""
+    codec: AnyCodec = LevelsCodec()
     """How the differences are compressed."""
 
     def parts(self) -> Parts:
@@ -51,9 +52,10 @@ class SparqSGD(EstimatingStrategy):
     """The threshold scale r."""
     every: int = Field(default=5, ge=1)
     """H: number of iterations from one look at the trigger to the next."""
-    rate: float = Field(default=0.3, gt=0, le=1)
-    """gamma: the share of the way to its neighbours that a device goes when it mixes."""
-    codec: AnyCodec = TopKCodec()
+    rate: float = Field(default=0.6, gt=0, le=1)
+    """gamma: the share of the way to its neighbours that a device goes when it mixes. Codecs that leave out much need a
+    small one."""
+    codec: AnyCodec = LevelsCodec()
     """How the differences are compressed."""
 
     def parts(self) -> Parts:

@@ -28,7 +28,7 @@ from efhc.strategies.paper import EventTriggered, GlobalThreshold, RandomizedGos
 SCHEDULES = Family(SchedulePolicy, ("efhc.core.schedules",), ("__call__",), default="diminishing")
 AnySchedule = Annotated[SchedulePolicy, SCHEDULES]
 
-STRATEGIES = Family(Strategy, ("efhc.strategies",), ("thresholds", "fires", "parts", "step"), default=None)
+STRATEGIES = Family(Strategy, ("efhc.strategies.paper", "efhc.strategies"), ("thresholds", "fires", "parts", "step"))
 AnyStrategy = Annotated[Strategy, STRATEGIES]
 StrategyName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 .,_=+-]*$", max_length=60)]
 

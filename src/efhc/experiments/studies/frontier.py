@@ -62,13 +62,11 @@ class FrontierRuns:
             made = [run for run in runs if run.key not in failures]
             if any(run.strategy == "ZT" for run in made):
                 curves = pl.concat((store.curve(run) for run in made), how="diagonal_relaxed")
-                settings.append(SettingData(setting.name, setting.title, curves))
+                settings.append(SettingData(setting.name, setting.title, curves, self._judged_from(setting)))
         if not settings:
             raise next(iter(failures.values()))
         table = self.figure.table
-        data = FrontierData(
-            self.figure.name, table.title, tuple(settings), table.leaders, table.ceilings, table.judged_from
-        )
+        data = FrontierData(self.figure.name, table.title, tuple(settings), table.leaders, table.ceilings)
         first = next(run for run in self.all if run.key not in failures)
         return FrontierSection(
             data,
@@ -77,6 +75,10 @@ class FrontierRuns:
             self._facts(size, store, failures),
             {key: store.meta(first)[key] for key in ("versions", "git", "machine")},
         )
+
+    def _judged_from(self, setting: FrontierSetting) -> float:
+        """Return the smallest share that is judged: before its second evaluation, little is known of ZT."""
+        return max(self.figure.table.judged_from, setting.experiment.evaluate_every / setting.experiment.iterations)
 
     def _facts(self, size: Size, store: RunStore, failures: Failures) -> dict[str, str]:
         figure, experiments = self.figure, self.figure.experiments

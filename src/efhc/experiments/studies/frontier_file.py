@@ -47,7 +47,8 @@ class FrontierTable(Policy):
     ceilings: tuple[str, ...] = Field(default=(), strict=False)
     """Strategies that are drawn as references and compete with nobody, such as training without a network."""
     judged_from: float = Field(default=0.005, gt=0, le=1)
-    """The smallest share of ZT's time at which leading is judged. Smaller budgets are shown."""
+    """The smallest share of ZT's time at which leading is judged. Smaller budgets are shown, and none is judged that is
+    smaller than what ZT takes between two evaluations."""
     tuned: str = ""
     """How the parameters of the strategies were chosen: with which commands, on which seeds."""
     core_hours: float | None = Field(default=None, gt=0)

@@ -105,8 +105,6 @@ def frontier_curves(setting: SettingData, with_bands: tuple[str, ...] = ()) -> p
 
 def judge_frontier(data: FrontierData) -> list[Judgement]:
     """Judge whether each leader leads: over all of its rivals, and over the paper's strategies, in each setting."""
-    budgets = [share for share in SHARES if share >= data.judged_from * (1 - NEARLY)]
-    first, last = (percent(share).removesuffix(" %") for share in (budgets[0], budgets[-1]))
     judgements = []
     for place, leader in enumerate(data.leaders):
         before = data.leaders[:place]
@@ -120,8 +118,9 @@ def judge_frontier(data: FrontierData) -> list[Judgement]:
             for setting in data.settings:
                 if leader not in setting.strategies:
                     continue
+                budgets = [share for share in SHARES if share >= setting.judged_from * (1 - NEARLY)]
                 findings = _leads(setting, leader, group, words, budgets)
-                names = (leader, f"{first} to {last} %", words)
+                names = (leader, f"{100 * budgets[0]:g} to {percent(budgets[-1])}", words)
                 figures = (data.label(setting),)
                 judgements.append(Judgement(None, Statement.LEADS, Setting.ANY, figures, findings, names))
     return judgements
