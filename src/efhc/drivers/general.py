@@ -56,6 +56,8 @@ class GeneralLockstep:
         self._coins = scenario.coins.reader()
         self._arithmetic = CompiledLaw(threads)
         self._latest: State | None = None
+        self._raised: BaseException | None = None
+        """What the iteration after the latest state has raised, if it is not known outside yet."""
         self._spare: Floats = np.empty((0, 0))
         self._name = f"strategy {getattr(strategy, 'kind', type(strategy).__name__)}"
         trigger = self._form.parts.trigger if self._form.parts else None
@@ -75,6 +77,9 @@ class GeneralLockstep:
 
         The given state is used up. If training diverges, `Diverged` is raised, and the state is as it was.
         """
+        if (error := self._raised) is not None:
+            self._raised = None
+            raise error
         state = self._owned(state)
         k, (previous, graph) = state.k, self._scenario.graphs(state.k)
         entries = 2 * len(graph.links) + 2 * graph.devices
@@ -86,10 +91,11 @@ class GeneralLockstep:
         while len(fired) < most and (not fired or self._scenario.network.graph(state.k) is graph):
             try:
                 state, happened, of_devices = self._iteration(state)
-            except (Diverged, InputError):
-                if fired:  # those before it are whole; it will be raised again
-                    break
-                raise
+            except BaseException as error:
+                if not fired:
+                    raise
+                self._raised = error  # the iterations before it are whole, and somebody must see them first
+                break
             fired.append(happened.fired)
             losses.append(of_devices)
             errors.append(happened.consensus_error)
