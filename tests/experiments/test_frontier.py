@@ -177,6 +177,7 @@ class FailingZT(Failing):
     strategy = "ZT"
 
 
+@pytest.mark.slow
 def test_a_leader_that_fails_is_said_and_the_others_are_drawn(own: Path, tmp_path: Path):
     said: list[str] = []
     judgements = draw(own, tmp_path / "out", store=Failing, warn=said.append)
@@ -226,6 +227,7 @@ def test_a_frontier_that_is_wrong_is_one_line(tmp_path: Path, old: str, new: str
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.slow
 def test_no_budget_is_judged_before_the_second_evaluation_of_zt(own: Path, tmp_path: Path):
     """Twenty iterations, evaluated every four: 20 % of ZT's time."""
     judgements = draw(own, tmp_path / "out")

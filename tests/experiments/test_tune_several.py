@@ -14,7 +14,7 @@ from pydantic import Field
 
 from efhc.base.errors import InputError
 from efhc.base.policy import Policy
-from efhc.core.triggers import EventTriggered, GlobalThreshold, RandomizedGossip, Strategy, ZeroThreshold
+from efhc.core.parts import Strategy
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.config.files import load_experiment
 from efhc.experiments.runs.engines.local import LocalEngine
@@ -23,6 +23,7 @@ from efhc.experiments.studies.tune import Budget, Range, Search, read_ranges, tu
 from efhc.experiments.studies.tune.parameters import Parameter, number_at, numbers, parameter_of, with_number
 from efhc.experiments.studies.tune.search import FIRST_PER_PARAMETER
 from efhc.report.figures.tuning_figure import tuning_figure
+from efhc.strategies.paper import EventTriggered, GlobalThreshold, RandomizedGossip, ZeroThreshold
 
 OWN = """
 import numpy as np
@@ -119,6 +120,7 @@ def test_numbers_of_parts_are_found_bounded_and_set():
     assert (bits.is_whole, bits.own, bits.written(3.0)) == (True, None, 3)
 
 
+@pytest.mark.slow
 def test_several_numbers_of_a_strategy_of_ones_own_are_tuned_and_resumed(own: Path):
     experiment, out = load_experiment(own), own.parent / "out"
     ranges = [Range("share", 0.1, 1.0), Range("every", 1, 6)]

@@ -107,11 +107,11 @@ BUILT_IN = {
         {"local": corrected(0.3), "trigger": PAPERS, "codec": THREE_BITS, "mixing": estimates(1.0, when="sent")},
     ),
     "CHOCO-SGD": (
-        efhc.ChocoSGD(codec=TENTH, momentum=0.9),
+        efhc.ChocoSGD(codec=TENTH, momentum=0.9, rate=0.3),
         {"local": MOMENTUM, "trigger": ALWAYS, "codec": TENTH, "mixing": estimates(0.3)},
     ),
     "SPARQ-SGD": (
-        efhc.SparqSGD(codec={"kind": "sign"}, every=3),
+        efhc.SparqSGD(codec={"kind": "sign"}, every=3, rate=0.3),
         {
             "local": SGD,
             "trigger": {**PAPERS, "rho": "nominal", "every": 3},
