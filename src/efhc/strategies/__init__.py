@@ -1,1 +1,1 @@
-"""Strategies beyond those of the paper, which are in `core/triggers.py`. A new one is a `Strategy` with a `kind`."""
+"""The strategies: those of the paper in `paper.py`, others in a file each. A new one is a `Strategy` with a `kind`."""

@@ -1,0 +1,192 @@
+"""docs/strategies.md: its files and commands run as they stand there, and its parameters are those of the code."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+import efhc
+from efhc.base.policy import Policy
+from efhc.base.registry import Family
+from efhc.core.parts import Budget
+from efhc.experiments.config.experiment import STRATEGIES
+from efhc.experiments.config.files import load_experiment
+from efhc.strategies.composed import LOCAL_STEPS, MIXINGS, TRIGGERS
+from efhc.strategies.parts.codecs import CODECS
+from efhc.strategies.parts.links import LINKS
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "strategies.md").read_text()
+FILES = {
+    name: code
+    for language in ("python", "toml")
+    for name, code in re.findall(rf"```{language}\n# ([\w-]+\.\w+)\n(.*?)```", PAGE, re.DOTALL)
+}
+OWN = {name: code for name, code in FILES.items() if name.endswith(".py")}
+COMMANDS = [
+    line for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL) for line in block.splitlines() if line.strip()
+]
+FAMILIES = {
+    "local": LOCAL_STEPS,
+    "trigger": TRIGGERS,
+    "codec": CODECS,
+    "links": LINKS,
+    "mixing": MIXINGS,
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """The files of the page."""
+    for name, code in FILES.items():
+        (tmp_path / name).write_text(code)
+    yield tmp_path
+    for name in OWN:
+        sys.modules.pop(Path(name).stem, None)
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_page_run_one_after_the_other(folder, command):
+    run = [shlex.split(line) for line in COMMANDS if "reproduce" not in line]
+    assert {words[1] for words in run} == {"run", "sweep"}
+    assert any("--resume" in words for words in run)
+    for words in run:
+        done = command(*words[1:], cwd=folder)
+        assert done.returncode == 0, done.stderr
+        assert (folder / words[words.index("--out") + 1]).is_dir()
+
+
+def test_all_configs_of_the_page_are_run_by_a_command():
+    configs = {name for name in FILES if name.endswith(".toml")}
+    assert configs
+    assert configs <= {word for line in COMMANDS for word in shlex.split(line)}
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_own_strategies_are_short_and_run_from_their_file(name, folder):
+    code = OWN[name]
+    assert len([line for line in code.splitlines() if line.strip()]) < 25
+    last = re.findall(r"^class (\w+)\(efhc\.Strategy\)", code, re.MULTILINE)[-1]
+    strategies = {"mine": {"kind": f"{folder / name}:{last}"}}
+    result = efhc.simulate(devices=5, iterations=5, seeds=0, evaluate_every=5, strategies=strategies)
+    assert result.metrics["bits"].sum() > 0
+
+
+def test_each_of_the_four_forms_has_an_example():
+    for method in ("thresholds", "fires", "parts", "step"):
+        assert any(f"    def {method}(self" in code for code in OWN.values())
+
+
+def test_the_example_in_the_folder_has_the_strategies_of_the_page():
+    example = (ROOT / "examples" / "own_strategy.py").read_text().replace("memory: ClassVar = ", "memory = ")
+    for name in ("steady.py", "extra.py"):
+        (code,) = re.findall(r"^class .*", OWN[name], re.DOTALL | re.MULTILINE)
+        assert code.strip() in example
+
+
+def test_the_example_runs_and_fires_about_as_often_as_it_is_told():
+    experiment = load_experiment(ROOT / "examples" / "own-strategy.toml", ["iterations=200", "devices=5"])
+    result = efhc.simulate(experiment)
+    assert not result.failed
+    fired = dict(result.summary().select("strategy", "firing_share").iter_rows())
+    assert fired["steady"] == pytest.approx(0.1, abs=0.03)
+    assert fired["EXTRA"] == 1.0
+
+
+# Kinds and parameters
+
+
+def parameters_of(policy: type[BaseModel]) -> dict[str, Any]:
+    """The default of each setting; of those that are tables of their own, None."""
+    defaults = {name: field.get_default(call_default_factory=True) for name, field in policy.model_fields.items()}
+    return {
+        name: None if isinstance(default, Policy) else default for name, default in defaults.items() if name != "kind"
+    }
+
+
+def parameters_told(text: str) -> dict[str, Any]:
+    """`r = 250.0` in backticks is a setting with its default; of `codec` (default ...) the default is described."""
+    told: dict[str, Any] = dict.fromkeys(re.findall(r"`(\w+)` \((?:θ; )?default", text))
+    told |= dict.fromkeys(re.findall(r"`(\w+)`, default", text))
+    for assignment in re.findall(r"`(\w+ = [^`]+)`", text):
+        told |= tomllib.loads(assignment)
+    return told
+
+
+def sections() -> dict[str, str]:
+    return {part.partition("\n")[0]: part for part in re.split(r"^## ", PAGE, flags=re.MULTILINE)[1:]}
+
+
+HEADINGS = {
+    "entrywise": "Entrywise",
+    "one-way": "One-way",
+    "choco": "CHOCO-SGD",
+    "sparq": "SPARQ-SGD",
+    "beer": "BEER",
+    "d2": "D2 and NIDS",
+    "dsgt": "DSGT",
+    "relay": "RelaySGD",
+    "matcha": "MATCHA",
+    "central": "Centralised SGD",
+    "periodic": "Periodic broadcasts",
+}
+PAPERS = ("ef-hc", "gt", "zt", "rg", "never")
+
+
+def test_the_page_has_every_kind():
+    kinds = set(STRATEGIES.built_in())
+    assert kinds == {*HEADINGS, *PAPERS, "composed"}
+    choice = sections()["Which one to choose"]
+    assert kinds <= set(re.findall(r"`([\w-]+)`", choice))
+
+
+@pytest.mark.parametrize("kind", HEADINGS)
+def test_parameters_and_defaults_are_those_of_the_code(kind):
+    (told,) = re.findall(r"\*\*Parameters\*\*: (.*?)\.(?: What|\n\n|\n-)", sections()[HEADINGS[kind]], re.DOTALL)
+    told = re.sub(r"\s+", " ", told)
+    expected = parameters_of(STRATEGIES.built_in()[kind])
+    assert parameters_told(told) == expected
+    assert (told == "none") == (not expected)
+
+
+def test_parameters_of_the_papers_strategies():
+    told = re.findall(
+        r"[Oo]f `([\w-]+)`: (.*?)\.(?: |\n)", sections()["The paper's strategies"].partition("Parameters")[2]
+    )
+    assert {kind: parameters_told(text) for kind, text in told} == {
+        kind: parameters for kind in PAPERS if (parameters := parameters_of(STRATEGIES.built_in()[kind]))
+    }
+
+
+@pytest.mark.parametrize("part", FAMILIES)
+def test_the_table_of_parts_has_every_kind_and_default(part):
+    (row,) = re.findall(rf"^\| `{part}` \| (.*?) \|", sections()["The parts"], re.MULTILINE)
+    family: Family = FAMILIES[part]
+    told = {}
+    for text in row.split("; "):
+        kind, _, rest = text.partition(" ")
+        told[kind.strip("`")] = parameters_told(rest)
+    assert told == {kind: parameters_of(policy) for kind, policy in family.built_in().items()}
+
+
+def test_a_budget_has_a_share_and_nothing_else():
+    assert list(Budget.model_fields) == ["share"]
+
+
+def test_every_section_has_a_small_picture_that_is_made_by_the_script():
+    pictures = set(re.findall(r"\]\(strategies/([\w-]+)\.png\)", PAGE))
+    script = (ROOT / "docs" / "strategies" / "pictures.py").read_text()
+    assert pictures == {path.stem for path in (ROOT / "docs" / "strategies").glob("*.png")}
+    for name in pictures:
+        assert f'"{name}": (' in script
+        assert (ROOT / "docs" / "strategies" / f"{name}.png").stat().st_size < 40_000
+    for heading in (*HEADINGS.values(), "The paper's strategies", "Quasi-global momentum", "Budget"):
+        assert "](strategies/" in sections()[heading]
