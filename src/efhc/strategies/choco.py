@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import ConfigDict, Field
 
-from efhc.core.parts import EstimatesMixing, Parts
+from efhc.core.parts import Parts
 from efhc.core.triggers import AlwaysTrigger, NormTrigger
 from efhc.strategies.estimating import EstimatingStrategy, local_step
 from efhc.strategies.parts.codecs import AnyCodec, LevelsCodec
@@ -33,7 +33,7 @@ class ChocoSGD(EstimatingStrategy):
     """How the differences are compressed."""
 
     def parts(self) -> Parts:
-        mixing = EstimatesMixing(rate=self.rate, per=self.per)
+        mixing = self.estimates(self.rate)
         return Parts(AlwaysTrigger(), local_step(self.momentum), self.codec, mixing=mixing, budget=self.budget)
 
 
@@ -60,5 +60,5 @@ class SparqSGD(EstimatingStrategy):
 
     def parts(self) -> Parts:
         trigger = NormTrigger(r=self.r, rho="nominal", every=self.every)
-        mixing = EstimatesMixing(rate=self.rate, per=self.per, every=self.every)
+        mixing = self.estimates(self.rate, self.every)
         return Parts(trigger, local_step(self.momentum), self.codec, mixing=mixing, budget=self.budget)

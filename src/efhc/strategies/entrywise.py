@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from efhc.core.parts import EstimatesMixing, Parts
+from efhc.core.parts import Parts
 from efhc.core.triggers import EntrywiseTrigger
 from efhc.strategies.estimating import EstimatingStrategy, local_step
 from efhc.strategies.parts.codecs import LevelsCodec
@@ -41,6 +41,6 @@ class Entrywise(EstimatingStrategy):
             EntrywiseTrigger(r=self.r),
             local_step(self.momentum, correction),
             LevelsCodec(bits=self.bits),
-            mixing=EstimatesMixing(rate=self.rate, per=self.per),
+            mixing=self.estimates(self.rate),
             budget=self.budget,
         )

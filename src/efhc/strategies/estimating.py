@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from efhc.core.parts import SGD, Budget, DriftCorrected, QuasiGlobalMomentum, Strategy
+from efhc.core.parts import SGD, Budget, DriftCorrected, EstimatesMixing, QuasiGlobalMomentum, Strategy
 
 
 class EstimatingStrategy(Strategy):
@@ -18,7 +18,12 @@ class EstimatingStrategy(Strategy):
     """Whether all neighbours know the same of a device ("device": it broadcasts), or each is sent a message of its own,
     which it acknowledges ("link": messages may get lost)."""
     budget: Budget | None = None
-    """What a device may spend: `{ share = 0.01 }` is 1 % of what ZT would. Default: no limit."""
+    """What a device may spend: `{ share = 0.01 }` is 1 % of what ZT would. Devices then mix only over links that
+    something was just sent over. Default: no limit."""
+
+    def estimates(self, rate: float, every: int = 1) -> EstimatesMixing:
+        """Return the mixing. What nobody can afford to bring up to date must not be mixed again and again."""
+        return EstimatesMixing(rate=rate, per=self.per, every=every, when="sent" if self.budget else "always")
 
 
 def local_step(momentum: float, correction: float = 0.0) -> SGD | QuasiGlobalMomentum | DriftCorrected:
