@@ -9,6 +9,7 @@ import ast
 import inspect
 import json
 import re
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
@@ -50,7 +51,10 @@ def settings_page() -> str:
         listed.update(kinds.values())
         lines += ["", f"## `{title}`"]
         for kind, policy in kinds.items():
-            lines += ["", f"**`{kind}`**: {_one_line(policy.__doc__)}"]
+            first, *others = _paragraphs(policy.__doc__)
+            lines += ["", f"**`{kind}`**: {first}"]
+            for paragraph in others:
+                lines += ["", paragraph]
             if own := _rows(policy):
                 lines += ["", "| setting | default | |", "|---|---|---|", *own]
     return "\n".join(lines) + "\n"
@@ -90,6 +94,13 @@ def _default(value: object) -> str:
 
 def _one_line(text: str | None) -> str:
     return " ".join((text or "").split())
+
+
+def _paragraphs(text: str | None) -> list[str]:
+    """Return the paragraphs of a docstring, each in one line; indented ones, which are equations, as they stand."""
+    found = inspect.cleandoc(text or "").split("\n\n")
+    equations = [f"```text\n{textwrap.dedent(one)}\n```" if one.startswith("    ") else None for one in found]
+    return [equation or _one_line(one) for one, equation in zip(found, equations, strict=True)]
 
 
 # efhc/__init__.pyi
