@@ -14,6 +14,7 @@ from efhc.drivers.lockstep import Lockstep
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.runs.draw import draw_scenario
 from efhc.experiments.runs.run import Runs
+from efhc.strategies.forms import form_of
 
 STRATEGIES = ("entrywise", "one-way", "choco", "sparq", "beer", "d2", "dsgt", "relay", "matcha", "central")
 
@@ -133,3 +134,162 @@ def test_a_trigger_that_looks_is_asked_when_the_iteration_is_made():
     state, steps = driver.advance(driver.initial_state(), 20)
     assert (state.memory["own/asked"] == state.k).all()
     assert np.array_equal(steps.fired, steps.losses > np.median(steps.losses, axis=1, keepdims=True))
+
+
+# What the user's own code may do
+
+
+class Remembering(efhc.Strategy):
+    """Descends along the mean of this gradient and the last one, which it remembers by assignment."""
+
+    memory: ClassVar = {"last": efhc.Memory(size="model")}
+
+    def step(self, now, models, gradients, memory):
+        direction = gradients if now.k == 0 else (gradients + memory["last"]) / 2
+        memory["last"] = gradients
+        return efhc.Moved(models - models.dtype.type(now.step_size) * direction, np.zeros(len(models)))
+
+
+def test_what_is_remembered_by_assignment_is_what_was_assigned():
+    scenario = scenario_of(precision="float64")
+    driver, reader = GeneralLockstep(scenario, Remembering()), scenario.reader()
+    state = driver.initial_state()
+    x, last = state.models.copy(), None
+    for k in range(5):
+        gradients = np.empty_like(x)
+        scenario.learner.backend.grads(x, reader.batch(k), {}, gradients)
+        x = x - scenario.step_size(k) * (gradients if last is None else (gradients + last) / 2)
+        last = gradients
+        state, _ = driver.advance(state, 1)
+        assert np.allclose(state.models, x, rtol=0, atol=1e-12)
+        assert np.array_equal(state.memory["own/last"], gradients)
+
+
+class WithMomentum(efhc.EventTriggered):
+    """EF-HC with momentum: a subclass of a built-in strategy that changes its parts."""
+
+    def parts(self):
+        return efhc.Parts(super().parts().trigger, local=efhc.QuasiGlobalMomentum())
+
+
+class Twice(efhc.EventTriggered):
+    """EF-HC with twice the threshold: a subclass that changes its thresholds."""
+
+    def thresholds(self, k, gamma, bandwidths, coins):
+        return 2 * super().thresholds(k, gamma, bandwidths, coins)
+
+
+class Both(efhc.Strategy):
+    def parts(self):
+        return efhc.Parts(self)
+
+    def thresholds(self, k, gamma, bandwidths, coins):
+        return np.zeros(len(bandwidths.values))
+
+
+class Counting(efhc.LevelsCodec):
+    """Levels, counted: a subclass of a built-in codec that changes what is sent."""
+
+    calls: ClassVar[list] = []
+
+    def send(self, model, known, threshold):
+        self.calls.append(threshold)
+        return super().send(model, known, threshold)
+
+
+def test_a_subclass_of_what_is_built_in_is_used_as_it_is_written():
+    assert form_of(WithMomentum()).parts.local.momentum == 0.9
+    assert form_of(Twice(r=3.0)).parts.trigger == Twice(r=3.0)
+    assert form_of(efhc.EventTriggered(r=3.0)).parts.trigger == efhc.NormTrigger(r=3.0)
+    with pytest.raises(efhc.InputError, match="a class with parts and thresholds"):
+        form_of(Both())
+    strategy = efhc.Composed(trigger="always", codec=Counting(), mixing="estimates")
+    driver = GeneralLockstep(scenario_of(), strategy)
+    driver.advance(driver.initial_state(), 3)
+    assert len(Counting.calls) == 3 * 6
+
+
+class Codec:
+    def __init__(self, answer):
+        self._answer = answer
+
+    def send(self, model, known, threshold):
+        return self._answer(model, known)
+
+
+@pytest.mark.parametrize(
+    ("answer", "what"),
+    [
+        (lambda model, known: (model, -1), "-1 bits"),
+        (lambda model, known: (model, 2.5), "2.5 bits"),
+        (lambda model, known: (model[0], 32), "of shape ()"),
+        (lambda model, known: (model * np.nan, 32), "NaN"),
+        (lambda model, known: 1 / 0, "ZeroDivisionError"),
+        (lambda model, known: (known.__iadd__(1), 32), "read-only"),
+    ],
+)
+def test_what_an_own_codec_returns_is_checked(answer, what):
+    driver = GeneralLockstep(scenario_of(), efhc.Composed(trigger="always", codec=Codec(answer), mixing="estimates"))
+    with pytest.raises(efhc.InputError, match=r"^codec Codec: ") as caught:
+        driver.advance(driver.initial_state(), 1)
+    assert what in str(caught.value)
+
+
+class Links:
+    is_fixed = True
+
+    def __init__(self, answer):
+        self._answer = answer
+
+    def choose(self, now):
+        return efhc.ChosenLinks(*self._answer(np.ones(len(now.graph.links), dtype=bool)))
+
+
+@pytest.mark.parametrize(
+    ("answer", "what"),
+    [
+        (lambda every: (every[:1],), "of shape (1,)"),
+        (lambda every: (every.astype(int),), "int64"),
+        (lambda every: (every, 5.0 * every), "from 0 to 1"),
+        (lambda every: (every, 0.8 * every), "add up to 1.6"),
+        (lambda every: 1 / 0, "ZeroDivisionError"),
+    ],
+)
+def test_what_an_own_choice_of_links_returns_is_checked(answer, what):
+    driver = GeneralLockstep(scenario_of(), efhc.Composed(trigger="always", links=Links(answer)))
+    with pytest.raises(efhc.InputError, match=r"^links Links: ") as caught:
+        driver.advance(driver.initial_state(), 1)
+    assert what in str(caught.value)
+
+
+def test_a_state_that_was_used_up_is_refused():
+    driver = GeneralLockstep(scenario_of(), efhc.Entrywise())
+    first = driver.initial_state()
+    second, _ = driver.advance(first, 1)
+    driver.advance(second, 1)
+    with pytest.raises(ValueError, match="used up"):
+        driver.advance(first, 1)
+
+
+@pytest.mark.parametrize("kind", ["one-way", "entrywise", {"kind": "entrywise", "momentum": 0.9}], ids=str)
+def test_links_that_come_and_go_do_not_teach_devices_too_much(kind):
+    """A link that is back after a long time must not teach the difference of many steps as if it were that of one."""
+    strategy = Experiment(strategies={"S": kind}).strategies["S"]
+    network = efhc.RandomLinks(up_probability=0.1, topology=efhc.Complete())
+    experiment = Experiment(devices=6, seeds=0, network=network, step_size=efhc.Constant(value=0.01))
+    scenario = draw_scenario(experiment, Runs().inputs(experiment).data, 0)
+    driver = GeneralLockstep(scenario, strategy)
+    state = driver.initial_state()
+    while state.k < 1000:
+        state, steps = driver.advance(state, 1000 - state.k)
+    assert steps.consensus_errors[-1] < 10
+
+
+def test_parts_without_a_codec_send_whole_models():
+    class Whole(efhc.Strategy):
+        def parts(self):
+            return efhc.Parts(efhc.AlwaysTrigger(), mixing=efhc.EstimatesMixing())
+
+    driver = GeneralLockstep(scenario_of(initial_models="shared"), Whole())
+    state, steps = driver.advance(driver.initial_state(), 1)
+    assert (steps.bits == 8 + 32 * state.models.shape[1]).all()

@@ -428,7 +428,8 @@ def test_the_table_has_a_row_per_finding():
     judgements = judge(named([figure("fig2a", {"EF-HC": 0.6}), ablation("fig6a", 0.1)]))
     table = findings_table(judgements)
     assert table.columns == [
-        "claim", "figures", "words", "quantity", "budget", "mean", "low", "high", "seeds", "finding", "verdict",
+        "claim", "figures", "words", "quantity", "budget", "mean", "low", "high", "seeds", "seeds_above", "finding",
+        "verdict",
     ]  # fmt: skip
     assert len(table) == sum(len(one.findings) for one in judgements)
     row = table.filter(claim=3, budget=0.05, quantity="accuracy of EF-HC minus RG").row(0, named=True)

@@ -184,6 +184,7 @@ def plain_strategy(parts: dict[str, Table], width: int) -> plain.Strategy:
         codec=(codec["kind"], codec.get("bits", codec.get("share", 0))),
         budget=parts["budget"]["share"] if parts.get("budget") else None,
         width=width,
+        links_vary=parts.get("links", {}).get("kind") in ("sampled", "matcha"),
         **estimates,
     )
 

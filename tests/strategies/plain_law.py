@@ -12,6 +12,7 @@ iteration is given from outside, and `Done` is what it did.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from math import sqrt
 from typing import Literal
@@ -41,6 +42,8 @@ class Strategy:
     """The share of what sending everything in every iteration would cost. None: devices may send what they like."""
     every: int = 1
     """Devices mix estimates only at multiples of this number of iterations."""
+    links_vary: bool = False
+    """Whether the links that may be used are drawn anew in every iteration."""
     width: int = 32
     """The bits of a number in a message; an exchange counts 32 in any precision."""
 
@@ -140,7 +143,8 @@ def iterate(strategy: Strategy, devices: Devices, given: Given) -> tuple[Devices
         for (to, j), flow in flows.items():
             if to == i:
                 over = alpha
-                if strategy.mixing == "exchange" or strategy.when == "sent" or strategy.every > 1:
+                seldom = strategy.when == "sent" or strategy.every > 1 or strategy.links_vary
+                if strategy.mixing == "exchange" or seldom:
                     over += devices.since[min(i, j), max(i, j)]
                 for c in range(len(y)):
                     corrections[i][c] += strategy.correction * flow[c] / over
@@ -161,7 +165,7 @@ def met(strategy: Strategy, devices: Devices, given: Given) -> Devices:
         if strategy.mixing == "estimates":
             unknown.add((i, j))
         if i < j:
-            since[i, j] = 0.0
+            since[i, j] = 0.0 if given.k == 0 else math.inf  # its first use teaches nothing
     return replace(devices, known=known, unknown=unknown, since=since)
 
 
@@ -219,7 +223,8 @@ def exchange(strategy: Strategy, devices: Devices, given: Given):
     for link in paid:
         for i in link:
             credit[i] -= whole / len(given.neighbours[i])
-    fired = wants & can_pay
+    idle = {i for i in everyone if not any(i in link for link in wanted)}
+    fired = {i for i in wants & can_pay if i in idle or any(i in link for link in paid)}
     known = {**devices.known, **{(i, i): list(x[i]) for i in fired}}
 
     used = {(i, j) for i, j in paid if (i, j) not in given.lost and (j, i) not in given.lost}

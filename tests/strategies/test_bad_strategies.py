@@ -58,7 +58,7 @@ PARTS = {
     ),
     "broadcast estimates with loss": (
         ["driver.loss=0.01"],
-        ["loss", "0.01", "mixing.per", "'link'"],
+        ["loss", "0.01", "per = 'link'", "'link'"],
     ),
     "a tree on a changing graph": (
         [f"{S}.links=tree", "network.kind=random-links"],
@@ -66,7 +66,7 @@ PARTS = {
     ),
     "links that are drawn anew with broadcasts": (
         [f"{S}.links=sampled"],
-        [f"{S}.links", "'sampled'", "mixing.per", "'link'"],
+        [f"{S}.links", "'sampled'", "per = 'link'", "'link'"],
     ),
     "a budget of 0": ([f"{S}.budget.share=0.0"], [f"{S}.budget.share", "0.0", "greater than 0"]),
     "a negative budget": ([f"{S}.budget.share=-1.0"], [f"{S}.budget.share", "-1.0", "greater than 0"]),

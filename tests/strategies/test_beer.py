@@ -91,11 +91,11 @@ def test_what_a_neighbour_cannot_know_is_sent_in_full_once(dtype, number):
     graph_at = {0: few, 1: few, 2: more, 3: more}.__getitem__
     steps = list(run(strategy, graph_at, start_of(4, 5, 0, dtype=dtype), problem.gradients, 4))
     messages = 2 * PartOfTheDifference.BITS
-    assert steps[0].moved.bits.tolist() == [messages + number * 5] * 4  # own starts: the models of all ends
+    assert steps[0].moved.bits.tolist() == [messages + 8 + number * 5] * 4  # own starts: the models of all ends
     assert steps[1].moved.bits.tolist() == [messages] * 4
     is_new = {(1, 3), (3, 1)}
     ends = zip(more.directed.sender.tolist(), more.directed.receiver.tolist(), strict=True)
-    assert steps[2].moved.bits.tolist() == [messages + 2 * number * 5 * (end in is_new) for end in ends]
+    assert steps[2].moved.bits.tolist() == [messages + 2 * (8 + number * 5) * (end in is_new) for end in ends]
     assert steps[3].moved.bits.tolist() == [messages] * 6
 
 

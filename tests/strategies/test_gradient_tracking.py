@@ -59,6 +59,6 @@ def test_two_models_are_sent_per_iteration_and_none_by_a_device_without_neighbou
     graph, problem = Graph.of(4, [(0, 1), (1, 2)]), Quadratics.draw(4, 5, 0)
     start = start_of(4, 5, 0, shared=True, dtype=dtype)
     for step in run(GradientTracking(), lambda k: graph, start, problem.gradients, 3):
-        assert step.moved.bits.tolist() == [2 * bits * 5] * 3 + [0]
+        assert step.moved.bits.tolist() == [2 * (8 + bits * 5)] * 3 + [0]
         alone = step.models[3] - dtype(0.1) * step.gradients[3]
         assert np.allclose(step.moved.models[3], alone, rtol=1e-6)

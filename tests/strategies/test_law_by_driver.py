@@ -96,15 +96,20 @@ BUILT_IN = {
     ),
     "entrywise per link": (
         efhc.Entrywise(per="link", budget={"share": 0.02}),
-        {**ENTRYWISE, "local": corrected(0.1), "mixing": estimates(0.25, "link"), "budget": {"share": 0.02}},
+        {**ENTRYWISE, "local": corrected(0.1), "mixing": estimates(0.25, "link", "sent"), "budget": {"share": 0.02}},
     ),
     "one-way": (
-        efhc.OneWay(),
-        {"local": corrected(0.3), "trigger": PAPERS, "mixing": estimates(1.0, when="sent")},
+        efhc.OneWay(r=2500.0),
+        {"local": corrected(0.3), "trigger": {**PAPERS, "r": 2500.0}, "mixing": estimates(1.0, when="sent")},
     ),
     "one-way with levels": (
-        efhc.OneWay(bits=3),
-        {"local": corrected(0.3), "trigger": PAPERS, "codec": THREE_BITS, "mixing": estimates(1.0, when="sent")},
+        efhc.OneWay(r=2500.0, bits=3),
+        {
+            "local": corrected(0.3),
+            "trigger": {**PAPERS, "r": 2500.0},
+            "codec": THREE_BITS,
+            "mixing": estimates(1.0, when="sent"),
+        },
     ),
     "CHOCO-SGD": (
         efhc.ChocoSGD(codec=TENTH, momentum=0.9, rate=0.3),

@@ -107,6 +107,10 @@ class Graph:
         codes: Ints = self.links[:, 1] * self.devices + self.links[:, 0]
         return codes
 
+    def has_links_of(self, other: Graph) -> bool:
+        """Whether the two graphs have the same links."""
+        return other is self or np.array_equal(other.links, self.links)
+
     def new_since(self, previous: Graph) -> Flags:
         """For each link, whether `previous` did not have it."""
         if previous is self:

@@ -7,7 +7,8 @@
     h_i <- h_i + (theta / alpha) f_i,   m_i <- mu m_i + (1 - mu)(x_i_before - x_i) / alpha
 
 The two ends of a link add opposite terms, so that sum_i f_i = 0 and sum_i h_i = 0: mixing never moves the mean model,
-whatever is left out of messages. Nothing that comes in is changed.
+whatever is left out of messages. Nothing that comes in is changed, but that compiled arithmetic may write to the
+gradients.
 """
 
 from __future__ import annotations

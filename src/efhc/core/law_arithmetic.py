@@ -1,4 +1,4 @@
-"""The arithmetic of `core.law` in NumPy: one function per pass over the models. No function changes its arguments.
+"""The arithmetic of `core.law` in NumPy: one function per pass over the models. These change none of their arguments.
 
 A driver may give the law one that is compiled (`efhc.kernels.compiled_law`); the tests hold the two together.
 """

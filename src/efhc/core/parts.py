@@ -101,8 +101,8 @@ class EstimatesMixing(MixingPolicy):
     rate: float = Field(default=1.0, gt=0, le=1)
     """gamma: the share of the way to its neighbours that a device goes in one iteration."""
     per: Literal["device", "link"] = "device"
-    """Whether a device broadcasts, and all neighbours know the same of it ("device"), or sends each neighbour its own
-    message, which is acknowledged ("link"): then messages may get lost, for x_hat per link in every device's memory."""
+    """Whether a device broadcasts, and all neighbours know the same of it ("device"), or sends each neighbour a message
+    of its own, which is acknowledged ("link"). The latter survives lost messages, and remembers a model per link."""
     when: Literal["always", "sent"] = "always"
     """Whether devices mix in every iteration ("always"), or only over links that something was just sent over."""
     every: int = Field(default=1, ge=1)
@@ -110,10 +110,14 @@ class EstimatesMixing(MixingPolicy):
 
 
 class Budget(Policy):
-    """A device's credit grows by a share of what ZT would spend; it sends when it can pay for the whole message."""
+    """A device's credit grows by a share of what ZT would spend; it sends when it can pay for the whole message.
+
+    What estimates tell new neighbours (Event 1) is paid in any case, on credit if need be: on a network that changes a
+    lot, devices may spend more than their share.
+    """
 
     share: float = Field(gt=0, le=1)
-    """The share of ZT's transmission time, of each device and at every time."""
+    """The share of ZT's transmission time that each device may spend."""
 
 
 # What may be the user's own

@@ -86,8 +86,10 @@ class Telling:
         whole = BITS_PER_NUMBER * models.shape[1]
         if self.parts.budget:  # a link is used if both ends can pay for all that they would like to use
             credit = self._credit()
+            wanted = np.bincount(graph.links[used].ravel(), minlength=len(models)) > 0
             affordable = credit >= airtime_bits(graph, np.where(used[link], whole, 0))
-            used, fired = used & affordable[i] & affordable[j], fired & affordable
+            used = used & affordable[i] & affordable[j]
+            fired = fired & affordable & ((np.bincount(graph.links[used].ravel(), minlength=len(models)) > 0) | ~wanted)
             self.memory["credit"] = credit - airtime_bits(graph, np.where(used[link], whole, 0))
         bits = np.where(used[link], whole, 0)
         if now.lost is not None:  # an exchange of which a message is lost does not take place, and is paid for

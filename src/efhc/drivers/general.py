@@ -6,6 +6,7 @@ chooses. A trigger that looks at what devices see is asked when the iteration is
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,13 +18,14 @@ from efhc.core.cost import device_times
 from efhc.core.graph import Graph
 from efhc.core.iteration import finite_rows
 from efhc.core.law import Happened, iterate_parts
-from efhc.core.memory import Memories, begin, carry_over
-from efhc.core.parts import FeedbackTrigger
+from efhc.core.memory import Arrays, Memories, begin, carry_over
+from efhc.core.parts import FeedbackTrigger, Parts
 from efhc.core.randomness import Purpose
 from efhc.core.state import Diverged, State
 from efhc.core.telling import Asked
-from efhc.core.views import Moved, Now, Seen
+from efhc.core.views import Now, Seen
 from efhc.drivers.lockstep import Lockstep
+from efhc.drivers.referee import CheckedCodec, CheckedLinks, Referee
 from efhc.drivers.steps import Steps
 from efhc.kernels.compiled_law import CompiledLaw
 from efhc.scenarios.scenario import Scenario
@@ -59,11 +61,13 @@ class GeneralLockstep:
         self._raised: BaseException | None = None
         """What the iteration after the latest state has raised, if it is not known outside yet."""
         self._spare: Floats = np.empty((0, 0))
-        self._name = f"strategy {getattr(strategy, 'kind', type(strategy).__name__)}"
-        trigger = self._form.parts.trigger if self._form.parts else None
-        self._feedback = trigger if isinstance(trigger, FeedbackTrigger) else None
-        self._is_entrywise = bool(getattr(trigger, "is_entrywise", False))
-        self._own_names = [name.removeprefix(OWN) for name in self._form.memory if name.startswith(OWN)]
+        self._referee = Referee(strategy)
+        self._parts = _with_referee(self._form.parts)
+        self._trigger: Any = self._parts.trigger if self._parts else None
+        self._feedback = self._trigger if isinstance(self._trigger, FeedbackTrigger) else None
+        self._is_entrywise = bool(getattr(self._trigger, "is_entrywise", False))
+        own = {name: memory for name, memory in self._form.memory.items() if name.startswith(OWN)}
+        self._own_memories = {name.removeprefix(OWN): memory for name, memory in own.items()}
         """What the strategy remembers of its own."""
         self._links_remembered = any(memory.per == "link" for memory in self._form.memory.values())
         self._may_meet_at_start = self._form.parts is None or self._form.estimates is not None
@@ -77,18 +81,17 @@ class GeneralLockstep:
 
         The given state is used up. If training diverges, `Diverged` is raised, and the state is as it was.
         """
-        if (error := self._raised) is not None:
-            self._raised = None
+        error, self._raised = self._raised, None
+        if error is not None and self._is_latest(state):
             raise error
         state = self._owned(state)
         k, (previous, graph) = state.k, self._scenario.graphs(state.k)
-        entries = 2 * len(graph.links) + 2 * graph.devices
-        most = min(most, AT_ONCE, max(1, RECORDED // entries))
+        most = self._count(k, graph, most)
         fired: list[Flags] = []
         losses: list[Floats] = []
         errors: list[float] = []
         bits: list[Ints] = []
-        while len(fired) < most and (not fired or self._scenario.network.graph(state.k) is graph):
+        while len(fired) < most:
             try:
                 state, happened, of_devices = self._iteration(state)
             except BaseException as error:
@@ -104,10 +107,25 @@ class GeneralLockstep:
         steps = Steps(k, previous, graph, np.stack(fired), np.stack(losses), np.array(errors), np.stack(bits))
         return state, steps
 
+    def _count(self, k: int, graph: Graph, most: int) -> int:
+        """Return how many iterations to make at once: all on one graph, and not too many to tell of."""
+        most = min(most, AT_ONCE, max(1, RECORDED // (2 * len(graph.links) + 2 * graph.devices)))
+        count = 1
+        while count < most and self._scenario.network.graph(k + count) is graph:
+            count += 1
+        return count
+
+    def _is_latest(self, state: State) -> bool:
+        return self._latest is not None and self._latest.k == state.k and self._latest.models is state.models
+
     def _owned(self, state: State) -> State:
-        latest = self._latest
-        if latest is not None and latest.k == state.k and latest.models is state.models:
+        """The state, in arrays that belong to this object."""
+        if self._is_latest(state):
             return state
+        own = [] if self._latest is None else [self._latest.models, self._spare]
+        if any(np.may_share_memory(state.models, one) for one in own):
+            given = f"the state of iteration {state.k}"
+            raise ValueError(f"{given} was used up; to go back to a state, keep a copy of its arrays")
         models, known = (np.require(one, requirements=["C", "W"]) for one in (state.models, state.last_broadcast))
         self._spare = np.empty_like(models)
         return State(state.k, models, known, state.local, state.memory)
@@ -115,7 +133,7 @@ class GeneralLockstep:
     def _iteration(self, state: State) -> tuple[State, Happened, Floats]:
         scenario, k = self._scenario, state.k
         previous, graph = scenario.graphs(k)
-        if k > 0 and self._form.needs_static and not _same_links(previous, graph):
+        if k > 0 and self._form.needs_static and not graph.has_links_of(previous):
             raise changing_graph(self._form, k)
         losses, local = self._backend.grads(state.models, self._reader.batch(k), state.local, self._spare)
         if not (finite := np.isfinite(losses)).all():
@@ -125,16 +143,16 @@ class GeneralLockstep:
             memory = carry_over(self._form.memory, memory, previous, graph, state.models)
         now = self._now(state, previous, graph, losses, memory["spent"])
         before, own = State(k, state.models, state.last_broadcast, local, memory), self._own(memory)
-        if self._form.parts is None:
+        if self._parts is None:
             after, happened = self._whole(before, now, own)
         else:
             asked = self._asked(now, own)
-            after, happened = iterate_parts(self._form.parts, before, now, self._spare, asked, self._arithmetic)
+            after, happened = iterate_parts(self._parts, before, now, self._spare, asked, self._arithmetic)
         spent = memory["spent"] + device_times(graph, happened.bits, scenario.bandwidths.values)
         kept = {**after.memory, "spent": spent}
-        if own or self._own_names:
-            self._check_memory(own, memory, k)
-            kept |= {OWN + name: array for name, array in own.items()}
+        if own or self._own_memories:
+            checked = self._referee.memory(own, self._own(memory), self._own_memories, k)
+            kept |= {OWN + name: array for name, array in checked.items()}
         self._hand_back(state, after)
         return State(k + 1, after.models, after.last_broadcast, local, kept), happened, losses
 
@@ -142,7 +160,9 @@ class GeneralLockstep:
         scenario, k = self._scenario, state.k
         alpha = float(scenario.step_size(k))
         if not 0 < alpha < np.inf:
-            raise InputError("step_size", f"{alpha} at k = {k}", f"a positive number, which {self._name} divides by")
+            raise InputError(
+                "step_size", f"{alpha} at k = {k}", f"a positive number, which {self._referee.name} divides by"
+            )
         new_links = graph.new_since(previous)
         if k == 0 and self._may_meet_at_start and not _all_equal(state.models):
             new_links = np.ones(len(graph.links), dtype=bool)  # neighbours cannot know what they were never sent
@@ -163,93 +183,42 @@ class GeneralLockstep:
             lost,
         )
 
-    def _own(self, memory: Any) -> dict[str, np.ndarray]:
+    def _own(self, memory: Arrays) -> dict[str, np.ndarray]:
         """Return copies of what the strategy remembers of its own, for it to write to."""
-        return {name: memory[OWN + name].copy() for name in self._own_names}
+        return {name: memory[OWN + name].copy() for name in self._own_memories}
 
     def _asked(self, now: Now, own: dict[str, np.ndarray]) -> Asked:
-        assert self._form.parts is not None
+        """Ask the trigger for its thresholds, or find out how to ask it once drifts are known."""
         trigger = self._feedback
         if trigger is None:
-            thresholds = self._reader.thresholds(self._form.parts.trigger, now.k)
-            return Asked(thresholds, None, self._is_entrywise)
+            return Asked(self._reader.thresholds(self._trigger, now.k), None, self._is_entrywise)
 
         def fires(drift: Floats) -> Flags:
             degrees = now.graph.degrees
             seen = Seen(now.k, now.threshold_decay, drift, now.losses, now.spent, degrees, now.bandwidths, now.coins)
-            with quoting(trigger, self._name):
-                given = np.asarray(trigger.fires(seen, own))
-            if given.shape != (len(drift),) or given.dtype != bool:
-                what = f"{given.dtype} of shape {given.shape} from fires at k = {now.k}"
-                raise InputError(self._name, what, f"bool of shape ({len(drift)},), one per device")
-            return given
+            with quoting(trigger, self._referee.name):
+                given = trigger.fires(seen, own)
+            return self._referee.flags(given, "from fires", len(drift), now.k)
 
         return Asked(None, fires)
 
     def _whole(self, state: State, now: Now, own: dict[str, np.ndarray]) -> tuple[State, Happened]:
         """One iteration of a strategy that makes it itself."""
-        strategy, graph, shape = self._form.strategy, now.graph, state.models.shape
-        with quoting(strategy, self._name), np.errstate(over="ignore", invalid="ignore"):
-            moved = strategy.step(now, read_only(state.models), read_only(self._spare), own)
-        if not isinstance(moved, Moved):
-            raise InputError(self._name, f"a {type(moved).__name__} from step at k = {now.k}", "an efhc.Moved")
-        models, bits = np.asarray(moved.models), np.asarray(moved.bits)
-        if models.shape != shape or models.dtype.kind != "f":
-            what = f"models that are {models.dtype} of shape {models.shape} at k = {now.k}"
-            raise InputError(self._name, what, f"{state.models.dtype} of shape {shape}")
-        if not (finite := finite_rows(models)).all():
-            if is_built_in(strategy) or not np.isnan(models).any():
-                raise Diverged(now.k, "model", finite)
-            device = int(np.flatnonzero(np.isnan(models).any(axis=1))[0])
-            raise InputError(self._name, f"NaN in the model of device {device} at k = {now.k}", "finite numbers")
-        bits = self._directed_bits(bits, moved.per, graph, now.k)
-        fired = np.bincount(graph.directed.sender, bits, graph.devices) > 0 if moved.fired is None else moved.fired
-        fired = np.asarray(fired)
-        if fired.shape != (graph.devices,) or fired.dtype != bool:
-            what = f"fired that is {fired.dtype} of shape {fired.shape} at k = {now.k}"
-            raise InputError(self._name, what, f"bool of shape ({graph.devices},), one per device")
-        self._spare[...] = models
+        strategy, graph, k = self._form.strategy, now.graph, now.k
+        with quoting(strategy, self._referee.name), np.errstate(over="ignore", invalid="ignore"):
+            given = strategy.step(now, read_only(state.models), read_only(self._spare), own)
+        moved = self._referee.moved(given, state.models, k)
+        bits = self._referee.bits(moved, graph, k)
+        sends = np.bincount(graph.directed.sender, bits, graph.devices) > 0
+        fired = sends if moved.fired is None else self._referee.flags(moved.fired, "fired that is", graph.devices, k)
+        kept = self._referee.memory(own, self._own(state.memory), self._own_memories, k)
+        own.update(kept)  # before the gradients, which a strategy may remember, are overwritten
+        self._spare[...] = moved.models
         error = self._arithmetic.consensus_error(self._spare)
         if not np.isfinite(error):
-            raise Diverged(now.k, "model", finite_rows(self._spare))
-        return State(now.k + 1, self._spare, state.last_broadcast, state.local, state.memory), Happened(
-            fired, bits, error
-        )
-
-    def _directed_bits(self, bits: Any, per: str, graph: Graph, k: int) -> Ints:
-        """Return the bits that a whole strategy says it sent, per directed link."""
-        sender = graph.directed.sender
-        count = {"device": graph.devices, "link": len(sender)}.get(per)
-        if bits.dtype.kind not in "iuf" or bits.shape != (count,):
-            what = f"bits that are {bits.dtype} of shape {bits.shape} with per = {per!r} at k = {k}"
-            allowed = f"numbers of shape ({graph.devices},) with per = 'device', or ({len(sender)},) with per = 'link'"
-            raise InputError(self._name, what, allowed)
-        if not ((bits >= 0) & (bits < np.inf)).all():
-            raise InputError(self._name, f"bits from {bits.min()} to {bits.max()} at k = {k}", "finite numbers from 0")
-        per_link: Ints = np.ceil(bits if per == "link" else bits[sender]).astype(np.int64)
-        return per_link
-
-    def _check_memory(self, own: dict[str, np.ndarray], memory: Any, k: int) -> None:
-        """Compiled loops and checkpoints count on shapes and types: a strategy may not change them."""
-        expected = {name: memory[OWN + name] for name in self._own_names}
-        if own.keys() != expected.keys():
-            given = f"memory named {', '.join(sorted(own)) or '(nothing)'} at k = {k}"
-            raise InputError(self._name, given, f"memory named {', '.join(sorted(expected)) or '(nothing)'}")
-        for name, given_array in own.items():
-            array = own[name] = np.asarray(given_array)
-            if array.shape != expected[name].shape or array.dtype != expected[name].dtype:
-                given = f"memory {name} that is {array.dtype} of shape {array.shape} at k = {k}"
-                raise InputError(self._name, given, f"{expected[name].dtype} of shape {expected[name].shape}")
-            if array.dtype.kind == "f" and not np.isfinite(array).all():
-                where = self._where_not_finite(name, array)
-                raise InputError(self._name, f"NaN or infinity in memory {name}{where} at k = {k}", "finite numbers")
-
-    def _where_not_finite(self, name: str, array: np.ndarray) -> str:
-        per = self._form.memory[OWN + name].per
-        if not array.ndim or per == "run":
-            return ""
-        rows = np.flatnonzero(~np.isfinite(array.reshape(len(array), -1)).all(axis=1))
-        return f" of {per} {int(rows[0])}"
+            raise Diverged(k, "model", finite_rows(self._spare))
+        after = State(k + 1, self._spare, state.last_broadcast, state.local, state.memory)
+        return after, Happened(fired, bits, error)
 
     def _hand_back(self, before: State, after: State) -> None:
         """Let the next iteration write to the arrays that this one has read."""
@@ -262,6 +231,15 @@ class GeneralLockstep:
                 self._arithmetic.reuse(role, old)
 
 
+def _with_referee(parts: Parts | None) -> Parts | None:
+    """Return the parts, those of the user's own checked."""
+    if parts is None:
+        return None
+    codec = parts.codec if parts.codec is None or is_built_in(parts.codec) else CheckedCodec(parts.codec)
+    links = parts.links if parts.links is None or is_built_in(parts.links) else CheckedLinks(parts.links)
+    return replace(parts, codec=codec, links=links)
+
+
 def remembered(form: Form, loss: float = 0.0) -> Memories:
     """Return what the driver of a strategy of this form remembers: of the paper's strategies nothing."""
     return {} if form.is_papers and not loss else form.memory
@@ -271,6 +249,8 @@ def initial_state(scenario: Scenario, form: Form, loss: float = 0.0) -> State:
     """Return the state at k = 0 of a strategy of this form, in arrays of its own."""
     models, graph = scenario.initial_models(), scenario.network.graph(0)
     memory = begin(remembered(form, loss), graph, models)
+    if "elapsed" in memory:  # links that come later count from their first use
+        memory["elapsed"][...] = 0.0
     if "met" in memory:  # one shared start is known to all neighbours
         memory["met"][...] = _all_equal(models) and not scenario.exchange_at_start
     known = models.copy() if form.broadcasts else models[:0].copy()
@@ -284,10 +264,6 @@ def changing_graph(form: Form, k: int, name: str = "") -> InputError:
     if form.parts is None:
         return InputError(field, f"'{kind}' on {given}", "a network that stays as it is, or another strategy")
     return InputError(f"{field}.links", f"'tree' on {given}", "a network that stays as it is, or links = 'all'")
-
-
-def _same_links(before: Graph, now: Graph) -> bool:
-    return before is now or np.array_equal(before.links, now.links)
 
 
 def _all_equal(models: Floats) -> bool:

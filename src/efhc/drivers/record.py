@@ -129,7 +129,7 @@ class Record:
         }.items():
             rows[:, _COLUMN[name]] = values
         before, now = steps.previous_graph, steps.graph
-        is_new = steps.k == 0 or (before is not now and not np.array_equal(before.links, now.links))
+        is_new = steps.k == 0 or not now.has_links_of(before)
         bits = None
         if steps.bits is not None:
             rows[:, _COLUMN["bits"]] = steps.bits_of_iterations(parameters)

@@ -10,8 +10,9 @@ from pydantic import Field
 from efhc.base.arrays import Floats, Ints
 from efhc.core.memory import Arrays, Memories, Memory
 from efhc.core.parts import Codec, Strategy
+from efhc.core.telling import whole_message_bits
 from efhc.core.views import Moved, Now
-from efhc.strategies.parts.averaging import averaging_matrix, bits_of_model, broadcast_bits
+from efhc.strategies.parts.averaging import averaging_matrix, broadcast_bits
 from efhc.strategies.parts.codecs import AnyCodec, SignCodec
 
 
@@ -30,8 +31,9 @@ class Beer(Strategy):
         V = c + g,   c <- V + gamma (W - I) G - g
 
     Every device sends two messages per iteration, C(V - G) and C(x - H), to all of its neighbours. The paper starts
-    from H = 0; here H(0) = x(0), which is known without a message if all devices start from one model. Otherwise, and
-    over each new link of a graph that changes (the paper's is fixed), what is known is sent in full once and paid for.
+    from H = 0 and sends nothing of V(0); here C(V(0)) is sent, as in the authors' code, and H(0) = x(0), which is
+    known without a message if all devices start from one model. Otherwise, and over each new link of a graph that
+    changes (the paper's is fixed), what is known is sent in full once and paid for.
     """
 
     kind: Literal["beer"] = "beer"
@@ -75,6 +77,6 @@ def _with_introductions(now: Now, models: Floats, bits: Ints) -> Ints:
     `models` are those of iteration k. Before k = 0 only the models are known; the trackers are zero.
     """
     directed, new = now.graph.directed, now.new_links
-    known_in_full = bits_of_model(models) * (1 if now.k == 0 else 2)
+    known_in_full = whole_message_bits(models) * (1 if now.k == 0 else 2)
     per_link: Ints = bits[directed.sender] + known_in_full * new[directed.link]
     return per_link

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 
 from efhc.base.arrays import Floats
-from efhc.core.memory import Arrays, Memories
+from efhc.core.memory import Arrays
 from efhc.core.parts import Strategy
 from efhc.core.views import Moved, Now
 
@@ -23,7 +23,6 @@ class CentralSGD(Strategy):
     """
 
     kind: Literal["central"] = "central"
-    memory: ClassVar[Memories] = {}
 
     @np.errstate(over="ignore", invalid="ignore")
     def step(self, now: Now, models: Floats, gradients: Floats, memory: Arrays) -> Moved:

@@ -19,8 +19,9 @@ class ChocoSGD(EstimatingStrategy):
         x_hat_i <- x_hat_i + Q(y_i - x_hat_i)
         x_i <- y_i + gamma sum_j w_ij (x_hat_j - x_hat_i)
 
-    eta_t: alpha(k); Q: `codec`; gamma: `rate`; w_ij: the Metropolis weights. They start from x_hat = 0; here x_hat is
-    the start, which a shared start makes known without a message.
+    eta_t: alpha(k); Q: `codec`; gamma: `rate`; w_ij: the Metropolis weights. With a `budget`, devices mix only over
+    links that something was just sent over. They start from x_hat = 0; here x_hat is the start, which a shared
+    start makes known without a message.
     """
 
     model_config = ConfigDict(defer_build=True)  # kinds of installed packages may need what is here

@@ -20,9 +20,10 @@ class Entrywise(EstimatingStrategy):
         x_hat_i <- x_hat_i + q_i
         f_i    = rate sum_j beta_ij (x_hat_j - x_hat_i),   x_i <- y_i + f_i,   h_i <- h_i + (theta / alpha) f_i
 
-    The levels are -4 ... 4 (of 3 bits), mu is `momentum`, theta `correction`. It is close to LEAD (Liu et al., ICLR
-    2021), which sends compressed differences with a drift correction, and to hard thresholds (Sahu et al., NeurIPS
-    2021), here with the paper's threshold r gamma(k) / b_M.
+    The levels are -4 ... 4 (of 3 bits), mu is `momentum`, theta `correction`. With a `budget`, devices mix only
+    over links that something was just sent over. It is close to LEAD (Liu et al., ICLR 2021), which sends
+    compressed differences with a drift correction, and to hard thresholds (Sahu et al., NeurIPS 2021), here with
+    the paper's threshold r gamma(k) / b_M.
     """
 
     kind: Literal["entrywise"] = "entrywise"

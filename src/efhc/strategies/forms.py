@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from efhc.base.errors import InputError
@@ -70,11 +70,21 @@ def form_of(strategy: Any, name: str = "") -> Form:
         raise InputError(f"{where}.memory", problem, "a table of efhc.Memory by name")
     if isinstance(strategy, WholeStrategy):
         return Form(strategy, None, {**{OWN + key: memory for key, memory in own.items()}, **_SPENT})
-    is_trigger = isinstance(strategy, FeedbackTrigger) or callable(getattr(strategy, "thresholds", None))
-    makes_parts = callable(getattr(strategy, "parts", None))
-    parts = strategy.parts() if makes_parts and (is_built_in(strategy) or not is_trigger) else Parts(strategy)
+    parts = strategy.parts() if "parts" in _ways(strategy, where) else Parts(strategy)
+    if parts.codec is None:
+        parts = replace(parts, codec=FullCodec())
     _check(parts, where)
     return Form(strategy, parts, _memory(parts))
+
+
+def _ways(strategy: Any, where: str) -> set[str]:
+    """Return how a strategy says what it is: by its class, or the nearest of its bases that says anything of it."""
+    names = {"parts", "fires", "thresholds"}
+    found = next((own for base in type(strategy).__mro__ if (own := names & vars(base).keys())), set())
+    if "parts" in found and len(found) > 1 and not is_built_in(strategy):
+        given = f"a class with {' and '.join(sorted(found))}"
+        raise InputError(where, given, "one of them: parts() has the trigger in its table")
+    return found
 
 
 def trigger_of(strategy: Any) -> Any:
@@ -89,6 +99,8 @@ def trigger_of(strategy: Any) -> Any:
     return form.parts.trigger
 
 
+NEVER = 1e300
+"""The sum of step sizes since a link was last used, if it never was."""
 _SPENT = {"spent": Memory(per="device", dtype="float64")}
 
 
@@ -99,9 +111,10 @@ def _memory(parts: Parts) -> Memories:
         found["momentum"] = Memory(size="model")
     if parts.local.correction:
         found["correction"] = Memory(size="model")
-        is_seldom = isinstance(mixing, EstimatesMixing) and (mixing.when == "sent" or mixing.every > 1)
-        if is_seldom or isinstance(mixing, ExchangeMixing):
-            found["elapsed"] = Memory(per="link", dtype="float64")
+        is_always = isinstance(mixing, EstimatesMixing) and mixing.when == "always" and mixing.every == 1
+        if not is_always or not (parts.links is None or parts.links.is_fixed):
+            # A link that comes later teaches nothing at its first use: nobody knows since when its ends drift apart.
+            found["elapsed"] = Memory(per="link", dtype="float64", start=NEVER)
     if isinstance(mixing, EstimatesMixing) and mixing.per == "link":
         found["estimates"] = Memory(per="link", size="model", start="models")
         found["met"] = Memory(per="link", dtype="bool")

@@ -9,8 +9,9 @@ import numpy as np
 from efhc.base.arrays import Floats
 from efhc.core.memory import Arrays, Memories, Memory
 from efhc.core.parts import Strategy
+from efhc.core.telling import whole_message_bits
 from efhc.core.views import Moved, Now
-from efhc.strategies.parts.averaging import averaging_matrix, bits_of_model, broadcast_bits
+from efhc.strategies.parts.averaging import averaging_matrix, broadcast_bits
 
 
 class GradientTracking(Strategy):
@@ -38,4 +39,4 @@ class GradientTracking(Strategy):
         trackers = memory["correction"] + gradients
         memory["correction"][...] = W @ trackers - gradients
         moved = W @ (models - models.dtype.type(now.step_size) * trackers)
-        return Moved(moved, broadcast_bits(now.graph, 2 * bits_of_model(models)))
+        return Moved(moved, broadcast_bits(now.graph, 2 * whole_message_bits(models)))

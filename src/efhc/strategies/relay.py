@@ -8,12 +8,11 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from efhc.base.arrays import Floats, Ints
-from efhc.base.errors import InputError
 from efhc.core.graph import Graph
 from efhc.core.memory import Arrays, Memories, Memory
 from efhc.core.parts import Strategy
+from efhc.core.telling import whole_message_bits
 from efhc.core.views import Moved, Now
-from efhc.strategies.parts.averaging import bits_of_model
 from efhc.strategies.parts.spanning_tree import NO_PARENT, parents_in_tree
 
 BITS_OF_COUNT = 32
@@ -36,7 +35,7 @@ class RelaySGD(Strategy):
     count in each direction; other links carry nothing.
 
     What is remembered: `parents` of the tree; per device, what it sent `up` to its parent and what came `down` from it,
-    each with its count. A link of the tree that is gone raises `InputError`; links that come later are not used.
+    each with its count. The graph must stay as it is: a driver refuses one that changes.
     """
 
     kind: Literal["relay"] = "relay"
@@ -55,7 +54,7 @@ class RelaySGD(Strategy):
             memory["parents"][:] = parents_in_tree(now.graph)
         tree = _Tree(memory["parents"])
         bits = np.zeros(2 * len(now.graph.links), dtype=np.int64)
-        bits[_places(tree, now.graph, now.k)] = bits_of_model(models) + BITS_OF_COUNT
+        bits[_places(tree, now.graph)] = whole_message_bits(models) + BITS_OF_COUNT
 
         local = models - models.dtype.type(now.step_size) * gradients
         total = tree.relay(local, memory["up"], memory["down"])
@@ -88,18 +87,9 @@ class _Tree:
         return received
 
 
-def _places(tree: _Tree, graph: Graph, k: int) -> Ints:
-    """Return the places of the tree's links among the directed links of the graph, both directions of each.
-
-    Raises `InputError` if the graph no longer has one of them.
-    """
+def _places(tree: _Tree, graph: Graph) -> Ints:
+    """Return the places of the tree's links among the directed links of the graph, both directions of each."""
     directed, m = graph.directed, graph.devices
     wanted = np.concatenate([tree.children * m + tree.parents, tree.parents * m + tree.children])
-    there = directed.sender * m + directed.receiver  # ascending
-    place: Ints = np.searchsorted(there, wanted)
-    gone = np.flatnonzero(np.append(there, -1)[place] != wanted)
-    if gone.size:
-        i, j = divmod(int(wanted[gone[0]]), m)
-        problem = f"relay, whose tree lost the link of devices {i} and {j} at iteration {k}"
-        raise InputError("kind", problem, "relay on a network that stays as it is")
-    return place
+    places: Ints = np.searchsorted(directed.sender * m + directed.receiver, wanted)
+    return places

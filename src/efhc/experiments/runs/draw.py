@@ -123,7 +123,7 @@ def check_strategies(experiment: Experiment, scenario: Scenario) -> None:
     """Raise `InputError` if a strategy needs a graph that stays as it is, and the graph changes after k = 0."""
     before, now = scenario.network.graph(0), scenario.network.graph(1)
     for name, strategy in experiment.strategies.items():
-        if (form := form_of(strategy, name)).needs_static and not np.array_equal(before.links, now.links):
+        if (form := form_of(strategy, name)).needs_static and not now.has_links_of(before):
             raise changing_graph(form, 1, name)
 
 

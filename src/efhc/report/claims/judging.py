@@ -110,6 +110,8 @@ class Finding:
     high: float
     seeds: int
     verdict: Verdict
+    seeds_above: int = 0
+    """On how many seeds the quantity is above 0."""
 
 
 @dataclass(frozen=True)
@@ -152,7 +154,8 @@ def find(quantity: Quantity, budget: float | None, per_seed: Floats) -> Finding:
         verdict = Verdict.HOLDS
     else:
         verdict = Verdict.FAILS if high < -ROUNDING else Verdict.UNDECIDED
-    return Finding(quantity, budget, mean, low, high, len(per_seed), verdict)
+    above = int((per_seed > ROUNDING).sum())
+    return Finding(quantity, budget, mean, low, high, len(per_seed), verdict, above)
 
 
 def everywhere(judgements: Iterable[Judgement]) -> Verdict:

@@ -25,7 +25,10 @@ STATEMENTS = {
     Statement.SMALLER_P_BETTER: "a smaller p of RG is better per transmission time",
     Statement.LARGER_P_BETTER: "a larger p of RG is better per transmission time",
     Statement.ABOVE_GT: "EF-HC is above GT in accuracy per iteration",
-    Statement.LEADS: "{0} leads at every budget from {1} of ZT's time: seed by seed, it is above the best of {2}",
+    Statement.LEADS: (
+        "{0} leads at every budget from {1} of ZT's time: "
+        "its mean margin over the best of {2} with the same seed is above 0"
+    ),
 }
 QUANTITIES = {
     Measure.TIME_SAVED: "share of {1}'s time that {0} saves",
@@ -98,7 +101,11 @@ def verdict_parts(judgement: Judgement) -> list[tuple[Verdict, str]]:
 
 def verdict_words(judgement: Judgement) -> str:
     """Return the whole verdict: `holds at budgets 2, 5 %; does not hold at 20, 50 %; undecided at 10 %`."""
-    return "; ".join(words for _, words in verdict_parts(judgement))
+    words = "; ".join(words for _, words in verdict_parts(judgement))
+    if judgement.statement is not Statement.LEADS:
+        return words
+    least = min(judgement.findings, key=lambda finding: finding.seeds_above - finding.seeds)
+    return f"{words} (above on {least.seeds_above} of {least.seeds} seeds at the budget where it is on the fewest)"
 
 
 def findings_table(judgements: Iterable[Judgement]) -> pl.DataFrame:
@@ -109,7 +116,7 @@ def findings_table(judgements: Iterable[Judgement]) -> pl.DataFrame:
             "figures": figures_words(judgement),
             "words": statement_words(judgement.statement, judgement.setting, judgement.names),
             "quantity": quantity_words(finding.quantity),
-            **{name: getattr(finding, name) for name in ("budget", "mean", "low", "high", "seeds")},
+            **{name: getattr(finding, name) for name in ("budget", "mean", "low", "high", "seeds", "seeds_above")},
             "finding": finding_words(finding),
             "verdict": verdict_words(judgement),
         }
@@ -118,4 +125,5 @@ def findings_table(judgements: Iterable[Judgement]) -> pl.DataFrame:
     ]
     numbers = dict.fromkeys(("budget", "mean", "low", "high"), pl.Float64)
     schema = {"claim": pl.Int64, "figures": pl.String, "words": pl.String, "quantity": pl.String, **numbers}
-    return pl.DataFrame(rows, schema=schema | {"seeds": pl.Int64, "finding": pl.String, "verdict": pl.String})
+    counts = {"seeds": pl.Int64, "seeds_above": pl.Int64}
+    return pl.DataFrame(rows, schema=schema | counts | {"finding": pl.String, "verdict": pl.String})

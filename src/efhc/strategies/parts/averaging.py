@@ -1,4 +1,4 @@
-"""What strategies with a mixing of their own share: the averaging matrix of a graph, and the price of a whole model."""
+"""What strategies with a mixing of their own share: the averaging matrix of a graph, and who sends at all."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import lru_cache
 import numpy as np
 from scipy.sparse import csr_array
 
-from efhc.base.arrays import Floats, Ints
+from efhc.base.arrays import Ints
 from efhc.core.graph import Graph
 from efhc.core.mixing import mixing_matrix
 
@@ -17,11 +17,6 @@ def averaging_matrix(graph: Graph, precision: np.dtype) -> csr_array:
     """W: w_ij = beta_ij on every link of the graph, w_ii = 1 - sum_j w_ij. It is symmetric and doubly stochastic."""
     W: csr_array = mixing_matrix(graph, np.ones(len(graph.links), dtype=bool)).astype(precision)
     return W
-
-
-def bits_of_model(models: Floats) -> int:
-    """Return the bits of one row of `models`, whose numbers are sent in the precision that they have."""
-    return int(8 * models.itemsize * models.shape[1])
 
 
 def broadcast_bits(graph: Graph, bits: int | Ints) -> Ints:
