@@ -23,7 +23,7 @@ $(VENV)/.installed-dev: $(BIN)/python pyproject.toml constraints.txt
 	$(INSTALL) --editable '.[dev]'
 	@touch $@ $(VENV)/.installed
 
-demo: $(VENV)/.installed ## EF-HC, its baselines and what beats them, in under a minute
+demo: $(VENV)/.installed ## EF-HC, its baselines and a strategy of ours, in under a minute
 	$(BIN)/efhc demo
 
 test: $(VENV)/.installed-dev ## The tests but the slow ones: four minutes on two cores

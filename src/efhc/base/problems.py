@@ -84,6 +84,8 @@ _IN_TOML_WORDS = {
 def _allowed(message: str) -> str:
     if least := re.match(r"(?:Tuple|Dictionary) should have at least (\d+) item", message):
         return f"at least {least[1]} entry"
+    if table := re.match(r"Input should be a valid dictionary or instance of (\w+)$", message):
+        return f"a table with the settings of {table[1]}"
     for prefix in ("Input should be ", "Value error, "):
         message = message.removeprefix(prefix)
     return _IN_TOML_WORDS.get(message, message[0].lower() + message[1:])

@@ -146,7 +146,7 @@ def _print_judgements(judgements: list[Judgement]) -> None:
     colours = {"holds": "green", "fails": "red"}
     for said, same in groupby(judgements, lambda one: (one.claim, one.statement, one.setting, one.names)):
         (claim, *statement), group = said, list(same)
-        about = "frontier" if claim is None else f"claim {claim}"
+        about = "is it so that" if claim is None else f"claim {claim}"
         console.print(f"{about}: {cell(statement_words(*statement))}", style="bold", highlight=False)
         width = max(8, *(len(figures_words(judgement)) for judgement in group))
         for judgement in group:
@@ -298,6 +298,7 @@ def tune(
         warn(line)
     best = " ".join(_values_words(found.best_values)).removesuffix(",")
     print(f"Tuned config: {plain(out / tuning.TUNED)} ({plain(best)}), curve: {plain(out / tuning.FIGURES[0])}")
+    print("It has the seeds of the tuning. For a result, take others: efhc run FILE 'seeds=[...]'.")
 
 
 def _values_words(values: Mapping[str, float]) -> list[str]:

@@ -105,12 +105,28 @@ def _problem_with(memory: Memory) -> str | None:
     problems = {
         f"per = {memory.per!r}": memory.per not in ("device", "link", "run"),
         f"dtype = {memory.dtype!r}": memory.dtype not in ("model", "float64", "int64", "bool"),
-        f"size = {size!r}": size not in (None, "model") and not (isinstance(size, int) and size > 0),
-        f"start = {start!r}": start != "models" and not (isinstance(start, int | float) and np.isfinite(start)),
+        f"size = {size!r}": size not in (None, "model") and not (type(size) is int and size > 0),
+        f"start = {start!r} with dtype = {memory.dtype!r}": start != "models" and not _can_hold(memory.dtype, start),
         f"start = 'models' with size = {size!r} per {memory.per}": start == "models"
         and (size != "model" or memory.per == "run"),
     }
     return next((problem for problem, is_there in problems.items() if is_there), None)
+
+
+def _can_hold(dtype: str, start: object) -> bool:
+    """Return whether numbers of this type can be what `start` says."""
+    if not isinstance(start, int | float) or not np.isfinite(start):
+        return False
+    limits = {
+        "bool": start in (0, 1),
+        "int64": float(start).is_integer() and abs(start) < 2**62,
+        "model": abs(start) < LARGEST,
+    }
+    return limits.get(dtype, True)
+
+
+LARGEST = 3e38
+"""What models hold in single precision."""
 
 
 def total_bytes(memories: Memories, devices: int, links: int, parameters: int, precision: np.dtype) -> int:

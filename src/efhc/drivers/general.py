@@ -61,6 +61,8 @@ class GeneralLockstep:
         self._raised: BaseException | None = None
         """What the iteration after the latest state has raised, if it is not known outside yet."""
         self._spare: Floats = np.empty((0, 0))
+        self._graph_shown: tuple[Graph, Graph] | None = None
+        """The graph that was last shown to a strategy of the user's own, and the copy that it was shown."""
         self._referee = Referee(strategy)
         self._parts = _with_referee(self._form.parts)
         self._trigger: Any = self._parts.trigger if self._parts else None
@@ -176,12 +178,20 @@ class GeneralLockstep:
             graph,
             new_links,
             scenario.bandwidths,
-            losses,
-            spent,
+            read_only(losses),
+            read_only(spent),
             self._coins,
             lambda *where: randomness.stream(Purpose.STRATEGY, k, *where),
             lost,
         )
+
+    def _shown(self, now: Now) -> Now:
+        """What an iteration shows to a strategy of the user's own: a graph that no other strategy uses."""
+        if is_built_in(self._form.strategy):
+            return now
+        if self._graph_shown is None or self._graph_shown[0] is not now.graph:
+            self._graph_shown = now.graph, Graph(now.graph.devices, read_only(now.graph.links))
+        return replace(now, graph=self._graph_shown[1])
 
     def _own(self, memory: Arrays) -> dict[str, np.ndarray]:
         """Return copies of what the strategy remembers of its own, for it to write to."""
@@ -194,11 +204,10 @@ class GeneralLockstep:
             return Asked(self._reader.thresholds(self._trigger, now.k), None, self._is_entrywise)
 
         def fires(drift: Floats) -> Flags:
-            degrees = now.graph.degrees
+            degrees = read_only(now.graph.degrees)
             seen = Seen(now.k, now.threshold_decay, drift, now.losses, now.spent, degrees, now.bandwidths, now.coins)
             with quoting(trigger, self._referee.name):
-                given = trigger.fires(seen, own)
-            return self._referee.flags(given, "from fires", len(drift), now.k)
+                return self._referee.flags(trigger.fires(seen, own), "from fires", len(drift), now.k)
 
         return Asked(None, fires)
 
@@ -206,12 +215,14 @@ class GeneralLockstep:
         """One iteration of a strategy that makes it itself."""
         strategy, graph, k = self._form.strategy, now.graph, now.k
         with quoting(strategy, self._referee.name), np.errstate(over="ignore", invalid="ignore"):
-            given = strategy.step(now, read_only(state.models), read_only(self._spare), own)
-        moved = self._referee.moved(given, state.models, k)
-        bits = self._referee.bits(moved, graph, k)
-        sends = np.bincount(graph.directed.sender, bits, graph.devices) > 0
-        fired = sends if moved.fired is None else self._referee.flags(moved.fired, "fired that is", graph.devices, k)
-        kept = self._referee.memory(own, self._own(state.memory), self._own_memories, k)
+            given = strategy.step(self._shown(now), read_only(state.models), read_only(self._spare), own)
+            moved = self._referee.moved(given, state.models, k)
+            bits = self._referee.bits(moved, graph, k)
+            sends = np.bincount(graph.directed.sender, bits, graph.devices) > 0
+            fired = (
+                sends if moved.fired is None else self._referee.flags(moved.fired, "fired that is", graph.devices, k)
+            )
+            kept = self._referee.memory(own, self._own(state.memory), self._own_memories, k)
         own.update(kept)  # before the gradients, which a strategy may remember, are overwritten
         self._spare[...] = moved.models
         error = self._arithmetic.consensus_error(self._spare)

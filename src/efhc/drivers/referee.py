@@ -51,7 +51,7 @@ class Referee:
     def bits(self, moved: Moved, graph: Graph, k: int) -> Ints:
         """Return the bits that `step` says it sent, per directed link."""
         bits, sender = np.asarray(moved.bits), graph.directed.sender
-        count = {"device": graph.devices, "link": len(sender)}.get(moved.per)
+        count = graph.devices if moved.per == "device" else len(sender) if moved.per == "link" else None
         if bits.dtype.kind not in "iuf" or bits.shape != (count,):
             what = f"bits that are {bits.dtype} of shape {bits.shape} with per = {moved.per!r} at k = {k}"
             allowed = f"numbers of shape ({graph.devices},) with per = 'device', or ({len(sender)},) with per = 'link'"

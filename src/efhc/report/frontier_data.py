@@ -22,6 +22,8 @@ class SettingData:
     """strategy, seed, and the metrics of every iteration after which accuracy was measured."""
     judged_from: float = 0.005
     """The smallest share of ZT's time at which leading is judged."""
+    test_samples: int | None = None
+    """The number of samples that accuracy is measured on. A margin of less than one of them decides nothing."""
 
     @property
     def strategies(self) -> list[str]:

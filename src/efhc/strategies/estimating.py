@@ -18,8 +18,9 @@ class EstimatingStrategy(Strategy):
     """Whether all neighbours know the same of a device ("device": it broadcasts), or each is sent a message of its own,
     which it acknowledges ("link": messages may get lost)."""
     budget: Budget | None = None
-    """What a device may spend: `{ share = 0.01 }` is 1 % of what ZT would. Devices then mix only over links that
-    something was just sent over. Default: no limit."""
+    """What a device may spend: `{ share = 0.01 }` is 1 % of what ZT would, and more on a network that changes, where
+    new neighbours are told all. Devices then mix only over links that something was just sent over. Default: no
+    limit."""
 
     def estimates(self, rate: float, every: int = 1) -> EstimatesMixing:
         """Return the mixing. What nobody can afford to bring up to date must not be mixed again and again."""

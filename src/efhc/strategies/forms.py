@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from efhc.base.errors import InputError
-from efhc.base.own_code import is_built_in
+from efhc.base.own_code import quoting
 from efhc.core.memory import Memories, Memory, problem_with
-from efhc.core.parts import EstimatesMixing, ExchangeMixing, FeedbackTrigger, Parts, WholeStrategy
+from efhc.core.parts import Budget, EstimatesMixing, ExchangeMixing, FeedbackTrigger, LocalStep, Parts
+from efhc.strategies.paper import ThresholdStrategy
 from efhc.strategies.parts.codecs import FullCodec
 
 OWN = "own/"
@@ -67,24 +68,51 @@ def form_of(strategy: Any, name: str = "") -> Form:
     where = f"strategies.{name}" if name else f"strategy {getattr(strategy, 'kind', type(strategy).__name__)}"
     own = getattr(strategy, "memory", {})
     if problem := problem_with(own):
-        raise InputError(f"{where}.memory", problem, "a table of efhc.Memory by name")
-    if isinstance(strategy, WholeStrategy):
+        raise InputError(f"{where}.memory", problem, "efhc.Memory by name, with a finite start")
+    ways = _ways(strategy)
+    if len(ways) != 1:
+        given = f"a class with {' and '.join(sorted(ways)) or 'none of them'}"
+        raise InputError(where, given, f"one of {', '.join(WAYS)}")
+    if ways == {"step"}:
         return Form(strategy, None, {**{OWN + key: memory for key, memory in own.items()}, **_SPENT})
-    parts = strategy.parts() if "parts" in _ways(strategy, where) else Parts(strategy)
+    if ways != {"parts"} and callable(getattr(strategy, "parts", None)) and not isinstance(strategy, ThresholdStrategy):
+        given = f"a subclass of {type(strategy).__mro__[1].__name__} with {ways.pop()}"
+        raise InputError(where, given, "one with parts(), which has the trigger in its table")
+    with quoting(strategy, where):
+        parts = strategy.parts() if ways == {"parts"} else Parts(strategy)
+    if problem := _not_parts(parts):
+        raise InputError(where, f"{problem} from parts()", "efhc.Parts with a trigger, and other parts by their names")
     if parts.codec is None:
         parts = replace(parts, codec=FullCodec())
     _check(parts, where)
     return Form(strategy, parts, _memory(parts))
 
 
-def _ways(strategy: Any, where: str) -> set[str]:
-    """Return how a strategy says what it is: by its class, or the nearest of its bases that says anything of it."""
-    names = {"parts", "fires", "thresholds"}
-    found = next((own for base in type(strategy).__mro__ if (own := names & vars(base).keys())), set())
-    if "parts" in found and len(found) > 1 and not is_built_in(strategy):
-        given = f"a class with {' and '.join(sorted(found))}"
-        raise InputError(where, given, "one of them: parts() has the trigger in its table")
-    return found
+WAYS = ("thresholds", "fires", "parts", "step")
+"""The methods by which a strategy says what it does."""
+
+
+def _ways(strategy: Any) -> set[str]:
+    """Return how a strategy says what it does: by its own methods, or those of the nearest base that has any."""
+    own = {name for name in WAYS if callable(vars(strategy).get(name))} if hasattr(strategy, "__dict__") else set()
+    found = (set(WAYS) & vars(base).keys() for base in type(strategy).__mro__)
+    return own or next(filter(None, found), set())
+
+
+def _not_parts(parts: Any) -> str | None:
+    """Return what is not a part, in a few words; None if all are."""
+    if not isinstance(parts, Parts):
+        return f"a {type(parts).__name__}"
+    is_trigger = any(callable(getattr(parts.trigger, method, None)) for method in ("thresholds", "fires"))
+    fits = {
+        "trigger": is_trigger,
+        "local": isinstance(parts.local, LocalStep),
+        "codec": parts.codec is None or callable(getattr(parts.codec, "send", None)),
+        "links": parts.links is None or callable(getattr(parts.links, "choose", None)),
+        "mixing": isinstance(parts.mixing, ExchangeMixing | EstimatesMixing),
+        "budget": parts.budget is None or isinstance(parts.budget, Budget),
+    }
+    return next((f"{name} = {getattr(parts, name)!r}" for name, is_fit in fits.items() if not is_fit), None)
 
 
 def trigger_of(strategy: Any) -> Any:

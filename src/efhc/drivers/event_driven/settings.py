@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from efhc.base.errors import Unusable
 from efhc.base.installed import kind_of
@@ -35,9 +35,14 @@ class LockstepDriver(DriverPolicy):
     """All devices step together: iteration k of every device takes place at the same time."""
 
     kind: Literal["lockstep"] = "lockstep"
-    loss: Annotated[float, Field(gt=0, lt=1)] | None = None
+    loss: Annotated[float, Field(ge=0, lt=1)] | None = None
     """Probability with which a message gets lost. An exchange of which a message is lost does not take place; what is
     lost is paid for. Default: no message gets lost."""
+
+    @field_validator("loss")
+    @classmethod
+    def _none_is_none(cls, loss: float | None) -> float | None:
+        return loss or None
 
 
 class EventDriven(DriverPolicy):

@@ -142,8 +142,8 @@ class Experiment(Policy):
                 raise Unusable(f"strategies.{name}", given, "driver.kind = 'lockstep'")
             if isinstance(self.driver, LockstepDriver) and self.driver.loss and form.needs_every_message:
                 given = f"{self.driver.loss}, while {name} needs every message: one lost message stays wrong for ever"
-                per_link = "0; or estimates per link, which are acknowledged (per = 'link')"
-                raise Unusable("driver.loss", given, per_link if form.parts else f"0, or no {name}")
+                allowed = "0; or a strategy whose messages are acknowledged, such as estimates with per = 'link'"
+                raise Unusable("driver.loss", given, allowed)
         return self
 
     def next_evaluation(self, k: int) -> int:

@@ -14,7 +14,7 @@ from efhc.core.state import Local, State
 from efhc.drivers.event_driven.settings import LockstepDriver
 from efhc.drivers.general import driver_for, initial_state, remembered
 from efhc.drivers.observers import LookAt, Observer, drive
-from efhc.drivers.record import Record
+from efhc.drivers.record import Piece, Record
 from efhc.drivers.steps import Steps
 from efhc.experiments.runs.keeping import Checkpoint, Keeper, Making, Stopped
 from efhc.experiments.runs.run import Run
@@ -57,8 +57,22 @@ def make_lockstep(making: Making) -> tuple[Floats, Local]:
     except BaseException:
         keeping.save()  # stopped or failed: whatever is whole is kept
         raise
-    keeper.put_away(record.take())
+    last = record.take()
+    keeper.put_away(last)
+    _warn_if_apart(making, last)
     return state.models, state.local
+
+
+APART = 1e8
+"""A sum of squared distances between models above which nobody can have learned anything."""
+
+
+def _warn_if_apart(making: Making, last: Piece) -> None:
+    """Say so if the models of the devices have run away from each other, which no error has told."""
+    errors = last.tables["metrics"]["consensus_error"]
+    if len(errors) and errors[-1] > APART:
+        advice = "try a smaller rate or correction of the strategy, or a smaller step_size"
+        making.keeper.warn(f"{making.run.name}: the models ran apart (consensus error {errors[-1]:.1e}); {advice}")
 
 
 def snapshot_iterations(run: Run) -> list[int]:

@@ -62,7 +62,8 @@ class FrontierRuns:
             made = [run for run in runs if run.key not in failures]
             if any(run.strategy == "ZT" for run in made):
                 curves = pl.concat((store.curve(run) for run in made), how="diagonal_relaxed")
-                settings.append(SettingData(setting.name, setting.title, curves, self._judged_from(setting)))
+                judged_from, test_samples = self._judged_from(setting), len(made[0].data.y_test)
+                settings.append(SettingData(setting.name, setting.title, curves, judged_from, test_samples))
         if not settings:
             raise next(iter(failures.values()))
         table = self.figure.table

@@ -137,5 +137,6 @@ def _leads(
         best = rows.filter(pl.col("strategy").is_in(rivals)).group_by("seed").agg(best=pl.col("accuracy").max())
         pairs = rows.filter(strategy=leader).join(best, on="seed").sort("seed")
         margins = (pairs["accuracy"] - pairs["best"]).drop_nulls()
-        findings.append(find(quantity, budget, margins.to_numpy()))
+        one_sample = 1 / setting.test_samples if setting.test_samples else 0.0
+        findings.append(find(quantity, budget, margins.to_numpy(), one_sample))
     return tuple(findings)

@@ -143,12 +143,12 @@ class Judgement:
         return different.pop() if len(different) == 1 else Verdict.MIXED
 
 
-def find(quantity: Quantity, budget: float | None, per_seed: Floats) -> Finding:
-    """Judge one quantity by its values, one per seed."""
+def find(quantity: Quantity, budget: float | None, per_seed: Floats, least: float = 0.0) -> Finding:
+    """Judge one quantity by its values, one per seed. A mean that is smaller than `least` decides nothing."""
     if len(per_seed) == 0:
         return Finding(quantity, budget, nan, nan, nan, 0, Verdict.UNDECIDED)
     mean, low, high = map(float, interval(per_seed))
-    if len(per_seed) < FEWEST_SEEDS:
+    if len(per_seed) < FEWEST_SEEDS or abs(mean) < least:
         verdict = Verdict.UNDECIDED
     elif low > ROUNDING:
         verdict = Verdict.HOLDS

@@ -162,7 +162,9 @@ class Tuning:
                 continue
             which, where = ("smallest", "below") if best == tried[0] else ("largest", "above")
             said = f"{name} = {best:g} is the {which} that was tried; a better one may lie {where}"
-            lines.append(f"{said}: try a range that goes further")
+            allowed = next(one for one in self.search.parameters if one.name == name)
+            is_end = best in {allowed.first_allowed, allowed.last_allowed}
+            lines.append(f"{said}: try {'a range that goes further' if is_end else 'more trials'}")
         return lines
 
     def save(self, out: Path) -> None:
