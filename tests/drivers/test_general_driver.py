@@ -251,7 +251,6 @@ class Links:
         (lambda every: (every[:1],), "of shape (1,)"),
         (lambda every: (every.astype(int),), "int64"),
         (lambda every: (every, 5.0 * every), "from 0 to 1"),
-        (lambda every: (every, 0.8 * every), "add up to 1.6"),
         (lambda every: 1 / 0, "ZeroDivisionError"),
     ],
 )
