@@ -518,9 +518,9 @@ def test_an_r_at_the_edge_is_pointed_out(done: tuple[Tuning, Path]):
     assert tuning.advice == []
     best = pl.col("r") == tuning.best_values["r"]
     lowest = Tuning(tuning.search, tuning.table.filter(best | (pl.col("r") > tuning.best_values["r"])))
-    assert "smallest that was tried; a better one may lie below: try a range that" in lowest.advice[0]
+    assert "smallest that was tried; a better one may lie below: try more trials" in lowest.advice[0]
     highest = Tuning(tuning.search, tuning.table.filter(best | (pl.col("r") < tuning.best_values["r"])))
-    assert "largest that was tried; a better one may lie above: try a range that" in highest.advice[0]
+    assert "largest that was tried; a better one may lie above: try more trials" in highest.advice[0]
     assert Tuning(tuning.search, tuning.table.filter(best)).advice == []
 
 

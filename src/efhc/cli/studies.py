@@ -146,7 +146,7 @@ def _print_judgements(judgements: list[Judgement]) -> None:
     colours = {"holds": "green", "fails": "red"}
     for said, same in groupby(judgements, lambda one: (one.claim, one.statement, one.setting, one.names)):
         (claim, *statement), group = said, list(same)
-        about = "is it so that" if claim is None else f"claim {claim}"
+        about = "claim" if claim is None else f"claim {claim}"
         console.print(f"{about}: {cell(statement_words(*statement))}", style="bold", highlight=False)
         width = max(8, *(len(figures_words(judgement)) for judgement in group))
         for judgement in group:

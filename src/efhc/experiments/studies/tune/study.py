@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -163,7 +164,8 @@ class Tuning:
             which, where = ("smallest", "below") if best == tried[0] else ("largest", "above")
             said = f"{name} = {best:g} is the {which} that was tried; a better one may lie {where}"
             allowed = next(one for one in self.search.parameters if one.name == name)
-            is_end = best in {allowed.first_allowed, allowed.last_allowed}
+            ends = (allowed.first_allowed, allowed.last_allowed)
+            is_end = any(math.isclose(best, end, rel_tol=1e-3) for end in ends)  # values are rounded to four digits
             lines.append(f"{said}: try {'a range that goes further' if is_end else 'more trials'}")
         return lines
 
