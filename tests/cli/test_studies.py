@@ -191,7 +191,7 @@ def test_reproduce_makes_a_frontier_and_says_who_leads(tmp_path, command):
     )
     done = command("reproduce", "mine.toml", "--out", "out", "--jobs", 1, cwd=tmp_path, columns=200)
     assert done.returncode == 0, done.stderr
-    assert "claim: RG leads at every budget from 0.5 to 100 % of ZT's time" in " ".join(done.stdout.split())
+    assert "claim: RG leads at every budget from 20 to 100 % of ZT's time" in " ".join(done.stdout.split())
     assert "mine-base  undecided at this size" in done.stdout  # of one seed
     assert "mine-base: accuracy at shares of ZT's time" in done.stdout
     means = pl.read_csv(tmp_path / "out" / "figures" / "mine.csv")
