@@ -1,4 +1,4 @@
-"""What is said of the strategies that lead, on real data: one seed of the frontier's first setting, at its full length."""
+"""What is said of the strategies that lead, on real data: one seed of the first setting of the frontier, in full."""
 
 from __future__ import annotations
 
