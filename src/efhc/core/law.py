@@ -19,7 +19,7 @@ import numpy as np
 
 from efhc.base.arrays import Flags, Floats, Ints
 from efhc.core.iteration import finite_rows
-from efhc.core.law_arithmetic import PLAIN_LAW, LawArithmetic, Pull
+from efhc.core.law_arithmetic import PLAIN_LAW, LawArithmetic, Local, Pull
 from efhc.core.parts import ChosenLinks, EstimatesMixing, Parts
 from efhc.core.state import Diverged, State
 from efhc.core.telling import Asked, Telling
@@ -46,11 +46,11 @@ def iterate_parts(
     then as it was.
     """
     memory = dict(state.memory)
-    mu, theta, alpha = parts.local.momentum, parts.local.correction, now.step_size
-    m, h = memory.get("momentum"), memory.get("correction")
+    theta, alpha = parts.local.correction, now.step_size
+    local = Local(memory.get("momentum"), memory.get("correction"), parts.local.momentum, alpha)
     links = parts.links.choose(now) if parts.links else ChosenLinks(now.graph.all_links)
 
-    y = arithmetic.descend(state.models, gradients, m, h, mu, alpha)
+    y = arithmetic.descend(state.models, gradients, local)
     telling, rate = Telling(parts, state, now, links.active, asked, memory, arithmetic), 1.0
     if isinstance(parts.mixing, EstimatesMixing):
         rate = parts.mixing.rate
@@ -65,10 +65,11 @@ def iterate_parts(
         elapsed = memory["elapsed"] + alpha
         learns, memory["elapsed"] = theta / elapsed, np.where(told.used, 0.0, elapsed)
     pull = Pull(told.pool, told.mine, told.theirs, used_weights, learns)
-    models, m, h = arithmetic.pull(now.graph, pull, y, state.models, m, h, mu, alpha)
+    models, local = arithmetic.pull(now.graph, pull, y, state.models, local)
 
     error = arithmetic.consensus_error(models)
     if not np.isfinite(error):
         raise Diverged(state.k, "model", finite_rows(models))
-    memory |= {name: array for name, array in (("momentum", m), ("correction", h)) if array is not None}
+    after = {"momentum": local.momentum, "correction": local.correction}
+    memory |= {name: array for name, array in after.items() if array is not None}
     return State(state.k + 1, models, told.known, state.local, memory), Happened(told.fired, told.bits, error)

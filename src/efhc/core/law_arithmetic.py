@@ -27,13 +27,20 @@ class Pull(NamedTuple):
     """theta / A_e: what the correction learns of each term. One number for all links, or one per directed link."""
 
 
+class Local(NamedTuple):
+    """What the local steps go by: m and h, one row per device, or None; mu, and alpha(k)."""
+
+    momentum: Floats | None
+    correction: Floats | None
+    mu: float
+    step_size: float
+
+
 class LawArithmetic(Protocol):
     """What an iteration computes with. `who` has the device of each row of `known`; `role` names the array."""
 
-    def descend(
-        self, models: Floats, gradients: Floats, momentum: Floats | None, correction: Floats | None, mu: float, a: float
-    ) -> Floats:
-        """y = x - a (mu m + g - h). The result may take the memory of `gradients`."""
+    def descend(self, models: Floats, gradients: Floats, local: Local) -> Floats:
+        """y = x - alpha (mu m + g - h). The result may take the memory of `gradients`."""
         ...
 
     def drift(self, models: Floats, who: Ints, known: Floats) -> Floats:
@@ -61,18 +68,11 @@ class LawArithmetic(Protocol):
         """Return `changed`, which `send` returned, with the chosen rows as they were `before`."""
         ...
 
-    def pull(
-        self,
-        graph: Graph,
-        pull: Pull,
-        y: Floats,
-        models: Floats,
-        momentum: Floats | None,
-        correction: Floats | None,
-        mu: float,
-        a: float,
-    ) -> tuple[Floats, Floats | None, Floats | None]:
-        """x' = y + f; m' = mu m + (1 - mu)(x - x') / a; h' = h + sum_e correction_e f_e. x' may take the place of y."""
+    def pull(self, graph: Graph, pull: Pull, y: Floats, models: Floats, local: Local) -> tuple[Floats, Local]:
+        """x' = y + f; m' = mu m + (1 - mu)(x - x') / alpha; h' = h + sum_e correction_e f_e. Returns x', and m' and h'.
+
+        x' may take the memory of y.
+        """
         ...
 
     def consensus_error(self, models: Floats) -> float:
@@ -84,13 +84,11 @@ class _Plain:
     """`LawArithmetic` in NumPy."""
 
     @np.errstate(over="ignore", invalid="ignore")
-    def descend(
-        self, models: Floats, gradients: Floats, momentum: Floats | None, correction: Floats | None, mu: float, a: float
-    ) -> Floats:
-        kind = models.dtype.type
-        direction = gradients if momentum is None else gradients + kind(mu) * momentum
-        direction = direction if correction is None else direction - correction
-        y: Floats = models - kind(a) * direction
+    def descend(self, models: Floats, gradients: Floats, local: Local) -> Floats:
+        kind, (m, h, mu, alpha) = models.dtype.type, local
+        direction = gradients if m is None else gradients + kind(mu) * m
+        direction = direction if h is None else direction - h
+        y: Floats = models - kind(alpha) * direction
         return y
 
     def drift(self, models: Floats, who: Ints, known: Floats) -> Floats:
@@ -119,18 +117,8 @@ class _Plain:
         return np.where(chosen[:, None], before, changed)
 
     @np.errstate(over="ignore", invalid="ignore")
-    def pull(
-        self,
-        graph: Graph,
-        pull: Pull,
-        y: Floats,
-        models: Floats,
-        momentum: Floats | None,
-        correction: Floats | None,
-        mu: float,
-        a: float,
-    ) -> tuple[Floats, Floats | None, Floats | None]:
-        kind = models.dtype.type
+    def pull(self, graph: Graph, pull: Pull, y: Floats, models: Floats, local: Local) -> tuple[Floats, Local]:
+        kind, (m, h, mu, alpha) = models.dtype.type, local
         f, learned = np.zeros_like(y), np.zeros_like(y)
         scales = np.broadcast_to(pull.correction, pull.weights.shape)
         for e in np.flatnonzero(pull.weights):
@@ -138,8 +126,8 @@ class _Plain:
             f[graph.directed.sender[e]] += term
             learned[graph.directed.sender[e]] += kind(scales[e]) * term
         after = y + f
-        momentum = None if momentum is None else kind(mu) * momentum + kind((1 - mu) / a) * (models - after)
-        return after, momentum, None if correction is None else correction + learned
+        m = None if m is None else kind(mu) * m + kind((1 - mu) / alpha) * (models - after)
+        return after, local._replace(momentum=m, correction=None if h is None else h + learned)
 
     def consensus_error(self, models: Floats) -> float:
         return consensus_error(models)

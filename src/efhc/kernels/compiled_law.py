@@ -11,7 +11,7 @@ from efhc.base.arrays import Flags, Floats, Ints
 from efhc.base.own_code import is_built_in
 from efhc.base.threads import in_ranges
 from efhc.core.graph import Graph
-from efhc.core.law_arithmetic import Pull
+from efhc.core.law_arithmetic import Local, Pull
 from efhc.core.parts import Codec
 from efhc.kernels import codecs as codec_loops
 from efhc.kernels import law_loops
@@ -36,12 +36,10 @@ class CompiledLaw:
             self._spare[role] = spare = np.empty_like(like)
         return spare
 
-    def descend(
-        self, models: Floats, gradients: Floats, momentum: Floats | None, correction: Floats | None, mu: float, a: float
-    ) -> Floats:
+    def descend(self, models: Floats, gradients: Floats, local: Local) -> Floats:
         """In place: y takes the memory of `gradients`."""
-        kind = models.dtype.type
-        arguments = (models, gradients, _or_none(momentum, models), _or_none(correction, models), kind(mu), kind(a))
+        kind, (m, h, mu, alpha) = models.dtype.type, local
+        arguments = (models, gradients, _or_none(m, models), _or_none(h, models), kind(mu), kind(alpha))
         in_ranges(law_loops.descend_rows, arguments, len(models), self.threads)
         return gradients
 
@@ -89,21 +87,11 @@ class CompiledLaw:
             )
         return changed
 
-    def pull(
-        self,
-        graph: Graph,
-        pull: Pull,
-        y: Floats,
-        models: Floats,
-        momentum: Floats | None,
-        correction: Floats | None,
-        mu: float,
-        a: float,
-    ) -> tuple[Floats, Floats | None, Floats | None]:
+    def pull(self, graph: Graph, pull: Pull, y: Floats, models: Floats, local: Local) -> tuple[Floats, Local]:
         """In place: x' takes the memory of `y`."""
-        kind = models.dtype.type
-        next_m = None if momentum is None else self._room("momentum", momentum)
-        next_h = None if correction is None else self._room("correction", correction)
+        kind, (m, h, mu, alpha) = models.dtype.type, local
+        next_m = None if m is None else self._room("momentum", m)
+        next_h = None if h is None else self._room("correction", h)
         arguments = (
             pull.pool,
             graph.rows.starts,
@@ -113,15 +101,15 @@ class CompiledLaw:
             np.atleast_1d(pull.correction).astype(models.dtype),
             y,
             models,
-            _or_none(momentum, models),
-            _or_none(correction, models),
+            _or_none(m, models),
+            _or_none(h, models),
             _or_none(next_m, models),
             _or_none(next_h, models),
             kind(mu),
-            kind(a),
+            kind(alpha),
         )
         in_ranges(law_loops.pull_rows, arguments, len(models), self.threads)
-        return y, next_m, next_h
+        return y, local._replace(momentum=next_m, correction=next_h)
 
     def consensus_error(self, models: Floats) -> float:
         return consensus_error(models, self.threads)
