@@ -91,7 +91,8 @@ def bench_table(found: dict[str, Any]) -> Rows:
         ratio = result["ratio"]
         spread = f"{ratio['least']:.1f}-{ratio['most']:.1f}"
         times = [f"{1e3 * result['seconds'][side]:.3g} ms" for side in (PLAIN, OURS)]
-        rows.append([name, *times, f"{ratio['median']:.1f}x", spread, result["goal"], "; ".join(_besides(result))])
+        median = f"{ratio['median']:.2f}x" if ratio["median"] < 1 else f"{ratio['median']:.1f}x"
+        rows.append([name, *times, median, spread, result["goal"], "; ".join(_besides(result))])
     return rows
 
 
