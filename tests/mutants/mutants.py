@@ -90,7 +90,7 @@ MUTANTS = [
     # Strategies
     Mutant("mixing moves the mean", "core/law.py", "rate * weights[now.graph.directed.link]", "rate * weights[now.graph.directed.link] * (1 + 0.1 * (now.graph.directed.sender == 0))", LAW),
     Mutant("the correction of a seldom used link counts for one step", "core/law.py", "learns, memory[\"elapsed\"] = theta / elapsed,", "learns, memory[\"elapsed\"] = theta / alpha,", LAW),
-    Mutant("an answer is free", "core/telling.py", "bits = np.where(used[link], whole, 0)", "bits = np.where(used[link] & fired[sender], whole, 0)", LAW),
+    Mutant("an answer is free", "core/telling.py", "Told(known, fired, bits, models, sender", "Told(known, fired, bits * fired[sender], models, sender", LAW),
     Mutant("new neighbours are told for nothing", "core/telling.py", "active & self.now.new_links[link], whole_message_bits(y), 0", "active & self.now.new_links[link], 0, 0", LAW),
     Mutant("credit for those without neighbours", "core/telling.py", "np.where(self.now.graph.degrees > 0, income, 0.0)", "income", LAW),
     Mutant("a debt is forgiven", "core/telling.py", "credit - np.where(unpaid, 0.0, cost)", "np.maximum(credit - np.where(unpaid, 0.0, cost), 0)", LAW),

@@ -10,17 +10,11 @@ import pytest
 from compositions import Case, cases
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from polars.testing import assert_frame_equal
+from resuming import assert_same_bits_if_stopped_after
 
 import efhc
 from efhc.drivers.general import GeneralLockstep
-from efhc.drivers.observers import LookAt, Observer
-from efhc.experiments.runs.directory import RunDirectory
-from efhc.experiments.runs.draw import draw_scenario
-from efhc.experiments.runs.keeping import Stopped
-from efhc.experiments.runs.make import make_run
 from efhc.experiments.runs.run import Runs
-from efhc.experiments.runs.store import MemoryStore, RunStore
 from efhc.scenarios.scenario import Scenario
 from efhc.strategies.parts.messages import Message
 
@@ -130,38 +124,12 @@ def test_neither_threads_nor_cuts_change_a_bit(case, most):
     assert_same_state(states_of(case, case.scenario(threads=2), most, threads=2)[-1], whole)
 
 
-class StopAt(LookAt):
-    """Stops a run after a given number of iterations."""
-
-    def look(self, state: Any) -> None:
-        raise Stopped
-
-
-class Begin(Observer):
-    """Keeps the iteration that a run goes on from."""
-
-    def begin(self, state: Any) -> None:
-        self.k = state.k
-
-
 @given(cases(), st.integers(1, ITERATIONS - 1))
 @SOME
 def test_resumed_after_any_iteration_a_run_has_the_same_bits(tmp_path_factory, case, k):
     experiment = case.experiment(data=efhc.Digits(), test_samples=50, seeds=(case.seed,))
     (run,) = Runs().of(experiment)
-    memory, store, begin = MemoryStore(), RunStore(tmp_path_factory.mktemp("runs"), with_models=True), Begin()
-    scenario = draw_scenario(run.whole, run.data, run.seed)
-    with memory.keeper(run) as keeper:
-        make_run(run, scenario, keeper)
-    with pytest.raises(Stopped), store.keeper(run) as keeper:
-        make_run(run, scenario, keeper, observers=[StopAt([k])])
-    with store.keeper(run) as keeper:
-        make_run(run, scenario, keeper, observers=[begin])
-    assert begin.k == k
-    for name, table in memory.made[run.key].tables.items():
-        assert_frame_equal(store.table(run, name), table, check_exact=True)
-    (models,) = RunDirectory(store.directory(run)).load_models().values()
-    assert np.array_equal(models, memory.made[run.key].models)
+    assert_same_bits_if_stopped_after(k, run, tmp_path_factory.mktemp("runs"))
 
 
 # What is sent

@@ -13,19 +13,16 @@ import numpy as np
 import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
+from resuming import assert_same_bits_if_stopped_after
 
 import efhc
 from efhc.drivers.general import GeneralLockstep
-from efhc.drivers.observers import LookAt
 from efhc.experiments.config.files import load_experiment
-from efhc.experiments.runs.directory import RunDirectory
 from efhc.experiments.runs.draw import draw_scenario, load_data
 from efhc.experiments.runs.engines.cluster import ClusterEngine
 from efhc.experiments.runs.engines.local import LocalEngine
-from efhc.experiments.runs.keeping import Stopped
-from efhc.experiments.runs.make import make_run
 from efhc.experiments.runs.run import Run, Runs
-from efhc.experiments.runs.store import MemoryStore, RunStore
+from efhc.experiments.runs.store import RunStore
 
 TYPICAL = '''
 import numpy as np
@@ -150,27 +147,11 @@ def test_a_whole_strategy_uses_the_links_that_it_remembers(config):
     assert max(bits) == 6 * 32 * 650  # what a device sends to all of its neighbours counts once
 
 
-class StopAt(LookAt):
-    def look(self, state: Any) -> None:
-        raise Stopped
-
-
 @pytest.mark.parametrize("k", [1, 5, 11])
 @pytest.mark.parametrize("network", ["geometric", "random-links"])
 def test_resumed_it_goes_on_with_what_it_remembered(config, tmp_path, k, network):
     for run in Runs().of(load_experiment(config, [f"network={network}"])):
-        memory, store = MemoryStore(), RunStore(tmp_path / "runs", with_models=True)
-        scenario = draw_scenario(run.whole, run.data, run.seed)
-        with memory.keeper(run) as keeper:
-            make_run(run, scenario, keeper)
-        with pytest.raises(Stopped), store.keeper(run) as keeper:
-            make_run(run, scenario, keeper, observers=[StopAt([k])])
-        with store.keeper(run) as keeper:
-            make_run(run, scenario, keeper)
-        for name, table in memory.made[run.key].tables.items():
-            assert_frame_equal(store.table(run, name), table, check_exact=True)
-        (models,) = RunDirectory(store.directory(run)).load_models().values()
-        assert np.array_equal(models, memory.made[run.key].models)
+        assert_same_bits_if_stopped_after(k, run, tmp_path / "runs")
 
 
 def test_its_parameters_can_be_swept(config, tmp_path, command):

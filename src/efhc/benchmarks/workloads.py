@@ -16,7 +16,7 @@ import numpy as np
 from efhc.base.errors import EfhcError
 from efhc.core.randomness import Randomness
 from efhc.core.state import State
-from efhc.drivers.general import driver_for, initial_state
+from efhc.drivers.general import driver_for
 from efhc.drivers.observers import Observer, drive
 from efhc.drivers.record import Record
 from efhc.drivers.steps import Steps
@@ -30,7 +30,6 @@ from efhc.learning.partition import LabelsPerDevice
 from efhc.network.topologies import Complete, Geometric
 from efhc.scenarios.scenario import Scenario
 from efhc.strategies.entrywise import Entrywise
-from efhc.strategies.forms import form_of
 from efhc.strategies.paper import EventTriggered
 
 Side = Callable[[], int]
@@ -142,7 +141,8 @@ class Workload:
         """The iterations of one run."""
         experiment, scenario = self.scenario(seed)
         chosen = experiment.strategies[strategy]
-        driver, state = driver_for(scenario, chosen, self.threads), initial_state(scenario, form_of(chosen))
+        driver = driver_for(scenario, chosen, self.threads)
+        state = driver.initial_state()
         recording = _Recording(scenario)
 
         def work() -> int:

@@ -36,6 +36,19 @@ class Local(NamedTuple):
     step_size: float
 
 
+class Messages(NamedTuple):
+    """What devices may send: row r of `known` is what is known of the model of device who[r]."""
+
+    codec: Codec
+    models: Floats
+    who: Ints
+    known: Floats
+    thresholds: Floats
+    """Per row, that of its coordinates."""
+    chosen: Flags
+    """The rows of which anything is sent."""
+
+
 class LawArithmetic(Protocol):
     """What an iteration computes with. `who` has the device of each row of `known`; `role` names the array."""
 
@@ -47,16 +60,7 @@ class LawArithmetic(Protocol):
         """(1/n)^(1/2) ||models[who[r]] - known[r]||_2 for each row r of `known`."""
         ...
 
-    def send(
-        self,
-        role: str,
-        codec: Codec | None,
-        models: Floats,
-        who: Ints,
-        known: Floats,
-        thresholds: Floats,
-        chosen: Flags,
-    ) -> tuple[Floats, Ints]:
+    def send(self, role: str, messages: Messages) -> tuple[Floats, Ints]:
         """Return what is known after the messages of the chosen rows, and the bits of each row's message."""
         ...
 
@@ -94,17 +98,8 @@ class _Plain:
     def drift(self, models: Floats, who: Ints, known: Floats) -> Floats:
         return drift(models[who], known)
 
-    def send(
-        self,
-        role: str,
-        codec: Codec | None,
-        models: Floats,
-        who: Ints,
-        known: Floats,
-        thresholds: Floats,
-        chosen: Flags,
-    ) -> tuple[Floats, Ints]:
-        assert codec is not None
+    def send(self, role: str, messages: Messages) -> tuple[Floats, Ints]:
+        codec, models, who, known, thresholds, chosen = messages
         after, bits = known.copy(), np.zeros(len(known), dtype=np.int64)
         for row in np.flatnonzero(chosen):
             after[row], bits[row] = codec.send(models[who[row]], known[row], float(thresholds[row]))

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 
 from efhc.base.arrays import Flags, Floats, Ints
-from efhc.core.cost import BITS_PER_NUMBER, airtime_bits
-from efhc.core.law_arithmetic import LawArithmetic
+from efhc.core.cost import BITS_PER_NUMBER, airtime_bits, exchange_bits
+from efhc.core.law_arithmetic import LawArithmetic, Messages
 from efhc.core.parts import EstimatesMixing, Parts
 from efhc.core.state import State
 from efhc.core.views import Now
@@ -83,15 +83,15 @@ class Telling:
         drifts = self.arithmetic.drift(models, devices, self.state.last_broadcast)
         fired = self.asked.fired(drifts, graph.devices, devices)
         used = self.active & (now.new_links | fired[i] | fired[j])
-        whole = BITS_PER_NUMBER * models.shape[1]
+        bits = exchange_bits(graph, used, models.shape[1])
         if self.parts.budget:  # a link is used if both ends can pay for all that they would like to use
-            credit = self._credit()
-            wanted = np.bincount(graph.links[used].ravel(), minlength=len(models)) > 0
-            affordable = credit >= airtime_bits(graph, np.where(used[link], whole, 0))
+            credit, wanted = self._credit(), airtime_bits(graph, bits)
+            affordable = credit >= wanted
             used = used & affordable[i] & affordable[j]
-            fired = fired & affordable & ((np.bincount(graph.links[used].ravel(), minlength=len(models)) > 0) | ~wanted)
-            self.memory["credit"] = credit - airtime_bits(graph, np.where(used[link], whole, 0))
-        bits = np.where(used[link], whole, 0)
+            bits = exchange_bits(graph, used, models.shape[1])
+            paid = airtime_bits(graph, bits)
+            fired = fired & affordable & ((paid > 0) | (wanted == 0))
+            self.memory["credit"] = credit - paid
         if now.lost is not None:  # an exchange of which a message is lost does not take place, and is paid for
             lost = np.zeros(len(used), dtype=bool)
             np.logical_or.at(lost, link, now.lost)
@@ -143,7 +143,8 @@ class Telling:
             thresholds = np.zeros(len(who))
             chosen = asked.fired(self.arithmetic.drift(y, who, known), len(y), who)
         chosen = chosen if among is None else chosen & among
-        return self.arithmetic.send(role, self.parts.codec, y, who, known, thresholds, chosen)
+        assert self.parts.codec is not None
+        return self.arithmetic.send(role, Messages(self.parts.codec, y, who, known, thresholds, chosen))
 
     def _mixes(self, arrived: Ints, back: Ints) -> Flags:
         """Return the directed links over which devices mix in this iteration, given the bits that arrived."""

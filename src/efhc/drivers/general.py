@@ -24,7 +24,7 @@ from efhc.core.randomness import Purpose
 from efhc.core.state import Diverged, State
 from efhc.core.telling import Asked
 from efhc.core.views import Now, Seen
-from efhc.drivers.lockstep import Lockstep
+from efhc.drivers.lockstep import Lockstep, refuse_used_up
 from efhc.drivers.referee import CheckedCodec, CheckedLinks, Referee
 from efhc.drivers.steps import Steps
 from efhc.kernels.compiled_law import CompiledLaw
@@ -74,9 +74,21 @@ class GeneralLockstep:
         self._links_remembered = any(memory.per == "link" for memory in self._form.memory.values())
         self._may_meet_at_start = self._form.parts is None or self._form.estimates is not None
 
+    @property
+    def memories(self) -> Memories:
+        """What the strategy remembers."""
+        return self._form.memory
+
     def initial_state(self) -> State:
-        """The state at k = 0."""
-        return initial_state(self._scenario, self._form, self._loss)
+        """The state at k = 0, in arrays of its own."""
+        scenario, models = self._scenario, self._scenario.initial_models()
+        memory = begin(self.memories, scenario.network.graph(0), models)
+        if "elapsed" in memory:  # links that come later count from their first use
+            memory["elapsed"][...] = 0.0
+        if "met" in memory:  # one shared start is known to all neighbours
+            memory["met"][...] = _all_equal(models) and not scenario.exchange_at_start
+        known = models.copy() if self._form.broadcasts else models[:0].copy()
+        return State(0, models, known, self._backend.initial_local(len(models)), memory)
 
     def advance(self, state: State, most: int = 1) -> tuple[State, Steps]:
         """Make at least one and at most `most` iterations; returns the new state, and what the iterations did.
@@ -112,10 +124,7 @@ class GeneralLockstep:
     def _count(self, k: int, graph: Graph, most: int) -> int:
         """Return how many iterations to make at once: all on one graph, and not too many to tell of."""
         most = min(most, AT_ONCE, max(1, RECORDED // (2 * len(graph.links) + 2 * graph.devices)))
-        count = 1
-        while count < most and self._scenario.network.graph(k + count) is graph:
-            count += 1
-        return count
+        return self._scenario.iterations_on_graph(k, most)
 
     def _is_latest(self, state: State) -> bool:
         return self._latest is not None and self._latest.k == state.k and self._latest.models is state.models
@@ -124,10 +133,8 @@ class GeneralLockstep:
         """The state, in arrays that belong to this object."""
         if self._is_latest(state):
             return state
-        own = [] if self._latest is None else [self._latest.models, self._spare]
-        if any(np.may_share_memory(state.models, one) for one in own):
-            given = f"the state of iteration {state.k}"
-            raise ValueError(f"{given} was used up; to go back to a state, keep a copy of its arrays")
+        if self._latest is not None:
+            refuse_used_up(state, (self._latest.models, self._latest.last_broadcast, self._spare))
         models, known = (np.require(one, requirements=["C", "W"]) for one in (state.models, state.last_broadcast))
         self._spare = np.empty_like(models)
         return State(state.k, models, known, state.local, state.memory)
@@ -140,7 +147,7 @@ class GeneralLockstep:
         losses, local = self._backend.grads(state.models, self._reader.batch(k), state.local, self._spare)
         if not (finite := np.isfinite(losses)).all():
             raise Diverged(k, "loss", finite)
-        memory = state.memory or begin(self._form.memory, graph, state.models)
+        memory = state.memory
         if k > 0 and self._links_remembered:
             memory = carry_over(self._form.memory, memory, previous, graph, state.models)
         now = self._now(state, previous, graph, losses, memory["spent"])
@@ -150,12 +157,10 @@ class GeneralLockstep:
         else:
             asked = self._asked(now, own)
             after, happened = iterate_parts(self._parts, before, now, self._spare, asked, self._arithmetic)
+            after = after._replace(memory={**after.memory, **self._remembered(own, memory, k)})
         spent = memory["spent"] + device_times(graph, happened.bits, scenario.bandwidths.values)
-        kept = {**after.memory, "spent": spent}
-        if own or self._own_memories:
-            checked = self._referee.memory(own, self._own(memory), self._own_memories, k)
-            kept |= {OWN + name: array for name, array in checked.items()}
         self._hand_back(state, after)
+        kept = {**after.memory, "spent": spent}
         return State(k + 1, after.models, after.last_broadcast, local, kept), happened, losses
 
     def _now(self, state: State, previous: Graph, graph: Graph, losses: Floats, spent: Floats) -> Now:
@@ -197,6 +202,14 @@ class GeneralLockstep:
         """Return copies of what the strategy remembers of its own, for it to write to."""
         return {name: memory[OWN + name].copy() for name in self._own_memories}
 
+    def _remembered(self, own: dict[str, np.ndarray], before: Arrays, k: int) -> Arrays:
+        """Return what the strategy of the user's own remembers after iteration k, checked."""
+        if not own and not self._own_memories:
+            return {}
+        expected = {name: before[OWN + name] for name in self._own_memories}
+        checked = self._referee.memory(own, expected, self._own_memories, k)
+        return {OWN + name: array for name, array in checked.items()}
+
     def _asked(self, now: Now, own: dict[str, np.ndarray]) -> Asked:
         """Ask the trigger for its thresholds, or find out how to ask it once drifts are known."""
         trigger = self._feedback
@@ -222,13 +235,12 @@ class GeneralLockstep:
             fired = (
                 sends if moved.fired is None else self._referee.flags(moved.fired, "fired that is", graph.devices, k)
             )
-            kept = self._referee.memory(own, self._own(state.memory), self._own_memories, k)
-        own.update(kept)  # before the gradients, which a strategy may remember, are overwritten
+            remembered = self._remembered(own, state.memory, k)  # it may be a view of the gradients, overwritten below
         self._spare[...] = moved.models
         error = self._arithmetic.consensus_error(self._spare)
         if not np.isfinite(error):
             raise Diverged(k, "model", finite_rows(self._spare))
-        after = State(k + 1, self._spare, state.last_broadcast, state.local, state.memory)
+        after = State(k + 1, self._spare, state.last_broadcast, state.local, {**state.memory, **remembered})
         return after, Happened(fired, bits, error)
 
     def _hand_back(self, before: State, after: State) -> None:
@@ -249,23 +261,6 @@ def _with_referee(parts: Parts | None) -> Parts | None:
     codec = parts.codec if parts.codec is None or is_built_in(parts.codec) else CheckedCodec(parts.codec)
     links = parts.links if parts.links is None or is_built_in(parts.links) else CheckedLinks(parts.links)
     return replace(parts, codec=codec, links=links)
-
-
-def remembered(form: Form, loss: float = 0.0) -> Memories:
-    """Return what the driver of a strategy of this form remembers: of the paper's strategies nothing."""
-    return {} if form.is_papers and not loss else form.memory
-
-
-def initial_state(scenario: Scenario, form: Form, loss: float = 0.0) -> State:
-    """Return the state at k = 0 of a strategy of this form, in arrays of its own."""
-    models, graph = scenario.initial_models(), scenario.network.graph(0)
-    memory = begin(remembered(form, loss), graph, models)
-    if "elapsed" in memory:  # links that come later count from their first use
-        memory["elapsed"][...] = 0.0
-    if "met" in memory:  # one shared start is known to all neighbours
-        memory["met"][...] = _all_equal(models) and not scenario.exchange_at_start
-    known = models.copy() if form.broadcasts else models[:0].copy()
-    return State(0, models, known, scenario.learner.backend.initial_local(len(models)), memory)
 
 
 def changing_graph(form: Form, k: int, name: str = "") -> InputError:

@@ -6,7 +6,9 @@ measures or keeps anything.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import product
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ import numpy as np
 from efhc.base.arrays import Floats
 from efhc.core.graph import Graph
 from efhc.core.iteration import finite_rows, iterate
+from efhc.core.memory import Memories
 from efhc.core.state import Diverged, State
 from efhc.drivers.steps import Steps
 from efhc.kernels.compiled_arithmetic import CompiledArithmetic
@@ -27,6 +30,13 @@ IN_CACHE = 2_000_000
 
 AT_ONCE = 1 << 27
 """Numbers of models and samples that one call of a fused backend goes through at most."""
+
+
+def refuse_used_up(state: State, own: Iterable[Floats]) -> None:
+    """Raise `ValueError` if a state lies in one of a driver's own arrays, and is not its latest state."""
+    if any(np.may_share_memory(*pair) for pair in product((state.models, state.last_broadcast), own)):
+        given = f"the state of iteration {state.k}"
+        raise ValueError(f"{given} was used up; to go back to a state, keep a copy of its arrays")
 
 
 class Lockstep:
@@ -48,6 +58,13 @@ class Lockstep:
         self._backend, self._fused = backend, backend if isinstance(backend, FusedBackend) else None
         self._latest: State | None = None
         self._spare: Floats = np.empty((0, 0))
+
+    memories: Memories = MappingProxyType({})
+    """What the strategy remembers: nothing."""
+
+    def initial_state(self) -> State:
+        """The state at k = 0."""
+        return self._scenario.initial_state()
 
     def advance(self, state: State, most: int = 1) -> tuple[State, Steps]:
         """Make at least one and at most `most` iterations; returns the new state, and what the iterations did.
@@ -73,10 +90,7 @@ class Lockstep:
         if latest:
             if latest.k == state.k and latest.models is models and latest.last_broadcast is last_broadcast:
                 return state
-            own = latest.models, latest.last_broadcast, self._spare
-            if any(np.may_share_memory(*pair) for pair in product((models, last_broadcast), own)):
-                given = f"the state of iteration {state.k}"
-                raise ValueError(f"{given} was used up; to go back to a state, keep a copy of its arrays")
+            refuse_used_up(state, (latest.models, latest.last_broadcast, self._spare))
         models, last_broadcast = (np.require(one, requirements=["C", "W"]) for one in (models, last_broadcast))
         if np.may_share_memory(models, last_broadcast):
             last_broadcast = last_broadcast.copy()
@@ -107,9 +121,7 @@ class Lockstep:
         batches = reader.batches(k, most)
         if isinstance(batches, np.ndarray):
             most = len(batches)
-        count = 1
-        while count < most and scenario.network.graph(k + count) is graph:
-            count += 1
+        count = scenario.iterations_on_graph(k, most)
         thresholds = np.stack([reader.thresholds(self._trigger, k + step) for step in range(count)])
         reader.check_forgetful(self._trigger, k, thresholds[0])
         step_sizes = np.array([scenario.step_size(k + step) for step in range(count)], dtype=models.dtype)

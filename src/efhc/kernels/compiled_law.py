@@ -11,8 +11,7 @@ from efhc.base.arrays import Flags, Floats, Ints
 from efhc.base.own_code import is_built_in
 from efhc.base.threads import in_ranges
 from efhc.core.graph import Graph
-from efhc.core.law_arithmetic import Local, Pull
-from efhc.core.parts import Codec
+from efhc.core.law_arithmetic import PLAIN_LAW, Local, Messages, Pull
 from efhc.kernels import codecs as codec_loops
 from efhc.kernels import law_loops
 from efhc.kernels.compiled_arithmetic import consensus_error
@@ -48,24 +47,12 @@ class CompiledLaw:
         in_ranges(law_loops.drift_known, (models, who, known, drifts), len(known), self.threads)
         return drifts
 
-    def send(
-        self,
-        role: str,
-        codec: Codec | None,
-        models: Floats,
-        who: Ints,
-        known: Floats,
-        thresholds: Floats,
-        chosen: Flags,
-    ) -> tuple[Floats, Ints]:
-        assert codec is not None
-        after, bits = self._room(role, known), np.zeros(len(known), dtype=np.int64)
+    def send(self, role: str, messages: Messages) -> tuple[Floats, Ints]:
+        codec, models, who, known, thresholds, chosen = messages
         compiled = getattr(codec, "compiled", None)
         if compiled is None or not is_built_in(codec):  # a subclass may have changed what is sent
-            after[...] = known
-            for row in np.flatnonzero(chosen):
-                after[row], bits[row] = codec.send(models[who[row]], known[row], float(thresholds[row]))
-            return after, bits
+            return PLAIN_LAW.send(role, messages)
+        after, bits = self._room(role, known), np.zeros(len(known), dtype=np.int64)
         kind, parameter = compiled
         arguments = (kind, parameter, models, who, known, thresholds, chosen, after, bits)
         in_ranges(codec_loops.send_rows, arguments, len(known), self.threads)

@@ -55,6 +55,13 @@ class Scenario:
             return self.network.graph(k - 1), now
         return Graph.of(now.devices, []) if self.exchange_at_start else now, now
 
+    def iterations_on_graph(self, k: int, most: int) -> int:
+        """Return how many iterations from k on have the graph G(k), at most `most`."""
+        graph, count = self.network.graph(k), 1
+        while count < most and self.network.graph(k + count) is graph:
+            count += 1
+        return count
+
     def reader(self) -> ScenarioReader:
         """What one run reads the scenario by, if all its devices are in one iteration."""
         return ScenarioReader(self)

@@ -8,6 +8,7 @@ import numpy as np
 from pydantic import Field
 
 from efhc.base.arrays import Floats, Ints
+from efhc.core.law_arithmetic import Messages
 from efhc.core.memory import Arrays, Memories, Memory
 from efhc.core.parts import Codec, Strategy
 from efhc.core.telling import whole_message_bits
@@ -67,7 +68,8 @@ def _send(codec: Codec, rows: Floats, known: Floats) -> Ints:
     from efhc.kernels.compiled_law import CompiledLaw
 
     devices = np.arange(len(rows))
-    known[...], bits = CompiledLaw().send("", codec, rows, devices, known, np.zeros(len(rows)), devices >= 0)
+    messages = Messages(codec, rows, devices, known, np.zeros(len(rows)), devices >= 0)
+    known[...], bits = CompiledLaw().send("", messages)
     return bits
 
 

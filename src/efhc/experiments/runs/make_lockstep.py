@@ -12,7 +12,7 @@ from efhc.base.arrays import Floats
 from efhc.core.memory import Memories, begin
 from efhc.core.state import Local, State
 from efhc.drivers.event_driven.settings import LockstepDriver
-from efhc.drivers.general import driver_for, initial_state, remembered
+from efhc.drivers.general import driver_for
 from efhc.drivers.observers import LookAt, Observer, drive
 from efhc.drivers.record import Piece, Record
 from efhc.drivers.steps import Steps
@@ -20,7 +20,6 @@ from efhc.experiments.runs.keeping import Checkpoint, Keeper, Making, Stopped
 from efhc.experiments.runs.run import Run
 from efhc.learning.backends.backend import ScoresNotFinite
 from efhc.scenarios.scenario import Scenario
-from efhc.strategies.forms import form_of
 
 LOCAL = "local/"
 """In front of the names of what devices keep to themselves, in a checkpoint."""
@@ -32,15 +31,15 @@ def make_lockstep(making: Making) -> tuple[Floats, Local]:
     """Make the iterations after the last checkpoint, or all. Returns the last models and what devices keep."""
     run, scenario, keeper, experiment = making.run, making.scenario, making.keeper, making.run.experiment
     (strategy,) = experiment.strategies.values()
-    form, settings = form_of(strategy), experiment.driver
+    settings = experiment.driver
     assert isinstance(settings, LockstepDriver)
-    loss = settings.loss or 0.0
-    initial = initial_state(scenario, form, loss)
+    driver = driver_for(scenario, strategy, making.threads, settings.loss or 0.0)
+    initial = driver.initial_state()
     wanted = snapshot_iterations(run) if experiment.keep_models_every else []
 
     def restore(checkpoint: Checkpoint) -> tuple[State, Record]:
         left = set(wanted) - set(keeper.snapshots)
-        return _checked(checkpoint, initial, remembered(form, loss), scenario, experiment.iterations, left)
+        return _checked(checkpoint, initial, driver.memories, scenario, experiment.iterations, left)
 
     state, record = keeper.resume(restore) or (initial, Record())
     keeping = _Keeping(keeper, record, state, making.checkpoint_seconds)
@@ -51,7 +50,6 @@ def make_lockstep(making: Making) -> tuple[Floats, Local]:
         *making.observers,  # one that raises finds the iteration whole
         _Telling(making.progress, making.stop, experiment.iterations),
     ]
-    driver = driver_for(scenario, strategy, making.threads, loss)
     try:
         state = drive(driver, state, experiment.iterations, everyone)
     except BaseException:
