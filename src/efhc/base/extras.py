@@ -28,6 +28,7 @@ class Extra:
 EXTRAS = {
     "deep": Extra("torch", "PyTorch", "a neural network"),
     "cluster": Extra("ray", "Ray", "--engine ray"),
+    "node": Extra("cryptography", "cryptography", "certificates of nodes"),
     "tune": Extra("optuna", "Optuna", "tuning"),
 }
 """The optional dependencies of pyproject.toml, by the name of the extra."""

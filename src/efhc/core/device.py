@@ -158,6 +158,8 @@ class Reaction:
                 rest = 1.0 - sum([share for share, _ in self.device.set_aside])
                 terms = [(-share / rest, sent) for share, sent in self.device.set_aside]
                 self.device.offers = self.combine([(1.0 / rest, self.device.model), *terms])
+            elif self.device.rounds:
+                self.device.offers = self.combine([(1.0, self.device.model)])
             else:
                 self.device.offers = self.device.model
         return self.device.offers

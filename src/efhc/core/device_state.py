@@ -112,6 +112,8 @@ class Device:
     """The neighbour that it asked for one."""
     newcomers: list[int] = field(default_factory=list)
     """The neighbours that have none to give: they wait for one as well."""
+    rounds: bool = False
+    """Whether models are sent with fewer digits than they have: `combine` then rounds to what can be sent."""
 
 
 def steps_in_order(device: Device) -> list[Step]:
@@ -144,7 +146,7 @@ def durable(device: Device) -> Device:
     doubts = {j: Link(up=False, exchange=link.exchange) for j, link in device.links.items() if link.in_doubt}
     return Device(
         device.number, device.session, device.model, device.last_broadcast, device.k, doubts, 0, list(device.steps),
-        dict(device.unacknowledged), finished=device.finished, copies=device.copies,
+        dict(device.unacknowledged), finished=device.finished, copies=device.copies, rounds=device.rounds,
     )  # fmt: skip
 
 

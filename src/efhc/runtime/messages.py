@@ -1,0 +1,77 @@
+"""What nodes say to one another beside the messages of `core.protocol`: who they are, and the iterations of lockstep.
+
+All of it is plain data; `runtime.wire` turns it into bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from efhc.core import protocol
+
+WIRE_VERSION = 1
+
+
+class Hello(NamedTuple):
+    """Who I am: the first message of each end of a connection."""
+
+    device: int
+    session: int
+    """Counts the starts of the device. Another one than before: it was restarted."""
+    fingerprint: dict[str, str]
+    """All that both ends must agree on, by name; see `experiments.nodes.fingerprint`."""
+    k: int
+    """The iteration that the device is in."""
+    committed: int = 0
+    """Number of exchanges with the receiver that the sender has committed and not lost."""
+    in_doubt: bool = False
+    """Whether an exchange with the receiver is in doubt at the sender."""
+
+
+class Goodbye(NamedTuple):
+    """The sender closes the connection, and says why. Nothing follows."""
+
+    reason: str
+    """One line for people."""
+    final: bool = False
+    """Whether to connect again makes no sense: a mismatch, or the sender has been stopped by its user."""
+
+
+class IterationHeader(NamedTuple):
+    """Lockstep: in my iteration k I fired or not, and I have this many neighbours."""
+
+    k: int
+    fired: bool
+    degree: int
+
+
+class IterationModel(NamedTuple):
+    """Lockstep: my model w_i(k), for a link that is used."""
+
+    k: int
+    model: protocol.Model
+
+
+class Presence(NamedTuple):
+    """Lockstep: a device is there in this session and has these checkpoints. Passed on by who hears it first."""
+
+    device: int
+    session: int
+    checkpoints: tuple[int, ...]
+    """Iterations that it can start from, ascending; 0 is always one."""
+
+
+class RunEnded(NamedTuple):
+    """Lockstep: the run cannot go on, or is over, for all. Passed on by who hears it first."""
+
+    reason: str
+    """One line for people; empty if all iterations were made."""
+
+
+Message = protocol.Message | IterationHeader | IterationModel | Presence | RunEnded
+"""What a node sends once a connection is up."""
+
+
+def model_in(message: Any) -> protocol.Model | None:
+    """Return the model that a message carries, if it carries one."""
+    return getattr(message, "model", None)

@@ -1,0 +1,187 @@
+"""The settings of one node: what a NODE.toml holds."""
+
+from __future__ import annotations
+
+import ipaddress
+from pathlib import Path
+from typing import Annotated, Literal, NamedTuple, Self
+
+from pydantic import AfterValidator, Field, model_validator
+
+from efhc.base.errors import Unusable
+from efhc.base.policy import Policy
+
+Seconds = Annotated[float, Field(gt=0, strict=False)]
+
+
+class Address(NamedTuple):
+    """Where a node listens."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def of(cls, text: str) -> Address:
+        """Read "host:port" or "[v6]:port". Raises `ValueError` if it is neither."""
+        host, colon, port = text.rpartition(":")
+        host = host.removeprefix("[").removesuffix("]")
+        if not colon or not host or not port.isascii() or not port.isdigit() or int(port) >= 1 << 16:
+            raise ValueError("host:port, such as 192.0.2.7:7700")
+        return cls(host, int(port))
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether nobody on another machine can reach it."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:  # a name: who knows where it leads
+            return False
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def _address(text: str) -> str:
+    Address.of(text)
+    return text
+
+
+AddressText = Annotated[str, AfterValidator(_address)]
+
+
+class Neighbour(Policy):
+    """A device that may connect to this one."""
+
+    device: int = Field(ge=0)
+    """Its number."""
+    address: AddressText | None = None
+    """Where it listens, "host:port". Default: nowhere that this node can reach, so the neighbour has to connect."""
+
+
+class Tls(Policy):
+    """The files of this node's identity, which `efhc certs` makes. Relative paths count from the node file."""
+
+    authority: Path = Field(strict=False)
+    """Certificate of the authority that issued the certificates of all nodes."""
+    certificate: Path = Field(strict=False)
+    """Certificate of this node. A renewed one is taken up without a restart."""
+    key: Path = Field(strict=False)
+    """Private key of this node. Only its owner may be able to read it."""
+
+
+class Limits(Policy):
+    """What the node does not go beyond, whoever asks."""
+
+    send: Annotated[float, Field(gt=0, strict=False)] | None = None
+    """Bytes per second that the node sends at most, to all neighbours together. Default: no limit."""
+    norm: float = Field(default=1000.0, gt=0, strict=False)
+    """A received model is refused if its norm is more than this many times that of the node's own model (or 1)."""
+    strangers: int = Field(default=32, ge=1)
+    """Number of connections that may be open before their other end has said who it is."""
+    patience: Seconds = 30.0
+    """Seconds without any progress after which an exchange is withdrawn, or its other end is asked about it."""
+    give_up: Seconds = 3600.0
+    """Seconds for which an exchange may stay in doubt with a neighbour that does not return. Then it is unresolved."""
+    journal: int = Field(default=1 << 28, ge=1 << 16)
+    """Bytes of the journal after which a checkpoint is made."""
+
+
+class Metrics(Policy):
+    """Where the node tells how it is."""
+
+    port: int | None = Field(default=None, ge=0, lt=1 << 16)
+    """Loopback port of /metrics, /healthz, /readyz and /status; 0 takes a free one. Default: none.
+    The file `status.sock` in the state folder answers the same in any case."""
+
+
+class Recording(Policy):
+    """What the node writes down for whoever collects the run. `efhc launch` sets it."""
+
+    start: float = Field(default=0.0, strict=False)
+    """Wall-clock time that counts as second 0 of the run."""
+    models_every: Annotated[int, Field(ge=1)] | None = None
+    """Keep the model after each multiple of this number of iterations."""
+    models_seconds: Seconds | None = None
+    """Keep the model every so many seconds."""
+    gradients: bool = False
+    """Keep the sum of all gradient steps that the model contains, to check the law of the sum."""
+
+
+class NodeSettings(Policy):
+    """One device of an experiment, as one process."""
+
+    experiment: Path = Field(strict=False)
+    """The experiment's file, the same on all devices: model, strategy, schedules, number of devices, seed."""
+    strategy: str | None = None
+    """The name of the strategy. Default: the only one of the experiment."""
+    seed: int | None = Field(default=None, ge=0)
+    """The seed. Default: the only one of the experiment."""
+    device: int = Field(ge=0)
+    """The number of this device, from 0."""
+    listen: AddressText | None = None
+    """Where to listen, "host:port". Default: nowhere; this node connects to all its neighbours."""
+    neighbours: tuple[Neighbour, ...] = Field(default=(), strict=False)
+    """The devices that may connect: nobody else may. SIGHUP reads this table anew."""
+    data: Path | None = Field(default=None, strict=False)
+    """The device's own samples, an .npz file with `x` and `y` or a folder of images. Default: its part of the
+    experiment's data."""
+    state: Path = Field(default=Path("state"), strict=False)
+    """Folder of the checkpoint, the journal and the status socket."""
+    mode: Literal["free-running", "lockstep"] = "free-running"
+    """Whether the device steps on its own clock, or waits for its neighbours in each iteration as `efhc run` does."""
+    bandwidth: Annotated[float, Field(gt=0, strict=False)] | Literal["measured"] | None = None
+    """b_i in parameters per second, or "measured". Default: the one that the experiment draws for this device."""
+    pace: float = Field(default=0.0, ge=0, strict=False)
+    """Seconds that a step takes at least."""
+    join: Literal["fresh", "copy"] = "fresh"
+    """What a node without a state starts from: w_i(0) of the experiment, or a neighbour's model and iteration."""
+    stay: bool = True
+    """Whether a free-running node that has made its last iteration stays to answer its neighbours."""
+    wire: Literal["exact", "float16"] = "exact"
+    """How models are sent: in the precision of the experiment, or rounded to float16. All nodes must agree."""
+    journal: bool = True
+    """Whether exchanges are on disk before a neighbour relies on them. If not, those that a kill loses are counted."""
+    checkpoint_seconds: Seconds = 60.0
+    """Seconds between checkpoints of a free-running node."""
+    checkpoint_every: int = Field(default=50, ge=1)
+    """Iterations between checkpoints of a node in lockstep; the same on all nodes."""
+    down_after: Seconds = 10.0
+    """Seconds without a connection after which a link counts as gone, so that its return is Event 1."""
+    stop_seconds: Seconds = 10.0
+    """Seconds within which exchanges under way may finish when the node is asked to stop."""
+    tls: Tls | None = None
+    """The node's identity. Required unless the node was started with `--insecure`, on loopback only."""
+    limits: Limits = Limits()
+    """What the node does not go beyond."""
+    metrics: Metrics = Metrics()
+    """Where the node tells how it is."""
+    record: Recording = Recording()
+    """What the node writes down for whoever collects the run."""
+
+    @model_validator(mode="after")
+    def _neighbours_are_others(self) -> Self:
+        seen: set[int] = set()
+        for neighbour in self.neighbours:
+            if neighbour.device == self.device:
+                raise Unusable("neighbours", f"device {self.device}, which is this node itself", "other devices")
+            if neighbour.device in seen:
+                raise Unusable("neighbours", f"device {neighbour.device} twice", "each device once")
+            seen.add(neighbour.device)
+        if self.listen is None and (silent := [n.device for n in self.neighbours if n.address is None]):
+            given = f"device {silent[0]} without an address, while this node listens nowhere"
+            raise Unusable("neighbours", given, "an address; or listen = 'host:port'")
+        return self
+
+    @model_validator(mode="after")
+    def _lockstep_is_exact(self) -> Self:
+        if self.mode == "lockstep":
+            for name, given, default in (
+                ("wire", self.wire, "exact"),
+                ("join", self.join, "fresh"),
+                ("bandwidth", self.bandwidth, None),
+            ):
+                if given != default:
+                    raise Unusable(name, f"{given!r} with mode = 'lockstep'", "no value; or mode = 'free-running'")
+        return self
