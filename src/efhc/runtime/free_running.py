@@ -37,8 +37,8 @@ from efhc.core.protocol import (
     Stepped,
 )
 from efhc.core.state import Diverged, Local
-from efhc.runtime.bandwidth import MeasuredBandwidth
 from efhc.runtime.logs import Log
+from efhc.runtime.measured_bandwidth import MeasuredBandwidth
 from efhc.runtime.messages import Hello, Message, model_in
 from efhc.runtime.neighbours import NeighbourRecord
 from efhc.runtime.outbox import Outbox
@@ -91,7 +91,9 @@ class FreeRunning:
         self._training, self._disk = Worker("efhc-training"), Worker("efhc-disk")
         self._outbox = Outbox(self._disk)
         self._neighbours: dict[int, NeighbourRecord] = {}
-        self._bandwidth = MeasuredBandwidth(trainer.scenario.bandwidths.nominal, trainer.dtype.itemsize)
+        self._bandwidth = MeasuredBandwidth(
+            trainer.scenario.bandwidths.nominal, 2 if settings.wire == "float16" else trainer.dtype.itemsize
+        )
         self._pause, self._stopping, self._copied = threading.Event(), asyncio.Event(), asyncio.Event()
         self._error: BaseException | None = None
         self._applying: asyncio.Task[None] | None = None
@@ -107,12 +109,14 @@ class FreeRunning:
         """Train and answer until asked to stop, or until the last iteration if the node is not to stay."""
         self._transport, self._loop = transport, asyncio.get_running_loop()
         self._outbox.on_failure = self.stop
+        await self._training.call(self._trainer.warm_up)
         self._device = await self._restored_or_new()
         self._checkpoint()
         await self._outbox.wait()
         self.allow(self._settings.neighbours)
         await transport.start(self, self._settings.neighbours)
         clock = asyncio.create_task(self._watch_the_clock())
+        clock.add_done_callback(self._note_error)
         training = asyncio.create_task(self._train())
         stopping = asyncio.create_task(self._stopping.wait())
         try:
@@ -131,10 +135,16 @@ class FreeRunning:
         if self._error is not None:
             raise self._error
 
+    def _note_error(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._error = self._error or error
+            self.stop()
+
     def stop(self) -> None:
         """Ask the node to stop: it begins nothing new, lets what is under way finish, and keeps its state."""
         self._pause.set()
         self._stopping.set()
+        self._copied.set()  # there is nothing to wait for any more
 
     async def _restored_or_new(self) -> Device:
         found = await self._disk.call(self._store.restore)
@@ -144,11 +154,23 @@ class FreeRunning:
             device = Device(settings.device, self._first_session, model, model, copies=settings.join == "copy")
             self._note_start(model)
         else:
-            device = restarted(found.device, found.device.session + 1)
-            device.finished = device.finished and device.k >= self._iterations
             self._take(found)
+            device = restarted(await self._with_steps_made(found.device), found.device.session + 1)
+            device.finished = device.finished and device.k >= self._iterations
         device.rounds = settings.wire == "float16"
         self._status.session, self._status.iteration = device.session, device.k
+        return device
+
+    async def _with_steps_made(self, device: Device) -> Device:
+        """Make the steps of the journal, which the lost models contained, at once.
+
+        They were shares of different models: together they may be more than a single model can promise.
+        """
+        if device.steps:
+            zeros = np.zeros_like(device.model)
+            steps = list(steps_in_order(device))
+            device.model = await self._training.call(self._trainer.mixed, device.model, zeros, 0.0, steps)
+            device.steps = []
         return device
 
     def _note_start(self, model: Floats | None) -> None:
@@ -212,6 +234,8 @@ class FreeRunning:
         if self._device.copies:
             self._status.state = "waiting"
             await self._copied.wait()
+        if self._device.copies:
+            return
         device = self._device
         drift = await self._training.call(self._trainer.drift, device.model, device.last_broadcast)
         began, first = self._loop.time(), device.k
@@ -263,7 +287,7 @@ class FreeRunning:
             return None
         if given == "measured":
             rates = [self._transport.traffic(neighbour).rate for neighbour in self._neighbours]
-            given = self._bandwidth.of([rate for rate in rates if rate is not None])
+            given = self._bandwidth.update([rate for rate in rates if rate is not None])
             if warning := self._bandwidth.warning():
                 self._log("bandwidth", level="warning", what=warning)
         self._status.bandwidth = given
@@ -273,6 +297,7 @@ class FreeRunning:
         """Make the steps of committed exchanges without a gradient: the device has finished."""
         if self._applying is None or self._applying.done():
             self._applying = asyncio.create_task(self._apply_all())
+            self._applying.add_done_callback(self._note_error)
 
     async def _apply_all(self) -> None:
         while self._device.steps and self._outbox.failed is None:
