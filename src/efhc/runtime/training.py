@@ -36,6 +36,13 @@ class Trainer:
         self.local: Local = {name: rows[:1].copy() for name, rows in first.items()}
         """What the device keeps to itself and never mixes, one row each."""
 
+    def warm_up(self) -> None:
+        """Compile what training needs, before anybody waits for an answer."""
+        model = np.zeros(self.parameters, self.dtype)
+        gradient, _, _ = self.gradient(0, model)
+        self.mixed(model, gradient, 0.0, [Step(0, 0.5, model, model)])
+        self.drift(model, model)
+
     def initial_model(self) -> Floats:
         """w_i(0), in memory of its own."""
         return self.scenario.initial_model(self.device)
