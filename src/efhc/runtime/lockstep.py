@@ -20,7 +20,6 @@ from efhc.base.errors import EfhcError, InputError
 from efhc.core.device_state import Step
 from efhc.core.graph import Graph
 from efhc.core.state import Diverged, Local
-from efhc.runtime.logs import Log
 from efhc.runtime.messages import Hello, IterationHeader, IterationModel, Message, Presence, RunEnded
 from efhc.runtime.pairs import Pair
 from efhc.runtime.recording import Recorder
@@ -76,7 +75,7 @@ class Lockstep:
         fingerprint: dict[str, str],
         status: NodeStatus,
         recorder: Recorder,
-        log: Log,
+        log: Callable[..., None],
     ) -> None:
         self._settings, self._trainer, self._iterations, self._store = settings, trainer, iterations, store
         self._device, self._session, self._fingerprint = settings.device, session, fingerprint
@@ -240,7 +239,9 @@ class Lockstep:
             try:
                 return await self._disk.call(self._store.load, k)
             except ValueError as error:
-                raise EfhcError(f"the checkpoint of iteration {k} in {self._store.folder} is damaged ({error})") from None
+                raise EfhcError(
+                    f"the checkpoint of iteration {k} in {self._store.folder} is damaged ({error})"
+                ) from None
         model = await self._training.call(self._trainer.initial_model)
         return IterationState(0, model, model, self._trainer.local, {})
 
@@ -255,7 +256,7 @@ class Lockstep:
         if drift is None:
             drift = await self._training.call(self._trainer.drift, model, last_broadcast)
         self._model, self._last_broadcast, self._drift = model, last_broadcast, drift
-        self._norm = float(np.linalg.norm(model))
+        self._norm = _norm(model)
 
     # Iterations
 
@@ -322,7 +323,7 @@ class Lockstep:
         new = frozenset(of_device.ravel().tolist()) - {self._device}
         threshold = self._trainer.threshold(k)
         neighbours = {number: int(now.degrees[number]) for number in own}
-        return Iteration(k, neighbours, new, threshold, drift >= threshold)
+        return Iteration(k, neighbours, new, threshold, bool(drift >= threshold))
 
     def _step(self, iteration: Iteration, model: Floats, gradient: Floats, loss: float, local: Local) -> Stepped:
         """In the worker thread: Events 3 and 4."""
@@ -472,7 +473,7 @@ class Lockstep:
             case IterationHeader():
                 problem = self._hear(neighbour, message)
             case IterationModel():
-                problem = self._problem_with(message.model) or self._pair(neighbour).hear_model(message, self._k)
+                problem = self._hear_model(neighbour, message)
             case Presence():
                 problem = self._hear_presence(neighbour, message)
             case RunEnded(reason):
@@ -512,9 +513,18 @@ class Lockstep:
                     self._transport.send(number, presence)
         return None
 
+    def _hear_model(self, neighbour: int, message: IterationModel) -> str | None:
+        pair = self._pair(neighbour)
+        if problem := self._problem_with(message.model):
+            if pair.refused == message.k:  # it would be sent again and again
+                self._end(f"device {neighbour} cannot be understood in iteration {message.k}: {problem}")
+            pair.refused = message.k
+            return problem
+        return pair.hear_model(message, self._k)
+
     def _problem_with(self, model: Floats) -> str | None:
         """Return why a received model is not taken, if it is not."""
-        norm = float(np.linalg.norm(model))
+        norm = _norm(model)
         if not math.isfinite(norm):
             return "its model is not finite"
         allowed = self._settings.limits.norm * max(1.0, self._norm)
@@ -567,3 +577,8 @@ def _neighbours_in(graph: Graph, device: int) -> list[int]:
     rows = graph.rows
     own: list[int] = rows.neighbours[rows.starts[device] : rows.starts[device + 1]].tolist()
     return own
+
+
+def _norm(model: Floats) -> float:
+    """||w||, summed in double precision without a copy."""
+    return math.sqrt(np.einsum("i,i->", model, model, dtype=np.float64))

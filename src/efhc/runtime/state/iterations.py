@@ -1,7 +1,7 @@
 """The state folder of a node in lockstep: checkpoints of whole iterations, `checkpoint-<k>.safetensors`.
 
-All nodes of a run go back together, to the latest iteration of which each has a checkpoint. So a node keeps several, and
-removes those before an iteration that all are known to have.
+All nodes of a run go back together, to the latest iteration of which each has a checkpoint. So a node keeps several,
+and removes those before an iteration that all are known to have.
 """
 
 from __future__ import annotations
@@ -158,7 +158,9 @@ def _sent(said: object, models: Mapping[str, Floats]) -> dict[int, list[SentBefo
     try:
         return {
             int(neighbour): [
-                SentBefore(IterationHeader(int(k), bool(fired), int(degree)), models[f"{SENT}{k}"] if has_model else None)
+                SentBefore(
+                    IterationHeader(int(k), bool(fired), int(degree)), models[f"{SENT}{k}"] if has_model else None
+                )
                 for k, fired, degree, has_model in before
             ]
             for neighbour, before in said.items()  # type: ignore[attr-defined]
