@@ -1,7 +1,7 @@
 """What a node says while it runs: one JSON object per line, on stderr or in a file.
 
-Every line has `time` (wall clock, UTC), `seconds` (monotonic, since the start), `level` and `event`. A stranger can make
-a node say something as often as it likes: such events are `LIMITED`, and those beyond a limit are only counted.
+Every line has `time` (wall clock, UTC), `seconds` (monotonic, since the start), `level`, `device` and `event`. A stranger
+can make a node say something as often as it likes: such events are `LIMITED`, and those beyond a limit are counted.
 """
 
 from __future__ import annotations
@@ -30,10 +30,14 @@ class Log:
     """Writes lines. Threads may share it."""
 
     def __init__(
-        self, stream: TextIO | None = None, level: str = "info", clock: Callable[[], float] = time.monotonic
+        self,
+        device: int,
+        stream: TextIO | None = None,
+        level: str = "info",
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Write lines of at least this level to `stream`. Default: stderr."""
-        self._stream, self._clock = stream or sys.stderr, clock
+        self._device, self._stream, self._clock = device, stream or sys.stderr, clock
         self._least = LEVELS.index(level)
         self._start = self._window = clock()
         self._lock = threading.Lock()
@@ -75,7 +79,8 @@ class Log:
         if LEVELS.index(level) < self._least:
             return
         moment = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        line = {"time": moment, "seconds": round(self._clock() - self._start, 3), "level": level, "event": event}
+        seconds = round(self._clock() - self._start, 3)
+        line = {"time": moment, "seconds": seconds, "level": level, "device": self._device, "event": event}
         try:
             self._stream.write(json.dumps(line | {name: _plain(value) for name, value in fields.items()}) + "\n")
             self._stream.flush()

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from efhc.base.errors import EfhcError
 from efhc.runtime.metrics import as_prometheus
@@ -62,6 +62,12 @@ class Pages:
         if self._socket is not None:
             self._socket.unlink(missing_ok=True)
 
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._open += 1
         try:
@@ -98,7 +104,7 @@ class Pages:
 
 
 async def serve(status: Callable[[], NodeStatus], socket_path: Path | None, port: int | None = None) -> Pages:
-    """Serve what `status` returns at each request, and return the servers.
+    """Serve what `status` returns at each request, and return the servers, which `async with` stops.
 
     A socket that a killed node left is replaced: the caller holds the lock of its folder. Raises `EfhcError` if the
     port is in use or the socket cannot be made.
