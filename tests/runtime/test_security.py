@@ -23,7 +23,6 @@ from efhc.runtime.logs import Log
 from efhc.runtime.security import Security, authority_files, device_files, device_of, security_of
 from efhc.runtime.settings import Neighbour, NodeSettings, Tls
 
-
 SILENT = Log(0, io.StringIO())
 
 
