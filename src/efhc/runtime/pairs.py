@@ -45,15 +45,16 @@ class Pair:
     """The iteration of the last model that could not be taken."""
     _said: dict[int, _Said] = field(default_factory=dict)
     _connections: int = 0
-    needs: int | None = None
-    """The iteration that the other end is in, from which on it needs what was said; None if it has not told yet."""
+    _needs: int = 0
+    """The iteration that the other end is in: it needs what was said of this one and of later ones."""
 
     # To the other end
 
-    def connect(self, needs: int | None) -> None:
-        """There is a new connection: what the other end needs is to be sent again, from iteration `needs` on."""
+    def connect(self, k: int) -> bool:
+        """There is a new connection, and the other end is in iteration k. Returns False if that is too far behind."""
         self._connections += 1
-        self.needs = needs
+        self._needs = k
+        return k > self.dropped
 
     def say(self, header: IterationHeader) -> None:
         """Keep what this end says of an iteration, instead of what it said in the last but one."""
@@ -77,7 +78,7 @@ class Pair:
             return due
         now = self._connections
         for k, said in sorted(self._said.items()):
-            is_needed = said.header_over == NEVER or (self.needs is not None and k >= self.needs)
+            is_needed = said.header_over == NEVER or k >= self._needs
             if said.header_over != now and is_needed:
                 said.header_over = now
                 due.append(said.header)
@@ -102,10 +103,15 @@ class Pair:
 
     # From the other end
 
+    def is_behind(self, k: int) -> bool:
+        """The other end speaks of iteration k. Returns whether it is too far behind to be helped."""
+        if k >= self._needs:
+            return False
+        self._needs = k  # it had not begun when it connected, and has told by this where it began
+        return k <= self.dropped
+
     def hear(self, header: IterationHeader, k: int) -> str | None:
         """Take a header, while this node is in iteration k. Returns what is wrong with it, if anything is."""
-        if self.needs is None:
-            self.needs = header.k
         if header.k < k:
             return None  # sent again, and not needed
         known = self.headers.get(header.k)
