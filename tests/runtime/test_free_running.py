@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -232,14 +233,12 @@ def test_status_is_plain_data(tmp_path):
         for device in range(2):
             fleet.add(device, pace=0.002, bandwidth="measured")
         await fleet.all_at(10)
-        status = fleet.status(0)
+        await fleet.until(lambda: fleet.status(0).links_up == 1)
+        told = json.dumps(asdict(fleet.status(0)))
         await fleet.stop()
-        return status
+        return told
 
-    from dataclasses import asdict
-
-    status = asyncio.run(run())
-    told = json.loads(json.dumps(asdict(status)))
+    told = json.loads(asyncio.run(run()))
     assert told["iteration"] >= 10
     assert told["broadcasts"] >= 9
     assert told["neighbours"][0]["connected"] is True
