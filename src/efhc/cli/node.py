@@ -14,6 +14,8 @@ from efhc.cli.groups import DefaultCommandGroup
 from efhc.cli.terminal import RUNS_CODE, Overrides, print_table
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from efhc.experiments.nodes.status_query import Answer
 
 SILENT = 1
@@ -121,15 +123,16 @@ def status(
 
         print(json.dumps([answer.status or {"place": answer.place, "problem": answer.problem} for answer in answers]))
     else:
-        _print_answers(answers)
+        print_table(answers_table(answers))
     if any(answer.status is None for answer in answers):
         raise typer.Exit(SILENT)
 
 
-def _print_answers(answers: list[Answer]) -> None:
+def answers_table(answers: list[Answer], title: str | None = None) -> Table:
+    """Return a table of how nodes are."""
     from rich.table import Table
 
-    table = Table("device", "state")
+    table = Table("device", "state", title=title, title_justify="left")
     for name in ("k", "loss", "drift / threshold", "fired", "exchanges", "links", "in doubt", "MB sent", "problem"):
         table.add_column(name, justify="left" if name == "problem" else "right")
     for answer in answers:
@@ -137,7 +140,7 @@ def _print_answers(answers: list[Answer]) -> None:
             table.add_row("?", "", *[""] * 8, cell(f"{answer.place}: {answer.problem}"), style="red")
         else:
             table.add_row(*map(cell, _row(answer.status)))
-    print_table(table)
+    return table
 
 
 def _row(status: dict[str, Any]) -> list[str]:
