@@ -14,6 +14,7 @@ from fleet import FAST, SLOW, TRIANGLE, Fleet
 
 from efhc.experiments.nodes.namespaces import Fault, Namespaces
 
+
 @pytest.mark.parametrize("fault", ["carrier", "silent"])
 def test_a_cut_at_a_random_moment(folder: Path, counted: Callable[[str], Counts], fault: Fault):
     counts, moments = counted(f"{fault} cut, at a random moment"), random.Random(f"cut {fault}")

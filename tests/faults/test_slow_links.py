@@ -14,6 +14,7 @@ from fleet import Fleet
 
 from efhc.experiments.nodes.namespaces import Namespaces
 
+
 @pytest.mark.parametrize("warm", [False, True], ids=["cold", "after a fast warm-up"])
 @pytest.mark.parametrize(
     ("rate", "model_bytes", "exchanges"),
