@@ -20,7 +20,7 @@ from efhc.core.device_state import Device
 from efhc.runtime.state.checkpoint import read_checkpoint
 from efhc.runtime.state.store import Restored, Store
 
-ROUNDING = 1e-9
+ROUNDING = 1e-11
 """Relative to the sum of all that was added. Models are float64."""
 
 

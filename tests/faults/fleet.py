@@ -41,6 +41,8 @@ class Gone(Exception):
 class Fleet:
     """The nodes of one experiment."""
 
+    PROGRAM = (sys.executable, "-m", "efhc", "node")
+
     def __init__(
         self,
         folder: Path,
@@ -124,7 +126,7 @@ class Fleet:
 
     def start(self, *devices: int) -> None:
         for device in devices or self.devices:
-            program = [sys.executable, "-m", "efhc", "node", str(self.node_file(device))]
+            program = [*self.PROGRAM, str(self.node_file(device))]
             with self.log(device).open("ab") as log:
                 self._processes[device] = subprocess.Popen(
                     self.network.command(device, *program), stdin=subprocess.DEVNULL, stdout=log, stderr=log
