@@ -195,8 +195,10 @@ class Fleet:
 
     def neighbour(self, device: int, other: int) -> dict[str, Any]:
         """What a node says of one of its neighbours."""
-        found: dict[str, Any] = next(one for one in self.status(device)["neighbours"] if one["device"] == other)
-        return found
+        for one in self.status(device)["neighbours"]:
+            if one["device"] == other:
+                return dict(one)
+        raise Gone(f"device {device} is starting")
 
     def connected(self, device: int, other: int) -> bool:
         return bool(self.neighbour(device, other)["connected"])
