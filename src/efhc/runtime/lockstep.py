@@ -20,7 +20,6 @@ from efhc.base.errors import EfhcError, InputError
 from efhc.core.device_state import Step
 from efhc.core.graph import Graph
 from efhc.core.state import Diverged, Local
-from efhc.runtime.logs import Log
 from efhc.runtime.messages import Hello, IterationHeader, IterationModel, Message, Presence, RunEnded
 from efhc.runtime.pairs import Pair
 from efhc.runtime.recording import Recorder
@@ -76,7 +75,7 @@ class Lockstep:
         fingerprint: dict[str, str],
         status: NodeStatus,
         recorder: Recorder,
-        log: Log,
+        log: Callable[..., None],
     ) -> None:
         self._settings, self._trainer, self._iterations, self._store = settings, trainer, iterations, store
         self._device, self._session, self._fingerprint = settings.device, session, fingerprint
@@ -240,7 +239,9 @@ class Lockstep:
             try:
                 return await self._disk.call(self._store.load, k)
             except ValueError as error:
-                raise EfhcError(f"the checkpoint of iteration {k} in {self._store.folder} is damaged ({error})") from None
+                raise EfhcError(
+                    f"the checkpoint of iteration {k} in {self._store.folder} is damaged ({error})"
+                ) from None
         model = await self._training.call(self._trainer.initial_model)
         return IterationState(0, model, model, self._trainer.local, {})
 
@@ -322,7 +323,7 @@ class Lockstep:
         new = frozenset(of_device.ravel().tolist()) - {self._device}
         threshold = self._trainer.threshold(k)
         neighbours = {number: int(now.degrees[number]) for number in own}
-        return Iteration(k, neighbours, new, threshold, drift >= threshold)
+        return Iteration(k, neighbours, new, threshold, bool(drift >= threshold))
 
     def _step(self, iteration: Iteration, model: Floats, gradient: Floats, loss: float, local: Local) -> Stepped:
         """In the worker thread: Events 3 and 4."""

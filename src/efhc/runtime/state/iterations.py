@@ -158,7 +158,9 @@ def _sent(said: object, models: Mapping[str, Floats]) -> dict[int, list[SentBefo
     try:
         return {
             int(neighbour): [
-                SentBefore(IterationHeader(int(k), bool(fired), int(degree)), models[f"{SENT}{k}"] if has_model else None)
+                SentBefore(
+                    IterationHeader(int(k), bool(fired), int(degree)), models[f"{SENT}{k}"] if has_model else None
+                )
                 for k, fired, degree, has_model in before
             ]
             for neighbour, before in said.items()  # type: ignore[attr-defined]
