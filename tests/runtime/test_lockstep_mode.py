@@ -228,3 +228,38 @@ def test_a_bad_model_disconnects_with_a_reason(tmp_path: Path) -> None:
         0
     ].lines
     assert_same_as_run(given, nodes)
+
+
+@pytest.mark.parametrize("schedule", range(4))
+def test_cuts_and_stops_at_random_moments_change_nothing(tmp_path: Path, schedule: int) -> None:
+    devices = 4
+    network = efhc.RandomLinks() if schedule % 2 else efhc.Ring()
+    given = experiment(devices=devices, iterations=25, network=network, strategies={"RG": efhc.RandomizedGossip()})
+    wires, random = Wires(), np.random.default_rng(schedule)
+    nodes = nodes_of(given, tmp_path, wires, pace=0.01)
+    sessions = 1
+
+    async def disturbed() -> None:
+        nonlocal sessions
+        running = [asyncio.create_task(node.run()) for node in nodes]
+        for _ in range(10):
+            await asyncio.sleep(random.uniform(0, 0.06))
+            wires.lose_models = bool(random.integers(2))
+            await asyncio.sleep(random.uniform(0, 0.02))
+            wires.sever(*((a, b) for a in range(devices) for b in range(a)))
+            wires.lose_models = False
+            chosen = int(random.integers(devices))
+            if random.integers(2) and not running[chosen].done():
+                nodes[chosen].mode.stop()
+                if random.integers(2):
+                    wires.heal()
+                await running[chosen]
+                sessions += 1
+                nodes[chosen] = Node(given, chosen, tmp_path / f"{chosen}", wires, sessions, pace=0.01)
+                running[chosen] = asyncio.create_task(nodes[chosen].run())
+            wires.heal()
+        await asyncio.gather(*running)
+
+    bounded(disturbed())
+    assert sessions > 1
+    assert_same_as_run(given, nodes)
