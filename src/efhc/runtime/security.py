@@ -122,7 +122,9 @@ class Security:
         try:
             self._identity = self._load()
         except EfhcError as error:
-            self._log("certificate not renewed", level="error", reason=str(error), old_until=_day(self._identity.expires))
+            self._log(
+                "certificate not renewed", level="error", reason=str(error), old_until=_day(self._identity.expires)
+            )
         else:
             self._log("certificate renewed", until=_day(self._identity.expires))
             self._warn_if_it_expires_soon()
