@@ -15,6 +15,8 @@ from efhc.cli.groups import DefaultCommandGroup
 from efhc.cli.terminal import RUNS_CODE, Overrides, print_table
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from efhc.experiments.nodes.status_query import Answer
 
 SILENT = 1
@@ -129,19 +131,26 @@ def status(
         raise typer.Exit(SILENT)
 
 
-def _print_answers(answers: list[Answer]) -> None:
-    """Print one row per node that answered, and below it what is wrong, if anything is."""
+def answers_table(answers: list[Answer], title: str | None = None) -> Table:
+    """Return one row per node that answered."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    table = Table("device", "state", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table = Table("device", "state", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), title=title)
+    table.title_justify = "left"
     for name in ("k", "loss", "drift", "fired", "exchanges", "links", "in doubt", "MB sent"):
         table.add_column(name, justify="right", no_wrap=True)
     for answer in answers:
         if answer.status is not None:
             table.add_row(*map(cell, _row(answer.status)))
+    table.caption, table.caption_justify = "drift: in percent of the threshold at which the device fires", "left"
+    return table
+
+
+def _print_answers(answers: list[Answer]) -> None:
+    """Print one row per node that answered, and below it what is wrong, if anything is."""
+    table = answers_table(answers)
     if table.row_count:
-        table.caption, table.caption_justify = "drift: in percent of the threshold at which the device fires", "left"
         print_table(table)
     for answer in answers:
         for line in _problems(answer):
