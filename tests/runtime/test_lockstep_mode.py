@@ -43,6 +43,12 @@ def bounded(work: Awaitable[Any], seconds: float = 60.0) -> Any:
     return asyncio.run(within())
 
 
+async def have_made(nodes: list[Node], iterations: int) -> None:
+    """Wait until all of them have made so many iterations."""
+    while min(node.mode.status().iteration for node in nodes) < iterations:
+        await asyncio.sleep(0.005)
+
+
 async def run_all(nodes: list[Node]) -> list[BaseException | None]:
     return await asyncio.gather(*(node.run() for node in nodes), return_exceptions=True)
 
@@ -113,7 +119,7 @@ def test_a_stopped_node_goes_on_while_the_others_wait(tmp_path: Path) -> None:
 
     async def with_a_stop() -> list[Any]:
         running = [asyncio.create_task(node.run()) for node in nodes]
-        await asyncio.sleep(0.15)
+        await have_made(nodes, 4)
         nodes[2].mode.stop()
         await running[2]
         assert 0 < nodes[2].mode.status().iteration < 20
@@ -130,15 +136,15 @@ def test_a_stopped_node_goes_on_while_the_others_wait(tmp_path: Path) -> None:
 def test_all_go_on_from_their_last_common_checkpoint(tmp_path: Path) -> None:
     given = experiment(iterations=20)
 
-    async def stop_all(nodes: list[Node], seconds: float) -> list[Any]:
+    async def stop_all(nodes: list[Node]) -> list[Any]:
         running = asyncio.create_task(run_all(nodes))
-        await asyncio.sleep(seconds)
+        await have_made(nodes, 7)
         for node in nodes:
             node.mode.stop()
         return await running
 
     first = nodes_of(given, tmp_path, Wires(), pace=0.02)
-    assert bounded(stop_all(first, 0.2)) == [None] * DEVICES
+    assert bounded(stop_all(first)) == [None] * DEVICES
     made = {node.mode.status().iteration for node in first}
     assert min(made) > 5
     assert max(made) < 20
@@ -159,7 +165,7 @@ def test_a_node_that_lost_its_state_ends_the_run_on_all_in_one_line(tmp_path: Pa
 
     async def with_a_kill() -> list[Any]:
         running = [asyncio.create_task(node.run()) for node in nodes]
-        await asyncio.sleep(0.4)
+        await have_made(nodes, 12)
         running[4].cancel()  # nothing is kept, as after kill -9
         with pytest.raises(asyncio.CancelledError):
             await running[4]
