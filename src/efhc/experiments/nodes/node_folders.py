@@ -46,7 +46,7 @@ class NodeFolders:
 
     def __init__(self, folder: Path, run: Run, scenario: Scenario, warn: Callable[[str], None]) -> None:
         """`folder` is that of the launch, an absolute path; it holds the folders of several runs."""
-        self._launch, self._run, self._scenario, self._warn = folder, run, scenario, warn
+        self._launch, self._run, self._scenario, self.warn = folder, run, scenario, warn
         self._of_run = folder / f"{run.strategy}.seed{run.seed}".replace(" ", "-")
         self.folders = [self._of_run / f"device-{device}" for device in range(run.experiment.devices)]
         self.states = [folder / "state" for folder in self.folders]
@@ -155,5 +155,5 @@ class NodeFolders:
                     linked[j].add(i)
             previous = graph
         if self.driver is not None and not network.graph(1).has_links_of(network.graph(0)):
-            self._warn(f"{self._run.name}: the network changes, and free-running nodes have the links of G(0)")
+            self.warn(f"{self._run.name}: the network changes, and free-running nodes have the links of G(0)")
         return linked
