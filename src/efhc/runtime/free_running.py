@@ -241,6 +241,7 @@ class FreeRunning:
             return
         device = self._device
         drift = await self._training.call(self._trainer.drift, device.model, device.last_broadcast)
+        await asyncio.sleep(self._recorder.seconds_to_start())
         began, first = self._loop.time(), device.k
         while device.k < self._iterations and not self._stopping.is_set():
             self._status.state = "training"
