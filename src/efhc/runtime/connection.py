@@ -229,6 +229,8 @@ class Connection(asyncio.Protocol):
         except WireError as error:
             self._fail(f"refused: {error}")
             return
+        if self._decoder.is_within_chunk:  # which may take long on a link that has become slow
+            self.owner.moved(self)
         if asked or self._decoder.model_bytes > model_bytes:
             clock = int(self._last_received * 1e6)
             self._write(encode(Got(self._decoder.model_bytes, self._decoder.messages, clock)))
