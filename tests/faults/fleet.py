@@ -220,7 +220,8 @@ class Fleet:
     def all_connected(self) -> bool:
         return all(self.connected(a, b) and self.connected(b, a) for a, b in self.links)
 
-    def start_and_connect(self, seconds: float = 90.0) -> None:
+    def start_and_connect(self, seconds: float = 300.0) -> None:
+        """Start all nodes. The first ones on a machine compile what training needs."""
         self.start()
         self.wait(self.all_connected, seconds, "all links are up")
 
