@@ -211,13 +211,17 @@ class Lockstep(ModeBase):
 
     async def _begin(self) -> None:
         """Wait for all, and go on from the latest checkpoint that all have; or alone, if the others have begun."""
+        has_made_all = self._roll_call.has_made(self._device, self._iterations)
+        if has_made_all and (await self._state_after(self._iterations)).sent == {}:
+            self._under_way = True  # and over for everybody
         calling = asyncio.create_task(self._say_who_is_missing())
+        limit = self._settings.limits.give_up if has_made_all else math.inf
         try:
-            found = await self._until(lambda: self._under_way or not self._roll_call.missing)
+            found = await self._until(lambda: self._under_way or not self._roll_call.missing, limit)
         finally:
             calling.cancel()
         if not found:
-            return  # asked to stop
+            return  # asked to stop, or there is nothing left to do and nobody who needs this node
         self._began_alone = self._under_way
         k = self._roll_call.own.checkpoints[-1] if self._under_way else self._roll_call.common
         self._sessions_at_start = {number: self._roll_call.session_of(number) for number in self._pairs}
@@ -385,7 +389,11 @@ class Lockstep(ModeBase):
         if self._saving is not None:
             await self._saving
         self._recorder.flush()
-        sent = {number: pair.sent_before() for number, pair in self._pairs.items()} if with_sent else None
+        sent = None
+        if self._roll_call.all_have_made(self._iterations):
+            sent = {}  # nobody needs anything any more
+        elif with_sent:
+            sent = {number: pair.sent_before() for number, pair in self._pairs.items()}
         state = IterationState(self._k, self._model, self._last_broadcast, self._trainer.local, sent)
         self._saving = asyncio.create_task(self._write(state))
         self._saving.add_done_callback(self._written)
@@ -421,6 +429,9 @@ class Lockstep(ModeBase):
         if not await self._until(self._nobody_needs_this_node, self._settings.limits.give_up) and self._stop_at is None:
             self._log("left", level="warning", what="neighbours have not said that they have made all iterations")
         await self._transport.drain(self._settings.stop_seconds)
+        if self._roll_call.all_have_made(self._iterations):
+            await self._save()  # so that a node that is started again knows that all is over
+            await self._saving
 
     def _nobody_needs_this_node(self) -> bool:
         linked = (number for number, pair in self._pairs.items() if pair.has_said)

@@ -58,7 +58,8 @@ class Pair:
 
     def say(self, header: IterationHeader) -> None:
         """Keep what this end says of an iteration, instead of what it said in the last but one."""
-        if header.k in self._said:  # made again after a restart
+        if header.k in self._said:  # made again after a restart: the header tells the other end where this one is
+            self._said[header.k].header_over = NEVER
             return
         self._said[header.k] = _Said(header)
         while len(self._said) > AT_ONCE:
@@ -78,11 +79,12 @@ class Pair:
             return due
         now = self._connections
         for k, said in sorted(self._said.items()):
-            is_needed = said.header_over == NEVER or k >= self._needs
-            if said.header_over != now and is_needed:
+            if said.header_over != now and (said.header_over == NEVER or k >= self._needs):
                 said.header_over = now
                 due.append(said.header)
-            if said.model is not None and said.model_over != now and said.header_over == now:
+            if said.model is None or said.header_over != now or said.model_over == now:
+                continue
+            if said.model_over == NEVER or k >= self._needs:
                 said.model_over = now
                 due.append(IterationModel(k, said.model))
         return due
