@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -85,10 +86,8 @@ def goodput(link: Link, certificates: Path, tell: Tell) -> Figure:
         return Figure(about, "not measured", "", f"at least {goal:.0%}", "needs root", None)
     least = 8e3 * link.megabytes / link.kilobits
     tell(f"{about}: at least {least:.0f} s")
-    with Namespaces(2) as network:
-        for device in (0, 1):
-            network.set_rate(device, 1e3 * link.kilobits)
-        inside = [network.command(device, []) for device in (0, 1)]
+    with Namespaces((0, 1), dict.fromkeys((0, 1), 1e3 * link.kilobits)) as network:
+        inside = [network.command(device) for device in (0, 1)]
         swapped = swap(OURS, link.megabytes, 1, certificates, network.address(0), inside, timeout=60 + 3 * least)
     share = least / swapped.seconds
     besides = f"{swapped.seconds:.1f} s, {least:.1f} s without any overhead"
@@ -144,7 +143,7 @@ def steps(folder: Path, certificates: Path, rounds: int, tell: Tell) -> Figure:
             for side, settings, links in (("alone", lone, 0), ("neighbours", centre, NEIGHBOURS)):
                 tell(f"steps per second, {side}, round {number} of {rounds}")
                 with NodeProcess(folder / f"{side}-{number}", settings, [first]) as node:
-                    node.wait_until(lambda status, up=links: _is_quiet(status, up), "linked and quiet")
+                    node.wait_until(partial(_is_quiet, links), "linked and quiet")
                     seconds, cpu_seconds = _seconds_per_step(node)
                 per_second[side].append(1 / seconds)
                 per_cpu[side].append(1 / cpu_seconds)
@@ -156,10 +155,10 @@ def steps(folder: Path, certificates: Path, rounds: int, tell: Tell) -> Figure:
     return Figure(about, f"{value:.1%}", f"{low:.0%}-{high:.0%}", "at least 95%", besides, value >= 0.95)
 
 
-def _is_quiet(status: dict[str, Any], links: int) -> bool:
+def _is_quiet(links: int, status: dict[str, Any]) -> bool:
     """Whether a node trains, and has made the exchanges that new links bring."""
     done = sum(neighbour["exchanges"]["committed"] for neighbour in status["neighbours"])
-    return status["steps"] > 0 and status["links_up"] == links and done >= links
+    return bool(status["steps"] > 0 and status["links_up"] == links and done >= links)
 
 
 def _seconds_per_step(node: NodeProcess) -> tuple[float, float]:
@@ -192,7 +191,7 @@ def memory(folder: Path, certificates: Path, tell: Tell) -> list[Figure]:
             stack.enter_context(NodeProcess(folder / f"device-{number}", settings))
             for number, settings in enumerate((centre, *others))
         ]
-        nodes[0].wait_until(lambda status: _is_quiet(status, IN_FLIGHT), "linked")
+        nodes[0].wait_until(partial(_is_quiet, IN_FLIGHT), "linked")
         about = f"memory above training, {IN_FLIGHT} exchanges in flight"
         figures.append(_in_models(about, nodes[0], base, size, 3 + 2 * IN_FLIGHT))
     return figures

@@ -17,12 +17,12 @@ import tomli_w
 
 from efhc.base.errors import EfhcError
 from efhc.experiments.nodes.status_query import ask
+from efhc.runtime.pages import SOCKET_NAME
 from efhc.runtime.security import authority_files, device_files
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
 PATIENCE = 180.0
 """Seconds within which a process must be where it is waited for."""
-MEBIBYTE = 2**20
 
 
 class Process:
@@ -80,19 +80,20 @@ class NodeProcess(Process):
         super().__init__(["-m", "efhc", "node", str(self.file)], folder / "output.txt", cores)
 
     def status(self) -> dict[str, Any]:
-        """Return what the node says of itself. Raises `EfhcError` if it has ended."""
+        """Return what the node says of itself. Raises `EfhcError` if it does not answer."""
         self.printed()
-        return ask(self._state)
+        answer = ask(self._state / SOCKET_NAME)
+        if answer.status is None:
+            raise EfhcError(f"the node of the bench in {answer.place}: {answer.problem}")
+        return answer.status
 
     def wait_until(self, is_there: Callable[[dict[str, Any]], bool], what: str) -> None:
         """Wait until `is_there` holds for the status. Raises `EfhcError` if it never does."""
 
         def holds() -> bool:
             self.printed()
-            try:
-                return is_there(self.status())
-            except (OSError, ConnectionError):  # it has only just been started
-                return False
+            status = ask(self._state / SOCKET_NAME).status  # None: it has only just been started
+            return status is not None and is_there(status)
 
         wait_until(holds, f"the node of the bench is not {what}")
 
@@ -130,9 +131,7 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
-def _node(
-    experiment: Path, certificates: Path, device: int, neighbours: Iterable[Mapping[str, Any]]
-) -> dict[str, Any]:
+def _node(experiment: Path, certificates: Path, device: int, neighbours: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     files = device_files(certificates, device)
     authority = authority_files(certificates).certificate
     tls = {"authority": authority, "certificate": files.certificate, "key": files.key}

@@ -21,8 +21,9 @@ import numpy as np
 from efhc.base.errors import EfhcError
 from efhc.runtime.messages import Hello, IterationModel, Message
 from efhc.runtime.security import Security, authority_files, device_files
-from efhc.runtime.settings import Address, Neighbour, NodeSettings, Tls
+from efhc.runtime.settings import Address, Neighbour, Tls
 from efhc.runtime.sockets import SocketTransport
+from efhc.runtime.wire import ModelFormat
 
 OURS, PLAIN = "efhc", "plain TLS"
 CHUNK = 1 << 18
@@ -106,16 +107,12 @@ async def perform(task: Task) -> Swapped:
     model = np.random.default_rng(task.device).standard_normal(task.parameters, dtype=np.float32)
     if task.side == PLAIN:
         return await _swap_plainly(task, security, model)
-    settings = NodeSettings(
-        experiment=Path("none.toml"),
-        device=task.device,
-        listen=task.address if listens else None,
-        neighbours=(Neighbour(device=1 - task.device, address=None if listens else task.address),),
-        tls=tls,
-    )
-    transport = SocketTransport(settings, security, task.parameters, model.dtype)
+    address = Address.of(task.address)
+    models = ModelFormat(task.parameters, str(model.dtype))
+    transport = SocketTransport(task.device, address if listens else None, security, models)
+    neighbour = Neighbour(device=1 - task.device, address=None if listens else task.address)
     swapper = _Swapper(transport, model, task)
-    await transport.start(swapper, settings.neighbours)
+    await transport.start(swapper, [neighbour])
     await swapper.done.wait()
     if not await transport.drain(60.0):
         raise EfhcError("the other end did not acknowledge everything")

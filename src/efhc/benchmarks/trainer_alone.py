@@ -1,6 +1,6 @@
 """A node without everything that makes it one: it loads the same code and data, and trains. Memory is compared to it.
 
-    python -m efhc.benchmarks.trainer_alone NODE.toml
+python -m efhc.benchmarks.trainer_alone NODE.toml
 """
 
 from __future__ import annotations
@@ -8,8 +8,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from efhc.experiments.nodes.assemble import choose, own_scenario
-from efhc.experiments.nodes.node_files import load_node
+from efhc.experiments.nodes.assemble import choose
+from efhc.experiments.nodes.node_files import read_node
+from efhc.experiments.nodes.own_part import own_scenario
 from efhc.runtime.training import Trainer
 
 READY = "ready"
@@ -20,7 +21,7 @@ STEPS = 3
 
 def train_alone(file: Path) -> None:
     """Train as the device of a node file would, on and on."""
-    settings = load_node(file)
+    settings = read_node(file)
     chosen = choose(settings)
     scenario = own_scenario(chosen.experiment, chosen.seed, settings.device, settings.data, apart=True)
     trainer = Trainer(scenario, settings.device, chosen.trigger)
