@@ -26,14 +26,15 @@ def lines(stream: io.StringIO) -> list[dict[str, Any]]:
 
 def test_a_line_is_one_json_object_with_both_times():
     stream, clock = io.StringIO(), Clock()
-    log = Log(stream, clock=clock)
+    log = Log(3, stream, clock=clock)
     clock.now += 1.5
-    log.info("link up", neighbour=3, address="192.0.2.1:7700")
+    log("link up", neighbour=3, address="192.0.2.1:7700")
     (line,) = lines(stream)
     assert line.pop("time").endswith("Z")
     assert line == {
         "seconds": 1.5,
         "level": "info",
+        "device": 3,
         "event": "link up",
         "neighbour": 3,
         "address": "192.0.2.1:7700",
@@ -42,8 +43,9 @@ def test_a_line_is_one_json_object_with_both_times():
 
 def test_whatever_it_is_told_a_line_stays_one_line():
     stream = io.StringIO()
-    Log(stream).warning(
+    Log(3, stream)(
         "odd",
+        "warning",
         text="a\nb\x1b[31m",
         long="x" * 10_000,
         bad=float("nan"),
@@ -60,23 +62,23 @@ def test_whatever_it_is_told_a_line_stays_one_line():
 
 def test_a_level_is_the_least_that_is_written():
     stream = io.StringIO()
-    log = Log(stream, level="warning")
+    log = Log(3, stream, level="warning")
     for level in ("debug", "info", "warning", "error"):
-        log.log(level, level)
+        log(level, level)
     assert [line["event"] for line in lines(stream)] == ["warning", "error"]
 
 
 def test_a_flood_is_counted_and_other_lines_are_not_lost():
     stream, clock = io.StringIO(), Clock()
-    log = Log(stream, clock=clock)
+    log = Log(3, stream, clock=clock)
     for number in range(10_000):
-        log.limited("refused", "not TLS", who=f"192.0.2.1:{number}")
-    log.limited("refused", "a foreign certificate", who="192.0.2.2:1")
-    log.info("checkpoint")
+        log("refused", "warning", reason="not TLS", who=f"192.0.2.1:{number}")
+    log("refused", "warning", reason="a foreign certificate", who="192.0.2.2:1")
+    log("checkpoint")
     written = lines(stream)
     assert [line.get("reason") for line in written] == ["not TLS"] * PER_REASON + ["a foreign certificate", None]
     clock.now += WINDOW
-    log.limited("refused", "not TLS", who="192.0.2.1:1")
+    log("refused", "warning", reason="not TLS", who="192.0.2.1:1")
     told, again = lines(stream)[len(written) :]
     assert (told["event"], told["left_out"], told["within_seconds"]) == ("refused", 10_000 - PER_REASON, WINDOW)
     assert again["who"] == "192.0.2.1:1"
@@ -84,9 +86,9 @@ def test_a_flood_is_counted_and_other_lines_are_not_lost():
 
 def test_reasons_that_strangers_invent_are_limited_together():
     stream, clock = io.StringIO(), Clock()
-    log = Log(stream, clock=clock)
+    log = Log(3, stream, clock=clock)
     for number in range(1000):
-        log.limited("refused", f"reason {number}")
+        log("refused", reason=f"reason {number}")
     assert len(lines(stream)) == PER_EVENT
     log.close()
     assert lines(stream)[-1]["left_out"] == 1000 - PER_EVENT
@@ -100,4 +102,4 @@ def test_a_full_disk_does_not_stop_the_node(error: Exception):
         def write(self, text: str) -> int:
             raise error
 
-    Log(Full()).error("something")
+    Log(3, Full())("something", "error")

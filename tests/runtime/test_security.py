@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import json
 import shutil
 import socket
 import ssl
@@ -17,8 +19,15 @@ import pytest
 from efhc.base.errors import InputError
 from efhc.runtime import certificates
 from efhc.runtime.certificates import issue, make_authority
+from efhc.runtime.logs import Log
 from efhc.runtime.security import Security, authority_files, device_files, device_of, security_of
 from efhc.runtime.settings import Neighbour, NodeSettings, Tls
+
+SILENT = Log(0, io.StringIO())
+
+
+def events(stream: io.StringIO) -> list[str]:
+    return [json.loads(line)["event"] for line in stream.getvalue().splitlines()]
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +53,7 @@ def tls_of(folder: Path, device: int, authority: Path | None = None) -> Tls:
 
 
 def make(folder: Path, device: int, **known: Any) -> Security:
-    return Security(tls_of(folder, device, **known), device, lambda line: None)
+    return Security(tls_of(folder, device, **known), device, SILENT)
 
 
 def connect(server: ssl.SSLContext, client: ssl.SSLContext, name: str) -> tuple[int | str, int | str]:
@@ -139,7 +148,7 @@ def test_further_names_of_a_device_do_not_matter():
 
 def refusal(tls: Tls, device: int = 3) -> InputError:
     with pytest.raises(InputError) as raised:
-        Security(tls, device, lambda line: None)
+        Security(tls, device, SILENT)
     assert "\n" not in str(raised.value)
     return raised.value
 
@@ -218,36 +227,36 @@ def test_an_authority_that_has_expired(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_a_renewed_certificate_is_taken_up_and_a_broken_one_is_not(certs: Path):
-    lines: list[str] = []
-    security = Security(tls_of(certs, 0), 0, lines.append)
+    lines = io.StringIO()
+    security = Security(tls_of(certs, 0), 0, Log(0, lines))
     neighbour = make(certs, 3)
     first = security.server_context()  # a server keeps it
-    assert lines == []
+    assert events(lines) == []
 
     issue(certs, [0], days=30)
     assert connect(first, neighbour.client_context(), "device-0.efhc") == (3, 0)
     assert abs(security.expires - time.time() - 30 * 86400) < 600
-    assert [line.partition(";")[0] for line in lines] == ["the certificate was renewed"]
+    assert events(lines) == ["certificate renewed"]
 
     files = device_files(certs, 0)
     good = files.certificate.read_bytes()
     files.certificate.write_bytes(good[:100])
     assert met(security, neighbour.client_context()) == (3, 0)
     assert met(security, neighbour.client_context()) == (3, 0)
-    assert len(lines) == 2  # said once
-    assert lines[1].startswith("the certificate was not renewed: tls.certificate: got ")
+    assert events(lines)[1:] == ["certificate not renewed"]  # said once
+    assert "tls.certificate: got " in lines.getvalue()
     files.certificate.unlink()
     assert met(security, neighbour.client_context()) == (3, 0)
     files.certificate.write_bytes(good)
     security.refresh()
-    assert lines[-1].startswith("the certificate was renewed")
+    assert events(lines)[-1] == "certificate renewed"
 
 
 def test_a_certificate_that_expires_soon_is_mentioned(certs: Path):
     issue(certs, [0], days=5)
-    lines: list[str] = []
-    Security(tls_of(certs, 0), 0, lines.append)
-    assert lines == ["the certificate expires in 5.0 days; `efhc certs issue` renews it"]
+    lines = io.StringIO()
+    Security(tls_of(certs, 0), 0, Log(0, lines))
+    assert events(lines) == ["certificate expires soon"]
 
 
 # With and without protection
@@ -259,12 +268,12 @@ def settings(**fields: Any) -> NodeSettings:
 
 def test_without_tls_there_is_no_start():
     with pytest.raises(InputError, match=r"^tls: got nothing; allowed: a table with authority, certificate and key"):
-        security_of(settings(), insecure=False, tell=print)
+        security_of(settings(), insecure=False, log=SILENT)
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:7701", "localhost:7701", "[::1]:7701", None])
 def test_insecure_is_for_loopback(address: str | None):
-    assert security_of(settings(neighbours=[Neighbour(device=1, address=address)]), insecure=True, tell=print) is None
+    assert security_of(settings(neighbours=[Neighbour(device=1, address=address)]), insecure=True, log=SILENT) is None
 
 
 @pytest.mark.parametrize(
@@ -278,11 +287,11 @@ def test_insecure_is_for_loopback(address: str | None):
 )
 def test_insecure_beyond_loopback_is_refused(fields: dict[str, Any]):
     with pytest.raises(InputError, match="with --insecure; allowed: addresses of this machine alone"):
-        security_of(settings(**fields), insecure=True, tell=print)
+        security_of(settings(**fields), insecure=True, log=SILENT)
 
 
 def test_with_tls_the_files_are_checked(certs: Path):
-    assert isinstance(security_of(settings(tls=tls_of(certs, 0)), insecure=False, tell=print), Security)
+    assert isinstance(security_of(settings(tls=tls_of(certs, 0)), insecure=False, log=SILENT), Security)
     device_files(certs, 0).key.chmod(0o644)
     with pytest.raises(InputError):
-        security_of(settings(tls=tls_of(certs, 0)), insecure=False, tell=print)
+        security_of(settings(tls=tls_of(certs, 0)), insecure=False, log=SILENT)

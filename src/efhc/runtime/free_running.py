@@ -32,6 +32,7 @@ from efhc.core.protocol import (
     LinkDown,
     LinkUp,
     NoProgress,
+    Offer,
     Received,
     Send,
     Stepped,
@@ -39,7 +40,7 @@ from efhc.core.protocol import (
 from efhc.core.state import Diverged, Local
 from efhc.runtime.logs import Log
 from efhc.runtime.measured_bandwidth import MeasuredBandwidth
-from efhc.runtime.messages import Hello, Message, model_in
+from efhc.runtime.messages import LOCKSTEP_MESSAGES, Hello, Message, model_in
 from efhc.runtime.neighbours import NeighbourRecord
 from efhc.runtime.outbox import Outbox
 from efhc.runtime.recording import Recorder
@@ -255,7 +256,7 @@ class FreeRunning:
             self._status.steps_per_second = (device.k + 1 - first) / max(self._loop.time() - began, 1e-9)
             self._react(Stepped(iterated.model, iterated.made))
             self._status.iteration = device.k
-            self._recorder.after_iteration(device.k, device.model)
+            self._recorder.after_iteration(device.k, device.model, iterated.local)
         if not self._stopping.is_set():
             self._status.state = "finished"
             self._react(Finish())
@@ -322,6 +323,8 @@ class FreeRunning:
     def _carry_out(self, effect: Effect, fresh: list[Step]) -> None:
         match effect:
             case Send(neighbour, message):
+                if isinstance(message, Offer):
+                    self._recorder.offered(message.token)
                 self._outbox.do(self._transport.send, neighbour, message)
             case Keep(what):
                 if what in JOURNALLED:
@@ -350,14 +353,16 @@ class FreeRunning:
         record.committed += outcome == "committed"
         if outcome != "committed":
             self._outbox.do(self._transport.withdraw, neighbour, exchange.sent)
+        norm = math.nan
         if outcome == "unresolved":
+            assert exchange.received is not None
             norm = exchange.share * float(
                 np.linalg.norm(np.subtract(exchange.received, exchange.sent, dtype=np.float64))
             )
             self._status.unresolved += 1
             self._status.unresolved_norm += norm
             self._log("unresolved", level="warning", neighbour=neighbour, norm=norm)
-        self._recorder.exchange(neighbour, exchange, outcome)
+        self._recorder.exchange(neighbour, exchange, outcome, norm)
 
     def _checkpoint(self) -> None:
         """Keep the whole state, and begin the journal anew."""
@@ -433,6 +438,9 @@ class FreeRunning:
             self._status.refused += 1
             self._transport.disconnect(neighbour, problem)
             return
+        if isinstance(message, LOCKSTEP_MESSAGES):
+            self._transport.disconnect(neighbour, "it sent a message of the mode lockstep")
+            return
         if (k := getattr(message, "k", None)) is not None:
             record.status.iteration = k
         self._react(Received(neighbour, message))
@@ -481,7 +489,7 @@ class FreeRunning:
             await asyncio.sleep(min(TICK, self._recorder.seconds_to_next_model()))
             now, limits = self._loop.time(), self._settings.limits
             if self._device.model is not None:
-                self._recorder.at_time(self._device.k, self._device.model)
+                self._recorder.at_time(self._device.k, self._device.model, self._trainer.local)
             for neighbour, record in list(self._neighbours.items()):
                 if (
                     self._waits_for(neighbour)

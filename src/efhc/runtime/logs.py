@@ -1,7 +1,7 @@
 """What a node says while it runs: one JSON object per line, on stderr or in a file.
 
-Every line has `time` (wall clock, UTC), `seconds` (monotonic, since the start), `level` and `event`. A stranger can make a
-node say something as often as it likes: such lines are `limited`, and those beyond a limit are only counted.
+Every line has `time` (wall clock, UTC), `seconds` (monotonic, since the start), `level`, `device` and `event`. Strangers
+can make a node say something as often as they like: such events are `LIMITED`, and those beyond a limit are counted.
 """
 
 from __future__ import annotations
@@ -20,58 +20,46 @@ from efhc.base.errors import printable
 LEVELS = ("debug", "info", "warning", "error")
 LONGEST = 500
 """The largest number of characters of a text that a line repeats."""
-PER_REASON, PER_EVENT, WINDOW = 5, 50, 60.0
-"""Lines of one event with one reason, and with any reason, that are written within so many seconds."""
+LIMITED = frozenset({"refused", "model refused"})
+"""Events that somebody else can cause as often as they like."""
+PER_REASON, PER_EVENT, WINDOW = 10, 100, 60.0
+"""How many lines of a limited event are written with the same reason, and with any, within how many seconds."""
 
 
 class Log:
     """Writes lines. Threads may share it."""
 
     def __init__(
-        self, stream: TextIO | None = None, level: str = "info", clock: Callable[[], float] = time.monotonic
+        self,
+        device: int,
+        stream: TextIO | None = None,
+        level: str = "info",
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Write lines of at least this level to `stream`. Default: stderr."""
-        self._stream, self._clock = stream or sys.stderr, clock
+        self._device, self._stream, self._clock = device, stream or sys.stderr, clock
         self._least = LEVELS.index(level)
         self._start = self._window = clock()
         self._lock = threading.Lock()
-        self._written: dict[tuple[str, str], int] = {}
-        """Lines in this window, by event and reason; the reason "" is for all of the event."""
+        self._written: dict[tuple[str, str | None], int] = {}
+        """Lines of limited events in this window, by event and reason; None is for all reasons."""
         self._left_out: dict[str, int] = {}
 
-    def debug(self, event: str, **fields: Any) -> None:
-        """Write what helps to find a fault."""
-        self.log(event, "debug", **fields)
-
-    def info(self, event: str, **fields: Any) -> None:
-        """Write what happens as it should."""
-        self.log(event, "info", **fields)
-
-    def warning(self, event: str, **fields: Any) -> None:
-        """Write what somebody should look at."""
-        self.log(event, "warning", **fields)
-
-    def error(self, event: str, **fields: Any) -> None:
-        """Write what ends the node, or a part of what it does."""
-        self.log(event, "error", **fields)
-
-    def limited(self, event: str, reason: str, level: str = "warning", **fields: Any) -> None:
-        """Write what strangers can cause. Of too many lines with one reason, only the number is written later."""
+    def __call__(self, event: str, level: str = "info", **fields: Any) -> None:
+        """Write one line. Of too many `LIMITED` events with one `reason`, only the number is written later."""
         with self._lock:
             self._tell_what_was_left_out()
-            of_reason, of_event = (event, reason[:LONGEST]), (event, "")
-            written = self._written.get(of_reason, 0), self._written.get(of_event, 0)
-            if written[0] >= PER_REASON or written[1] >= PER_EVENT:
+            if event not in LIMITED or self._is_within_limits(event, str(fields.get("reason", ""))[:LONGEST]):
+                self._write(event, level, fields)
+            else:
                 self._left_out[event] = self._left_out.get(event, 0) + 1
-                return
-            self._written[of_reason], self._written[of_event] = written[0] + 1, written[1] + 1
-            self._write(event, level, {"reason": reason, **fields})
 
-    def log(self, event: str, level: str = "info", **fields: Any) -> None:
-        """Write one line."""
-        with self._lock:
-            self._tell_what_was_left_out()
-            self._write(event, level, fields)
+    def _is_within_limits(self, event: str, reason: str) -> bool:
+        of_reason, of_all = self._written.get((event, reason), 0), self._written.get((event, None), 0)
+        if of_reason >= PER_REASON or of_all >= PER_EVENT:
+            return False
+        self._written[event, reason], self._written[event, None] = of_reason + 1, of_all + 1
+        return True
 
     def close(self) -> None:
         """Write what is left to be said. The stream stays open."""
@@ -91,7 +79,8 @@ class Log:
         if LEVELS.index(level) < self._least:
             return
         moment = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        line = {"time": moment, "seconds": round(self._clock() - self._start, 3), "level": level, "event": event}
+        seconds = round(self._clock() - self._start, 3)
+        line = {"time": moment, "seconds": seconds, "level": level, "device": self._device, "event": event}
         try:
             self._stream.write(json.dumps(line | {name: _plain(value) for name, value in fields.items()}) + "\n")
             self._stream.flush()

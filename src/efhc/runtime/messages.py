@@ -72,6 +72,10 @@ Message = protocol.Message | IterationHeader | IterationModel | Presence | RunEn
 """What a node sends once a connection is up."""
 
 
+LOCKSTEP_MESSAGES = (IterationHeader, IterationModel, Presence, RunEnded)
+"""Those that make no sense between free-running nodes."""
+
+
 def model_in(message: Any) -> protocol.Model | None:
     """Return the model that a message carries, if it carries one."""
     return getattr(message, "model", None)

@@ -10,7 +10,7 @@ import re
 import ssl
 import stat
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from efhc.base.errors import EfhcError, InputError
 from efhc.base.inputs import read_bytes
+from efhc.runtime.logs import Log
 from efhc.runtime.settings import Address, NodeSettings, Tls
 
 DOMAIN = "efhc"
@@ -53,7 +54,7 @@ def name_of(device: int) -> str:
     return f"device-{device}.{DOMAIN}"
 
 
-def security_of(settings: NodeSettings, *, insecure: bool, tell: Callable[[str], None]) -> Security | None:
+def security_of(settings: NodeSettings, *, insecure: bool, log: Log) -> Security | None:
     """Return what protects the connections of a node; None for plain text, which only `insecure` on loopback allows.
 
     Raises `InputError` if nothing would protect them, or if the files of `tls` cannot be used.
@@ -66,7 +67,7 @@ def security_of(settings: NodeSettings, *, insecure: bool, tell: Callable[[str],
     if settings.tls is None:
         made = "`efhc certs init` and `efhc certs issue` make them"
         raise InputError("tls", "nothing", f"a table with authority, certificate and key ({made})")
-    return Security(settings.tls, settings.device, tell)
+    return Security(settings.tls, settings.device, log)
 
 
 def _addresses(settings: NodeSettings) -> list[tuple[str, str]]:
@@ -82,12 +83,9 @@ class Security:
     that is made, ask for the context anew.
     """
 
-    def __init__(self, tls: Tls, device: int, tell: Callable[[str], None]) -> None:
-        """`tell` gets a line when a certificate was renewed, cannot be renewed, or expires soon.
-
-        Raises `InputError`, one line that says what to do, if the files cannot be used.
-        """
-        self._tls, self._device, self._tell = tls, device, tell
+    def __init__(self, tls: Tls, device: int, log: Log) -> None:
+        """Raises `InputError`, one line that says what to do, if the files cannot be used."""
+        self._tls, self._device, self._log = tls, device, log
         self._seen = _versions(tls)
         self._identity = self._load()
         self._warn_if_it_expires_soon()
@@ -123,9 +121,9 @@ class Security:
         try:
             self._identity = self._load()
         except EfhcError as error:
-            self._tell(f"the certificate was not renewed: {error}; the old one is used until {_day(self.expires)}")
+            self._log("certificate not renewed", level="error", reason=str(error), old_until=_day(self.expires))
         else:
-            self._tell(f"the certificate was renewed; it is valid until {_day(self.expires)}")
+            self._log("certificate renewed", until=_day(self.expires))
             self._warn_if_it_expires_soon()
 
     def _load(self) -> _Identity:
@@ -139,7 +137,7 @@ class Security:
 
     def _warn_if_it_expires_soon(self) -> None:
         if (left := self.expires - time.time()) < SOON:
-            self._tell(f"the certificate expires in {left / 86400:.1f} days; `efhc certs issue` renews it")
+            self._log("certificate expires soon", level="warning", days=round(left / 86400, 1))
 
 
 def device_of(certificate: Mapping[str, Any] | None) -> int:

@@ -38,7 +38,7 @@ class Trainer:
 
     def warm_up(self) -> None:
         """Compile what training needs, before anybody waits for an answer."""
-        model = np.zeros(self.parameters, self.dtype)
+        model = self.initial_model()
         gradient, _, _ = self.gradient(0, model)
         self.mixed(model, gradient, 0.0, [Step(0, 0.5, model, model)])
         self.drift(model, model)

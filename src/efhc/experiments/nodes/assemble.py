@@ -20,12 +20,14 @@ from efhc.runtime.lockstep import Lockstep
 from efhc.runtime.logs import Log
 from efhc.runtime.node import Mode, run_until_stopped
 from efhc.runtime.recording import Recorder
-from efhc.runtime.security import Security, security_of
-from efhc.runtime.settings import Neighbour, NodeSettings
+from efhc.runtime.security import security_of
+from efhc.runtime.settings import Address, Neighbour, NodeSettings
 from efhc.runtime.sockets import SocketTransport
+from efhc.runtime.state.iterations import IterationStore
 from efhc.runtime.state.store import Store
 from efhc.runtime.status import NodeStatus
 from efhc.runtime.training import Trainer
+from efhc.runtime.wire import ModelFormat
 from efhc.strategies.forms import form_of
 
 T = TypeVar("T")
@@ -79,18 +81,43 @@ def run_node(
     log = Log(settings.device)
     security = security_of(settings, insecure=insecure, log=log)
     chosen = choose(settings)
-    experiment = chosen.experiment
-    scenario = own_scenario(
-        experiment, chosen.seed, settings.device, settings.data, apart=settings.mode == "free-running"
-    )
+    experiment, is_free = chosen.experiment, settings.mode == "free-running"
+    scenario = own_scenario(experiment, chosen.seed, settings.device, settings.data, apart=is_free)
     trainer = Trainer(scenario, settings.device, chosen.trigger)
     agreed = fingerprint(settings, experiment, chosen.strategy, chosen.seed, trainer.parameters)
-    belongs = identity(agreed, settings)
     status = NodeStatus(settings.device, 0, settings.mode, __version__, os.getpid(), iterations=experiment.iterations)
-    recorder = Recorder(settings.state, settings.record, trainer.parameters, trainer.dtype)
-    session = secrets.randbits(47)
-    transport = SocketTransport(settings, security, trainer.parameters, trainer.dtype)
-    _ = (Security, Mode, Lockstep, Store, FreeRunning, belongs, recorder, session, transport, agreed, status)
-    with Store(settings.state, belongs, trainer.parameters, str(trainer.dtype), journal=settings.journal) as store:
-        mode = FreeRunning(settings, trainer, experiment.iterations, store, session, agreed, status, recorder, log)
+    status.certificate_expires = security.expires if security is not None else None
+    transport = SocketTransport(
+        settings.device,
+        Address.of(settings.listen) if settings.listen is not None else None,
+        security,
+        ModelFormat(trainer.parameters, experiment.precision, settings.wire),
+        send_limit=settings.limits.send,
+        strangers=settings.limits.strangers,
+    )
+    precision, belongs = experiment.precision, identity(agreed, settings)
+    store: Store | IterationStore
+    if is_free:
+        store = Store(settings.state, belongs, trainer.parameters, precision, journal=settings.journal)
+    else:
+        store = IterationStore(settings.state, belongs, trainer.parameters, precision)
+    with store:
+        recorder = Recorder(settings.state, settings.record, trainer.parameters, trainer.dtype)
+        mode = _mode(settings, trainer, experiment.iterations, store, agreed, status, recorder, log)
         asyncio.run(run_until_stopped(mode, transport, settings.state, settings.metrics, read_neighbours, log))
+
+
+def _mode(
+    settings: NodeSettings,
+    trainer: Trainer,
+    iterations: int,
+    store: Store | IterationStore,
+    agreed: dict[str, str],
+    status: NodeStatus,
+    recorder: Recorder,
+    log: Log,
+) -> Mode:
+    session = secrets.randbits(47)
+    if isinstance(store, Store):
+        return FreeRunning(settings, trainer, iterations, store, session, agreed, status, recorder, log)
+    return Lockstep(settings, trainer, iterations, store, session, agreed, status, recorder, log)

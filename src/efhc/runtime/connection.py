@@ -1,0 +1,387 @@
+"""One connection between two nodes: what is sent when, what counts as life, and what ends it.
+
+Small messages are given to the network at once. Models go in chunks, one model at a time, and only as many bytes as
+the other end's credit allows (`bandwidth.Window`): so a small message waits for the little that is on its way, and
+never for a model. An end that has sent nothing for a second sends PING. Any byte that arrives is a sign of life, also
+one of a frame that is not whole; without one for four seconds the connection is dead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Any, Protocol, cast
+
+import numpy as np
+
+from efhc.core.protocol import Model
+from efhc.runtime.bandwidth import Bucket, RateMeter, Window
+from efhc.runtime.decoder import Decoder, Progress
+from efhc.runtime.messages import Goodbye, Hello, Message, model_in
+from efhc.runtime.reasons import reason_of
+from efhc.runtime.transport import Traffic
+from efhc.runtime.wire import (
+    LONGEST_FRAME,
+    LONGEST_SMALL_FRAME,
+    Cancel,
+    Got,
+    ModelFormat,
+    ModelHeader,
+    Ping,
+    WireError,
+    encode,
+    encode_chunk,
+)
+
+PING_SECONDS = 1.0
+"""Seconds without anything sent after which PING is."""
+DEAD_SECONDS = 4.0
+"""Seconds without any byte received after which a connection is dead."""
+TICK_SECONDS = 0.25
+LINGER_SECONDS = 1.0
+"""Seconds for which a connection that was ended stays open, so that the other end hears why."""
+LONGEST_BACKLOG = 8 * 1024 * 1024
+"""Bytes of small messages and chunks that may wait because the other end does not read."""
+
+
+class Owner(Protocol):
+    """Who is told what happens on a connection."""
+
+    def made(self, connection: Connection) -> None:
+        """The network's part is done, TLS included: `peer_certificate` says who the other end is."""
+        ...
+
+    def greeted(self, connection: Connection, hello: Hello) -> None:
+        """The other end has said who it is. The owner calls `open` or `close`."""
+        ...
+
+    def received(self, connection: Connection, message: Message) -> None:
+        """A message has come, on an open connection."""
+        ...
+
+    def moved(self, connection: Connection) -> None:
+        """A part of a model has arrived, or was acknowledged."""
+        ...
+
+    def lost(self, connection: Connection, reason: str, final: bool) -> None:
+        """The connection is over, unless the owner closed it itself."""
+        ...
+
+
+class _Outgoing:
+    """A model that waits or is under way."""
+
+    def __init__(self, message: Any, models: ModelFormat) -> None:
+        self.message = message
+        self.model: Model = message.model
+        self.transfer = 0
+        self.offset = 0
+        array = np.ascontiguousarray(self.model)
+        if array.shape != (models.values,):
+            raise ValueError(f"a model of shape {array.shape}; expected {(models.values,)}")
+        wire = np.dtype(models.dtype).newbyteorder("<")
+        self._whole = array.data.cast("B") if array.dtype == wire else None
+        self._array, self._wire = array, wire
+
+    def part(self, size: int) -> memoryview:
+        """Return the next bytes, of whole values."""
+        first, last = self.offset, self.offset + size
+        if self._whole is not None:
+            return self._whole[first:last]
+        values = self._array[first // self._wire.itemsize : last // self._wire.itemsize]
+        return values.astype(self._wire).data.cast("B")
+
+
+class Connection(asyncio.Protocol):
+    """One connection, from the moment its transport is there."""
+
+    def __init__(
+        self,
+        owner: Owner,
+        models: ModelFormat,
+        *,
+        dialled: bool,
+        bucket: Bucket | None = None,
+    ) -> None:
+        self.owner, self.models, self.dialled = owner, models, dialled
+        self.neighbour: int | None = None
+        """Set by the owner once it is known who the other end is."""
+        self.name = ""
+        """The other end in words, for logs."""
+        self.was_open = False
+        self.opened_at = 0.0
+        self.is_open = False
+        """Whether both ends have said HELLO and agree."""
+        self.ended: str | None = None
+        """Why the connection is over, once it is."""
+        self.traffic = Traffic()
+        self.meter = RateMeter()
+        """The owner replaces both by those of the neighbour."""
+        self.window = Window()
+        self._bucket = bucket
+        self._decoder = Decoder(models, limit=LONGEST_SMALL_FRAME)
+        self._loop = asyncio.get_running_loop()
+        self.transport: asyncio.Transport | None = None
+        """None until TLS is done."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._waiting: deque[_Outgoing] = deque()
+        self._transfers = 0
+        self._refill: asyncio.TimerHandle | None = None
+        self._sent_messages = self._acknowledged_messages = 0
+        self._last_sent = self._last_received = self._last_tick = 0.0
+        self._pinged_at: float | None = None
+        self.closed: asyncio.Future[None] = self._loop.create_future()
+        """Done when the transport is gone."""
+        self.decided: asyncio.Future[None] = self._loop.create_future()
+        """Done when the connection is open or over."""
+
+    # What the owner asks for
+
+    @property
+    def peer_certificate(self) -> dict[str, Any]:
+        """What the other end has proved to be; empty without TLS."""
+        assert self.transport is not None
+        return self.transport.get_extra_info("peercert") or {}
+
+    def greet(self, hello: Hello) -> None:
+        """Say HELLO."""
+        self._send_small(hello)
+
+    def open(self) -> None:
+        """Both ends agree: from now on models may come."""
+        self.is_open = self.was_open = True
+        self.opened_at = self._loop.time()
+        self._decoder.limit = LONGEST_FRAME
+        self._settle(self.decided)
+
+    def send(self, message: Message) -> None:
+        """Send a small message at once, or put a model behind those that wait."""
+        if self.ended is not None:
+            return
+        if model_in(message) is None:
+            self._send_small(message)
+        else:
+            self._waiting.append(_Outgoing(message, self.models))
+            self._pump()
+
+    def withdraw(self, model: Model) -> None:
+        """Do not send this very array, or the rest of it."""
+        for outgoing in [each for each in self._waiting if each.model is model]:
+            self._waiting.remove(outgoing)
+            if outgoing.transfer and self.ended is None:
+                self._send_small(Cancel(outgoing.transfer))
+        self._pump()
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether the other end has all that was sent. If not, it is asked."""
+        if self.ended is not None:
+            return True
+        if self._waiting or self.window.on_way:
+            return False
+        if self._acknowledged_messages == self._sent_messages:
+            return True
+        if self._pinged_at is None:
+            self._ping()
+        return False
+
+    def close(self, reason: str, *, final: bool = False) -> None:
+        """End the connection and tell the other end why. The owner is not told `lost`."""
+        if self.ended is None:
+            self._send_small(Goodbye(reason, final))
+            self._end(reason)
+            self._hang_up()
+
+    def abort(self, reason: str) -> None:
+        """End the connection without a word. The owner is not told `lost`."""
+        self._end(reason)
+        if self.transport is not None:
+            self.transport.abort()
+
+    # What asyncio tells
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        if self.ended is not None:
+            self.transport.abort()
+            return
+        now = self._loop.time()
+        self._last_sent = self._last_received = self._last_tick = now
+        self._timer = self._loop.call_later(TICK_SECONDS, self._tick)
+        self.owner.made(self)
+
+    def data_received(self, data: bytes) -> None:
+        if self.ended is not None:  # the other end is being told so: what it still sends does not matter
+            return
+        self._last_received = self._loop.time()
+        self.traffic.bytes_received += len(data)
+        model_bytes = self._decoder.model_bytes
+        asked = False
+        try:
+            for message in self._decoder.feed(data):
+                asked = isinstance(message, Ping) or asked
+                self._take(message)
+                if self.ended is not None:
+                    return
+        except WireError as error:
+            self._fail(f"refused: {error}")
+            return
+        if asked or self._decoder.model_bytes > model_bytes:
+            self._write(encode(Got(self._decoder.model_bytes, self._decoder.messages)))
+        if self._waiting:
+            self._pump()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self.ended is None:
+            self._end(reason_of(error) if error is not None else "the other end closed the connection")
+            self.owner.lost(self, cast(str, self.ended), False)
+        self._settle(self.closed)
+
+    # Receiving
+
+    def _take(self, message: Any) -> None:
+        if isinstance(message, Progress):
+            self.traffic.model_bytes_received += message.model_bytes
+            self.owner.moved(self)
+        elif isinstance(message, Got):
+            self._acknowledged(message)
+        elif isinstance(message, Hello):
+            self.owner.greeted(self, message)
+        elif isinstance(message, Goodbye):
+            self._end(message.reason)
+            self._hang_up()
+            self.owner.lost(self, message.reason, message.final)
+        elif not isinstance(message, Ping):
+            if not self.is_open:  # the owner has not answered this HELLO
+                raise WireError("a message before both ends agreed")
+            self.owner.received(self, message)
+
+    def _acknowledged(self, got: Got) -> None:
+        now = self._loop.time()
+        try:
+            new = self.window.acknowledge(got.model_bytes, now)
+        except ValueError as error:
+            raise WireError(f"GOT says what cannot be: {error}") from None
+        if not self._acknowledged_messages <= got.messages <= self._sent_messages:
+            raise WireError(f"GOT says what cannot be: {got.messages} messages of {self._sent_messages}")
+        self._acknowledged_messages = got.messages
+        if self._pinged_at is not None:
+            if not self.window.on_way and not new:
+                self.window.measured_delay(now - self._pinged_at)
+            self._pinged_at = None
+        if new:
+            self.meter.acknowledged(new, now)
+            if not self.window.on_way and not self._waiting:
+                self.meter.end(now)
+            self.traffic.rate = self.meter.rate
+            self._pump()
+            self.owner.moved(self)
+
+    # Sending
+
+    def _write(self, data: bytes) -> None:
+        if self.transport is None or self.transport.is_closing():
+            return
+        self._last_sent = self._loop.time()
+        self.traffic.bytes_sent += len(data)
+        if self._bucket is not None:
+            self._bucket.take(len(data), self._last_sent)
+        self.transport.write(data)
+
+    def _send_small(self, message: Any) -> None:
+        self._sent_messages += 1
+        self._write(encode(message))
+        if self.transport is not None and self.transport.get_write_buffer_size() > LONGEST_BACKLOG:
+            self._loop.call_soon(self._fail, "the other end does not read what it is sent")
+
+    def _ping(self) -> None:
+        self._pinged_at = self._loop.time()
+        self._write(encode(Ping()))
+
+    def _pump(self) -> None:
+        """Send parts of models as far as credit and the node's limit allow."""
+        while self._waiting and self.ended is None and self._refill is None:
+            now = self._loop.time()
+            outgoing = self._waiting[0]
+            size = min(self.window.chunk, self.models.model_bytes - outgoing.offset)
+            if self._bucket is not None:
+                size = min(size, self._bucket.chunk)
+                if seconds := self._bucket.wait(now):
+                    self._refill = self._loop.call_later(seconds, self._refilled)
+                    return
+            size = max(self.models.itemsize, size - size % self.models.itemsize)
+            if size > self.window.room and self.window.on_way:
+                return
+            self._send_part(outgoing, size, now)
+
+    def _refilled(self) -> None:
+        self._refill = None
+        self._pump()
+
+    def _send_part(self, outgoing: _Outgoing, size: int, now: float) -> None:
+        if not outgoing.transfer:
+            self._transfers += 1
+            outgoing.transfer = self._transfers
+            header = ModelHeader(outgoing.transfer, self.models.values, self.models.dtype)
+            self._send_small(outgoing.message._replace(model=header))
+            self.meter.begin(now)
+        self.window.send(size, now)
+        self.traffic.model_bytes_sent += size
+        self._write(encode_chunk(outgoing.transfer, outgoing.offset, outgoing.part(size)))
+        outgoing.offset += size
+        if outgoing.offset == self.models.model_bytes:
+            self._waiting.popleft()
+
+    # Life and death
+
+    def _tick(self) -> None:
+        now = self._loop.time()
+        if now - self._last_tick > DEAD_SECONDS / 2:
+            # This process was held up: what has arrived meanwhile is read before anybody is called dead.
+            self._last_received = max(self._last_received, now - DEAD_SECONDS / 2)
+        self._last_tick = now
+        if now - self._last_received > DEAD_SECONDS:
+            self._end(f"not a byte for {DEAD_SECONDS:g} s")
+            if self.transport is not None:
+                self.transport.abort()
+            self.owner.lost(self, cast(str, self.ended), False)
+            return
+        if self.is_open and now - self._last_sent >= PING_SECONDS:
+            self._ping()
+        self._timer = self._loop.call_later(TICK_SECONDS, self._tick)
+
+    def _fail(self, reason: str) -> None:
+        """End the connection because of what the other end did, and tell both."""
+        if self.ended is None:
+            self.close(reason)
+            self.owner.lost(self, reason, False)
+
+    def _end(self, reason: str) -> None:
+        if self.ended is None:
+            self.ended = reason
+            self.is_open = False
+            self._waiting.clear()
+            self.meter.drop()
+            for timer in (self._timer, self._refill):
+                if timer is not None:
+                    timer.cancel()
+            self._settle(self.decided)
+
+    def _hang_up(self) -> None:
+        """Close the transport so that the other end can still read what was sent, but not for long."""
+        transport = self.transport
+        if transport is None:
+            return
+        if transport.can_write_eof():
+            transport.write_eof()  # it is closed when the other end closes, too
+        else:
+            transport.close()
+        self._loop.call_later(LINGER_SECONDS, transport.abort)
+
+    @staticmethod
+    def _settle(future: asyncio.Future[None]) -> None:
+        if not future.done():
+            future.set_result(None)

@@ -1,0 +1,464 @@
+"""The transport over TCP and TLS 1.3: who may connect, who dials whom, and which connection counts.
+
+Everyone who knows a neighbour's address dials it, again and again. The end that dialled says HELLO first; the other one
+checks it, and answers with HELLO or with GOODBYE and the reason. There is one connection per neighbour. If both dialled
+at the same time, the one that the lower number dialled stays; otherwise a new one replaces the old one, whose end may
+not have been noticed yet.
+
+Until the other end has proved who it is, it is a stranger: it has five seconds, there are at most `strangers` of them,
+and if one more comes, the oldest one from the address that has most of them goes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import random
+import socket
+import ssl
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from efhc.base.errors import EfhcError, printable
+from efhc.core.protocol import Model
+from efhc.runtime.bandwidth import Bucket, RateMeter
+from efhc.runtime.connection import Connection
+from efhc.runtime.messages import Hello, Message
+from efhc.runtime.reasons import STRANGER_SECONDS, reason_of
+from efhc.runtime.settings import Address, Neighbour
+from efhc.runtime.transport import Listener, Traffic
+from efhc.runtime.wire import ModelFormat
+
+SHORTEST_WAIT, LONGEST_WAIT = 0.5, 15.0
+"""Seconds between two attempts to connect; the wait doubles from one to the next."""
+HIGHER_WAITS = 0.25
+"""Seconds by which the higher number dials later, so that the two seldom dial at the same time."""
+STEADY_SECONDS = 5.0
+"""A connection that lasted so long was a good one: the next attempt comes soon again."""
+STOP_SECONDS = 2.0
+DRAIN_SECONDS = 0.05
+"""How often `drain` looks."""
+
+
+class Security(Protocol):
+    """What TLS needs: the node's identity, and who the other end is."""
+
+    def server_context(self) -> ssl.SSLContext:
+        """Return the context for a connection that comes in. Asked each time: a renewed certificate is in it."""
+        ...
+
+    def client_context(self) -> ssl.SSLContext:
+        """Return the context for a connection that goes out."""
+        ...
+
+    def server_name(self, device: int) -> str:
+        """Return the name that the certificate of this device must have."""
+        ...
+
+    def device_of(self, certificate: dict[str, Any]) -> int:
+        """Return whose certificate this is, as `SSLSocket.getpeercert` gives it. Raises `ValueError`."""
+        ...
+
+
+class _Link:
+    """A neighbour, and the connection to it if there is one."""
+
+    def __init__(self, neighbour: Neighbour) -> None:
+        self.neighbour = neighbour
+        self.connection: Connection | None = None
+        self.session: int | None = None
+        self.dial: asyncio.Task[None] | None = None
+        self.dialling: Connection | None = None
+        """The connection that is being made from here, once the other end's socket has answered."""
+        self.free = asyncio.Event()
+        """Set while there is no connection."""
+        self.free.set()
+        self.last_refusal = ""
+        self.final = False
+        """Whether the other end said that to connect again soon makes no sense."""
+
+
+class SocketTransport:
+    """The network of one node, over sockets. Without `security` there is no TLS: for loopback only."""
+
+    def __init__(
+        self,
+        device: int,
+        listen: Address | None,
+        security: Security | None,
+        models: ModelFormat,
+        *,
+        send_limit: float | None = None,
+        strangers: int = 32,
+    ) -> None:
+        self.device, self.models = device, models
+        self.address: Address | None = None
+        """Where the node listens, with the port that it got, once started."""
+        self._listen, self._security = listen, security
+        self._bucket = Bucket(send_limit) if send_limit is not None else None
+        self._most_strangers = strangers
+        self._strangers: dict[asyncio.Task[None], str] = {}
+        """By the task that waits for it: the host, in the order in which they came."""
+        self._links: dict[int, _Link] = {}
+        self._traffic: dict[int, Traffic] = {}
+        self._meters: dict[int, RateMeter] = {}
+        self._accepting: list[asyncio.Task[None]] = []
+        self._ending: set[Connection] = set()
+        self._stopped = False
+
+    # The interface `Transport`
+
+    async def start(self, listener: Listener, neighbours: Sequence[Neighbour]) -> None:
+        self._listener = listener
+        if self._listen is not None:
+            sockets = await self._bind(self._listen)
+            self.address = Address(self._listen.host, sockets[0].getsockname()[1])
+            self._accepting = [asyncio.create_task(self._accept(each)) for each in sockets]
+        self.allow(neighbours)
+
+    def allow(self, neighbours: Sequence[Neighbour]) -> None:
+        table = {neighbour.device: neighbour for neighbour in neighbours}
+        for device in [device for device in self._links if device not in table]:
+            self.disconnect(device, f"device {device} is no longer a neighbour of device {self.device}", final=True)
+            self._stop_dialling(self._links.pop(device))
+        for device, neighbour in table.items():
+            link = self._links.setdefault(device, _Link(neighbour))
+            if link.neighbour != neighbour or link.dial is None:
+                self._stop_dialling(link)
+                link.neighbour = neighbour
+                if neighbour.address is not None:
+                    link.dial = asyncio.create_task(self._keep_dialling(link, Address.of(neighbour.address)))
+
+    def send(self, neighbour: int, message: Message) -> None:
+        if (connection := self._connection(neighbour)) is not None:
+            connection.send(message)
+
+    def withdraw(self, neighbour: int, model: Model) -> None:
+        if (connection := self._connection(neighbour)) is not None:
+            connection.withdraw(model)
+
+    def disconnect(self, neighbour: int, reason: str, *, final: bool = False) -> None:
+        if (connection := self._connection(neighbour)) is not None:
+            self._close(connection, reason, final=final)
+            self._gone(connection, reason)
+
+    def traffic(self, neighbour: int) -> Traffic:
+        return self._traffic.setdefault(neighbour, Traffic())
+
+    async def drain(self, seconds: float) -> bool:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + seconds
+        while not self._is_drained():
+            if loop.time() >= until:
+                return False
+            await asyncio.sleep(DRAIN_SECONDS)
+        return True
+
+    async def stop(self, reason: str) -> None:
+        self._stopped = True
+        tasks = [*self._accepting, *self._strangers]
+        for link in self._links.values():
+            if link.dial is not None:
+                tasks.append(link.dial)
+                link.dial.cancel()
+        for device in self._links:
+            self.disconnect(device, reason, final=True)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        waiting = [connection.closed for connection in self._ending]
+        if waiting:
+            await asyncio.wait(waiting, timeout=STOP_SECONDS)
+        for connection in list(self._ending):
+            connection.abort(reason)
+        await asyncio.sleep(0)  # lets transports close their sockets
+
+    # Connections that come in
+
+    async def _bind(self, address: Address) -> list[socket.socket]:
+        loop = asyncio.get_running_loop()
+        try:
+            found = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        except OSError as error:
+            raise EfhcError(f"listen: {address} cannot be listened on: {reason_of(error)}") from error
+        sockets: list[socket.socket] = []
+        for family, *_, where in dict.fromkeys(found):
+            try:
+                sockets.append(_listening(family, where))
+            except OSError as error:
+                for each in sockets:
+                    each.close()
+                if error.errno == errno.EADDRINUSE:
+                    reason = "the port is in use; stop what uses it (maybe another node), or take another port"
+                else:
+                    reason = reason_of(error)
+                raise EfhcError(f"listen: {address} cannot be listened on: {reason}") from error
+        return sockets
+
+    async def _accept(self, listening: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            while True:
+                try:
+                    accepted, where = await loop.sock_accept(listening)
+                except OSError as error:  # too many open files, or the other end has gone again
+                    self._listener.refused("a stranger", reason_of(error))
+                    await asyncio.sleep(SHORTEST_WAIT)
+                    continue
+                self._make_room()
+                who = str(Address(*where[:2]))
+                task = asyncio.create_task(self._welcome(accepted, who))
+                self._strangers[task] = where[0]
+                task.add_done_callback(self._forget_stranger)
+        finally:
+            listening.close()
+
+    def _forget_stranger(self, task: asyncio.Task[None]) -> None:
+        self._strangers.pop(task, None)
+
+    def _make_room(self) -> None:
+        """If there are as many strangers as may be, end the oldest of the address that has most of them."""
+        if len(self._strangers) >= self._most_strangers:
+            (crowd, _), *_ = Counter(self._strangers.values()).most_common(1)
+            oldest = next(task for task, host in self._strangers.items() if host == crowd)
+            del self._strangers[oldest]
+            oldest.cancel("too many connections that have not said who they are")
+
+    async def _welcome(self, accepted: socket.socket, who: str) -> None:
+        """See a stranger through TLS and HELLO, within its time."""
+        connection = Connection(self, self.models, dialled=False, bucket=self._bucket)
+        connection.name = who
+        try:
+            async with asyncio.timeout(STRANGER_SECONDS):
+                await self._shake_hands(accepted, connection)
+                await connection.decided
+        except (OSError, ValueError, asyncio.CancelledError) as error:
+            if connection.ended is None:
+                connection.abort(reason_of(error))
+                self._listener.refused(connection.name, reason_of(error))
+            if isinstance(error, asyncio.CancelledError) and self._stopped:
+                raise
+
+    async def _shake_hands(self, accepted: socket.socket, connection: Connection) -> None:
+        options: dict[str, Any] = {}
+        try:
+            if self._security is not None:
+                options = _tls(self._security.server_context())
+        except BaseException:
+            accepted.close()
+            raise
+        await asyncio.get_running_loop().connect_accepted_socket(lambda: connection, accepted, **options)
+
+    # Connections that go out
+
+    async def _keep_dialling(self, link: _Link, address: Address) -> None:
+        loop = asyncio.get_running_loop()
+        wait = SHORTEST_WAIT
+        if self.device > link.neighbour.device:
+            await asyncio.sleep(HIGHER_WAITS)
+        while True:
+            if link.connection is None:
+                await self._dial(link, address)
+            if link.connection is not None:
+                since = loop.time()
+                await link.free.wait()
+                if loop.time() - since > STEADY_SECONDS:
+                    wait = SHORTEST_WAIT
+            # Not all neighbours of a node that has come back dial in the same moment.
+            await asyncio.sleep((LONGEST_WAIT if link.final else wait) * random.uniform(0.75, 1.25))
+            wait = min(2 * wait, LONGEST_WAIT)
+
+    async def _dial(self, link: _Link, address: Address) -> None:
+        """Try once to open a connection, and note why if it cannot be."""
+        loop = asyncio.get_running_loop()
+        device = link.neighbour.device
+        connection = Connection(self, self.models, dialled=True, bucket=self._bucket)
+        connection.neighbour, connection.name = device, f"device {device} at {address}"
+        options: dict[str, Any] = {}
+        try:
+            async with asyncio.timeout(STRANGER_SECONDS):
+                if self._security is not None:
+                    options = _tls(self._security.client_context())
+                    options["server_hostname"] = self._security.server_name(device)
+                await loop.create_connection(lambda: connection, address.host, address.port, **options)
+                if link.connection is not None:  # the neighbour was faster
+                    connection.abort("both ends dialled")
+                    return
+                link.dialling = connection
+                connection.greet(self._listener.hello_for(device))
+                await connection.decided
+        except (OSError, ValueError) as error:
+            if connection.ended is None:
+                connection.abort(reason_of(error))
+                self._note(link, connection.name, f"cannot connect: {reason_of(error)}")
+        except asyncio.CancelledError:
+            connection.abort("no longer wanted")
+            raise
+        finally:
+            link.dialling = None
+
+    def _stop_dialling(self, link: _Link) -> None:
+        if link.dial is not None:
+            link.dial.cancel()
+            link.dial = None
+
+    def _note(self, link: _Link, who: str, reason: str) -> None:
+        """Tell why there is no connection: once, until there is one or the reason is another."""
+        if link.last_refusal != reason:
+            link.last_refusal = reason
+            self._listener.refused(who, reason)
+
+    # What connections tell (interface `Owner`)
+
+    def made(self, connection: Connection) -> None:
+        """Find out whose certificate it is. Without TLS, HELLO has to say."""
+        if self._security is None or connection.dialled:
+            return
+        try:
+            device = self._security.device_of(connection.peer_certificate)
+        except ValueError as error:
+            self._refuse(connection, str(error))
+            return
+        connection.name = f"device {device} at {connection.name}"
+        if device in self._links:
+            connection.neighbour = device
+        else:
+            self._refuse(connection, f"device {device} is no neighbour of device {self.device}")
+
+    def greeted(self, connection: Connection, hello: Hello) -> None:
+        if connection.neighbour is None and self._security is None:
+            connection.neighbour = hello.device
+        device = connection.neighbour
+        link = self._links.get(device) if device is not None else None
+        if link is None or device is None:
+            self._refuse(connection, f"device {device} is no neighbour of device {self.device}")
+            return
+        if hello.device != device:
+            expected = f"its certificate is device {device}'s" if self._security else f"device {device} was dialled"
+            self._refuse(connection, f"the other end says that it is device {hello.device}; {expected}")
+            return
+        ours = self._listener.hello_for(device)
+        if difference := mismatch(ours, hello):
+            self._refuse(connection, difference, final=True)
+        elif not self._wins(link, connection, hello):
+            self._close(connection, "both ends dialled, and the other connection stays")
+        else:
+            if not connection.dialled:
+                connection.greet(ours)
+            self._open(link, connection, hello)
+
+    def received(self, connection: Connection, message: Message) -> None:
+        assert connection.neighbour is not None
+        self._listener.received(connection.neighbour, message)
+
+    def moved(self, connection: Connection) -> None:
+        assert connection.neighbour is not None
+        self._listener.moved(connection.neighbour)
+
+    def lost(self, connection: Connection, reason: str, final: bool) -> None:
+        self._ending_until_closed(connection)
+        link = self._links.get(connection.neighbour) if connection.neighbour is not None else None
+        if link is None:
+            self._listener.refused(connection.name, reason)
+        elif link.connection is connection:
+            link.final = final
+            self._gone(connection, reason)
+        elif not connection.was_open and link.connection is None:
+            link.final = final
+            self._note(link, connection.name, reason)
+
+    # Which connection counts
+
+    def _wins(self, link: _Link, connection: Connection, hello: Hello) -> bool:
+        """Whether a connection may take the place of another one to the same neighbour."""
+        lower_dialled = connection.dialled == (self.device < link.neighbour.device)
+        old = link.connection
+        if old is None:
+            return lower_dialled or link.dialling is None or connection is link.dialling
+        age = asyncio.get_running_loop().time() - old.opened_at
+        # The other end dials only if it has no connection. So unless the two were made at the same time, it has lost
+        # the old one; and after a restart it has, too.
+        at_the_same_time = (
+            age < STRANGER_SECONDS and hello.session == link.session and connection.dialled != old.dialled
+        )
+        return lower_dialled or not at_the_same_time
+
+    def _open(self, link: _Link, connection: Connection, hello: Hello) -> None:
+        device = link.neighbour.device
+        if link.connection is not None:
+            self._close(link.connection, "a new connection has taken its place")
+            self._gone(link.connection, "replaced by a new connection")
+        if link.dialling is not None and link.dialling is not connection:
+            self._close(link.dialling, "both ends dialled, and the other connection stays")
+        connection.traffic = self.traffic(device)
+        connection.meter = self._meters.setdefault(device, RateMeter())
+        connection.open()
+        link.connection, link.session, link.last_refusal, link.final = connection, hello.session, "", False
+        link.free.clear()
+        self._listener.connected(device, hello)
+
+    def _gone(self, connection: Connection, reason: str) -> None:
+        device = connection.neighbour
+        assert device is not None
+        link = self._links[device]
+        link.connection = None
+        link.free.set()
+        self._listener.disconnected(device, reason)
+
+    def _refuse(self, connection: Connection, reason: str, *, final: bool = False) -> None:
+        self._close(connection, reason, final=final)
+        link = self._links.get(connection.neighbour) if connection.neighbour is not None else None
+        if link is None:
+            self._listener.refused(connection.name, printable(reason))
+        else:
+            link.final = final
+            self._note(link, connection.name, printable(reason))
+
+    def _close(self, connection: Connection, reason: str, *, final: bool = False) -> None:
+        connection.close(reason, final=final)
+        self._ending_until_closed(connection)
+
+    def _ending_until_closed(self, connection: Connection) -> None:
+        self._ending.add(connection)
+        connection.closed.add_done_callback(lambda _: self._ending.discard(connection))
+
+    def _connection(self, neighbour: int) -> Connection | None:
+        link = self._links.get(neighbour)
+        return link.connection if link is not None else None
+
+    def _is_drained(self) -> bool:
+        connections = [link.connection for link in self._links.values() if link.connection is not None]
+        drained = [connection.is_drained for connection in connections]  # which asks each of them
+        return all(drained)
+
+
+def mismatch(ours: Hello, theirs: Hello) -> str:
+    """Return in what two fingerprints differ, as one line that both ends can read; empty if they agree."""
+    for name in sorted({*ours.fingerprint, *theirs.fingerprint}):
+        here, there = ours.fingerprint.get(name, "nothing"), theirs.fingerprint.get(name, "nothing")
+        if here != there:
+            given = f"device {ours.device} has {here[:200]}, device {theirs.device} has {there[:200]}"
+            return f"{name} differs: {given}; all nodes must agree on it"
+    return ""
+
+
+def _tls(context: ssl.SSLContext) -> dict[str, Any]:
+    """Return what asyncio wants to be told about TLS."""
+    return {"ssl": context, "ssl_handshake_timeout": STRANGER_SECONDS, "ssl_shutdown_timeout": STOP_SECONDS}
+
+
+def _listening(family: int, where: Any) -> socket.socket:
+    # With the protocol named, asyncio sets TCP_NODELAY on accepted sockets; without, each answer waits 40 ms.
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        listening.setblocking(False)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listening.bind(where)
+        listening.listen(128)
+    except OSError:
+        listening.close()
+        raise
+    return listening
