@@ -1,7 +1,7 @@
 """What a node says while it runs: one JSON object per line, on stderr or in a file.
 
-Every line has `time` (wall clock, UTC), `seconds` (monotonic, since the start), `level`, `device` and `event`. Strangers
-can make a node say something as often as they like: such events are `LIMITED`, and those beyond a limit are counted.
+Every line has `time` (wall clock, UTC), `seconds` (monotonic, since the start), `level`, `device` and `event`.
+Strangers may cause `LIMITED` events as often as they like: those beyond a limit are only counted.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from efhc.experiments.config.experiment import Experiment
 from efhc.learning.backends import backend_for
 from efhc.learning.data import Dataset
 from efhc.learning.learner import Learner
-from efhc.network.over_time import CheckedGraphs
+from efhc.network.over_time import CheckedGraphs, GraphsOverTime
 from efhc.scenarios.scenario import Scenario
 from efhc.strategies.forms import form_of
 
@@ -48,6 +48,16 @@ def draw_parts(experiment: Experiment, data: Dataset, seed: int) -> list[Ints]:
         return _checked_parts(parts, experiment.devices, len(data.y_train))
 
 
+def draw_network(experiment: Experiment, seed: int) -> GraphsOverTime:
+    """Return the graphs G(0), G(1), ... of a seed. Raises `InputError` if the network cannot be used."""
+    with within("network"), quoting(experiment.network, "kind"):
+        network = experiment.network.over_time(experiment.devices, Randomness(seed))
+        network = network if is_built_in(experiment.network) else CheckedGraphs(network, experiment.devices)
+    with quoting(experiment.network, "network"):
+        network.graph(0)
+    return network
+
+
 def draw_scenario(
     experiment: Experiment,
     data: Dataset,
@@ -65,11 +75,7 @@ def draw_scenario(
     randomness, devices = Randomness(seed), experiment.devices
     # Code that is not ours gets data that it cannot write to: all runs share them.
     seen = data.read_only()
-    with within("network"), quoting(experiment.network, "kind"):
-        network = experiment.network.over_time(devices, randomness)
-        network = network if is_built_in(experiment.network) else CheckedGraphs(network, devices)
-    with quoting(experiment.network, "network"):
-        network.graph(0)
+    network = draw_network(experiment, seed)
     with within("bandwidths"), quoting(experiment.bandwidths, "kind"):
         bandwidths = _checked_bandwidths(experiment.bandwidths.draw(devices, randomness), devices)
     parts = draw_parts(experiment, data, seed) if parts is None else parts
