@@ -92,6 +92,8 @@ class FreeRunning:
         self._training, self._disk = Worker("efhc-training"), Worker("efhc-disk")
         self._outbox = Outbox(self._disk)
         self._neighbours: dict[int, NeighbourRecord] = {}
+        """All that this node ever had to do with: if one comes back, the two ends compare what they counted."""
+        self._allowed: set[int] = set()
         self._bandwidth = MeasuredBandwidth(
             trainer.scenario.bandwidths.nominal, 2 if settings.wire == "float16" else trainer.dtype.itemsize
         )
@@ -220,7 +222,7 @@ class FreeRunning:
         self._react(Leave())
         if not training.done():
             await asyncio.wait({training}, timeout=self._settings.stop_seconds)
-        while not is_idle(self._device) and self._loop.time() < deadline:
+        while any(map(self._may_settle, self._neighbours)) and self._loop.time() < deadline:
             await asyncio.sleep(TICK / 10)
         for neighbour in list(self._device.links):
             self._react(NoProgress(neighbour))  # withdraws what is not in doubt
@@ -467,15 +469,11 @@ class FreeRunning:
 
     def allow(self, neighbours: Sequence[Neighbour]) -> None:
         """Take a table of neighbours; those that are no longer in it are gone."""
-        allowed = {neighbour.device for neighbour in neighbours}
-        for number in allowed:
+        self._allowed = {neighbour.device for neighbour in neighbours}
+        for number in self._allowed:
             self._record_of(number)
-        for number, record in list(self._neighbours.items()):
-            if number not in allowed:
-                self._went_down(number)
-                if number not in self._device.links:
-                    record.stop_timer()
-                    del self._neighbours[number]
+        for number in self._neighbours.keys() - self._allowed:
+            self._went_down(number)
 
     def _record_of(self, neighbour: int) -> NeighbourRecord:
         if neighbour not in self._neighbours:
@@ -514,18 +512,27 @@ class FreeRunning:
         device, link = self._device, self._device.links.get(neighbour)
         if link is None or not link.up:
             return False
-        decided = any(decision.neighbour == neighbour for decision in device.unacknowledged.values())
         owes = device.finished and link.owes > 0
-        return link.exchange is not None or decided or owes or device.asked == neighbour
+        return self._may_settle(neighbour) or owes or device.asked == neighbour
+
+    def _may_settle(self, neighbour: int) -> bool:
+        """Whether something between the two is not over, and a connection is there to end it."""
+        link = self._device.links.get(neighbour)
+        under_way = link is not None and link.exchange is not None
+        decided = any(decision.neighbour == neighbour for decision in self._device.unacknowledged.values())
+        return self._neighbours[neighbour].status.connected and (under_way or decided)
 
     def status(self) -> NodeStatus:
         """How the node is."""
         status = self._status
+        if not hasattr(self, "_device"):  # it is being restored
+            return status
         status.links_up = sum(record.status.up for record in self._neighbours.values())
-        status.in_doubt = sum(link.in_doubt for link in self._device.links.values()) if hasattr(self, "_device") else 0
+        status.in_doubt = sum(link.in_doubt for link in self._device.links.values())
         status.journal_bytes = self._store.journal_bytes
-        status.neighbours = [self._neighbours[number].status for number in sorted(self._neighbours)]
-        for neighbour in status.neighbours if hasattr(self, "_transport") else []:
+        shown = self._allowed | {number for number, link in self._device.links.items() if link.in_doubt}
+        status.neighbours = [self._neighbours[number].status for number in sorted(shown)]
+        for neighbour in status.neighbours:
             traffic = self._transport.traffic(neighbour.device)
             for name in ("bytes_sent", "bytes_received", "model_bytes_sent", "model_bytes_received", "rate"):
                 setattr(neighbour, name, getattr(traffic, name))

@@ -8,7 +8,7 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from efhc.base.errors import EfhcError
 from efhc.runtime.logs import Log
@@ -58,6 +58,16 @@ async def run_until_stopped(
         for one in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(one, os._exit, 128 + one)
 
+    def note_bug(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """What nobody caught: sockets fail in many ways, but anything else is a bug, and the state may be wrong."""
+        error = context.get("exception")
+        if error is None or isinstance(error, OSError):
+            log("network", level="debug", what=str(error or context.get("message")))
+            return
+        log("bug", level="error", what=repr(error))
+        bugs.append(error)
+        mode.stop()
+
     def take_neighbours() -> None:
         try:
             neighbours = read_neighbours()
@@ -73,6 +83,8 @@ async def run_until_stopped(
         now.uptime = time.monotonic() - began
         return now
 
+    bugs: list[BaseException] = []
+    loop.set_exception_handler(note_bug)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop, number)
     loop.add_signal_handler(signal.SIGHUP, take_neighbours)
@@ -80,3 +92,5 @@ async def run_until_stopped(
         if pages.port is not None:
             log("pages", port=pages.port)
         await mode.run(transport)
+    if bugs:
+        raise bugs[0]

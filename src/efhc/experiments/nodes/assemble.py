@@ -43,8 +43,12 @@ class Chosen(NamedTuple):
 
 
 def choose(settings: NodeSettings) -> Chosen:
-    """Return the run that a node file asks for. Raises `InputError` if the experiment does not have it."""
-    experiment = load_experiment(settings.experiment)
+    """Return the run that a node file asks for. Raises `InputError` if its experiment does not have it."""
+    return choose_from(load_experiment(settings.experiment), settings)
+
+
+def choose_from(experiment: Experiment, settings: NodeSettings) -> Chosen:
+    """Return the run of an experiment that a node is part of. Raises `InputError` if there is none such."""
     strategy = _only("strategy", settings.strategy, list(experiment.strategies))
     seed = _only("seed", settings.seed, list(experiment.seeds))
     numbers = [settings.device, *(neighbour.device for neighbour in settings.neighbours)]

@@ -165,14 +165,16 @@ def write_new_node(
     for name, _ in asked:
         if name.partition(".")[0] in OPTIONS:
             raise InputError(name, "an override", f"the option {OPTIONS[name.partition('.')[0]]}")
+    chosen = with_settings(chosen, asked)
+    build_node(chosen)  # before a file is there that nobody can read
     folder = path.absolute().parent
     # Paths as the folder of the file sees them: it may be copied to a device as it is.
     chosen = _with_paths(
-        with_settings(chosen, asked),
+        chosen,
         lambda _, value: os.path.relpath(value, folder) if Path(value).is_absolute() else value,
     )
     text = "\n".join(_file_lines(path.name, loaded.name, chosen, addresses)) + "\n"
-    build_node(_with_absolute_paths(tomllib.loads(text), folder))  # before a file is there that nobody can read
+    build_node(tomllib.loads(text))
     write_safely(path, text.encode())
     return read_node(path)
 
