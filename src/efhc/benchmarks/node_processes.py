@@ -20,7 +20,9 @@ from efhc.experiments.nodes.status_query import ask
 from efhc.runtime.pages import SOCKET_NAME
 from efhc.runtime.security import authority_files, device_files
 
-ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
+FREED_IS_FREE = {"MALLOC_MMAP_THRESHOLD_": str(1 << 20)}
+"""glibc then returns every model to the system when it is freed, instead of keeping those below 32 MiB for later."""
 PATIENCE = 180.0
 """Seconds within which a process must be where it is waited for."""
 
@@ -35,7 +37,7 @@ class Process:
     def __enter__(self) -> Self:
         with self._output.open("wb") as output:
             self._process = subprocess.Popen(
-                [sys.executable, *self._command], env=os.environ | ONE_THREAD, stdout=output, stderr=output
+                [sys.executable, *self._command], env=os.environ | ONE_THREAD | FREED_IS_FREE, stdout=output, stderr=output
             )
         if self._cores and hasattr(os, "sched_setaffinity"):
             os.sched_setaffinity(self._process.pid, self._cores)
