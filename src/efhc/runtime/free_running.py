@@ -10,7 +10,6 @@ import asyncio
 import math
 import threading
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import NamedTuple
 
 import numpy as np
@@ -240,9 +239,9 @@ class FreeRunning:
             await self._copied.wait()
         if self._device.copies:
             return
-        await self._wait_for_second_0()
         device = self._device
         drift = await self._training.call(self._trainer.drift, device.model, device.last_broadcast)
+        await asyncio.sleep(self._recorder.seconds_to_start())
         began, first = self._loop.time(), device.k
         while device.k < self._iterations and not self._stopping.is_set():
             self._status.state = "training"
@@ -265,14 +264,6 @@ class FreeRunning:
             self._status.state = "finished"
             self._react(Finish())
             self._apply()  # what was committed since the last step
-
-    async def _wait_for_second_0(self) -> None:
-        """Let nodes that were launched together begin together, however long each of them took to start."""
-        left = -self._recorder.seconds if self._settings.record.start > 0 else 0.0
-        if left > 0:
-            self._status.state = "waiting"
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), left)
 
     def _iterate(self, k: int, model: Floats, began: float) -> Iterated:
         """In the worker thread: the gradient, and the steps of all exchanges that are committed when it is there."""
