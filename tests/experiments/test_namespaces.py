@@ -130,6 +130,11 @@ def test_each_cut_is_a_cut_and_heals():
         network.heal_link(1, 0)
         assert answers(network, 0, 1) == 3
         network.heal_link(0, 1)  # harmless
+        network.cut_link(1, 0, one_way=True)
+        assert answers(network, 0, 1) == 0, "the question arrives, the answer does not"
+        assert answers(network, 1, 2) == 3
+        network.heal_link(1, 0)
+        assert answers(network, 0, 1) == 3
 
 
 def test_a_rate_is_that_of_the_uplink_and_may_change():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,10 +15,14 @@ from efhc.cli.groups import DefaultCommandGroup
 from efhc.cli.terminal import RUNS_CODE, Overrides, print_table
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from efhc.experiments.nodes.status_query import Answer
 
 SILENT = 1
 """Exit code of `efhc status` if a node did not answer."""
+SOON_DAYS = 14
+"""`efhc status` mentions a certificate that expires within this many days."""
 
 
 class _NodeFileByDefault(DefaultCommandGroup):
@@ -126,39 +131,58 @@ def status(
         raise typer.Exit(SILENT)
 
 
-def _print_answers(answers: list[Answer]) -> None:
+def answers_table(answers: list[Answer], title: str | None = None) -> Table:
+    """Return one row per node that answered."""
+    from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    table = Table("device", "state")
-    for name in ("k", "loss", "drift / threshold", "fired", "exchanges", "links", "in doubt", "MB sent", "problem"):
-        table.add_column(name, justify="left" if name == "problem" else "right")
+    table = Table("device", "state", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), title=title)
+    table.title_justify = "left"
+    for name in ("k", "loss", "drift", "fired", "exchanges", "links", "in doubt", "MB sent"):
+        table.add_column(name, justify="right", no_wrap=True)
     for answer in answers:
-        if answer.status is None:
-            table.add_row("?", "", *[""] * 8, cell(f"{answer.place}: {answer.problem}"), style="red")
-        else:
+        if answer.status is not None:
             table.add_row(*map(cell, _row(answer.status)))
-    print_table(table)
+    table.caption, table.caption_justify = "drift: in percent of the threshold at which the device fires", "left"
+    return table
+
+
+def _print_answers(answers: list[Answer]) -> None:
+    """Print one row per node that answered, and below it what is wrong, if anything is."""
+    table = answers_table(answers)
+    if table.row_count:
+        print_table(table)
+    for answer in answers:
+        for line in _problems(answer):
+            print(plain(line))
 
 
 def _row(status: dict[str, Any]) -> list[str]:
-    neighbours = status["neighbours"]
-    problems = [
-        f"{one['device']}: {one['last_problem']}" for one in neighbours if not one["up"] and one["last_problem"]
-    ]
+    neighbours, threshold = status["neighbours"], status["threshold"]
     return [
         str(status["device"]),
         status["state"],
-        f"{status['iteration']:,} of {status['iterations']:,}",
-        _number(status["loss"]),
-        f"{_number(status['drift'])} / {_number(status['threshold'])}",
-        f"{status['broadcasts']:,}",
-        f"{sum(one['exchanges']['committed'] for one in neighbours):,}",
-        f"{sum(one['up'] for one in neighbours)} of {len(neighbours)}",
-        f"{status['in_doubt']:,}",
-        f"{sum(one['bytes_sent'] for one in neighbours) / 1e6:,.1f}",
-        "; ".join(problems),
+        f"{status['iteration']}/{status['iterations']}",
+        "-" if status["loss"] is None else f"{status['loss']:.3g}",
+        f"{status['drift'] / threshold:.0%}" if threshold and status["drift"] is not None else "-",
+        str(status["broadcasts"]),
+        str(sum(one["exchanges"]["committed"] for one in neighbours)),
+        f"{sum(one['up'] for one in neighbours)}/{len(neighbours)}",
+        str(status["in_doubt"]),
+        f"{sum(one['bytes_sent'] for one in neighbours) / 1e6:.1f}",
     ]
 
 
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3g}"
+def _problems(answer: Answer) -> list[str]:
+    if answer.status is None:
+        return [f"{answer.place}: {answer.problem}"]
+    device = answer.status["device"]
+    links = [one for one in answer.status["neighbours"] if not one["connected"]]
+    lines = [
+        f"device {device}: no connection to {one['device']}; {one['last_problem'] or 'it has not come yet'}"
+        for one in links
+    ]
+    expires = answer.status["certificate_expires"]
+    if expires is not None and (days := (expires - time.time()) / 86400) < SOON_DAYS:
+        lines.append(f"device {device}: its certificate expires in {days:.1f} days; `efhc certs issue` renews it")
+    return lines

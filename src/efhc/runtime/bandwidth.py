@@ -6,22 +6,25 @@ All of it is arithmetic on times that the caller reads.
 from __future__ import annotations
 
 from collections import deque
+from typing import NamedTuple
 
 from efhc.runtime.wire import LONGEST_CHUNK
 
 FIRST_WINDOW = 4 * 1024
 """Bytes that may be on their way when nothing is known about the link, or what was known is old. Nine neighbours to
 which a node begins to send at the same moment share its uplink: at 128 kbit/s these bytes take 2.3 s."""
-SPARE = 8 * 1024
-"""Bytes that may be on their way beyond what the link's rate and delay ask for: half a second at 128 kbit/s."""
-SPARE_SECONDS = 0.5
-"""The same on slower links."""
 LEAST_WINDOW = 2 * 1024
 LARGEST_WINDOW = 4 * 1024 * 1024
-QUEUE_SECONDS = 0.1
-"""How long a queue may be, in seconds of the link's rate, so that the link never waits for this process."""
-LONGEST_DELAY = 2.0
-"""Seconds of delay of a path that the window makes up for; it does not grow without end with its own queue."""
+QUEUE_SECONDS, QUEUE_BYTES = 0.1, 12 * 1024
+"""The queue that is wanted in front of the link, so that it never waits for this process: this many seconds of its rate
+and this many bytes, which together are 0.85 s at 128 kbit/s."""
+LONGEST_QUEUE = 0.9
+"""Seconds of that queue at most."""
+MEMORY_SECONDS = 60.0
+MEMORIES = 10
+"""The shortest way is that of the last 10 minutes: the clocks of two machines do not run equally fast."""
+RATE_SECONDS = 1.0
+"""The rate of the link is that of the last acknowledgements, over at least so long."""
 FRESH_SECONDS = 1.0
 """Seconds without a model after which the rate of the link may be another one."""
 SAMPLE_SECONDS = 2.0
@@ -71,26 +74,57 @@ class RateMeter:
         self._bytes = 0
 
 
+class Way:
+    """How long bytes take to the other end, against the shortest time seen: what is longer is a queue.
+
+    The clocks of the two ends need not agree: only differences count.
+    """
+
+    def __init__(self) -> None:
+        self._shortest: deque[float] = deque(maxlen=MEMORIES)
+        self._since = 0.0
+
+    def took(self, seconds: float, now: float) -> float:
+        """Note how long something took by the two clocks. Returns the seconds for which it queued."""
+        if not self._shortest or now - self._since > MEMORY_SECONDS:
+            self._shortest.append(seconds)
+            self._since = now
+        self._shortest[-1] = min(self._shortest[-1], seconds)
+        return seconds - min(self._shortest)
+
+
+class _Sent(NamedTuple):
+    """A chunk that was sent."""
+
+    until: int
+    """`Window.sent` after it."""
+    at: float
+
+
 class Window:
     """The credit of a sender: how many bytes of models may be on their way.
 
-    With the rate r that acknowledgements show, and the delay d of a path on which nothing else is,
+    Acknowledgements say when bytes arrived, by the clock of the other end. They show the rate r at which they arrived,
+    the seconds q for which they queued in front of the link, and the seconds d from sending to acknowledgement. So
+    d - q is what the way takes without a queue of ours, there and back. With the wanted queue T,
 
-        window = min(SPARE, r SPARE_SECONDS) + r (d + QUEUE_SECONDS)
+        window = r (d - q + T),        T = QUEUE_SECONDS + QUEUE_BYTES / r
 
-    That keeps the link busy, and what queues in front of a small message short: a slow link has a small window. After a
-    pause the window starts small again, because the link may have become slow meanwhile.
+    If the link is not busy, q is 0 and the window grows; if it is, r is the link's rate and the queue becomes T. Several
+    connections that share a slow link see the same queue and share T. Neither a queue on the way back nor a slow answer
+    makes the window small. After a pause it starts small again, because the link may have become slow meanwhile.
     """
 
     def __init__(self) -> None:
         self.size = FIRST_WINDOW
         self.sent = 0
         self.acknowledged = 0
-        self._rate = 0.0
-        self._delays: deque[float] = deque(maxlen=8)
+        self.way = Way()
         self._last_time = 0.0
-        self._on_way: deque[tuple[int, float, int, float, bool]] = deque()
-        """Per chunk: `sent` after it, when, `acknowledged` by then and when that was, whether it was alone."""
+        self._way_back: float | None = None
+        self._on_way: deque[_Sent] = deque()
+        self._arrivals: deque[tuple[float, int]] = deque(maxlen=64)
+        """When, by the clock of the other end, how many bytes had arrived."""
 
     @property
     def on_way(self) -> int:
@@ -105,21 +139,19 @@ class Window:
     @property
     def chunk(self) -> int:
         """Bytes that go into one chunk at most: half a window, so that one is on its way while one is acknowledged."""
-        return max(LEAST_WINDOW // 2, min(LONGEST_CHUNK, self.size // 2))
+        return min(LONGEST_CHUNK, self.size // 2)
 
     def send(self, size: int, now: float) -> None:
         """A chunk goes out."""
-        alone = not self._on_way
-        if alone:
-            if now - self._last_time > FRESH_SECONDS:
-                self.size = FIRST_WINDOW
-                self._rate = 0.0
-            self._last_time = now
-        self._on_way.append((self.sent + size, now, self.acknowledged, self._last_time, alone))
+        if not self._on_way and now - self._last_time > FRESH_SECONDS:
+            self.size = FIRST_WINDOW
+            self._arrivals.clear()
         self.sent += size
+        self._last_time = now
+        self._on_way.append(_Sent(self.sent, now))
 
-    def acknowledge(self, total: int, now: float) -> int:
-        """The other end has this many bytes since the connection was made. Returns how many are new.
+    def acknowledge(self, total: int, arrived: float, now: float) -> int:
+        """The other end had this many bytes at this time of its clock. Returns how many are new.
 
         Raises `ValueError` if that is more than was sent, or less than it said before.
         """
@@ -127,31 +159,33 @@ class Window:
             raise ValueError(f"{total} bytes acknowledged of {self.sent} sent and {self.acknowledged} known")
         new = total - self.acknowledged
         self.acknowledged = total
-        sample = None
-        while self._on_way and self._on_way[0][0] <= total:
-            _, at, before, before_at, alone = self._on_way.popleft()
-            sample = (total - before) / max(now - before_at, 1e-6)
-            if alone:
-                self.measured_delay(now - at)
-        if new:
+        last = None
+        while self._on_way and self._on_way[0].until <= total:
+            last = self._on_way.popleft()
+        if last is not None:
             self._last_time = now
-        if sample is not None:
-            # Twice as fast as known is news at once; slower is believed by and by, or at once if it is much slower.
-            known = self._rate
-            self._rate = sample if not known / 4 < sample < 2 * known else (known + sample) / 2
-            spare = min(SPARE, self._rate * SPARE_SECONDS)
-            wanted = spare + self._rate * (self.delay + QUEUE_SECONDS)
-            self.size = int(max(LEAST_WINDOW, min(LARGEST_WINDOW, wanted, 2 * self.size)))
+            queued = self.way.took(arrived - last.at, now)
+            self._adapt(now - last.at, queued, self._rate(arrived))
+            self._arrivals.append((arrived, total))
         return new
 
-    def measured_delay(self, seconds: float) -> None:
-        """A message that had the way for itself was answered after so long."""
-        self._delays.append(seconds)
+    def _rate(self, arrived: float) -> float | None:
+        """Bytes per second at which chunks arrived lately."""
+        while len(self._arrivals) > 2 and arrived - self._arrivals[1][0] > RATE_SECONDS:
+            self._arrivals.popleft()
+        if not self._arrivals or arrived <= self._arrivals[0][0]:
+            return None
+        return (self.acknowledged - self._arrivals[0][1]) / (arrived - self._arrivals[0][0])
 
-    @property
-    def delay(self) -> float:
-        """Seconds there and back on a path without queues, as far as is known."""
-        return min(min(self._delays, default=0.0), LONGEST_DELAY)
+    def _adapt(self, seconds: float, queued: float, rate: float | None) -> None:
+        way = max(0.0, seconds - queued)
+        self._way_back = way if self._way_back is None else self._way_back + SMOOTHING * (way - self._way_back)
+        if rate is None:
+            wanted = 2.0 * self.size
+        else:
+            queue = min(LONGEST_QUEUE, QUEUE_SECONDS + QUEUE_BYTES / rate)
+            wanted = max(self.size * 0.75, min(2.0 * self.size, rate * (self._way_back + queue)))
+        self.size = int(max(LEAST_WINDOW, min(LARGEST_WINDOW, wanted)))
 
 
 class Bucket:

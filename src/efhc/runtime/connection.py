@@ -227,7 +227,8 @@ class Connection(asyncio.Protocol):
             self._fail(f"refused: {error}")
             return
         if asked or self._decoder.model_bytes > model_bytes:
-            self._write(encode(Got(self._decoder.model_bytes, self._decoder.messages)))
+            clock = int(self._last_received * 1e6)
+            self._write(encode(Got(self._decoder.model_bytes, self._decoder.messages, clock)))
         if self._waiting:
             self._pump()
 
@@ -262,15 +263,15 @@ class Connection(asyncio.Protocol):
     def _acknowledged(self, got: Got) -> None:
         now = self._loop.time()
         try:
-            new = self.window.acknowledge(got.model_bytes, now)
+            new = self.window.acknowledge(got.model_bytes, got.clock / 1e6, now)
         except ValueError as error:
             raise WireError(f"GOT says what cannot be: {error}") from None
         if not self._acknowledged_messages <= got.messages <= self._sent_messages:
             raise WireError(f"GOT says what cannot be: {got.messages} messages of {self._sent_messages}")
         self._acknowledged_messages = got.messages
         if self._pinged_at is not None:
-            if not self.window.on_way and not new:
-                self.window.measured_delay(now - self._pinged_at)
+            if not new:
+                self.window.way.took(got.clock / 1e6 - self._pinged_at, now)
             self._pinged_at = None
         if new:
             self.meter.acknowledged(new, now)
@@ -306,7 +307,8 @@ class Connection(asyncio.Protocol):
         while self._waiting and self.ended is None and self._refill is None:
             now = self._loop.time()
             outgoing = self._waiting[0]
-            size = min(self.window.chunk, self.models.model_bytes - outgoing.offset)
+            rest = self.models.model_bytes - outgoing.offset
+            size = min(self.window.chunk, rest, max(self.window.room, self.window.chunk // 2))
             if self._bucket is not None:
                 size = min(size, self._bucket.chunk)
                 if seconds := self._bucket.wait(now):

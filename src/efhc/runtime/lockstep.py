@@ -32,7 +32,9 @@ from efhc.runtime.transport import Transport
 from efhc.runtime.worker import Worker
 
 NOT_BEGUN = -1
-"""The iteration that a node says it is in, before it knows from which one all go on."""
+"""The iteration that a node is in, before it knows from which one all go on."""
+NO_ITERATION = (1 << 63) - 1
+"""What it then tells its neighbours: it needs nothing yet."""
 LOOK_AHEAD = 2000
 """Iterations whose neighbours are looked up in the table at the start, so that a missing one is known early."""
 LAST_WORDS = 2.0
@@ -79,6 +81,7 @@ class Lockstep:
     ) -> None:
         self._settings, self._trainer, self._iterations, self._store = settings, trainer, iterations, store
         self._device, self._session, self._fingerprint = settings.device, session, fingerprint
+        status.session = session
         self._status, self._recorder, self._log = status, recorder, log
         self._training, self._disk = Worker("efhc-training"), Worker("efhc-disk")
         self._pairs: dict[int, Pair] = {}
@@ -256,7 +259,7 @@ class Lockstep:
         if drift is None:
             drift = await self._training.call(self._trainer.drift, model, last_broadcast)
         self._model, self._last_broadcast, self._drift = model, last_broadcast, drift
-        self._norm = float(np.linalg.norm(model))
+        self._norm = _norm(model)
 
     # Iterations
 
@@ -440,21 +443,23 @@ class Lockstep:
     # What the transport tells
 
     def hello_for(self, neighbour: int) -> Hello:
-        return Hello(self._device, self._session, self._fingerprint, self._k)
+        k = self._k if self._k != NOT_BEGUN else NO_ITERATION
+        return Hello(self._device, self._session, self._fingerprint, k)
 
     def connected(self, neighbour: int, theirs: Hello) -> None:
         pair = self._pair(neighbour)
         status = pair.status
         status.interruptions += status.session == theirs.session
-        status.connected, status.up, status.session, status.iteration = True, True, theirs.session, theirs.k
-        self._log("connected", neighbour=neighbour, session=theirs.session, k=theirs.k)
-        pair.connect(None if theirs.k == NOT_BEGUN else theirs.k)
+        status.connected, status.up, status.session = True, True, theirs.session
+        status.iteration = None if theirs.k == NO_ITERATION else theirs.k
+        self._log("connected", neighbour=neighbour, session=theirs.session, k=status.iteration)
+        can_go_on = pair.connect(theirs.k)
         for presence in self._roll_call.known:
             self._transport.send(neighbour, presence)
         if self._ended is not None:
             self._transport.send(neighbour, RunEnded(self._ended))
         if self._k != NOT_BEGUN:
-            if theirs.k != NOT_BEGUN and theirs.k <= pair.dropped:
+            if not can_go_on:
                 self._end_because_lost(neighbour, theirs.k)
             if self._began_alone or self._sessions_at_start.get(neighbour) != theirs.session:
                 self._say_that_it_has_begun(neighbour)
@@ -473,7 +478,7 @@ class Lockstep:
             case IterationHeader():
                 problem = self._hear(neighbour, message)
             case IterationModel():
-                problem = self._problem_with(message.model) or self._pair(neighbour).hear_model(message, self._k)
+                problem = self._hear_model(neighbour, message)
             case Presence():
                 problem = self._hear_presence(neighbour, message)
             case RunEnded(reason):
@@ -493,7 +498,7 @@ class Lockstep:
     def _hear(self, neighbour: int, header: IterationHeader) -> str | None:
         pair, iteration = self._pair(neighbour), self._iteration
         pair.status.iteration = header.k
-        if pair.needs is None and header.k <= pair.dropped:
+        if pair.is_behind(header.k):
             self._end_because_lost(neighbour, header.k)
         if iteration is not None and header.k == iteration.k:
             try:
@@ -513,9 +518,18 @@ class Lockstep:
                     self._transport.send(number, presence)
         return None
 
+    def _hear_model(self, neighbour: int, message: IterationModel) -> str | None:
+        pair = self._pair(neighbour)
+        if problem := self._problem_with(message.model):
+            if pair.refused == message.k:  # it would be sent again and again
+                self._end(f"device {neighbour} cannot be understood in iteration {message.k}: {problem}")
+            pair.refused = message.k
+            return problem
+        return pair.hear_model(message, self._k)
+
     def _problem_with(self, model: Floats) -> str | None:
         """Return why a received model is not taken, if it is not."""
-        norm = float(np.linalg.norm(model))
+        norm = _norm(model)
         if not math.isfinite(norm):
             return "its model is not finite"
         allowed = self._settings.limits.norm * max(1.0, self._norm)
@@ -568,3 +582,8 @@ def _neighbours_in(graph: Graph, device: int) -> list[int]:
     rows = graph.rows
     own: list[int] = rows.neighbours[rows.starts[device] : rows.starts[device + 1]].tolist()
     return own
+
+
+def _norm(model: Floats) -> float:
+    """||w||, summed in double precision without a copy."""
+    return math.sqrt(np.einsum("i,i->", model, model, dtype=np.float64))

@@ -21,7 +21,7 @@ class Hello(NamedTuple):
     fingerprint: dict[str, str]
     """All that both ends must agree on, by name; see `experiments.nodes.fingerprint`."""
     k: int
-    """The iteration that the device is in."""
+    """The iteration that the device is in. In lockstep, 2^63 - 1 until it knows from which one all go on."""
     committed: int = 0
     """Number of exchanges with the receiver that the sender has committed and not lost."""
     in_doubt: bool = False
@@ -58,7 +58,8 @@ class Presence(NamedTuple):
     device: int
     session: int
     checkpoints: tuple[int, ...]
-    """Iterations that it can start from, ascending; 0 is always one."""
+    """Iterations that it can start from, ascending; 0 is always one. None at all: it has begun without the receiver's
+    present session, and does not go back for it."""
 
 
 class RunEnded(NamedTuple):

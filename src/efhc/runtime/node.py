@@ -12,13 +12,11 @@ from typing import Any, Protocol
 
 from efhc.base.errors import EfhcError
 from efhc.runtime.logs import Log
-from efhc.runtime.pages import serve
+from efhc.runtime.pages import SOCKET_NAME, serve
+from efhc.runtime.security import Security
 from efhc.runtime.settings import Metrics, Neighbour
 from efhc.runtime.status import NodeStatus
 from efhc.runtime.transport import Listener, Transport
-
-STATUS_SOCKET = "status.sock"
-"""Name of the file in the state folder that answers questions about the node."""
 
 
 class Mode(Listener, Protocol):
@@ -48,8 +46,12 @@ async def run_until_stopped(
     metrics: Metrics,
     read_neighbours: Callable[[], Sequence[Neighbour]],
     log: Log,
+    security: Security | None = None,
 ) -> None:
-    """Run a node until it is done, or until SIGTERM or SIGINT. A second signal ends it at once, as kill -9 would."""
+    """Run a node until it is done, or until SIGTERM or SIGINT. A second signal ends it at once, as kill -9 would.
+
+    SIGHUP reads the neighbours anew, and the certificate.
+    """
     loop, began = asyncio.get_running_loop(), time.monotonic()
 
     def stop(number: int) -> None:
@@ -68,7 +70,9 @@ async def run_until_stopped(
         bugs.append(error)
         mode.stop()
 
-    def take_neighbours() -> None:
+    def read_anew() -> None:
+        if security is not None:
+            security.refresh()
         try:
             neighbours = read_neighbours()
         except EfhcError as error:  # the table of before stays
@@ -81,16 +85,17 @@ async def run_until_stopped(
     def status() -> NodeStatus:
         now = mode.status()
         now.uptime = time.monotonic() - began
+        now.certificate_expires = security.expires if security is not None else None
         return now
 
     bugs: list[BaseException] = []
     loop.set_exception_handler(note_bug)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop, number)
-    loop.add_signal_handler(signal.SIGHUP, take_neighbours)
-    async with await serve(status, state / STATUS_SOCKET, metrics.port) as pages:
-        if pages.port is not None:
-            log("pages", port=pages.port)
+    loop.add_signal_handler(signal.SIGHUP, read_anew)
+    async with await serve(status, state / SOCKET_NAME, metrics.port) as pages:
+        log("started", pid=os.getpid(), state=str(state), metrics_port=pages.port)
         await mode.run(transport)
+    log.close()
     if bugs:
         raise bugs[0]

@@ -17,20 +17,23 @@ from efhc.runtime.status import NeighbourStatus
 AT_ONCE = 2
 """Number of iterations in which both are linked that are kept in either direction."""
 
+NEVER, EARLIER = 0, -1
+"""In place of a connection, which has a number from 1 on: sent over none, or over one before this node's start."""
+
 
 @dataclass
 class _Said:
     header: IterationHeader
     model: Floats | None = None
     """w_i(k), once the link is known to be used."""
-    header_over: int = 0
-    """The connection that it was sent over last; 0 if over none."""
-    model_over: int = 0
+    header_over: int = NEVER
+    """The connection that it was sent over last."""
+    model_over: int = NEVER
 
 
 @dataclass
 class Pair:
-    """This node and one neighbour."""
+    """One neighbour, and what there is between it and this node."""
 
     status: NeighbourStatus
     dropped: int = -1
@@ -38,17 +41,20 @@ class Pair:
     headers: dict[int, IterationHeader] = field(default_factory=dict)
     """What the other end has said of iterations that are not over here."""
     models: dict[int, Floats] = field(default_factory=dict)
+    refused: int = -1
+    """The iteration of the last model that could not be taken."""
     _said: dict[int, _Said] = field(default_factory=dict)
     _connections: int = 0
-    needs: int | None = None
-    """The iteration that the other end is in, from which on it needs what was said; None if it has not told yet."""
+    _needs: int = 0
+    """The iteration that the other end is in: it needs what was said of this one and of later ones."""
 
     # To the other end
 
-    def connect(self, needs: int | None) -> None:
-        """There is a new connection: what the other end needs is to be sent again, from iteration `needs` on."""
+    def connect(self, k: int) -> bool:
+        """There is a new connection, and the other end is in iteration k. Returns False if that is too far behind."""
         self._connections += 1
-        self.needs = needs
+        self._needs = k
+        return k > self.dropped
 
     def say(self, header: IterationHeader) -> None:
         """Keep what this end says of an iteration, instead of what it said in the last but one."""
@@ -72,8 +78,8 @@ class Pair:
             return due
         now = self._connections
         for k, said in sorted(self._said.items()):
-            # Before the other end has told where it is, it gets what it cannot have heard yet.
-            if said.header_over != now and (said.header_over == 0 if self.needs is None else k >= self.needs):
+            is_needed = said.header_over == NEVER or k >= self._needs
+            if said.header_over != now and is_needed:
                 said.header_over = now
                 due.append(said.header)
             if said.model is not None and said.model_over != now and said.header_over == now:
@@ -92,15 +98,20 @@ class Pair:
 
     def restore(self, sent: Iterable[SentBefore]) -> None:
         """Go on from what a checkpoint kept."""
-        self._said = {one.header.k: _Said(one.header, one.model) for one in sent}
+        self._said = {one.header.k: _Said(one.header, one.model, EARLIER, EARLIER) for one in sent}
         self.dropped = min(self._said) - 1 if self._said else -1
 
     # From the other end
 
+    def is_behind(self, k: int) -> bool:
+        """The other end speaks of iteration k. Returns whether it is too far behind to be helped."""
+        if k >= self._needs:
+            return False
+        self._needs = k  # it had not begun when it connected, and has told by this where it began
+        return k <= self.dropped
+
     def hear(self, header: IterationHeader, k: int) -> str | None:
         """Take a header, while this node is in iteration k. Returns what is wrong with it, if anything is."""
-        if self.needs is None:
-            self.needs = header.k
         if header.k < k:
             return None  # sent again, and not needed
         known = self.headers.get(header.k)

@@ -91,6 +91,10 @@ class Recorder:
         """Seconds since the run began."""
         return time.monotonic() + self._started
 
+    def seconds_to_start(self) -> float:
+        """Return after how many seconds the run begins: nodes that are launched together begin together."""
+        return max(0.0, -self.seconds) if self._is_on else 0.0
+
     def step(self, k: int, fired: bool, loss: float, drift: float, threshold: float, bandwidth: float) -> None:
         """Iteration k is made."""
         if self._is_on:

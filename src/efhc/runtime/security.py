@@ -93,6 +93,7 @@ class Security:
     @property
     def expires(self) -> float:
         """When the node's certificate expires, as a Unix time."""
+        self.refresh()
         return self._identity.expires
 
     def server_context(self) -> ssl.SSLContext:
@@ -121,9 +122,11 @@ class Security:
         try:
             self._identity = self._load()
         except EfhcError as error:
-            self._log("certificate not renewed", level="error", reason=str(error), old_until=_day(self.expires))
+            self._log(
+                "certificate not renewed", level="error", reason=str(error), old_until=_day(self._identity.expires)
+            )
         else:
-            self._log("certificate renewed", until=_day(self.expires))
+            self._log("certificate renewed", until=_day(self._identity.expires))
             self._warn_if_it_expires_soon()
 
     def _load(self) -> _Identity:
@@ -136,7 +139,7 @@ class Security:
         connection.context = self.server_context()
 
     def _warn_if_it_expires_soon(self) -> None:
-        if (left := self.expires - time.time()) < SOON:
+        if (left := self._identity.expires - time.time()) < SOON:
             self._log("certificate expires soon", level="warning", days=round(left / 86400, 1))
 
 

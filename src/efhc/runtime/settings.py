@@ -100,9 +100,10 @@ class Recording(Policy):
     """What the node writes down for whoever collects the run. `efhc launch` sets it."""
 
     start: float = Field(default=0.0, strict=False)
-    """Wall-clock time that counts as second 0 of the run."""
+    """Wall-clock time that counts as second 0 of the run; a free-running node does not begin before. Default: nothing
+    is recorded."""
     models_every: Annotated[int, Field(ge=1)] | None = None
-    """Keep the model after each multiple of this number of iterations."""
+    """Keep the model after the first iteration, and after each multiple of this number of iterations."""
     models_seconds: Seconds | None = None
     """Keep the model every so many seconds."""
     gradients: bool = False

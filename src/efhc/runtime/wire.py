@@ -62,6 +62,8 @@ class Got(NamedTuple):
     """Bytes of models, in all chunks together."""
     messages: int
     """All frames but PING, GOT and CHUNK."""
+    clock: int
+    """When that was so: microseconds of a clock of the sender's choice that never jumps."""
 
 
 class Chunk(NamedTuple):
@@ -326,6 +328,7 @@ LAYOUTS: tuple[Layout, ...] = (
     Layout(4, "GOT", Got, (
         Field("model_bytes", "count", "bytes in all CHUNK frames that arrived on this connection"),
         Field("messages", "count", "number of frames that arrived on this connection, but for PING, GOT and CHUNK"),
+        Field("clock", "count", "when that was so: microseconds of a clock of the sender's that never jumps"),
     ), "What arrived. Sent after CHUNK frames, and in answer to PING."),
     Layout(5, "CHUNK", Chunk, (
         Field("transfer", "u32", "that of the model under way"),

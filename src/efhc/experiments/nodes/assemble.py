@@ -90,7 +90,6 @@ def run_node(
     trainer = Trainer(scenario, settings.device, chosen.trigger)
     agreed = fingerprint(settings, experiment, chosen.strategy, chosen.seed, trainer.parameters)
     status = NodeStatus(settings.device, 0, settings.mode, __version__, os.getpid(), iterations=experiment.iterations)
-    status.certificate_expires = security.expires if security is not None else None
     transport = SocketTransport(
         settings.device,
         Address.of(settings.listen) if settings.listen is not None else None,
@@ -108,7 +107,9 @@ def run_node(
     with store:
         recorder = Recorder(settings.state, settings.record, trainer.parameters, trainer.dtype)
         mode = _mode(settings, trainer, experiment.iterations, store, agreed, status, recorder, log)
-        asyncio.run(run_until_stopped(mode, transport, settings.state, settings.metrics, read_neighbours, log))
+        asyncio.run(
+            run_until_stopped(mode, transport, settings.state, settings.metrics, read_neighbours, log, security)
+        )
 
 
 def _mode(

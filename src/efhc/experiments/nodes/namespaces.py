@@ -120,9 +120,12 @@ class Namespaces:
         _ip("-n", self._bridge, "link", "set", _port(device), "up")
         _bridge("-n", self._bridge, "link", "set", "dev", _port(device), "state", "3")
 
-    def cut_link(self, one: int, other: int) -> None:
-        """Drop all packets between two devices without a word, while both reach all others."""
-        for here, there in ((one, other), (other, one)):
+    def cut_link(self, one: int, other: int, *, one_way: bool = False) -> None:
+        """Drop all packets between two devices without a word, while both reach all others.
+
+        If only `one_way`, what `one` sends is dropped, and what `other` sends arrives.
+        """
+        for here, there in ((one, other), (other, one))[: 1 if one_way else 2]:
             _ip("-n", self.name(here), "neighbour", "replace", self.address(there),
                 "lladdr", _NOWHERE, "dev", "eth0", "nud", "permanent")  # fmt: skip
 

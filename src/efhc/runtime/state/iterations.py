@@ -1,7 +1,7 @@
 """The state folder of a node in lockstep: checkpoints of whole iterations, `checkpoint-<k>.safetensors`.
 
-All nodes of a run go back together, to the latest iteration of which each has a checkpoint. So a node keeps several, and
-removes those before an iteration that all are known to have.
+All nodes of a run go back together, to the latest iteration of which each has a checkpoint. So a node keeps several,
+and removes those before an iteration that all are known to have.
 """
 
 from __future__ import annotations
