@@ -135,6 +135,10 @@ class Lockstep:
             raise
         finally:
             self._recorder.flush()
+            sent, received = self._model_bytes()
+            self._log(
+                "ended", reason=reason, k=self._status.iteration, model_bytes_sent=sent, model_bytes_received=received
+            )
             await transport.stop(reason)
             self._training.close(self._settings.stop_seconds)
             self._disk.close(self._settings.stop_seconds)
@@ -564,6 +568,12 @@ class Lockstep:
         if neighbour not in self._pairs:
             self._pairs[neighbour] = Pair(NeighbourStatus(neighbour), dropped=self._k - 1)
         return self._pairs[neighbour]
+
+    def _model_bytes(self) -> tuple[int, int]:
+        """Return the bytes of models that this node has sent and received since its start."""
+        traffics = [self._transport.traffic(number) for number in self._pairs]
+        sent = sum(traffic.model_bytes_sent for traffic in traffics)
+        return sent, sum(traffic.model_bytes_received for traffic in traffics)
 
     def status(self) -> NodeStatus:
         """Return how the node is."""

@@ -1,4 +1,4 @@
-"""From what nodes wrote down to the tables of an ordinary run: those of `efhc run`, made from the nodes' own numbers."""
+"""From what nodes wrote down to the tables and models of an ordinary run, as `efhc run` leaves them."""
 
 from __future__ import annotations
 
@@ -135,7 +135,8 @@ def collect_free_running(
     the nodes together would know it. Raises `EfhcError` if a node recorded nothing.
     """
     record, learner = EventRecord(), scenario.learner
-    steps, exchanges = [read_steps(state) for state in states], [read_exchanges(state) for state in states]
+    steps = [rows[rows["seconds"] <= end] for rows in map(read_steps, states)]
+    exchanges = [rows[rows["end"] <= end] for rows in map(read_exchanges, states)]
     for device, rows in enumerate(steps):
         record.steps += [
             (device, int(row["k"]), float(row["seconds"]), bool(row["fired"]), float(row["loss"])) for row in rows

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -48,7 +49,7 @@ class NodeProcesses:
         environment = os.environ | ONE_THREAD
         try:
             for device, folder in enumerate(self._folders):
-                words = [sys.executable, "-P", "-m", "efhc", "node", str(folder / "node.toml")]
+                words = [*_until_parent_ends(), sys.executable, "-P", "-m", "efhc", "node", str(folder / "node.toml")]
                 log = (folder / "log.jsonl").open("ab")
                 self._logs.append(log)
                 # A session of its own: Ctrl-C reaches this process alone, which then stops the nodes in an orderly way.
@@ -97,14 +98,16 @@ class NodeProcesses:
 
     def _last_line(self, device: int) -> str:
         """Return the last line of a node's log that is no JSON: the one for people."""
-        code = self._processes[device].poll()
+        code = self._processes[device].poll() or 0
+        if code < 0:
+            return f"it was ended by {signal.Signals(-code).name}"
         with suppress(OSError):
             for line in reversed((self._folders[device] / "log.jsonl").read_text(errors="replace").splitlines()):
                 if line.startswith("efhc: "):
                     return line.removeprefix("efhc: ")
                 if not _is_json(line) and line.strip():
                     return line.strip()
-        return f"ended with exit code {code}"
+        return f"it ended with exit code {code}"
 
     def stop(self, seconds: float) -> None:
         """Ask all nodes to stop, and wait for them. One that does not within so many seconds is killed.
@@ -121,6 +124,12 @@ class NodeProcesses:
                 self._processes[device].kill()
             raise NodeFailed(f"device {late[0]} did not stop within {seconds + LAST_SECONDS:g} s and was killed")
         self.check()
+
+
+def _until_parent_ends() -> list[str]:
+    """Return what makes a command stop when this process is killed, where the system can do that."""
+    program = shutil.which("setpriv")
+    return [] if program is None else [program, "--pdeathsig", "TERM", "--"]
 
 
 def _is_json(line: str) -> bool:
