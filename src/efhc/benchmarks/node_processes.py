@@ -37,7 +37,10 @@ class Process:
     def __enter__(self) -> Self:
         with self._output.open("wb") as output:
             self._process = subprocess.Popen(
-                [sys.executable, *self._command], env=os.environ | ONE_THREAD | FREED_IS_FREE, stdout=output, stderr=output
+                [sys.executable, *self._command],
+                env=os.environ | ONE_THREAD | FREED_IS_FREE,
+                stdout=output,
+                stderr=output,
             )
         if self._cores and hasattr(os, "sched_setaffinity"):
             os.sched_setaffinity(self._process.pid, self._cores)

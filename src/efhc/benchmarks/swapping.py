@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from efhc.base.errors import EfhcError
+from efhc.runtime.logs import Log
 from efhc.runtime.messages import Hello, IterationModel, Message
 from efhc.runtime.security import Security, authority_files, device_files
 from efhc.runtime.settings import Address, Neighbour, Tls
@@ -103,7 +104,7 @@ async def perform(task: Task) -> Swapped:
     folder, listens = Path(task.certificates), task.device == 0
     files = device_files(folder, task.device)
     tls = Tls(authority=authority_files(folder).certificate, certificate=files.certificate, key=files.key)
-    security = Security(tls, task.device, _ignore)
+    security = Security(tls, task.device, Log(task.device))
     model = np.random.default_rng(task.device).standard_normal(task.parameters, dtype=np.float32)
     if task.side == PLAIN:
         return await _swap_plainly(task, security, model)
@@ -119,10 +120,6 @@ async def perform(task: Task) -> Swapped:
     swapped = swapper.clock.read()
     await transport.stop("done")
     return swapped
-
-
-def _ignore(text: str) -> None:
-    pass
 
 
 class _Clock:
@@ -195,7 +192,7 @@ async def _swap_on(
     clock = _Clock()
 
     async def send() -> None:
-        content = memoryview(model).cast("B")
+        content = memoryview(model.data).cast("B")
         for _ in range(models):
             for start in range(0, len(content), CHUNK):
                 writer.write(content[start : start + CHUNK])
@@ -203,7 +200,7 @@ async def _swap_on(
 
     async def receive() -> None:
         for _ in range(models):
-            content = memoryview(np.empty_like(model)).cast("B")
+            content = memoryview(np.empty_like(model).data).cast("B")
             place = 0
             while place < len(content):
                 part = await reader.read(min(CHUNK, len(content) - place))

@@ -13,8 +13,8 @@ QUANTITIES = dict(zip(("seconds", "bytes"), TO_TARGET, strict=True))
 def compare(measured: pl.DataFrame, predicted: pl.DataFrame, target: float) -> pl.DataFrame:
     """Return a row per run with the seconds and bytes until the `target` accuracy, from two timelines.
 
-    The columns are strategy, seed, and for seconds and bytes: measured, predicted, and error = predicted / measured - 1.
-    They are null where the target was not reached.
+    The columns are strategy, seed, and for seconds and bytes each: measured, predicted, and the error, which is
+    predicted / measured - 1. They are null where the target was not reached.
     """
     both = cost_to_target(measured, target).join(
         cost_to_target(predicted, target), on=RUN, how="left", suffix="_predicted", maintain_order="left"

@@ -61,7 +61,9 @@ def predict(
         check_comparable(experiment)
     for name, count in Counter(experiment.name for experiment in experiments).items():
         if count > 1:
-            raise InputError("name", f"{count} experiments named {name}", "different names: results are named after them")
+            raise InputError(
+                "name", f"{count} experiments named {name}", "different names: results are named after them"
+            )
     require_namespaces()
     curves, tables, rows = {}, [], []
     for experiment in experiments:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import matplotlib as mpl
 import polars as pl
@@ -18,8 +18,8 @@ from efhc.report.numbers import MEGABYTE
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-MEASURED, PREDICTED = "-", "--"
-"""The dashes of the two."""
+MEASURED: Literal["-"] = "-"
+PREDICTED: Literal["--"] = "--"
 
 
 class Curves(NamedTuple):
