@@ -19,7 +19,6 @@ import pytest
 
 from efhc.base.errors import EfhcError, InputError
 from efhc.experiments.nodes.status_query import ask, ask_all
-from efhc.runtime import pages as pages_module
 from efhc.runtime.metrics import as_prometheus
 from efhc.runtime.pages import AT_ONCE, Pages, serve
 from efhc.runtime.settings import Address
@@ -64,10 +63,10 @@ def running_loop() -> Iterator[Callable[[Any], Any]]:
 
 
 @contextlib.contextmanager
-def serving(folder: Path, status: NodeStatus, port: int | None = 0) -> Iterator[Running]:
+def serving(folder: Path, status: NodeStatus, port: int | None = 0, seconds: float = 5.0) -> Iterator[Running]:
     path = folder / "status.sock"
     with running_loop() as call:
-        pages = call(serve(lambda: status, path, port))
+        pages = call(serve(lambda: status, path, port, seconds))
         try:
             yield Running(status, pages, path)
         finally:
@@ -174,16 +173,16 @@ def test_a_request_without_end_is_cut_off(running: Running):
     assert running.get("/healthz")[0] == 200
 
 
-def test_idle_connections_are_few_and_short(running: Running, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(pages_module, "SECONDS", 0.5)
-    idle = [socket.create_connection(("127.0.0.1", running.pages.port), timeout=10) for _ in range(150)]
-    start = time.monotonic()
-    assert all(one.recv(1) == b"" for one in idle)
-    assert time.monotonic() - start < 5
-    for one in idle:
-        one.close()
-    assert len(idle) > AT_ONCE
-    assert running.get("/healthz")[0] == 200
+def test_idle_connections_are_few_and_short(tmp_path: Path):
+    with serving(tmp_path, node_status(), seconds=0.5) as running:
+        idle = [socket.create_connection(("127.0.0.1", running.pages.port), timeout=10) for _ in range(150)]
+        start = time.monotonic()
+        assert all(one.recv(1) == b"" for one in idle)
+        assert time.monotonic() - start < 5
+        for one in idle:
+            one.close()
+        assert len(idle) > AT_ONCE
+        assert running.get("/healthz")[0] == 200
 
 
 def test_a_socket_that_was_left_is_replaced_and_a_file_is_not(tmp_path: Path):

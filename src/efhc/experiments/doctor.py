@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import ssl
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from shutil import which
@@ -40,7 +40,7 @@ def checks(extras: Iterable[str] = tuple(EXTRAS)) -> Iterator[Check]:
             yield Check(name, "ok", found)
     for name in extras:
         yield check_extra(name)
-    yield from check_node()
+    yield from check_node(most_open_files())
     facts = machine()
     memory = f"{facts['memory_bytes'] / 2**30:.0f} GiB" if facts["memory_bytes"] else "unknown"
     yield Check("machine", "ok", f"{facts['cores']} cores, {memory}, {facts['system']}")
@@ -78,21 +78,23 @@ NETNS_TOOLS = ("ip", "tc")
 """What `efhc launch --netns` calls."""
 
 
-def check_node() -> Iterator[Check]:
-    """Check what `efhc node` and `efhc launch` need besides certificates: TLS 1.3, open files, tools for namespaces."""
+def check_node(files: int | None, find: Callable[[str], str | None] = which) -> Iterator[Check]:
+    """Check what `efhc node` and `efhc launch` need besides certificates: TLS 1.3, open files, tools for namespaces.
+
+    `files` is the number of files that a process may have open, None for any number; `find` looks for a command.
+    """
     yield Check("TLS 1.3", "ok" if ssl.HAS_TLSv1_3 else "bad", f"{ssl.OPENSSL_VERSION}, for efhc node")
-    files = _open_files()
     if files is not None:
         advice = "" if files >= FEW_FILES else "; raise it with ulimit -n, or LimitNOFILE= of systemd"
         yield Check("open files", "ok" if files >= FEW_FILES else "missing", f"at most {files} at once{advice}")
-    missing = [tool for tool in NETNS_TOOLS if which(tool) is None]
+    missing = [tool for tool in NETNS_TOOLS if find(tool) is None]
     found = (
         f"{', '.join(missing)} of iproute2, for efhc launch --netns" if missing else "ip, tc, for efhc launch --netns"
     )
     yield Check("namespaces", "missing" if missing else "ok", found)
 
 
-def _open_files() -> int | None:
+def most_open_files() -> int | None:
     """Return how many files a process may have open; None where there is no such limit."""
     try:
         import resource

@@ -35,8 +35,8 @@ METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 class Pages:
     """The running servers of one node."""
 
-    def __init__(self, status: Callable[[], NodeStatus]) -> None:
-        self._status = status
+    def __init__(self, status: Callable[[], NodeStatus], seconds: float = SECONDS) -> None:
+        self._status, self._seconds = status, seconds
         self._open = 0
         self._servers: list[asyncio.AbstractServer] = []
         self._socket: Path | None = None
@@ -72,7 +72,7 @@ class Pages:
         self._open += 1
         try:
             if self._open <= AT_ONCE:
-                async with asyncio.timeout(SECONDS):
+                async with asyncio.timeout(self._seconds):
                     writer.write(self._response(await reader.readuntil(b"\r\n\r\n")))
                     await writer.drain()
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
@@ -103,13 +103,15 @@ class Pages:
         return 404, "Not Found", "there are /metrics, /healthz, /readyz and /status\n", "text/plain"
 
 
-async def serve(status: Callable[[], NodeStatus], socket_path: Path | None, port: int | None = None) -> Pages:
+async def serve(
+    status: Callable[[], NodeStatus], socket_path: Path | None, port: int | None = None, seconds: float = SECONDS
+) -> Pages:
     """Serve what `status` returns at each request, and return the servers, which `async with` stops.
 
     A socket that a killed node left is replaced: the caller holds the lock of its folder. Raises `EfhcError` if the
-    port is in use or the socket cannot be made.
+    port is in use or the socket cannot be made. `seconds` is what a request and its answer may take.
     """
-    pages = Pages(status)
+    pages = Pages(status, seconds)
     try:
         await pages.start(socket_path, port)
     except BaseException:

@@ -126,8 +126,8 @@ class NodeSettings(Policy):
     neighbours: tuple[Neighbour, ...] = Field(default=(), strict=False)
     """The devices that may connect: nobody else may. SIGHUP reads this table anew."""
     data: Path | None = Field(default=None, strict=False)
-    """The device's own samples, an .npz file with `x` and `y` or a folder of images. Default: its part of the
-    experiment's data."""
+    """The device's own samples, an .npz file with `x`, `y` and `classes` or a folder of images. Default: its part of
+    the experiment's data."""
     state: Path = Field(default=Path("state"), strict=False)
     """Folder of the checkpoint, the journal and the status socket."""
     mode: Literal["free-running", "lockstep"] = "free-running"

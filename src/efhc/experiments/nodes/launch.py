@@ -94,7 +94,7 @@ def launch(
     """
     require("node")
     experiment = _for_nodes(experiment, mode, seconds)
-    engine = NodesEngine(out / "nodes", netns, keep_nodes, view)
+    engine = NodesEngine(out.absolute() / "nodes", netns, keep_nodes, view)
     return simulate(experiment, out=out, resume=resume, engine=engine, jobs=1, progress=progress, warn=warn)
 
 

@@ -45,7 +45,7 @@ class NodeFolders:
     """The files of the nodes of one run."""
 
     def __init__(self, folder: Path, run: Run, scenario: Scenario, warn: Callable[[str], None]) -> None:
-        """`folder` is that of the launch; it holds the folders of several runs."""
+        """`folder` is that of the launch, an absolute path; it holds the folders of several runs."""
         self._launch, self._run, self._scenario, self._warn = folder, run, scenario, warn
         self._of_run = folder / f"{run.strategy}.seed{run.seed}".replace(" ", "-")
         self.folders = [self._of_run / f"device-{device}" for device in range(run.experiment.devices)]
@@ -70,7 +70,7 @@ class NodeFolders:
         """Write all files; `addresses` are where the devices listen. What nodes have kept of an earlier start stays."""
         from efhc.runtime.certificates import issue, make_authority
 
-        experiment, certs = self._run.experiment, self._launch.absolute() / CERTS
+        experiment, certs = self._run.experiment, self._launch / CERTS
         if not authority_files(certs).certificate.exists():
             make_authority(certs)
         if missing := [i for i in range(experiment.devices) if not device_files(certs, i).certificate.exists()]:
