@@ -34,6 +34,8 @@ from efhc.report.predictions import compare
 TABLE, CURVES, FIGURE = "prediction.csv", "prediction-curves.csv", "prediction.png"
 EXAMPLES = ("examples/prediction-svm.toml", "examples/prediction-lenet5.toml")
 """The experiments that are compared unless others are named."""
+LATE_SECONDS = 0.5
+"""Seconds by which the first step of a node may be late."""
 COLUMNS = ("strategy", "seed", "seconds", "bytes", "accuracy")
 
 
@@ -72,6 +74,8 @@ def predict(
         predicted = simulate(experiment, out=folder / "predicted", resume=True, warn=warn)
         tell(f"{experiment.name}: the nodes")
         measured = launch(experiment, folder / "measured", netns=True, resume=True, view=view, warn=warn)
+        for line in late_starts(measured.steps, _pace(experiment)):
+            warn(f"{experiment.name}: {line}")
         target = _driver(experiment).target_accuracy
         assert target is not None  # it is checked
         curves[run_title(experiment)] = Curves(measured.timeline, predicted.timeline, target)
@@ -83,6 +87,25 @@ def predict(
     write_safely(out / CURVES, pl.concat(rows).write_csv(float_precision=4).encode())
     save_figure(prediction_figure(curves), out / FIGURE)
     return Prediction(table, out / FIGURE)
+
+
+def late_starts(steps: pl.DataFrame, pace: float) -> list[str]:
+    """Return a line for each run in which a device made its first step too late, so that its seconds do not count."""
+    first = (
+        steps.filter(pl.col("k") == 0).group_by("strategy", "seed", maintain_order=True).agg(pl.col("seconds").max())
+    )
+    return [
+        f"{strategy}, seed {seed}: a node began {seconds - pace:.1f} s late, on a machine too busy to start it in time; "
+        "remove the run directory and try again"
+        for strategy, seed, seconds in first.rows()
+        if seconds > pace + LATE_SECONDS
+    ]
+
+
+def _pace(experiment: Experiment) -> float:
+    compute = _driver(experiment).compute
+    assert isinstance(compute, ConstantCompute)  # it is checked
+    return max(compute.seconds) if isinstance(compute.seconds, tuple) else compute.seconds
 
 
 def _curve(name: str, source: str, result: Result) -> pl.DataFrame:
