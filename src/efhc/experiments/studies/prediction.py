@@ -95,7 +95,7 @@ def late_starts(steps: pl.DataFrame, pace: float) -> list[str]:
         steps.filter(pl.col("k") == 0).group_by("strategy", "seed", maintain_order=True).agg(pl.col("seconds").max())
     )
     return [
-        f"{strategy}, seed {seed}: a node began {seconds - pace:.1f} s late, on a machine too busy to start it in time; "
+        f"{strategy}, seed {seed}: a node began {seconds - pace:.1f} s late, because the machine is busy; "
         "remove the run directory and try again"
         for strategy, seed, seconds in first.rows()
         if seconds > pace + LATE_SECONDS
