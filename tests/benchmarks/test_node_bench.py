@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -89,9 +88,9 @@ def test_memory_is_the_peak_of_a_while(tmp_path: Path):
 
 
 def test_a_process_that_ended_is_told_with_its_last_line(tmp_path: Path):
-    with Process(["-c", "import sys; sys.exit('no disk')"], tmp_path / "output.txt") as process:
-        with pytest.raises(EfhcError, match=r"^a process of the bench ended: no disk$"):
-            wait_until(lambda: not process.printed() and time.sleep(0.01) is not None, "never")
+    ended = Process(["-c", "import sys; sys.exit('no disk')"], tmp_path / "output.txt")
+    with ended, pytest.raises(EfhcError, match=r"^a process of the bench ended: no disk$"):
+        wait_until(lambda: ended.printed() == "something else", "it has not ended")
 
 
 @pytest.mark.slow
