@@ -126,7 +126,11 @@ def test_ctrl_c_stops_all_nodes_and_resume_goes_on_where_they_stopped(tmp_path: 
     ("more", "options", "problem"),
     [
         ({"strategies": {"GT": efhc.GlobalThreshold(rho="mean")}}, {}, "strategies.GT.rho: got 'mean', which no"),
-        ({"strategies": {"choco": efhc.ChocoSGD()}}, {}, "strategies.choco: got 'choco'; allowed: strategies that differ"),
+        (
+            {"strategies": {"choco": efhc.ChocoSGD()}},
+            {},
+            "strategies.choco: got 'choco'; allowed: strategies that differ",
+        ),
         ({}, {"seconds": 3.0}, "--seconds: got 3 with --mode lockstep; allowed: no value; or --mode free-running"),
         ({"driver": efhc.LockstepDriver(loss=0.1)}, {}, "driver.loss: got 0.1; allowed: no value"),
         (

@@ -61,6 +61,9 @@ class Node:
         self.refusals.append((who, reason))
         self.changed.set()
 
+    def unreachable(self, neighbour, reason):
+        self.refused(f"device {neighbour}", f"cannot connect to {reason}")
+
     async def until(self, condition, seconds=8.0):
         """Wait until the condition holds, which is asked whenever something happens here."""
         async with asyncio.timeout(seconds):

@@ -20,7 +20,9 @@ from efhc.base.errors import EfhcError, InputError
 from efhc.core.device_state import Step
 from efhc.core.graph import Graph
 from efhc.core.state import Diverged, Local
+from efhc.runtime.logs import Log
 from efhc.runtime.messages import Hello, IterationHeader, IterationModel, Message, Presence, RunEnded
+from efhc.runtime.mode import ModeBase
 from efhc.runtime.pairs import Pair
 from efhc.runtime.recording import Recorder
 from efhc.runtime.roll_call import RollCall
@@ -29,7 +31,6 @@ from efhc.runtime.state.iterations import IterationState, IterationStore
 from efhc.runtime.status import NeighbourStatus, NodeStatus
 from efhc.runtime.training import Trainer
 from efhc.runtime.transport import Transport
-from efhc.runtime.worker import Worker
 
 NOT_BEGUN = -1
 """The iteration that a node is in, before it knows from which one all go on."""
@@ -64,7 +65,7 @@ class Stepped(NamedTuple):
     local: Local
 
 
-class Lockstep:
+class Lockstep(ModeBase):
     """The mode `lockstep`."""
 
     def __init__(
@@ -77,13 +78,11 @@ class Lockstep:
         fingerprint: dict[str, str],
         status: NodeStatus,
         recorder: Recorder,
-        log: Callable[..., None],
+        log: Log,
     ) -> None:
-        self._settings, self._trainer, self._iterations, self._store = settings, trainer, iterations, store
-        self._device, self._session, self._fingerprint = settings.device, session, fingerprint
+        super().__init__(settings, trainer, iterations, session, fingerprint, status, recorder, log)
+        self._store, self._device = store, settings.device
         status.session = session
-        self._status, self._recorder, self._log = status, recorder, log
-        self._training, self._disk = Worker("efhc-training"), Worker("efhc-disk")
         self._pairs: dict[int, Pair] = {}
         self._news = asyncio.Event()
         """Set whenever something has happened that a wait may be for."""
@@ -100,13 +99,11 @@ class Lockstep:
         """Whether a neighbour has said that the others have begun without this node's present session."""
         self._began_alone = False
         self._sessions_at_start: dict[int, int | None] = {}
-        self._norm = 0.0
         self._model: Floats
         self._last_broadcast: Floats
         self._drift = math.nan
         self._checkpoints: list[int] = []
         self._roll_call: RollCall
-        self._transport: Transport
         self._loop: asyncio.AbstractEventLoop
 
     # The life of a node
@@ -140,8 +137,7 @@ class Lockstep:
                 "ended", reason=reason, k=self._status.iteration, model_bytes_sent=sent, model_bytes_received=received
             )
             await transport.stop(reason)
-            self._training.close(self._settings.stop_seconds)
-            self._disk.close(self._settings.stop_seconds)
+            self._close_threads()
 
     def stop(self) -> None:
         """Ask the node to stop: it ends the iteration if its neighbours do their part soon, and keeps its state."""
@@ -263,7 +259,6 @@ class Lockstep:
         if drift is None:
             drift = await self._training.call(self._trainer.drift, model, last_broadcast)
         self._model, self._last_broadcast, self._drift = model, last_broadcast, drift
-        self._norm = _norm(model)
 
     # Iterations
 
@@ -491,10 +486,7 @@ class Lockstep:
             case _:
                 problem = f"it sends {type(message).__name__}, which is no message of lockstep"
         if problem is not None:
-            self._log("refused", level="warning", neighbour=neighbour, reason=problem)
-            self._pair(neighbour).status.last_problem = problem
-            self._status.refused += 1
-            self._transport.disconnect(neighbour, problem)
+            self._refuse_model(self._pair(neighbour).status, problem)
             return
         self._exchange(neighbour)
         self._news.set()
@@ -524,29 +516,16 @@ class Lockstep:
 
     def _hear_model(self, neighbour: int, message: IterationModel) -> str | None:
         pair = self._pair(neighbour)
-        if problem := self._problem_with(message.model):
+        own = self._model if self._k != NOT_BEGUN else None
+        if problem := self._problem_with(message.model, own):
             if pair.refused == message.k:  # it would be sent again and again
                 self._end(f"device {neighbour} cannot be understood in iteration {message.k}: {problem}")
             pair.refused = message.k
             return problem
         return pair.hear_model(message, self._k)
 
-    def _problem_with(self, model: Floats) -> str | None:
-        """Return why a received model is not taken, if it is not."""
-        norm = _norm(model)
-        if not math.isfinite(norm):
-            return "its model is not finite"
-        allowed = self._settings.limits.norm * max(1.0, self._norm)
-        if self._k != NOT_BEGUN and norm > allowed:
-            return f"the norm of its model is {norm:.3g}, above the limit of {allowed:.3g}"
-        return None
-
     def moved(self, neighbour: int) -> None:
         pass
-
-    def refused(self, who: str, reason: str) -> None:
-        self._status.refused += 1
-        self._log("refused", level="warning", who=who, reason=reason)
 
     def _tell_all(self, message: Message) -> None:
         for number, pair in self._pairs.items():
@@ -577,14 +556,9 @@ class Lockstep:
 
     def status(self) -> NodeStatus:
         """Return how the node is."""
-        status = self._status
-        status.neighbours = [self._pairs[number].status for number in sorted(self._pairs)]
-        status.links_up = sum(neighbour.up for neighbour in status.neighbours)
-        for neighbour in status.neighbours if hasattr(self, "_transport") else []:
-            traffic = self._transport.traffic(neighbour.device)
-            for name in ("bytes_sent", "bytes_received", "model_bytes_sent", "model_bytes_received", "rate"):
-                setattr(neighbour, name, getattr(traffic, name))
-        return status
+        if not hasattr(self, "_transport"):
+            return self._status
+        return self._with_traffic(self._pairs[number].status for number in sorted(self._pairs))
 
 
 def _neighbours_in(graph: Graph, device: int) -> list[int]:
@@ -592,8 +566,3 @@ def _neighbours_in(graph: Graph, device: int) -> list[int]:
     rows = graph.rows
     own: list[int] = rows.neighbours[rows.starts[device] : rows.starts[device + 1]].tolist()
     return own
-
-
-def _norm(model: Floats) -> float:
-    """||w||, summed in double precision without a copy."""
-    return math.sqrt(np.einsum("i,i->", model, model, dtype=np.float64))
