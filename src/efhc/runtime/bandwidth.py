@@ -15,10 +15,10 @@ FIRST_WINDOW = 4 * 1024
 which a node begins to send at the same moment share its uplink: at 128 kbit/s these bytes take 2.3 s."""
 LEAST_WINDOW = 2 * 1024
 LARGEST_WINDOW = 4 * 1024 * 1024
-QUEUE_SECONDS, QUEUE_BYTES = 0.1, 12 * 1024
+QUEUE_SECONDS, QUEUE_BYTES = 0.1, 5 * 1024
 """The queue that is wanted in front of the link, so that it never waits for this process: this many seconds of its rate
-and this many bytes, which together are 0.85 s at 128 kbit/s."""
-LONGEST_QUEUE = 0.9
+and this many bytes, which together are 0.4 s at 128 kbit/s."""
+LONGEST_QUEUE = 0.45
 """Seconds of that queue at most."""
 MEMORY_SECONDS = 60.0
 MEMORIES = 10
