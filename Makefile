@@ -7,7 +7,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --co
 PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint fuzz mutants format lock clean
+.PHONY: help demo test check lint fuzz faults mutants format lock clean
 
 help: ## What there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,6 +40,9 @@ lint: $(VENV)/.installed-dev ## Lint, types and import contract only
 
 fuzz: $(VENV)/.installed-dev ## 10,000 hostile schedules of the one-device core
 	EFHC_SCHEDULES=10000 $(BIN)/python -m pytest --numprocesses 0 tests/core/device/test_device_laws.py -k no_schedule
+
+faults: $(VENV)/.installed-dev ## Break the network under real nodes, as root: all counts, or FAULTS=tenth
+	EFHC_FAULTS=$(or $(FAULTS),all) $(BIN)/python -m pytest --numprocesses 0 tests/faults
 
 mutants: $(VENV)/.installed-dev ## Break one law at a time: does a test notice?
 	$(BIN)/python tests/mutants/run.py $(MUTANTS)

@@ -105,12 +105,12 @@ def test_command_lines_name_commands_options_and_files_that_exist(document, line
     command = get_command(app)
     while isinstance(command, TyperGroup):
         name = next(word for word in words if not word.startswith("-"))
-        if name not in command.commands and "check" in command.commands:
-            command = command.commands["check"]  # efhc theory RUN_DIR
+        if name not in command.commands:
+            command = command.commands[command.default]  # efhc theory RUN_DIR, efhc node NODE.toml
             break
         command, words = command.commands[name], words[words.index(name) + 1 :]
     context = command.make_context("efhc", list(words), resilient_parsing=False)
     assert context.params is not None
     for word in words:
-        if word.endswith(".toml") and not word.startswith(("runs/", "FILE")):
+        if word.endswith(".toml") and not word.startswith(("runs/", "FILE", "NODE")):
             assert (ROOT / word).is_file() or f"```toml\n# {word}\n" in (ROOT / document).read_text(), word

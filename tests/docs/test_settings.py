@@ -8,7 +8,12 @@ from efhc.experiments.config import generated
 
 
 @pytest.mark.parametrize(
-    ("file", "text"), [(generated.SETTINGS, generated.settings_page), (generated.STUB, generated.stub)]
+    ("file", "text"),
+    [
+        (generated.SETTINGS, generated.settings_page),
+        (generated.NODE_PAGE, generated.node_page),
+        (generated.STUB, generated.stub),
+    ],
 )
 def test_generated_files_are_current(file, text):
     assert file.read_text() == text(), f"run {generated.COMMAND}"

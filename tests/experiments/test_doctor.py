@@ -4,7 +4,7 @@ import pytest
 
 from efhc.base.errors import EfhcError
 from efhc.base.extras import EXTRAS, Extra, importing, require
-from efhc.experiments.doctor import check_extra, checks
+from efhc.experiments.doctor import check_extra, check_node, checks, most_open_files
 
 
 def test_this_installation_is_sound():
@@ -41,3 +41,14 @@ def test_the_extras_are_those_of_the_package():
 
     provided = set(metadata("efhc").get_all("Provides-Extra") or ())
     assert provided - {"dev"} == set(EXTRAS)
+
+
+def test_what_nodes_need():
+    found = {check.name: check for check in check_node(64, {"ip": "/sbin/ip"}.get)}
+    assert found["TLS 1.3"].state == "ok"
+    assert found["namespaces"] == ("namespaces", "missing", "tc of iproute2, for efhc launch --netns")
+    assert found["open files"].state == "missing"
+    assert "ulimit -n" in found["open files"].found
+    assert [check.state for check in check_node(1024, "/sbin/{}".format)] == ["ok"] * 3
+    assert "open files" not in {check.name for check in check_node(None)}
+    assert most_open_files() is None or most_open_files() > 0

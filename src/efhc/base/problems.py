@@ -77,6 +77,8 @@ _IN_TOML_WORDS = {
     "a valid string": "a text",
     "a valid dictionary": "a table",
     "an instance of Path": "a path",
+    "Input is not a valid path for <class 'pathlib.Path'>": "a path",
+    "a valid number, unable to parse string as a number": "a number",
     "a valid dictionary or object to extract fields from": "a table with a kind, or an object made from a class",
 }
 
@@ -111,7 +113,9 @@ def _place(location: tuple[int | str, ...], whole: type[Policy]) -> tuple[str, t
     key_next, name_next = True, False
     names: list[str] = []
     for part in location:
-        if key_next:
+        if key_next and isinstance(part, int):  # an entry of a list of tables
+            names.append(str(part))
+        elif key_next:
             names.append(str(part))
             field = policy.model_fields.get(str(part))
             members = kinds_of(field) if field else {}

@@ -13,7 +13,7 @@ import typer
 
 from efhc import __version__
 from efhc.base.errors import EfhcError
-from efhc.cli import checking, data, running, studies, theory
+from efhc.cli import certs, checking, data, launch, node, running, studies, theory
 from efhc.cli.escaping import print_error
 from efhc.cli.terminal import INTERRUPTED, RUNS_CODE
 
@@ -34,14 +34,18 @@ COMMANDS: dict[Callable[..., None], str] = {
     studies.reproduce: "Reproduce figures of the paper and judge its claims.",
     studies.sweep: "Run an experiment at every point of a grid.",
     studies.tune: "Find the best r within a budget. Needs efhc[tune].",
+    launch.launch: "Run an experiment by node processes on this machine. Needs efhc[node].",
+    node.status: "Ask running nodes how they are.",
     checking.doctor: "Check this installation.",
     checking.bench: "Measure how fast iterations are. Needs efhc[deep].",
 }
-READ_CONFIGS = {running.run, studies.reproduce, studies.sweep, studies.tune}
+READ_CONFIGS = {running.run, launch.launch, studies.reproduce, studies.sweep, studies.tune}
 for command, in_short in COMMANDS.items():
     app.command(short_help=in_short, epilog=RUNS_CODE if command in READ_CONFIGS else None)(command)
 app.add_typer(checking.config_app, name="config", short_help="Show every setting, or the schema of config files.")
 app.add_typer(data.app, name="data", short_help="List, fetch, verify and show data sets.")
+app.add_typer(node.app, name="node", short_help="Run one device of an experiment on a real network.")
+app.add_typer(certs.app, name="certs", short_help="Make and show the certificates of devices. Needs efhc[node].")
 app.add_typer(theory.app, name="theory", short_help="Check a run against the paper's analysis.")
 
 debugging = False

@@ -13,8 +13,8 @@ from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
-from typer.core import TyperGroup
 
+from efhc.cli.groups import DefaultCommandGroup
 from efhc.cli.terminal import BROKEN, Overrides, console, warn
 
 if TYPE_CHECKING:
@@ -34,17 +34,8 @@ COLOURS = {
 }
 
 
-class _RunDirByDefault(TyperGroup):
-    """`efhc theory RUN_DIR` is `efhc theory check RUN_DIR`."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        word = next((arg for arg in args if not arg.startswith("-")), None)
-        if word is not None and word in self.commands:
-            args.remove(word)  # options may stand before it
-            args = [word, *args]
-        elif word is not None:
-            args = ["check", *args]
-        return super().parse_args(ctx, args)
+class _RunDirByDefault(DefaultCommandGroup):
+    default = "check"
 
 
 app = typer.Typer(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import ssl
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
+from shutil import which
 from typing import Literal, NamedTuple
 
 from efhc.base.errors import EfhcError
@@ -30,7 +32,7 @@ class Check(NamedTuple):
 
 
 def checks(extras: Iterable[str] = tuple(EXTRAS)) -> Iterator[Check]:
-    """Check the versions, the extras, the machine, the data, and that the engine computes what the paper says."""
+    """Check versions, extras, what nodes need, machine, data, and that the engine computes what the paper says."""
     yield Check("Python", "ok" if sys.version_info >= (3, 11) else "bad", sys.version.split()[0])
     optional = {extra.module for extra in EXTRAS.values()}
     for name, found in provenance()["versions"].items():
@@ -38,6 +40,7 @@ def checks(extras: Iterable[str] = tuple(EXTRAS)) -> Iterator[Check]:
             yield Check(name, "ok", found)
     for name in extras:
         yield check_extra(name)
+    yield from check_node(most_open_files())
     facts = machine()
     memory = f"{facts['memory_bytes'] / 2**30:.0f} GiB" if facts["memory_bytes"] else "unknown"
     yield Check("machine", "ok", f"{facts['cores']} cores, {memory}, {facts['system']}")
@@ -67,6 +70,38 @@ def check_extra(name: str) -> Check:
     except PackageNotFoundError:
         number = "of unknown version"
     return Check(title, "ok", f"{extra.package} {number}, for {extra.purpose}")
+
+
+FEW_FILES = 256
+"""A limit of open files that is too low for a node with many neighbours, which holds a socket for each."""
+NETNS_TOOLS = ("ip", "tc")
+"""What `efhc launch --netns` calls."""
+
+
+def check_node(files: int | None, find: Callable[[str], str | None] = which) -> Iterator[Check]:
+    """Check what `efhc node` and `efhc launch` need besides certificates: TLS 1.3, open files, tools for namespaces.
+
+    `files` is the number of files that a process may have open, None for any number; `find` looks for a command.
+    """
+    yield Check("TLS 1.3", "ok" if ssl.HAS_TLSv1_3 else "bad", f"{ssl.OPENSSL_VERSION}, for efhc node")
+    if files is not None:
+        advice = "" if files >= FEW_FILES else "; raise it with ulimit -n, or LimitNOFILE= of systemd"
+        yield Check("open files", "ok" if files >= FEW_FILES else "missing", f"at most {files} at once{advice}")
+    missing = [tool for tool in NETNS_TOOLS if find(tool) is None]
+    found = (
+        f"{', '.join(missing)} of iproute2, for efhc launch --netns" if missing else "ip, tc, for efhc launch --netns"
+    )
+    yield Check("namespaces", "missing" if missing else "ok", found)
+
+
+def most_open_files() -> int | None:
+    """Return how many files a process may have open; None where there is no such limit."""
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        return None
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return None if soft == resource.RLIM_INFINITY else soft
 
 
 def engine_difference(iterations: int = 20) -> float:

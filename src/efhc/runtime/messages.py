@@ -21,7 +21,7 @@ class Hello(NamedTuple):
     fingerprint: dict[str, str]
     """All that both ends must agree on, by name; see `experiments.nodes.fingerprint`."""
     k: int
-    """The iteration that the device is in."""
+    """The iteration that the device is in. In lockstep, 2^63 - 1 until it knows from which one all go on."""
     committed: int = 0
     """Number of exchanges with the receiver that the sender has committed and not lost."""
     in_doubt: bool = False
@@ -58,7 +58,8 @@ class Presence(NamedTuple):
     device: int
     session: int
     checkpoints: tuple[int, ...]
-    """Iterations that it can start from, ascending; 0 is always one."""
+    """Iterations that it can start from, ascending; 0 is always one. None at all: it has begun without the receiver's
+    present session, and does not go back for it."""
 
 
 class RunEnded(NamedTuple):
@@ -70,6 +71,10 @@ class RunEnded(NamedTuple):
 
 Message = protocol.Message | IterationHeader | IterationModel | Presence | RunEnded
 """What a node sends once a connection is up."""
+
+
+LOCKSTEP_MESSAGES = (IterationHeader, IterationModel, Presence, RunEnded)
+"""Those that make no sense between free-running nodes."""
 
 
 def model_in(message: Any) -> protocol.Model | None:

@@ -100,9 +100,10 @@ class Recording(Policy):
     """What the node writes down for whoever collects the run. `efhc launch` sets it."""
 
     start: float = Field(default=0.0, strict=False)
-    """Wall-clock time that counts as second 0 of the run."""
+    """Wall-clock time that counts as second 0 of the run; a free-running node does not begin before. Default: nothing
+    is recorded."""
     models_every: Annotated[int, Field(ge=1)] | None = None
-    """Keep the model after each multiple of this number of iterations."""
+    """Keep the model after the first iteration, and after each multiple of this number of iterations."""
     models_seconds: Seconds | None = None
     """Keep the model every so many seconds."""
     gradients: bool = False
@@ -125,8 +126,8 @@ class NodeSettings(Policy):
     neighbours: tuple[Neighbour, ...] = Field(default=(), strict=False)
     """The devices that may connect: nobody else may. SIGHUP reads this table anew."""
     data: Path | None = Field(default=None, strict=False)
-    """The device's own samples, an .npz file with `x` and `y` or a folder of images. Default: its part of the
-    experiment's data."""
+    """The device's own samples, an .npz file with `x`, `y` and `classes` or a folder of images. Default: its part of
+    the experiment's data."""
     state: Path = Field(default=Path("state"), strict=False)
     """Folder of the checkpoint, the journal and the status socket."""
     mode: Literal["free-running", "lockstep"] = "free-running"

@@ -5,6 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 OUTCOMES = ("committed", "refused", "withdrawn", "unresolved")
+STATES = ("starting", "waiting", "training", "finished", "stopping")
+"""What a node does. It waits for a model to copy, or for its neighbours in lockstep."""
+READY_STATES = ("training", "finished")
+"""The states in which /readyz says yes."""
 
 
 @dataclass
@@ -43,7 +47,7 @@ class NodeStatus:
     version: str
     pid: int
     state: str = "starting"
-    """starting, waiting (for a model to copy, or for lockstep neighbours), training, finished, stopping."""
+    """One of `STATES`."""
     iteration: int = 0
     iterations: int = 0
     """The experiment's number of iterations."""

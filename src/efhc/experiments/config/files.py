@@ -46,18 +46,18 @@ def load_experiment(path: Path | str, overrides: Iterable[str] = ()) -> Experime
     Raises `InputError` if the file cannot be read or a setting cannot be used.
     """
     tables = read_tables(path)
-    return build_experiment(with_overrides(only_experiment(tables), overrides), _config_file(path).parent)
+    return build_experiment(with_overrides(only_experiment(tables), overrides), config_file(path).parent)
 
 
 def read_tables(path: Path | str) -> dict[str, Any]:
     """Return the tables of a TOML file, of a figure of the paper by its name, or of an example that ships with efhc."""
     try:
-        return tomllib.loads(read_text(_config_file(path), "config file"))
+        return tomllib.loads(read_text(config_file(path), "config file"))
     except (ValueError, RecursionError) as error:
         raise InputError("config file", f"{path} ({error})", "a TOML file") from None
 
 
-def _config_file(path: Path | str) -> Path:
+def config_file(path: Path | str) -> Path:
     """Return where the file is. `examples/NAME.toml` is one that ships with efhc, unless the current folder has it."""
     if str(path) in figure_names():
         return PRESETS / f"{path}.toml"
@@ -87,17 +87,22 @@ def with_overrides(tables: Mapping[str, Any], overrides: Iterable[str]) -> dict[
     """Return `tables` with every `key.sub=value` set. A value that is not TOML is a string."""
     settings: list[tuple[str, Any]] = []
     for override in overrides:
-        name, equals, text = override.partition("=")
-        if not equals or not all(name.strip().split(".")):
-            raise InputError("override", repr(override), "key.sub=value")
-        value = _toml_value(text.strip())
+        name, value = parse_override(override)
         if isinstance(value, str):  # typed in a shell, a path counts from the current folder
-            if name.strip().split(".")[-1] == "path":
+            if name.split(".")[-1] == "path":
                 value = str(absolute(value, Path()))
             elif IN_A_FILE.match(value):
                 value = absolute_reference(value, Path())
-        settings.append((name.strip(), value))
+        settings.append((name, value))
     return with_settings(tables, settings)
+
+
+def parse_override(override: str) -> tuple[str, Any]:
+    """Return the name and the value of `key.sub=value`. A value that is not TOML is a string."""
+    name, equals, text = override.partition("=")
+    if not equals or not all(name.strip().split(".")):
+        raise InputError("override", repr(override), "key.sub=value")
+    return name.strip(), _toml_value(text.strip())
 
 
 def with_settings(tables: Mapping[str, Any], settings: Iterable[tuple[str, Any]]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""The files that are written from the registry of kinds: docs/settings.md, and efhc/__init__.pyi for type checkers.
+"""What is written from the code: docs/settings.md, the tables of docs/node.md, efhc/__init__.pyi for type checkers.
 
-`python -m efhc.experiments.config.generated` writes both. A test compares them with the code.
+`python -m efhc.experiments.config.generated` writes all. A test compares them with the code.
 """
 
 from __future__ import annotations
@@ -21,8 +21,12 @@ import efhc
 from efhc.base.policy import Policy, family_of
 from efhc.base.registry import Family
 from efhc.experiments.config.experiment import Experiment, built_in_kinds
+from efhc.runtime.settings import Neighbour, NodeSettings
 
 SETTINGS = Path(efhc.__file__).parents[2] / "docs" / "settings.md"
+NODE_PAGE = SETTINGS.with_name("node.md")
+NODE_TABLES, END = "<!-- settings of nodes -->", "<!-- end -->"
+"""What is between these lines is written."""
 HOMES: dict[str, str] = vars(efhc)["_HOMES"]
 STUB = Path(efhc.__file__).with_suffix(".pyi")
 COMMAND = f"python -m {__name__ if __name__ != '__main__' else 'efhc.experiments.config.generated'}"
@@ -101,6 +105,31 @@ def _paragraphs(text: str | None) -> list[str]:
     found = inspect.cleandoc(text or "").split("\n\n")
     equations = [f"```text\n{textwrap.dedent(one)}\n```" if one.startswith("    ") else None for one in found]
     return [equation or _one_line(one) for one, equation in zip(found, equations, strict=True)]
+
+
+# docs/node.md
+
+
+def node_page() -> str:
+    """Return the page, with the tables of what a node file may hold as the code has them now."""
+    before, _, rest = NODE_PAGE.read_text().partition(NODE_TABLES)
+    return f"{before}{NODE_TABLES}\n{''.join(_node_tables())}{END}{rest.partition(END)[2]}"
+
+
+def _node_tables() -> Iterator[str]:
+    tables: dict[str, type[Policy]] = {"": NodeSettings}
+    for name, field in NodeSettings.model_fields.items():
+        inner = [one for one in (field.annotation, *get_args(field.annotation)) if inspect.isclass(one)]
+        tables |= {f"[[{name}]]" if one is Neighbour else f"[{name}]": one for one in inner if issubclass(one, Policy)}
+    names = [name.strip("[]") for name in tables]
+    for title, policy in tables.items():
+        yield f"\n**`{title}`**: {_one_line(policy.__doc__)}\n" if title else ""
+        yield "\n| key | default | |\n|---|---|---|\n"
+        for name, field in policy.model_fields.items():
+            if title or name not in names:
+                default = str(field.default) if isinstance(field.default, Path) else field.default
+                yield f"| `{name}` | {_default(default)} | {_one_line(field.description)} |\n"
+    yield "\n"
 
 
 # efhc/__init__.pyi
@@ -189,8 +218,9 @@ def _type(annotation: Any) -> str:
 
 
 def write() -> None:
-    """Write both files."""
+    """Write all files."""
     SETTINGS.write_text(settings_page())
+    NODE_PAGE.write_text(node_page())
     STUB.write_text(stub())
 
 

@@ -23,7 +23,7 @@ from efhc.experiments.config.experiment import Experiment
 from efhc.learning.backends import backend_for
 from efhc.learning.data import Dataset
 from efhc.learning.learner import Learner
-from efhc.network.over_time import CheckedGraphs
+from efhc.network.over_time import CheckedGraphs, GraphsOverTime
 from efhc.scenarios.scenario import Scenario
 from efhc.strategies.forms import form_of
 
@@ -41,20 +41,44 @@ def load_data(experiment: Experiment) -> Dataset:
     return data if experiment.test_samples is None else data.tested_on(experiment.test_samples)
 
 
-def draw_scenario(experiment: Experiment, data: Dataset, seed: int, threads: int = 1) -> Scenario:
-    """Return the scenario of a seed, the same for all strategies. Raises `InputError` if a setting cannot be used."""
+def draw_parts(experiment: Experiment, data: Dataset, seed: int) -> list[Ints]:
+    """Return the numbers of each device's training samples. Raises `InputError` if the partition cannot be used."""
+    with within("partition"), quoting(experiment.partition, "kind"):
+        parts = experiment.partition.split(data.read_only(), experiment.devices, Randomness(seed))
+        return _checked_parts(parts, experiment.devices, len(data.y_train))
+
+
+def draw_network(experiment: Experiment, seed: int) -> GraphsOverTime:
+    """Return the graphs G(0), G(1), ... of a seed. Raises `InputError` if the network cannot be used."""
+    with within("network"), quoting(experiment.network, "kind"):
+        network = experiment.network.over_time(experiment.devices, Randomness(seed))
+        network = network if is_built_in(experiment.network) else CheckedGraphs(network, experiment.devices)
+    with quoting(experiment.network, "network"):
+        network.graph(0)
+    return network
+
+
+def draw_scenario(
+    experiment: Experiment,
+    data: Dataset,
+    seed: int,
+    threads: int = 1,
+    *,
+    parts: list[Ints] | None = None,
+    devices_apart: bool | None = None,
+) -> Scenario:
+    """Return the scenario of a seed, the same for all strategies. Raises `InputError` if a setting cannot be used.
+
+    `parts` are the samples of each device; default: those of the experiment's partition. `devices_apart` says that
+    each device will be in an iteration of its own; default: whether the experiment's driver says so.
+    """
     randomness, devices = Randomness(seed), experiment.devices
     # Code that is not ours gets data that it cannot write to: all runs share them.
     seen = data.read_only()
-    with within("network"), quoting(experiment.network, "kind"):
-        network = experiment.network.over_time(devices, randomness)
-        network = network if is_built_in(experiment.network) else CheckedGraphs(network, devices)
-    with quoting(experiment.network, "network"):
-        network.graph(0)
+    network = draw_network(experiment, seed)
     with within("bandwidths"), quoting(experiment.bandwidths, "kind"):
         bandwidths = _checked_bandwidths(experiment.bandwidths.draw(devices, randomness), devices)
-    with within("partition"), quoting(experiment.partition, "kind"):
-        parts = _checked_parts(experiment.partition.split(seen, devices, randomness), devices, len(data.y_train))
+    parts = draw_parts(experiment, data, seed) if parts is None else parts
     for name, schedule in (("step_size", experiment.step_size), ("threshold_decay", experiment.threshold_decay)):
         if schedule is not None and not is_built_in(schedule):
             with quoting(schedule, name):
@@ -66,7 +90,7 @@ def draw_scenario(experiment: Experiment, data: Dataset, seed: int, threads: int
         experiment.backend,
         experiment.device,
         threads,
-        devices_apart=isinstance(experiment.driver, EventDriven),
+        devices_apart=isinstance(experiment.driver, EventDriven) if devices_apart is None else devices_apart,
     )
     learner = Learner(backend, data, parts, experiment.batch_size, randomness)
     with np.errstate(over="ignore"):

@@ -41,11 +41,7 @@ class ImageFolder(DataPolicy):
     def load(self, precision: str = "float32") -> Dataset:
         classes = _folders(self.path / "train")
         train, test = (list(_read_images(self.path / part, classes)) for part in ("train", "test"))
-        first = train[0]
-        for image in train + test:
-            if image.pixels.shape != first.pixels.shape:
-                given = f"{image.path} of shape {image.pixels.shape}"
-                raise InputError("path", given, f"{first.pixels.shape}, as {first.path}: one size, all grey or all RGB")
+        _require_one_shape(train + test)
         listed = {image.path.relative_to(self.path).as_posix(): image.sha256 for image in train + test}
         checksum = sha256("".join(f"{listed[name]}  {name}\n" for name in sorted(listed)).encode())
         data = Dataset(
@@ -67,6 +63,24 @@ class LabelledImage(NamedTuple):
     label: int
     pixels: NDArray[np.uint8]
     sha256: str
+
+
+def images_by_class(path: Path) -> tuple[NDArray[np.uint8], NDArray[np.int64], tuple[str, ...]]:
+    """Return pixels, labels and class names of the images in `path/CLASS/`. A class may be without images, not all."""
+    classes = _folders(path)
+    images = [image for name in classes for image in _images_of(path / name, classes.index(name))]
+    if not images:
+        raise InputError("path", f"{path} without images", f"folders CLASS of images ({', '.join(FORMATS)})")
+    _require_one_shape(images)
+    return np.stack([image.pixels for image in images]), np.array([image.label for image in images]), tuple(classes)
+
+
+def _require_one_shape(images: list[LabelledImage]) -> None:
+    first = images[0]
+    for image in images:
+        if image.pixels.shape != first.pixels.shape:
+            given = f"{image.path} of shape {image.pixels.shape}"
+            raise InputError("path", given, f"{first.pixels.shape}, as {first.path}: one size, all grey or all RGB")
 
 
 def _folders(path: Path) -> list[str]:
@@ -92,13 +106,17 @@ def _read_images(path: Path, classes: list[str]) -> Iterator[LabelledImage]:
     for name in _folders(path):
         if name not in classes:
             raise InputError("path", f"{path / name}, a class without training images", ", ".join(classes))
-        files = sorted(file for file in (path / name).iterdir() if file.suffix.lower() in FORMATS)
-        if not files:
+        images = list(_images_of(path / name, classes.index(name)))
+        if not images:
             raise InputError("path", f"{path / name} without images", ALLOWED)
-        for file in files:
-            _require_utf8(file)
-            content = read_bytes(file)
-            yield LabelledImage(file, classes.index(name), parse_image(content, file), sha256(content))
+        yield from images
+
+
+def _images_of(folder: Path, label: int) -> Iterator[LabelledImage]:
+    for file in sorted(file for file in folder.iterdir() if file.suffix.lower() in FORMATS):
+        _require_utf8(file)
+        content = read_bytes(file)
+        yield LabelledImage(file, label, parse_image(content, file), sha256(content))
 
 
 def parse_image(content: bytes, path: Path) -> NDArray[np.uint8]:

@@ -1,0 +1,94 @@
+"""efhc certs: an authority, the certificates that it issues to devices, and what a certificate says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from efhc.base.errors import InputError
+from efhc.base.extras import require
+from efhc.cli.escaping import plain
+
+MOST = 10_000
+"""The largest number of certificates that one command issues."""
+
+app = typer.Typer(
+    help="Make an authority, issue certificates of devices, show what a certificate says. Needs efhc[node].",
+    no_args_is_help=True,
+)
+
+Folder = Annotated[Path, typer.Option("--out", "--certs", metavar="FOLDER", help="The folder of the certificates.")]
+
+
+@app.command("init", short_help="Make an authority that can issue certificates.")
+def init(
+    folder: Folder = Path("certs"),
+    days: Annotated[int, typer.Option(min=1, metavar="N", help="Number of days that the authority is valid.")] = 3650,
+) -> None:
+    """Make an authority: FOLDER/authority.pem, which every device gets, and FOLDER/authority.key, which stays here.
+
+    Whoever has authority.key can make certificates of any device: keep it where no device can read it.
+    """
+    require("node")
+    from efhc.runtime.certificates import make_authority
+
+    files = make_authority(folder, days)
+    print(f"{plain(files.certificate)}: copy it to every device")
+    print(f"{plain(files.key)}: secret; keep it here, and keep a copy in a safe place")
+
+
+@app.command("issue", short_help="Issue or renew certificates of devices.")
+def issue(
+    devices: Annotated[
+        list[str], typer.Option("--device", metavar="N", help="A device, or several: 3, 0-9, 1,4,7. May be repeated.")
+    ],
+    folder: Folder = Path("certs"),
+    days: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Number of days that the certificates are valid.")
+    ] = 365,
+) -> None:
+    """Issue certificates: FOLDER/device-3.pem and FOLDER/device-3.key. A device that has a key keeps it.
+
+    To renew a certificate, issue it again and copy device-3.pem: a running node takes it up without a restart.
+    """
+    require("node")
+    from efhc.runtime import certificates
+
+    for files in certificates.issue(folder, _numbers(devices), days):
+        until = certificates.read_facts(files.certificate).valid_until
+        print(f"{plain(files.certificate)}, {plain(files.key)} (secret): valid until {until:%Y-%m-%d}")
+
+
+@app.command("show", short_help="Show what a certificate says.")
+def show(files: Annotated[list[Path], typer.Argument(metavar="FILE", help="Certificates in PEM format.")]) -> None:
+    """Show who a certificate belongs to, who issued it, until when it is valid, and its fingerprint."""
+    require("node")
+    from datetime import UTC, datetime
+
+    from efhc.runtime.certificates import read_facts
+
+    for file in files:
+        facts = read_facts(file)
+        days = (facts.valid_until - datetime.now(UTC)).days
+        left = f"{days} days left" if days >= 0 else "EXPIRED"
+        print(plain(file))
+        print(f"  {'authority' if facts.is_authority else 'name':<12} {plain(facts.name)}")
+        print(f"  {'issuer':<12} {plain(facts.issuer)}")
+        print(f"  {'valid':<12} {facts.valid_from:%Y-%m-%d} to {facts.valid_until:%Y-%m-%d} ({left})")
+        print(f"  {'SHA-256':<12} {facts.fingerprint}")
+
+
+def _numbers(texts: list[str]) -> list[int]:
+    """Return the devices of texts such as "3", "0-9" and "1,4,7", each once, in ascending order."""
+    found: set[int] = set()
+    for text in (part.strip() for whole in texts for part in whole.split(",")):
+        first, dash, last = text.partition("-")
+        if not all(word.isascii() and word.isdigit() and len(word) < 10 for word in (first, last if dash else first)):
+            raise InputError("--device", text, "numbers from 0, such as 3, 0-9 or 1,4,7")
+        start, end = int(first), int(last) if dash else int(first)
+        if end < start or end - start >= MOST:
+            raise InputError("--device", text, f"a range from lower to higher, of at most {MOST} devices")
+        found.update(range(start, end + 1))
+    return sorted(found)

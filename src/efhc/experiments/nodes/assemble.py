@@ -1,0 +1,128 @@
+"""From a node file to a running node: the experiment, the device's part of it, its state, its network, its mode."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeVar
+
+from efhc import __version__
+from efhc.base.errors import InputError
+from efhc.core.triggers import NormTrigger, Trigger
+from efhc.experiments.config.experiment import Experiment
+from efhc.experiments.config.files import load_experiment
+from efhc.experiments.nodes.fingerprint import fingerprint, identity
+from efhc.experiments.nodes.own_part import own_scenario
+from efhc.runtime.free_running import FreeRunning
+from efhc.runtime.lockstep import Lockstep
+from efhc.runtime.logs import Log
+from efhc.runtime.node import Mode, run_until_stopped
+from efhc.runtime.recording import Recorder
+from efhc.runtime.security import security_of
+from efhc.runtime.settings import Address, Neighbour, NodeSettings
+from efhc.runtime.sockets import SocketTransport
+from efhc.runtime.state.iterations import IterationStore
+from efhc.runtime.state.store import Store
+from efhc.runtime.status import NodeStatus
+from efhc.runtime.training import Trainer
+from efhc.runtime.wire import ModelFormat
+from efhc.strategies.forms import form_of
+
+T = TypeVar("T")
+
+
+class Chosen(NamedTuple):
+    """The one run of an experiment that a node is part of."""
+
+    experiment: Experiment
+    strategy: str
+    seed: int
+    trigger: Trigger
+
+
+def choose(settings: NodeSettings) -> Chosen:
+    """Return the run that a node file asks for. Raises `InputError` if its experiment does not have it."""
+    return choose_from(load_experiment(settings.experiment), settings)
+
+
+def choose_from(experiment: Experiment, settings: NodeSettings) -> Chosen:
+    """Return the run of an experiment that a node is part of. Raises `InputError` if there is none such."""
+    strategy = _only("strategy", settings.strategy, list(experiment.strategies))
+    seed = _only("seed", settings.seed, list(experiment.seeds))
+    numbers = [settings.device, *(neighbour.device for neighbour in settings.neighbours)]
+    for field, number in zip(["device", *["neighbours"] * len(settings.neighbours)], numbers, strict=True):
+        if number >= experiment.devices:
+            raise InputError(field, f"device {number}", f"0 to {experiment.devices - 1}, the experiment's devices")
+    form = form_of(experiment.strategies[strategy], strategy)
+    if not form.is_papers or form.parts is None:
+        given = "a strategy that changes more than the paper's trigger"
+        raise InputError(f"strategies.{strategy}", given, "ef-hc, gt, zt, rg, never, or a trigger of your own")
+    trigger = form.parts.trigger
+    if isinstance(trigger, NormTrigger) and trigger.rho == "mean":
+        given = "'mean', which no device knows: it takes the bandwidths of all"
+        raise InputError(f"strategies.{strategy}.rho", given, "'nominal'")
+    return Chosen(experiment, strategy, seed, trigger)
+
+
+def _only(field: str, given: T | None, known: list[T]) -> T:
+    if given is None and len(known) == 1:
+        return known[0]
+    if given is None or given not in known:
+        allowed = f"one of the experiment's: {', '.join(map(str, known))}"
+        raise InputError(field, "nothing" if given is None else given, allowed)
+    return given
+
+
+def run_node(
+    settings: NodeSettings, read_neighbours: Callable[[], Sequence[Neighbour]], *, insecure: bool = False
+) -> None:
+    """Run one node until it is done or stopped. Raises `EfhcError` for whatever the user can mend.
+
+    `read_neighbours` reads the table of neighbours anew, on SIGHUP.
+    """
+    log = Log(settings.device)
+    security = security_of(settings, insecure=insecure, log=log)
+    chosen = choose(settings)
+    experiment, is_free = chosen.experiment, settings.mode == "free-running"
+    scenario = own_scenario(experiment, chosen.seed, settings.device, settings.data, apart=is_free)
+    trainer = Trainer(scenario, settings.device, chosen.trigger)
+    agreed = fingerprint(settings, experiment, chosen.strategy, chosen.seed, trainer.parameters)
+    status = NodeStatus(settings.device, 0, settings.mode, __version__, os.getpid(), iterations=experiment.iterations)
+    transport = SocketTransport(
+        settings.device,
+        Address.of(settings.listen) if settings.listen is not None else None,
+        security,
+        ModelFormat(trainer.parameters, experiment.precision, settings.wire),
+        send_limit=settings.limits.send,
+        strangers=settings.limits.strangers,
+    )
+    precision, belongs = experiment.precision, identity(agreed, settings)
+    store: Store | IterationStore
+    if is_free:
+        store = Store(settings.state, belongs, trainer.parameters, precision, journal=settings.journal)
+    else:
+        store = IterationStore(settings.state, belongs, trainer.parameters, precision)
+    with store:
+        recorder = Recorder(settings.state, settings.record, trainer.parameters, trainer.dtype)
+        mode = _mode(settings, trainer, experiment.iterations, store, agreed, status, recorder, log)
+        asyncio.run(
+            run_until_stopped(mode, transport, settings.state, settings.metrics, read_neighbours, log, security)
+        )
+
+
+def _mode(
+    settings: NodeSettings,
+    trainer: Trainer,
+    iterations: int,
+    store: Store | IterationStore,
+    agreed: dict[str, str],
+    status: NodeStatus,
+    recorder: Recorder,
+    log: Log,
+) -> Mode:
+    session = secrets.randbits(47)
+    if isinstance(store, Store):
+        return FreeRunning(settings, trainer, iterations, store, session, agreed, status, recorder, log)
+    return Lockstep(settings, trainer, iterations, store, session, agreed, status, recorder, log)

@@ -1,0 +1,206 @@
+"""From what nodes wrote down to the tables and models of an ordinary run, as `efhc run` leaves them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from efhc.base.arrays import Flags, Floats, Ints
+from efhc.base.errors import EfhcError
+from efhc.base.saving import read_tensors
+from efhc.core.state import Local
+from efhc.drivers.event_driven.record import EventRecord
+from efhc.drivers.record import Record
+from efhc.drivers.steps import Steps
+from efhc.experiments.runs.keeping import Keeper
+from efhc.experiments.runs.make import devices_table
+from efhc.experiments.runs.make_lockstep import LOCAL, snapshot_iterations
+from efhc.experiments.runs.run import Run
+from efhc.kernels.compiled_arithmetic import consensus_error
+from efhc.runtime.recording import read_exchanges, read_models, read_steps
+from efhc.runtime.state.checkpoint import read_checkpoint
+from efhc.runtime.status import OUTCOMES
+from efhc.scenarios.scenario import Scenario
+
+
+class Models(NamedTuple):
+    """The models of all devices at one moment, and what each keeps to itself, one row per device."""
+
+    models: Floats
+    local: Local
+
+
+# Lockstep
+
+
+def collect_lockstep(run: Run, scenario: Scenario, states: Sequence[Path], keeper: Keeper) -> None:
+    """Put the tables and models of a run together that nodes made in lockstep; their state folders are `states`.
+
+    All that does not depend on time is bit for bit what `efhc run` computes. The consensus error is null after
+    iterations whose models were not recorded. Raises `EfhcError` if something is missing.
+    """
+    experiment, learner = run.experiment, scenario.learner
+    iterations, parameters = experiment.iterations, learner.backend.parameters
+    fired, losses = _steps_of_all(states, iterations)
+    recorded = _Recorded(states)
+    final = _last_models(states, iterations)
+    wanted = set(snapshot_iterations(run)) if experiment.keep_models_every else set()
+    if 0 in wanted:
+        keeper.snapshot(0, recorded.after(0).models)
+    record = Record()
+    for k in range(iterations):
+        previous, graph = scenario.graphs(k)
+        after = final if k + 1 == iterations else recorded.after(k + 1) if recorded.has(k + 1) else None
+        error = np.nan if after is None else consensus_error(after.models)
+        record.add(
+            Steps(k, previous, graph, fired[k : k + 1], losses[k : k + 1], np.array([error])),
+            scenario.bandwidths.values,
+            parameters,
+        )
+        if experiment.is_evaluated_after(k + 1):
+            evaluated = after or recorded.after(k + 1)
+            record.add_accuracies(*learner.accuracies(evaluated.models, evaluated.local))
+        if k + 1 in wanted:
+            keeper.snapshot(k + 1, (after or recorded.after(k + 1)).models)
+        if record.is_large:
+            keeper.put_away(record.take())
+    keeper.put_away(record.take())
+    keeper.finish(final.models, final.local, devices_table(scenario, run.seed))
+
+
+def _steps_of_all(states: Sequence[Path], iterations: int) -> tuple[Flags, Floats]:
+    """Return who fired and the losses, (iterations, devices)."""
+    fired, losses = np.zeros((iterations, len(states)), dtype=bool), np.full((iterations, len(states)), np.nan)
+    for device, state in enumerate(states):
+        steps = read_steps(state)  # of iterations that were made again, the last row counts
+        made = steps[steps["k"] < iterations]
+        fired[made["k"], device], losses[made["k"], device] = made["fired"], made["loss"]
+        if (missing := np.flatnonzero(np.isnan(losses[:, device]))).size:
+            raise EfhcError(f"device {device} has recorded no iteration {missing[0]}; its files are in {state}")
+    return fired, losses
+
+
+class _Recorded:
+    """The models that nodes recorded, by iteration. They are read from disk when they are asked for."""
+
+    def __init__(self, states: Sequence[Path]) -> None:
+        self._states = states
+        self._rows = [read_models(state) for state in states]
+        self._places: list[Mapping[int, int]] = [
+            {k: place for place, k in enumerate(rows["k"].tolist())} for rows in self._rows
+        ]
+
+    def has(self, k: int) -> bool:
+        """Return whether all devices have recorded w_i(k)."""
+        return all(k in places for places in self._places)
+
+    def after(self, k: int) -> Models:
+        """Return the models after k iterations."""
+        for state, places in zip(self._states, self._places, strict=True):
+            if k not in places:
+                raise EfhcError(f"a model of iteration {k} is missing in {state}")
+        return _stacked([rows[places[k]] for rows, places in zip(self._rows, self._places, strict=True)])
+
+
+def _stacked(rows: Sequence[np.void]) -> Models:
+    names = [name for name in rows[0].dtype.names or () if name.startswith(LOCAL)]
+    local = {name.removeprefix(LOCAL): np.stack([row[name] for row in rows]) for name in names}
+    return Models(np.stack([row["model"] for row in rows]), local)
+
+
+def _last_models(states: Sequence[Path], iterations: int) -> Models:
+    found = []
+    for state in states:
+        try:
+            found.append(read_tensors(state / f"checkpoint-{iterations}.safetensors")[0])
+        except (OSError, ValueError) as error:
+            raise EfhcError(f"{state} has no checkpoint of iteration {iterations} ({error})") from None
+    names = [name for name in found[0] if name.startswith(LOCAL)]
+    local = {name.removeprefix(LOCAL): np.concatenate([tensors[name] for tensors in found]) for name in names}
+    return Models(np.stack([tensors["model"] for tensors in found]), local)
+
+
+# Free-running
+
+
+def collect_free_running(
+    run: Run, scenario: Scenario, states: Sequence[Path], keeper: Keeper, sample_seconds: float, end: float
+) -> None:
+    """Put the tables of an event-driven run together, of nodes that ran on their own clocks until second `end`.
+
+    A sample has the models that nodes recorded at its time; the accuracy is measured here. The imbalance is null: only
+    the nodes together would know it. Raises `EfhcError` if a node recorded nothing.
+    """
+    record, learner = EventRecord(), scenario.learner
+    steps = [rows[rows["seconds"] <= end] for rows in map(read_steps, states)]
+    exchanges = [rows[rows["end"] <= end] for rows in map(read_exchanges, states)]
+    for device, rows in enumerate(steps):
+        record.steps += [
+            (device, int(row["k"]), float(row["seconds"]), bool(row["fired"]), float(row["loss"])) for row in rows
+        ]
+    record.steps.sort(key=lambda row: row[2])
+    for device, rows in enumerate(exchanges):
+        record.exchanges += [_exchange_row(device, row) for row in rows]
+    record.exchanges.sort(key=lambda row: row[1])
+    graph = scenario.network.graph(0)
+    record.network.append((0, *graph.links.T.tolist()))
+    recorded = [read_models(state) for state in states]
+    step_times, fired = _joined(steps, "seconds"), _joined(steps, "fired")
+    ends, sizes, outcomes = (_joined(exchanges, name) for name in ("end", "bytes", "outcome"))
+    committed = outcomes == OUTCOMES.index("committed")
+    for seconds in _sample_times(sample_seconds, end):
+        models = _models_at(recorded, seconds, sample_seconds)
+        accuracies, of_mean = learner.accuracies(*models)
+        made, over = step_times <= seconds, ends <= seconds
+        counts = made.sum(), (made & fired).sum(), (over & committed).sum(), sizes[over].sum(), len(states)
+        quality = accuracies.mean(), accuracies.min(), accuracies.max(), of_mean, consensus_error(models.models)
+        record.timeline.append((seconds, *map(int, counts), *map(float, quality), None))
+    keeper.put_away(record.take())
+    final = _final_models(states)
+    keeper.finish(final.models, final.local, devices_table(scenario, run.seed))
+
+
+def _joined(tables: Sequence[np.ndarray], column: str) -> np.ndarray:
+    return np.concatenate([table[column] for table in tables])
+
+
+def _exchange_row(device: int, row: np.void) -> tuple[object, ...]:
+    values = {name: row[name].item() for name in row.dtype.names or ()}
+    norm = values["norm"]
+    return (
+        values["start"], values["end"], device, values["neighbour"], values["device_k"], values["neighbour_k"],
+        values["beta"], values["event"] or None, OUTCOMES[values["outcome"]], values["bytes"],
+        None if np.isnan(norm) else norm,
+    )  # fmt: skip
+
+
+def _sample_times(every: float, end: float) -> Iterator[float]:
+    count = int(end / every + 1e-9)
+    yield from (every * place for place in range(count + 1))
+
+
+def _models_at(recorded: Sequence[np.ndarray], seconds: float, every: float) -> Models:
+    """Return the model of each device that was recorded for this sample, or the last one before it."""
+    chosen = []
+    for device, rows in enumerate(recorded):
+        places: Ints = np.flatnonzero(rows["seconds"] < seconds + every)
+        if not len(rows):
+            raise EfhcError(f"device {device} has recorded no model")
+        chosen.append(rows[places[-1] if len(places) else 0])
+    return _stacked(chosen)
+
+
+def _final_models(states: Sequence[Path]) -> Models:
+    models, own = [], []
+    for state in states:
+        try:
+            tensors, facts = read_checkpoint(state / "checkpoint.safetensors")
+            names = {number: name for name, number in facts["arrays"].items()}
+            models.append(tensors[names[facts["device"]["model"]]])
+        except (OSError, ValueError, KeyError) as error:
+            raise EfhcError(f"{state} has no checkpoint that can be used ({error})") from None
+        own.append({name.removeprefix(LOCAL): rows for name, rows in tensors.items() if name.startswith(LOCAL)})
+    return Models(np.stack(models), {name: np.concatenate([rows[name] for rows in own]) for name in own[0]})

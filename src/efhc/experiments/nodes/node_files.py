@@ -1,0 +1,261 @@
+"""Node files: NODE.toml in, with one clear line for whatever is wrong, and a complete one out for `efhc node init`."""
+
+from __future__ import annotations
+
+import os
+import textwrap
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+import tomli_w
+from pydantic import ValidationError
+from pydantic.fields import FieldInfo
+
+from efhc.base.errors import EfhcError, InputError
+from efhc.base.inputs import absolute, read_text
+from efhc.base.policy import Policy
+from efhc.base.problems import as_input_error
+from efhc.base.saving import write_safely
+from efhc.experiments.config.experiment import Experiment
+from efhc.experiments.config.files import config_file, load_experiment, parse_override, with_settings
+from efhc.experiments.runs.draw import draw_network
+from efhc.runtime.security import authority_files, device_files
+from efhc.runtime.settings import Address, NodeSettings
+
+FIRST_PORT = 7700
+"""Device i listens on this port plus i, unless the user says otherwise."""
+
+EXAMPLES: dict[str, Any] = {
+    "bandwidth": "measured",
+    "data": "samples.npz",
+    "listen": "0.0.0.0:7700",
+    "limits.send": 1_000_000.0,
+    "metrics.port": 9100,
+    "record.models_every": 100,
+    "record.models_seconds": 10.0,
+}
+"""What a setting without a default could be."""
+
+NOWHERE = "none"
+"""What to say in place of an address to listen on."""
+
+OPTIONS = {"experiment": "EXPERIMENT", "device": "--device", "neighbours": "--neighbour", "tls": "--certs"}
+"""Settings that `efhc node init` takes as options, because others follow from them."""
+
+
+# Reading
+
+
+def read_node(path: Path, overrides: Iterable[str] = ()) -> NodeSettings:
+    """Return the settings of a node file, with `key.sub=value` overrides applied in order. All paths are absolute.
+
+    Relative paths count from the file, those of overrides from the current folder. Raises `InputError` if the file
+    cannot be read or a setting cannot be used.
+    """
+    try:
+        tables = tomllib.loads(read_text(path, "node file"))
+    except (ValueError, RecursionError) as error:
+        given = f"{path} ({error})"
+        raise InputError("node file", given, "a TOML file, as `efhc node init` writes it") from None
+    tables = _with_absolute_paths({"state": "state"} | tables, path.absolute().parent)
+    return build_node(with_settings(tables, map(_parsed_here, overrides)))
+
+
+def build_node(tables: Mapping[str, Any]) -> NodeSettings:
+    """Return the settings of these tables. Raises `InputError` if one cannot be used."""
+    try:
+        return NodeSettings.model_validate(dict(tables))
+    except ValidationError as error:
+        raise as_input_error(error, NodeSettings, tables) from None
+
+
+def _parsed_here(override: str) -> tuple[str, Any]:
+    name, value = parse_override(override)
+    return name, _absolute(name, value, Path()) if name in PATHS else value
+
+
+def _with_absolute_paths(tables: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    return _with_paths(tables, lambda name, value: _absolute(name, value, folder))
+
+
+def _with_paths(tables: Mapping[str, Any], change: Callable[[str, str], str], within: str = "") -> dict[str, Any]:
+    """Return the tables with each path changed by `change(name, path)`."""
+    changed: dict[str, Any] = {}
+    for name, value in tables.items():
+        if isinstance(value, dict):
+            changed[name] = _with_paths(value, change, f"{within}{name}.")
+        else:
+            changed[name] = change(name, value) if within + name in PATHS and isinstance(value, str) else value
+    return changed
+
+
+def _absolute(name: str, path: str, folder: Path) -> str:
+    """Return where a path leads from a folder."""
+    if name == "experiment" and _is_shipped(path, folder):
+        return str(config_file(path))
+    return str(absolute(path, folder))
+
+
+def _is_shipped(experiment: str, folder: Path) -> bool:
+    """Whether the name of an experiment is that of a file that ships with efhc, and of none in the folder."""
+    return not absolute(experiment, folder).exists() and config_file(experiment) != Path(experiment)
+
+
+def _inner_policy(field: FieldInfo) -> type[Policy] | None:
+    """Return the policy whose settings a table holds."""
+    inner = (field.annotation, *get_args(field.annotation))
+    return next((one for one in inner if isinstance(one, type) and issubclass(one, Policy)), None)
+
+
+def _path_names(policy: type[Policy], within: str = "") -> Iterator[str]:
+    for name, field in policy.model_fields.items():
+        if Path in (field.annotation, *get_args(field.annotation)):
+            yield within + name
+        elif inner := _inner_policy(field):
+            yield from _path_names(inner, f"{within}{name}.")
+
+
+PATHS = frozenset(_path_names(NodeSettings))
+"""The settings that are paths."""
+
+
+# Writing
+
+
+def write_new_node(
+    path: Path,
+    experiment: str,
+    device: int,
+    *,
+    certificates: Path,
+    listen: str | None = None,
+    neighbours: Iterable[str] = (),
+    overrides: Iterable[str] = (),
+) -> NodeSettings:
+    """Write a complete node file in which every setting is explained, and return what it says.
+
+    `neighbours` are "1=host:port", or "1" for a device that has to connect by itself; others that the experiment's
+    network links to the device get a placeholder for an address. Raises `EfhcError` if the file exists.
+    """
+    if path.exists():
+        raise EfhcError(f"{path} exists already and is not overwritten; remove it, or choose another name with --out")
+    loaded = load_experiment(experiment)
+    if device >= loaded.devices:
+        raise InputError("--device", device, f"0 to {loaded.devices - 1}, the experiment's devices")
+    asked = [_parsed_here(override) for override in overrides]
+    seed = next((value for name, value in reversed(asked) if name == "seed"), loaded.seeds[0])
+    if seed not in loaded.seeds:
+        raise InputError("seed", seed, f"one of the experiment's: {', '.join(map(str, loaded.seeds))}")
+    addresses = dict.fromkeys(linked_devices(loaded, seed)[device], "") | _parsed_neighbours(neighbours)
+    files = device_files(certificates.absolute(), device)
+    authority = authority_files(certificates.absolute()).certificate
+    chosen: dict[str, Any] = {
+        "experiment": experiment if _is_shipped(experiment, Path()) else str(Path(experiment).absolute()),
+        "strategy": next(iter(loaded.strategies)),
+        "seed": seed,
+        "device": device,
+        "listen": listen or str(Address("0.0.0.0", FIRST_PORT + device)),
+        "state": f"state-{device}",
+        "tls": {"authority": str(authority), "certificate": str(files.certificate), "key": str(files.key)},
+    }
+    if listen == NOWHERE:
+        del chosen["listen"]
+    for name, _ in asked:
+        if name.partition(".")[0] in OPTIONS:
+            raise InputError(name, "an override", f"the option {OPTIONS[name.partition('.')[0]]}")
+    chosen = with_settings(chosen, asked)
+    build_node(chosen)  # before a file is there that nobody can read
+    folder = path.absolute().parent
+    # Paths as the folder of the file sees them: it may be copied to a device as it is.
+    chosen = _with_paths(
+        chosen,
+        lambda _, value: os.path.relpath(value, folder) if Path(value).is_absolute() else value,
+    )
+    text = "\n".join(_file_lines(path.name, loaded.name, chosen, addresses)) + "\n"
+    build_node(tomllib.loads(text))
+    write_safely(path, text.encode())
+    return read_node(path)
+
+
+def linked_devices(experiment: Experiment, seed: int) -> list[set[int]]:
+    """Return, for each device, all others that G(0), ..., G(K-1) ever link it to."""
+    network = draw_network(experiment, seed)
+    linked: list[set[int]] = [set() for _ in range(experiment.devices)]
+    known: set[int] = set()
+    previous = None
+    for k in range(experiment.iterations):
+        graph = network.graph(k)
+        if graph is not previous:
+            previous = graph
+            new = set(graph.codes.tolist()) - known
+            known |= new
+            for code in new:
+                i, j = code % experiment.devices, code // experiment.devices
+                linked[i].add(j)
+                linked[j].add(i)
+    return linked
+
+
+def _parsed_neighbours(texts: Iterable[str]) -> dict[int, str | None]:
+    """Return the addresses by device; None for a device without one."""
+    found: dict[int, str | None] = {}
+    for text in texts:
+        number, equals, address = text.partition("=")
+        if not number.isascii() or not number.isdigit():
+            raise InputError("--neighbour", text, "1=host:port, or 1 for a device that has to connect by itself")
+        found[int(number)] = address if equals else None
+    return found
+
+
+def _file_lines(
+    file: str, experiment: str, chosen: Mapping[str, Any], addresses: Mapping[int, str | None]
+) -> Iterator[str]:
+    yield f"# Device {chosen['device']} of the experiment {experiment}: `efhc node {file}` runs it."
+    yield "# A line such as `# pace = 0.0` shows a default; remove the # to change it. Paths count from this file."
+    yield from _setting_lines(NodeSettings, chosen)
+    for name, field in NodeSettings.model_fields.items():
+        if inner := _inner_policy(field):
+            yield from ("", *_comment(field.description))
+            if name == "neighbours":
+                for device, address in sorted(addresses.items()):
+                    yield from ("[[neighbours]]", f"device = {device}", _address_line(device, address))
+            else:
+                yield f"[{name}]"
+                yield from _setting_lines(inner, chosen.get(name, {}), f"{name}.")
+
+
+def _address_line(device: int, address: str | None) -> str:
+    """Return the line of a neighbour's address: one that was given, none (None), or one to be changed ("")."""
+    if address:
+        return f"address = {_toml(address)}"
+    # 192.0.2.0/24 is reserved for documents: nobody has such an address.
+    placeholder = f"address = {_toml(str(Address(f'192.0.2.{1 + device % 254}', FIRST_PORT + device)))}"
+    if address is None:
+        return f"# {placeholder}"
+    return f"{placeholder}  # CHANGE: where this device listens; without this line, it has to connect by itself"
+
+
+def _setting_lines(policy: type[Policy], chosen: Mapping[str, Any], within: str = "") -> Iterator[str]:
+    """Yield the settings of a table that are single values: what was chosen, and the defaults as comments."""
+    for name, field in policy.model_fields.items():
+        if _inner_policy(field) is not None:
+            continue
+        if not within:
+            yield ""
+        yield from _comment(field.description)
+        if name in chosen:
+            yield f"{name} = {_toml(chosen[name])}"
+        else:
+            example = EXAMPLES[within + name] if field.default is None else None
+            yield f"# {name} = {_toml(field.default)}" if example is None else f"# {name} = {_toml(example)}  # e.g."
+
+
+def _comment(text: str | None) -> list[str]:
+    return textwrap.wrap(" ".join((text or "").split()), 110, initial_indent="# ", subsequent_indent="# ")
+
+
+def _toml(value: Any) -> str:
+    value = str(value) if isinstance(value, Path) else value
+    return tomli_w.dumps({"value": value}).removeprefix("value = ").rstrip("\n")

@@ -1,0 +1,76 @@
+"""What one device of an experiment needs to train: its own samples, and the draws that are its own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from efhc.base.arrays import Ints
+from efhc.base.errors import InputError, within
+from efhc.base.inputs import is_folder, parse_numpy, read_bytes
+from efhc.experiments.config.experiment import Experiment
+from efhc.experiments.runs.draw import draw_parts, draw_scenario, load_data
+from efhc.learning.data import Dataset
+from efhc.learning.data.image_folder import images_by_class
+from efhc.scenarios.scenario import Scenario
+
+ALLOWED = "an .npz file with x (one sample per row), y (labels from 0) and classes (how many there are)"
+
+
+def own_scenario(experiment: Experiment, seed: int, device: int, data: Path | None, *, apart: bool) -> Scenario:
+    """Return a scenario that knows the samples of one device only; everything else is that of the whole experiment.
+
+    `data` is the device's own file or folder. Default: its part of the experiment's data. `apart` says that the device
+    steps on its own clock. Raises `InputError` if the samples cannot be used.
+    """
+    if data is None:
+        whole = load_data(experiment)
+        own = only_samples(whole, draw_parts(experiment, whole, seed)[device])
+    else:
+        with within("data"):
+            own = read_own(data, experiment)
+    # Nothing reads the parts of other devices here, and theirs are not to be held.
+    own_samples: Ints = np.arange(len(own.y_train))
+    return draw_scenario(experiment, own, seed, parts=[own_samples] * experiment.devices, devices_apart=apart)
+
+
+def only_samples(data: Dataset, samples: np.ndarray) -> Dataset:
+    """Return the data set with these training samples and a single test sample: a node tests nothing.
+
+    Classes, shape and scale stay those of the whole, so the model has the same parameters.
+    """
+    return replace(
+        data,
+        x_train=data.x_train[samples],
+        y_train=data.y_train[samples],
+        x_test=data.x_test[:1].copy(),
+        y_test=data.y_test[:1].copy(),
+        writers=None,
+        class_names=data.label_names,
+    )
+
+
+def read_own(path: Path, experiment: Experiment) -> Dataset:
+    """Return the samples of a device's own .npz file or folder of images, scaled as the experiment's data would be.
+
+    With `standardize = true` each device scales by its own mean and standard deviation; to have the same scale on all
+    devices, give both in the experiment's `data.standardize`.
+    """
+    standardize, precision = getattr(experiment.data, "standardize", False), experiment.precision
+    if is_folder(path):
+        x, y, names = images_by_class(path)
+        unit = 255.0
+    else:
+        file = parse_numpy(read_bytes(path, "data"), path, ALLOWED)
+        if missing := [name for name in ("x", "y", "classes") if name not in file]:
+            raise InputError("data", f"{path} without {missing[0]}", ALLOWED)
+        x, y, unit = file["x"], file["y"], 255.0 if file["x"].dtype == np.uint8 else 1.0
+        if file["classes"].shape != () or file["classes"].dtype.kind not in "iu" or file["classes"] < 1:
+            raise InputError("data", f"{path} with classes that are not one whole number", ALLOWED)
+        names = tuple(map(str, range(int(file["classes"]))))
+    data = Dataset(x, y, x[:1], y[:1], name=path.name, class_names=names).prepared(standardize, precision, unit=unit)
+    if data.classes > len(names):
+        raise InputError("data", f"label {data.classes - 1} in {path}", f"labels 0 to {len(names) - 1}")
+    return data

@@ -1,0 +1,109 @@
+"""Ask running nodes how they are, over the socket in their state folder or a port of this machine."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from efhc.base.errors import InputError
+from efhc.runtime.pages import SOCKET_NAME, short_name
+from efhc.runtime.settings import Address
+
+SECONDS = 3.0
+"""How long a node may take to answer."""
+DEPTH = 3
+"""How many folders deep sockets are looked for."""
+
+
+class Answer(NamedTuple):
+    """What a node said, or why it said nothing."""
+
+    place: str
+    """The state folder, or the address."""
+    status: dict[str, Any] | None
+    problem: str = ""
+
+
+def ask_all(places: Iterable[str]) -> list[Answer]:
+    """Return the answers of all nodes at these places, by device.
+
+    A place is a state folder, a folder with state folders in it, a node file, or "host:port" on this machine. Raises
+    `InputError` if there is no node at a place.
+    """
+    targets = [target for place in places for target in _targets(place)]
+    with ThreadPoolExecutor(max_workers=16) as threads:
+        answers = list(threads.map(ask, dict.fromkeys(targets)))
+    return sorted(answers, key=lambda answer: answer.status["device"] if answer.status else 1 << 60)
+
+
+def ask(target: Path | Address, page: str = "/status") -> Answer:
+    """Return the answer of the node with this socket or at this address."""
+    place = str(target.parent if isinstance(target, Path) else target)
+    connection = (
+        _OverSocket(target) if isinstance(target, Path) else http.client.HTTPConnection(*target, timeout=SECONDS)
+    )
+    try:
+        connection.request("GET", page)
+        response = connection.getresponse()
+        content = response.read(1 << 24)
+        if response.status != http.HTTPStatus.OK:
+            return Answer(place, None, f"it answers {response.status} {response.reason}")
+        status = json.loads(content)
+        if not isinstance(status, dict) or not isinstance(status.get("device"), int):
+            return Answer(place, None, "who answers there is not an efhc node")
+        return Answer(place, status)
+    except ConnectionRefusedError:
+        return Answer(place, None, "nobody answers; the node is not running")
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        return Answer(place, None, f"no answer ({getattr(error, 'strerror', None) or error})")
+    finally:
+        connection.close()
+
+
+class _OverSocket(http.client.HTTPConnection):
+    def __init__(self, path: Path) -> None:
+        super().__init__("localhost", timeout=SECONDS)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(SECONDS)
+        with short_name(self._path) as name:
+            self.sock.connect(name)
+
+
+def _targets(place: str) -> Iterator[Path | Address]:
+    path = Path(place)
+    if path.is_dir():
+        found = list(_sockets_in(path))
+        if not found:
+            given = f"{place}, a folder without a {SOCKET_NAME}"
+            raise InputError("status", given, "the state folder of a running node, or a folder of several")
+        yield from found
+    elif path.is_file():
+        from efhc.experiments.nodes.node_files import read_node
+
+        yield read_node(path).state / SOCKET_NAME
+    else:
+        yield _address(place)
+
+
+def _address(place: str) -> Address:
+    allowed = "a state folder, a folder of several, a node file, or host:port on this machine"
+    try:
+        address = Address.of(place.removeprefix("http://").rstrip("/"))
+    except ValueError:
+        raise InputError("status", f"{place}, which is not there", allowed) from None
+    if not address.is_loopback:
+        raise InputError("status", f"{place}, an address of another machine", allowed)
+    return address
+
+
+def _sockets_in(folder: Path) -> Iterator[Path]:
+    for depth in range(DEPTH + 1):
+        yield from sorted(folder.glob("*/" * depth + SOCKET_NAME))

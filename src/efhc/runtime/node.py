@@ -1,0 +1,101 @@
+"""One node as a process: signals, the pages that tell how it is, and the mode that does the work."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from efhc.base.errors import EfhcError
+from efhc.runtime.logs import Log
+from efhc.runtime.pages import SOCKET_NAME, serve
+from efhc.runtime.security import Security
+from efhc.runtime.settings import Metrics, Neighbour
+from efhc.runtime.status import NodeStatus
+from efhc.runtime.transport import Listener, Transport
+
+
+class Mode(Listener, Protocol):
+    """How a node runs: free-running or lockstep."""
+
+    async def run(self, transport: Transport) -> None:
+        """Do the work. Returns when it is done or `stop` was called; raises what ended it otherwise."""
+        ...
+
+    def stop(self) -> None:
+        """Ask for an orderly end."""
+        ...
+
+    def allow(self, neighbours: Sequence[Neighbour]) -> None:
+        """Take a new table of neighbours."""
+        ...
+
+    def status(self) -> NodeStatus:
+        """How the node is."""
+        ...
+
+
+async def run_until_stopped(
+    mode: Mode,
+    transport: Transport,
+    state: Path,
+    metrics: Metrics,
+    read_neighbours: Callable[[], Sequence[Neighbour]],
+    log: Log,
+    security: Security | None = None,
+) -> None:
+    """Run a node until it is done, or until SIGTERM or SIGINT. A second signal ends it at once, as kill -9 would.
+
+    SIGHUP reads the neighbours anew, and the certificate.
+    """
+    loop, began = asyncio.get_running_loop(), time.monotonic()
+
+    def stop(number: int) -> None:
+        log("stopping", signal=signal.Signals(number).name)
+        mode.stop()
+        for one in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(one, os._exit, 128 + one)
+
+    def note_bug(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """What nobody caught: sockets fail in many ways, but anything else is a bug, and the state may be wrong."""
+        error = context.get("exception")
+        if error is None or isinstance(error, OSError):
+            log("network", level="debug", what=str(error or context.get("message")))
+            return
+        log("bug", level="error", what=repr(error))
+        bugs.append(error)
+        mode.stop()
+
+    def read_anew() -> None:
+        if security is not None:
+            security.refresh()
+        try:
+            neighbours = read_neighbours()
+        except EfhcError as error:  # the table of before stays
+            log("neighbours not read", level="error", reason=str(error))
+            return
+        mode.allow(neighbours)
+        transport.allow(neighbours)
+        log("neighbours", devices=[neighbour.device for neighbour in neighbours])
+
+    def status() -> NodeStatus:
+        now = mode.status()
+        now.uptime = time.monotonic() - began
+        now.certificate_expires = security.expires if security is not None else None
+        return now
+
+    bugs: list[BaseException] = []
+    loop.set_exception_handler(note_bug)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop, number)
+    loop.add_signal_handler(signal.SIGHUP, read_anew)
+    async with await serve(status, state / SOCKET_NAME, metrics.port) as pages:
+        log("started", pid=os.getpid(), state=str(state), metrics_port=pages.port)
+        await mode.run(transport)
+    log.close()
+    if bugs:
+        raise bugs[0]

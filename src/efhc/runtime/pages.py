@@ -1,0 +1,185 @@
+"""How a node is, over HTTP: /metrics for Prometheus, /healthz, /readyz, /status as JSON.
+
+They are served on `status.sock` in the state folder, which only the node's own user may open, and on a loopback port if
+the settings name one. Whoever asks cannot slow the node down: requests are small, quick and few at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import math
+import os
+import socket
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Self
+
+from efhc.base.errors import EfhcError
+from efhc.runtime.metrics import as_prometheus
+from efhc.runtime.status import READY_STATES, NodeStatus
+
+LONGEST_REQUEST, SECONDS, AT_ONCE = 8192, 5.0, 32
+"""Bytes of a request, seconds for a request and its answer, connections at once. What goes beyond is closed."""
+
+SOCKET_NAME = "status.sock"
+"""The name of the socket in a state folder."""
+
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class Pages:
+    """The running servers of one node."""
+
+    def __init__(self, status: Callable[[], NodeStatus], seconds: float = SECONDS) -> None:
+        self._status, self._seconds = status, seconds
+        self._open = 0
+        self._servers: list[asyncio.AbstractServer] = []
+        self._socket: Path | None = None
+        self.port: int | None = None
+        """The loopback port, if there is one."""
+
+    async def start(self, socket_path: Path | None, port: int | None) -> None:
+        """Listen. Raises `EfhcError` if the port is in use or the socket cannot be made."""
+        if socket_path is not None:
+            listening = _unix_listener(socket_path)
+            self._servers.append(await asyncio.start_unix_server(self._answer, sock=listening, limit=LONGEST_REQUEST))
+            self._socket = socket_path
+        if port is not None:
+            listening = _loopback_listener(port)
+            self.port = listening.getsockname()[1]
+            self._servers.append(await asyncio.start_server(self._answer, sock=listening, limit=LONGEST_REQUEST))
+
+    async def stop(self) -> None:
+        """Stop listening and remove the socket."""
+        for server in self._servers:
+            server.close()
+        self._servers = []
+        if self._socket is not None:
+            self._socket.unlink(missing_ok=True)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._open += 1
+        try:
+            if self._open <= AT_ONCE:
+                async with asyncio.timeout(self._seconds):
+                    writer.write(self._response(await reader.readuntil(b"\r\n\r\n")))
+                    await writer.drain()
+        except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            pass  # whoever asked has gone, is too slow, or says too much
+        finally:
+            self._open -= 1
+            writer.close()
+
+    def _response(self, request: bytes) -> bytes:
+        method, _, rest = request.partition(b" ")
+        page = rest.partition(b" ")[0].partition(b"?")[0].decode("latin-1")
+        if method not in (b"GET", b"HEAD"):
+            return _http(405, "Method Not Allowed", "only GET\n", extra="Allow: GET, HEAD\r\n")
+        code, reason, text, kind = self._page(page)
+        return _http(code, reason, text, kind, with_body=method == b"GET")
+
+    def _page(self, page: str) -> tuple[int, str, str, str]:
+        if page == "/healthz":  # the loop answers, which is all that it asks
+            return 200, "OK", "ok\n", "text/plain"
+        if page == "/readyz":
+            state = self._status().state
+            code, reason = (200, "OK") if state in READY_STATES else (503, "Service Unavailable")
+            return code, reason, f"{state}\n", "text/plain"
+        if page == "/metrics":
+            return 200, "OK", as_prometheus(self._status()), METRICS_TYPE
+        if page == "/status":
+            return 200, "OK", json.dumps(_finite(asdict(self._status()))) + "\n", "application/json"
+        return 404, "Not Found", "there are /metrics, /healthz, /readyz and /status\n", "text/plain"
+
+
+async def serve(
+    status: Callable[[], NodeStatus], socket_path: Path | None, port: int | None = None, seconds: float = SECONDS
+) -> Pages:
+    """Serve what `status` returns at each request, and return the servers, which `async with` stops.
+
+    A socket that a killed node left is replaced: the caller holds the lock of its folder. Raises `EfhcError` if the
+    port is in use or the socket cannot be made. `seconds` is what a request and its answer may take.
+    """
+    pages = Pages(status, seconds)
+    try:
+        await pages.start(socket_path, port)
+    except BaseException:
+        await pages.stop()
+        raise
+    return pages
+
+
+def _http(
+    code: int, reason: str, text: str, kind: str = "text/plain", *, extra: str = "", with_body: bool = True
+) -> bytes:
+    body = text.encode()
+    head = (
+        f"HTTP/1.1 {code} {reason}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n{extra}"
+        "Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nConnection: close\r\n\r\n"
+    )
+    return head.encode() + (body if with_body else b"")
+
+
+def _finite(value: Any) -> Any:
+    """Return the same with None for numbers that JSON lacks."""
+    if isinstance(value, dict):
+        return {name: _finite(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+@contextmanager
+def short_name(path: Path) -> Iterator[str]:
+    """Within the body, a name by which sockets can be bound or reached: their names have at most 107 bytes."""
+    if len(os.fsencode(path)) < 100 or not Path("/proc/self/fd").is_dir():
+        yield str(path)
+        return
+    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{folder}/{path.name}"
+    finally:
+        os.close(folder)
+
+
+def _unix_listener(path: Path) -> socket.socket:
+    """Return a socket that only its owner can connect to, in place of one that was left."""
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            if stat.S_ISSOCK(path.lstat().st_mode):
+                path.unlink()
+        with short_name(path) as name:
+            listening.bind(name)
+            os.chmod(name, 0o600)  # noqa: PTH101 - before it listens, so nobody is early
+        listening.listen(AT_ONCE)
+        listening.setblocking(False)
+    except OSError as error:
+        listening.close()
+        raise EfhcError(f"{path} cannot be made ({error.strerror or error})") from error
+    return listening
+
+
+def _loopback_listener(port: int) -> socket.socket:
+    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(("127.0.0.1", port))
+        listening.listen(AT_ONCE)
+        listening.setblocking(False)
+    except OSError as error:
+        listening.close()
+        reason = error.strerror or error
+        raise EfhcError(f"metrics.port: port {port} cannot be used ({reason}); choose another, or 0 for any") from error
+    return listening

@@ -1,0 +1,234 @@
+"""efhc certs, efhc node and efhc status as a user types them: real files, real processes, real signals."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from efhc.base.extras import EXTRAS, Extra
+from efhc.experiments.nodes.status_query import ask
+
+EFHC = [sys.executable, "-m", "efhc"]
+HALL = """\
+name = "hall"
+devices = 3
+iterations = 100000
+seeds = 0
+network = "complete"
+
+[strategies.EF-HC]
+kind = "ef-hc"
+r = 500.0
+"""
+
+
+@pytest.fixture
+def hall(tmp_path: Path) -> Path:
+    (tmp_path / "hall.toml").write_text(HALL)
+    return tmp_path
+
+
+# Certificates
+
+
+def test_certificates_from_nothing(hall: Path, command: Callable[..., Any]):
+    done = command("certs", "init")
+    assert done.returncode == 0
+    assert "certs/authority.pem: copy it to every device" in done.stdout
+    done = command("certs", "issue", "--device", "0-2", "--device", "5,7", "--days", "30")
+    assert done.returncode == 0
+    assert [line.partition(",")[0] for line in done.stdout.splitlines()] == [
+        f"certs/device-{device}.pem" for device in (0, 1, 2, 5, 7)
+    ]
+    done = command("certs", "show", "certs/device-5.pem", "certs/authority.pem")
+    assert done.returncode == 0
+    assert "name         device-5.efhc" in done.stdout
+    assert "29 days left" in done.stdout
+    assert "authority    CN=efhc authority " in done.stdout
+
+
+def test_certificates_that_cannot_be_made(hall: Path, refused: Callable[..., str]):
+    assert "make an authority with `efhc certs init --out certs`" in refused("certs", "issue", "--device", "3")
+    assert refused("certs", "show", "hall.toml").startswith("efhc: certificate: got hall.toml")
+    for text in ("x", "-1", "1-", "3-1", "0-99999999", "٣", ""):
+        assert "--device: got " in refused("certs", "issue", "--device", text)
+
+
+def test_without_cryptography_certs_says_what_to_install(refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(EXTRAS, "node", Extra("no_such_package", "cryptography", "certificates of nodes"))
+    line = refused("certs", "init")
+    assert line == "efhc: certificates of nodes needs cryptography: pip install 'efhc[node]'\n"
+
+
+# Node files
+
+
+def test_init_writes_a_file_and_says_what_to_do(hall: Path, command: Callable[..., Any], refused: Callable[..., str]):
+    done = command("node", "init", "hall.toml", "--device", "2", "--neighbour", "0=127.0.0.1:1")
+    assert done.returncode == 0
+    assert done.stdout.splitlines() == [
+        "device-2.toml: device 2, neighbours 0, 1",
+        "Change the addresses that are marked with CHANGE, then run it:",
+        "  efhc node device-2.toml",
+    ]
+    assert "exists already" in refused("node", "init", "hall.toml", "--device", "2")
+    done = command(
+        "node", "init", "hall.toml", "--device", "1", "--neighbour", "0", "--neighbour", "2", "--out", "n.toml"
+    )
+    assert "CHANGE" not in done.stdout
+
+
+def test_bad_node_files_are_one_line(hall: Path, refused: Callable[..., str], command: Callable[..., Any]):
+    assert refused("node", "nowhere.toml").startswith("efhc: node file: got nowhere.toml (No such file")
+    assert refused("node", "hall.toml").startswith("efhc: experiment: got nothing")
+    assert command("node", "init", "hall.toml", "--device", "0", "--listen", "127.0.0.1:0").returncode == 0
+    assert refused("node", "device-0.toml").startswith("efhc: tls.authority: got ")
+    assert "with --insecure; allowed: addresses of this machine" in refused("node", "--insecure", "device-0.toml")
+    assert "did you mean 'pace'" in refused("node", "device-0.toml", "pcae=3")
+
+
+# Running nodes
+
+
+def free_ports(number: int) -> list[int]:
+    listening = [socket.create_server(("127.0.0.1", 0)) for _ in range(number)]
+    try:
+        return [one.getsockname()[1] for one in listening]
+    finally:
+        for one in listening:
+            one.close()
+
+
+@contextmanager
+def node(folder: Path, file: str, *words: str) -> Iterator[subprocess.Popen[str]]:
+    with (folder / f"{file}.log").open("a") as log:
+        running = subprocess.Popen([*EFHC, "node", file, *words], cwd=folder, stderr=log, text=True)
+        try:
+            yield running
+        finally:
+            running.kill()
+            running.wait(30)
+
+
+def until(happened: Callable[[], Any], seconds: float = 60.0) -> Any:
+    """What `happened` returned, once that is true."""
+    deadline = time.monotonic() + seconds
+    while not (found := happened()):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    return found
+
+
+def status_of(folder: Path, device: int) -> dict[str, Any]:
+    return ask(folder / f"state-{device}" / "status.sock").status or {}
+
+
+def committed(folder: Path, device: int, neighbour: int) -> int:
+    links = {one["device"]: one for one in status_of(folder, device).get("neighbours", [])}
+    return links[neighbour]["exchanges"]["committed"] if neighbour in links else 0
+
+
+@pytest.fixture
+def two(hall: Path, command: Callable[..., Any]) -> Path:
+    """Node files and certificates of devices 0 and 1, which know one another, and of device 2, which dials."""
+    ports = free_ports(2)
+    command("certs", "init")
+    command("certs", "issue", "--device", "0-2")
+    for device, other in ((0, 1), (1, 0)):
+        options = ["--listen", f"127.0.0.1:{ports[device]}", "--neighbour", f"{other}=127.0.0.1:{ports[other]}"]
+        assert command("node", "init", "hall.toml", "--device", device, *options, "--neighbour", 2).returncode == 0
+    options = [f"--neighbour={device}=127.0.0.1:{ports[device]}" for device in (0, 1)]
+    assert command("node", "init", "hall.toml", "--device", 2, "--listen", "none", *options).returncode == 0
+    return hall
+
+
+@pytest.mark.slow
+def test_two_nodes_learn_together_a_third_joins_and_all_stop_in_order(two: Path, command: Callable[..., Any]):
+    pace = ("pace=0.01", "metrics.port=0")
+    with node(two, "device-0.toml", *pace) as first, node(two, "device-1.toml", *pace):
+        until(lambda: committed(two, 0, 1) > 3 and committed(two, 1, 0) > 3)
+        with node(two, "device-2.toml", *pace) as third:
+            until(lambda: committed(two, 2, 0) and committed(two, 2, 1))
+            done = command("status", "--json")
+            assert done.returncode == 0
+            found = json.loads(done.stdout)
+            assert [one["device"] for one in found] == [0, 1, 2]
+            assert {one["state"] for one in found} == {"training"}
+            assert all(one["certificate_expires"] > time.time() for one in found)
+            table = command("status", columns=80).stdout
+            assert [line.split()[:2] for line in table.splitlines() if "training" in line] == [
+                [str(device), "training"] for device in range(3)
+            ]
+            third.kill()  # as a power cut does
+            third.wait(30)
+        done = command("status")
+        assert done.returncode == 1
+        assert "state-2: nobody answers; the node is not running" in done.stdout
+        with node(two, "device-2.toml", *pace) as third:
+            until(lambda: status_of(two, 2).get("links_up") == 2)
+            for running in (third, first):
+                running.send_signal(signal.SIGTERM)
+                assert running.wait(30) == 0
+    assert not (two / "state-0" / "status.sock").exists()
+    for line in (two / "device-0.toml.log").read_text().splitlines():
+        assert json.loads(line)["device"] == 0
+
+
+@pytest.mark.slow
+def test_a_renewed_certificate_and_a_new_table_are_taken_up_without_a_restart(two: Path, command: Callable[..., Any]):
+    with node(two, "device-0.toml", "pace=0.01") as first:
+        until(lambda: status_of(two, 0).get("steps"))
+        command("certs", "issue", "--device", "0", "--days", "20")
+        first.send_signal(signal.SIGHUP)
+        until(lambda: abs(status_of(two, 0)["certificate_expires"] - time.time() - 20 * 86400) < 3600)
+        file = two / "device-0.toml"
+        file.write_text(file.read_text().replace("[[neighbours]]\ndevice = 2\n", ""))
+        first.send_signal(signal.SIGHUP)
+        until(lambda: [one["device"] for one in status_of(two, 0)["neighbours"]] == [1])
+        file.write_text("neighbours = [")
+        first.send_signal(signal.SIGHUP)
+        until(lambda: "neighbours not read" in (two / "device-0.toml.log").read_text())
+        assert status_of(two, 0)["state"] == "training"
+
+
+@pytest.mark.slow
+def test_a_port_in_use_is_one_line(two: Path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        words = [*EFHC, "node", "device-0.toml", f"listen={address}"]
+        done = subprocess.run(words, cwd=two, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].startswith("efhc: ")
+    assert address in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.slow
+def test_a_node_imports_neither_tables_nor_figures_nor_what_makes_certificates(two: Path):
+    code = (
+        "import os, signal, sys, threading, time\n"
+        "from efhc.cli import main\n"
+        "def look():\n"
+        "    time.sleep(8)\n"
+        "    names = ('polars', 'matplotlib', 'plotly', 'cryptography', 'pandas')\n"
+        "    print([name for name in names if name in sys.modules], flush=True)\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+        "threading.Thread(target=look, daemon=True).start()\n"
+        "sys.argv = ['efhc', 'node', 'device-0.toml', 'pace=0.01']\n"
+        "main()\n"
+    )
+    words = [sys.executable, "-c", code]
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    done = subprocess.run(words, cwd=two, capture_output=True, text=True, check=False, timeout=90, env=environment)
+    assert done.stdout.strip() == "[]", done.stderr
+    assert done.returncode == 0

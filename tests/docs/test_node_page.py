@@ -1,0 +1,130 @@
+"""docs/node.md: its commands run as they stand there, and what it names exists."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.core import TyperGroup
+from typer.main import get_command
+
+from efhc.cli import app
+from efhc.experiments.nodes.status_query import ask_all
+from efhc.runtime.logs import PER_REASON
+from efhc.runtime.metrics import as_prometheus
+from efhc.runtime.reasons import STRANGER_SECONDS
+from efhc.runtime.sockets import LONGEST_WAIT, SHORTEST_WAIT
+from efhc.runtime.status import NeighbourStatus, NodeStatus
+
+PAGE = (Path(__file__).parents[2] / "docs" / "node.md").read_text()
+
+
+def section(title: str) -> str:
+    return re.split(r"^## ", PAGE.split(f"\n## {title}\n")[1], flags=re.MULTILINE)[0]
+
+
+def command_lines(text: str) -> list[str]:
+    blocks = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
+    return [line for block in blocks for line in block.splitlines() if line.startswith("efhc ")]
+
+
+def file_of(text: str, name: str) -> str:
+    (found,) = re.findall(rf"```toml\n# {re.escape(name)}\n(.*?)```", text, re.DOTALL)
+    return str(found)
+
+
+@pytest.mark.parametrize("line", dict.fromkeys(command_lines(PAGE)))
+def test_commands_have_the_options_that_they_are_given(line: str):
+    words = shlex.split(line)[1:]
+    command = get_command(app)
+    while isinstance(command, TyperGroup):
+        name = words[0] if words[0] in command.commands else "run"  # efhc node NODE.toml
+        command, words = command.commands[name], words[1:] if name == words[0] else words
+    assert command.make_context("efhc", words).params
+
+
+def test_metrics_and_pages_exist():
+    text = as_prometheus(NodeStatus(0, 0, "", "", 0, neighbours=[NeighbourStatus(1)]))
+    known = set(re.findall(r"^# TYPE (\w+)", text, re.MULTILINE))
+    named = set(re.findall(r"\befhc_\w+", PAGE))
+    assert named <= known
+    assert len(named) > 20
+
+
+def test_times_and_limits_are_those_of_the_code():
+    assert f"tries again after {SHORTEST_WAIT} s, then ever more seldom up to every {LONGEST_WAIT:.0f} s" in PAGE
+    assert f"for at most {STRANGER_SECONDS:.0f} s each" in PAGE
+    assert PER_REASON == 10
+    assert "up to ten times a minute per reason" in PAGE
+
+
+def test_the_files_of_two_raspberry_pis(tmp_path: Path, command: Callable[..., Any]):
+    text = file_of(PAGE, "hall.toml").replace("devices = 3", "devices = 2")
+    (tmp_path / "hall.toml").write_text(text)
+    for line in command_lines(section("Two Raspberry Pis")):
+        done = command(*shlex.split(line)[1:])
+        assert done.returncode == 0, done.stderr
+    copied = re.findall(r"scp (?:-p )?(.*) pi-", section("Two Raspberry Pis"))
+    for device in "01":
+        for name in " ".join(copied).replace("$i", device).split():
+            assert (tmp_path / name).is_file(), name
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        return int(listening.getsockname()[1])
+
+
+def states(folder: Path) -> dict[int, dict[str, Any]]:
+    if not list(folder.glob("*/status.sock")):
+        return {}
+    return {answer.status["device"]: answer.status for answer in ask_all([str(folder)]) if answer.status}
+
+
+def until(happened: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 90
+    while not happened():
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+
+
+@pytest.mark.slow
+def test_the_first_run(tmp_path: Path, command: Callable[..., Any]):
+    """The three devices of the page, on ports that are free here: they meet, learn together, and stop in order."""
+    text = section("First run: two terminals")
+    (tmp_path / "hall.toml").write_text(file_of(PAGE, "hall.toml"))
+    ports = {f"127.0.0.1:{port}": f"127.0.0.1:{free_port()}" for port in (7700, 7701)}
+    running: list[subprocess.Popen[bytes]] = []
+    with ExitStack() as stack:
+        for line in command_lines(text):
+            words = [re.sub(r"127\.0\.0\.1:\d+", lambda found: ports[found[0]], word) for word in shlex.split(line)[1:]]
+            if words[0] == "node" and words[1] != "init":
+                started = subprocess.Popen(
+                    [sys.executable, "-m", "efhc", *words], cwd=tmp_path, stderr=subprocess.DEVNULL
+                )
+                stack.callback(started.wait, 30)
+                stack.callback(started.kill)
+                running.append(started)
+                continue
+            if words[0] == "status":
+                until(lambda: len(states(tmp_path)) == 2)
+                until(lambda: all(one["links_up"] for one in states(tmp_path).values()))
+            done = command(*words)
+            assert done.returncode == 0, done.stderr
+        assert len(running) == 3
+        until(lambda: len(states(tmp_path)) == 3)
+        until(lambda: all(one["links_up"] == 2 for one in states(tmp_path).values()))
+        exchanged = lambda one: sum(link["exchanges"]["committed"] for link in one["neighbours"])  # noqa: E731
+        until(lambda: all(exchanged(one) > 5 for one in states(tmp_path).values()))
+        for one in running:
+            one.terminate()
+        assert [one.wait(30) for one in running] == [0, 0, 0]

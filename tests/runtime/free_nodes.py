@@ -1,0 +1,141 @@
+"""Free-running nodes in one event loop, joined by a network in memory, with real state folders."""
+
+import asyncio
+import io
+import json
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from efhc.experiments.config.files import build_experiment
+from efhc.experiments.nodes.assemble import choose_from
+from efhc.experiments.nodes.fingerprint import fingerprint, identity
+from efhc.experiments.nodes.own_part import own_scenario
+from efhc.runtime.free_running import FreeRunning
+from efhc.runtime.logs import Log
+from efhc.runtime.memory_transport import MemoryNetwork
+from efhc.runtime.recording import Recorder
+from efhc.runtime.settings import NodeSettings, Recording
+from efhc.runtime.state.store import Store
+from efhc.runtime.status import NodeStatus
+from efhc.runtime.training import Trainer
+from efhc.runtime.wire import ModelFormat
+
+DEFAULTS = {"devices": 3, "iterations": 60, "seeds": 0, "precision": "float64", "strategies": {"ZT": {"kind": "zt"}}}
+
+
+@dataclass
+class Node:
+    mode: FreeRunning
+    store: Store
+    transport: object
+    task: asyncio.Task | None = None
+    lines: io.StringIO = field(default_factory=io.StringIO)
+
+    def log(self):
+        return [json.loads(line) for line in self.lines.getvalue().splitlines()]
+
+
+class Fleet:
+    """All nodes of a test. `folder` holds their states."""
+
+    def __init__(self, folder, *, wire="exact", delay=0.0, loss=0.0, **fields):
+        self.folder, self.experiment = folder, build_experiment(DEFAULTS | fields)
+        (self.strategy,) = self.experiment.strategies
+        self.trainers = {}
+        self.parameters = self.trainer(0).parameters
+        models = ModelFormat(self.parameters, self.experiment.precision, wire)
+        self.network = MemoryNetwork(models, delay=delay, loss=loss)
+        self.wire = wire
+        self.nodes: dict[int, Node] = {}
+
+    def trainer(self, device):
+        chosen = choose_from(self.experiment, NodeSettings(experiment="e.toml", device=device))
+        scenario = own_scenario(self.experiment, chosen.seed, device, None, apart=True)
+        return Trainer(scenario, device, chosen.trigger)
+
+    def add(self, device, **settings):
+        """Make a node and start it."""
+        others = [{"device": j, "address": "127.0.0.1:1"} for j in range(self.experiment.devices) if j != device]
+        given = {
+            "experiment": "e.toml", "device": device, "neighbours": others, "state": self.folder / str(device),
+            "record": Recording(gradients=True), "wire": self.wire, "stop_seconds": 3.0, "down_after": 0.3,
+        }  # fmt: skip
+        settings = NodeSettings.model_validate(given | settings)
+        trainer = self.trainer(device)
+        agreed = fingerprint(settings, self.experiment, self.strategy, 0, trainer.parameters)
+        belongs = identity(agreed, settings)
+        precision = self.experiment.precision
+        store = Store(settings.state, belongs, trainer.parameters, precision, journal=settings.journal)
+        status = NodeStatus(device, 0, settings.mode, "test", 0, iterations=self.experiment.iterations)
+        recorder = Recorder(settings.state, settings.record, trainer.parameters, trainer.dtype)
+        lines = io.StringIO()
+        iterations, log = self.experiment.iterations, Log(device, lines)
+        mode = FreeRunning(settings, trainer, iterations, store, 1000 + device, agreed, status, recorder, log)
+        node = Node(mode, store, self.network.transport(device), lines=lines)
+        node.task = asyncio.create_task(mode.run(node.transport))
+        self.nodes[device] = node
+        return node
+
+    async def until(self, condition, seconds=20.0):
+        """Wait until a condition holds."""
+        async with asyncio.timeout(seconds):
+            while not condition():
+                for node in self.nodes.values():
+                    if node.task.done() and node.task.exception():
+                        raise node.task.exception()
+                await asyncio.sleep(0.005)
+
+    async def all_at(self, k, **keywords):
+        await self.until(lambda: all(self.status(d).iteration >= k for d in self.nodes), **keywords)
+
+    def status(self, device):
+        return self.nodes[device].mode.status()
+
+    def is_idle(self):
+        """Whether nothing is under way, in doubt or owed anywhere."""
+        devices = [node.mode._device for node in self.nodes.values()]
+        return all(
+            not d.unacknowledged and not d.steps and not any(link.exchange or link.owes for link in d.links.values())
+            for d in devices
+        )
+
+    async def kill(self, device):
+        """End a node as kill -9 does: what it says and writes from now on counts for nothing."""
+        node, state = self.nodes.pop(device), self.folder / str(device)
+        self.network.transports.pop(device)
+        for other in list(self.nodes):
+            self.network.transports[other].lose(device, "killed")
+        left = {path.name: path.read_bytes() for path in state.iterdir() if path.is_file()}
+        node.transport.connections.clear()
+        node.task.cancel()
+        await asyncio.wait({node.task})
+        node.store.__exit__(None, None, None)
+        for name, content in left.items():
+            (state / name).write_bytes(content)
+
+    async def stop(self):
+        """Stop all nodes, in order."""
+        for node in self.nodes.values():
+            node.mode.stop()
+        async with asyncio.timeout(20):
+            await asyncio.gather(*(node.task for node in self.nodes.values()))
+        for node in self.nodes.values():
+            node.store.__exit__(None, None, None)
+
+    def defect(self):
+        """Return the sum of all models less what the law of the sum says, from what the nodes left on disk."""
+        total = np.zeros(self.parameters)
+        for device in range(self.experiment.devices):
+            folder = self.folder / str(device)
+            if not folder.exists():
+                continue
+            trainer = self.trainer(device)
+            settings = NodeSettings(experiment="e.toml", device=device, wire=self.wire)
+            agreed = fingerprint(settings, self.experiment, self.strategy, 0, trainer.parameters)
+            with Store(folder, identity(agreed, settings), trainer.parameters, self.experiment.precision) as store:
+                found = store.restore()
+            total += found.device.model
+            total += sum(step.beta * (step.received - step.sent) for step in found.device.steps)
+            total -= found.tensors["start"] - found.tensors["gradients"]
+        return total

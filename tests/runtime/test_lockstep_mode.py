@@ -1,0 +1,230 @@
+"""The mode `lockstep`: its models are those of `efhc run`, whatever happens to links and nodes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from lockstep_nodes import Node, Wires
+
+import efhc
+from efhc import Experiment
+from efhc.base.errors import EfhcError
+from efhc.runtime.messages import IterationModel
+from efhc.runtime.recording import read_models, read_steps
+
+DEVICES, ITERATIONS = 6, 12
+
+
+def experiment(**more: Any) -> Experiment:
+    fields: dict[str, Any] = {
+        "devices": DEVICES,
+        "iterations": ITERATIONS,
+        "seeds": [3],
+        "network": efhc.RandomLinks(),
+        "strategies": {"EF-HC": efhc.EventTriggered(r=200.0)},
+    }
+    return Experiment(**(fields | more))
+
+
+def nodes_of(given: Experiment, folder: Path, wires: Wires, session: int = 1, **more: Any) -> list[Node]:
+    return [Node(given, device, folder / f"{device}", wires, session, **more) for device in range(given.devices)]
+
+
+def bounded(work: Awaitable[Any], seconds: float = 60.0) -> Any:
+    async def within() -> Any:
+        async with asyncio.timeout(seconds):
+            return await work
+
+    return asyncio.run(within())
+
+
+async def run_all(nodes: list[Node]) -> list[BaseException | None]:
+    return await asyncio.gather(*(node.run() for node in nodes), return_exceptions=True)
+
+
+def final_models(nodes: list[Node], iterations: int = ITERATIONS) -> np.ndarray:
+    return np.stack([node.store.load(iterations).model for node in nodes])
+
+
+def assert_same_as_run(given: Experiment, nodes: list[Node]) -> None:
+    together = efhc.simulate(given)
+    ((pair, models),) = together.models.items()
+    assert np.array_equal(final_models(nodes, given.iterations), models)
+    fired = np.zeros((given.iterations, given.devices), dtype=bool)
+    for node in nodes:
+        steps = read_steps(node.settings.state)
+        fired[steps["k"], node.settings.device] = steps["fired"]
+    assert [np.flatnonzero(row).tolist() for row in fired] == together.events["fired"].to_list()
+    assert pair == (next(iter(given.strategies)), given.seeds[0])
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"strategies": {"GT": efhc.GlobalThreshold()}, "precision": "float64"},
+        {"strategies": {"ZT": efhc.ZeroThreshold()}, "network": efhc.RandomWaypoint()},
+        {"strategies": {"RG": efhc.RandomizedGossip()}, "exchange_at_start": True, "network": efhc.Geometric()},
+    ],
+)
+def test_models_and_fired_sets_are_those_of_efhc_run(tmp_path: Path, more: dict[str, Any]) -> None:
+    given = experiment(**more)
+    nodes = nodes_of(given, tmp_path, Wires())
+    assert bounded(run_all(nodes)) == [None] * DEVICES
+    assert_same_as_run(given, nodes)
+    used = efhc.simulate(given).events["link_from"].list.len().sum()
+    itemsize = np.dtype(given.precision).itemsize
+    sent = sum(node.wire.traffic(other).model_bytes_sent for node in nodes for other in range(DEVICES))
+    assert sent == 2 * nodes[0].trainer.parameters * itemsize * used
+
+
+def test_a_cut_link_is_waited_for_and_its_iteration_is_sent_again(tmp_path: Path) -> None:
+    given, wires = experiment(iterations=20, strategies={"ZT": efhc.ZeroThreshold()}), Wires()
+    nodes = nodes_of(given, tmp_path, wires, pace=0.01)
+
+    async def with_cuts() -> list[Any]:
+        running = asyncio.create_task(run_all(nodes))
+        random = np.random.default_rng(0)
+        for _ in range(8):
+            await asyncio.sleep(0.03)
+            wires.lose_models = True
+            await asyncio.sleep(0.02)
+            pairs = [tuple(random.choice(DEVICES, 2, replace=False).tolist()) for _ in range(6)]
+            wires.sever(*pairs, *((0, other) for other in range(1, DEVICES)))
+            wires.lose_models = False
+            wires.sever(*((a, b) for a in range(DEVICES) for b in range(a)))  # whatever was lost is sent again
+            wires.heal()
+        return await running
+
+    assert bounded(with_cuts()) == [None] * DEVICES
+    assert_same_as_run(given, nodes)
+    resent = sum(isinstance(message, IterationModel) for node in nodes for _, message in node.wire.sent)
+    assert resent > 2 * efhc.simulate(given).events["link_from"].list.len().sum()
+
+
+def test_a_stopped_node_goes_on_while_the_others_wait(tmp_path: Path) -> None:
+    given, wires = experiment(iterations=20), Wires()
+    nodes = nodes_of(given, tmp_path, wires, pace=0.02)
+
+    async def with_a_stop() -> list[Any]:
+        running = [asyncio.create_task(node.run()) for node in nodes]
+        await asyncio.sleep(0.15)
+        nodes[2].mode.stop()
+        await running[2]
+        assert 0 < nodes[2].mode.status().iteration < 20
+        await asyncio.sleep(0.1)
+        nodes[2] = Node(given, 2, tmp_path / "2", wires, session=2)
+        running[2] = asyncio.create_task(nodes[2].run())
+        return await asyncio.gather(*running)
+
+    bounded(with_a_stop())
+    assert next(line for line in nodes[2].lines if line["event"] == "begun")["alone"]
+    assert_same_as_run(given, nodes)
+
+
+def test_all_go_on_from_their_last_common_checkpoint(tmp_path: Path) -> None:
+    given = experiment(iterations=20)
+
+    async def stop_all(nodes: list[Node], seconds: float) -> list[Any]:
+        running = asyncio.create_task(run_all(nodes))
+        await asyncio.sleep(seconds)
+        for node in nodes:
+            node.mode.stop()
+        return await running
+
+    first = nodes_of(given, tmp_path, Wires(), pace=0.02)
+    assert bounded(stop_all(first, 0.2)) == [None] * DEVICES
+    made = {node.mode.status().iteration for node in first}
+    assert min(made) > 5
+    assert max(made) < 20
+    second = nodes_of(given, tmp_path, Wires(), session=2)
+    assert bounded(run_all(second)) == [None] * DEVICES
+    begun = {line["k"] for node in second for line in node.lines if line["event"] == "begun"}
+    assert len(begun) == 1
+    assert begun <= {5, 10, 15} | made
+    assert_same_as_run(given, second)
+    for node in second:  # what nobody needs any more is gone
+        assert node.store.available()[-1] == 20
+        assert len(node.store.available()) <= 3
+
+
+def test_a_node_that_lost_its_state_ends_the_run_on_all_in_one_line(tmp_path: Path) -> None:
+    given, wires = experiment(iterations=40, strategies={"ZT": efhc.ZeroThreshold()}), Wires()
+    nodes = nodes_of(given, tmp_path, wires, pace=0.02)
+
+    async def with_a_kill() -> list[Any]:
+        running = [asyncio.create_task(node.run()) for node in nodes]
+        await asyncio.sleep(0.4)
+        running[4].cancel()  # nothing is kept, as after kill -9
+        with pytest.raises(asyncio.CancelledError):
+            await running[4]
+        for file in (tmp_path / "4").glob("checkpoint-*"):
+            file.unlink()
+        nodes[4] = Node(given, 4, tmp_path / "4", wires, session=2)
+        running[4] = asyncio.create_task(nodes[4].run())
+        return await asyncio.gather(*running, return_exceptions=True)
+
+    errors = bounded(with_a_kill())
+    assert all(isinstance(error, EfhcError) for error in errors)
+    for line in map(str, errors):  # by whichever neighbours noticed it
+        assert line.startswith("device 4 has lost its state: it is in iteration 0, and device")
+        assert line.endswith("start all nodes again, and they go on from their last common checkpoint")
+    again = nodes_of(given, tmp_path, Wires(), session=3)
+    assert bounded(run_all(again)) == [None] * DEVICES
+    assert_same_as_run(given, again)
+
+
+def test_training_that_diverges_ends_the_run_on_all(tmp_path: Path) -> None:
+    given = experiment(step_size=efhc.Constant(value=3e38), iterations=30)
+    errors = bounded(run_all(nodes_of(given, tmp_path, Wires())))
+    assert all("training diverged" in str(error) for error in errors)
+    assert sum(str(error).startswith("training diverged") for error in errors) >= 1
+
+
+def test_a_neighbour_that_is_missing_in_the_table_is_named_at_the_start(tmp_path: Path) -> None:
+    given = experiment(network=efhc.Ring())
+    (node, *_) = nodes_of(given, tmp_path, Wires(), neighbours=())
+    with pytest.raises(EfhcError, match=r"neighbours: got no device 1, to which the experiment links device 0"):
+        bounded(node.run())
+
+
+def test_models_are_recorded_after_each_iteration(tmp_path: Path) -> None:
+    given = experiment(keep_models_every=1)
+    nodes = nodes_of(given, tmp_path, Wires())
+    bounded(run_all(nodes))
+    kept = efhc.simulate(given).snapshots("EF-HC", 3)
+    for node in nodes:
+        models = read_models(node.settings.state)
+        assert models["k"].tolist() == list(range(ITERATIONS + 1))
+        for row in models:
+            assert np.array_equal(row["model"], kept[int(row["k"])][node.settings.device])
+
+
+def test_a_bad_model_disconnects_with_a_reason(tmp_path: Path) -> None:
+    given = experiment(iterations=5)
+    wires = Wires()
+    nodes = nodes_of(given, tmp_path, wires)
+
+    async def with_a_bad_model() -> None:
+        running = asyncio.create_task(run_all(nodes))
+        await asyncio.sleep(0)
+        mode = nodes[0].mode
+        while not nodes[0].lines:
+            await asyncio.sleep(0.001)
+        bad = np.full(nodes[0].trainer.parameters, np.nan, dtype=np.float32)
+        mode.received(1, IterationModel(0, bad))
+        await asyncio.sleep(0.01)
+        assert frozenset({0, 1}) in wires.cut
+        wires.heal()
+        await running
+
+    bounded(with_a_bad_model())
+    assert {"event": "refused", "level": "warning", "neighbour": 1, "reason": "its model is not finite"} in nodes[
+        0
+    ].lines
+    assert_same_as_run(given, nodes)

@@ -1,0 +1,254 @@
+"""The pages of a node over real sockets: what Prometheus, a supervisor and `efhc status` get, and what a pest gets."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import json
+import re
+import socket
+import stat
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from efhc.base.errors import EfhcError, InputError
+from efhc.experiments.nodes.status_query import ask, ask_all
+from efhc.runtime.metrics import as_prometheus
+from efhc.runtime.pages import AT_ONCE, Pages, serve
+from efhc.runtime.settings import Address
+from efhc.runtime.status import STATES, NeighbourStatus, NodeStatus
+
+
+def node_status(**fields: Any) -> NodeStatus:
+    return NodeStatus(**{"device": 3, "session": 7, "mode": "free-running", "version": "0", "pid": 1} | fields)
+
+
+class Running:
+    """Pages that are served by a loop in a thread, as a node's loop does."""
+
+    def __init__(self, status: NodeStatus, pages: Pages, path: Path) -> None:
+        self.status, self.pages, self.path = status, pages, path
+
+    def raw(self, request: bytes) -> bytes:
+        with socket.create_connection(("127.0.0.1", self.pages.port), timeout=10) as connection:
+            connection.sendall(request)
+            return b"".join(iter(lambda: connection.recv(65536), b""))
+
+    def get(self, page: str) -> tuple[int, str]:
+        head, _, body = self.raw(f"GET {page} HTTP/1.1\r\nHost: x\r\n\r\n".encode()).partition(b"\r\n\r\n")
+        length = re.search(rb"Content-Length: (\d+)", head)
+        assert length is not None
+        assert int(length[1]) == len(body)
+        return int(head.split()[1]), body.decode()
+
+
+@contextlib.contextmanager
+def running_loop() -> Iterator[Callable[[Any], Any]]:
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        yield lambda coroutine: asyncio.run_coroutine_threadsafe(coroutine, loop).result(10)
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(10)
+        loop.run_until_complete(asyncio.sleep(0.01))  # what is closing closes
+        loop.close()
+
+
+@contextlib.contextmanager
+def serving(folder: Path, status: NodeStatus, port: int | None = 0, seconds: float = 5.0) -> Iterator[Running]:
+    path = folder / "status.sock"
+    with running_loop() as call:
+        pages = call(serve(lambda: status, path, port, seconds))
+        try:
+            yield Running(status, pages, path)
+        finally:
+            call(pages.stop())
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[Running]:
+    with serving(tmp_path, node_status()) as found:
+        yield found
+
+
+def test_health_and_readiness(running: Running):
+    for state in STATES:
+        running.status.state = state
+        ready = state in ("training", "finished")
+        assert running.get("/readyz") == (200 if ready else 503, f"{state}\n")
+        assert running.get("/healthz") == (200, "ok\n")
+
+
+def test_status_is_json_of_every_field(running: Running):
+    running.status.loss, running.status.neighbours = float("nan"), [NeighbourStatus(1, rate=2.5)]
+    code, text = running.get("/status?pretty=1")
+    assert code == 200
+    found = json.loads(text, parse_constant=pytest.fail)
+    assert found == dataclasses.asdict(running.status) | {"loss": None}
+    assert found["neighbours"][0]["rate"] == 2.5
+
+
+SAMPLE = re.compile(
+    r"^[a-z_][a-z0-9_]*(\{[a-z]+=\"([^\"\\\n]|\\.)*\"(,[a-z]+=\"([^\"\\\n]|\\.)*\")*\})? (-?[0-9.e+-]+|NaN|[+-]Inf)$"
+)
+
+
+def test_metrics_are_prometheus_text(running: Running):
+    running.status.neighbours = [NeighbourStatus(1, up=True, bytes_sent=10), NeighbourStatus(12, rate=float("inf"))]
+    running.status.neighbours[0].exchanges["committed"] = 4
+    running.status.version, running.status.drift = 'a"b\\c\nd', 0.25
+    code, text = running.get("/metrics")
+    assert code == 200
+    assert text == as_prometheus(running.status)
+    described: set[str] = set()
+    for line in text.splitlines():
+        if line.startswith("# TYPE "):
+            _, _, name, kind = line.split(" ")
+            assert kind == ("counter" if name.endswith("_total") else "gauge")
+            assert name not in described
+            described.add(name)
+        elif line.startswith("# HELP "):
+            assert len(line.split(" ")) > 4
+        else:
+            assert SAMPLE.match(line), line
+            assert re.split(r"[{ ]", line)[0] in described
+    lines = text.splitlines()
+    assert 'efhc_exchanges_total{neighbour="1",outcome="committed"} 4' in lines
+    assert 'efhc_link_up{neighbour="12"} 0' in lines
+    assert 'efhc_link_rate_bytes_per_second{neighbour="12"} +Inf' in lines
+    assert "efhc_drift 0.25" in lines
+    assert not [line for line in lines if line.startswith("efhc_loss ")]  # not known yet
+    assert r'version="a\"b\\c\nd"' in text
+
+
+def test_every_number_of_a_status_is_a_metric():
+    """A field that is added and forgotten in `metrics` fails here."""
+    status = node_status(neighbours=[NeighbourStatus(1)])
+    texts = {"device", "pid", "mode", "version", "state", "neighbours", "exchanges", "last_problem"}
+    marks: dict[int, str] = {}
+    for whole in (status, status.neighbours[0]):
+        for field in dataclasses.fields(whole):
+            if field.name not in texts:
+                marks[1000 + len(marks)] = f"{type(whole).__name__}.{field.name}"
+                setattr(whole, field.name, max(marks))
+    shown = {int(line.split()[-1]) for line in as_prometheus(status).splitlines() if line.split()[-1].isdigit()}
+    assert {name for mark, name in marks.items() if mark not in shown} == {"NeighbourStatus.session"}
+
+
+def test_the_socket_is_private_and_answers_the_same(running: Running):
+    assert stat.S_IMODE(running.path.stat().st_mode) == 0o600
+    answer = ask(running.path)
+    assert answer.status == dataclasses.asdict(running.status)
+    assert ask(Address("127.0.0.1", running.pages.port or 0)).status == answer.status
+
+
+@pytest.mark.parametrize(
+    ("request_line", "code"),
+    [
+        (b"POST /status HTTP/1.1", 405),
+        (b"GET /etc/passwd HTTP/1.1", 404),
+        (b"GET /../status HTTP/1.1", 404),
+        (b"\x16\x03\x01\x02\x00", 405),
+        (b"GET", 405),
+        (b"", 405),
+    ],
+)
+def test_other_requests_are_refused(running: Running, request_line: bytes, code: int):
+    assert running.raw(request_line + b"\r\n\r\n").startswith(b"HTTP/1.1 %d " % code)
+    assert running.get("/healthz")[0] == 200
+
+
+def test_a_request_without_end_is_cut_off(running: Running):
+    assert running.raw(b"GET /" + b"a" * 7000 + b" HTTP/1.1\r\n\r\n").startswith(b"HTTP/1.1 404")
+    with contextlib.suppress(ConnectionError):  # the rest of what was sent may be refused
+        assert running.raw(b"GET /" + b"a" * 200_000) == b""
+    assert running.get("/healthz")[0] == 200
+
+
+def test_idle_connections_are_few_and_short(tmp_path: Path):
+    with serving(tmp_path, node_status(), seconds=0.5) as running:
+        idle = [socket.create_connection(("127.0.0.1", running.pages.port), timeout=10) for _ in range(150)]
+        start = time.monotonic()
+        assert all(one.recv(1) == b"" for one in idle)
+        assert time.monotonic() - start < 5
+        for one in idle:
+            one.close()
+        assert len(idle) > AT_ONCE
+        assert running.get("/healthz")[0] == 200
+
+
+def test_a_socket_that_was_left_is_replaced_and_a_file_is_not(tmp_path: Path):
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(tmp_path / "status.sock"))
+    with serving(tmp_path, node_status()) as running:
+        assert ask(running.path).status is not None
+    assert not (tmp_path / "status.sock").exists()
+    (tmp_path / "status.sock").write_text("mine")
+    with pytest.raises(EfhcError, match=r"status\.sock cannot be made"), serving(tmp_path, node_status()):
+        pass
+    assert (tmp_path / "status.sock").read_text() == "mine"
+
+
+def test_a_state_folder_with_a_long_name(tmp_path: Path):
+    folder = tmp_path / ("a" * 100) / ("b" * 100)
+    folder.mkdir(parents=True)
+    with serving(folder, node_status()):
+        assert [answer.place for answer in ask_all([str(tmp_path)])] == [str(folder)]
+        assert stat.S_IMODE((folder / "status.sock").stat().st_mode) == 0o600
+
+
+def test_a_port_in_use_is_one_line_and_leaves_nothing(tmp_path: Path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        said = rf"^metrics.port: port {port} cannot be used .*choose another"
+        with pytest.raises(EfhcError, match=said), serving(tmp_path, node_status(), port):
+            pass
+    assert list(tmp_path.iterdir()) == []
+
+
+# Asking
+
+
+def test_nodes_are_found_below_a_folder_and_listed_by_device(tmp_path: Path):
+    with contextlib.ExitStack() as stack:
+        for device in (10, 2):
+            folder = tmp_path / f"node-{device}" / "state"
+            folder.mkdir(parents=True)
+            stack.enter_context(serving(folder, node_status(device=device), None))
+        dead = tmp_path / "dead"
+        dead.mkdir()
+        with socket.socket(socket.AF_UNIX) as left:
+            left.bind(str(dead / "status.sock"))
+        answers = ask_all([str(tmp_path), str(tmp_path / "node-2")])
+    assert [answer.status and answer.status["device"] for answer in answers] == [2, 10, None]
+    assert answers[-1].problem == "nobody answers; the node is not running"
+
+
+def test_places_without_a_node(tmp_path: Path):
+    with pytest.raises(InputError, match=r"a folder without a status\.sock"):
+        ask_all([str(tmp_path)])
+    with pytest.raises(InputError, match="which is not there"):
+        ask_all([str(tmp_path / "nowhere")])
+    with pytest.raises(InputError, match="an address of another machine"):
+        ask_all(["192.0.2.1:80"])
+
+
+def test_who_answers_is_not_a_node(tmp_path: Path):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        address = Address(*other.getsockname())
+        answers = []
+        thread = threading.Thread(target=lambda: answers.append(ask(address)))
+        thread.start()
+        connection, _ = other.accept()
+        with connection:
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]")
+            thread.join(10)
+    assert answers[0].problem == "who answers there is not an efhc node"
