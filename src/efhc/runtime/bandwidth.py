@@ -141,11 +141,14 @@ class Window:
         """Bytes that go into one chunk at most: half a window, so that one is on its way while one is acknowledged."""
         return min(LONGEST_CHUNK, self.size // 2)
 
+    def refresh(self, now: float) -> None:
+        """Forget what is too old to be known. Call it before the size of a chunk is chosen."""
+        if not self._on_way and now - self._last_time > FRESH_SECONDS:
+            self.size = min(self.size, FIRST_WINDOW)
+            self._arrivals.clear()
+
     def send(self, size: int, now: float) -> None:
         """A chunk goes out."""
-        if not self._on_way and now - self._last_time > FRESH_SECONDS:
-            self.size = FIRST_WINDOW
-            self._arrivals.clear()
         self.sent += size
         self._last_time = now
         self._on_way.append(_Sent(self.sent, now))
