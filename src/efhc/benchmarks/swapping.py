@@ -163,6 +163,9 @@ class _Swapper:
     def refused(self, who: str, reason: str) -> None:
         """Whatever is refused makes the swap late, and its timeout tells."""
 
+    def unreachable(self, neighbour: int, reason: str) -> None:
+        """The other process has not begun to listen yet."""
+
 
 async def _swap_plainly(task: Task, security: Security, model: np.ndarray) -> Swapped:
     """Swap as somebody would who has streams of asyncio and nothing else: no frames, no checksums, no credit."""
