@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from contextlib import suppress
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -312,6 +313,7 @@ class Connection(asyncio.Protocol):
         while self._waiting and self.ended is None and self._refill is None:
             now = self._loop.time()
             outgoing = self._waiting[0]
+            self.window.refresh(now)
             rest = self.models.model_bytes - outgoing.offset
             size = min(self.window.chunk, rest, max(self.window.room, self.window.chunk // 2))
             if self._bucket is not None:
@@ -391,7 +393,8 @@ class Connection(asyncio.Protocol):
         if transport is None:
             return
         if transport.can_write_eof():
-            transport.write_eof()  # it is closed when the other end closes, too
+            with suppress(OSError):  # the other end has gone already
+                transport.write_eof()  # it is closed when the other end closes, too
         else:
             transport.close()
         self._loop.call_later(LINGER_SECONDS, transport.abort)
