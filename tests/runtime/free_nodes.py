@@ -104,8 +104,8 @@ class Fleet:
         """End a node as kill -9 does: what it says and writes from now on counts for nothing."""
         node, state = self.nodes.pop(device), self.folder / str(device)
         self.network.transports.pop(device, None)  # it may be starting still
-        for other in list(self.nodes):
-            self.network.transports[other].lose(device, "killed")
+        for other in list(self.network.transports.values()):
+            other.lose(device, "killed")
         left = {path.name: path.read_bytes() for path in state.iterdir() if path.is_file()}
         node.transport.connections.clear()
         node.task.cancel()

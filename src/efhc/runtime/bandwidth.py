@@ -15,10 +15,10 @@ FIRST_WINDOW = 4 * 1024
 which a node begins to send at the same moment share its uplink: at 128 kbit/s these bytes take 2.3 s."""
 LEAST_WINDOW = 2 * 1024
 LARGEST_WINDOW = 4 * 1024 * 1024
-QUEUE_SECONDS, QUEUE_BYTES = 0.1, 12 * 1024
+QUEUE_SECONDS, QUEUE_BYTES = 0.1, 5 * 1024
 """The queue that is wanted in front of the link, so that it never waits for this process: this many seconds of its rate
-and this many bytes, which together are 0.85 s at 128 kbit/s."""
-LONGEST_QUEUE = 0.9
+and this many bytes, which together are 0.4 s at 128 kbit/s."""
+LONGEST_QUEUE = 0.45
 """Seconds of that queue at most."""
 MEMORY_SECONDS = 60.0
 MEMORIES = 10
@@ -141,11 +141,14 @@ class Window:
         """Bytes that go into one chunk at most: half a window, so that one is on its way while one is acknowledged."""
         return min(LONGEST_CHUNK, self.size // 2)
 
+    def refresh(self, now: float) -> None:
+        """Forget what is too old to be known. Call it before the size of a chunk is chosen."""
+        if not self._on_way and now - self._last_time > FRESH_SECONDS:
+            self.size = min(self.size, FIRST_WINDOW)
+            self._arrivals.clear()
+
     def send(self, size: int, now: float) -> None:
         """A chunk goes out."""
-        if not self._on_way and now - self._last_time > FRESH_SECONDS:
-            self.size = FIRST_WINDOW
-            self._arrivals.clear()
         self.sent += size
         self._last_time = now
         self._on_way.append(_Sent(self.sent, now))

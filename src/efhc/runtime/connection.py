@@ -3,18 +3,21 @@
 Small messages are given to the network at once. Models go in chunks, one model at a time, and only as many bytes as
 the other end's credit allows (`bandwidth.Window`): so a small message waits for the little that is on its way, and
 never for a model. An end that has sent nothing for a second sends PING. Any byte that arrives is a sign of life, also
-one of a frame that is not whole; without one for four seconds the connection is dead.
+one of a frame that is not whole, and one that waits for what was lost before it; without one for four seconds the
+connection is dead.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
+from contextlib import suppress
 from typing import Any, Protocol, cast
 
 import numpy as np
 
 from efhc.core.protocol import Model
+from efhc.runtime.arrivals import data_segments
 from efhc.runtime.bandwidth import Bucket, RateMeter, Window
 from efhc.runtime.decoder import Decoder, Progress
 from efhc.runtime.messages import Goodbye, Hello, Message, model_in
@@ -129,6 +132,7 @@ class Connection(asyncio.Protocol):
         self._refill: asyncio.TimerHandle | None = None
         self._sent_messages = self._acknowledged_messages = 0
         self._last_sent = self._last_received = self._last_tick = 0.0
+        self._segments: int | None = None
         self._pinged_at: float | None = None
         self.closed: asyncio.Future[None] = self._loop.create_future()
         """Done when the transport is gone."""
@@ -226,6 +230,8 @@ class Connection(asyncio.Protocol):
         except WireError as error:
             self._fail(f"refused: {error}")
             return
+        if self._decoder.is_within_chunk:  # which may take long on a link that has become slow
+            self.owner.moved(self)
         if asked or self._decoder.model_bytes > model_bytes:
             clock = int(self._last_received * 1e6)
             self._write(encode(Got(self._decoder.model_bytes, self._decoder.messages, clock)))
@@ -307,6 +313,7 @@ class Connection(asyncio.Protocol):
         while self._waiting and self.ended is None and self._refill is None:
             now = self._loop.time()
             outgoing = self._waiting[0]
+            self.window.refresh(now)
             rest = self.models.model_bytes - outgoing.offset
             size = min(self.window.chunk, rest, max(self.window.room, self.window.chunk // 2))
             if self._bucket is not None:
@@ -341,6 +348,8 @@ class Connection(asyncio.Protocol):
 
     def _tick(self) -> None:
         now = self._loop.time()
+        if self._has_arrived():  # since the last look
+            self._last_received = max(self._last_received, self._last_tick)
         if now - self._last_tick > DEAD_SECONDS / 2:
             # This process was held up: what has arrived meanwhile is read before anybody is called dead.
             self._last_received = max(self._last_received, now - DEAD_SECONDS / 2)
@@ -354,6 +363,12 @@ class Connection(asyncio.Protocol):
         if self.is_open and now - self._last_sent >= PING_SECONDS:
             self._ping()
         self._timer = self._loop.call_later(TICK_SECONDS, self._tick)
+
+    def _has_arrived(self) -> bool:
+        """Whether packets with data have arrived since this was last asked, also such that cannot be read yet."""
+        assert self.transport is not None
+        before, self._segments = self._segments, data_segments(self.transport.get_extra_info("socket"))
+        return self._segments != before
 
     def _fail(self, reason: str) -> None:
         """End the connection because of what the other end did, and tell both."""
@@ -378,7 +393,8 @@ class Connection(asyncio.Protocol):
         if transport is None:
             return
         if transport.can_write_eof():
-            transport.write_eof()  # it is closed when the other end closes, too
+            with suppress(OSError):  # the other end has gone already
+                transport.write_eof()  # it is closed when the other end closes, too
         else:
             transport.close()
         self._loop.call_later(LINGER_SECONDS, transport.abort)

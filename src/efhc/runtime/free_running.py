@@ -83,8 +83,20 @@ class FreeRunning(ModeBase):
         """Train and answer until asked to stop, or until the last iteration if the node is not to stay."""
         self._transport, self._loop = transport, asyncio.get_running_loop()
         self._outbox.on_failure = self.stop
-        await self._training.call(self._trainer.warm_up)
-        parts = self._settings, self._trainer, self._store, self._outbox, transport
+        try:
+            await self._training.call(self._trainer.warm_up)
+            await self._begin()
+            await self._work()
+        finally:
+            self._pause.set()
+            self._recorder.flush()
+            self._close_threads()
+        if self._error is not None:
+            raise self._error
+
+    async def _begin(self) -> None:
+        """Make the device, and keep it, so that no session comes twice."""
+        parts = self._settings, self._trainer, self._store, self._outbox, self._transport
         acting = ActingDevice(*parts, self._status, self._recorder, self._log)
         acting.on_apply, acting.on_copied = self._apply, self._copied.set
         await self._training.call(acting.restore_or_begin, self._session, self._iterations)
@@ -92,7 +104,10 @@ class FreeRunning(ModeBase):
         acting.checkpoint()
         await self._outbox.wait()
         self.allow(self._settings.neighbours)
-        await transport.start(self, self._settings.neighbours)
+
+    async def _work(self) -> None:
+        """Train and answer until the end, and leave."""
+        await self._transport.start(self, self._settings.neighbours)
         clock = asyncio.create_task(self._watch_the_clock())
         clock.add_done_callback(self._note_error)
         training = asyncio.create_task(self._train())
@@ -105,12 +120,7 @@ class FreeRunning(ModeBase):
         finally:
             for task in (clock, training, stopping):
                 task.cancel()
-            self._pause.set()
-            self._recorder.flush()
-            await transport.stop(str(self._error or "stopped"))
-            self._close_threads()
-        if self._error is not None:
-            raise self._error
+            await self._transport.stop(str(self._error or "stopped"))
 
     def _note_error(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:

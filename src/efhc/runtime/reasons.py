@@ -34,5 +34,7 @@ def reason_of(error: BaseException) -> str:
         return f"it has not said who it is within {STRANGER_SECONDS:g} s"
     if isinstance(error, asyncio.CancelledError):
         return str(error) or "this node stops"
+    if isinstance(error, ConnectionRefusedError):
+        return "connection refused"
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return " ".join(text.split()) or type(error).__name__

@@ -211,6 +211,7 @@ class SocketTransport:
                 task = asyncio.create_task(self._welcome(accepted, who))
                 self._strangers[task] = where[0]
                 task.add_done_callback(self._forget_stranger)
+                await asyncio.sleep(0)  # the task begins: were it cancelled before, nobody would close the socket
         finally:
             listening.close()
 

@@ -11,6 +11,7 @@ STRATEGY.seedSEED/
 from __future__ import annotations
 
 import math
+import os
 import shutil
 import time
 import tomllib
@@ -113,7 +114,9 @@ class NodeFolders:
         if driver is None:  # they wait for one another, whenever each of them is up
             self.started = begun or now
             return found | {"record": {"start": self.started, "models_every": self._models_every()}}
-        starting = START_SECONDS * (1 + len(self.folders) / usable_cores())
+        cores = usable_cores()
+        busy = min(max(1.0, os.getloadavg()[0] / cores), 2.0)  # others use the cores, too
+        starting = busy * START_SECONDS * (1 + len(self.folders) / cores)
         self.started = begun or now + starting  # they begin together, when each has had time to start
         found["limits"] = {"patience": driver.patience_seconds, "give_up": driver.give_up_seconds}
         if driver.bandwidth == "measured":

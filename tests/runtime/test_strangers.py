@@ -1,0 +1,401 @@
+"""Who is not a neighbour, or does not behave like one: refused by name, while the other links go on."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import json
+import socket
+import ssl
+import struct
+import tracemalloc
+import warnings
+
+import numpy as np
+import pytest
+from peers import FINGERPRINT, MODELS, Authority, Identity, Node, neighbours, some_model, transport
+
+from efhc.core import protocol
+from efhc.runtime import sockets, wire
+from efhc.runtime.messages import Hello
+
+BODY = protocol.Body((2, 1, 1), (0, 1, 1), None)
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory):
+    return Authority(tmp_path_factory.mktemp("ours"))
+
+
+@pytest.fixture(scope="module")
+def foreign(tmp_path_factory):
+    return Authority(tmp_path_factory.mktemp("foreign"), name="somebody else")
+
+
+class Place:
+    """Node 0 with its neighbour 1, which must not be disturbed; 2 and 3 may come, and whoever else tries."""
+
+    def __init__(self, authority, **options):
+        self.authority, self.options = authority, options
+
+    async def __aenter__(self):
+        self.node, self.neighbour = Node(0), Node(1)
+        self.here = transport(0, Identity(self.authority, 0), **self.options)
+        await self.here.start(self.node, neighbours(1, 2, 3))
+        self.address = self.here.address
+        self.there = transport(1, Identity(self.authority, 1), listen=False)
+        await self.there.start(self.neighbour, neighbours(d0=self.address))
+        await self.node.until(lambda: 1 in self.node.up)
+        return self
+
+    async def __aexit__(self, kind, error, trace):
+        try:
+            if error is None:
+                await self.other_links_go_on()
+        finally:
+            await self.there.stop("the test is over")
+            await self.here.stop("the test is over")
+
+    async def other_links_go_on(self):
+        model = some_model(seed=len(self.node.got[1]))
+        self.there.send(0, protocol.Body((1, 1, 1), (0, 1, 1), model))
+        await self.node.until(lambda: self.node.got[1], 3.0)
+        assert np.array_equal(self.node.got[1][-1].model, model)
+        assert not self.node.ends
+        assert not self.neighbour.ends
+
+    async def says(self, reason, seconds=8.0):
+        """Wait until node 0 has refused somebody for this reason."""
+        await self.node.until(lambda: any(reason in given for given in self.node.reasons()), seconds)
+
+    async def dialled(self, context, name="device-0.efhc"):
+        return await asyncio.open_connection(*self.address, ssl=context, server_hostname=name)
+
+    async def idle_from(self, host, stack):
+        """Connect from this address and say nothing."""
+        stranger = stack.enter_context(socket.socket())
+        stranger.setblocking(False)
+        stranger.bind((host, 0))
+        await asyncio.get_running_loop().sock_connect(stranger, tuple(self.address))
+
+    async def as_neighbour(self, *frames, device=2, hello=True):
+        """Connect as a neighbour that has a certificate, and send these frames after HELLO."""
+        reader, writer = await self.dialled(Identity(self.authority, device).client_context())
+        if hello:
+            writer.write(wire.encode(Hello(device, 1, FINGERPRINT, 0)))
+        for frame in frames:
+            writer.write(frame)
+        return reader, writer
+
+
+async def rest_of(reader, writer):
+    """All that the node says until it closes."""
+    said = b""
+    try:
+        async with asyncio.timeout(7.0):
+            while data := await reader.read(65536):
+                said += data
+    except (ConnectionError, ssl.SSLError):
+        pass
+    writer.close()
+    return said
+
+
+def run(scenario):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # TLS 1.1 is one
+        asyncio.run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("bytes_", "reason"),
+    [
+        (b"hello, is there anybody?\r\n" * 4, "it did not speak TLS"),
+        (b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n", "it spoke HTTP instead of TLS"),
+        (wire.encode(Hello(1, 1, FINGERPRINT, 0)), "TLS"),
+        (bytes(range(256)) * 64, "TLS"),
+    ],
+)
+def test_who_does_not_speak_tls(authority, bytes_, reason, caplog):
+    async def scenario():
+        async with Place(authority) as place:
+            reader, writer = await asyncio.open_connection(*place.address)
+            writer.write(bytes_)
+            assert wire.encode(wire.Ping()) not in await rest_of(reader, writer)
+            await place.says(reason)
+            (who,) = {who for who, _ in place.node.refusals}
+            assert who.startswith("127.0.0.1:")
+
+    run(scenario())
+    assert not caplog.records  # no traceback of asyncio
+
+
+@pytest.mark.parametrize("version", ["TLSv1_1", "TLSv1_2"])
+def test_older_tls(authority, version):
+    async def scenario():
+        async with Place(authority) as place:
+            context = Identity(authority, 2).client_context()
+            context.set_ciphers("ALL:@SECLEVEL=0")
+            context.minimum_version = context.maximum_version = ssl.TLSVersion[version]
+            with pytest.raises((ssl.SSLError, ConnectionError)):
+                await place.dialled(context)
+            await place.says("its TLS is older than 1.3")
+
+    run(scenario())
+
+
+def test_a_certificate_of_another_authority(authority, foreign, caplog):
+    async def scenario():
+        async with Place(authority) as place:
+            context = Identity(authority, 2, of=foreign).client_context()
+            reader, writer = await place.dialled(context)
+            await rest_of(reader, writer)
+            await place.says("its certificate is refused: unable to get local issuer certificate")
+
+    run(scenario())
+    assert not caplog.records
+
+
+def test_no_certificate(authority):
+    async def scenario():
+        async with Place(authority) as place:
+            context = ssl.create_default_context(cafile=authority.certificate)
+            await rest_of(*await place.dialled(context))
+            await place.says("it showed no certificate")
+
+    run(scenario())
+
+
+def test_a_certificate_of_no_device(authority):
+    async def scenario():
+        async with Place(authority) as place:
+            files = authority.issue(None, "printer.example")
+            reader, writer = await place.dialled(Identity(authority, 2, files=files).client_context())
+            await rest_of(reader, writer)
+            await place.says("its certificate is that of printer.example, which is no device")
+
+    run(scenario())
+
+
+def test_a_device_that_is_no_neighbour(authority):
+    async def scenario():
+        async with Place(authority) as place:
+            said = await rest_of(*await place.as_neighbour(device=9))
+            assert b"device 9 is no neighbour of device 0" in said
+            await place.says("device 9 is no neighbour of device 0")
+
+    run(scenario())
+
+
+def test_a_valid_certificate_with_anothers_number(authority):
+    """2 says that it is 3, and that it is 1, whose connection stays."""
+
+    async def scenario():
+        async with Place(authority) as place:
+            for claimed in (3, 1):
+                frame = wire.encode(Hello(claimed, 1, FINGERPRINT, 0))
+                said = await rest_of(*await place.as_neighbour(frame, hello=False))
+                reason = f"says that it is device {claimed}; its certificate is device 2's"
+                assert reason.encode() in said
+                await place.says(reason)
+
+    run(scenario())
+
+
+def test_the_dialled_end_has_anothers_number(authority):
+    """Node 4 dials what it takes for device 3, and finds device 0."""
+
+    async def scenario():
+        async with Place(authority) as place:
+            node = Node(4)
+            dialling = transport(4, Identity(authority, 4), listen=False)
+            await dialling.start(node, neighbours(d3=place.address))
+            await node.until(lambda: node.refusals)
+            ((who, reason),) = node.refusals
+            assert who == f"device 3 at {place.address}"
+            assert reason.startswith("cannot connect: its certificate is refused: Hostname mismatch")
+            await dialling.stop("over")
+
+    run(scenario())
+
+
+def body(transfer=1, values=MODELS.values, dtype="float32"):
+    return wire.encode(BODY._replace(model=wire.ModelHeader(transfer, values, dtype)))
+
+
+def damaged(frame):
+    return frame[:-1] + bytes([frame[-1] ^ 1])
+
+
+def with_version(version):
+    return wire.frame(wire.HELLO, struct.pack("<H", version) + json.dumps({}).encode())
+
+
+@pytest.mark.parametrize(
+    ("frames", "hello", "reason"),
+    [
+        ([with_version(2)], False, "the other end speaks wire version 2; this node speaks 1"),
+        ([wire.encode(wire.Ping())], False, "the first frame is not HELLO"),
+        ([body(values=999)], True, "a model of 999 values; those of this node have 1000"),
+        ([body(values=2**62)], True, "a model of 4611686018427387904 values"),
+        ([body(dtype="float64")], True, "a model in float64; this node was told float32"),
+        ([struct.pack("<IIB", 2**32 - 1, 0, wire.CHUNK)], True, "CHUNK has a length of 4294967295 bytes"),
+        ([damaged(wire.encode(protocol.Ready((2, 1, 1), (0, 1, 1))))], True, "a frame's checksum is wrong"),
+        ([wire.frame(16, struct.pack("<IQQdQ", 2, 1, 1, float("nan"), 1))], True, "OFFER has nan where"),
+        ([body(), wire.encode_chunk(1, 0, b"x" * 4000), body()], True, "model 1 came twice"),
+        ([wire.encode_chunk(7, 0, b"x" * 4000)], True, "a part of model 7, which is not under way"),
+        ([wire.encode(wire.Got(5000, 0, 0))], True, "GOT says what cannot be"),
+        ([b"\xff" * 100_000], True, "there is no frame of kind 255"),
+    ],
+)  # fmt: skip
+def test_frames_that_end_a_neighbours_connection(authority, frames, hello, reason):
+    """The reason is on both ends, and the neighbour may come back."""
+
+    async def scenario():
+        async with Place(authority) as place:
+            said = await rest_of(*await place.as_neighbour(*frames, hello=hello))
+            assert reason.encode() in said
+            told = place.node.ends if hello else place.node.refusals
+            await place.node.until(lambda: any(reason in given for _, given in told))
+            place.node.ends.clear()
+            reader, writer = await place.as_neighbour(device=2)
+            await place.node.until(lambda: 2 in place.node.up)
+            writer.close()
+            await place.node.until(lambda: 2 not in place.node.up)
+            place.node.ends.clear()
+
+    run(scenario())
+
+
+def test_a_truncated_stream(authority):
+    async def scenario():
+        async with Place(authority) as place:
+            _, writer = await place.as_neighbour(body(), wire.encode_chunk(1, 0, b"x" * 4000)[:-100])
+            await place.node.until(lambda: 2 in place.node.up)
+            writer.close()
+            await place.node.until(lambda: (2, "the other end closed the connection") in place.node.ends)
+            assert not place.node.got[2]
+            place.node.ends.clear()
+
+    run(scenario())
+
+
+@pytest.mark.slow
+def test_who_says_nothing_has_five_seconds(authority):
+    """Before TLS, and after it without HELLO."""
+
+    async def scenario():
+        async with Place(authority) as place:
+            loop = asyncio.get_running_loop()
+            began = loop.time()
+            silent = await asyncio.open_connection(*place.address)
+            shy = await place.as_neighbour(hello=False)
+            await asyncio.gather(rest_of(*silent), rest_of(*shy))
+            assert 3.5 < loop.time() - began < 6.0
+            await place.node.until(lambda: len(place.node.refusals) == 2)
+            assert all("within 5 s" in reason or "not a byte" in reason for reason in place.node.reasons())
+
+    run(scenario())
+
+
+@pytest.mark.slow
+def test_150_idle_sockets_keep_nobody_out(authority):
+    async def scenario():
+        async with Place(authority, strangers=32) as place, contextlib.AsyncExitStack() as idle:
+            for _ in range(150):
+                await place.idle_from("127.0.0.1", idle)
+            for _ in range(100):
+                await asyncio.sleep(0.01)
+                assert len(place.here._strangers) <= 32
+            assert sum("too many connections" in reason for reason in place.node.reasons()) >= 118
+            began = asyncio.get_running_loop().time()
+            reader, writer = await place.as_neighbour(device=3)
+            await place.node.until(lambda: 3 in place.node.up)
+            assert asyncio.get_running_loop().time() - began < 2.0
+            await place.node.until(lambda: not place.here._strangers, 7.0)
+            writer.close()
+            await place.node.until(lambda: 3 not in place.node.up)
+            place.node.ends.clear()
+
+    run(scenario())
+
+
+def test_a_stranger_cannot_fill_all_places(authority):
+    """The crowd of one address makes room, not the one that came from another."""
+
+    async def scenario():
+        async with Place(authority, strangers=4) as place, contextlib.AsyncExitStack() as idle:
+            for host in ["127.0.0.1"] * 2 + ["127.0.0.2"] + ["127.0.0.1"] * 10:
+                await place.idle_from(host, idle)
+            await place.node.until(lambda: len(place.node.refusals) == 9)
+            assert list(place.here._strangers.values()).count("127.0.0.2") == 1
+
+    run(scenario())
+
+
+@pytest.mark.slow
+def test_a_flood_of_junk_leaves_memory_flat(authority):
+    """From strangers, and from a neighbour that was let in."""
+
+    async def one_flood(place, size):
+        junk = b"\x17\x03\x03\x40\x00" + b"junk" * 4096
+        for _ in range(size):
+            reader, writer = await asyncio.open_connection(*place.address)
+            writer.write(junk)
+            await rest_of(reader, writer)
+            said = await rest_of(*await place.as_neighbour(b"\x00" * 200_000))
+            assert b"length of 0 bytes" in said or b"no frame of kind 0" in said
+
+    async def held(place):
+        await place.node.until(lambda: not place.here._ending)
+        await asyncio.sleep(1.5)
+        place.node.refusals.clear()
+        place.node.ends.clear()
+        gc.collect()
+        return tracemalloc.get_traced_memory()
+
+    async def scenario():
+        async with Place(authority) as place:
+            tracemalloc.start()
+            await one_flood(place, 5)
+            before, _ = await held(place)
+            await one_flood(place, 40)
+            after, most = await held(place)
+            tracemalloc.stop()
+            assert after - before < 500_000
+            assert most - before < 40_000_000  # what 40 that are being told to go hold for a second
+
+    run(scenario())
+
+
+def test_a_mismatch_is_named_on_both_ends(authority):
+    async def scenario():
+        async with Place(authority) as place:
+            other = Node(2, fingerprint={**FINGERPRINT, "model": "lenet5\x1b[31m"})
+            dialling = transport(2, Identity(authority, 2), listen=False)
+            await dialling.start(other, neighbours(d0=place.address))
+            await other.until(lambda: other.refusals)
+            await place.node.until(lambda: place.node.refusals)
+            expected = "model differs: device 0 has svm, device 2 has lenet5\\x1b[31m; all nodes must agree on it"
+            assert place.node.reasons() == [expected]
+            assert other.reasons() == [expected]
+            assert place.node.refusals[0][0].startswith("device 2 at 127.0.0.1:")
+            await dialling.stop("over")
+
+    run(scenario())
+
+
+def test_what_cannot_be_listened_on_is_one_line(authority):
+    async def scenario():
+        async with Place(authority) as place:
+            second = sockets.SocketTransport(5, place.address, None, MODELS)
+            with pytest.raises(
+                sockets.EfhcError, match=r"^listen: 127.0.0.1:\d+ cannot be listened on: the port is in"
+            ):
+                await second.start(Node(5), [])
+            nowhere = sockets.SocketTransport(5, sockets.Address("192.0.2.1", 0), None, MODELS)
+            with pytest.raises(sockets.EfhcError, match="Cannot assign requested address"):
+                await nowhere.start(Node(5), [])
+
+    run(scenario())

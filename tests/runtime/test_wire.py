@@ -1,0 +1,318 @@
+"""The layouts: every message comes back, the published schema is that of the code, and what is wrong has a name."""
+
+from __future__ import annotations
+
+import json
+import struct
+import typing
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from efhc.core import protocol
+from efhc.runtime import messages, wire
+from efhc.runtime.decoder import Decoder, Progress
+from efhc.runtime.wire_schema import as_text, markdown_table
+
+DOCS = Path(__file__).parents[2] / "docs"
+MODELS = wire.ModelFormat(3, "float32")
+TOKEN, OTHER = (3, 41, 7), (0, 5, 2**63 - 1)
+HELLO = messages.Hello(3, 41, {"model": "svm"}, 12, committed=4, in_doubt=True)
+SMALL = [
+    HELLO,
+    messages.Goodbye("seen enough", final=True),
+    wire.Ping(),
+    wire.Got(4096, 3, 12_345_678),
+    wire.Cancel(2),
+    protocol.Offer(TOKEN, 0.25, 12),
+    protocol.Accept(TOKEN, OTHER, 1 / 3, 12),
+    protocol.Refuse(OTHER),
+    protocol.Ready(TOKEN, OTHER),
+    protocol.Commit(TOKEN, OTHER),
+    protocol.Acknowledge(OTHER),
+    protocol.Withdraw(TOKEN, None),
+    protocol.Withdraw(TOKEN, OTHER),
+    protocol.AskModel(),
+    protocol.GiveModel(12, None),
+    messages.IterationHeader(12, fired=True, degree=5),
+    messages.Presence(3, 41, (0, 50, 100)),
+    messages.Presence(3, 41, ()),
+    messages.RunEnded("device 3 has lost its state"),
+    messages.RunEnded(""),
+]
+MODEL = np.array([1.5, -2.0, 0.25], "float32")
+LARGE = [
+    protocol.Body(TOKEN, OTHER, MODEL),
+    protocol.GiveModel(12, MODEL),
+    messages.IterationModel(12, MODEL),
+]
+
+
+def fresh(models=MODELS, *, greeted=True):
+    decoder = Decoder(models)
+    decoder.greeted = greeted
+    return decoder
+
+
+def all_of(decoder, data):
+    return list(decoder.feed(data))
+
+
+def refused(data, models=MODELS, *, greeted=True):
+    with pytest.raises(wire.WireError) as refusal:
+        all_of(fresh(models, greeted=greeted), data)
+    assert "\n" not in str(refusal.value)
+    return str(refusal.value)
+
+
+@pytest.mark.parametrize("message", SMALL, ids=lambda message: type(message).__name__)
+def test_a_message_comes_back(message):
+    assert wire.decode(wire.layout_of(message).kind, wire.encode(message)[wire.HEADER.size :]) == message
+
+
+def test_every_message_that_nodes_send_has_a_layout():
+    sent = {*typing.get_args(messages.Message), messages.Hello, messages.Goodbye}
+    assert sent <= {type(message) for message in SMALL + LARGE}
+    assert {wire.layout_of(message).name for message in SMALL + LARGE} | {"CHUNK"} == set(wire.BY_NAME)
+    assert len(wire.BY_KIND) == len(wire.BY_NAME) == len(wire.LAYOUTS)
+
+
+@pytest.mark.parametrize("message", LARGE, ids=lambda message: type(message).__name__)
+@pytest.mark.parametrize(("precision", "how"), [("float32", "exact"), ("float64", "exact"), ("float64", "float16")])
+def test_a_model_comes_back_in_the_precision_of_the_experiment(message, precision, how):
+    models = wire.ModelFormat(3, precision, how)
+    data = wire.encode_whole(message._replace(model=MODEL.astype(precision)), 1, models)
+    *progress, arrived = all_of(fresh(models), data)
+    assert progress == [Progress(3 * models.itemsize)]
+    assert type(arrived) is type(message)
+    assert arrived._replace(model=None) == message._replace(model=None)
+    assert arrived.model.dtype == precision
+    assert np.array_equal(arrived.model, MODEL)
+
+
+def test_not_a_number_in_a_model_is_not_the_concern_of_the_wire():
+    model = np.array([np.nan, np.inf, 1.0], "float32")
+    *_, arrived = all_of(fresh(), wire.encode_whole(protocol.Body(TOKEN, OTHER, model), 1, MODELS))
+    assert np.array_equal(arrived.model, model, equal_nan=True)
+
+
+@given(st.lists(st.integers(1, 200), max_size=60))
+def test_bytes_may_come_in_any_pieces(sizes):
+    stream = b"".join(wire.encode(message) for message in SMALL if not isinstance(message, messages.Goodbye))
+    stream += wire.encode_whole(LARGE[0], 1, MODELS)
+    decoder, arrived, at = fresh(greeted=False), [], 0
+    for size in [*sizes, len(stream)]:
+        arrived += all_of(decoder, stream[at : at + size])
+        at += size
+    kept = (messages.Goodbye, wire.Cancel)
+    assert arrived[:-2] == [message for message in SMALL if not isinstance(message, kept)]
+    assert np.array_equal(arrived[-1].model, MODEL)
+
+
+# What is refused
+
+
+def test_another_version_is_named():
+    payload = struct.pack("<H", 2) + b"whatever version 2 says"
+    assert refused(wire.frame(wire.HELLO, payload), greeted=False) == (
+        "the other end speaks wire version 2; this node speaks 1"
+    )
+
+
+def test_nothing_is_read_before_hello():
+    assert refused(wire.encode(wire.Ping()), greeted=False) == "the first frame is not HELLO"
+    assert refused(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", greeted=False) == "there is no frame of kind 84"
+
+
+def test_hello_comes_once_and_nothing_after_goodbye():
+    assert refused(wire.encode(HELLO) * 2, greeted=False) == "HELLO came twice"
+    decoder = fresh()
+    goodbye = messages.Goodbye("enough")
+    assert all_of(decoder, wire.encode(goodbye) + b"\xff" * 100) == [goodbye]
+    assert all_of(decoder, b"\xff" * 100) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        (b"[]", "HELLO does not have exactly the keys device, session, fingerprint, k, committed, in_doubt"),
+        (b"not json", "HELLO is not JSON"),
+        (b"[" * 5000, "HELLO is not JSON"),
+        (b"\xff\xfe", "HELLO is not JSON"),
+    ],
+)
+def test_a_hello_that_is_none(given, reason):
+    assert refused(wire.frame(wire.HELLO, struct.pack("<H", 1) + given), greeted=False) == reason
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("device", -1), ("device", True), ("session", 2**63), ("k", 1.5), ("committed", "3"), ("in_doubt", 1),
+     ("fingerprint", []), ("fingerprint", {"n": 3})],
+)  # fmt: skip
+def test_a_hello_with_a_value_of_another_type(key, value):
+    payload = struct.pack("<H", 1) + json.dumps({**HELLO._asdict(), key: value}).encode()
+    assert key in refused(wire.frame(wire.HELLO, payload), greeted=False)
+
+
+def test_lengths_are_bounded_before_anything_is_awaited():
+    header = struct.pack("<IIB", 2**32 - 1, 0, wire.CHUNK)
+    assert refused(header) == "CHUNK has a length of 4294967295 bytes; allowed: 1 to 262208"
+    header = struct.pack("<IIB", 20_000, 0, wire.BY_NAME["OFFER"].kind)
+    assert refused(header) == "OFFER has a length of 20000 bytes; allowed: 1 to 16384"
+    assert refused(struct.pack("<IIB", 0, 0, wire.CHUNK)).startswith("CHUNK has a length of 0")
+    limited = Decoder(MODELS, limit=100)
+    limited.greeted = True
+    with pytest.raises(wire.WireError, match="a frame of 101 bytes; allowed by now: 100"):
+        all_of(limited, struct.pack("<IIB", 101, 0, wire.CHUNK))
+
+
+def test_a_flipped_bit_is_found():
+    data = bytearray(wire.encode(protocol.Ready(TOKEN, OTHER)))
+    data[20] ^= 4
+    assert refused(data) == "a frame's checksum is wrong"
+
+
+@pytest.mark.parametrize("message", [m for m in SMALL if not isinstance(m, messages.Hello)], ids=repr)
+def test_too_many_and_too_few_bytes(message):
+    layout = wire.layout_of(message)
+    payload = wire.encode(message)[wire.HEADER.size :]
+    if layout.fields and layout.fields[-1].type not in ("text", "bytes"):
+        assert refused(wire.frame(layout.kind, payload[:-1])) == f"{layout.name} is too short"
+        assert refused(wire.frame(layout.kind, payload + b"\0")) == f"{layout.name} has 1 bytes too many"
+
+
+@pytest.mark.parametrize("share", [float("nan"), float("inf"), -0.5, 0.0, 1.5])
+def test_a_share_is_a_share(share):
+    payload = struct.pack("<IQQdQ", *TOKEN, share, 3)
+    assert "where a 64-bit float above 0 and at most 1 belongs" in refused(wire.frame(16, payload))
+    with pytest.raises(ValueError, match="cannot be sent"):
+        wire.encode(protocol.Offer(TOKEN, share, 3))
+
+
+def test_counts_flags_texts_and_dtypes_have_bounds():
+    assert "beyond 2^63" in refused(wire.frame(18, struct.pack("<IQQ", 1, 2**63, 1)))
+    assert "below 2^63" in refused(wire.frame(26, struct.pack("<Q", 2**63)))
+    assert "where 0 or 1 belongs" in refused(wire.frame(2, b"\2reason"))
+    assert refused(wire.frame(2, b"\1\xff")) == "GOODBYE has a text that is not UTF-8"
+    assert "a text of 3000 bytes" in refused(wire.frame(35, b"x" * 3000))
+    assert "has 9 as dtype" in refused(wire.frame(33, struct.pack("<QIQB", 1, 1, 3, 9)))
+    assert refused(wire.frame(34, struct.pack("<IQI", 1, 1, 2**32 - 1))) == "PRESENCE is too short"
+
+
+def test_a_text_cannot_steer_a_terminal_and_is_one_line():
+    (arrived,) = all_of(fresh(), wire.encode(messages.RunEnded("two\nlines \x1b[31m" + "é" * 3000)))
+    assert arrived.reason.startswith("two lines \\x1b[31mé")
+    assert len(arrived.reason.encode()) <= wire.LONGEST_TEXT + 10
+
+
+def announced(transfer=1, values=3, dtype="float32"):
+    return wire.encode(protocol.Body(TOKEN, OTHER, wire.ModelHeader(transfer, values, dtype)))
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (announced(values=4), "a model of 4 values; those of this node have 3"),
+        (announced(values=2**62), "a model of 4611686018427387904 values; those of this node have 3"),
+        (announced(dtype="float64"), "a model in float64; this node was told float32"),
+        (announced() * 2, "model 1 came twice"),
+        (announced() + announced(2), "model 2 before model 1 was whole"),
+        (wire.encode_whole(LARGE[0], 1, MODELS) * 2, "model 1 came twice"),
+        (wire.encode_chunk(1, 0, b"\0" * 4), "a part of model 1, which is not under way"),
+        (announced() + wire.encode_chunk(2, 0, b"\0" * 4), "a part of model 2, which is not under way"),
+        (announced() + wire.encode_chunk(1, 4, b"\0" * 4), "a part of a model out of order: at byte 4 instead of 0"),
+        (announced() + wire.encode_chunk(1, 0, b"\0" * 4) * 2, "a part of a model out of order: at byte 0 instead of 4"),
+        (announced() + wire.encode_chunk(1, 0, b"\0" * 16), "a part of a model has 16 bytes at byte 0 of 12"),
+        (announced() + wire.encode_chunk(1, 0, b"\0" * 3), "a part of a model has 3 bytes at byte 0 of 12"),
+        (announced() + wire.encode_chunk(1, 0, b""), "a part of a model has 0 bytes at byte 0 of 12"),
+        (announced() + wire.encode(wire.Cancel(1)) + wire.encode_chunk(1, 0, b"\0" * 4),
+         "a part of model 1, which is not under way"),
+        (wire.frame(wire.CHUNK, b"\0" * 5), "CHUNK is too short"),
+    ],
+)  # fmt: skip
+def test_models_that_are_refused(data, reason):
+    assert refused(data) == reason
+
+
+def test_a_cancelled_model_makes_room_for_the_next():
+    data = announced() + wire.encode_chunk(1, 0, b"\0" * 4) + wire.encode(wire.Cancel(1))
+    *_, arrived = all_of(fresh(), data + wire.encode(wire.Cancel(1)) + wire.encode_whole(LARGE[0], 2, MODELS))
+    assert np.array_equal(arrived.model, MODEL)
+
+
+def test_what_has_arrived_is_counted():
+    decoder = fresh(greeted=False)
+    all_of(decoder, wire.encode(HELLO) + wire.encode_whole(LARGE[0], 1, MODELS) + wire.encode(wire.Ping()))
+    assert (decoder.messages, decoder.model_bytes) == (2, 12)
+
+
+# The published schema
+
+
+def test_the_published_schema_is_that_of_the_code():
+    assert (DOCS / "wire.json").read_text() == as_text(), "python -m efhc.runtime.wire_schema docs writes it anew"
+    assert markdown_table() in (DOCS / "wire.md").read_text()
+
+
+SCALARS = {"u32": "<I", "count": "<Q", "share": "<d", "flag": "<B", "version": "<H"}
+
+
+def read_by_schema(schema, data):
+    """A reader of frames that shares no code with efhc: what someone would write from docs/wire.json alone."""
+    length, checksum, kind = struct.unpack_from("<IIB", data)
+    body = data[8:]
+    assert (len(body), zlib.crc32(body)) == (length, checksum)
+    layout = next(each for each in schema["kinds"] if each["kind"] == kind)
+    fields, at = {}, 1
+
+    def scalar(type_):
+        nonlocal at
+        (value,) = struct.unpack_from(SCALARS[type_], body, at)
+        at += struct.calcsize(SCALARS[type_])
+        return value
+
+    def token():
+        return [scalar("u32"), scalar("count"), scalar("count")]
+
+    def value(type_):
+        nonlocal at
+        if type_ in SCALARS:
+            return scalar(type_)
+        if type_ == "token":
+            return token()
+        if type_ == "optional token":
+            return token() if scalar("flag") else None
+        if type_ == "counts":
+            return [scalar("count") for _ in range(scalar("u32"))]
+        if type_ == "model":
+            header = {"transfer": scalar("u32"), "values": scalar("count"), "dtype": scalar("flag")}
+            return {**header, "dtype": ["float16", "float32", "float64"][header["dtype"] - 1]}
+        rest, at = body[at:], len(body)
+        return {"text": bytes.decode, "hello": json.loads, "bytes": bytes.hex}[type_](rest)
+
+    for field in layout["fields"]:
+        fields[field["name"]] = value(field["type"])
+    assert at == len(body)
+    return layout["name"], fields
+
+
+def test_the_examples_can_be_read_with_the_schema_alone():
+    schema = json.loads((DOCS / "wire.json").read_text())
+    read = [read_by_schema(schema, bytes.fromhex(example["hex"])) for example in schema["examples"]]
+    assert read == [(example["name"], example["fields"]) for example in schema["examples"]]
+    assert {name for name, _ in read} == {layout["name"] for layout in schema["kinds"]}
+
+
+def test_the_examples_are_read_by_the_decoder_as_one_conversation():
+    schema = json.loads((DOCS / "wire.json").read_text())
+    conversation = [example for example in schema["examples"] if example["name"] != "GOODBYE"]
+    models = wire.ModelFormat(schema["example_models"]["values"], schema["example_models"]["dtype"])
+    decoder = Decoder(models)
+    arrived = [each for example in conversation for each in decoder.feed(bytes.fromhex(example["hex"]))]
+    assert isinstance(arrived[0], messages.Hello)
+    assert any(isinstance(each, protocol.Body) for each in arrived)
