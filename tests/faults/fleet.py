@@ -186,11 +186,11 @@ class Fleet:
     # Questions
 
     def status(self, device: int) -> Status:
-        """What a node says of itself. Raises `Gone` if it does not answer within two seconds."""
+        """What a node says of itself. Raises `Gone` if it does not answer within ten seconds."""
         asked = b"GET /status HTTP/1.0\r\nHost: localhost\r\n\r\n"
         try:
             with socket.socket(socket.AF_UNIX) as connection:
-                connection.settimeout(2)
+                connection.settimeout(10)
                 connection.connect(str(self.state(device) / "status.sock"))
                 connection.sendall(asked)
                 answer = b""
