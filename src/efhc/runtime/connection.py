@@ -9,6 +9,8 @@ one of a frame that is not whole; without one for four seconds the connection is
 from __future__ import annotations
 
 import asyncio
+import socket
+import sys
 from collections import deque
 from contextlib import suppress
 from typing import Any, Protocol, cast
@@ -16,7 +18,7 @@ from typing import Any, Protocol, cast
 import numpy as np
 
 from efhc.core.protocol import Model
-from efhc.runtime.bandwidth import Bucket, RateMeter, Window
+from efhc.runtime.bandwidth import Bucket, RateMeter, Uplink, Window
 from efhc.runtime.decoder import Decoder, Progress
 from efhc.runtime.messages import Goodbye, Hello, Message, model_in
 from efhc.runtime.reasons import reason_of
@@ -39,6 +41,11 @@ PING_SECONDS = 1.0
 DEAD_SECONDS = 4.0
 """Seconds without any byte received after which a connection is dead."""
 TICK_SECONDS = 0.25
+DATA_SEGMENTS_IN = 152
+"""Where Linux puts the number of segments with data in what TCP_INFO returns."""
+GOT_BYTES, GOT_SECONDS = 4000, 0.05
+"""Bytes of models that are acknowledged at once; fewer are after so many seconds, together with what comes meanwhile.
+On a slow uplink acknowledgements are not for nothing."""
 LINGER_SECONDS = 1.0
 """Seconds for which a connection that was ended stays open, so that the other end hears why."""
 LONGEST_BACKLOG = 8 * 1024 * 1024
@@ -102,6 +109,7 @@ class Connection(asyncio.Protocol):
         models: ModelFormat,
         *,
         dialled: bool,
+        uplink: Uplink | None = None,
         bucket: Bucket | None = None,
     ) -> None:
         self.owner, self.models, self.dialled = owner, models, dialled
@@ -119,6 +127,7 @@ class Connection(asyncio.Protocol):
         self.meter = RateMeter()
         """The owner replaces both by those of the neighbour."""
         self.window = Window()
+        self._uplink = uplink or Uplink()
         self._bucket = bucket
         self._decoder = Decoder(models, limit=LONGEST_SMALL_FRAME)
         self._loop = asyncio.get_running_loop()
@@ -130,7 +139,11 @@ class Connection(asyncio.Protocol):
         self._refill: asyncio.TimerHandle | None = None
         self._sent_messages = self._acknowledged_messages = 0
         self._last_sent = self._last_received = self._last_tick = 0.0
+        self._last_segments = 0
         self._pinged_at: float | None = None
+        self._told = 0
+        """Bytes of models that were acknowledged here."""
+        self._telling: asyncio.TimerHandle | None = None
         self.closed: asyncio.Future[None] = self._loop.create_future()
         """Done when the transport is gone."""
         self.decided: asyncio.Future[None] = self._loop.create_future()
@@ -216,7 +229,6 @@ class Connection(asyncio.Protocol):
             return
         self._last_received = self._loop.time()
         self.traffic.bytes_received += len(data)
-        model_bytes = self._decoder.model_bytes
         asked = False
         try:
             for message in self._decoder.feed(data):
@@ -227,9 +239,11 @@ class Connection(asyncio.Protocol):
         except WireError as error:
             self._fail(f"refused: {error}")
             return
-        if asked or self._decoder.model_bytes > model_bytes:
-            clock = int(self._last_received * 1e6)
-            self._write(encode(Got(self._decoder.model_bytes, self._decoder.messages, clock)))
+        news = self._decoder.model_bytes - self._told
+        if asked or news >= GOT_BYTES:
+            self._tell()
+        elif news and self._telling is None:
+            self._telling = self._loop.call_later(GOT_SECONDS, self._tell)
         if self._waiting:
             self._pump()
 
@@ -243,6 +257,14 @@ class Connection(asyncio.Protocol):
         self._settle(self.closed)
 
     # Receiving
+
+    def _tell(self) -> None:
+        """Acknowledge what has arrived."""
+        if self._telling is not None:
+            self._telling.cancel()
+            self._telling = None
+        self._told = self._decoder.model_bytes
+        self._write(encode(Got(self._told, self._decoder.messages, int(self._last_received * 1e6))))
 
     def _take(self, message: Any) -> None:
         if isinstance(message, Progress):
@@ -279,6 +301,7 @@ class Connection(asyncio.Protocol):
             if not self.window.on_way and not self._waiting:
                 self.meter.end(now)
             self.traffic.rate = self.meter.rate
+            self._uplink.wake()
             self._pump()
             self.owner.moved(self)
 
@@ -319,6 +342,9 @@ class Connection(asyncio.Protocol):
             size = max(self.models.itemsize, size - size % self.models.itemsize)
             if size > self.window.room and self.window.on_way:
                 return
+            if not self._uplink.allows(self.window, size):
+                self._uplink.wait(self._pump)
+                return
             self._send_part(outgoing, size, now)
 
     def _refilled(self) -> None:
@@ -347,6 +373,10 @@ class Connection(asyncio.Protocol):
             # This process was held up: what has arrived meanwhile is read before anybody is called dead.
             self._last_received = max(self._last_received, now - DEAD_SECONDS / 2)
         self._last_tick = now
+        if now - self._last_received > TICK_SECONDS and (segments := self._segments()) != self._last_segments:
+            # The kernel has got data that it cannot hand on yet: a part before it was lost and is awaited, or a record
+            # of TLS is not whole.
+            self._last_segments, self._last_received = segments, now
         if now - self._last_received > DEAD_SECONDS:
             self._end(f"not a byte for {DEAD_SECONDS:g} s")
             if self.transport is not None:
@@ -356,6 +386,17 @@ class Connection(asyncio.Protocol):
         if self.is_open and now - self._last_sent >= PING_SECONDS:
             self._ping()
         self._timer = self._loop.call_later(TICK_SECONDS, self._tick)
+
+    def _segments(self) -> int:
+        """Return how many segments with data the kernel has got on this connection, where the kernel tells."""
+        if self.transport is None or not hasattr(socket, "TCP_INFO"):
+            return 0
+        try:
+            sock = self.transport.get_extra_info("socket")
+            info: bytes = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, DATA_SEGMENTS_IN + 4)
+        except OSError:
+            return 0
+        return int.from_bytes(info[DATA_SEGMENTS_IN:], sys.byteorder)
 
     def _fail(self, reason: str) -> None:
         """End the connection because of what the other end did, and tell both."""
@@ -369,7 +410,9 @@ class Connection(asyncio.Protocol):
             self.is_open = False
             self._waiting.clear()
             self.meter.drop()
-            for timer in (self._timer, self._refill):
+            self.window.forget()
+            self._loop.call_soon(self._uplink.wake)
+            for timer in (self._timer, self._refill, self._telling):
                 if timer is not None:
                     timer.cancel()
             self._settle(self.decided)
