@@ -6,23 +6,27 @@ All of it is arithmetic on times that the caller reads.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import NamedTuple
 
 from efhc.runtime.wire import LONGEST_CHUNK
 
 FIRST_WINDOW = 4 * 1024
-"""Bytes that may be on their way when nothing is known about the link, or what was known is old. Nine neighbours to
-which a node begins to send at the same moment share its uplink: at 128 kbit/s these bytes take 2.3 s."""
-LEAST_WINDOW = 2 * 1024
+"""Bytes that may be on their way when nothing is known about the link, or what was known is old."""
+LEAST_TOGETHER = 8 * 1024
+"""Bytes that all connections of a node may have on their way, whatever is known: half a second at 128 kbit/s."""
+LEAST_WINDOW = 4 * 1024
 LARGEST_WINDOW = 4 * 1024 * 1024
-QUEUE_SECONDS, QUEUE_BYTES = 0.1, 5 * 1024
+QUEUE_SECONDS, QUEUE_BYTES = 0.1, 4 * 1024
 """The queue that is wanted in front of the link, so that it never waits for this process: this many seconds of its rate
-and this many bytes, which together are 0.4 s at 128 kbit/s."""
-LONGEST_QUEUE = 0.45
+and this many bytes, which together are 0.35 s at 128 kbit/s."""
+LONGEST_QUEUE = 0.35
 """Seconds of that queue at most."""
 MEMORY_SECONDS = 60.0
 MEMORIES = 10
 """The shortest way is that of the last 10 minutes: the clocks of two machines do not run equally fast."""
+SHRINKING = 0.75
+"""A window shrinks by a quarter at most with each acknowledgement."""
 RATE_SECONDS = 1.0
 """The rate of the link is that of the last acknowledgements, over at least so long."""
 FRESH_SECONDS = 1.0
@@ -110,13 +114,15 @@ class Window:
 
         window = r (d - q + T),        T = QUEUE_SECONDS + QUEUE_BYTES / r
 
-    If the link is not busy, q is 0 and the window grows; if it is, r is the link's rate and the queue becomes T. Several
-    connections that share a slow link see the same queue and share T. Neither a queue on the way back nor a slow answer
-    makes the window small. After a pause it starts small again, because the link may have become slow meanwhile.
+    If the link is not busy, q is 0 and the window grows; if it is, r is the link's rate and the queue becomes T.
+    Several connections that share a slow link see the same queue and share T. Neither a queue on the way back nor a
+    slow answer makes the window small. After a pause it starts small again: the link may have become slow meanwhile.
     """
 
     def __init__(self) -> None:
         self.size = FIRST_WINDOW
+        self.wanted = 0.0
+        """What the formula gives; 0 as long as nothing is known. `size` is at least `LEAST_WINDOW`."""
         self.sent = 0
         self.acknowledged = 0
         self.way = Way()
@@ -144,7 +150,7 @@ class Window:
     def refresh(self, now: float) -> None:
         """Forget what is too old to be known. Call it before the size of a chunk is chosen."""
         if not self._on_way and now - self._last_time > FRESH_SECONDS:
-            self.size = min(self.size, FIRST_WINDOW)
+            self.size, self.wanted = FIRST_WINDOW, 0.0
             self._arrivals.clear()
 
     def send(self, size: int, now: float) -> None:
@@ -184,11 +190,48 @@ class Window:
         way = max(0.0, seconds - queued)
         self._way_back = way if self._way_back is None else self._way_back + SMOOTHING * (way - self._way_back)
         if rate is None:
-            wanted = 2.0 * self.size
+            self.size *= 2
         else:
             queue = min(LONGEST_QUEUE, QUEUE_SECONDS + QUEUE_BYTES / rate)
-            wanted = max(self.size * 0.75, min(2.0 * self.size, rate * (self._way_back + queue)))
-        self.size = int(max(LEAST_WINDOW, min(LARGEST_WINDOW, wanted)))
+            self.wanted = max(self.wanted * SHRINKING, min(2.0 * self.size, rate * (self._way_back + queue)))
+            self.size = int(max(LEAST_WINDOW, min(LARGEST_WINDOW, self.wanted)))
+
+    def forget(self) -> None:
+        """The connection is gone, and with it what was on its way."""
+        self.acknowledged = self.sent
+        self._on_way.clear()
+
+
+class Uplink:
+    """What the connections of a node have on their way together.
+
+    Each has a window of its own, but a slow uplink that nine of them share may have room for less than their smallest
+    windows. So all together may have on their way what those want whose link is known, and at least `LEAST_TOGETHER`;
+    the others wait until something was acknowledged, or a connection is found dead.
+    """
+
+    def __init__(self) -> None:
+        self._windows: dict[Window, None] = {}
+        self._waiting: deque[Callable[[], None]] = deque()
+
+    def allows(self, window: Window, size: int) -> bool:
+        """Whether this connection may send so many bytes now."""
+        self._windows[window] = None
+        for idle in [each for each in self._windows if not each.on_way and each is not window]:
+            del self._windows[idle]
+        on_way = sum(each.on_way for each in self._windows)
+        return not on_way or on_way + size <= max(LEAST_TOGETHER, sum(each.wanted for each in self._windows))
+
+    def wait(self, again: Callable[[], None]) -> None:
+        """Call this when there may be room."""
+        if again not in self._waiting:
+            self._waiting.append(again)
+
+    def wake(self) -> None:
+        """Something was acknowledged, or a connection is gone: those that wait try again, in their order."""
+        waiting, self._waiting = self._waiting, deque()
+        for again in waiting:
+            again()
 
 
 class Bucket:

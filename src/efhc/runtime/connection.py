@@ -18,7 +18,7 @@ import numpy as np
 
 from efhc.core.protocol import Model
 from efhc.runtime.arrivals import data_segments
-from efhc.runtime.bandwidth import Bucket, RateMeter, Window
+from efhc.runtime.bandwidth import Bucket, RateMeter, Uplink, Window
 from efhc.runtime.decoder import Decoder, Progress
 from efhc.runtime.messages import Goodbye, Hello, Message, model_in
 from efhc.runtime.reasons import reason_of
@@ -41,6 +41,9 @@ PING_SECONDS = 1.0
 DEAD_SECONDS = 4.0
 """Seconds without any byte received after which a connection is dead."""
 TICK_SECONDS = 0.25
+GOT_BYTES, GOT_SECONDS = 4000, 0.05
+"""Bytes of models that are acknowledged at once; fewer are after so many seconds, together with what comes meanwhile.
+On a slow uplink acknowledgements are not for nothing."""
 LINGER_SECONDS = 1.0
 """Seconds for which a connection that was ended stays open, so that the other end hears why."""
 LONGEST_BACKLOG = 8 * 1024 * 1024
@@ -104,6 +107,7 @@ class Connection(asyncio.Protocol):
         models: ModelFormat,
         *,
         dialled: bool,
+        uplink: Uplink | None = None,
         bucket: Bucket | None = None,
     ) -> None:
         self.owner, self.models, self.dialled = owner, models, dialled
@@ -121,6 +125,7 @@ class Connection(asyncio.Protocol):
         self.meter = RateMeter()
         """The owner replaces both by those of the neighbour."""
         self.window = Window()
+        self._uplink = uplink or Uplink()
         self._bucket = bucket
         self._decoder = Decoder(models, limit=LONGEST_SMALL_FRAME)
         self._loop = asyncio.get_running_loop()
@@ -134,6 +139,9 @@ class Connection(asyncio.Protocol):
         self._last_sent = self._last_received = self._last_tick = 0.0
         self._segments: int | None = None
         self._pinged_at: float | None = None
+        self._told = 0
+        """Bytes of models that were acknowledged here."""
+        self._telling: asyncio.TimerHandle | None = None
         self.closed: asyncio.Future[None] = self._loop.create_future()
         """Done when the transport is gone."""
         self.decided: asyncio.Future[None] = self._loop.create_future()
@@ -219,7 +227,6 @@ class Connection(asyncio.Protocol):
             return
         self._last_received = self._loop.time()
         self.traffic.bytes_received += len(data)
-        model_bytes = self._decoder.model_bytes
         asked = False
         try:
             for message in self._decoder.feed(data):
@@ -232,9 +239,11 @@ class Connection(asyncio.Protocol):
             return
         if self._decoder.is_within_chunk:  # which may take long on a link that has become slow
             self.owner.moved(self)
-        if asked or self._decoder.model_bytes > model_bytes:
-            clock = int(self._last_received * 1e6)
-            self._write(encode(Got(self._decoder.model_bytes, self._decoder.messages, clock)))
+        news = self._decoder.model_bytes - self._told
+        if asked or news >= GOT_BYTES:
+            self._tell()
+        elif news and self._telling is None:
+            self._telling = self._loop.call_later(GOT_SECONDS, self._tell)
         if self._waiting:
             self._pump()
 
@@ -248,6 +257,14 @@ class Connection(asyncio.Protocol):
         self._settle(self.closed)
 
     # Receiving
+
+    def _tell(self) -> None:
+        """Acknowledge what has arrived."""
+        if self._telling is not None:
+            self._telling.cancel()
+            self._telling = None
+        self._told = self._decoder.model_bytes
+        self._write(encode(Got(self._told, self._decoder.messages, int(self._last_received * 1e6))))
 
     def _take(self, message: Any) -> None:
         if isinstance(message, Progress):
@@ -284,6 +301,7 @@ class Connection(asyncio.Protocol):
             if not self.window.on_way and not self._waiting:
                 self.meter.end(now)
             self.traffic.rate = self.meter.rate
+            self._uplink.wake()
             self._pump()
             self.owner.moved(self)
 
@@ -323,6 +341,9 @@ class Connection(asyncio.Protocol):
                     return
             size = max(self.models.itemsize, size - size % self.models.itemsize)
             if size > self.window.room and self.window.on_way:
+                return
+            if not self._uplink.allows(self.window, size):
+                self._uplink.wait(self._pump)
                 return
             self._send_part(outgoing, size, now)
 
@@ -382,7 +403,9 @@ class Connection(asyncio.Protocol):
             self.is_open = False
             self._waiting.clear()
             self.meter.drop()
-            for timer in (self._timer, self._refill):
+            self.window.forget()
+            self._loop.call_soon(self._uplink.wake)
+            for timer in (self._timer, self._refill, self._telling):
                 if timer is not None:
                     timer.cancel()
             self._settle(self.decided)

@@ -22,7 +22,7 @@ from typing import Any, Protocol
 
 from efhc.base.errors import EfhcError, printable
 from efhc.core.protocol import Model
-from efhc.runtime.bandwidth import Bucket, RateMeter
+from efhc.runtime.bandwidth import Bucket, RateMeter, Uplink
 from efhc.runtime.connection import Connection
 from efhc.runtime.messages import Hello, Message
 from efhc.runtime.reasons import STRANGER_SECONDS, reason_of
@@ -96,6 +96,7 @@ class SocketTransport:
         self.address: Address | None = None
         """Where the node listens, with the port that it got, once started."""
         self._listen, self._security = listen, security
+        self._uplink = Uplink()
         self._bucket = Bucket(send_limit) if send_limit is not None else None
         self._most_strangers = strangers
         self._strangers: dict[asyncio.Task[None], str] = {}
@@ -228,7 +229,7 @@ class SocketTransport:
 
     async def _welcome(self, accepted: socket.socket, who: str) -> None:
         """See a stranger through TLS and HELLO, within its time."""
-        connection = Connection(self, self.models, dialled=False, bucket=self._bucket)
+        connection = Connection(self, self.models, dialled=False, uplink=self._uplink, bucket=self._bucket)
         connection.name = who
         try:
             async with asyncio.timeout(STRANGER_SECONDS):
@@ -274,7 +275,7 @@ class SocketTransport:
         """Try once to open a connection, and note why if it cannot be."""
         loop = asyncio.get_running_loop()
         device = link.neighbour.device
-        connection = Connection(self, self.models, dialled=True, bucket=self._bucket)
+        connection = Connection(self, self.models, dialled=True, uplink=self._uplink, bucket=self._bucket)
         connection.neighbour, connection.name = device, f"device {device} at {address}"
         options: dict[str, Any] = {}
         try:

@@ -48,7 +48,7 @@ EXAMPLES: tuple[Any, ...] = (
 def schema() -> dict[str, Any]:
     """Return all that a program in another language needs to read and write frames."""
     return {
-        "version": wire.WIRE_VERSION,
+        "version": messages.WIRE_VERSION,
         "byte_order": "little-endian",
         "frame": [
             {"name": "length", "type": "u32", "meaning": "bytes of kind and payload together"},
@@ -83,7 +83,7 @@ def schema() -> dict[str, Any]:
 def _plain(message: Any) -> dict[str, Any]:
     """Return the fields of a message as JSON has them."""
     if isinstance(message, messages.Hello):
-        return {"version": wire.WIRE_VERSION, "hello": message._asdict()}
+        return {"version": messages.WIRE_VERSION, "hello": message._asdict()}
     values = {field.name: getattr(message, field.name) for field in wire.layout_of(message).fields}
     return {name: _plain_value(value) for name, value in values.items()}
 
