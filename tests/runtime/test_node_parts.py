@@ -8,7 +8,7 @@ import pytest
 
 from efhc.runtime.messages import Hello
 from efhc.runtime.neighbours import NeighbourRecord
-from efhc.runtime.outbox import Outbox
+from efhc.runtime.outbox import STATE, Outbox
 from efhc.runtime.status import NeighbourStatus
 from efhc.runtime.worker import Worker
 
@@ -33,17 +33,34 @@ def test_what_follows_a_write_waits_for_the_disk():
     async def run():
         done, disk = [], Worker("disk")
         outbox = Outbox(disk)
-        outbox.do(done.append, "at once")
-        outbox.write(lambda: (time.sleep(0.05), done.append("written")))
-        outbox.do(done.append, "after")
-        outbox.write(done.append, "written again")
+        outbox.do(1, done.append, "at once")
+        outbox.write(1, lambda: (time.sleep(0.05), done.append("written")))
+        outbox.do(1, done.append, "after")
+        outbox.write(1, done.append, "written again")
+        outbox.do(1, done.append, "after both")
         assert done == ["at once"]
         await outbox.wait()
-        outbox.do(done.append, "later")
+        outbox.do(1, done.append, "later")
         disk.close(5)
         return done
 
-    assert asyncio.run(run()) == ["at once", "written", "after", "written again", "later"]
+    assert asyncio.run(run()) == ["at once", "written", "after", "written again", "after both", "later"]
+
+
+def test_a_lane_does_not_wait_for_another():
+    async def run():
+        done, disk = [], Worker("disk")
+        outbox = Outbox(disk)
+        outbox.write(STATE, lambda: (time.sleep(0.1), done.append("checkpoint")))
+        outbox.do(1, done.append, "said to 1")
+        outbox.write(2, done.append, "kept for 2")
+        outbox.do(2, done.append, "said to 2")
+        outbox.do(1, done.append, "said to 1 again")
+        await outbox.wait()
+        disk.close(5)
+        return done
+
+    assert asyncio.run(run()) == ["said to 1", "said to 1 again", "checkpoint", "kept for 2", "said to 2"]
 
 
 def test_nothing_is_said_after_a_write_that_failed():
@@ -51,15 +68,20 @@ def test_nothing_is_said_after_a_write_that_failed():
         done, disk = [], Worker("disk")
         outbox = Outbox(disk)
         outbox.on_failure = lambda: done.append("failed")
-        outbox.write(lambda: 1 / 0)
-        outbox.do(done.append, "said")
+        outbox.write(1, lambda: 1 / 0)
+        outbox.do(1, done.append, "said")
+        outbox.write(2, done.append, "written")
+        outbox.do(2, done.append, "said to another")
         with pytest.raises(ZeroDivisionError):
             await outbox.wait()
-        outbox.do(done.append, "said later")
+        outbox.do(3, done.append, "said later")
         disk.close(5)
         return done
 
-    assert asyncio.run(run()) == ["failed"]
+    assert asyncio.run(run())[0] == "failed"
+    assert "said" not in (said := asyncio.run(run()))
+    assert "said to another" not in said
+    assert "said later" not in said
 
 
 @pytest.mark.parametrize(

@@ -152,6 +152,8 @@ class NodeSettings(Policy):
     """Seconds without a connection after which a link counts as gone, so that its return is Event 1."""
     stop_seconds: Seconds = 10.0
     """Seconds within which exchanges under way may finish when the node is asked to stop."""
+    log: Literal["debug", "info", "warning", "error"] = "info"
+    """The least level of what is logged."""
     tls: Tls | None = None
     """The node's identity. Required unless the node was started with `--insecure`, on loopback only."""
     limits: Limits = Limits()
