@@ -19,11 +19,10 @@ STALLED_SECONDS = 1.5
 """Seconds without an acknowledgement after which a connection no longer counts among those that share the uplink."""
 LEAST_WINDOW = 4 * 1024
 LARGEST_WINDOW = 4 * 1024 * 1024
-QUEUE_SECONDS, QUEUE_BYTES = 0.1, 4 * 1024
-"""The queue that is wanted in front of the link, so that it never waits for this process: this many seconds of its rate
-and this many bytes, which together are 0.35 s at 128 kbit/s."""
-LONGEST_QUEUE = 0.35
-"""Seconds of that queue at most."""
+QUEUE_SECONDS = 0.15
+"""The queue that is wanted in front of the link, in seconds of its rate, so that it never waits for this process."""
+USUAL_CHUNK = 4 * 1024
+"""Bytes of a chunk on slow links: a quarter of a second at 128 kbit/s."""
 MEMORY_SECONDS = 60.0
 MEMORIES = 10
 """The shortest way is that of the last 10 minutes: the clocks of two machines do not run equally fast."""
@@ -107,11 +106,6 @@ class _Sent(NamedTuple):
     at: float
 
 
-def wanted_queue(rate: float) -> float:
-    """Return T, the seconds for which bytes may queue in front of a link of this rate."""
-    return min(LONGEST_QUEUE, QUEUE_SECONDS + QUEUE_BYTES / rate) if rate > 0 else LONGEST_QUEUE
-
-
 class Window:
     """The credit of a sender: how many bytes of models may be on their way.
 
@@ -119,11 +113,11 @@ class Window:
     the seconds q for which they queued in front of the link, and the seconds d from sending to acknowledgement. So
     d - q is what the way takes without a queue of ours, there and back. With the wanted queue T,
 
-        window = r (d - q + T),        T = QUEUE_SECONDS + QUEUE_BYTES / r
+        window = r (d - q + T) + chunk
 
-    If the link is not busy, q is 0 and the window grows; if it is, r is the link's rate and the queue becomes T.
-    Several connections that share a slow link see the same queue and share T. Neither a queue on the way back nor a
-    slow answer makes the window small. After a pause it starts small again: the link may have become slow meanwhile.
+    If the link is not busy, q is 0 and the window grows; if it is, r is the link's rate and the queue becomes T, beside
+    the chunk that the link is busy with. Neither a queue on the way back nor a slow answer makes the window small.
+    After a pause it starts small again: the link may have become slow meanwhile.
     """
 
     def __init__(self) -> None:
@@ -150,8 +144,8 @@ class Window:
 
     @property
     def chunk(self) -> int:
-        """Bytes that go into one chunk at most: half a window, so that one is on its way while one is acknowledged."""
-        return min(LONGEST_CHUNK, self.size // 2)
+        """Bytes that go into one chunk at most: a quarter of the window, or half of a small one."""
+        return min(LONGEST_CHUNK, max(self.size // 4, min(self.size // 2, USUAL_CHUNK)))
 
     def refresh(self, now: float) -> None:
         """Forget what is too old to be known. Call it before the size of a chunk is chosen."""
@@ -197,7 +191,7 @@ class Window:
         self.way_back = way if self.way_back is None else self.way_back + SMOOTHING * (way - self.way_back)
         wanted = 2 * self.size
         if rate is not None:
-            wanted = min(wanted, int(rate * (self.way_back + wanted_queue(rate))))
+            wanted = min(wanted, int(rate * (self.way_back + QUEUE_SECONDS)) + self.chunk)
         self.size = max(LEAST_WINDOW, int(SHRINKING * self.size), min(LARGEST_WINDOW, wanted))
 
     def is_stalled(self, now: float) -> bool:
@@ -237,7 +231,7 @@ class Uplink:
             return True
         rate = self._rate(now)
         way = sum(each.on_way * (each.way_back or 0.0) for each in moving) / on_way
-        return on_way + size <= rate * (way + wanted_queue(rate))
+        return on_way <= rate * (way + QUEUE_SECONDS)
 
     def acknowledged(self, size: int, now: float) -> None:
         """One of the connections was told that these bytes have arrived. Those that wait try again, in their order."""
