@@ -42,7 +42,7 @@ fuzz: $(VENV)/.installed-dev ## 10,000 hostile schedules of the one-device core
 	EFHC_SCHEDULES=10000 $(BIN)/python -m pytest --numprocesses 0 tests/core/device/test_device_laws.py -k no_schedule
 
 faults: $(VENV)/.installed-dev ## Break the network under real nodes, as root: all counts, or FAULTS=tenth
-	EFHC_FAULTS=$(or $(FAULTS),all) $(BIN)/python -m pytest --numprocesses 0 tests/faults
+	EFHC_FAULTS=$(or $(FAULTS),all) $(BIN)/python -m pytest --numprocesses 0 tests/faults tests/conformance/test_nodes_agree.py
 
 mutants: $(VENV)/.installed-dev ## Break one law at a time: does a test notice?
 	$(BIN)/python tests/mutants/run.py $(MUTANTS)

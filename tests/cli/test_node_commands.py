@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -17,7 +19,9 @@ from typing import Any
 import pytest
 
 from efhc.base.extras import EXTRAS, Extra
-from efhc.experiments.nodes.status_query import ask
+from efhc.experiments.nodes import status_query
+from efhc.experiments.nodes.status_query import Answer, ask
+from efhc.runtime.status import NeighbourStatus, NodeStatus
 
 EFHC = [sys.executable, "-m", "efhc"]
 HALL = """\
@@ -98,6 +102,31 @@ def test_bad_node_files_are_one_line(hall: Path, refused: Callable[..., str], co
     assert "did you mean 'pace'" in refused("node", "device-0.toml", "pcae=3")
 
 
+# The table of efhc status
+
+
+def test_the_table_fits_into_80_columns(command: Callable[..., Any], monkeypatch: pytest.MonkeyPatch):
+    links = [NeighbourStatus(j, up=j < 9, connected=j < 9, bytes_sent=10**9) for j in range(10)]
+    for link in links:
+        link.exchanges["committed"] = 12_345
+    links[9].last_problem = "the other end closed the connection"
+    status = NodeStatus(
+        123, 1, "free-running", "0", 1, "training", 12_345, 100_000, 0.000123456, 0.0123, 0.03, broadcasts=98_765,
+        certificate_expires=time.time() + 86400.0, neighbours=links,
+    )  # fmt: skip
+    answers = [Answer("state-123", dataclasses.asdict(status)), Answer("state-5", None, "nobody answers")]
+    monkeypatch.setattr(status_query, "ask_all", lambda places: answers)
+    done = command("status", columns=80)
+    assert done.returncode == 1
+    row = next(line for line in done.stdout.splitlines() if "training" in line)
+    assert re.split(" +", row.strip()) == [
+        "123", "training", "12345/100000", "0.000123", "41%", "98765", "123450", "9/10", "0", "10000.0",
+    ]  # fmt: skip
+    assert "device 123: no connection to 9; the other end closed the connection" in done.stdout
+    assert "device 123: its certificate expires in 1.0 days; `efhc certs issue` renews it" in done.stdout
+    assert done.stdout.splitlines()[-1] == "state-5: nobody answers"
+
+
 # Running nodes
 
 
@@ -121,7 +150,7 @@ def node(folder: Path, file: str, *words: str) -> Iterator[subprocess.Popen[str]
             running.wait(30)
 
 
-def until(happened: Callable[[], Any], seconds: float = 60.0) -> Any:
+def until(happened: Callable[[], Any], seconds: float = 180.0) -> Any:
     """What `happened` returned, once that is true."""
     deadline = time.monotonic() + seconds
     while not (found := happened()):
@@ -179,7 +208,7 @@ def test_two_nodes_learn_together_a_third_joins_and_all_stop_in_order(two: Path,
             until(lambda: status_of(two, 2).get("links_up") == 2)
             for running in (third, first):
                 running.send_signal(signal.SIGTERM)
-                assert running.wait(30) == 0
+                assert running.wait(90) == 0
     assert not (two / "state-0" / "status.sock").exists()
     for line in (two / "device-0.toml.log").read_text().splitlines():
         assert json.loads(line)["device"] == 0

@@ -91,7 +91,7 @@ def states(folder: Path) -> dict[int, dict[str, Any]]:
 
 
 def until(happened: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + 180
     while not happened():
         assert time.monotonic() < deadline
         time.sleep(0.2)
@@ -127,4 +127,4 @@ def test_the_first_run(tmp_path: Path, command: Callable[..., Any]):
         until(lambda: all(exchanged(one) > 5 for one in states(tmp_path).values()))
         for one in running:
             one.terminate()
-        assert [one.wait(30) for one in running] == [0, 0, 0]
+        assert [one.wait(90) for one in running] == [0, 0, 0]

@@ -73,8 +73,8 @@ def test_free_running_nodes_leave_the_tables_of_an_event_driven_run(tmp_path: Pa
     assert timeline["accuracy"][-1] > timeline["accuracy"][0]
     for name in ("steps", "broadcasts", "exchanges", "bytes"):
         assert timeline[name].is_sorted()
-    # 3 devices make at most 20 steps per second each, and this machine keeps up with at least a third of it.
-    assert 3 * 80 / 3 < timeline["steps"][-1] <= 3 * 81
+    # 3 devices make at most 20 steps per second each, and this machine keeps up with at least a tenth of it.
+    assert 3 * 8 < timeline["steps"][-1] <= 3 * 81
     assert len(result.steps) == timeline["steps"][-1]
     committed = result.exchanges.filter(outcome="committed")
     assert len(committed) == timeline["exchanges"][-1] > 0
@@ -126,7 +126,11 @@ def test_ctrl_c_stops_all_nodes_and_resume_goes_on_where_they_stopped(tmp_path: 
     ("more", "options", "problem"),
     [
         ({"strategies": {"GT": efhc.GlobalThreshold(rho="mean")}}, {}, "strategies.GT.rho: got 'mean', which no"),
-        ({"strategies": {"choco": efhc.ChocoSGD()}}, {}, "strategies.choco: got 'choco'; allowed: strategies that differ"),
+        (
+            {"strategies": {"choco": efhc.ChocoSGD()}},
+            {},
+            "strategies.choco: got 'choco'; allowed: strategies that differ",
+        ),
         ({}, {"seconds": 3.0}, "--seconds: got 3 with --mode lockstep; allowed: no value; or --mode free-running"),
         ({"driver": efhc.LockstepDriver(loss=0.1)}, {}, "driver.loss: got 0.1; allowed: no value"),
         (

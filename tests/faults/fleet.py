@@ -6,6 +6,7 @@ folders that are left.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import signal
 import socket
@@ -32,10 +33,16 @@ FAST, SLOW = 5e6, 1e6
 """Bits per second."""
 
 Status = dict[str, Any]
+_LIBC = ctypes.CDLL(None)
 
 
 class Gone(Exception):
     """A node does not answer."""
+
+
+def _die_with_the_parent() -> None:
+    """In a new process: let the kernel kill it if the tests are killed."""
+    _LIBC.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
 class Fleet:
@@ -129,7 +136,11 @@ class Fleet:
             program = [*self.PROGRAM, str(self.node_file(device))]
             with self.log(device).open("ab") as log:
                 self._processes[device] = subprocess.Popen(
-                    self.network.command(device, *program), stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                    self.network.command(device, *program),
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    preexec_fn=_die_with_the_parent,  # noqa: PLW1509 - the tests have no threads
                 )
 
     def signal(self, device: int, number: signal.Signals) -> None:
@@ -175,11 +186,11 @@ class Fleet:
     # Questions
 
     def status(self, device: int) -> Status:
-        """What a node says of itself. Raises `Gone` if it does not answer within two seconds."""
+        """What a node says of itself. Raises `Gone` if it does not answer within ten seconds."""
         asked = b"GET /status HTTP/1.0\r\nHost: localhost\r\n\r\n"
         try:
             with socket.socket(socket.AF_UNIX) as connection:
-                connection.settimeout(2)
+                connection.settimeout(10)
                 connection.connect(str(self.state(device) / "status.sock"))
                 connection.sendall(asked)
                 answer = b""
@@ -209,7 +220,8 @@ class Fleet:
     def all_connected(self) -> bool:
         return all(self.connected(a, b) and self.connected(b, a) for a, b in self.links)
 
-    def start_and_connect(self, seconds: float = 90.0) -> None:
+    def start_and_connect(self, seconds: float = 300.0) -> None:
+        """Start all nodes. The first ones on a machine compile what training needs."""
         self.start()
         self.wait(self.all_connected, seconds, "all links are up")
 

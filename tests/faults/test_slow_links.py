@@ -56,7 +56,7 @@ def test_one_of_nine_neighbours_at_a_hundredth_of_the_rate(folder: Path, counted
         Namespaces(range(10), dict.fromkeys(range(10), rate)) as network,
         Fleet(folder, network, links, model_bytes=50_000, pace=0.5) as fleet,
     ):
-        fleet.start_and_connect(180)
+        fleet.start_and_connect()
 
         def within(period: float) -> tuple[float, float]:
             """Steps of device 0, and the median over the eight others of their exchanges with it, per second."""

@@ -25,6 +25,7 @@ DEVICE = "tests/core/device"
 CLOCKS = "tests/drivers/event_driven/test_hand_worked_times.py tests/conformance/test_drivers_agree.py"
 BOUNDS = "tests/theory/bounds/test_recursion.py tests/theory/bounds/test_step_size_limits.py"
 LAW = "tests/strategies/test_law_by_driver.py tests/strategies/test_law.py"
+TRUST = "tests/runtime/test_security.py tests/runtime/test_certificates.py"
 CLAIMS = "tests/report/test_intervals.py tests/report/test_claims.py"
 
 MUTANTS = [
@@ -126,4 +127,15 @@ MUTANTS = [
     Mutant("a model takes no time", "drivers/event_driven/mail.py", "size = self._parameters\n", "size = 0\n", CLOCKS),
     Mutant("nobody loses patience", "drivers/event_driven/patience.py", "if since + self._seconds > run.now:", "if True:", "tests/drivers/event_driven/test_hand_worked_times.py -k patience"),
     Mutant("what is done at once sets no share aside", "core/at_once.py", "link.offered = take_share(one)", "link.offered = 0.5", "tests/drivers/event_driven/test_at_once.py"),
+    # Whom a node talks to
+    Mutant("no certificate is asked for", "runtime/security.py", "context.verify_mode = ssl.CERT_REQUIRED", "context.verify_mode = ssl.CERT_OPTIONAL", TRUST),
+    Mutant("TLS 1.2 will do", "runtime/security.py", "ssl.TLSVersion.TLSv1_3", "ssl.TLSVersion.TLSv1_2", TRUST),
+    Mutant("a key that its group can read", "runtime/security.py", "mode & 0o077", "mode & 0o007", TRUST),
+    Mutant("a certificate of any device", "runtime/security.py", "if named != device:", "if False:", TRUST),
+    Mutant("a certificate that has expired", "runtime/security.py", "if now > end:", "if False:", TRUST),
+    Mutant("insecure beyond loopback", "runtime/security.py", "if not Address.of(text).is_loopback:", "if False:", TRUST),
+    Mutant("a renewed certificate is ignored", "runtime/security.py", "if (now := _versions(self._tls)) == self._seen:", "if True:", TRUST),
+    Mutant("an authority signs any name", "runtime/certificates.py", "x509.NameConstraints([x509.DNSName(DOMAIN)], None)", "x509.NameConstraints([x509.DNSName('')], None)", TRUST),
+    Mutant("keys that others can read", "runtime/certificates.py", "os.O_EXCL, 0o600)", "os.O_EXCL, 0o644)", TRUST),
+    Mutant("a flood fills the log", "runtime/logs.py", "of_reason >= PER_REASON or", "False or", "tests/runtime/test_logs.py"),
 ]  # fmt: skip

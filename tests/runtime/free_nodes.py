@@ -94,7 +94,7 @@ class Fleet:
 
     def is_idle(self):
         """Whether nothing is under way, in doubt or owed anywhere."""
-        devices = [node.mode._device for node in self.nodes.values()]
+        devices = [node.mode._acting.device for node in self.nodes.values()]
         return all(
             not d.unacknowledged and not d.steps and not any(link.exchange or link.owes for link in d.links.values())
             for d in devices
@@ -103,9 +103,9 @@ class Fleet:
     async def kill(self, device):
         """End a node as kill -9 does: what it says and writes from now on counts for nothing."""
         node, state = self.nodes.pop(device), self.folder / str(device)
-        self.network.transports.pop(device)
-        for other in list(self.nodes):
-            self.network.transports[other].lose(device, "killed")
+        self.network.transports.pop(device, None)  # it may be starting still
+        for other in list(self.network.transports.values()):
+            other.lose(device, "killed")
         left = {path.name: path.read_bytes() for path in state.iterdir() if path.is_file()}
         node.transport.connections.clear()
         node.task.cancel()

@@ -56,6 +56,9 @@ class Node:
         assert "\n" not in reason
         self.refusals.append((who, reason))
 
+    def unreachable(self, neighbour, reason):
+        self.refused(f"device {neighbour}", f"cannot connect to {reason}")
+
     async def until(self, condition, seconds=8.0):
         """Wait until the condition holds."""
         async with asyncio.timeout(seconds):

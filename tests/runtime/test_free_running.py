@@ -19,7 +19,7 @@ def test_nodes_learn_together_and_keep_the_sum(tmp_path):
             fleet.add(device, pace=0.01)
         await fleet.all_at(60)
         await fleet.until(fleet.is_idle)
-        models = [node.mode._device.model for node in fleet.nodes.values()]
+        models = [node.mode._acting.device.model for node in fleet.nodes.values()]
         counts = [fleet.status(d).neighbours for d in range(3)]
         await fleet.stop()
         return fleet, models, counts
@@ -134,7 +134,7 @@ def test_models_that_are_not_finite_or_too_large_are_refused(tmp_path):
         await fleet.all_at(k + 5)  # training goes on
         log = fleet.nodes[0].log()
         await fleet.stop()
-        return [line["reason"] for line in log if line["event"] == "model refused"]
+        return [line["reason"] for line in log if line["event"] == "refused"]
 
     reasons = asyncio.run(run())
     assert "not finite" in reasons[0]

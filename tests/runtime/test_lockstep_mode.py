@@ -43,6 +43,12 @@ def bounded(work: Awaitable[Any], seconds: float = 60.0) -> Any:
     return asyncio.run(within())
 
 
+async def have_made(nodes: list[Node], iterations: int) -> None:
+    """Wait until all of them have made so many iterations."""
+    while min(node.mode.status().iteration for node in nodes) < iterations:
+        await asyncio.sleep(0.005)
+
+
 async def run_all(nodes: list[Node]) -> list[BaseException | None]:
     return await asyncio.gather(*(node.run() for node in nodes), return_exceptions=True)
 
@@ -113,7 +119,7 @@ def test_a_stopped_node_goes_on_while_the_others_wait(tmp_path: Path) -> None:
 
     async def with_a_stop() -> list[Any]:
         running = [asyncio.create_task(node.run()) for node in nodes]
-        await asyncio.sleep(0.15)
+        await have_made(nodes, 4)
         nodes[2].mode.stop()
         await running[2]
         assert 0 < nodes[2].mode.status().iteration < 20
@@ -130,15 +136,15 @@ def test_a_stopped_node_goes_on_while_the_others_wait(tmp_path: Path) -> None:
 def test_all_go_on_from_their_last_common_checkpoint(tmp_path: Path) -> None:
     given = experiment(iterations=20)
 
-    async def stop_all(nodes: list[Node], seconds: float) -> list[Any]:
+    async def stop_all(nodes: list[Node]) -> list[Any]:
         running = asyncio.create_task(run_all(nodes))
-        await asyncio.sleep(seconds)
+        await have_made(nodes, 7)
         for node in nodes:
             node.mode.stop()
         return await running
 
     first = nodes_of(given, tmp_path, Wires(), pace=0.02)
-    assert bounded(stop_all(first, 0.2)) == [None] * DEVICES
+    assert bounded(stop_all(first)) == [None] * DEVICES
     made = {node.mode.status().iteration for node in first}
     assert min(made) > 5
     assert max(made) < 20
@@ -159,7 +165,7 @@ def test_a_node_that_lost_its_state_ends_the_run_on_all_in_one_line(tmp_path: Pa
 
     async def with_a_kill() -> list[Any]:
         running = [asyncio.create_task(node.run()) for node in nodes]
-        await asyncio.sleep(0.4)
+        await have_made(nodes, 12)
         running[4].cancel()  # nothing is kept, as after kill -9
         with pytest.raises(asyncio.CancelledError):
             await running[4]
@@ -227,4 +233,39 @@ def test_a_bad_model_disconnects_with_a_reason(tmp_path: Path) -> None:
     assert {"event": "refused", "level": "warning", "neighbour": 1, "reason": "its model is not finite"} in nodes[
         0
     ].lines
+    assert_same_as_run(given, nodes)
+
+
+@pytest.mark.parametrize("schedule", range(4))
+def test_cuts_and_stops_at_random_moments_change_nothing(tmp_path: Path, schedule: int) -> None:
+    devices = 4
+    network = efhc.RandomLinks() if schedule % 2 else efhc.Ring()
+    given = experiment(devices=devices, iterations=25, network=network, strategies={"RG": efhc.RandomizedGossip()})
+    wires, random = Wires(), np.random.default_rng(schedule)
+    nodes = nodes_of(given, tmp_path, wires, pace=0.01)
+    sessions = 1
+
+    async def disturbed() -> None:
+        nonlocal sessions
+        running = [asyncio.create_task(node.run()) for node in nodes]
+        for _ in range(10):
+            await asyncio.sleep(random.uniform(0, 0.06))
+            wires.lose_models = bool(random.integers(2))
+            await asyncio.sleep(random.uniform(0, 0.02))
+            wires.sever(*((a, b) for a in range(devices) for b in range(a)))
+            wires.lose_models = False
+            chosen = int(random.integers(devices))
+            if random.integers(2) and not running[chosen].done():
+                nodes[chosen].mode.stop()
+                if random.integers(2):
+                    wires.heal()
+                await running[chosen]
+                sessions += 1
+                nodes[chosen] = Node(given, chosen, tmp_path / f"{chosen}", wires, sessions, pace=0.01)
+                running[chosen] = asyncio.create_task(nodes[chosen].run())
+            wires.heal()
+        await asyncio.gather(*running)
+
+    bounded(disturbed())
+    assert sessions > 1
     assert_same_as_run(given, nodes)

@@ -197,6 +197,13 @@ def test_the_certificate_of_another_device(certs: Path):
     assert "the certificate of device 3" in str(error)
 
 
+def test_an_authority_can_name_devices_only(certs: Path, monkeypatch: pytest.MonkeyPatch):
+    """Whoever trusts it, for whatever reason, need not fear that it issues a certificate of a web site."""
+    monkeypatch.setattr(certificates, "name_of", "device-{}.example.org".format)
+    issue(certs, [3])
+    assert "permitted subtree violation" in str(refusal(tls_of(certs, 3)))
+
+
 def test_the_authority_itself_is_no_device(certs: Path):
     authority = authority_files(certs)
     error = refusal(Tls(authority=authority.certificate, certificate=authority.certificate, key=authority.key))

@@ -80,6 +80,13 @@ def bench_clocks(rounds: int, tell: Callable[[str], None]) -> dict[str, Any]:
         return {"results": clocks(rounds, tell), "rounds": rounds, **provenance()}
 
 
+def bench_node(rounds: int, tell: Callable[[str], None]) -> dict[str, Any]:
+    """What a node costs beside training: on the link, in CPU time, in steps, in memory."""
+    from efhc.benchmarks.node import measure_node
+
+    return {"results": [figure._asdict() for figure in measure_node(rounds, tell)], "rounds": rounds, **provenance()}
+
+
 Rows = list[list[str]]
 """A table: its head, then its rows."""
 
@@ -110,6 +117,16 @@ def clocks_table(found: dict[str, Any]) -> Rows:
 def clocks_legend(found: dict[str, Any]) -> list[str]:
     """One line per workload, which says what it is."""
     return [f"{name}: {result['about']}" for name, result in found["results"].items()]
+
+
+def node_table(found: dict[str, Any]) -> Rows:
+    """One row per figure."""
+    rows = [["what", "found", "least-most", "goal", "", "besides"]]
+    words = {True: "reached", False: "missed", None: ""}
+    for result in found["results"]:
+        cells = [result[name] for name in ("about", "value", "spread", "goal")]
+        rows.append([*cells, words[result["reached"]], result["besides"]])
+    return rows
 
 
 def _besides(result: dict[str, Any]) -> Iterable[str]:

@@ -21,13 +21,15 @@ WORKLOAD_NAMES = (
     "eval-10k",
     "eval-10k-lenet",
 )
-ALONE = ("limit", "scaling", "clocks")
+ALONE = ("limit", "scaling", "clocks", "node")
 """Measurements that are asked for alone, and need no PyTorch."""
 
 
 def check_names(names: Sequence[str]) -> None:
-    """Raise an `InputError` for an unknown name, and an `EfhcError` if PyTorch is needed and not installed."""
+    """Raise an `InputError` for an unknown name, and an `EfhcError` if a package that is needed is not installed."""
     if len(names) == 1 and names[0] in ALONE:
+        if names[0] == "node":
+            require("node", "efhc bench node")
         return
     for name in names:
         if name not in WORKLOAD_NAMES:

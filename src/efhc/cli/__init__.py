@@ -13,7 +13,7 @@ import typer
 
 from efhc import __version__
 from efhc.base.errors import EfhcError
-from efhc.cli import certs, checking, data, launch, node, running, studies, theory
+from efhc.cli import certs, checking, data, launch, node, predicting, running, studies, theory
 from efhc.cli.escaping import print_error
 from efhc.cli.terminal import INTERRUPTED, RUNS_CODE
 
@@ -35,11 +35,12 @@ COMMANDS: dict[Callable[..., None], str] = {
     studies.sweep: "Run an experiment at every point of a grid.",
     studies.tune: "Find the best r within a budget. Needs efhc[tune].",
     launch.launch: "Run an experiment by node processes on this machine. Needs efhc[node].",
+    predicting.predict: "Compare the simulator with nodes in network namespaces. Needs efhc[node], root.",
     node.status: "Ask running nodes how they are.",
     checking.doctor: "Check this installation.",
     checking.bench: "Measure how fast iterations are. Needs efhc[deep].",
 }
-READ_CONFIGS = {running.run, launch.launch, studies.reproduce, studies.sweep, studies.tune}
+READ_CONFIGS = {running.run, launch.launch, predicting.predict, studies.reproduce, studies.sweep, studies.tune}
 for command, in_short in COMMANDS.items():
     app.command(short_help=in_short, epilog=RUNS_CODE if command in READ_CONFIGS else None)(command)
 app.add_typer(checking.config_app, name="config", short_help="Show every setting, or the schema of config files.")

@@ -67,7 +67,7 @@ def bench(
     workloads: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="WORKLOAD", help=f"{', '.join(WORKLOAD_NAMES)}; or limit, scaling or clocks. Default: all."
+            metavar="WORKLOAD", help=f"{', '.join(WORKLOAD_NAMES)}; or limit, scaling, clocks or node. Default: all."
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -78,7 +78,8 @@ def bench(
 ) -> None:
     """Measure our iterations against the plain per-device PyTorch loop, by turns in one process.
 
-    Needs PyTorch: pip install 'efhc[deep]'.
+    Needs PyTorch: pip install 'efhc[deep]'. `efhc bench node` measures what `efhc node` costs beside training; it
+    needs pip install 'efhc[node]', and root for its slow links.
     """
     check_names(workloads or ())
     from rich.status import Status
@@ -96,6 +97,8 @@ def bench(
             found, tables = benches.bench_scaling(rounds, out, tell), benches.scaling_table
         elif workloads == ["clocks"]:
             found, tables = benches.bench_clocks(rounds, tell), benches.clocks_table
+        elif workloads == ["node"]:
+            found, tables = benches.bench_node(rounds, tell), benches.node_table
         else:
             found, tables = benches.bench(workloads or (), rounds, tell), benches.bench_table
     if as_json:

@@ -12,7 +12,7 @@ import typer
 
 from efhc.cli.escaping import cell, plain
 from efhc.cli.groups import DefaultCommandGroup
-from efhc.cli.terminal import RUNS_CODE, Overrides, print_table
+from efhc.cli.terminal import RUNS_CODE, Overrides, console
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 SILENT = 1
 """Exit code of `efhc status` if a node did not answer."""
+CAPTION = "drift: percent of the threshold; doubt: exchanges that a neighbour decides; MB: sent"
+"""What the columns of the table of nodes mean."""
 SOON_DAYS = 14
 """`efhc status` mentions a certificate that expires within this many days."""
 
@@ -136,14 +138,13 @@ def answers_table(answers: list[Answer], title: str | None = None) -> Table:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    table = Table("device", "state", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), title=title)
-    table.title_justify = "left"
-    for name in ("k", "loss", "drift", "fired", "exchanges", "links", "in doubt", "MB sent"):
-        table.add_column(name, justify="right", no_wrap=True)
+    table = Table(box=SIMPLE_HEAD, show_edge=False, padding=0, title=title, caption=CAPTION)
+    table.title_justify = table.caption_justify = "left"
+    for name in ("device", "state", "k", "loss", "drift", "fired", "exchanges", "links", "doubt", "MB"):
+        table.add_column(name, justify="left" if name in {"device", "state"} else "right", no_wrap=True)
     for answer in answers:
         if answer.status is not None:
             table.add_row(*map(cell, _row(answer.status)))
-    table.caption, table.caption_justify = "drift: in percent of the threshold at which the device fires", "left"
     return table
 
 
@@ -151,7 +152,7 @@ def _print_answers(answers: list[Answer]) -> None:
     """Print one row per node that answered, and below it what is wrong, if anything is."""
     table = answers_table(answers)
     if table.row_count:
-        print_table(table)
+        console.print(table)
     for answer in answers:
         for line in _problems(answer):
             print(plain(line))

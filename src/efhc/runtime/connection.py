@@ -3,14 +3,13 @@
 Small messages are given to the network at once. Models go in chunks, one model at a time, and only as many bytes as
 the other end's credit allows (`bandwidth.Window`): so a small message waits for the little that is on its way, and
 never for a model. An end that has sent nothing for a second sends PING. Any byte that arrives is a sign of life, also
-one of a frame that is not whole; without one for four seconds the connection is dead.
+one of a frame that is not whole, and one that waits for what was lost before it; without one for four seconds the
+connection is dead.
 """
 
 from __future__ import annotations
 
 import asyncio
-import socket
-import sys
 from collections import deque
 from contextlib import suppress
 from typing import Any, Protocol, cast
@@ -18,6 +17,7 @@ from typing import Any, Protocol, cast
 import numpy as np
 
 from efhc.core.protocol import Model
+from efhc.runtime.arrivals import data_segments
 from efhc.runtime.bandwidth import Bucket, RateMeter, Uplink, Window
 from efhc.runtime.decoder import Decoder, Progress
 from efhc.runtime.messages import Goodbye, Hello, Message, model_in
@@ -41,8 +41,6 @@ PING_SECONDS = 1.0
 DEAD_SECONDS = 4.0
 """Seconds without any byte received after which a connection is dead."""
 TICK_SECONDS = 0.25
-DATA_SEGMENTS_IN = 152
-"""Where Linux puts the number of segments with data in what TCP_INFO returns."""
 GOT_BYTES, GOT_SECONDS = 4000, 0.05
 """Bytes of models that are acknowledged at once; fewer are after so many seconds, together with what comes meanwhile.
 On a slow uplink acknowledgements are not for nothing."""
@@ -139,7 +137,7 @@ class Connection(asyncio.Protocol):
         self._refill: asyncio.TimerHandle | None = None
         self._sent_messages = self._acknowledged_messages = 0
         self._last_sent = self._last_received = self._last_tick = 0.0
-        self._last_segments = 0
+        self._segments: int | None = None
         self._pinged_at: float | None = None
         self._told = 0
         """Bytes of models that were acknowledged here."""
@@ -240,6 +238,8 @@ class Connection(asyncio.Protocol):
         except WireError as error:
             self._fail(f"refused: {error}")
             return
+        if self._decoder.is_within_chunk:  # which may take long on a link that has become slow
+            self.owner.moved(self)
         news = self._decoder.model_bytes - self._told
         if asked or news >= GOT_BYTES:
             self._tell()
@@ -370,14 +370,12 @@ class Connection(asyncio.Protocol):
 
     def _tick(self) -> None:
         now = self._loop.time()
+        if self._has_arrived():  # since the last look
+            self._last_received = max(self._last_received, self._last_tick)
         if now - self._last_tick > DEAD_SECONDS / 2:
             # This process was held up: what has arrived meanwhile is read before anybody is called dead.
             self._last_received = max(self._last_received, now - DEAD_SECONDS / 2)
         self._last_tick = now
-        if now - self._last_received > TICK_SECONDS and (segments := self._segments()) != self._last_segments:
-            # The kernel has got data that it cannot hand on yet: a part before it was lost and is awaited, or a record
-            # of TLS is not whole.
-            self._last_segments, self._last_received = segments, now
         if now - self._last_received > DEAD_SECONDS:
             self._end(f"not a byte for {DEAD_SECONDS:g} s")
             if self.transport is not None:
@@ -389,16 +387,11 @@ class Connection(asyncio.Protocol):
         self._pump()  # one that held up this connection may have stalled
         self._timer = self._loop.call_later(TICK_SECONDS, self._tick)
 
-    def _segments(self) -> int:
-        """Return how many segments with data the kernel has got on this connection, where the kernel tells."""
-        if self.transport is None or not hasattr(socket, "TCP_INFO"):
-            return 0
-        try:
-            sock = self.transport.get_extra_info("socket")
-            info: bytes = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, DATA_SEGMENTS_IN + 4)
-        except OSError:
-            return 0
-        return int.from_bytes(info[DATA_SEGMENTS_IN:], sys.byteorder)
+    def _has_arrived(self) -> bool:
+        """Whether packets with data have arrived since this was last asked, also such that cannot be read yet."""
+        assert self.transport is not None
+        before, self._segments = self._segments, data_segments(self.transport.get_extra_info("socket"))
+        return self._segments != before
 
     def _fail(self, reason: str) -> None:
         """End the connection because of what the other end did, and tell both."""

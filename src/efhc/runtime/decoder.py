@@ -97,6 +97,11 @@ class Decoder:
                 yield from self._message(kind, body[1:])
         self._rest += view[at:]
 
+    @property
+    def is_within_chunk(self) -> bool:
+        """Whether a part of a model has arrived that is not whole yet."""
+        return len(self._rest) >= HEADER.size and self._rest[HEADER.size - 1] == CHUNK
+
     def _check(self, length: int, kind: int) -> None:
         check_header(length, kind)
         if length > self.limit:

@@ -20,38 +20,21 @@ from efhc.base.errors import EfhcError, InputError
 from efhc.core.device_state import Step
 from efhc.core.graph import Graph
 from efhc.core.state import Diverged, Local
-from efhc.runtime.messages import Hello, IterationHeader, IterationModel, Message, Presence, RunEnded
-from efhc.runtime.pairs import Pair
+from efhc.runtime.lockstep_neighbours import NOT_BEGUN, Iteration, LockstepNeighbours
+from efhc.runtime.logs import Log
+from efhc.runtime.messages import IterationHeader, Presence
 from efhc.runtime.recording import Recorder
 from efhc.runtime.roll_call import RollCall
-from efhc.runtime.settings import Neighbour, NodeSettings
+from efhc.runtime.settings import NodeSettings
 from efhc.runtime.state.iterations import IterationState, IterationStore
-from efhc.runtime.status import NeighbourStatus, NodeStatus
+from efhc.runtime.status import NodeStatus
 from efhc.runtime.training import Trainer
 from efhc.runtime.transport import Transport
-from efhc.runtime.worker import Worker
 
-NOT_BEGUN = -1
-"""The iteration that a node is in, before it knows from which one all go on."""
-NO_ITERATION = (1 << 63) - 1
-"""What it then tells its neighbours: it needs nothing yet."""
 LOOK_AHEAD = 2000
 """Iterations whose neighbours are looked up in the table at the start, so that a missing one is known early."""
 LAST_WORDS = 2.0
 """Seconds for telling the neighbours that the run has ended."""
-
-
-class Iteration(NamedTuple):
-    """One iteration at this device, before anything was heard of it."""
-
-    k: int
-    neighbours: dict[int, int]
-    """The neighbours in G(k), ascending, and the number of neighbours that each of them has."""
-    new: frozenset[int]
-    """Those to which the link is new (Event 1)."""
-    threshold: float
-    fired: bool
-    """Event 2."""
 
 
 class Stepped(NamedTuple):
@@ -64,7 +47,7 @@ class Stepped(NamedTuple):
     local: Local
 
 
-class Lockstep:
+class Lockstep(LockstepNeighbours):
     """The mode `lockstep`."""
 
     def __init__(
@@ -77,36 +60,17 @@ class Lockstep:
         fingerprint: dict[str, str],
         status: NodeStatus,
         recorder: Recorder,
-        log: Callable[..., None],
+        log: Log,
     ) -> None:
-        self._settings, self._trainer, self._iterations, self._store = settings, trainer, iterations, store
-        self._device, self._session, self._fingerprint = settings.device, session, fingerprint
-        status.session = session
-        self._status, self._recorder, self._log = status, recorder, log
-        self._training, self._disk = Worker("efhc-training"), Worker("efhc-disk")
-        self._pairs: dict[int, Pair] = {}
-        self._news = asyncio.Event()
-        """Set whenever something has happened that a wait may be for."""
+        super().__init__(settings, trainer, iterations, session, fingerprint, status, recorder, log)
+        self._store = store
         self._stop_at: float | None = None
         """When a node that is to stop ceases to wait for its neighbours, by the loop's clock."""
-        self._ended: str | None = None
-        """Why the run ended for all."""
         self._failed: BaseException | None = None
         self._saving: asyncio.Task[None] | None = None
-        self._k = NOT_BEGUN
-        self._iteration: Iteration | None = None
-        """The iteration that the neighbours are being told of."""
-        self._under_way = False
-        """Whether a neighbour has said that the others have begun without this node's present session."""
-        self._began_alone = False
-        self._sessions_at_start: dict[int, int | None] = {}
-        self._norm = 0.0
-        self._model: Floats
         self._last_broadcast: Floats
         self._drift = math.nan
         self._checkpoints: list[int] = []
-        self._roll_call: RollCall
-        self._transport: Transport
         self._loop: asyncio.AbstractEventLoop
 
     # The life of a node
@@ -140,8 +104,7 @@ class Lockstep:
                 "ended", reason=reason, k=self._status.iteration, model_bytes_sent=sent, model_bytes_received=received
             )
             await transport.stop(reason)
-            self._training.close(self._settings.stop_seconds)
-            self._disk.close(self._settings.stop_seconds)
+            self._close_threads()
 
     def stop(self) -> None:
         """Ask the node to stop: it ends the iteration if its neighbours do their part soon, and keeps its state."""
@@ -215,13 +178,17 @@ class Lockstep:
 
     async def _begin(self) -> None:
         """Wait for all, and go on from the latest checkpoint that all have; or alone, if the others have begun."""
+        has_made_all = self._roll_call.has_made(self._device, self._iterations)
+        if has_made_all and (await self._state_after(self._iterations)).sent == {}:
+            self._under_way = True  # and over for everybody
         calling = asyncio.create_task(self._say_who_is_missing())
+        limit = self._settings.limits.give_up if has_made_all else math.inf
         try:
-            found = await self._until(lambda: self._under_way or not self._roll_call.missing)
+            found = await self._until(lambda: self._under_way or not self._roll_call.missing, limit)
         finally:
             calling.cancel()
         if not found:
-            return  # asked to stop
+            return  # asked to stop, or there is nothing left to do and nobody who needs this node
         self._began_alone = self._under_way
         k = self._roll_call.own.checkpoints[-1] if self._under_way else self._roll_call.common
         self._sessions_at_start = {number: self._roll_call.session_of(number) for number in self._pairs}
@@ -233,6 +200,11 @@ class Lockstep:
             pair.dropped = k - 1
             if self._began_alone and state.sent is not None:
                 pair.restore(state.sent.get(number, ()))
+            if pair.status.connected and pair.needs <= pair.dropped:
+                raise EfhcError(
+                    f"device {number} needs what device {self._device} sent in iteration {pair.needs} and no longer "
+                    "has; start all nodes again, and they go on from their last common checkpoint"
+                )
         self._k = self._status.iteration = k
         self._log("begun", k=k, alone=self._began_alone)
         for number, pair in self._pairs.items():
@@ -263,7 +235,6 @@ class Lockstep:
         if drift is None:
             drift = await self._training.call(self._trainer.drift, model, last_broadcast)
         self._model, self._last_broadcast, self._drift = model, last_broadcast, drift
-        self._norm = _norm(model)
 
     # Iterations
 
@@ -295,14 +266,15 @@ class Lockstep:
 
         working = asyncio.ensure_future(self._training.call(self._trainer.gradient, k, model))
         working.add_done_callback(lambda _: self._news.set())
-        await self._until(working.done, patient=True)
-        if working.done() and working.exception() is None and not self._has_heard_all(iteration):
-            self._status.state = "waiting" if self._stop_at is None else "stopping"
-            await self._until(lambda: self._has_heard_all(iteration) or self._waits_in_vain(iteration), patient=True)
-        if not working.done() or not self._has_heard_all(iteration):
+        if not await self._until(working.done, patient=True):
             working.cancel()
             return False
         gradient, loss, local = await working
+        if not self._has_heard_all(iteration):
+            self._status.state = "waiting" if self._stop_at is None else "stopping"
+            await self._until(lambda: self._has_heard_all(iteration) or self._waits_in_vain(iteration), patient=True)
+        if not self._has_heard_all(iteration):
+            return False
         await self._until(lambda: False, began + self._settings.pace - self._loop.time())
         for number in iteration.neighbours:
             self._check_degree(number, self._pairs[number].headers[k], iteration)
@@ -346,42 +318,11 @@ class Lockstep:
             raise Diverged(iteration.k, "model", np.arange(self._device + 1) != self._device)
         return Stepped(new, last_broadcast, drift, loss, local)
 
-    def _is_used(self, number: int, iteration: Iteration) -> bool:
-        """Whether models are exchanged with a neighbour that has told whether it fired."""
-        header = self._pairs[number].headers.get(iteration.k)
-        return number in iteration.new or iteration.fired or (header is not None and header.fired)
-
-    def _has_heard_all(self, iteration: Iteration) -> bool:
-        """Whether all that this iteration needs of the neighbours is here."""
-        for number in iteration.neighbours:
-            pair = self._pairs[number]
-            if iteration.k not in pair.headers:
-                return False
-            if self._is_used(number, iteration) and iteration.k not in pair.models:
-                return False
-        return True
-
     def _waits_in_vain(self, iteration: Iteration) -> bool:
         """Whether the node is to stop, and a neighbour that it waits for is gone."""
         if self._stop_at is None:
             return False
         return not all(self._pairs[number].status.connected for number in iteration.neighbours)
-
-    def _check_degree(self, number: int, header: IterationHeader, iteration: Iteration) -> None:
-        """Raise `EfhcError` unless a neighbour sees the same links in this iteration."""
-        if (known := iteration.neighbours.get(number)) != header.degree:
-            raise EfhcError(
-                f"device {number} has {header.degree} neighbours in iteration {header.k} by its own count, and "
-                f"{known or 'none'} by that of device {self._device}; give all nodes the same network"
-            )
-
-    def _exchange(self, number: int) -> None:
-        """Send a neighbour what it needs and does not have yet."""
-        pair, iteration = self._pairs[number], self._iteration
-        if iteration is not None and number in iteration.neighbours and self._is_used(number, iteration):
-            pair.say_model(iteration.k, self._model)
-        for message in pair.due():
-            self._transport.send(number, message)
 
     # Checkpoints, and the end
 
@@ -390,7 +331,11 @@ class Lockstep:
         if self._saving is not None:
             await self._saving
         self._recorder.flush()
-        sent = {number: pair.sent_before() for number, pair in self._pairs.items()} if with_sent else None
+        sent = None
+        if self._roll_call.all_have_made(self._iterations):
+            sent = {}  # nobody needs anything any more
+        elif with_sent:
+            sent = {number: pair.sent_before() for number, pair in self._pairs.items()}
         state = IterationState(self._k, self._model, self._last_broadcast, self._trainer.local, sent)
         self._saving = asyncio.create_task(self._write(state))
         self._saving.add_done_callback(self._written)
@@ -426,165 +371,13 @@ class Lockstep:
         if not await self._until(self._nobody_needs_this_node, self._settings.limits.give_up) and self._stop_at is None:
             self._log("left", level="warning", what="neighbours have not said that they have made all iterations")
         await self._transport.drain(self._settings.stop_seconds)
+        if self._roll_call.all_have_made(self._iterations):
+            await self._save()  # so that a node that is started again knows that all is over
+            await self._saving
 
     def _nobody_needs_this_node(self) -> bool:
         linked = (number for number, pair in self._pairs.items() if pair.has_said)
         return all(self._roll_call.has_made(number, self._iterations) for number in linked)
-
-    def _end(self, reason: str) -> None:
-        """The run cannot go on: tell all neighbours."""
-        if self._ended is None:
-            self._ended = reason
-            self._tell_all(RunEnded(reason))
-        self._news.set()
-
-    def _end_because_lost(self, number: int, k: int) -> None:
-        self._end(
-            f"device {number} has lost its state: it is in iteration {k}, and device {self._device} in iteration "
-            f"{self._k}; start all nodes again, and they go on from their last common checkpoint"
-        )
-
-    # What the transport tells
-
-    def hello_for(self, neighbour: int) -> Hello:
-        k = self._k if self._k != NOT_BEGUN else NO_ITERATION
-        return Hello(self._device, self._session, self._fingerprint, k)
-
-    def connected(self, neighbour: int, theirs: Hello) -> None:
-        pair = self._pair(neighbour)
-        status = pair.status
-        status.interruptions += status.session == theirs.session
-        status.connected, status.up, status.session = True, True, theirs.session
-        status.iteration = None if theirs.k == NO_ITERATION else theirs.k
-        self._log("connected", neighbour=neighbour, session=theirs.session, k=status.iteration)
-        can_go_on = pair.connect(theirs.k)
-        for presence in self._roll_call.known:
-            self._transport.send(neighbour, presence)
-        if self._ended is not None:
-            self._transport.send(neighbour, RunEnded(self._ended))
-        if self._k != NOT_BEGUN:
-            if not can_go_on:
-                self._end_because_lost(neighbour, theirs.k)
-            if self._began_alone or self._sessions_at_start.get(neighbour) != theirs.session:
-                self._say_that_it_has_begun(neighbour)
-        self._exchange(neighbour)
-        self._news.set()
-
-    def disconnected(self, neighbour: int, reason: str) -> None:
-        status = self._pair(neighbour).status
-        status.connected = status.up = False
-        status.last_problem = reason
-        self._log("disconnected", neighbour=neighbour, reason=reason)
-        self._news.set()
-
-    def received(self, neighbour: int, message: Message) -> None:
-        match message:
-            case IterationHeader():
-                problem = self._hear(neighbour, message)
-            case IterationModel():
-                problem = self._hear_model(neighbour, message)
-            case Presence():
-                problem = self._hear_presence(neighbour, message)
-            case RunEnded(reason):
-                self._end(reason)
-                problem = None
-            case _:
-                problem = f"it sends {type(message).__name__}, which is no message of lockstep"
-        if problem is not None:
-            self._log("refused", level="warning", neighbour=neighbour, reason=problem)
-            self._pair(neighbour).status.last_problem = problem
-            self._status.refused += 1
-            self._transport.disconnect(neighbour, problem)
-            return
-        self._exchange(neighbour)
-        self._news.set()
-
-    def _hear(self, neighbour: int, header: IterationHeader) -> str | None:
-        pair, iteration = self._pair(neighbour), self._iteration
-        pair.status.iteration = header.k
-        if pair.is_behind(header.k):
-            self._end_because_lost(neighbour, header.k)
-        if iteration is not None and header.k == iteration.k:
-            try:
-                self._check_degree(neighbour, header, iteration)
-            except EfhcError as error:
-                self._end(str(error))
-        return pair.hear(header, self._k)
-
-    def _hear_presence(self, neighbour: int, presence: Presence) -> str | None:
-        if not presence.checkpoints:
-            if presence.device != neighbour:
-                return "it says of another device that it has begun"
-            self._under_way = True
-        elif self._roll_call.hear(presence):
-            for number in self._pairs:
-                if number != neighbour:
-                    self._transport.send(number, presence)
-        return None
-
-    def _hear_model(self, neighbour: int, message: IterationModel) -> str | None:
-        pair = self._pair(neighbour)
-        if problem := self._problem_with(message.model):
-            if pair.refused == message.k:  # it would be sent again and again
-                self._end(f"device {neighbour} cannot be understood in iteration {message.k}: {problem}")
-            pair.refused = message.k
-            return problem
-        return pair.hear_model(message, self._k)
-
-    def _problem_with(self, model: Floats) -> str | None:
-        """Return why a received model is not taken, if it is not."""
-        norm = _norm(model)
-        if not math.isfinite(norm):
-            return "its model is not finite"
-        allowed = self._settings.limits.norm * max(1.0, self._norm)
-        if self._k != NOT_BEGUN and norm > allowed:
-            return f"the norm of its model is {norm:.3g}, above the limit of {allowed:.3g}"
-        return None
-
-    def moved(self, neighbour: int) -> None:
-        pass
-
-    def refused(self, who: str, reason: str) -> None:
-        self._status.refused += 1
-        self._log("refused", level="warning", who=who, reason=reason)
-
-    def _tell_all(self, message: Message) -> None:
-        for number, pair in self._pairs.items():
-            if pair.status.connected:
-                self._transport.send(number, message)
-
-    def _say_that_it_has_begun(self, number: int) -> None:
-        """Tell a neighbour that started later: nobody goes back to a checkpoint for it."""
-        self._transport.send(number, Presence(self._device, self._session, ()))
-
-    # Neighbours
-
-    def allow(self, neighbours: Sequence[Neighbour]) -> None:
-        """Take a table of neighbours. What was said to those that are no longer in it is kept: they may come back."""
-        for neighbour in neighbours:
-            self._pair(neighbour.device)
-
-    def _pair(self, neighbour: int) -> Pair:
-        if neighbour not in self._pairs:
-            self._pairs[neighbour] = Pair(NeighbourStatus(neighbour), dropped=self._k - 1)
-        return self._pairs[neighbour]
-
-    def _model_bytes(self) -> tuple[int, int]:
-        """Return the bytes of models that this node has sent and received since its start."""
-        traffics = [self._transport.traffic(number) for number in self._pairs]
-        sent = sum(traffic.model_bytes_sent for traffic in traffics)
-        return sent, sum(traffic.model_bytes_received for traffic in traffics)
-
-    def status(self) -> NodeStatus:
-        """Return how the node is."""
-        status = self._status
-        status.neighbours = [self._pairs[number].status for number in sorted(self._pairs)]
-        status.links_up = sum(neighbour.up for neighbour in status.neighbours)
-        for neighbour in status.neighbours if hasattr(self, "_transport") else []:
-            traffic = self._transport.traffic(neighbour.device)
-            for name in ("bytes_sent", "bytes_received", "model_bytes_sent", "model_bytes_received", "rate"):
-                setattr(neighbour, name, getattr(traffic, name))
-        return status
 
 
 def _neighbours_in(graph: Graph, device: int) -> list[int]:
@@ -592,8 +385,3 @@ def _neighbours_in(graph: Graph, device: int) -> list[int]:
     rows = graph.rows
     own: list[int] = rows.neighbours[rows.starts[device] : rows.starts[device + 1]].tolist()
     return own
-
-
-def _norm(model: Floats) -> float:
-    """||w||, summed in double precision without a copy."""
-    return math.sqrt(np.einsum("i,i->", model, model, dtype=np.float64))

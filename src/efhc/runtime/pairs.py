@@ -41,24 +41,25 @@ class Pair:
     headers: dict[int, IterationHeader] = field(default_factory=dict)
     """What the other end has said of iterations that are not over here."""
     models: dict[int, Floats] = field(default_factory=dict)
+    needs: int = 0
+    """The iteration that the other end is in: it needs what was said of this one and of later ones."""
     refused: int = -1
     """The iteration of the last model that could not be taken."""
     _said: dict[int, _Said] = field(default_factory=dict)
     _connections: int = 0
-    _needs: int = 0
-    """The iteration that the other end is in: it needs what was said of this one and of later ones."""
 
     # To the other end
 
     def connect(self, k: int) -> bool:
         """There is a new connection, and the other end is in iteration k. Returns False if that is too far behind."""
         self._connections += 1
-        self._needs = k
+        self.needs = k
         return k > self.dropped
 
     def say(self, header: IterationHeader) -> None:
         """Keep what this end says of an iteration, instead of what it said in the last but one."""
-        if header.k in self._said:  # made again after a restart
+        if header.k in self._said:  # made again after a restart: the header tells the other end where this one is
+            self._said[header.k].header_over = NEVER
             return
         self._said[header.k] = _Said(header)
         while len(self._said) > AT_ONCE:
@@ -78,11 +79,12 @@ class Pair:
             return due
         now = self._connections
         for k, said in sorted(self._said.items()):
-            is_needed = said.header_over == NEVER or k >= self._needs
-            if said.header_over != now and is_needed:
+            if said.header_over != now and (said.header_over == NEVER or k >= self.needs):
                 said.header_over = now
                 due.append(said.header)
-            if said.model is not None and said.model_over != now and said.header_over == now:
+            if said.model is None or said.header_over != now or said.model_over == now:
+                continue
+            if said.model_over == NEVER or k >= self.needs:
                 said.model_over = now
                 due.append(IterationModel(k, said.model))
         return due
@@ -105,9 +107,9 @@ class Pair:
 
     def is_behind(self, k: int) -> bool:
         """The other end speaks of iteration k. Returns whether it is too far behind to be helped."""
-        if k >= self._needs:
+        if k >= self.needs:
             return False
-        self._needs = k  # it had not begun when it connected, and has told by this where it began
+        self.needs = k  # it had not begun when it connected, and has told by this where it began
         return k <= self.dropped
 
     def hear(self, header: IterationHeader, k: int) -> str | None:

@@ -66,3 +66,7 @@ class RollCall:
     def has_made(self, device: int, iterations: int) -> bool:
         """Return whether a device is known to have made so many iterations."""
         return device in self._known and self._known[device].checkpoints[-1] >= iterations
+
+    def all_have_made(self, iterations: int) -> bool:
+        """Return whether every device is known to have made so many iterations."""
+        return all(self.has_made(device, iterations) for device in self._everyone)

@@ -293,7 +293,10 @@ class SocketTransport:
         except (OSError, ValueError) as error:
             if connection.ended is None:
                 connection.abort(reason_of(error))
-                self._note(link, connection.name, f"cannot connect: {reason_of(error)}")
+                reason = f"{address}: {reason_of(error)}"
+                if link.last_refusal != reason:
+                    link.last_refusal = reason
+                    self._listener.unreachable(device, reason)
         except asyncio.CancelledError:
             connection.abort("no longer wanted")
             raise

@@ -43,6 +43,10 @@ class Listener(Protocol):
         """A connection was refused: `who` is an address or a device, `reason` one line for people."""
         ...
 
+    def unreachable(self, neighbour: int, reason: str) -> None:
+        """A neighbour cannot be connected to. It is tried again and again, and told once."""
+        ...
+
 
 @dataclass
 class Traffic:

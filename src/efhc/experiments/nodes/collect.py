@@ -136,7 +136,8 @@ def collect_free_running(
     """
     record, learner = EventRecord(), scenario.learner
     steps = [rows[rows["seconds"] <= end] for rows in map(read_steps, states)]
-    exchanges = [rows[rows["end"] <= end] for rows in map(read_exchanges, states)]
+    begun = [read_exchanges(state) for state in states]
+    exchanges = [rows[rows["end"] <= end] for rows in begun]
     for device, rows in enumerate(steps):
         record.steps += [
             (device, int(row["k"]), float(row["seconds"]), bool(row["fired"]), float(row["loss"])) for row in rows
@@ -149,13 +150,15 @@ def collect_free_running(
     record.network.append((0, *graph.links.T.tolist()))
     recorded = [read_models(state) for state in states]
     step_times, fired = _joined(steps, "seconds"), _joined(steps, "fired")
-    ends, sizes, outcomes = (_joined(exchanges, name) for name in ("end", "bytes", "outcome"))
+    ends, outcomes = _joined(exchanges, "end"), _joined(exchanges, "outcome")
+    # As in a simulation, models count when their sending begins, which is soon after the offer.
+    starts, sizes = _joined(begun, "start"), _joined(begun, "bytes")
     committed = outcomes == OUTCOMES.index("committed")
     for seconds in _sample_times(sample_seconds, end):
         models = _models_at(recorded, seconds, sample_seconds)
         accuracies, of_mean = learner.accuracies(*models)
         made, over = step_times <= seconds, ends <= seconds
-        counts = made.sum(), (made & fired).sum(), (over & committed).sum(), sizes[over].sum(), len(states)
+        counts = made.sum(), (made & fired).sum(), (over & committed).sum(), sizes[starts <= seconds].sum(), len(states)
         quality = accuracies.mean(), accuracies.min(), accuracies.max(), of_mean, consensus_error(models.models)
         record.timeline.append((seconds, *map(int, counts), *map(float, quality), None))
     keeper.put_away(record.take())

@@ -202,6 +202,7 @@ class _NodesOfRun:
 
     def _watch(self, nodes: NodeProcesses) -> float:
         """Wait until the nodes have done their work, and let them end. Returns the second at which that was."""
+        is_late = self.files.driver is not None
         try:
             while nodes.running:
                 time.sleep(LOOK_SECONDS)
@@ -209,6 +210,10 @@ class _NodesOfRun:
                 answers = nodes.statuses()
                 self.view(self.run, answers)
                 statuses = [answer.status for answer in answers if answer.status is not None]
+                if is_late and len(statuses) == len(answers):
+                    is_late = False
+                    if self._now > LOOK_SECONDS:
+                        self.files.warn(f"{self.run.name}: the last node was up at second {self._now:.1f} of the run")
                 self.progress(self.run, min(self._share(statuses), 0.999))
                 if self._is_over(statuses):
                     break

@@ -11,6 +11,7 @@ STRATEGY.seedSEED/
 from __future__ import annotations
 
 import math
+import os
 import shutil
 import time
 import tomllib
@@ -46,7 +47,7 @@ class NodeFolders:
 
     def __init__(self, folder: Path, run: Run, scenario: Scenario, warn: Callable[[str], None]) -> None:
         """`folder` is that of the launch, an absolute path; it holds the folders of several runs."""
-        self._launch, self._run, self._scenario, self._warn = folder, run, scenario, warn
+        self._launch, self._run, self._scenario, self.warn = folder, run, scenario, warn
         self._of_run = folder / f"{run.strategy}.seed{run.seed}".replace(" ", "-")
         self.folders = [self._of_run / f"device-{device}" for device in range(run.experiment.devices)]
         self.states = [folder / "state" for folder in self.folders]
@@ -113,7 +114,9 @@ class NodeFolders:
         if driver is None:  # they wait for one another, whenever each of them is up
             self.started = begun or now
             return found | {"record": {"start": self.started, "models_every": self._models_every()}}
-        starting = START_SECONDS * (1 + len(self.folders) / usable_cores())
+        cores = usable_cores()
+        busy = min(max(1.0, os.getloadavg()[0] / cores), 2.0)  # others use the cores, too
+        starting = busy * START_SECONDS * (1 + len(self.folders) / cores)
         self.started = begun or now + starting  # they begin together, when each has had time to start
         found["limits"] = {"patience": driver.patience_seconds, "give_up": driver.give_up_seconds}
         if driver.bandwidth == "measured":
@@ -155,5 +158,5 @@ class NodeFolders:
                     linked[j].add(i)
             previous = graph
         if self.driver is not None and not network.graph(1).has_links_of(network.graph(0)):
-            self._warn(f"{self._run.name}: the network changes, and free-running nodes have the links of G(0)")
+            self.warn(f"{self._run.name}: the network changes, and free-running nodes have the links of G(0)")
         return linked

@@ -1,0 +1,87 @@
+"""efhc predict: what the simulator says against what nodes do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from efhc.cli.data import fetch_missing, require_extras
+from efhc.cli.escaping import cell, plain
+from efhc.cli.terminal import INTERRUPTED, print_table, warn
+from efhc.report.numbers import MEGABYTE
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from efhc.experiments.nodes.status_query import Answer
+    from efhc.experiments.runs.run import Run
+
+
+def predict(
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="FILE", help="Experiments, TOML files. Default: the two that come with efhc."),
+    ] = None,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where to keep tables, figure and runs.")] = Path(
+        "runs/prediction"
+    ),
+) -> None:
+    """Run experiments by the simulator and by nodes in network namespaces, and compare them.
+
+    The table says what it takes until the target accuracy, in seconds and bytes, both ways, and the error of the
+    prediction. The same command goes on with what was stopped. Needs root, and pip install 'efhc[node]'.
+    """
+    from rich.status import Status
+
+    from efhc.experiments.config.files import load_experiment
+    from efhc.experiments.studies.prediction import CURVES, EXAMPLES, TABLE
+    from efhc.experiments.studies.prediction import predict as compare_both
+    from efhc.report.predictions import error_words
+
+    experiments = [load_experiment(file) for file in files or EXAMPLES]
+    for experiment in experiments:
+        require_extras(experiment)
+        fetch_missing(experiment)
+    with Status("preparing", console=Console(stderr=True)) as status:
+        doing = ""
+
+        def tell(text: str) -> None:
+            nonlocal doing
+            doing = text
+            status.update(cell(text))
+
+        def view(run: Run, answers: list[Answer]) -> None:
+            trains = [answer.status["iteration"] for answer in answers if answer.status is not None]
+            at = f", iteration {min(trains)}" if len(trains) == len(answers) else ", starting"
+            status.update(cell(f"{doing}, {run.name}{at}"))
+
+        try:
+            found = compare_both(experiments, out, tell, view, warn)
+        except KeyboardInterrupt:
+            warn("stopped; the same command goes on from here")
+            raise typer.Exit(INTERRUPTED) from None
+    _print_comparison(found.table)
+    print(error_words(found.table))
+    print(f"Table: {plain(out / TABLE)}, curves: {plain(out / CURVES)}, figure: {plain(found.figure)}")
+
+
+def _print_comparison(rows: pl.DataFrame) -> None:
+    table = Table(title="until the target accuracy: measured with nodes, predicted by the simulator")
+    table.title_justify = "left"
+    for name in ("experiment", "strategy", "seed"):
+        table.add_column(name)
+    for name in ("s measured", "s predicted", "error", "MB measured", "MB predicted", "error"):
+        table.add_column(name, justify="right")
+    for row in rows.iter_rows(named=True):
+        cells = [row["experiment"], row["strategy"], str(row["seed"])]
+        for quantity, unit in (("seconds", 1.0), ("bytes", MEGABYTE)):
+            values = [row[f"{quantity}_{kind}"] for kind in ("measured", "predicted")]
+            cells += ["not reached" if value is None else f"{value / unit:.1f}" for value in values]
+            error = row[f"{quantity}_error"]
+            cells.append("" if error is None else f"{error:+.0%}")
+        table.add_row(*map(cell, cells))
+    print_table(table)

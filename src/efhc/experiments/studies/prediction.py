@@ -1,0 +1,135 @@
+"""How well the simulator predicts nodes: each experiment in both ways, and what it takes until a target accuracy.
+
+DIR/prediction.csv          a row per experiment, strategy and seed: measured, predicted, and the error
+DIR/prediction-curves.csv   accuracy over seconds and bytes, of both
+DIR/prediction.png          the curves, measured solid and predicted dashed
+DIR/NAME/predicted          the run directory of the event-driven simulator
+DIR/NAME/measured           the run directory of the nodes, each in a network namespace with b_i as its rate
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import polars as pl
+
+from efhc.base.errors import InputError
+from efhc.base.saving import write_safely
+from efhc.drivers.event_driven.compute import ConstantCompute
+from efhc.drivers.event_driven.links import SharedLinks
+from efhc.drivers.event_driven.rates import ConstantRates
+from efhc.drivers.event_driven.settings import EventDriven
+from efhc.experiments.config.experiment import Experiment
+from efhc.experiments.nodes.launch import View, launch
+from efhc.experiments.nodes.namespaces import require_namespaces
+from efhc.experiments.runs.result import Result
+from efhc.experiments.runs.simulate import simulate
+from efhc.report.figures import run_title, save_figure
+from efhc.report.figures.prediction_figure import Curves, prediction_figure
+from efhc.report.predictions import compare
+
+TABLE, CURVES, FIGURE = "prediction.csv", "prediction-curves.csv", "prediction.png"
+EXAMPLES = ("examples/prediction-svm.toml", "examples/prediction-lenet5.toml")
+"""The experiments that are compared unless others are named."""
+LATE_SECONDS = 0.5
+"""Seconds by which the first step of a node may be late."""
+COLUMNS = ("strategy", "seed", "seconds", "bytes", "accuracy")
+
+
+class Prediction(NamedTuple):
+    """What was found."""
+
+    table: pl.DataFrame
+    """A row per experiment, strategy and seed; see `report.predictions.compare`."""
+    figure: Path
+
+
+def predict(
+    experiments: Sequence[Experiment],
+    out: Path,
+    tell: Callable[[str], None] = lambda text: None,
+    view: View = lambda run, answers: None,
+    warn: Callable[[str], None] = lambda text: None,
+) -> Prediction:
+    """Run each experiment by the simulator and by nodes, and compare. What is in `out` already is not run again.
+
+    `tell` hears what is being run, and `view` sees how the nodes are. Raises `InputError` if an experiment has
+    something that nodes cannot do as the simulator does it, and `EfhcError` without root.
+    """
+    for experiment in experiments:
+        check_comparable(experiment)
+    for name, count in Counter(experiment.name for experiment in experiments).items():
+        if count > 1:
+            raise InputError(
+                "name", f"{count} experiments named {name}", "different names: results are named after them"
+            )
+    require_namespaces()
+    curves, tables, rows = {}, [], []
+    for experiment in experiments:
+        folder = out / experiment.name
+        tell(f"{experiment.name}: the simulator")
+        predicted = simulate(experiment, out=folder / "predicted", resume=True, warn=warn)
+        tell(f"{experiment.name}: the nodes")
+        measured = launch(experiment, folder / "measured", netns=True, resume=True, view=view, warn=warn)
+        for line in late_starts(measured.steps, _pace(experiment)):
+            warn(f"{experiment.name}: {line}")
+        target = _driver(experiment).target_accuracy
+        assert target is not None  # it is checked
+        curves[run_title(experiment)] = Curves(measured.timeline, predicted.timeline, target)
+        named = pl.lit(experiment.name).alias("experiment")
+        tables.append(compare(measured.timeline, predicted.timeline, target).select(named, pl.all()))
+        rows += [_curve(experiment.name, *each) for each in (("measured", measured), ("predicted", predicted))]
+    table = pl.concat(tables)
+    write_safely(out / TABLE, table.write_csv(float_precision=4).encode())
+    write_safely(out / CURVES, pl.concat(rows).write_csv(float_precision=4).encode())
+    save_figure(prediction_figure(curves), out / FIGURE)
+    return Prediction(table, out / FIGURE)
+
+
+def late_starts(steps: pl.DataFrame, pace: float) -> list[str]:
+    """Return a line for each run in which a device made its first step too late, so that its seconds do not count."""
+    first = (
+        steps.filter(pl.col("k") == 0).group_by("strategy", "seed", maintain_order=True).agg(pl.col("seconds").max())
+    )
+    return [
+        f"{strategy}, seed {seed}: a node began {seconds - pace:.1f} s late, because the machine is busy; "
+        "remove the run directory and try again"
+        for strategy, seed, seconds in first.rows()
+        if seconds > pace + LATE_SECONDS
+    ]
+
+
+def _pace(experiment: Experiment) -> float:
+    compute = _driver(experiment).compute
+    assert isinstance(compute, ConstantCompute)  # it is checked
+    return max(compute.seconds) if isinstance(compute.seconds, tuple) else compute.seconds
+
+
+def _curve(name: str, source: str, result: Result) -> pl.DataFrame:
+    labels = pl.lit(name).alias("experiment"), pl.lit(source).alias("source")
+    return result.timeline.select(*labels, *COLUMNS)
+
+
+def _driver(experiment: Experiment) -> EventDriven:
+    if not isinstance(experiment.driver, EventDriven):
+        raise InputError("driver.kind", f"'{experiment.driver.kind}'", "'event-driven', which has seconds")  # type: ignore[attr-defined]
+    return experiment.driver
+
+
+def check_comparable(experiment: Experiment) -> None:
+    """Raise `InputError` if nodes in namespaces would not be what the simulator is told to simulate."""
+    driver = _driver(experiment)
+    for name in ("seconds", "target_accuracy"):
+        if getattr(driver, name) is None:
+            raise InputError(f"driver.{name}", "nothing", "a number: the prediction is about it")
+    if not isinstance(driver.compute, ConstantCompute):
+        raise InputError("driver.compute.kind", "other times", "'constant', the pace that nodes keep")
+    if not isinstance(driver.links, SharedLinks) or not isinstance(driver.links.rates, ConstantRates):
+        raise InputError("driver.links", "other links", "kind = 'shared' with constant rates, as an uplink is")
+    if driver.links.loss or driver.churn is not None:
+        raise InputError("driver", "a loss, or churn", "neither: nothing of the kind happens in the namespaces")
+    if not experiment.exchange_at_start:
+        raise InputError("exchange_at_start", "false", "true: nodes that meet exchange models (Event 1)")

@@ -1,0 +1,86 @@
+"""What the two modes of a node share: their threads, the checks of received models, and how they tell who they are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import numpy as np
+
+from efhc.base.arrays import Floats
+from efhc.runtime.logs import Log
+from efhc.runtime.recording import Recorder
+from efhc.runtime.settings import NodeSettings
+from efhc.runtime.status import NeighbourStatus, NodeStatus
+from efhc.runtime.training import Trainer
+from efhc.runtime.transport import Transport
+from efhc.runtime.worker import Worker
+
+
+class ModeBase:
+    """The part of a `Listener` that does not depend on the mode."""
+
+    _transport: Transport
+
+    def __init__(
+        self,
+        settings: NodeSettings,
+        trainer: Trainer,
+        iterations: int,
+        session: int,
+        fingerprint: dict[str, str],
+        status: NodeStatus,
+        recorder: Recorder,
+        log: Log,
+    ) -> None:
+        """`session` is the number of this start, if the state folder does not know an earlier one."""
+        self._settings, self._trainer, self._iterations, self._session = settings, trainer, iterations, session
+        self._fingerprint, self._status, self._recorder, self._log = fingerprint, status, recorder, log
+        self._training, self._disk = Worker("efhc-training"), Worker("efhc-disk")
+
+    def refused(self, who: str, reason: str) -> None:
+        """A connection was refused."""
+        self._status.refused += 1
+        self._log("refused", level="warning", who=who, reason=reason)
+
+    def unreachable(self, neighbour: int, reason: str) -> None:
+        """A neighbour cannot be reached. This is said once, however often it is tried."""
+        self._log("unreachable", level="warning", neighbour=neighbour, reason=reason)
+
+    def _refuse_model(self, status: NeighbourStatus, problem: str) -> None:
+        """A neighbour sent what this node does not take: it may connect again."""
+        self._status.refused += 1
+        status.last_problem = problem
+        self._log("refused", level="warning", neighbour=status.device, reason=problem)
+        self._transport.disconnect(status.device, problem)
+
+    def _problem_with(self, model: Floats, own: Floats | None) -> str | None:
+        """Return why a received model is not taken, if it is not. `own` is this node's model, if it has one."""
+        norm = norm_of(model)
+        if not math.isfinite(norm):
+            return "its model is not finite"
+        allowed = math.inf if own is None else self._settings.limits.norm * max(1.0, norm_of(own))
+        if norm > allowed:
+            return f"the norm of its model is {norm:.3g}, above the limit of {allowed:.3g}"
+        return None
+
+    def _with_traffic(self, neighbours: Iterable[NeighbourStatus]) -> NodeStatus:
+        """Return how the node is, with these neighbours and what went over the connections to them."""
+        status = self._status
+        status.neighbours = list(neighbours)
+        status.links_up = sum(neighbour.up for neighbour in status.neighbours)
+        for neighbour in status.neighbours:
+            traffic = self._transport.traffic(neighbour.device)
+            for name in ("bytes_sent", "bytes_received", "model_bytes_sent", "model_bytes_received", "rate"):
+                setattr(neighbour, name, getattr(traffic, name))
+        return status
+
+    def _close_threads(self) -> None:
+        """End the threads; one that computes for long is left behind, and ends with the process."""
+        self._training.close(self._settings.stop_seconds)
+        self._disk.close(self._settings.stop_seconds)
+
+
+def norm_of(model: Floats) -> float:
+    """||w||, summed in double precision without a copy."""
+    return math.sqrt(np.einsum("i,i->", model, model, dtype=np.float64))

@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import socket
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from efhc.runtime.arrivals import data_segments
+from efhc.runtime.decoder import Decoder
+from efhc.runtime.messages import Hello
+from efhc.runtime.wire import ModelFormat, encode, encode_chunk
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells")
+def test_packets_with_data_are_counted_before_they_are_read():
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as sender:
+        receiver, _ = server.accept()
+        with receiver:
+            assert data_segments(receiver) == 0
+            sender.send(b"data")
+            deadline = time.monotonic() + 5
+            while data_segments(receiver) == 0 and time.monotonic() < deadline:
+                time.sleep(0.01)
+            assert data_segments(receiver) == 1
+            time.sleep(0.1)  # what the receiver's kernel answers is no data of the receiver's process
+            assert data_segments(sender) == 0
+
+
+def test_a_socket_that_does_not_tell_is_unknown():
+    assert data_segments(None) is None
+    one, other = socket.socketpair()
+    with one, other:
+        assert data_segments(one) is None
+
+
+def test_a_part_of_a_chunk_is_known_as_such():
+    model = np.zeros(100, np.float32)
+    decoder = Decoder(ModelFormat(100, "float32"))
+    assert len(list(decoder.feed(encode(Hello(1, 1, {}, 0))))) == 1
+    assert not decoder.is_within_chunk
+    list(decoder.feed(encode_chunk(1, 0, model.data.cast("B"))[:50]))
+    assert decoder.is_within_chunk
