@@ -259,7 +259,7 @@ def test_frames_that_end_a_neighbours_connection(authority, frames, hello, reaso
             told = place.node.ends if hello else place.node.refusals
             await place.node.until(lambda: any(reason in given for _, given in told))
             place.node.ends.clear()
-            reader, writer = await place.as_neighbour(device=2)
+            _, writer = await place.as_neighbour(device=2)
             await place.node.until(lambda: 2 in place.node.up)
             writer.close()
             await place.node.until(lambda: 2 not in place.node.up)
@@ -310,7 +310,7 @@ def test_150_idle_sockets_keep_nobody_out(authority):
                 assert len(place.here._strangers) <= 32
             assert sum("too many connections" in reason for reason in place.node.reasons()) >= 118
             began = asyncio.get_running_loop().time()
-            reader, writer = await place.as_neighbour(device=3)
+            _, writer = await place.as_neighbour(device=3)
             await place.node.until(lambda: 3 in place.node.up)
             assert asyncio.get_running_loop().time() - began < 2.0
             await place.node.until(lambda: not place.here._strangers, 7.0)

@@ -165,6 +165,7 @@ class Connection(asyncio.Protocol):
         self.opened_at = self._loop.time()
         self._decoder.limit = LONGEST_FRAME
         self._settle(self.decided)
+        self._ping()  # its answer shows how long the way is as long as nothing queues
 
     def send(self, message: Message) -> None:
         """Send a small message at once, or put a model behind those that wait."""
@@ -301,7 +302,7 @@ class Connection(asyncio.Protocol):
             if not self.window.on_way and not self._waiting:
                 self.meter.end(now)
             self.traffic.rate = self.meter.rate
-            self._uplink.wake()
+            self._uplink.acknowledged(new, now)
             self._pump()
             self.owner.moved(self)
 
@@ -342,7 +343,7 @@ class Connection(asyncio.Protocol):
             size = max(self.models.itemsize, size - size % self.models.itemsize)
             if size > self.window.room and self.window.on_way:
                 return
-            if not self._uplink.allows(self.window, size):
+            if not self._uplink.allows(self.window, size, now):
                 self._uplink.wait(self._pump)
                 return
             self._send_part(outgoing, size, now)
@@ -383,6 +384,7 @@ class Connection(asyncio.Protocol):
             return
         if self.is_open and now - self._last_sent >= PING_SECONDS:
             self._ping()
+        self._pump()  # one that held up this connection may have stalled
         self._timer = self._loop.call_later(TICK_SECONDS, self._tick)
 
     def _has_arrived(self) -> bool:
