@@ -56,18 +56,17 @@ class Outbox:
 
     def _go_on(self, lane: int, written: asyncio.Future[Any]) -> None:
         """A write is over: do what waited for it."""
-        if self.failed is not None or written.cancelled():
-            return
+        if self.failed is not None or written.cancelled() or lane not in self._lanes:
+            return  # an earlier write has found this one done
+        waiting = self._lanes[lane]
         try:
-            if (error := written.exception()) is not None:
-                raise error
-            waiting = self._lanes[lane]
             while waiting:
                 first = waiting[0]
                 if isinstance(first, asyncio.Future):
                     if not first.done():
                         return
                     waiting.popleft()
+                    first.result()
                 else:
                     waiting.popleft()
                     first()
