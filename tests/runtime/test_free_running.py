@@ -263,7 +263,7 @@ def test_a_node_that_is_not_to_stay_ends_by_itself(tmp_path):
 
 def test_a_neighbour_that_is_taken_off_the_table_is_gone(tmp_path):
     async def run():
-        fleet = Fleet(tmp_path, iterations=10**6)
+        fleet = Fleet(tmp_path, iterations=10**6, strategies={"never": {"kind": "never"}})
         for device in range(3):
             fleet.add(device, pace=0.002)
         await fleet.until(lambda: fleet.status(0).links_up == 2)

@@ -16,7 +16,7 @@ from typing import Any, Protocol, cast
 
 import numpy as np
 
-from efhc.core.protocol import Model
+from efhc.core.protocol import Body, Model
 from efhc.runtime.arrivals import data_segments
 from efhc.runtime.bandwidth import Bucket, RateMeter, Uplink, Window
 from efhc.runtime.decoder import Decoder, Progress
@@ -178,11 +178,13 @@ class Connection(asyncio.Protocol):
             self._pump()
 
     def withdraw(self, model: Model) -> None:
-        """Do not send this very array, or the rest of it."""
-        for outgoing in [each for each in self._waiting if each.model is model]:
+        """Do not send this very array, or the rest of it, as the model of an exchange."""
+        for outgoing in [each for each in self._waiting if each.model is model and isinstance(each.message, Body)]:
             self._waiting.remove(outgoing)
             if outgoing.transfer and self.ended is None:
                 self._send_small(Cancel(outgoing.transfer))
+        if not self._waiting and not self.window.on_way:
+            self.meter.drop()  # nothing will end what it measures
         self._pump()
 
     @property
@@ -324,7 +326,8 @@ class Connection(asyncio.Protocol):
             self._loop.call_soon(self._fail, "the other end does not read what it is sent")
 
     def _ping(self) -> None:
-        self._pinged_at = self._loop.time()
+        if self._pinged_at is None:  # else the answer to the earlier one would be taken for a quick one
+            self._pinged_at = self._loop.time()
         self._write(encode(Ping()))
 
     def _pump(self) -> None:

@@ -80,7 +80,7 @@ class Transport(Protocol):
         ...
 
     def withdraw(self, neighbour: int, model: Model) -> None:
-        """Stop sending this very array to a neighbour, if it is under way or waits."""
+        """Stop sending this very array as the `Body` of an exchange, if it is under way or waits."""
         ...
 
     def disconnect(self, neighbour: int, reason: str, *, final: bool = False) -> None:
