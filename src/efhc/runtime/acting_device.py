@@ -194,6 +194,7 @@ class ActingDevice:
     def _count(record: NeighbourRecord, outcome: str) -> None:
         record.status.exchanges[outcome] += 1
         record.committed += outcome == "committed"
+        record.given_up += outcome == "unresolved"
 
     def _note_broadcast(self) -> None:
         status = self._status

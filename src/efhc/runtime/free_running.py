@@ -251,9 +251,9 @@ class FreeRunning(ModeBase):
         return self._acting.record_of(neighbour).status
 
     def hello_for(self, neighbour: int) -> Hello:
-        device, committed = self._acting.device, self._acting.record_of(neighbour).committed
-        in_doubt = self._is_in_doubt(neighbour)
-        return Hello(device.number, device.session, self._fingerprint, device.k, committed, in_doubt)
+        device, record = self._acting.device, self._acting.record_of(neighbour)
+        undecided = record.given_up + self._is_in_doubt(neighbour)
+        return Hello(device.number, device.session, self._fingerprint, device.k, record.committed, undecided)
 
     def _is_in_doubt(self, neighbour: int) -> bool:
         link = self._acting.device.links.get(neighbour)
