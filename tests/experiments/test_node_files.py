@@ -156,7 +156,7 @@ def test_neighbours_are_those_of_all_iterations():
     experiment = efhc.Experiment(devices=8, iterations=40, network=efhc.RandomLinks(up_probability=0.1))
     network = experiment.network.over_time(8, efhc.core.randomness.Randomness(1))
     union = [set().union(*(network.graph(k).neighbours()[i] for k in range(40))) for i in range(8)]
-    assert linked_devices(experiment, 1) == union
+    assert linked_devices(network, 8, 40) == union
     assert union != network.graph(0).neighbours()
 
 

@@ -22,11 +22,11 @@ from typing import Any
 import numpy as np
 import tomli_w
 
-from efhc.core.graph import Graph
 from efhc.core.randomness import Randomness
 from efhc.drivers.event_driven.compute import draw_compute_times
 from efhc.drivers.event_driven.settings import EventDriven
 from efhc.experiments.config.files import to_tables
+from efhc.experiments.nodes.node_files import linked_devices
 from efhc.experiments.runs.resources import usable_cores
 from efhc.experiments.runs.run import Run
 from efhc.runtime.security import authority_files, device_files
@@ -148,15 +148,6 @@ class NodeFolders:
     def _linked(self) -> list[set[int]]:
         """Return the neighbours of each device: in lockstep those of all iterations, else those of G(0)."""
         network = self._scenario.network
-        linked: list[set[int]] = [set() for _ in self.folders]
-        previous: Graph | None = None
-        for k in range(self._run.experiment.iterations if self.driver is None else 1):
-            graph = network.graph(k)
-            if graph is not previous:
-                for i, j in graph.links.tolist():
-                    linked[i].add(j)
-                    linked[j].add(i)
-            previous = graph
         if self.driver is not None and not network.graph(1).has_links_of(network.graph(0)):
             self.warn(f"{self._run.name}: the network changes, and free-running nodes have the links of G(0)")
-        return linked
+        return linked_devices(network, len(self.folders), self._run.experiment.iterations if self.driver is None else 1)
