@@ -101,8 +101,10 @@ class Recording(Policy):
     """What the node writes down for whoever collects the run. `efhc launch` sets it."""
 
     start: float = Field(default=0.0, strict=False)
-    """Wall-clock time that counts as second 0 of the run; a free-running node does not begin before. Default: nothing
-    is recorded."""
+    """Wall-clock time that counts as second 0 of the run. Default: nothing is recorded."""
+    begin: float = Field(default=0.0, ge=0, strict=False)
+    """Second of the run before which a free-running node makes no step. In a run that is resumed, it is the second at
+    which the nodes were stopped."""
     models_every: Annotated[int, Field(ge=1)] | None = None
     """Keep the model after the first iteration, and after each multiple of this number of iterations."""
     models_seconds: Seconds | None = None
@@ -184,7 +186,7 @@ class NodeSettings(Policy):
             for table, within, names in (
                 (self, "", ("wire", "join", "bandwidth", "journal", "checkpoint_seconds", "down_after", "stay")),
                 (self.limits, "limits.", ("patience", "journal")),
-                (self.record, "record.", ("models_seconds", "gradients")),
+                (self.record, "record.", ("begin", "models_seconds", "gradients")),
             ):
                 for name in names:
                     if (given := getattr(table, name)) != type(table).model_fields[name].default:

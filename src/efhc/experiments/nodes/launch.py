@@ -207,7 +207,7 @@ class _NodesOfRun:
                 statuses = [answer.status for answer in answers if answer.status is not None]
                 if is_late and len(statuses) == len(answers):
                     is_late = False
-                    if self._now > LOOK_SECONDS:
+                    if self._now > self.files.begin + LOOK_SECONDS:
                         self.files.warn(f"{self.run.name}: the last node was up at second {self._now:.1f} of the run")
                 self.progress(self.run, min(self._share(statuses), 0.999))
                 if self._is_over(statuses):
