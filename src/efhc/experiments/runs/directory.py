@@ -163,7 +163,7 @@ class RunDirectory:
 
     def note(self, facts: Mapping[str, Any]) -> None:
         """Add facts to meta.json, for people. Call it after `begin`, while the lock is held."""
-        self._write_meta(self.meta | facts)
+        self._write_meta({**self.meta, **facts})
 
     @property
     def is_begun(self) -> bool:
