@@ -4,6 +4,7 @@ import asyncio
 import io
 import json
 from dataclasses import dataclass, field
+from itertools import count
 
 import numpy as np
 
@@ -21,6 +22,8 @@ from efhc.runtime.status import NodeStatus
 from efhc.runtime.training import Trainer
 from efhc.runtime.wire import ModelFormat
 
+SESSIONS = count(1000)
+"""No session comes twice."""
 DEFAULTS = {"devices": 3, "iterations": 60, "seeds": 0, "precision": "float64", "strategies": {"ZT": {"kind": "zt"}}}
 
 
@@ -71,7 +74,7 @@ class Fleet:
         recorder = Recorder(settings.state, settings.record, trainer.parameters, trainer.dtype)
         lines = io.StringIO()
         iterations, log = self.experiment.iterations, Log(device, lines)
-        mode = FreeRunning(settings, trainer, iterations, store, 1000 + device, agreed, status, recorder, log)
+        mode = FreeRunning(settings, trainer, iterations, store, next(SESSIONS), agreed, status, recorder, log)
         node = Node(mode, store, self.network.transport(device), lines=lines)
         node.task = asyncio.create_task(mode.run(node.transport))
         self.nodes[device] = node

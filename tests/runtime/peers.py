@@ -52,7 +52,7 @@ class Node:
     def moved(self, neighbour):
         self.moves += 1
 
-    def refused(self, who, reason):
+    def refused(self, who, reason, neighbour=None):
         assert "\n" not in reason
         self.refusals.append((who, reason))
 

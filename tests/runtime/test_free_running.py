@@ -2,13 +2,14 @@
 
 import asyncio
 import json
+import time
 from dataclasses import asdict
 
 import numpy as np
 import pytest
 from free_nodes import Fleet
 
-from efhc.core.protocol import Body
+from efhc.core.protocol import AskModel, Body
 from efhc.runtime.messages import IterationHeader
 
 
@@ -115,6 +116,57 @@ def test_a_newcomer_without_anybody_to_ask_stops_when_asked(tmp_path):
     asyncio.run(run())
 
 
+def test_a_newcomer_that_was_stopped_before_it_had_a_model_still_copies_one(tmp_path):
+    async def run():
+        fleet = Fleet(tmp_path, devices=2, iterations=10**6)
+        fleet.add(1, join="copy")
+        await fleet.until(lambda: fleet.status(1).state == "waiting")
+        await fleet.stop()
+        fleet.nodes.clear()
+        fleet.add(0, pace=0.002)
+        await fleet.all_at(20)
+        fleet.add(1, join="copy", pace=0.002)
+        await fleet.until(lambda: fleet.status(1).steps > 3)
+        copied = fleet.status(1).iteration - fleet.status(1).steps
+        await fleet.stop()
+        return copied
+
+    assert asyncio.run(run()) >= 20
+
+
+def test_a_slow_disk_holds_up_no_message_and_holds_no_models(tmp_path):
+    async def run():
+        fleet = Fleet(tmp_path, devices=2, iterations=10**6, strategies={"never": {"kind": "never"}})
+        for device in range(2):
+            fleet.add(device, pace=0.002, checkpoint_seconds=0.1)
+        await fleet.all_at(5)
+        store = fleet.nodes[0].store
+        quick = store.checkpoint
+
+        def slow(*given):
+            time.sleep(1.5)
+            quick(*given)
+
+        store.checkpoint = slow
+        acting = fleet.nodes[0].mode._acting
+        await fleet.until(lambda: acting.checkpoints_waiting == 1)
+        asked = asyncio.get_running_loop().time()
+        fleet.nodes[1].transport.send(0, AskModel())
+        sent = fleet.nodes[0].transport.traffic(1)
+        before = sent.model_bytes_sent
+        await fleet.until(lambda: sent.model_bytes_sent > before)
+        seconds = asyncio.get_running_loop().time() - asked
+        await asyncio.sleep(0.8)
+        waiting = acting.checkpoints_waiting
+        store.checkpoint = quick
+        await fleet.stop()
+        return seconds, waiting
+
+    seconds, waiting = asyncio.run(run())
+    assert seconds < 1.0
+    assert waiting <= 1
+
+
 def test_models_that_are_not_finite_or_too_large_are_refused(tmp_path):
     async def run():
         fleet = Fleet(tmp_path, devices=2, iterations=10**6, strategies={"never": {"kind": "never"}})
@@ -211,7 +263,7 @@ def test_a_node_that_is_not_to_stay_ends_by_itself(tmp_path):
 
 def test_a_neighbour_that_is_taken_off_the_table_is_gone(tmp_path):
     async def run():
-        fleet = Fleet(tmp_path, iterations=10**6)
+        fleet = Fleet(tmp_path, iterations=10**6, strategies={"never": {"kind": "never"}})
         for device in range(3):
             fleet.add(device, pace=0.002)
         await fleet.until(lambda: fleet.status(0).links_up == 2)

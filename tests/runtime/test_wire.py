@@ -21,7 +21,7 @@ from efhc.runtime.wire_schema import as_text, markdown_table
 DOCS = Path(__file__).parents[2] / "docs"
 MODELS = wire.ModelFormat(3, "float32")
 TOKEN, OTHER = (3, 41, 7), (0, 5, 2**63 - 1)
-HELLO = messages.Hello(3, 41, {"model": "svm"}, 12, committed=4, in_doubt=True)
+HELLO = messages.Hello(3, 41, {"model": "svm"}, 12, committed=4, undecided=1)
 SMALL = [
     HELLO,
     messages.Goodbye("seen enough", final=True),
@@ -139,7 +139,7 @@ def test_hello_comes_once_and_nothing_after_goodbye():
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        (b"[]", "HELLO does not have exactly the keys device, session, fingerprint, k, committed, in_doubt"),
+        (b"[]", "HELLO does not have exactly the keys device, session, fingerprint, k, committed, undecided"),
         (b"not json", "HELLO is not JSON"),
         (b"[" * 5000, "HELLO is not JSON"),
         (b"\xff\xfe", "HELLO is not JSON"),
@@ -151,7 +151,7 @@ def test_a_hello_that_is_none(given, reason):
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("device", -1), ("device", True), ("session", 2**63), ("k", 1.5), ("committed", "3"), ("in_doubt", 1),
+    [("device", -1), ("device", True), ("session", 2**63), ("k", 1.5), ("committed", "3"), ("undecided", True),
      ("fingerprint", []), ("fingerprint", {"n": 3})],
 )  # fmt: skip
 def test_a_hello_with_a_value_of_another_type(key, value):
@@ -226,7 +226,8 @@ def announced(transfer=1, values=3, dtype="float32"):
         (wire.encode_chunk(1, 0, b"\0" * 4), "a part of model 1, which is not under way"),
         (announced() + wire.encode_chunk(2, 0, b"\0" * 4), "a part of model 2, which is not under way"),
         (announced() + wire.encode_chunk(1, 4, b"\0" * 4), "a part of a model out of order: at byte 4 instead of 0"),
-        (announced() + wire.encode_chunk(1, 0, b"\0" * 4) * 2, "a part of a model out of order: at byte 0 instead of 4"),
+        (announced() + wire.encode_chunk(1, 0, b"\0" * 4) * 2,
+         "a part of a model out of order: at byte 0 instead of 4"),
         (announced() + wire.encode_chunk(1, 0, b"\0" * 16), "a part of a model has 16 bytes at byte 0 of 12"),
         (announced() + wire.encode_chunk(1, 0, b"\0" * 3), "a part of a model has 3 bytes at byte 0 of 12"),
         (announced() + wire.encode_chunk(1, 0, b""), "a part of a model has 0 bytes at byte 0 of 12"),

@@ -104,9 +104,10 @@ def _refuse(error: Exception, text: str) -> NoReturn:
         print(text, file=sys.stderr)
     else:
         print_error(text)
+    code = getattr(error, "exit_code", REFUSED)
     if getattr(error, "cannot_clean_up", False):
-        os._exit(REFUSED)
-    sys.exit(REFUSED)
+        os._exit(code)
+    sys.exit(code)
 
 
 def _show_version(asked: bool) -> None:

@@ -137,7 +137,7 @@ class Reaction:
         self.offer_all_owed()
 
     def leave(self, event: Leave) -> None:
-        self.device.leaving, self.device.copies, self.device.asked = True, False, None
+        self.device.leaving, self.device.asked = True, None
         for link in self.device.links.values():
             link.new, link.owes = False, 0
 
@@ -389,7 +389,7 @@ class Reaction:
         If all are newcomers, it starts from the model that it has, if it has one.
         """
         device = self.device
-        if not device.copies:
+        if not device.copies or device.leaving:
             return
         there = sorted(neighbour for neighbour, link in device.links.items() if link.up)
         others = [neighbour for neighbour in there if neighbour not in device.newcomers]
@@ -408,6 +408,8 @@ class Reaction:
         self.effects.append(Send(neighbour, GiveModel(device.k, None if device.copies else device.model)))
 
     def on_give_model(self, neighbour: int, link: Link, message: GiveModel) -> None:
+        if self.device.leaving:
+            return
         if self.device.copies and message.model is not None:
             self.start_from(message.k, message.model)
         elif self.device.copies and self.device.asked == neighbour:

@@ -13,10 +13,23 @@ import numpy as np
 from efhc.base.arrays import Floats
 from efhc.core.device import react, restarted
 from efhc.core.device_state import Device, Exchange, Step, durable, steps_in_order
-from efhc.core.protocol import Apply, Copied, Effect, Ended, Event, Fired, Keep, Offer, Send, Stepped
+from efhc.core.protocol import (
+    Apply,
+    Copied,
+    Effect,
+    Ended,
+    Event,
+    Fired,
+    GiveUp,
+    Keep,
+    Offer,
+    Received,
+    Send,
+    Stepped,
+)
 from efhc.runtime.logs import Log
 from efhc.runtime.neighbours import NeighbourRecord
-from efhc.runtime.outbox import Outbox
+from efhc.runtime.outbox import STATE, Outbox
 from efhc.runtime.recording import Recorder
 from efhc.runtime.settings import NodeSettings
 from efhc.runtime.state.store import Restored, Store
@@ -51,6 +64,8 @@ class ActingDevice:
         self.gradients: Floats | None = None
         """The sum of all gradient steps that the model contains, if it is recorded."""
         self._start: Floats | None = None
+        self.checkpoints_waiting = 0
+        """Checkpoints that are not on the disk yet; each holds a model."""
         self.on_apply: Callable[[], None] = lambda: None
         """Called when the steps of `steps_in_order` are to be made without a gradient."""
         self.on_copied: Callable[[], None] = lambda: None
@@ -59,7 +74,10 @@ class ActingDevice:
     # State
 
     def restore_or_begin(self, session: int, iterations: int) -> None:
-        """Make the device: from the state folder, or a new one. Called in the worker thread, before all else."""
+        """Make the device: from the state folder, or a new one. Called in the worker thread, before all else.
+
+        `session` must never have been one of this device, also if the folder was restored from a backup.
+        """
         found = self._store.restore()
         if found is None:
             copies = self._settings.join == "copy"
@@ -68,7 +86,7 @@ class ActingDevice:
             self._note_start(model)
         else:
             self._take(found)
-            self.device = restarted(self._with_steps_made(found.device), found.device.session + 1)
+            self.device = restarted(self._with_steps_made(found.device), session)
             self.device.finished = self.device.finished and self.device.k >= iterations
         self.device.rounds = self._settings.wire == "float16"
         self._status.session, self._status.iteration = self.device.session, self.device.k
@@ -106,6 +124,7 @@ class ActingDevice:
 
     def checkpoint(self) -> None:
         """Keep the whole state, and begin the journal anew."""
+        self.checkpoints_waiting += 1
         kept = durable(self.device)
         facts = {
             "broadcasts": self._status.broadcasts,
@@ -118,8 +137,12 @@ class ActingDevice:
         tensors = {f"local/{name}": np.asarray(rows) for name, rows in self._trainer.local.items()}
         if self._start is not None and self.gradients is not None:
             tensors |= {"start": self._start, "gradients": self.gradients}
-        self._outbox.write(self._store.checkpoint, kept, facts, tensors)
-        self._outbox.do(self._recorder.flush)
+        self._outbox.write(STATE, self._store.checkpoint, kept, facts, tensors)
+        self._outbox.do(STATE, self._note_checkpoint)
+
+    def _note_checkpoint(self) -> None:
+        self.checkpoints_waiting -= 1
+        self._recorder.flush()
 
     # Events and effects
 
@@ -128,22 +151,23 @@ class ActingDevice:
         before = len(self.device.steps)
         effects = react(self.device, event, self._combine)
         fresh = [] if isinstance(event, Stepped) else self.device.steps[before:]
+        lane = event.neighbour if isinstance(event, Received | GiveUp) else STATE
         for effect in effects:
-            self._carry_out(effect, fresh)
+            self._carry_out(effect, lane, fresh)
 
     def _combine(self, terms: Sequence[tuple[float, Floats]]) -> Floats:
         return combined(terms, "float16" if self.device.rounds else None)
 
-    def _carry_out(self, effect: Effect, fresh: list[Step]) -> None:
-        """Do one thing. `fresh` are steps that were committed just now and are not on disk."""
+    def _carry_out(self, effect: Effect, lane: int, fresh: list[Step]) -> None:
+        """Do one thing. `lane` is the neighbour that may rely on what is kept, `fresh` the steps committed just now."""
         match effect:
             case Send(neighbour, message):
                 if isinstance(message, Offer):
                     self._recorder.offered(message.token)
-                self._outbox.do(self._transport.send, neighbour, message)
+                self._outbox.do(neighbour, self._transport.send, neighbour, message)
             case Keep(what):
                 if what in JOURNALLED:
-                    self._outbox.write(self._store.keep, durable(self.device), list(fresh))
+                    self._outbox.write(lane, self._store.keep, durable(self.device), list(fresh))
                     fresh.clear()
                 if what == "unresolved":
                     self.checkpoint()  # its norm is a fact, which the journal does not have
@@ -156,7 +180,7 @@ class ActingDevice:
             case Copied():
                 self._note_start(self.device.model)
                 self.checkpoint()
-                self._outbox.do(self.on_copied)
+                self._outbox.do(STATE, self.on_copied)
 
     # Counting
 
@@ -170,6 +194,7 @@ class ActingDevice:
     def _count(record: NeighbourRecord, outcome: str) -> None:
         record.status.exchanges[outcome] += 1
         record.committed += outcome == "committed"
+        record.given_up += outcome == "unresolved"
 
     def _note_broadcast(self) -> None:
         status = self._status
@@ -181,7 +206,7 @@ class ActingDevice:
     def _note_end(self, neighbour: int, exchange: Exchange, outcome: str) -> None:
         self._count(self.record_of(neighbour), outcome)
         if outcome != "committed":
-            self._outbox.do(self._transport.withdraw, neighbour, exchange.sent)
+            self._outbox.do(neighbour, self._transport.withdraw, neighbour, exchange.sent)
         norm = math.nan
         if outcome == "unresolved":
             assert exchange.received is not None

@@ -15,13 +15,14 @@ FIRST_WINDOW = 4 * 1024
 """Bytes that may be on their way when nothing is known about the link, or what was known is old."""
 LEAST_TOGETHER = 8 * 1024
 """Bytes that all connections of a node may have on their way, whatever is known: half a second at 128 kbit/s."""
+STALLED_SECONDS = 1.5
+"""Seconds without an acknowledgement after which a connection no longer counts among those that share the uplink."""
 LEAST_WINDOW = 4 * 1024
 LARGEST_WINDOW = 4 * 1024 * 1024
-QUEUE_SECONDS, QUEUE_BYTES = 0.1, 4 * 1024
-"""The queue that is wanted in front of the link, so that it never waits for this process: this many seconds of its rate
-and this many bytes, which together are 0.35 s at 128 kbit/s."""
-LONGEST_QUEUE = 0.35
-"""Seconds of that queue at most."""
+QUEUE_SECONDS = 0.15
+"""The queue that is wanted in front of the link, in seconds of its rate, so that it never waits for this process."""
+USUAL_CHUNK = 4 * 1024
+"""Bytes of a chunk on slow links: a quarter of a second at 128 kbit/s."""
 MEMORY_SECONDS = 60.0
 MEMORIES = 10
 """The shortest way is that of the last 10 minutes: the clocks of two machines do not run equally fast."""
@@ -112,22 +113,21 @@ class Window:
     the seconds q for which they queued in front of the link, and the seconds d from sending to acknowledgement. So
     d - q is what the way takes without a queue of ours, there and back. With the wanted queue T,
 
-        window = r (d - q + T),        T = QUEUE_SECONDS + QUEUE_BYTES / r
+        window = r (d - q + T) + chunk
 
-    If the link is not busy, q is 0 and the window grows; if it is, r is the link's rate and the queue becomes T.
-    Several connections that share a slow link see the same queue and share T. Neither a queue on the way back nor a
-    slow answer makes the window small. After a pause it starts small again: the link may have become slow meanwhile.
+    If the link is not busy, q is 0 and the window grows; if it is, r is the link's rate and the queue becomes T, beside
+    the chunk that the link is busy with. Neither a queue on the way back nor a slow answer makes the window small.
+    After a pause it starts small again: the link may have become slow meanwhile.
     """
 
     def __init__(self) -> None:
         self.size = FIRST_WINDOW
-        self.wanted = 0.0
-        """What the formula gives; 0 as long as nothing is known. `size` is at least `LEAST_WINDOW`."""
         self.sent = 0
         self.acknowledged = 0
         self.way = Way()
         self._last_time = 0.0
-        self._way_back: float | None = None
+        self.way_back: float | None = None
+        """d - q, smoothed."""
         self._on_way: deque[_Sent] = deque()
         self._arrivals: deque[tuple[float, int]] = deque(maxlen=64)
         """When, by the clock of the other end, how many bytes had arrived."""
@@ -144,13 +144,13 @@ class Window:
 
     @property
     def chunk(self) -> int:
-        """Bytes that go into one chunk at most: half a window, so that one is on its way while one is acknowledged."""
-        return min(LONGEST_CHUNK, self.size // 2)
+        """Bytes that go into one chunk at most: a quarter of the window, or half of a small one."""
+        return min(LONGEST_CHUNK, max(self.size // 4, min(self.size // 2, USUAL_CHUNK)))
 
     def refresh(self, now: float) -> None:
         """Forget what is too old to be known. Call it before the size of a chunk is chosen."""
         if not self._on_way and now - self._last_time > FRESH_SECONDS:
-            self.size, self.wanted = FIRST_WINDOW, 0.0
+            self.size = FIRST_WINDOW
             self._arrivals.clear()
 
     def send(self, size: int, now: float) -> None:
@@ -188,13 +188,15 @@ class Window:
 
     def _adapt(self, seconds: float, queued: float, rate: float | None) -> None:
         way = max(0.0, seconds - queued)
-        self._way_back = way if self._way_back is None else self._way_back + SMOOTHING * (way - self._way_back)
-        if rate is None:
-            self.size *= 2
-        else:
-            queue = min(LONGEST_QUEUE, QUEUE_SECONDS + QUEUE_BYTES / rate)
-            self.wanted = max(self.wanted * SHRINKING, min(2.0 * self.size, rate * (self._way_back + queue)))
-            self.size = int(max(LEAST_WINDOW, min(LARGEST_WINDOW, self.wanted)))
+        self.way_back = way if self.way_back is None else self.way_back + SMOOTHING * (way - self.way_back)
+        wanted = 2 * self.size
+        if rate is not None:
+            wanted = min(wanted, int(rate * (self.way_back + QUEUE_SECONDS)) + self.chunk)
+        self.size = max(LEAST_WINDOW, int(SHRINKING * self.size), min(LARGEST_WINDOW, wanted))
+
+    def is_stalled(self, now: float) -> bool:
+        """Whether nothing was acknowledged for long, of what is on its way."""
+        return bool(self._on_way) and now - max(self._last_time, self._on_way[0].at) > STALLED_SECONDS
 
     def forget(self) -> None:
         """The connection is gone, and with it what was on its way."""
@@ -205,22 +207,45 @@ class Window:
 class Uplink:
     """What the connections of a node have on their way together.
 
-    Each has a window of its own, but a slow uplink that nine of them share may have room for less than their smallest
-    windows. So all together may have on their way what those want whose link is known, and at least `LEAST_TOGETHER`;
-    the others wait until something was acknowledged, or a connection is found dead.
+    Each has a window of its own. But a node that begins to send to nine neighbours at the same moment would put nine
+    windows in front of a slow uplink that they share. So the same formula holds for all of them together, with the rate
+    at which all of them are acknowledged and the mean of their ways, and with at least `LEAST_TOGETHER`. Who finds no
+    room waits until something was acknowledged. A connection that is stalled holds up nobody.
     """
 
     def __init__(self) -> None:
         self._windows: dict[Window, None] = {}
         self._waiting: deque[Callable[[], None]] = deque()
+        self._total = 0
+        self._acknowledged: deque[tuple[float, int]] = deque()
+        """When how many bytes had been acknowledged, over the last `RATE_SECONDS`."""
 
-    def allows(self, window: Window, size: int) -> bool:
+    def allows(self, window: Window, size: int, now: float) -> bool:
         """Whether this connection may send so many bytes now."""
         self._windows[window] = None
         for idle in [each for each in self._windows if not each.on_way and each is not window]:
             del self._windows[idle]
-        on_way = sum(each.on_way for each in self._windows)
-        return not on_way or on_way + size <= max(LEAST_TOGETHER, sum(each.wanted for each in self._windows))
+        moving = [each for each in self._windows if not each.is_stalled(now)]
+        on_way = sum(each.on_way for each in moving)
+        if not on_way or on_way + size <= LEAST_TOGETHER:
+            return True
+        rate = self._rate(now)
+        way = sum(each.on_way * (each.way_back or 0.0) for each in moving) / on_way
+        return on_way <= rate * (way + QUEUE_SECONDS)
+
+    def acknowledged(self, size: int, now: float) -> None:
+        """One of the connections was told that these bytes have arrived. Those that wait try again, in their order."""
+        if self._acknowledged and now - self._acknowledged[-1][0] > FRESH_SECONDS:
+            self._acknowledged.clear()
+        self._total += size
+        self._acknowledged.append((now, self._total))
+        self.wake()
+
+    def _rate(self, now: float) -> float:
+        known = self._acknowledged
+        while len(known) > 2 and now - known[1][0] > RATE_SECONDS:
+            known.popleft()
+        return (known[-1][1] - known[0][1]) / (now - known[0][0]) if known and now > known[0][0] else 0.0
 
     def wait(self, again: Callable[[], None]) -> None:
         """Call this when there may be room."""
@@ -228,7 +253,7 @@ class Uplink:
             self._waiting.append(again)
 
     def wake(self) -> None:
-        """Something was acknowledged, or a connection is gone: those that wait try again, in their order."""
+        """Let those that wait try again: a connection is gone, or time has passed."""
         waiting, self._waiting = self._waiting, deque()
         for again in waiting:
             again()

@@ -16,7 +16,7 @@ from typing import Any, Protocol, cast
 
 import numpy as np
 
-from efhc.core.protocol import Model
+from efhc.core.protocol import Body, Model
 from efhc.runtime.arrivals import data_segments
 from efhc.runtime.bandwidth import Bucket, RateMeter, Uplink, Window
 from efhc.runtime.decoder import Decoder, Progress
@@ -165,6 +165,7 @@ class Connection(asyncio.Protocol):
         self.opened_at = self._loop.time()
         self._decoder.limit = LONGEST_FRAME
         self._settle(self.decided)
+        self._ping()  # its answer shows how long the way is as long as nothing queues
 
     def send(self, message: Message) -> None:
         """Send a small message at once, or put a model behind those that wait."""
@@ -177,11 +178,13 @@ class Connection(asyncio.Protocol):
             self._pump()
 
     def withdraw(self, model: Model) -> None:
-        """Do not send this very array, or the rest of it."""
-        for outgoing in [each for each in self._waiting if each.model is model]:
+        """Do not send this very array, or the rest of it, as the model of an exchange."""
+        for outgoing in [each for each in self._waiting if each.model is model and isinstance(each.message, Body)]:
             self._waiting.remove(outgoing)
             if outgoing.transfer and self.ended is None:
                 self._send_small(Cancel(outgoing.transfer))
+        if not self._waiting and not self.window.on_way:
+            self.meter.drop()  # nothing will end what it measures
         self._pump()
 
     @property
@@ -301,7 +304,7 @@ class Connection(asyncio.Protocol):
             if not self.window.on_way and not self._waiting:
                 self.meter.end(now)
             self.traffic.rate = self.meter.rate
-            self._uplink.wake()
+            self._uplink.acknowledged(new, now)
             self._pump()
             self.owner.moved(self)
 
@@ -323,7 +326,8 @@ class Connection(asyncio.Protocol):
             self._loop.call_soon(self._fail, "the other end does not read what it is sent")
 
     def _ping(self) -> None:
-        self._pinged_at = self._loop.time()
+        if self._pinged_at is None:  # else the answer to the earlier one would be taken for a quick one
+            self._pinged_at = self._loop.time()
         self._write(encode(Ping()))
 
     def _pump(self) -> None:
@@ -342,7 +346,7 @@ class Connection(asyncio.Protocol):
             size = max(self.models.itemsize, size - size % self.models.itemsize)
             if size > self.window.room and self.window.on_way:
                 return
-            if not self._uplink.allows(self.window, size):
+            if not self._uplink.allows(self.window, size, now):
                 self._uplink.wait(self._pump)
                 return
             self._send_part(outgoing, size, now)
@@ -383,6 +387,7 @@ class Connection(asyncio.Protocol):
             return
         if self.is_open and now - self._last_sent >= PING_SECONDS:
             self._ping()
+        self._pump()  # one that held up this connection may have stalled
         self._timer = self._loop.call_later(TICK_SECONDS, self._tick)
 
     def _has_arrived(self) -> bool:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from efhc.base.arrays import Floats
-from efhc.core.device_state import is_idle, steps_in_order
+from efhc.core.device_state import steps_in_order
 from efhc.core.protocol import Begin, Finish, GiveUp, Leave, LinkDown, LinkUp, NoProgress, Received, Stepped
 from efhc.core.state import Diverged, Local
 from efhc.runtime.acting_device import ActingDevice
@@ -27,7 +27,7 @@ from efhc.runtime.outbox import Outbox
 from efhc.runtime.recording import Recorder
 from efhc.runtime.settings import Neighbour, NodeSettings
 from efhc.runtime.state.store import Store
-from efhc.runtime.status import NodeStatus
+from efhc.runtime.status import NeighbourStatus, NodeStatus
 from efhc.runtime.training import Trainer
 from efhc.runtime.transport import Transport
 
@@ -70,9 +70,9 @@ class FreeRunning(ModeBase):
         super().__init__(settings, trainer, iterations, session, fingerprint, status, recorder, log)
         self._store, self._outbox = store, Outbox(self._disk)
         self._allowed: set[int] = set()
-        self._bandwidth = MeasuredBandwidth(
-            trainer.scenario.bandwidths.nominal, 2 if settings.wire == "float16" else trainer.dtype.itemsize
-        )
+        parameter_bytes = 2 if settings.wire == "float16" else trainer.dtype.itemsize
+        nominal = trainer.scenario.bandwidths.nominal
+        self._bandwidth = MeasuredBandwidth(nominal, parameter_bytes, settings.limits.send)
         self._pause, self._stopping, self._copied = threading.Event(), asyncio.Event(), asyncio.Event()
         self._error: BaseException | None = None
         self._applying: asyncio.Task[None] | None = None
@@ -101,6 +101,7 @@ class FreeRunning(ModeBase):
         acting.on_apply, acting.on_copied = self._apply, self._copied.set
         await self._training.call(acting.restore_or_begin, self._session, self._iterations)
         self._acting = acting
+        self._log("begun", k=acting.device.k, session=acting.device.session)
         acting.checkpoint()
         await self._outbox.wait()
         self.allow(self._settings.neighbours)
@@ -108,6 +109,7 @@ class FreeRunning(ModeBase):
     async def _work(self) -> None:
         """Train and answer until the end, and leave."""
         await self._transport.start(self, self._settings.neighbours)
+        self.begun.set()
         clock = asyncio.create_task(self._watch_the_clock())
         clock.add_done_callback(self._note_error)
         training = asyncio.create_task(self._train())
@@ -138,9 +140,10 @@ class FreeRunning(ModeBase):
         if self._settings.stay:
             await stopping
             return
-        device = self._acting.device
+        acting, device = self._acting, self._acting.device
         while not self._stopping.is_set():
-            if is_idle(device) and not device.steps and not any(link.owes for link in device.links.values()):
+            is_owed = any(link.owes and acting.record_of(j).status.connected for j, link in device.links.items())
+            if not device.steps and not is_owed and not any(map(acting.may_settle, acting.neighbours)):
                 return
             await asyncio.wait({stopping}, timeout=TICK / 5)
 
@@ -164,6 +167,7 @@ class FreeRunning(ModeBase):
         await self._transport.drain(max(0.1, deadline - self._loop.time()))
         acting.checkpoint()
         await self._outbox.wait()
+        self._log("stopped", k=acting.device.k)
 
     # Training
 
@@ -177,7 +181,6 @@ class FreeRunning(ModeBase):
             return
         drift = await self._training.call(self._trainer.drift, device.model, device.last_broadcast)
         await asyncio.sleep(self._recorder.seconds_to_start())
-        began, first = self._loop.time(), device.k
         while device.k < self._iterations and not self._stopping.is_set():
             status.state = "training"
             k, broadcasts = device.k, status.broadcasts
@@ -190,11 +193,11 @@ class FreeRunning(ModeBase):
             self._trainer.local, acting.gradients = iterated.local, iterated.gradients
             acting.react(Stepped(iterated.model, iterated.made))
             status.loss, status.iteration, drift = iterated.loss, device.k, iterated.drift
-            status.steps += 1
-            status.steps_per_second = (device.k - first) / max(self._loop.time() - began, 1e-9)
+            self._note_step(self._loop.time())
             self._recorder.after_iteration(device.k, device.model, iterated.local)
         if not self._stopping.is_set():
             status.state = "finished"
+            self._log("finished", k=device.k)
             acting.react(Finish())
             self._apply()  # what was committed since the last step
 
@@ -223,7 +226,8 @@ class FreeRunning(ModeBase):
             self._status.bandwidth = float(self._trainer.scenario.bandwidths.values[self._settings.device])
             return None
         if given == "measured":
-            rates = [self._transport.traffic(neighbour).rate for neighbour in self._allowed]
+            up = (neighbour for neighbour in self._allowed if self._acting.record_of(neighbour).status.up)
+            rates = [self._transport.traffic(neighbour).rate for neighbour in up]
             given = self._bandwidth.update([rate for rate in rates if rate is not None])
             if warning := self._bandwidth.warning():
                 self._log("bandwidth", level="warning", what=warning)
@@ -245,10 +249,14 @@ class FreeRunning(ModeBase):
 
     # What the transport tells
 
+    def status_of(self, neighbour: int) -> NeighbourStatus:
+        """What is known of a neighbour."""
+        return self._acting.record_of(neighbour).status
+
     def hello_for(self, neighbour: int) -> Hello:
-        device, committed = self._acting.device, self._acting.record_of(neighbour).committed
-        in_doubt = self._is_in_doubt(neighbour)
-        return Hello(device.number, device.session, self._fingerprint, device.k, committed, in_doubt)
+        device, record = self._acting.device, self._acting.record_of(neighbour)
+        undecided = record.given_up + self._is_in_doubt(neighbour)
+        return Hello(device.number, device.session, self._fingerprint, device.k, record.committed, undecided)
 
     def _is_in_doubt(self, neighbour: int) -> bool:
         link = self._acting.device.links.get(neighbour)
@@ -327,7 +335,8 @@ class FreeRunning(ModeBase):
             for neighbour in list(self._acting.neighbours):
                 self._look_after(neighbour, now)
             is_full = self._store.journal_bytes > self._settings.limits.journal
-            if is_full or now - saved > self._settings.checkpoint_seconds:
+            is_due = is_full or now - saved > self._settings.checkpoint_seconds
+            if is_due and not self._acting.checkpoints_waiting:  # on a slow disk one may take long
                 saved = now
                 self._acting.checkpoint()
 

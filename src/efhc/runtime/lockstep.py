@@ -28,7 +28,7 @@ from efhc.runtime.recording import Recorder
 from efhc.runtime.roll_call import RollCall
 from efhc.runtime.settings import Neighbour, NodeSettings
 from efhc.runtime.state.iterations import IterationState, IterationStore
-from efhc.runtime.status import NodeStatus
+from efhc.runtime.status import NeighbourStatus, NodeStatus
 from efhc.runtime.training import Trainer
 from efhc.runtime.transport import Transport
 
@@ -96,6 +96,7 @@ class Lockstep(ModeBase):
         try:
             await self._call_the_roll()
             await transport.start(self, self._settings.neighbours)
+            self.begun.set()
             reason = await self._work()
         except Exception as error:
             reason = str(error)
@@ -184,6 +185,10 @@ class Lockstep(ModeBase):
             saying.cancel()
 
     # What the transport tells
+
+    def status_of(self, neighbour: int) -> NeighbourStatus:
+        """What is known of a neighbour."""
+        return self._neighbours.pair(neighbour).status
 
     def hello_for(self, neighbour: int) -> Hello:
         return self._neighbours.hello()
@@ -280,11 +285,9 @@ class Lockstep(ModeBase):
         neighbours = self._neighbours
         if neighbours.k == NOT_BEGUN:
             return False
-        began, first = self._loop.time(), neighbours.k
         while neighbours.k < self._iterations:
             if self._stop_at is not None or not await self._make_iteration():
                 return False
-            self._status.steps_per_second = (neighbours.k - first) / max(self._loop.time() - began, 1e-9)
             if neighbours.k % self._settings.checkpoint_every == 0 and neighbours.k < self._iterations:
                 await self._save()
         return True
@@ -318,7 +321,7 @@ class Lockstep(ModeBase):
         self._recorder.after_iteration(k + 1, stepped.model, local)
         status = self._status
         status.iteration, status.loss, status.bandwidth = k + 1, loss, bandwidth
-        status.steps += 1
+        self._note_step(self._loop.time())
         status.broadcasts += iteration.fired
         return True
 

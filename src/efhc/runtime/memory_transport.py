@@ -12,9 +12,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from efhc.core.protocol import Model
+from efhc.core.protocol import Body, Model
 from efhc.runtime.decoder import Decoder, Progress
-from efhc.runtime.messages import Message, model_in
+from efhc.runtime.messages import Message
 from efhc.runtime.settings import Neighbour
 from efhc.runtime.sockets import mismatch
 from efhc.runtime.transport import Listener, Traffic
@@ -120,7 +120,9 @@ class MemoryTransport:
             loop.call_soon(self._deliver, neighbour, letter)
 
     def withdraw(self, neighbour: int, model: Model) -> None:
-        self._sent[neighbour] = [each for each in self._sent[neighbour] if model_in(each[1]) is not model]
+        self._sent[neighbour] = [
+            each for each in self._sent[neighbour] if not isinstance(each[1], Body) or each[1].model is not model
+        ]
 
     def disconnect(self, neighbour: int, reason: str, *, final: bool = False) -> None:
         if neighbour in self.connections:

@@ -17,15 +17,15 @@ class Hello(NamedTuple):
 
     device: int
     session: int
-    """Counts the starts of the device. Another one than before: it was restarted."""
+    """The number of the device's present start, which is random. Another one than before: it was restarted."""
     fingerprint: dict[str, str]
     """All that both ends must agree on, by name; see `experiments.nodes.fingerprint`."""
     k: int
     """The iteration that the device is in. In lockstep, 2^63 - 1 until it knows from which one all go on."""
     committed: int = 0
     """Number of exchanges with the receiver that the sender has committed and not lost."""
-    in_doubt: bool = False
-    """Whether an exchange with the receiver is in doubt at the sender."""
+    undecided: int = 0
+    """Number of exchanges with the receiver that are in doubt at the sender, or were given up in doubt."""
 
 
 class Goodbye(NamedTuple):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 
 import numpy as np
@@ -16,8 +18,13 @@ from efhc.runtime.training import Trainer
 from efhc.runtime.transport import Transport
 from efhc.runtime.worker import Worker
 
+RATE_SECONDS = 5.0
+"""Seconds over which steps per second are counted."""
+LAST_GRADIENT = 1.0
+"""Seconds for which a node that ends waits for its training thread."""
 
-class ModeBase:
+
+class ModeBase(ABC):
     """The part of a `Listener` that does not depend on the mode."""
 
     _transport: Transport
@@ -33,18 +40,38 @@ class ModeBase:
         recorder: Recorder,
         log: Log,
     ) -> None:
-        """`session` is the number of this start, if the state folder does not know an earlier one."""
+        """`session` is the number of this start: it must never have been one of this device."""
         self._settings, self._trainer, self._iterations, self._session = settings, trainer, iterations, session
         self._fingerprint, self._status, self._recorder, self._log = fingerprint, status, recorder, log
         self._training, self._disk = Worker("efhc-training"), Worker("efhc-disk")
+        self.begun = asyncio.Event()
+        """Set once the node has begun to listen and to dial."""
+        self._counted_since: tuple[float, int] | None = None
+        """When and at how many steps the last measurement of the rate began."""
 
-    def refused(self, who: str, reason: str) -> None:
+    @abstractmethod
+    def status_of(self, neighbour: int) -> NeighbourStatus:
+        """What is known of a neighbour."""
+
+    def _note_step(self, now: float) -> None:
+        """A step was made. The rate that is shown is that of the last few seconds."""
+        status = self._status
+        status.steps += 1
+        since, before = self._counted_since = self._counted_since or (now, status.steps)
+        if now - since >= RATE_SECONDS:
+            status.steps_per_second = (status.steps - before) / (now - since)
+            self._counted_since = now, status.steps
+
+    def refused(self, who: str, reason: str, neighbour: int | None = None) -> None:
         """A connection was refused."""
         self._status.refused += 1
+        if neighbour is not None:
+            self.status_of(neighbour).last_problem = reason
         self._log("refused", level="warning", who=who, reason=reason)
 
     def unreachable(self, neighbour: int, reason: str) -> None:
         """A neighbour cannot be reached. This is said once, however often it is tried."""
+        self.status_of(neighbour).last_problem = reason
         self._log("unreachable", level="warning", neighbour=neighbour, reason=reason)
 
     def _refuse_model(self, status: NeighbourStatus, problem: str) -> None:
@@ -76,8 +103,8 @@ class ModeBase:
         return status
 
     def _close_threads(self) -> None:
-        """End the threads; one that computes for long is left behind, and ends with the process."""
-        self._training.close(self._settings.stop_seconds)
+        """End the threads. A gradient that takes long is left behind, and ends with the process."""
+        self._training.close(LAST_GRADIENT)
         self._disk.close(self._settings.stop_seconds)
 
 

@@ -18,6 +18,8 @@ class NeighbourRecord:
     status: NeighbourStatus
     committed: int = 0
     """Exchanges with it that this node has committed and not lost."""
+    given_up: int = 0
+    """Exchanges with it that were given up in doubt since the two ends last compared their counts."""
     last_progress: float = 0.0
     """When something last moved between the two, by the loop's clock."""
     silent_since: float | None = None
@@ -33,21 +35,24 @@ class NeighbourRecord:
     def settle(self, theirs: Hello, in_doubt: bool) -> int:
         """Return how many committed exchanges one of the two ends has lost, by their two counts; then both count alike.
 
-        An exchange that is in doubt at the end that counts fewer explains a difference of one: it will be committed.
+        What is undecided at the end that counts fewer explains a difference: it may have been committed at the other.
         """
-        difference = self.committed - theirs.committed
-        explained = (difference > 0 and theirs.in_doubt) or (difference < 0 and in_doubt)
+        difference, given_up, self.given_up = self.committed - theirs.committed, self.given_up, 0
+        undecided = theirs.undecided if difference > 0 else given_up + in_doubt
+        explained = min(abs(difference), undecided)
         lost = abs(difference) - explained
         if difference < 0:
-            self.committed += lost
+            self.committed += lost + min(explained, given_up)  # one that is in doubt is counted when it is committed
         return lost
 
     def facts(self) -> dict[str, Any]:
         """Return what a checkpoint keeps."""
         status = self.status
-        return {"committed": self.committed, "exchanges": status.exchanges, "lost": status.lost, "downs": status.downs}
+        counts = {"committed": self.committed, "given_up": self.given_up}
+        return counts | {"exchanges": status.exchanges, "lost": status.lost, "downs": status.downs}
 
     def take(self, facts: Mapping[str, Any]) -> None:
         """Go on from what `facts` returned."""
-        self.committed, self.status.lost, self.status.downs = (facts[name] for name in ("committed", "lost", "downs"))
+        self.committed, self.given_up = facts["committed"], facts["given_up"]
+        self.status.lost, self.status.downs = facts["lost"], facts["downs"]
         self.status.exchanges |= facts["exchanges"]

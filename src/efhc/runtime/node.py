@@ -22,6 +22,9 @@ from efhc.runtime.transport import Listener, Transport
 class Mode(Listener, Protocol):
     """How a node runs: free-running or lockstep."""
 
+    begun: asyncio.Event
+    """Set once the node has begun to listen and to dial."""
+
     async def run(self, transport: Transport) -> None:
         """Do the work. Returns when it is done or `stop` was called; raises what ended it otherwise."""
         ...
@@ -66,8 +69,8 @@ async def run_until_stopped(
         if error is None or isinstance(error, OSError):
             log("network", level="debug", what=str(error or context.get("message")))
             return
-        log("bug", level="error", what=repr(error))
-        bugs.append(error)
+        log("failed" if isinstance(error, EfhcError) else "bug", level="error", what=repr(error))
+        uncaught.append(error)
         mode.stop()
 
     def read_anew() -> None:
@@ -75,10 +78,10 @@ async def run_until_stopped(
             security.refresh()
         try:
             neighbours = read_neighbours()
+            mode.allow(neighbours)
         except EfhcError as error:  # the table of before stays
             log("neighbours not read", level="error", reason=str(error))
             return
-        mode.allow(neighbours)
         transport.allow(neighbours)
         log("neighbours", devices=[neighbour.device for neighbour in neighbours])
 
@@ -88,14 +91,24 @@ async def run_until_stopped(
         now.certificate_expires = security.expires if security is not None else None
         return now
 
-    bugs: list[BaseException] = []
+    async def read_anew_when_asked() -> None:
+        await mode.begun.wait()  # what comes before is not forgotten
+        while True:
+            await asked.wait()
+            asked.clear()
+            read_anew()
+
+    asked = asyncio.Event()
+    uncaught: list[BaseException] = []
     loop.set_exception_handler(note_bug)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop, number)
-    loop.add_signal_handler(signal.SIGHUP, read_anew)
+    loop.add_signal_handler(signal.SIGHUP, asked.set)
+    reading = asyncio.create_task(read_anew_when_asked())
     async with await serve(status, state / SOCKET_NAME, metrics.port) as pages:
         log("started", pid=os.getpid(), state=str(state), metrics_port=pages.port)
         await mode.run(transport)
+    reading.cancel()
     log.close()
-    if bugs:
-        raise bugs[0]
+    if uncaught:
+        raise uncaught[0]

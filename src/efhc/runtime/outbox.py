@@ -1,4 +1,9 @@
-"""Carry out what a device wants done, in its order: what follows a `Keep` waits until it is on the disk."""
+"""Carry out what a device wants done: what relies on a write waits until it is on the disk, and nothing else does.
+
+Things to do stand in lanes, one per neighbour and one for the state as a whole. In a lane all is done in order, and
+what follows a write waits for it. Lanes do not wait for one another, so a long write holds up nobody who does not rely
+on it. All writes go to the disk thread in the order in which they are given, whatever their lanes are.
+"""
 
 from __future__ import annotations
 
@@ -9,54 +14,68 @@ from typing import Any
 
 from efhc.runtime.worker import Worker
 
+STATE = -1
+"""The lane of checkpoints; the other lanes are numbers of neighbours."""
+
 
 class Outbox:
-    """Things to do, of two kinds: those that take no time, and those that the disk thread does."""
+    """What is to be done, and what waits for the disk."""
 
     def __init__(self, disk: Worker) -> None:
         self._disk = disk
-        self._waiting: deque[tuple[Callable[[], None], bool]] = deque()
-        self._task: asyncio.Task[None] | None = None
+        self._lanes: dict[int, deque[asyncio.Future[Any] | Callable[[], None]]] = {}
+        self._idle = asyncio.Event()
+        self._idle.set()
         self.failed: BaseException | None = None
         """What the disk thread raised. Nothing is done after it: nobody may rely on what could not be kept."""
         self.on_failure: Callable[[], None] = lambda: None
 
-    def do(self, call: Callable[..., Any], *arguments: Any) -> None:
-        """Call this in the event loop, after all that was given before."""
+    def do(self, lane: int, call: Callable[..., Any], *arguments: Any) -> None:
+        """Call this in the event loop, after all that was given to this lane before."""
         if self.failed is not None:
             return
-        if self._task is None:
-            call(*arguments)
+        if lane in self._lanes:
+            self._lanes[lane].append(lambda: call(*arguments))
         else:
-            self._waiting.append((lambda: call(*arguments), False))
+            call(*arguments)
 
-    def write(self, call: Callable[..., Any], *arguments: Any) -> None:
-        """Call this in the disk thread, after all that was given before and before all that follows."""
+    def write(self, lane: int, call: Callable[..., Any], *arguments: Any) -> None:
+        """Call this in the disk thread, after all earlier writes and before all that follows in this lane."""
         if self.failed is not None:
             return
-        self._waiting.append((lambda: call(*arguments), True))
-        if self._task is None:
-            self._task = asyncio.create_task(self._work())
+        written = self._disk.submit(call, *arguments)
+        self._lanes.setdefault(lane, deque()).append(written)
+        self._idle.clear()
+        written.add_done_callback(lambda done: self._go_on(lane, done))
 
     async def wait(self) -> None:
         """Wait until all that was given is done. Raises what the disk thread raised."""
-        while self._task is not None:
-            await asyncio.shield(self._task)
+        await self._idle.wait()
         if self.failed is not None:
             raise self.failed
 
-    async def _work(self) -> None:
+    def _go_on(self, lane: int, written: asyncio.Future[Any]) -> None:
+        """A write is over: do what waited for it."""
+        if self.failed is not None or written.cancelled() or lane not in self._lanes:
+            return  # an earlier write has found this one done
+        waiting = self._lanes[lane]
         try:
-            while self._waiting:
-                call, is_write = self._waiting.popleft()
-                if is_write:
-                    await self._disk.call(call)
+            while waiting:
+                first = waiting[0]
+                if isinstance(first, asyncio.Future):
+                    if not first.done():
+                        return
+                    waiting.popleft()
+                    first.result()
                 else:
-                    call()
-                del call  # it may hold models
+                    waiting.popleft()
+                    first()
         except Exception as error:  # whatever it is, the node must stop
             self.failed = error
-            self._waiting.clear()
+            self._lanes.clear()
+            self._idle.set()
             self.on_failure()
-        finally:
-            self._task = None
+            return
+        del self._lanes[lane]
+        if not self._lanes:
+            self._idle.set()

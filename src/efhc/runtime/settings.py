@@ -75,7 +75,8 @@ class Limits(Policy):
     """What the node does not go beyond, whoever asks."""
 
     send: Annotated[float, Field(gt=0, strict=False)] | None = None
-    """Bytes per second that the node sends at most, to all neighbours together. Default: no limit."""
+    """Bytes per second that the node sends at most, to all neighbours together, without what TLS and TCP add. Default:
+    no limit."""
     norm: float = Field(default=1000.0, gt=0, strict=False)
     """A received model is refused if its norm is more than this many times that of the node's own model (or 1)."""
     strangers: int = Field(default=32, ge=1)
@@ -157,6 +158,8 @@ class NodeSettings(Policy):
     Event 1."""
     stop_seconds: Seconds = 10.0
     """Seconds within which exchanges under way may finish when the node is asked to stop."""
+    log: Literal["debug", "info", "warning", "error"] = "info"
+    """The least level of what is logged."""
     tls: Tls | None = None
     """The node's identity. Required unless the node was started with `--insecure`, on loopback only."""
     limits: Limits = Limits()

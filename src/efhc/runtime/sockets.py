@@ -236,7 +236,8 @@ class SocketTransport:
                 await self._shake_hands(accepted, connection)
                 await connection.decided
         except (OSError, ValueError, asyncio.CancelledError) as error:
-            if connection.ended is None:
+            # HELLO may have come in the very moment in which the time was up.
+            if connection.ended is None and not connection.was_open:
                 connection.abort(reason_of(error))
                 self._listener.refused(connection.name, reason_of(error))
             if isinstance(error, asyncio.CancelledError) and self._stopped:
@@ -291,14 +292,15 @@ class SocketTransport:
                 connection.greet(self._listener.hello_for(device))
                 await connection.decided
         except (OSError, ValueError) as error:
-            if connection.ended is None:
+            if connection.ended is None and not connection.was_open:
                 connection.abort(reason_of(error))
                 reason = f"{address}: {reason_of(error)}"
                 if link.last_refusal != reason:
                     link.last_refusal = reason
                     self._listener.unreachable(device, reason)
         except asyncio.CancelledError:
-            connection.abort("no longer wanted")
+            if not connection.was_open:
+                connection.abort("no longer wanted")
             raise
         finally:
             link.dialling = None
@@ -312,7 +314,7 @@ class SocketTransport:
         """Tell why there is no connection: once, until there is one or the reason is another."""
         if link.last_refusal != reason:
             link.last_refusal = reason
-            self._listener.refused(who, reason)
+            self._listener.refused(who, reason, link.neighbour.device)
 
     # What connections tell (interface `Owner`)
 
@@ -441,9 +443,9 @@ class SocketTransport:
 def mismatch(ours: Hello, theirs: Hello) -> str:
     """Return in what two fingerprints differ, as one line that both ends can read; empty if they agree."""
     for name in sorted({*ours.fingerprint, *theirs.fingerprint}):
-        here, there = ours.fingerprint.get(name, "nothing"), theirs.fingerprint.get(name, "nothing")
-        if here != there:
-            given = f"device {ours.device} has {here[:200]}, device {theirs.device} has {there[:200]}"
+        ends = {hello.device: hello.fingerprint.get(name, "nothing") for hello in (ours, theirs)}
+        if len(set(ends.values())) > 1:
+            given = ", ".join(f"device {device} has {value[:200]}" for device, value in sorted(ends.items()))
             return f"{name} differs: {given}; all nodes must agree on it"
     return ""
 

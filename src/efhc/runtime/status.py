@@ -30,7 +30,7 @@ class NeighbourStatus:
     """Bytes of models per second."""
     exchanges: dict[str, int] = field(default_factory=lambda: dict.fromkeys(OUTCOMES, 0))
     lost: int = 0
-    """Exchanges that one end committed and the other end lost, because it kept no journal."""
+    """Exchanges that one end committed and the other end lost: without a journal, or with its state."""
     interruptions: int = 0
     downs: int = 0
     """How often the link went down, by `down_after` or by a restart of the neighbour."""

@@ -39,8 +39,11 @@ class Listener(Protocol):
         """A part of a model has arrived here, or the other end has acknowledged one."""
         ...
 
-    def refused(self, who: str, reason: str) -> None:
-        """A connection was refused: `who` is an address or a device, `reason` one line for people."""
+    def refused(self, who: str, reason: str, neighbour: int | None = None) -> None:
+        """A connection was refused: `who` is an address or a device, `reason` one line for people.
+
+        `neighbour` is its number, if it is one of the table that has proved who it is.
+        """
         ...
 
     def unreachable(self, neighbour: int, reason: str) -> None:
@@ -77,7 +80,7 @@ class Transport(Protocol):
         ...
 
     def withdraw(self, neighbour: int, model: Model) -> None:
-        """Stop sending this very array to a neighbour, if it is under way or waits."""
+        """Stop sending this very array as the `Body` of an exchange, if it is under way or waits."""
         ...
 
     def disconnect(self, neighbour: int, reason: str, *, final: bool = False) -> None:

@@ -233,11 +233,9 @@ def _get_hello(reader: _Reader) -> messages.Hello:
     names = messages.Hello.__annotations__
     if not isinstance(given, dict) or set(given) != set(names):
         raise WireError(f"HELLO does not have exactly the keys {', '.join(names)}")
-    for name in ("device", "session", "k", "committed"):
+    for name in ("device", "session", "k", "committed", "undecided"):
         if type(given[name]) is not int or not 0 <= given[name] <= LARGEST_COUNT:
             raise WireError(f"HELLO has no count as {name}")
-    if type(given["in_doubt"]) is not bool:
-        raise WireError("HELLO has neither true nor false as in_doubt")
     fingerprint = given["fingerprint"]
     if not isinstance(fingerprint, dict) or not all(isinstance(value, str) for value in fingerprint.values()):
         raise WireError("HELLO has no table of texts as fingerprint")
@@ -318,7 +316,7 @@ def _hello(version: int, hello: messages.Hello) -> messages.Hello:
 LAYOUTS: tuple[Layout, ...] = (
     Layout(1, "HELLO", _hello, (
         Field("version", "version", "of this protocol"),
-        Field("hello", "hello", "keys device, session, k, committed (counts), in_doubt, fingerprint (texts by name)"),
+        Field("hello", "hello", "keys device, session, k, committed, undecided (counts), fingerprint (texts by name)"),
     ), "Who the sender is. The first frame of each end; the one that dialled speaks first."),
     Layout(2, "GOODBYE", messages.Goodbye, (
         Field("final", "flag", "whether to connect again soon makes no sense"),

@@ -18,7 +18,7 @@ BEGIN, END = "<!-- kinds: made by efhc.runtime.wire_schema -->", "<!-- end of ki
 _TOKEN, _OTHER = (3, 41, 7), (0, 5, 9)
 EXAMPLE_MODELS = wire.ModelFormat(3, "float32")
 EXAMPLES: tuple[Any, ...] = (
-    messages.Hello(3, 41, {"model": "svm", "parameters": "3"}, 12, committed=4, in_doubt=False),
+    messages.Hello(3, 41, {"model": "svm", "parameters": "3"}, 12, committed=4, undecided=0),
     wire.Ping(),
     wire.Got(0, 1, 12_345_678),
     protocol.Offer(_TOKEN, 0.25, 12),

@@ -19,11 +19,15 @@ class Worker:
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
 
-    async def call(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Return what the function returns, once the thread has called it. Cancelled, it is called all the same."""
+    def submit(self, function: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
+        """Let the thread call a function after all that was submitted before; the future has what it returns."""
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._calls.put((future, lambda: function(*arguments)))
-        return await future
+        return future
+
+    async def call(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Return what the function returns, once the thread has called it. Cancelled, it is called all the same."""
+        return await self.submit(function, *arguments)
 
     def close(self, seconds: float) -> bool:
         """Let the thread end after the calls that wait; returns whether it has ended within so many seconds."""

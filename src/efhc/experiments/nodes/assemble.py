@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
 from efhc import __version__
-from efhc.base.errors import InputError
+from efhc.base.errors import EfhcError, InputError
 from efhc.core.triggers import Trigger
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.config.files import load_experiment
@@ -31,6 +31,12 @@ from efhc.runtime.training import Trainer
 from efhc.runtime.wire import ModelFormat
 
 T = TypeVar("T")
+
+
+class NodeFailed(EfhcError):
+    """Raised when a node that was given what it needs cannot run, or not any longer. A later start may succeed."""
+
+    exit_code = 4
 
 
 class Chosen(NamedTuple):
@@ -74,7 +80,7 @@ def run_node(
 
     `read_neighbours` reads the table of neighbours anew, on SIGHUP.
     """
-    log = Log(settings.device)
+    log = Log(settings.device, level=settings.log)
     security = security_of(settings, insecure=insecure, log=log)
     chosen = choose(settings)
     experiment, is_free = chosen.experiment, settings.mode == "free-running"
@@ -99,9 +105,11 @@ def run_node(
     with store:
         recorder = Recorder(settings.state, settings.record, trainer.parameters, trainer.dtype)
         mode = _mode(settings, trainer, experiment.iterations, store, agreed, status, recorder, log)
-        asyncio.run(
-            run_until_stopped(mode, transport, settings.state, settings.metrics, read_neighbours, log, security)
-        )
+        running = run_until_stopped(mode, transport, settings.state, settings.metrics, read_neighbours, log, security)
+        try:
+            asyncio.run(running)
+        except EfhcError as error:
+            raise NodeFailed(str(error)) from error
 
 
 def _mode(

@@ -76,6 +76,9 @@ class Namespaces:
         # No IPv6: its announcements would take their share of a slow link.
         _ip("-n", self._bridge, "link", "set", port, "addrgenmode", "none", "master", "bridge", "up")
         _ip("-n", name, "link", "set", "eth0", "addrgenmode", "none", "up")
+        # A packet of several segments that is larger than a new limit's burst would block the queue for good.
+        _ip("-n", self._bridge, "link", "set", port, "gso_max_segs", "1")
+        _ip("-n", name, "link", "set", "eth0", "gso_max_segs", "1")
         _ip("-n", name, "address", "add", f"{self.address(device)}/16", "dev", "eth0")
         # The bridge knows where each address is, and what goes to no device goes to nobody.
         _ip("-n", self._bridge, "link", "set", port, "type", "bridge_slave", "flood", "off")

@@ -1,0 +1,155 @@
+"""Credit on simulated links: the window finds the rate, keeps queues short, and shrinks when a link becomes slow."""
+
+from __future__ import annotations
+
+import heapq
+
+import pytest
+
+from efhc.runtime.bandwidth import FIRST_WINDOW, LEAST_TOGETHER, Bucket, RateMeter, Uplink, Way, Window
+
+
+class Link:
+    """Connections that share one uplink of a given rate; acknowledgements take `back` seconds."""
+
+    def __init__(self, rate, *, connections=1, forth=0.001, back=0.001, skew=1000.0):
+        self.rate, self.forth, self.back, self.skew = rate, forth, back, skew
+        self.uplink = Uplink()
+        self.windows = [Window() for _ in range(connections)]
+        self.now, self.free_at = 0.0, 0.0
+        self.events = []
+        self.delivered = [0] * connections
+        self.longest_queue = 0.0
+
+    def ping(self):
+        for window in self.windows:
+            window.way.took(self.skew + self.forth, self.now)
+
+    def run(self, seconds):
+        """Send as much as credit allows for so long. Returns the share of the rate that was used."""
+        before, until = sum(self.delivered), self.now + seconds
+        for window in range(len(self.windows)):
+            self.pump(window)
+        self.longest_queue = 0.0
+        while self.events and self.events[0][0] <= until:
+            self.now, which, total, arrived = heapq.heappop(self.events)
+            new = self.windows[which].acknowledge(total, arrived, self.now)
+            self.delivered[which] += new
+            self.uplink.acknowledged(new, self.now)
+            self.pump(which)
+        self.now = until
+        return (sum(self.delivered) - before) / seconds / self.rate
+
+    def pump(self, which):
+        window = self.windows[which]
+        while True:
+            window.refresh(self.now)
+            size = min(window.chunk, max(window.room, window.chunk // 2))
+            if size > window.room and window.on_way:
+                return
+            if not self.uplink.allows(window, size, self.now):
+                self.uplink.wait(lambda: self.pump(which))
+                return
+            window.send(size, self.now)
+            self.free_at = max(self.free_at, self.now) + size / self.rate
+            self.longest_queue = max(self.longest_queue, self.free_at - self.now)
+            arrived = self.free_at + self.forth
+            heapq.heappush(self.events, (arrived + self.back, which, window.sent, arrived + self.skew))
+
+
+@pytest.mark.parametrize("rate", [16e3, 125e3, 625e3, 2.5e6])
+@pytest.mark.parametrize("back", [0.001, 0.3])
+def test_the_link_is_busy_and_its_queue_short(rate, back):
+    link = Link(rate, back=back)
+    link.ping()
+    link.run(10.0)
+    assert link.run(20.0) > 0.9
+    assert link.longest_queue < 0.8
+
+
+def test_a_link_that_has_become_slow_while_nothing_was_sent_has_a_short_queue_at_once():
+    link = Link(2.5e6)
+    link.ping()
+    link.run(5.0)
+    assert link.windows[0].size > 100_000
+    link.events.clear()
+    link.windows[0].forget()
+    link.now += 2.0
+    link.rate, link.free_at = 16e3, 0.0
+    link.run(10.0)
+    assert link.longest_queue < 1.0
+
+
+def test_a_link_that_becomes_slow_under_a_model_has_a_short_queue_once_that_is_over():
+    link = Link(625e3)
+    link.ping()
+    link.run(5.0)
+    link.rate = 16e3
+    link.run(30.0)
+    assert link.run(20.0) > 0.9
+    assert link.longest_queue < 1.0
+
+
+def test_nine_that_begin_at_the_same_moment_share_one_queue():
+    link = Link(16e3, connections=9)
+    link.ping()
+    link.run(1e-9)
+    assert sum(window.on_way for window in link.windows) <= LEAST_TOGETHER
+    link.run(30.0)
+    assert link.run(60.0) > 0.9
+    assert link.longest_queue < 1.5
+    assert min(link.delivered) > 0.3 * max(link.delivered)
+
+
+def test_one_that_is_stalled_holds_up_nobody():
+    uplink, stalled, other = Uplink(), Window(), Window()
+    assert uplink.allows(stalled, 8000, 0.0)
+    stalled.send(8000, 0.0)
+    assert not uplink.allows(other, 4000, 1.0)
+    assert uplink.allows(other, 4000, 2.0)
+
+
+def test_an_acknowledgement_of_what_was_not_sent_is_refused():
+    window = Window()
+    window.send(1000, 0.0)
+    for total in (1001, -1):
+        with pytest.raises(ValueError, match="acknowledged of 1000 sent"):
+            window.acknowledge(total, 0.0, 1.0)
+    assert window.acknowledge(1000, 0.0, 1.0) == 1000
+    with pytest.raises(ValueError, match="1000 known"):
+        window.acknowledge(999, 0.0, 1.0)
+    assert window.size == 2 * FIRST_WINDOW
+
+
+def test_the_shortest_way_is_forgotten_after_ten_minutes():
+    way = Way()
+    assert way.took(5.0, 0.0) == 0.0
+    assert way.took(5.5, 1.0) == 0.5
+    for minute in range(1, 12):
+        way.took(5.5, 61.0 * minute)
+    assert way.took(5.5, 800.0) == 0.0
+
+
+def test_the_rate_is_that_of_the_time_in_which_a_model_was_under_way():
+    meter = RateMeter()
+    assert meter.rate is None
+    meter.begin(0.0)
+    meter.acknowledged(1000, 0.5)
+    meter.end(1.0)
+    assert meter.rate == 1000.0
+    meter.begin(100.0)  # the pause does not count
+    meter.acknowledged(6000, 102.0)
+    assert meter.rate == 1000.0 + 0.25 * (3000.0 - 1000.0)
+    meter.drop()
+    meter.end(200.0)
+    assert meter.rate == 1500.0
+
+
+def test_a_bucket_lets_small_messages_through_and_chunks_wait_for_them():
+    bucket = Bucket(1000.0)
+    assert bucket.wait(0.0) == 0.0
+    bucket.take(1250, 0.0)
+    assert bucket.wait(0.0) == 1.0
+    bucket.take(500, 0.0)
+    assert bucket.wait(0.0) == 1.5
+    assert bucket.wait(1.5) == 0.0
