@@ -109,7 +109,7 @@ def test_steps_beside_neighbours_are_those_of_real_nodes(
 def test_memory_is_counted_in_models(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, certificates: Path):
     monkeypatch.setattr(node, "IN_FLIGHT", 2)
     monkeypatch.setattr(node, "MEMORY_SECONDS", 4.0)
-    lone, linked = node.memory(tmp_path / "memory", certificates, silent)
+    lone, linked = node.memory(tmp_path / "memory", certificates, 1, silent)
     assert lone.reached
     assert linked.reached
     assert float(linked.value.split()[0]) > float(lone.value.split()[0]) + 1  # models in flight take memory

@@ -73,7 +73,7 @@ def measure_node(rounds: int, tell: Tell) -> list[Figure]:
         return [
             cpu(certificates, rounds, tell),
             steps(folder / "steps", certificates, rounds, tell),
-            *memory(folder / "memory", certificates, tell),
+            *memory(folder / "memory", certificates, rounds, tell),
             *(goodput(link, certificates, tell) for link in LINKS),
         ]
 
@@ -169,14 +169,17 @@ def _seconds_per_step(node: NodeProcess) -> tuple[float, float]:
     return (time.perf_counter() - started) / made, (node.cpu_seconds() - cpu_started) / made
 
 
-def memory(folder: Path, certificates: Path, tell: Tell) -> list[Figure]:
-    """Measure the peak memory of a node above that of a process that only trains, in models."""
+def memory(folder: Path, certificates: Path, rounds: int, tell: Tell) -> list[Figure]:
+    """Measure the peak memory of a node above that of a process that only trains, in models. The largest round counts."""
     folder.mkdir()
     experiment = _large_model(folder)
     size = 40 * (FEATURES + 1)  # ten classes, float32
-    shared: dict[str, Any] = {"pace": 0.2, "limits": {"send": SEND}, "checkpoint_seconds": 3600.0}
+    shared: dict[str, Any] = {
+        "strategy": "ZT", "pace": 0.2, "limits": {"send": SEND}, "checkpoint_seconds": 3600.0
+    }  # fmt: skip
     centre, *others = star(experiment, certificates, IN_FLIGHT, shared, shared)
-    lone = NodeProcess(folder / "lone", centre | {"neighbours": []})
+    # Who never fires holds its last broadcast, too; who always does, does not: it is the model.
+    lone = NodeProcess(folder / "lone", centre | {"neighbours": [], "strategy": "never"})
     tell("memory of training alone")
     with Process(["-m", "efhc.benchmarks.trainer_alone", str(lone.file)], folder / "training.txt") as training:
         wait_until(lambda: READY in training.printed(), "training alone has not begun")
@@ -184,7 +187,7 @@ def memory(folder: Path, certificates: Path, tell: Tell) -> list[Figure]:
     tell("memory of a node without a neighbour")
     with lone:
         lone.wait_until(lambda status: status["steps"] > 3, "training")
-        figures = [_in_models("memory above training, no exchange in flight", lone, base, size, 3)]
+        figures = [_in_models("memory above training, no exchange in flight", lone, base, size, 3, rounds)]
     with ExitStack() as stack:
         tell(f"memory of a node with {IN_FLIGHT} exchanges in flight")
         nodes = [
@@ -193,15 +196,19 @@ def memory(folder: Path, certificates: Path, tell: Tell) -> list[Figure]:
         ]
         nodes[0].wait_until(partial(_is_quiet, IN_FLIGHT), "linked")
         about = f"memory above training, {IN_FLIGHT} exchanges in flight"
-        figures.append(_in_models(about, nodes[0], base, size, 3 + 2 * IN_FLIGHT))
+        figures.append(_in_models(about, nodes[0], base, size, 3 + 2 * IN_FLIGHT, rounds))
     return figures
 
 
-def _in_models(about: str, node: NodeProcess, base: int, size: int, most: int) -> Figure:
-    peak = node.peak_memory(MEMORY_SECONDS)
-    models = (peak - base) / size
-    besides = f"peak {peak / 2**20:,.0f} MiB, training alone {base / 2**20:,.0f} MiB, a model {size / 2**20:.0f} MiB"
-    return Figure(about, f"{models:.1f} models", "", f"at most {most}", besides, models <= most)
+def _in_models(about: str, node: NodeProcess, base: int, size: int, most: int, rounds: int) -> Figure:
+    peaks = [node.peak_memory(MEMORY_SECONDS) for _ in range(rounds)]
+    models, least = ((peak - base) / size for peak in (max(peaks), min(peaks)))
+    besides = ", ".join(
+        f"{what} {memory / 2**20:,.0f} MiB"
+        for what, memory in (("peak", max(peaks)), ("training alone", base), ("a model", size))
+    )
+    goal = f"at most {most}"
+    return Figure(about, f"{models:.1f} models", f"{least:.1f}-{models:.1f}", goal, besides, models <= most)
 
 
 def _large_model(folder: Path) -> Path:
@@ -219,7 +226,7 @@ def _large_model(folder: Path) -> Path:
         "partition": {"kind": "iid"},
         "model": {"kind": "svm"},
         "network": {"kind": "complete"},
-        "strategies": {"ZT": {"kind": "zt"}},
+        "strategies": {"ZT": {"kind": "zt"}, "never": {"kind": "never"}},
     }
     experiment.write_text(tomli_w.dumps(table))
     return experiment
