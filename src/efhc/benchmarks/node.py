@@ -170,7 +170,10 @@ def _seconds_per_step(node: NodeProcess) -> tuple[float, float]:
 
 
 def memory(folder: Path, certificates: Path, rounds: int, tell: Tell) -> list[Figure]:
-    """Measure the peak memory of a node above that of a process that only trains, in models. The largest round counts."""
+    """Measure the peak memory of a node above that of a process that only trains, in models.
+
+    The largest round counts.
+    """
     folder.mkdir()
     experiment = _large_model(folder)
     size = 40 * (FEATURES + 1)  # ten classes, float32
