@@ -18,8 +18,10 @@ from efhc import Experiment, Result
 from efhc.base.errors import InputError
 from efhc.experiments.nodes.launch import launch
 from efhc.experiments.nodes.processes import NodeFailed
-from efhc.experiments.nodes.status_query import Answer, ask_all
+from efhc.experiments.nodes.status_query import Answer, ask, ask_all
 from efhc.experiments.runs.run import Run
+from efhc.runtime.pages import SOCKET_NAME
+from efhc.runtime.recording import last_second
 
 pytest.importorskip("cryptography")
 
@@ -120,6 +122,43 @@ def test_ctrl_c_stops_all_nodes_and_resume_goes_on_where_they_stopped(tmp_path: 
     for name, table in together.tables.items():
         assert result.tables[name].equals(table), name
     assert result.models["EF-HC", 0].tobytes() == together.models["EF-HC", 0].tobytes()
+
+
+@pytest.mark.slow
+def test_the_break_before_a_resume_does_not_count_as_training(tmp_path: Path) -> None:
+    (tmp_path / "experiment.toml").write_text(
+        'devices = 3\nseeds = [0]\nstrategies.ZT.kind = "zt"\nnetwork.kind = "ring"\n'
+        '[driver]\nkind = "event-driven"\nseconds = 5.0\nsample_seconds = 0.5\n'
+        'compute = { kind = "constant", seconds = 0.05 }\n'
+    )
+    words = [sys.executable, "-m", "efhc", "launch", "experiment.toml", "--out", "out"]
+    states = [tmp_path / "out" / "nodes" / "ZT.seed0" / f"device-{device}" / "state" for device in range(3)]
+    with subprocess.Popen(words, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
+        deadline = time.monotonic() + 120
+        steps = 0
+        while steps < 20:
+            assert time.monotonic() < deadline
+            assert process.poll() is None
+            time.sleep(0.05)
+            status = ask(states[0] / SOCKET_NAME).status
+            steps = 0 if status is None else status["steps"]
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+    assert process.returncode == 130
+    stopped = max(map(last_second, states))
+    assert 0.5 < stopped < 5.0
+    time.sleep(6.0)  # longer than the whole run
+    subprocess.run([*words, "--resume"], cwd=tmp_path, check=True, timeout=200, capture_output=True)
+    result = Result.load(tmp_path / "out")
+    seconds = result.steps["seconds"].sort()
+    assert seconds[-1] > 4.5
+    assert seconds.diff().max() < 1.5
+    per_second = (
+        len(seconds.filter(seconds <= stopped)) / stopped,
+        len(seconds.filter(seconds > stopped)) / (5 - stopped),
+    )
+    assert per_second[1] > per_second[0] / 4
+    assert result.timeline["seconds"].to_list() == [0.5 * place for place in range(11)]
 
 
 @pytest.mark.parametrize(

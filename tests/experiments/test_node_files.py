@@ -156,7 +156,7 @@ def test_neighbours_are_those_of_all_iterations():
     experiment = efhc.Experiment(devices=8, iterations=40, network=efhc.RandomLinks(up_probability=0.1))
     network = experiment.network.over_time(8, efhc.core.randomness.Randomness(1))
     union = [set().union(*(network.graph(k).neighbours()[i] for k in range(40))) for i in range(8)]
-    assert linked_devices(experiment, 1) == union
+    assert linked_devices(network, 8, 40) == union
     assert union != network.graph(0).neighbours()
 
 
@@ -203,6 +203,13 @@ def test_overrides_change_tables_that_the_file_lacks(hall: Path):
         ("state = 3\n", "state: got 3; allowed: a path"),
         ('tls = "certs"\n', "tls: got 'certs'; allowed: a table with the settings of Tls"),
         ('mode = "lockstep"\nwire = "float16"\n', "wire: got 'float16' with mode = 'lockstep'"),
+        ('mode = "lockstep"\njournal = false\n', "journal: got False with mode = 'lockstep'"),
+        ('mode = "lockstep"\ncheckpoint_seconds = 5\n', "checkpoint_seconds: got 5.0 with mode = 'lockstep'"),
+        ('mode = "lockstep"\ndown_after = 5\n', "down_after: got 5.0 with mode = 'lockstep'"),
+        ('mode = "lockstep"\nstay = false\n', "stay: got False with mode = 'lockstep'; allowed: no value; or mode"),
+        ('mode = "lockstep"\nlimits.patience = 5\n', "limits.patience: got 5.0 with mode = 'lockstep'"),
+        ('mode = "lockstep"\nlimits.journal = 65536\n', "limits.journal: got 65536 with mode = 'lockstep'"),
+        ('mode = "lockstep"\nrecord.gradients = true\n', "record.gradients: got True with mode = 'lockstep'"),
         ("pace = \n", "node file: got "),
     ],
 )

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from lockstep_nodes import Node, Wires
+from lockstep_nodes import Node, Wire, Wires
 
 import efhc
 from efhc import Experiment
 from efhc.base.errors import EfhcError
+from efhc.core.graph import Graph
+from efhc.network.over_time import GraphList
+from efhc.runtime.links_ahead import LinksAhead
 from efhc.runtime.messages import IterationModel
 from efhc.runtime.recording import read_models, read_steps
+from efhc.runtime.settings import Limits
+from efhc.runtime.status import READY_STATES
 
 DEVICES, ITERATIONS = 6, 12
 
@@ -197,6 +204,97 @@ def test_a_neighbour_that_is_missing_in_the_table_is_named_at_the_start(tmp_path
     (node, *_) = nodes_of(given, tmp_path, Wires(), neighbours=())
     with pytest.raises(EfhcError, match=r"neighbours: got no device 1, to which the experiment links device 0"):
         bounded(node.run())
+
+
+def test_a_table_without_a_neighbour_that_is_still_needed_is_refused_and_the_old_one_stays(tmp_path: Path) -> None:
+    given = experiment(network=efhc.Ring(), iterations=20)
+    nodes = nodes_of(given, tmp_path, Wires(), pace=0.02)
+    table = {neighbour.device: neighbour for neighbour in nodes[0].settings.neighbours}
+
+    async def with_new_tables() -> list[Any]:
+        running = asyncio.create_task(run_all(nodes))
+        await have_made(nodes, 3)
+        problem = "neighbours: got no device 5, to which the experiment links device 0 in iterations yet to be made"
+        with pytest.raises(EfhcError, match=problem):
+            nodes[0].mode.allow([table[1]])
+        nodes[0].mode.allow([table[1], table[5]])  # 2, 3 and 4 are never linked to device 0
+        with pytest.raises(EfhcError, match="neighbours: got no device 1"):
+            nodes[0].mode.allow([])
+        errors = await running
+        nodes[0].mode.allow([])  # all is made
+        return errors
+
+    assert bounded(with_new_tables()) == [None] * DEVICES
+    assert_same_as_run(given, nodes)
+
+
+@pytest.mark.parametrize("after", [2, 9])
+def test_who_is_linked_in_later_iterations_is_known_in_advance(after: int) -> None:
+    ring, none = Graph.of(4, [(0, 1), (1, 2), (2, 3), (0, 3)]), Graph.of(4, [])
+    graphs = GraphList([ring] * after + [none] * (10 - after))
+    links = LinksAhead.of(graphs, 4, 0, 10)
+    assert links.linked == {1: range(after), 3: range(after)}
+    assert links.reachable == {0, 1, 2, 3}
+    links.check_table({}, after)
+    for k in range(after):
+        with pytest.raises(EfhcError, match="no device 3"):
+            links.check_table({1}, k)
+
+
+class Busy(Wire):
+    """A network whose port is taken."""
+
+    async def start(self, listener: Any, neighbours: Any) -> None:
+        raise EfhcError("port 7700 is in use")
+
+
+def test_a_node_whose_port_is_taken_ends_as_any_other(tmp_path: Path) -> None:
+    (node, *_) = nodes_of(experiment(), tmp_path, wires := Wires())
+    node.wire = Busy(wires, 0)
+    before = {thread for thread in threading.enumerate() if thread.name.startswith("efhc-")}
+    assert before
+    with pytest.raises(EfhcError, match="in use"):
+        bounded(node.run())
+    assert node.lines[-1] == {
+        "event": "ended", "level": "info", "reason": "port 7700 is in use", "k": 0,
+        "model_bytes_sent": 0, "model_bytes_received": 0,
+    }  # fmt: skip
+    assert len({thread for thread in before if thread.is_alive()}) <= len(before) - 2
+
+
+def test_a_node_that_waits_for_a_neighbour_stays_ready_and_tells_for_whom_it_waits(tmp_path: Path) -> None:
+    given, wires = experiment(network=efhc.Ring(), iterations=20), Wires()
+    nodes = nodes_of(given, tmp_path, wires, pace=0.02)
+    states: list[set[str]] = [set() for _ in nodes]
+
+    async def with_a_cut() -> list[Any]:
+        assert nodes[0].mode.status().state not in READY_STATES
+        running = asyncio.create_task(run_all(nodes))
+        await have_made(nodes, 2)
+        wires.sever((0, 1))
+        for _ in range(60):
+            await asyncio.sleep(0.01)
+            for node, seen in zip(nodes, states, strict=True):
+                seen.add(node.mode.status().state)
+        assert nodes[0].mode.status().waits_for == [1]
+        assert nodes[1].mode.status().waits_for == [0]
+        wires.heal()
+        return await running
+
+    assert bounded(with_a_cut()) == [None] * DEVICES
+    assert states == [{"training"}] * DEVICES
+
+
+def test_a_node_that_has_made_all_says_at_once_for_whom_it_waits(tmp_path: Path) -> None:
+    given = experiment(devices=3, network=efhc.Ring(), iterations=5)
+    (node, *_) = nodes = nodes_of(given, tmp_path, Wires())
+    assert bounded(run_all(nodes)) == [None] * 3
+    with node.store as store:  # as if it had been stopped before it knew that the others have made all, too
+        store.save(replace(store.load(5), sent={1: []}))
+    again = Node(given, 0, tmp_path / "0", Wires(), session=2, limits=Limits(give_up=0.3))
+    bounded(again.run(), 10.0)
+    assert again.lines[0] == {"event": "waiting", "level": "info", "devices": [1, 2], "at_most_seconds": 0.3}
+    assert again.lines[-1]["reason"] == "all iterations are made, and no neighbour has come back"
 
 
 def test_models_are_recorded_after_each_iteration(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from efhc.core.device_state import Exchange
-from efhc.runtime.recording import FOLDER, STEP, Recorder, read_exchanges, read_models, read_steps
+from efhc.runtime.recording import FOLDER, STEP, Recorder, last_second, read_exchanges, read_models, read_steps
 from efhc.runtime.settings import Recording
 from efhc.runtime.status import OUTCOMES
 
@@ -82,6 +82,24 @@ def test_models_are_kept_every_few_seconds_on_a_grid(tmp_path: Path, monkeypatch
     assert read_models(tmp_path)["seconds"].tolist() == [0.0, 2.5, 9.0]
     assert kept.seconds_to_next_model() == 1.0
     assert kept.seconds_to_start() == 0.0
+
+
+def test_a_run_that_is_resumed_goes_on_at_the_second_at_which_it_was_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr("efhc.runtime.recording.time.time", lambda: 1000.0)
+    monkeypatch.setattr("efhc.runtime.recording.time.monotonic", lambda: now[0])
+    kept = recorder(tmp_path, start=997.0, begin=7.5, models_seconds=2.0)  # it is second 3
+    assert kept.seconds_to_start() == 4.5
+    for passed in (1.0, 4.0, 4.5, 4.9, 5.0):
+        now[0] = 100.0 + passed
+        kept.at_time(9, model(passed))
+    kept.step(9, True, 1.0, 2.0, 3.0, 4.0)
+    kept.flush()
+    assert read_models(tmp_path)["seconds"].tolist() == [7.5, 8.0]
+    assert last_second(tmp_path) == 8.0
+    assert last_second(tmp_path / "other") == 0.0
 
 
 def test_a_jump_of_the_wall_clock_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

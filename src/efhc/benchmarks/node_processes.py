@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import subprocess
 import sys
 import time
@@ -16,11 +15,11 @@ from typing import Any, Self
 import tomli_w
 
 from efhc.base.errors import EfhcError
+from efhc.experiments.nodes.processes import ONE_THREAD, free_ports
 from efhc.experiments.nodes.status_query import ask
 from efhc.runtime.pages import SOCKET_NAME
 from efhc.runtime.security import authority_files, device_files
 
-ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
 FREED_IS_FREE = {"MALLOC_MMAP_THRESHOLD_": str(1 << 20)}
 """glibc then returns every model to the system when it is freed, instead of keeping those below 32 MiB for later."""
 PATIENCE = 180.0
@@ -125,15 +124,6 @@ def star(
     for device, address in addresses.items():
         files.append(_node(experiment, certificates, device, [{"device": 0}]) | {"listen": address} | dict(others))
     return files
-
-
-def free_ports(count: int) -> list[int]:
-    """Return ports of loopback on which nobody listens now."""
-    servers = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports: list[int] = [server.getsockname()[1] for server in servers]
-    for server in servers:
-        server.close()
-    return ports
 
 
 def _node(experiment: Path, certificates: Path, device: int, neighbours: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 import subprocess
 import sys
 import time
@@ -19,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from efhc.base.errors import EfhcError
+from efhc.experiments.nodes.processes import free_ports
 from efhc.runtime.logs import Log
 from efhc.runtime.messages import Hello, IterationModel, Message
 from efhc.runtime.security import Security, authority_files, device_files
@@ -68,7 +68,8 @@ def swap(
     `certificates` is a folder with those of devices 0 and 1. Process i is started by the command `inside[i]`, which may
     take it into a network namespace, in which device 0 listens on `host`. Raises `EfhcError` if a process fails.
     """
-    address = str(Address(host, _free_port()))
+    (port,) = free_ports(1)
+    address = str(Address(host, port))
     parameters = round(1e6 * megabytes / ITEM)
     processes = [
         subprocess.Popen(
@@ -91,12 +92,6 @@ def swap(
             raise EfhcError(f"a process that swaps models failed: {errors.strip().splitlines()[-1:]}")
     ends = [Swapped(*json.loads(output)) for output, _ in outputs]
     return Swapped(max(end.seconds for end in ends), sum(end.cpu_seconds for end in ends))
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
 
 
 async def perform(task: Task) -> Swapped:

@@ -70,9 +70,9 @@ class FreeRunning(ModeBase):
         super().__init__(settings, trainer, iterations, session, fingerprint, status, recorder, log)
         self._store, self._outbox = store, Outbox(self._disk)
         self._allowed: set[int] = set()
-        self._bandwidth = MeasuredBandwidth(
-            trainer.scenario.bandwidths.nominal, 2 if settings.wire == "float16" else trainer.dtype.itemsize
-        )
+        parameter_bytes = 2 if settings.wire == "float16" else trainer.dtype.itemsize
+        nominal = trainer.scenario.bandwidths.nominal
+        self._bandwidth = MeasuredBandwidth(nominal, parameter_bytes, settings.limits.send)
         self._pause, self._stopping, self._copied = threading.Event(), asyncio.Event(), asyncio.Event()
         self._error: BaseException | None = None
         self._applying: asyncio.Task[None] | None = None
@@ -101,6 +101,7 @@ class FreeRunning(ModeBase):
         acting.on_apply, acting.on_copied = self._apply, self._copied.set
         await self._training.call(acting.restore_or_begin, self._session, self._iterations)
         self._acting = acting
+        self._log("begun", k=acting.device.k, session=acting.device.session)
         acting.checkpoint()
         await self._outbox.wait()
         self.allow(self._settings.neighbours)
@@ -166,6 +167,7 @@ class FreeRunning(ModeBase):
         await self._transport.drain(max(0.1, deadline - self._loop.time()))
         acting.checkpoint()
         await self._outbox.wait()
+        self._log("stopped", k=acting.device.k)
 
     # Training
 
@@ -195,6 +197,7 @@ class FreeRunning(ModeBase):
             self._recorder.after_iteration(device.k, device.model, iterated.local)
         if not self._stopping.is_set():
             status.state = "finished"
+            self._log("finished", k=device.k)
             acting.react(Finish())
             self._apply()  # what was committed since the last step
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 WIDEST = 1000.0
@@ -13,16 +14,20 @@ SUSPICIOUS = 10.0
 class MeasuredBandwidth:
     """b_i: the mean over links of the parameters per second that were acknowledged while a model was under way."""
 
-    def __init__(self, nominal: float, parameter_bytes: int) -> None:
-        """`nominal` is b_M, which counts until something was measured; `parameter_bytes` what a parameter takes."""
+    def __init__(self, nominal: float, parameter_bytes: int, send_limit: float | None = None) -> None:
+        """`nominal` is b_M, which counts until something was measured; `parameter_bytes` what a parameter takes.
+
+        `send_limit` are the bytes per second that the node sends at most: no link can do better.
+        """
         self._nominal, self._bytes = nominal, parameter_bytes
+        self._most = math.inf if send_limit is None else send_limit / parameter_bytes
         self._warned = False
         self.value = nominal
 
     def update(self, rates: Sequence[float]) -> float:
         """Return b_i, given what each link carries in bytes of models per second, as far as that is known."""
         if rates:
-            measured = sum(rates) / len(rates) / self._bytes
+            measured = min(sum(rates) / len(rates) / self._bytes, self._most)
             self.value = min(max(measured, self._nominal / WIDEST), self._nominal * WIDEST)
         return self.value
 

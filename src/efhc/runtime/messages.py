@@ -63,10 +63,10 @@ class Presence(NamedTuple):
 
 
 class RunEnded(NamedTuple):
-    """Lockstep: the run cannot go on, or is over, for all. Passed on by who hears it first."""
+    """Lockstep: the run cannot go on, for anybody. Passed on by who hears it first."""
 
     reason: str
-    """One line for people; empty if all iterations were made."""
+    """One line for people."""
 
 
 Message = protocol.Message | IterationHeader | IterationModel | Presence | RunEnded

@@ -83,7 +83,7 @@ class Recorder:
         # The wall clock is read once: if it jumps later, no row is out of order.
         self._started = time.time() - settings.start - time.monotonic()
         self._offered: dict[Token, float] = {}
-        self._next_model = 0.0
+        self._next_model = settings.begin
         self._steps = self._exchanges = self._models = None  # type: _Rows | None
 
     @property
@@ -92,8 +92,8 @@ class Recorder:
         return time.monotonic() + self._started
 
     def seconds_to_start(self) -> float:
-        """Return after how many seconds the run begins: nodes that are launched together begin together."""
-        return max(0.0, -self.seconds) if self._is_on else 0.0
+        """Return after how many seconds the run begins or goes on: nodes that are launched together begin together."""
+        return max(0.0, self._settings.begin - self.seconds) if self._is_on else 0.0
 
     def step(self, k: int, fired: bool, loss: float, drift: float, threshold: float, bandwidth: float) -> None:
         """Iteration k is made."""
@@ -173,6 +173,11 @@ def _model_row(heading: Mapping[str, Any]) -> np.dtype[Any]:
 def read_steps(state: Path) -> np.ndarray:
     """Return the steps that a node recorded, in the order written."""
     return _read(state / FOLDER / "steps.bin", STEP)
+
+
+def last_second(state: Path) -> float:
+    """Return the second of the last step that a node recorded; 0 if there is none."""
+    return float(read_steps(state)["seconds"].max(initial=0.0))
 
 
 def read_exchanges(state: Path) -> np.ndarray:

@@ -82,11 +82,12 @@ class Limits(Policy):
     strangers: int = Field(default=32, ge=1)
     """Number of connections that may be open before their other end has said who it is."""
     patience: Seconds = 30.0
-    """Seconds without any progress after which an exchange is withdrawn, or its other end is asked about it."""
+    """Seconds without any progress after which a free-running node withdraws an exchange, or asks its other end."""
     give_up: Seconds = 3600.0
-    """Seconds for which an exchange may stay in doubt with a neighbour that does not return. Then it is unresolved."""
+    """Seconds for which an exchange may stay in doubt with a neighbour that does not return. Then it is unresolved.
+    In lockstep: seconds for which a node that has made all iterations waits for those that have not."""
     journal: int = Field(default=1 << 28, ge=1 << 16)
-    """Bytes of the journal after which a checkpoint is made."""
+    """Bytes of the journal after which a free-running node makes a checkpoint."""
 
 
 class Metrics(Policy):
@@ -101,14 +102,16 @@ class Recording(Policy):
     """What the node writes down for whoever collects the run. `efhc launch` sets it."""
 
     start: float = Field(default=0.0, strict=False)
-    """Wall-clock time that counts as second 0 of the run; a free-running node does not begin before. Default: nothing
-    is recorded."""
+    """Wall-clock time that counts as second 0 of the run. Default: nothing is recorded."""
+    begin: float = Field(default=0.0, ge=0, strict=False)
+    """Second of the run before which a free-running node makes no step. In a run that is resumed, it is the second at
+    which the nodes were stopped."""
     models_every: Annotated[int, Field(ge=1)] | None = None
     """Keep the model after the first iteration, and after each multiple of this number of iterations."""
     models_seconds: Seconds | None = None
-    """Keep the model every so many seconds."""
+    """Keep the model of a free-running node every so many seconds."""
     gradients: bool = False
-    """Keep the sum of all gradient steps that the model contains, to check the law of the sum."""
+    """Keep the sum of all gradient steps in the model of a free-running node, to check the law of the sum."""
 
 
 class NodeSettings(Policy):
@@ -144,13 +147,15 @@ class NodeSettings(Policy):
     wire: Literal["exact", "float16"] = "exact"
     """How models are sent: in the precision of the experiment, or rounded to float16. All nodes must agree."""
     journal: bool = True
-    """Whether exchanges are on disk before a neighbour relies on them. If not, those that a kill loses are counted."""
+    """Whether exchanges of a free-running node are on disk before a neighbour relies on them. If not, those that a kill
+    loses are counted."""
     checkpoint_seconds: Seconds = 60.0
     """Seconds between checkpoints of a free-running node."""
     checkpoint_every: int = Field(default=50, ge=1)
     """Iterations between checkpoints of a node in lockstep; the same on all nodes."""
     down_after: Seconds = 10.0
-    """Seconds without a connection after which a link counts as gone, so that its return is Event 1."""
+    """Seconds without a connection after which a link of a free-running node counts as gone, so that its return is
+    Event 1."""
     stop_seconds: Seconds = 10.0
     """Seconds within which exchanges under way may finish when the node is asked to stop."""
     log: Literal["debug", "info", "warning", "error"] = "info"
@@ -181,11 +186,13 @@ class NodeSettings(Policy):
     @model_validator(mode="after")
     def _lockstep_is_exact(self) -> Self:
         if self.mode == "lockstep":
-            for name, given, default in (
-                ("wire", self.wire, "exact"),
-                ("join", self.join, "fresh"),
-                ("bandwidth", self.bandwidth, None),
+            for table, within, names in (
+                (self, "", ("wire", "join", "bandwidth", "journal", "checkpoint_seconds", "down_after", "stay")),
+                (self.limits, "limits.", ("patience", "journal")),
+                (self.record, "record.", ("begin", "models_seconds", "gradients")),
             ):
-                if given != default:
-                    raise Unusable(name, f"{given!r} with mode = 'lockstep'", "no value; or mode = 'free-running'")
+                for name in names:
+                    if (given := getattr(table, name)) != type(table).model_fields[name].default:
+                        shown = f"{given!r} with mode = 'lockstep'"
+                        raise Unusable(within + name, shown, "no value; or mode = 'free-running'")
         return self

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 OUTCOMES = ("committed", "refused", "withdrawn", "unresolved")
 STATES = ("starting", "waiting", "training", "finished", "stopping")
-"""What a node does. It waits for a model to copy, or for its neighbours in lockstep."""
+"""What a node does. It waits for a model to copy or, in lockstep, until it knows from which iteration all go on."""
 READY_STATES = ("training", "finished")
 """The states in which /readyz says yes."""
 
@@ -48,6 +48,8 @@ class NodeStatus:
     pid: int
     state: str = "starting"
     """One of `STATES`."""
+    waits_for: list[int] = field(default_factory=list)
+    """The devices without which a node in lockstep cannot go on, or that need it before it can end."""
     iteration: int = 0
     iterations: int = 0
     """The experiment's number of iterations."""

@@ -50,8 +50,8 @@ class Trainer:
     def threshold(self, k: int, bandwidth: float | None = None) -> float:
         """threshold_i(k); `bandwidth` is b_i if it is not the scenario's."""
         if bandwidth is None:
-            return self._reader.threshold(self._trigger, self.device, k)
-        return self._reader.threshold_with(self._trigger, self.device, k, bandwidth)
+            return float(self._reader.threshold(self._trigger, self.device, k))
+        return float(self._reader.threshold_with(self._trigger, self.device, k, bandwidth))
 
     def step_size(self, k: int) -> float:
         """alpha(k)"""

@@ -362,10 +362,10 @@ LAYOUTS: tuple[Layout, ...] = (
            "Lockstep: the sender's model w(k) follows."),
     Layout(34, "PRESENCE", messages.Presence, (
         Field("device", "u32", "who is there"), Field("session", "count", "which start of it"),
-        Field("checkpoints", "counts", "iterations that it can start from, ascending"),
+        Field("checkpoints", "counts", "iterations that it can start from, ascending; empty: it has begun"),
     ), "Lockstep: a device is there. Passed on by who hears it first."),
-    Layout(35, "RUN_ENDED", messages.RunEnded, (Field("reason", "text", "one line; empty if all is done"),),
-           "Lockstep: the run is over for all. Passed on by who hears it first."),
+    Layout(35, "RUN_ENDED", messages.RunEnded, (Field("reason", "text", "one line for people"),),
+           "Lockstep: the run cannot go on, for anybody. Passed on by who hears it first."),
 )  # fmt: skip
 
 BY_KIND = {layout.kind: layout for layout in LAYOUTS}

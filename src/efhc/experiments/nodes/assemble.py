@@ -10,11 +10,12 @@ from typing import NamedTuple, TypeVar
 
 from efhc import __version__
 from efhc.base.errors import EfhcError, InputError
-from efhc.core.triggers import NormTrigger, Trigger
+from efhc.core.triggers import Trigger
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.config.files import load_experiment
 from efhc.experiments.nodes.fingerprint import fingerprint, identity
 from efhc.experiments.nodes.own_part import own_scenario
+from efhc.experiments.nodes.own_trigger import own_trigger
 from efhc.runtime.free_running import FreeRunning
 from efhc.runtime.lockstep import Lockstep
 from efhc.runtime.logs import Log
@@ -28,7 +29,6 @@ from efhc.runtime.state.store import Store
 from efhc.runtime.status import NodeStatus
 from efhc.runtime.training import Trainer
 from efhc.runtime.wire import ModelFormat
-from efhc.strategies.forms import form_of
 
 T = TypeVar("T")
 
@@ -61,15 +61,7 @@ def choose_from(experiment: Experiment, settings: NodeSettings) -> Chosen:
     for field, number in zip(["device", *["neighbours"] * len(settings.neighbours)], numbers, strict=True):
         if number >= experiment.devices:
             raise InputError(field, f"device {number}", f"0 to {experiment.devices - 1}, the experiment's devices")
-    form = form_of(experiment.strategies[strategy], strategy)
-    if not form.is_papers or form.parts is None:
-        given = "a strategy that changes more than the paper's trigger"
-        raise InputError(f"strategies.{strategy}", given, "ef-hc, gt, zt, rg, never, or a trigger of your own")
-    trigger = form.parts.trigger
-    if isinstance(trigger, NormTrigger) and trigger.rho == "mean":
-        given = "'mean', which no device knows: it takes the bandwidths of all"
-        raise InputError(f"strategies.{strategy}.rho", given, "'nominal'")
-    return Chosen(experiment, strategy, seed, trigger)
+    return Chosen(experiment, strategy, seed, own_trigger(experiment, strategy))
 
 
 def _only(field: str, given: T | None, known: list[T]) -> T:

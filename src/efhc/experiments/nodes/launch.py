@@ -6,10 +6,9 @@ models go over TLS between them.
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -19,7 +18,6 @@ import numpy as np
 from efhc.base.errors import EfhcError, InputError
 from efhc.base.extras import require
 from efhc.base.inputs import using_inputs
-from efhc.core.triggers import NormTrigger
 from efhc.drivers.event_driven.settings import EventDriven, LockstepDriver
 from efhc.drivers.observers import ObserverFactory
 from efhc.experiments.config.experiment import Experiment
@@ -27,7 +25,8 @@ from efhc.experiments.config.files import build_experiment
 from efhc.experiments.nodes.collect import collect_free_running, collect_lockstep
 from efhc.experiments.nodes.namespaces import Namespaces
 from efhc.experiments.nodes.node_folders import NodeFolders
-from efhc.experiments.nodes.processes import Command, NodeFailed, NodeProcesses
+from efhc.experiments.nodes.own_trigger import own_trigger
+from efhc.experiments.nodes.processes import Command, NodeFailed, NodeProcesses, free_ports
 from efhc.experiments.nodes.status_query import Answer
 from efhc.experiments.runs.draw import Scenarios
 from efhc.experiments.runs.result import Result
@@ -37,7 +36,6 @@ from efhc.experiments.runs.store import Progress, Store
 from efhc.experiments.runs.tables import require_papers_form
 from efhc.runtime.settings import NodeSettings
 from efhc.scenarios.scenario import Scenario
-from efhc.strategies.forms import form_of
 
 Mode = Literal["lockstep", "free-running"]
 View = Callable[[Run, list[Answer]], None]
@@ -103,11 +101,8 @@ def _for_nodes(experiment: Experiment, mode: Mode | None, seconds: float | None)
     driver = experiment.driver
     mode = mode or ("free-running" if isinstance(driver, EventDriven) else "lockstep")
     require_papers_form(experiment, "a node")
-    for name, strategy in experiment.strategies.items():
-        parts = form_of(strategy, name).parts
-        if parts is not None and isinstance(parts.trigger, NormTrigger) and parts.trigger.rho == "mean":
-            given = "'mean', which no device knows: it takes the bandwidths of all"
-            raise InputError(f"strategies.{name}.rho", given, "'nominal'")
+    for name in experiment.strategies:
+        own_trigger(experiment, name)
     if mode == "lockstep":
         if seconds is not None:
             raise InputError("--seconds", f"{seconds:g} with --mode lockstep", "no value; or --mode free-running")
@@ -192,7 +187,7 @@ class _NodesOfRun:
         """Where the devices listen, and how a command runs on one of them."""
         devices = range(self.run.experiment.devices)
         if not netns:
-            yield [f"127.0.0.1:{port}" for port in _free_ports(len(devices))], lambda device, words: words
+            yield [f"127.0.0.1:{port}" for port in free_ports(len(devices))], lambda device, words: words
             return
         bits = 8 * np.dtype(self.run.experiment.precision).itemsize
         rates = {device: float(self.scenario.bandwidths.values[device]) * bits for device in devices}
@@ -212,7 +207,7 @@ class _NodesOfRun:
                 statuses = [answer.status for answer in answers if answer.status is not None]
                 if is_late and len(statuses) == len(answers):
                     is_late = False
-                    if self._now > LOOK_SECONDS:
+                    if self._now > self.files.begin + LOOK_SECONDS:
                         self.files.warn(f"{self.run.name}: the last node was up at second {self._now:.1f} of the run")
                 self.progress(self.run, min(self._share(statuses), 0.999))
                 if self._is_over(statuses):
@@ -247,12 +242,3 @@ class _NodesOfRun:
             return self._now >= self._seconds
         finished = [status for status in statuses if status["state"] == "finished" and not status["in_doubt"]]
         return self.files.driver is not None and len(finished) == self.run.experiment.devices
-
-
-def _free_ports(count: int) -> list[int]:
-    """Return ports of this machine that nobody listens on now."""
-    with ExitStack() as stack:
-        held = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in held:
-            one.bind(("127.0.0.1", 0))
-        return [int(one.getsockname()[1]) for one in held]

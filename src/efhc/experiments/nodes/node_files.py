@@ -18,9 +18,9 @@ from efhc.base.inputs import absolute, read_text
 from efhc.base.policy import Policy
 from efhc.base.problems import as_input_error
 from efhc.base.saving import write_safely
-from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.config.files import config_file, load_experiment, parse_override, with_settings
 from efhc.experiments.runs.draw import draw_network
+from efhc.network.over_time import GraphsOverTime
 from efhc.runtime.security import authority_files, device_files
 from efhc.runtime.settings import Address, NodeSettings
 
@@ -164,7 +164,8 @@ def write_new_node(
         raise InputError("--device", device, f"0 to {loaded.devices - 1}, the experiment's devices")
     asked = [_parsed_here(override) for override in overrides]
     strategy, seed = _chosen("strategy", asked, list(loaded.strategies)), _chosen("seed", asked, list(loaded.seeds))
-    addresses = dict.fromkeys(linked_devices(loaded, seed)[device], "") | _parsed_neighbours(neighbours)
+    linked = linked_devices(draw_network(loaded, seed), loaded.devices, loaded.iterations)
+    addresses = dict.fromkeys(linked[device], "") | _parsed_neighbours(neighbours)
     files = device_files(certificates.absolute(), device)
     authority = authority_files(certificates.absolute()).certificate
     chosen: dict[str, Any] = {
@@ -203,20 +204,19 @@ def _chosen(name: str, asked: Iterable[tuple[str, Any]], known: list[T]) -> T:
     return chosen
 
 
-def linked_devices(experiment: Experiment, seed: int) -> list[set[int]]:
-    """Return, for each device, all others that G(0), ..., G(K-1) ever link it to."""
-    network = draw_network(experiment, seed)
-    linked: list[set[int]] = [set() for _ in range(experiment.devices)]
+def linked_devices(network: GraphsOverTime, devices: int, iterations: int) -> list[set[int]]:
+    """Return, for each device, all others that G(0), ..., G(iterations - 1) ever link it to."""
+    linked: list[set[int]] = [set() for _ in range(devices)]
     known: set[int] = set()
     previous = None
-    for k in range(experiment.iterations):
+    for k in range(iterations):
         graph = network.graph(k)
         if graph is not previous:
             previous = graph
             new = set(graph.codes.tolist()) - known
             known |= new
             for code in new:
-                i, j = code % experiment.devices, code // experiment.devices
+                i, j = code % devices, code // devices
                 linked[i].add(j)
                 linked[j].add(i)
     return linked

@@ -14,7 +14,6 @@ import math
 import os
 import shutil
 import time
-import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,13 +21,14 @@ from typing import Any
 import numpy as np
 import tomli_w
 
-from efhc.core.graph import Graph
 from efhc.core.randomness import Randomness
 from efhc.drivers.event_driven.compute import draw_compute_times
 from efhc.drivers.event_driven.settings import EventDriven
 from efhc.experiments.config.files import to_tables
+from efhc.experiments.nodes.node_files import linked_devices
 from efhc.experiments.runs.resources import usable_cores
 from efhc.experiments.runs.run import Run
+from efhc.runtime.recording import last_second
 from efhc.runtime.security import authority_files, device_files
 from efhc.runtime.settings import NodeSettings
 from efhc.scenarios.scenario import Scenario
@@ -53,6 +53,8 @@ class NodeFolders:
         self.states = [folder / "state" for folder in self.folders]
         self.started = 0.0
         """The wall-clock time of second 0."""
+        self.begin = 0.0
+        """The second at which free-running nodes begin, or go on in a run that is resumed."""
 
     @property
     def driver(self) -> EventDriven | None:
@@ -110,24 +112,19 @@ class NodeFolders:
         driver, now = self.driver, time.time()
         mode = "lockstep" if driver is None else "free-running"
         found: dict[str, Any] = {"experiment": "../experiment.toml", "state": "state", "mode": mode}
-        begun = self._begun_before()
+        stopped = max(map(last_second, self.states))  # time in which no node ran does not count
         if driver is None:  # they wait for one another, whenever each of them is up
-            self.started = begun or now
+            self.started = now - stopped
             return found | {"record": {"start": self.started, "models_every": self._models_every()}}
         cores = usable_cores()
         busy = min(max(1.0, os.getloadavg()[0] / cores), 2.0)  # others use the cores, too
         starting = busy * START_SECONDS * (1 + len(self.folders) / cores)
-        self.started = begun or now + starting  # they begin together, when each has had time to start
+        self.begin, self.started = stopped, now + starting - stopped  # together, when each has had time to start
         found["limits"] = {"patience": driver.patience_seconds, "give_up": driver.give_up_seconds}
         if driver.bandwidth == "measured":
             found["bandwidth"] = "measured"
-        return found | {"record": {"start": self.started, "models_seconds": self.sample_seconds}}
-
-    def _begun_before(self) -> float | None:
-        """Return when the run began, if its nodes have kept a state."""
-        if not any(self._of_run.glob("device-*/state/checkpoint*.safetensors")):
-            return None
-        return float(tomllib.loads((self.folders[0] / "node.toml").read_text())["record"]["start"])
+        times = {"start": self.started, "begin": self.begin, "models_seconds": self.sample_seconds}
+        return found | {"record": times}
 
     def _models_every(self) -> int:
         """Return how often nodes in lockstep record their models."""
@@ -148,15 +145,6 @@ class NodeFolders:
     def _linked(self) -> list[set[int]]:
         """Return the neighbours of each device: in lockstep those of all iterations, else those of G(0)."""
         network = self._scenario.network
-        linked: list[set[int]] = [set() for _ in self.folders]
-        previous: Graph | None = None
-        for k in range(self._run.experiment.iterations if self.driver is None else 1):
-            graph = network.graph(k)
-            if graph is not previous:
-                for i, j in graph.links.tolist():
-                    linked[i].add(j)
-                    linked[j].add(i)
-            previous = graph
         if self.driver is not None and not network.graph(1).has_links_of(network.graph(0)):
             self.warn(f"{self._run.name}: the network changes, and free-running nodes have the links of G(0)")
-        return linked
+        return linked_devices(network, len(self.folders), self._run.experiment.iterations if self.driver is None else 1)

@@ -6,12 +6,13 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
@@ -124,6 +125,13 @@ class NodeProcesses:
                 self._processes[device].kill()
             raise NodeFailed(f"device {late[0]} did not stop within {seconds + LAST_SECONDS:g} s and was killed")
         self.check()
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ports of loopback on which nobody listens now."""
+    with ExitStack() as stack:
+        servers = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [int(server.getsockname()[1]) for server in servers]
 
 
 def _until_parent_ends() -> list[str]:

@@ -18,10 +18,10 @@ from typing import Self
 import numpy as np
 
 from efhc.base.arrays import Floats
-from efhc.base.errors import EfhcError
-from efhc.base.saving import lock, read_tensors, write_tensors, writing
+from efhc.base.saving import read_tensors, write_tensors, writing
 from efhc.core.state import Local
 from efhc.runtime.messages import IterationHeader
+from efhc.runtime.state.folder import ITERATION_CHECKPOINTS, check_identity, opened
 
 NAME = re.compile(r"checkpoint-(\d+)\.safetensors")
 LOCAL, SENT = "local/", "sent/"
@@ -67,9 +67,7 @@ class IterationStore:
     _held: ExitStack = field(default_factory=ExitStack, repr=False)
 
     def __enter__(self) -> Self:
-        with writing(self.folder):
-            self.folder.mkdir(parents=True, exist_ok=True)
-        self._held.enter_context(lock(self.folder / ".lock"))
+        self._held.enter_context(opened(self.folder, "lockstep"))
         return self
 
     def __exit__(
@@ -103,15 +101,10 @@ class IterationStore:
             raise ValueError(str(error.strerror)) from error
         try:
             told = json.loads(facts["efhc"])
-            identity, at, said = told["identity"], int(told["k"]), told["sent"]
+            identity, at, said = dict(told["identity"]), int(told["k"]), told["sent"]
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError("it is no checkpoint of a node") from error
-        for name, own in self.identity.items():
-            if identity.get(name) != own:
-                raise EfhcError(
-                    f"{self.folder} holds the state of another node: its {name} is {identity.get(name)}, here it is "
-                    f"{own}; choose another state folder, or move this one away to start anew"
-                )
+        check_identity(self.folder, identity, self.identity)
         models = {name: tensor for name, tensor in tensors.items() if not name.startswith(LOCAL)}
         if at != k or not {"model", "last_broadcast"} <= models.keys():
             raise ValueError("it is a checkpoint of another iteration, or not whole")
@@ -148,7 +141,7 @@ class IterationStore:
         return self.folder / f"checkpoint-{k}.safetensors"
 
     def _iterations(self) -> list[int]:
-        names = (NAME.fullmatch(file.name) for file in self.folder.glob("checkpoint-*.safetensors"))
+        names = (NAME.fullmatch(file.name) for file in self.folder.glob(ITERATION_CHECKPOINTS))
         return sorted(int(name[1]) for name in names if name)
 
 

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from efhc.base.errors import EfhcError
-from efhc.base.saving import SaveError, is_unfinished, lock, writing
+from efhc.base.saving import SaveError, writing
 from efhc.core.device_state import Device, Step
 from efhc.runtime.state import journal as journal_file
 from efhc.runtime.state.array_numbers import ArrayNumbers
@@ -32,6 +32,7 @@ from efhc.runtime.state.contents import (
     promises_as_json,
     step_as_json,
 )
+from efhc.runtime.state.folder import CHECKPOINT, JOURNAL, check_identity, opened
 from efhc.runtime.state.journal import MARK_BYTES, Contents, Journal, Kind, read_payload, sync_folder
 
 _STEP = struct.Struct("<qdqq")
@@ -64,26 +65,19 @@ class Store:
     ) -> None:
         """`identity` names the experiment, strategy, seed and device. Without `journal`, `keep` does nothing.
 
-        Raises `EfhcError` if another process holds the folder, `SaveError` if it cannot be written.
+        Raises `EfhcError` if another process holds the folder or a node in lockstep has left its state there,
+        `SaveError` if the folder cannot be written.
         """
         self.folder = folder
-        self.checkpoint_path, self.journal_path = folder / "checkpoint.safetensors", folder / "journal"
+        self.checkpoint_path, self.journal_path = folder / CHECKPOINT, folder / JOURNAL
         self._identity = {**identity, "parameters": str(parameters), "precision": precision}
         self._parameters, self._dtype = parameters, np.dtype(precision)
         self._keeps_journal = journal
         self._journal: Journal | None = None
         self._checkpoints = 0
         self._numbers = ArrayNumbers()
-        with writing(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-        sync_folder(folder.parent)
-        with ExitStack() as stack:
-            stack.enter_context(lock(folder / "lock"))
-            with writing(folder):
-                for path in folder.iterdir():
-                    if is_unfinished(path):
-                        path.unlink()
-            self._held = stack.pop_all()
+        self._held = ExitStack()
+        self._held.enter_context(opened(folder, "free-running"))
 
     @property
     def journal_bytes(self) -> int:
@@ -111,20 +105,11 @@ class Store:
                 f"{self.checkpoint_path} cannot be used ({getattr(error, 'strerror', None) or error}); move it and "
                 f"{self.journal_path.name} away to start anew: what this device has trained and exchanged is then lost"
             ) from error
-        self._check_identity(facts["identity"])
+        check_identity(self.folder, facts["identity"], self._identity)
         self._checkpoints = facts["checkpoint"]
         notes: list[str] = []
         device = self._device_of(facts, tensors, self._read_journal(facts, notes))
         return Restored(device, facts["given"], {name: tensors[name] for name in facts["given_tensors"]}, notes)
-
-    def _check_identity(self, theirs: Mapping[str, str]) -> None:
-        for name in {**theirs, **self._identity}:
-            there, here = theirs.get(name), self._identity.get(name)
-            if there != here:
-                raise EfhcError(
-                    f"{self.folder} holds the state of another node: its {name} is {there}, and this node's is {here}; "
-                    f"choose another folder as `state`, or move this one away"
-                )
 
     def _read_journal(self, facts: Mapping[str, Any], notes: list[str]) -> Contents | None:
         """Return what the journal of this checkpoint holds, and open it for more."""
