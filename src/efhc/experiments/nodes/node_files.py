@@ -18,6 +18,7 @@ from efhc.base.inputs import absolute, read_text
 from efhc.base.policy import Policy
 from efhc.base.problems import as_input_error
 from efhc.base.saving import write_safely
+from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.config.files import config_file, load_experiment, parse_override, with_settings
 from efhc.experiments.runs.draw import draw_network
 from efhc.network.over_time import GraphsOverTime
