@@ -136,8 +136,8 @@ def test_the_table_fits_into_80_columns(command: Callable[..., Any], monkeypatch
         link.exchanges["committed"] = 12_345
     links[9].last_problem = "the other end closed the connection"
     status = NodeStatus(
-        123, 1, "free-running", "0", 1, "training", 12_345, 100_000, 0.000123456, 0.0123, 0.03, broadcasts=98_765,
-        certificate_expires=time.time() + 86400.0, neighbours=links,
+        123, 1, "free-running", "0", 1, "training", iteration=12_345, iterations=100_000, loss=0.000123456,
+        drift=0.0123, threshold=0.03, broadcasts=98_765, certificate_expires=time.time() + 86400.0, neighbours=links,
     )  # fmt: skip
     answers = [Answer("state-123", dataclasses.asdict(status)), Answer("state-5", None, "does not answer")]
     monkeypatch.setattr(status_query, "ask_all", lambda places: answers)

@@ -19,6 +19,7 @@ from efhc.base.errors import InputError
 from efhc.experiments.nodes.launch import launch
 from efhc.experiments.nodes.processes import NodeFailed
 from efhc.experiments.nodes.status_query import Answer, ask, ask_all
+from efhc.experiments.runs.directory import RunDirectory
 from efhc.experiments.runs.run import Run
 from efhc.runtime.pages import SOCKET_NAME
 from efhc.runtime.recording import last_second
@@ -63,13 +64,16 @@ def test_a_run_in_lockstep_has_all_tables_of_efhc_run(tmp_path: Path) -> None:
         assert {k: models.tobytes() for k, models in kept.items()} == {k: w.tobytes() for k, w in expected.items()}
         assert result.models[strategy, 0].tobytes() == together.models[strategy, 0].tobytes()
     assert not (tmp_path / "out" / "nodes").exists()
+    assert RunDirectory(tmp_path / "out").meta["made_by"] == "nodes, lockstep"
     assert Result.load(tmp_path / "out").summary().equals(together.summary())
 
 
 @pytest.mark.slow
 def test_free_running_nodes_leave_the_tables_of_an_event_driven_run(tmp_path: Path) -> None:
     result = launch(small(**TIMED), tmp_path / "out", keep_nodes=True)
+    assert RunDirectory(tmp_path / "out").meta["made_by"] == "nodes, free-running"
     timeline = result.timeline
+    assert timeline["imbalance"].is_null().all()
     assert timeline["seconds"].to_list() == [0.5 * place for place in range(9)]
     assert timeline["devices"].to_list() == [3] * 9
     assert timeline["accuracy"][-1] > timeline["accuracy"][0]

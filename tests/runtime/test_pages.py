@@ -154,7 +154,7 @@ def test_numbers_of_numpy_are_plain_numbers_on_all_pages(running: Running):
 def test_every_number_of_a_status_is_a_metric():
     """A field that is added and forgotten in `metrics` fails here."""
     status = node_status(neighbours=[NeighbourStatus(1)])
-    texts = {"device", "pid", "mode", "version", "state", "neighbours", "exchanges", "last_problem"}
+    texts = {"device", "pid", "mode", "version", "state", "waits_for", "neighbours", "exchanges", "last_problem"}
     marks: dict[int, str] = {}
     for whole in (status, status.neighbours[0]):
         for field in dataclasses.fields(whole):

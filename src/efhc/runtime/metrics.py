@@ -36,6 +36,7 @@ def metrics(status: NodeStatus) -> Iterator[Metric]:
     for name, meaning, value in (
         ("session", "Random number of this start of the device.", status.session),
         ("uptime_seconds", "Seconds since the node started.", status.uptime),
+        ("waits_for", "Number of devices without which a node in lockstep cannot go on.", len(status.waits_for)),
         ("iteration", "Iteration k of the device.", status.iteration),
         ("iterations", "Number of iterations of the experiment.", status.iterations),
         ("steps_total", "Gradient steps made since the node started.", status.steps),

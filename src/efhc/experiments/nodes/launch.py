@@ -28,6 +28,7 @@ from efhc.experiments.nodes.node_folders import NodeFolders
 from efhc.experiments.nodes.own_trigger import own_trigger
 from efhc.experiments.nodes.processes import Command, NodeFailed, NodeProcesses, free_ports
 from efhc.experiments.nodes.status_query import Answer
+from efhc.experiments.runs.directory import RunDirectory
 from efhc.experiments.runs.draw import Scenarios
 from efhc.experiments.runs.result import Result
 from efhc.experiments.runs.run import Run
@@ -92,7 +93,8 @@ def launch(
     """
     require("node")
     experiment = _for_nodes(experiment, mode, seconds)
-    engine = NodesEngine(out.absolute() / "nodes", netns, keep_nodes, view)
+    mode = "free-running" if isinstance(experiment.driver, EventDriven) else "lockstep"
+    engine = NodesEngine(out.absolute(), mode, netns, keep_nodes, view)
     return simulate(experiment, out=out, resume=resume, engine=engine, jobs=1, progress=progress, warn=warn)
 
 
@@ -125,8 +127,9 @@ def _for_nodes(experiment: Experiment, mode: Mode | None, seconds: float | None)
 class NodesEngine:
     """Makes runs by node processes, one run after the other."""
 
-    folder: Path
-    """Where the files of the nodes are while they run."""
+    out: Path
+    """The run directory. While nodes run, their files are in its folder `nodes`."""
+    mode: Mode
     netns: bool = False
     """Whether each device has a network namespace of its own."""
     keep: bool = False
@@ -134,6 +137,7 @@ class NodesEngine:
     view: View = lambda run, answers: None
 
     def session(self) -> AbstractContextManager[None]:
+        RunDirectory(self.out).note({"made_by": f"nodes, {self.mode}"})
         return nullcontext()
 
     def make(
@@ -146,7 +150,7 @@ class NodesEngine:
             with using_inputs(run.inputs.files), store.keeper(run) as keeper:
                 if keeper is not None:
                     scenario = scenarios.of(run)
-                    files = NodeFolders(self.folder, run, scenario, keeper.warn)
+                    files = NodeFolders(self.out / "nodes", run, scenario, keeper.warn)
                     end = _NodesOfRun(files, run, scenario, progress, self.view).make(self.netns)
                     if files.driver is None:
                         collect_lockstep(run, scenario, files.states, keeper)

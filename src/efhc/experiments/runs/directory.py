@@ -161,6 +161,10 @@ class RunDirectory:
             total = sum(session.get("wall_seconds", 0.0) for session in [*earlier, this])
             self._write_meta(self.meta | {"wall_seconds": round(total, 3), "sessions": [*earlier, this]})
 
+    def note(self, facts: Mapping[str, Any]) -> None:
+        """Add facts to meta.json, for people. Call it after `begin`, while the lock is held."""
+        self._write_meta({**self.meta, **facts})
+
     @property
     def is_begun(self) -> bool:
         """Whether the directory holds an experiment."""
