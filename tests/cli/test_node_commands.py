@@ -154,6 +154,14 @@ def test_the_table_fits_into_80_columns(command: Callable[..., Any], monkeypatch
     assert done.stdout.splitlines()[-1] == "state-5: does not answer"
 
 
+def test_the_caption_is_one_line_below_the_narrowest_table(
+    command: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+):
+    status = dataclasses.asdict(NodeStatus(0, 1, "lockstep", "0", 1, "waiting", iterations=5))
+    monkeypatch.setattr(status_query, "ask_all", lambda places: [Answer("state-0", status)])
+    assert command("status", columns=80).stdout.splitlines()[-1].strip() == CAPTION
+
+
 def test_a_folder_without_nodes_is_no_error_of_the_user(hall: Path, command: Callable[..., Any]):
     done = command("status")
     assert (done.returncode, done.stdout) == (1, "")

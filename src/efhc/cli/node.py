@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 SILENT = 1
 """Exit code of `efhc status` if a node did not answer, or if there is none."""
-CAPTION = "drift: of the threshold; exchanges: committed; doubt: undecided; MB: sent"
+CAPTION = "drift: of the threshold; doubt: undecided exchanges; MB: sent"
 """What the columns of the table of nodes mean, in one line below it. docs/node.md says more."""
 SOON_DAYS = 14
 """`efhc status` mentions a certificate that expires within this many days."""
