@@ -88,6 +88,7 @@ def run_node(
     scenario = own_scenario(experiment, chosen.seed, settings.device, settings.data, apart=is_free)
     trainer = Trainer(scenario, settings.device, chosen.trigger)
     agreed = fingerprint(settings, experiment, chosen.strategy, chosen.seed, trainer.parameters)
+    log("fingerprint", level="debug", fingerprint=agreed)
     status = NodeStatus(settings.device, 0, settings.mode, __version__, os.getpid(), iterations=experiment.iterations)
     transport = SocketTransport(
         settings.device,
