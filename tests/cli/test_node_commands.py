@@ -100,7 +100,7 @@ def test_bad_node_files_are_one_line(hall: Path, refused: Callable[..., str], co
     assert refused("node", "nowhere.toml").startswith("efhc: node file: got nowhere.toml (No such file")
     line = refused("node", "hall.toml")
     assert line == "efhc: hall.toml is an experiment; `efhc node init hall.toml --device N` makes a node file\n"
-    assert command("node", "init", "hall.toml", "--device", "0", "--listen", "127.0.0.1:0").returncode == 0
+    assert command("node", "init", "hall.toml", "--device", "0", "--listen", "127.0.0.1:7700").returncode == 0
     assert refused("node", "device-0.toml").startswith("efhc: tls.authority: got ")
     assert "with --insecure; allowed: addresses of this machine" in refused("node", "--insecure", "device-0.toml")
     assert "did you mean 'pace'" in refused("node", "device-0.toml", "pcae=3")

@@ -53,7 +53,6 @@ def run(
     table of neighbours anew.
     """
     signal.signal(signal.SIGTERM, _stop_before_the_start)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # all files are about to be read
     from efhc.experiments.nodes.assemble import run_node
     from efhc.experiments.nodes.node_files import read_node
 
