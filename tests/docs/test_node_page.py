@@ -21,6 +21,7 @@ from efhc.cli import app
 from efhc.cli.node import CAPTION, SOON_DAYS, answers_table
 from efhc.experiments.nodes.assemble import NodeFailed
 from efhc.experiments.nodes.status_query import ask_all
+from efhc.runtime.connection import MOST_MESSAGES
 from efhc.runtime.logs import PER_REASON
 from efhc.runtime.metrics import as_prometheus
 from efhc.runtime.reasons import STRANGER_SECONDS
@@ -66,6 +67,7 @@ def test_metrics_and_pages_exist():
 def test_times_and_limits_are_those_of_the_code():
     assert f"tries again after {SHORTEST_WAIT} s, then ever more seldom up to every {LONGEST_WAIT:.0f} s" in PAGE
     assert f"for at most {STRANGER_SECONDS:.0f} s each" in PAGE
+    assert f"or sends more than {MOST_MESSAGES:,} in a second" in PAGE
     assert PER_REASON == 10
     assert "up to ten times a minute per reason" in PAGE
 
