@@ -449,7 +449,8 @@ def mismatch(ours: Hello, theirs: Hello) -> str:
         ends = {hello.device: hello.fingerprint.get(name, "nothing") for hello in (ours, theirs)}
         if len(set(ends.values())) > 1:
             given = ", ".join(f"device {device} has {value[:200]}" for device, value in sorted(ends.items()))
-            return f"{name} differs: {given}; all nodes must agree on it"
+            hint = "; a linear model has (features + 1) x classes: are these the same?" if name == "parameters" else ""
+            return f"{name} differs: {given}; all nodes must agree on it{hint}"
     return ""
 
 
