@@ -19,7 +19,10 @@ from typing import Any
 import pytest
 
 from efhc.base.extras import EXTRAS, Extra
+from efhc.cli.node import CAPTION
 from efhc.experiments.nodes import status_query
+from efhc.experiments.nodes.assemble import NodeFailed
+from efhc.experiments.nodes.node_files import read_node
 from efhc.experiments.nodes.status_query import Answer, ask
 from efhc.runtime.status import NeighbourStatus, NodeStatus
 
@@ -95,11 +98,34 @@ def test_init_writes_a_file_and_says_what_to_do(hall: Path, command: Callable[..
 
 def test_bad_node_files_are_one_line(hall: Path, refused: Callable[..., str], command: Callable[..., Any]):
     assert refused("node", "nowhere.toml").startswith("efhc: node file: got nowhere.toml (No such file")
-    assert refused("node", "hall.toml").startswith("efhc: experiment: got nothing")
-    assert command("node", "init", "hall.toml", "--device", "0", "--listen", "127.0.0.1:0").returncode == 0
+    line = refused("node", "hall.toml")
+    assert line == "efhc: hall.toml is an experiment; `efhc node init hall.toml --device N` makes a node file\n"
+    assert command("node", "init", "hall.toml", "--device", "0", "--listen", "127.0.0.1:7700").returncode == 0
     assert refused("node", "device-0.toml").startswith("efhc: tls.authority: got ")
     assert "with --insecure; allowed: addresses of this machine" in refused("node", "--insecure", "device-0.toml")
     assert "did you mean 'pace'" in refused("node", "device-0.toml", "pcae=3")
+    for change in ("iterations=5", "network.kind=ring"):
+        key = re.split("[.=]", change)[0]
+        line = refused("node", "device-0.toml", change)
+        assert line.startswith(f"efhc: {key}: got an unknown key (`{key}` belongs into the experiment's file); allowed")
+
+
+def test_of_several_strategies_and_seeds_init_says_which_it_takes(
+    hall: Path, command: Callable[..., Any], refused: Callable[..., str]
+):
+    text = HALL.replace("seeds = 0", "seeds = [4, 5]") + '[strategies.ZT]\nkind = "zt"\n'
+    (hall / "hall.toml").write_text(text)
+    init = "node", "init", "hall.toml", "--device"
+    done = command(*init, "0")
+    assert done.stdout.splitlines()[1:3] == [
+        "strategy EF-HC (of EF-HC, ZT), seed 4 (of 4, 5);",
+        "all devices need the same: strategy=NAME seed=N behind this command chooses others",
+    ]
+    assert command(*init, "1", "strategy=ZT", "seed=5").stdout.splitlines()[1].startswith("strategy ZT")
+    written = read_node(hall / "device-1.toml")
+    assert (written.strategy, written.seed) == ("ZT", 5)
+    assert "strategy: got GT; allowed: one of the experiment's: EF-HC, ZT" in refused(*init, "2", "strategy=GT")
+    assert "seed: got 6; allowed: one of the experiment's: 4, 5" in refused(*init, "2", "seed=6")
 
 
 # The table of efhc status
@@ -111,10 +137,10 @@ def test_the_table_fits_into_80_columns(command: Callable[..., Any], monkeypatch
         link.exchanges["committed"] = 12_345
     links[9].last_problem = "the other end closed the connection"
     status = NodeStatus(
-        123, 1, "free-running", "0", 1, "training", 12_345, 100_000, 0.000123456, 0.0123, 0.03, broadcasts=98_765,
-        certificate_expires=time.time() + 86400.0, neighbours=links,
+        123, 1, "free-running", "0", 1, "training", iteration=12_345, iterations=100_000, loss=0.000123456,
+        drift=0.0123, threshold=0.03, broadcasts=98_765, certificate_expires=time.time() + 86400.0, neighbours=links,
     )  # fmt: skip
-    answers = [Answer("state-123", dataclasses.asdict(status)), Answer("state-5", None, "nobody answers")]
+    answers = [Answer("state-123", dataclasses.asdict(status)), Answer("state-5", None, "does not answer")]
     monkeypatch.setattr(status_query, "ask_all", lambda places: answers)
     done = command("status", columns=80)
     assert done.returncode == 1
@@ -122,9 +148,27 @@ def test_the_table_fits_into_80_columns(command: Callable[..., Any], monkeypatch
     assert re.split(" +", row.strip()) == [
         "123", "training", "12345/100000", "0.000123", "41%", "98765", "123450", "9/10", "0", "10000.0",
     ]  # fmt: skip
+    assert CAPTION in (line.strip() for line in done.stdout.splitlines())
+    assert len(max(done.stdout.splitlines()[:4], key=len)) <= 80
     assert "device 123: no connection to 9; the other end closed the connection" in done.stdout
     assert "device 123: its certificate expires in 1.0 days; `efhc certs issue` renews it" in done.stdout
-    assert done.stdout.splitlines()[-1] == "state-5: nobody answers"
+    assert done.stdout.splitlines()[-1] == "state-5: does not answer"
+
+
+def test_the_caption_is_one_line_below_the_narrowest_table(
+    command: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+):
+    status = dataclasses.asdict(NodeStatus(0, 1, "lockstep", "0", 1, "waiting", iterations=5))
+    monkeypatch.setattr(status_query, "ask_all", lambda places: [Answer("state-0", status)])
+    assert command("status", columns=80).stdout.splitlines()[-1].strip() == CAPTION
+
+
+def test_a_folder_without_nodes_is_no_error_of_the_user(hall: Path, command: Callable[..., Any]):
+    done = command("status")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "no node is running here: .\n"
+    done = command("status", "--json")
+    assert (done.returncode, json.loads(done.stdout)) == (1, [])
 
 
 # Running nodes
@@ -203,7 +247,7 @@ def test_two_nodes_learn_together_a_third_joins_and_all_stop_in_order(two: Path,
             third.wait(30)
         done = command("status")
         assert done.returncode == 1
-        assert "state-2: nobody answers; the node is not running" in done.stdout
+        assert "state-2: does not answer; the node is not running" in done.stdout
         with node(two, "device-2.toml", *pace) as third:
             until(lambda: status_of(two, 2).get("links_up") == 2)
             for running in (third, first):
@@ -237,7 +281,7 @@ def test_a_port_in_use_is_one_line(two: Path):
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         words = [*EFHC, "node", "device-0.toml", f"listen={address}"]
         done = subprocess.run(words, cwd=two, capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode == 2
+    assert done.returncode == NodeFailed.exit_code
     assert done.stderr.splitlines()[-1].startswith("efhc: ")
     assert address in done.stderr.splitlines()[-1]
 

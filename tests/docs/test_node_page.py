@@ -18,10 +18,14 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from efhc.cli import app
+from efhc.cli.node import CAPTION, SOON_DAYS, answers_table
+from efhc.experiments.nodes.assemble import NodeFailed
 from efhc.experiments.nodes.status_query import ask_all
+from efhc.runtime.connection import MOST_MESSAGES
 from efhc.runtime.logs import PER_REASON
 from efhc.runtime.metrics import as_prometheus
 from efhc.runtime.reasons import STRANGER_SECONDS
+from efhc.runtime.settings import NodeSettings
 from efhc.runtime.sockets import LONGEST_WAIT, SHORTEST_WAIT
 from efhc.runtime.status import NeighbourStatus, NodeStatus
 
@@ -63,6 +67,7 @@ def test_metrics_and_pages_exist():
 def test_times_and_limits_are_those_of_the_code():
     assert f"tries again after {SHORTEST_WAIT} s, then ever more seldom up to every {LONGEST_WAIT:.0f} s" in PAGE
     assert f"for at most {STRANGER_SECONDS:.0f} s each" in PAGE
+    assert f"or sends more than {MOST_MESSAGES:,} in a second" in PAGE
     assert PER_REASON == 10
     assert "up to ten times a minute per reason" in PAGE
 
@@ -76,7 +81,31 @@ def test_the_files_of_two_raspberry_pis(tmp_path: Path, command: Callable[..., A
     copied = re.findall(r"scp (?:-p )?(.*) pi-", section("Two Raspberry Pis"))
     for device in "01":
         for name in " ".join(copied).replace("$i", device).split():
+            if name == "wheel/efhc-*.whl":
+                continue
             assert (tmp_path / name).is_file(), name
+
+
+def test_the_unit_and_the_pis_have_the_same_folder_and_user():
+    unit, steps = re.findall(r"```ini\n(.*?)```", PAGE, re.DOTALL)[0], section("Two Raspberry Pis")
+    settings = dict(line.split("=", 1) for line in unit.splitlines() if "=" in line)
+    folder, user = settings["WorkingDirectory"], settings["User"]
+    assert settings["ReadWritePaths"] == folder
+    assert settings["ExecStart"].startswith(f"{folder}/.venv/bin/efhc node ")
+    assert f"sudo mv ~/efhc {folder}\nsudo chown -R {user}: {folder}\n" in steps
+    assert f"sudo -u {user} python3 -m venv {folder}/.venv\n" in steps
+    assert f"sudo -u {user} {settings['Environment']} .venv/bin/efhc node " in steps
+    stop_seconds = NodeSettings.model_fields["stop_seconds"].default
+    assert int(settings["TimeoutStopSec"]) > 2 * stop_seconds
+    assert int(settings["RestartPreventExitStatus"]) != NodeFailed.exit_code
+
+
+def test_the_columns_of_the_table_are_explained():
+    shown = [str(column.header) for column in answers_table([]).columns]
+    explained = re.findall(r"^\| (\w+) \|", section("Operation").split("| column | meaning |")[1], re.MULTILINE)
+    assert ["device", *explained][: len(shown)] == shown
+    assert f"\n{CAPTION}\n" in section("First run: two terminals")
+    assert f"`efhc status` warns within the last {SOON_DAYS} days" in PAGE
 
 
 def free_port() -> int:
@@ -128,3 +157,14 @@ def test_the_first_run(tmp_path: Path, command: Callable[..., Any]):
         for one in running:
             one.terminate()
         assert [one.wait(90) for one in running] == [0, 0, 0]
+    accuracies = [said_by(code, tmp_path) for code in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)]
+    assert len(accuracies) == 2
+    assert len(set(accuracies)) == 1
+    assert accuracies[0] > 0.5  # on all ten digits, of which the device has samples of four
+
+
+def said_by(code: str, folder: Path) -> float:
+    """The accuracy that an example prints."""
+    done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return round(float(done.stdout.removeprefix("accuracy: ")), 6)

@@ -35,7 +35,7 @@ def hall(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def write(*overrides: str, out: str = "device-3.toml", device: int = 3, **more: object) -> NodeSettings:
     options: dict[str, object] = {"certificates": Path("certs"), "overrides": overrides} | more
-    return write_new_node(Path(out), "hall.toml", device, **options)
+    return write_new_node(Path(out), "hall.toml", device, **options).settings
 
 
 # Writing
@@ -118,7 +118,7 @@ def test_an_experiment_that_ships_with_efhc(hall: Path, name: str, monkeypatch: 
     from efhc.experiments.config import files
 
     monkeypatch.setattr(files, "EXAMPLES", Path(__file__).parents[2] / "examples")
-    settings = write_new_node(Path("node.toml"), name, 0, certificates=Path("certs"))
+    settings, _ = write_new_node(Path("node.toml"), name, 0, certificates=Path("certs"))
     assert f'experiment = "{name}"' in (hall / "node.toml").read_text()
     assert efhc.load_experiment(settings.experiment) == efhc.load_experiment(name)
 

@@ -80,7 +80,7 @@ class Fleet:
         self.nodes[device] = node
         return node
 
-    async def until(self, condition, seconds=20.0):
+    async def until(self, condition, seconds=90.0):
         """Wait until a condition holds."""
         async with asyncio.timeout(seconds):
             while not condition():
@@ -121,7 +121,7 @@ class Fleet:
         """Stop all nodes, in order."""
         for node in self.nodes.values():
             node.mode.stop()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(90):
             await asyncio.gather(*(node.task for node in self.nodes.values()))
         for node in self.nodes.values():
             node.store.__exit__(None, None, None)

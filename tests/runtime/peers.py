@@ -52,8 +52,10 @@ class Node:
     def moved(self, neighbour):
         self.moves += 1
 
-    def refused(self, who, reason, neighbour=None):
+    def refused(self, who, reason, neighbour=None, *, again=False):
         assert "\n" not in reason
+        if again:
+            return
         self.refusals.append((who, reason))
 
     def unreachable(self, neighbour, reason):

@@ -58,7 +58,7 @@ def test_the_sum_survives_loss_cuts_and_kills(tmp_path, seed):
                 fleet.add(one, limits=limits, checkpoint_seconds=0.2, pace=0.002)
         fleet.network.loss = 0.0
         await fleet.until(lambda: all(fleet.status(d).links_up == 3 for d in range(4)))
-        await fleet.all_at(400, seconds=60)
+        await fleet.all_at(400, seconds=120)
         await fleet.until(fleet.is_idle)
         found = [fleet.status(d) for d in range(4)]
         await fleet.stop()

@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from efhc.core.protocol import Accept, Commit, Offer, Ready
 from efhc.runtime.messages import Hello
 from efhc.runtime.neighbours import NeighbourRecord
 from efhc.runtime.outbox import STATE, Outbox
@@ -105,3 +106,19 @@ def test_two_ends_count_what_was_lost_alike(mine, theirs, here, there, lost, aft
         hellos = [Hello(i, 1, {}, 0, counts[i], sum(open_[i])) for i in (0, 1)]
         assert [ends[i].settle(hellos[1 - i], bool(open_[i][1])) for i in (0, 1)] == [lost, lost]
         assert [end.committed for end in ends] == list(after if not swap else after[::-1])
+
+
+def test_an_exchange_is_begun_once_and_by_its_own_neighbour():
+    record = NeighbourRecord(NeighbourStatus(2, session=7))
+    assert record.problem_with(Offer((2, 7, 1), 0.5, 0)) is None
+    assert record.problem_with(Accept((2, 7, 4), (0, 1, 1), 0.5, 0)) is None
+    for replayed in (1, 4):
+        assert "after exchange 4" in record.problem_with(Offer((2, 7, replayed), 0.5, 0))
+    assert "as device 1 would" in record.problem_with(Offer((1, 7, 9), 0.5, 0))
+    assert "another session" in record.problem_with(Offer((2, 6, 9), 0.5, 0))
+    # How an exchange of an earlier session ended may be told and asked at any time.
+    assert record.problem_with(Commit((2, 6, 3), (0, 1, 1))) is None
+    assert record.problem_with(Ready((2, 6, 3), (0, 1, 1))) is None
+    assert "as device 0 would" in record.problem_with(Commit((0, 6, 3), (0, 1, 1)))
+    record.status.session = 8
+    assert record.problem_with(Offer((2, 8, 1), 0.5, 0)) is None

@@ -155,7 +155,7 @@ class _Swapper:
     def moved(self, neighbour: int) -> None:
         """Nobody here is impatient."""
 
-    def refused(self, who: str, reason: str, neighbour: int | None = None) -> None:
+    def refused(self, who: str, reason: str, neighbour: int | None = None, *, again: bool = False) -> None:
         """Whatever is refused makes the swap late, and its timeout tells."""
 
     def unreachable(self, neighbour: int, reason: str) -> None:

@@ -57,6 +57,8 @@ UsageError: Any = typer.BadParameter.__base__  # typer does not export it by nam
 def main() -> None:
     """Run the command line. What the user can mend is one line and exit code 2; `--debug` shows the traceback."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # asked to end: stop as with Ctrl-C
+    if sys.argv[1:2] == ["node"]:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # it asks a node to read its files, which it is about to do
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _in_one_line

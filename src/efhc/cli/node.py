@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from efhc.experiments.nodes.status_query import Answer
 
 SILENT = 1
-"""Exit code of `efhc status` if a node did not answer."""
-CAPTION = "drift: percent of the threshold; doubt: exchanges that a neighbour decides; MB: sent"
-"""What the columns of the table of nodes mean."""
+"""Exit code of `efhc status` if a node did not answer, or if there is none."""
+CAPTION = "drift: of the threshold; doubt: undecided exchanges; MB: sent"
+"""What the columns of the table of nodes mean, in one line below it. docs/node.md says more."""
 SOON_DAYS = 14
 """`efhc status` mentions a certificate that expires within this many days."""
 
@@ -53,7 +53,6 @@ def run(
     table of neighbours anew.
     """
     signal.signal(signal.SIGTERM, _stop_before_the_start)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # all files are about to be read
     from efhc.experiments.nodes.assemble import run_node
     from efhc.experiments.nodes.node_files import read_node
 
@@ -93,7 +92,7 @@ def init(
     from efhc.experiments.nodes.node_files import write_new_node
 
     file = out or Path(f"device-{device}.toml")
-    settings = write_new_node(
+    settings, loaded = write_new_node(
         file,
         experiment,
         device,
@@ -104,6 +103,10 @@ def init(
     )
     linked = ", ".join(str(neighbour.device) for neighbour in settings.neighbours) or "none"
     print(f"{plain(file)}: device {device}, neighbours {linked}")
+    if len(loaded.strategies) > 1 or len(loaded.seeds) > 1:
+        strategies, seeds = ", ".join(loaded.strategies), ", ".join(map(str, loaded.seeds))
+        print(f"strategy {plain(settings.strategy)} (of {plain(strategies)}), seed {settings.seed} (of {seeds});")
+        print("all devices need the same: strategy=NAME seed=N behind this command chooses others")
     if "# CHANGE" in file.read_text():
         print("Change the addresses that are marked with CHANGE, then run it:")
     print(f"  efhc node {plain(file)}")
@@ -120,17 +123,20 @@ def status(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Ask running nodes of this machine how they are. Exit code 1 if one does not answer."""
+    """Ask running nodes of this machine how they are. Exit code 1 if one does not answer, or if none is running."""
     from efhc.experiments.nodes.status_query import ask_all
 
-    answers = ask_all(places or ["."])
+    places = places or ["."]
+    answers = ask_all(places)
     if as_json:
         import json
 
         print(json.dumps([answer.status or {"place": answer.place, "problem": answer.problem} for answer in answers]))
     else:
         _print_answers(answers)
-    if any(answer.status is None for answer in answers):
+    if not answers:
+        print(f"no node is running here: {plain(', '.join(places))}", file=sys.stderr)
+    if not answers or any(answer.status is None for answer in answers):
         raise typer.Exit(SILENT)
 
 

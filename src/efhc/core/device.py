@@ -287,7 +287,9 @@ class Reaction:
         self.device.steps.append(Step(neighbour, exchange.share, exchange.sent, exchange.received))
 
     def on_acknowledge(self, neighbour: int, link: Link, message: Acknowledge) -> None:
-        self.device.unacknowledged.pop(message.of, None)
+        decision = self.device.unacknowledged.get(message.of)
+        if decision is not None and decision.neighbour == neighbour:
+            del self.device.unacknowledged[message.of]
 
     def on_withdraw(self, neighbour: int, link: Link, message: Withdraw) -> None:
         exchange = link.exchange

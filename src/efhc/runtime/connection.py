@@ -16,7 +16,7 @@ from typing import Any, Protocol, cast
 
 import numpy as np
 
-from efhc.core.protocol import Body, Model
+from efhc.core.protocol import Body, GiveModel, Model
 from efhc.runtime.arrivals import data_segments
 from efhc.runtime.bandwidth import Bucket, RateMeter, Uplink, Window
 from efhc.runtime.decoder import Decoder, Progress
@@ -44,6 +44,8 @@ TICK_SECONDS = 0.25
 GOT_BYTES, GOT_SECONDS = 4000, 0.05
 """Bytes of models that are acknowledged at once; fewer are after so many seconds, together with what comes meanwhile.
 On a slow uplink acknowledgements are not for nothing."""
+MOST_MESSAGES = 5000
+"""Small messages per second that a neighbour may send. A node in lockstep at 500 iterations a second sends half."""
 LINGER_SECONDS = 1.0
 """Seconds for which a connection that was ended stays open, so that the other end hears why."""
 LONGEST_BACKLOG = 8 * 1024 * 1024
@@ -138,6 +140,8 @@ class Connection(asyncio.Protocol):
         self._sent_messages = self._acknowledged_messages = 0
         self._last_sent = self._last_received = self._last_tick = 0.0
         self._segments: int | None = None
+        self._allowance, self._counted_at = float(MOST_MESSAGES), 0.0
+        """How many small messages may come now, and when that was reckoned."""
         self._pinged_at: float | None = None
         self._told = 0
         """Bytes of models that were acknowledged here."""
@@ -173,6 +177,8 @@ class Connection(asyncio.Protocol):
             return
         if model_in(message) is None:
             self._send_small(message)
+        elif isinstance(message, GiveModel) and any(isinstance(each.message, GiveModel) for each in self._waiting):
+            return  # the other end has asked again before it has got its answer
         else:
             self._waiting.append(_Outgoing(message, self.models))
             self._pump()
@@ -233,6 +239,7 @@ class Connection(asyncio.Protocol):
         asked = False
         try:
             for message in self._decoder.feed(data):
+                self._count(message)
                 asked = isinstance(message, Ping) or asked
                 self._take(message)
                 if self.ended is not None:
@@ -285,6 +292,16 @@ class Connection(asyncio.Protocol):
             if not self.is_open:  # the owner has not answered this HELLO
                 raise WireError("a message before both ends agreed")
             self.owner.received(self, message)
+
+    def _count(self, message: Any) -> None:
+        """Raise `WireError` if small messages come faster than any node has reason to send them."""
+        if isinstance(message, Progress):
+            return
+        now = self._last_received
+        self._allowance = min(MOST_MESSAGES, self._allowance + (now - self._counted_at) * MOST_MESSAGES) - 1
+        self._counted_at = now
+        if self._allowance < 0:
+            raise WireError(f"more than {MOST_MESSAGES} messages within a second")
 
     def _acknowledged(self, got: Got) -> None:
         now = self._loop.time()

@@ -80,7 +80,9 @@ class Decoder:
         while not self.ended:
             left = len(view) - at
             if left < HEADER.size:
-                self._needed = HEADER.size
+                if left >= PREFIX:
+                    self._check_length(view[at : at + PREFIX])
+                self._needed = HEADER.size if left >= PREFIX else PREFIX
                 break
             length, checksum, kind = HEADER.unpack_from(view, at)
             self._check(length, kind)
@@ -96,6 +98,12 @@ class Decoder:
             else:
                 yield from self._message(kind, body[1:])
         self._rest += view[at:]
+
+    @staticmethod
+    def _check_length(prefix: memoryview) -> None:
+        """Refuse a frame without a kind at once: nothing of it is still to come."""
+        if not any(prefix[:4]):
+            raise WireError("a frame of no length")
 
     @property
     def is_within_chunk(self) -> bool:

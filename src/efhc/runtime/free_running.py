@@ -83,11 +83,16 @@ class FreeRunning(ModeBase):
         """Train and answer until asked to stop, or until the last iteration if the node is not to stay."""
         self._transport, self._loop = transport, asyncio.get_running_loop()
         self._outbox.on_failure = self.stop
+        stopping = asyncio.create_task(self._stopping.wait())
+        beginning = asyncio.create_task(self._begin())
         try:
-            await self._training.call(self._trainer.warm_up)
-            await self._begin()
-            await self._work()
+            await asyncio.wait({beginning, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if beginning.done():
+                await beginning
+                await self._work(stopping)
         finally:
+            for task in (beginning, stopping):
+                task.cancel()
             self._pause.set()
             self._recorder.flush()
             self._close_threads()
@@ -95,7 +100,8 @@ class FreeRunning(ModeBase):
             raise self._error
 
     async def _begin(self) -> None:
-        """Make the device, and keep it, so that no session comes twice."""
+        """Make the device, and keep it. Nobody knows of it before that, so it may be stopped at any moment."""
+        await self._training.call(self._trainer.warm_up)
         parts = self._settings, self._trainer, self._store, self._outbox, self._transport
         acting = ActingDevice(*parts, self._status, self._recorder, self._log)
         acting.on_apply, acting.on_copied = self._apply, self._copied.set
@@ -106,23 +112,22 @@ class FreeRunning(ModeBase):
         await self._outbox.wait()
         self.allow(self._settings.neighbours)
 
-    async def _work(self) -> None:
+    async def _work(self, stopping: asyncio.Task[bool]) -> None:
         """Train and answer until the end, and leave."""
         await self._transport.start(self, self._settings.neighbours)
         self.begun.set()
         clock = asyncio.create_task(self._watch_the_clock())
         clock.add_done_callback(self._note_error)
         training = asyncio.create_task(self._train())
-        stopping = asyncio.create_task(self._stopping.wait())
         try:
             await asyncio.wait({training, stopping}, return_when=asyncio.FIRST_COMPLETED)
             if training.done() and training.exception() is None and not self._stopping.is_set():
                 await self._after_the_last(stopping)
             await self._leave(training)
         finally:
-            for task in (clock, training, stopping):
+            for task in (clock, training):
                 task.cancel()
-            await self._transport.stop(str(self._error or "stopped"))
+            await self._transport.stop("stopped" if self._error is None else "stopped by an error")
 
     def _note_error(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
@@ -281,6 +286,7 @@ class FreeRunning(ModeBase):
             status.lost += lost
             self._status.lost += lost
             self._log("lost", level="warning", neighbour=neighbour, exchanges=lost)
+            self._acting.checkpoint()  # else the same would be counted again after a kill
         self._acting.react(LinkUp(neighbour))
 
     def disconnected(self, neighbour: int, reason: str) -> None:
@@ -305,11 +311,15 @@ class FreeRunning(ModeBase):
         record.last_progress = self._loop.time()
         if isinstance(message, LOCKSTEP_MESSAGES):
             self._refuse_model(record.status, "it sent a message of the mode lockstep")
-        elif model is not None and (problem := self._problem_with(model, self._acting.device.model)):
+            return
+        problem = record.problem_with(message)
+        if problem is None and model is not None:
+            problem = self._problem_with(model, self._acting.device.model)
+        if problem is not None:
             self._refuse_model(record.status, problem)
-        else:
-            record.status.iteration = getattr(message, "k", record.status.iteration)
-            self._acting.react(Received(neighbour, message))
+            return
+        record.status.iteration = getattr(message, "k", record.status.iteration)
+        self._acting.react(Received(neighbour, message))
 
     def moved(self, neighbour: int) -> None:
         self._acting.record_of(neighbour).last_progress = self._loop.time()

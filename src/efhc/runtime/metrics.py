@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from efhc.runtime.status import STATES, NeighbourStatus, NodeStatus
 
@@ -33,13 +34,13 @@ def metrics(status: NodeStatus) -> Iterator[Metric]:
     yield Metric("efhc_state", "1 for the state that the node is in.", states)
     expires = status.certificate_expires
     for name, meaning, value in (
-        ("session", "Number of this start of the device.", status.session),
+        ("session", "Random number of this start of the device.", status.session),
         ("uptime_seconds", "Seconds since the node started.", status.uptime),
         ("waits_for", "Number of devices without which a node in lockstep cannot go on.", len(status.waits_for)),
         ("iteration", "Iteration k of the device.", status.iteration),
         ("iterations", "Number of iterations of the experiment.", status.iterations),
-        ("steps_total", "Gradient steps made in this session.", status.steps),
-        ("steps_per_second", "Gradient steps per second, of late.", status.steps_per_second),
+        ("steps_total", "Gradient steps made since the node started.", status.steps),
+        ("steps_per_second", "Gradient steps per second, over the last 5 s or so.", status.steps_per_second),
         ("loss", "Loss of the last mini-batch.", status.loss),
         ("drift", "Drift from the last broadcast model, (1/n)^(1/2) ||w - w_hat||.", status.drift),
         ("threshold", "Drift at which the device broadcasts.", status.threshold),
@@ -80,6 +81,14 @@ def _metrics_of_links(neighbours: Sequence[NeighbourStatus]) -> Iterator[Metric]
         yield Metric(f"efhc_link_{name}", meaning, samples)
 
 
+def plain_number(value: Any) -> int | float:
+    """Return a number or truth value, which may be one of NumPy, as a number of Python."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        return float(value)
+
+
 def _lines(metric: Metric) -> Iterator[str]:
     yield f"# HELP {metric.name} {metric.meaning}\n"
     yield f"# TYPE {metric.name} {'counter' if metric.name.endswith('_total') else 'gauge'}\n"
@@ -94,6 +103,7 @@ def _escaped(text: str) -> str:
 
 
 def _number(value: float) -> str:
-    if isinstance(value, float):
-        return repr(value) if math.isfinite(value) else {"nan": "NaN", "inf": "+Inf", "-inf": "-Inf"}[str(value)]
-    return str(int(value))
+    number = plain_number(value)
+    if isinstance(number, float) and not math.isfinite(number):
+        return {"nan": "NaN", "inf": "+Inf", "-inf": "-Inf"}[str(number)]
+    return repr(number)

@@ -62,12 +62,13 @@ class ModeBase(ABC):
             status.steps_per_second = (status.steps - before) / (now - since)
             self._counted_since = now, status.steps
 
-    def refused(self, who: str, reason: str, neighbour: int | None = None) -> None:
+    def refused(self, who: str, reason: str, neighbour: int | None = None, *, again: bool = False) -> None:
         """A connection was refused."""
         self._status.refused += 1
         if neighbour is not None:
             self.status_of(neighbour).last_problem = reason
-        self._log("refused", level="warning", who=who, reason=reason)
+        if not again:
+            self._log("refused", level="warning", who=who, reason=reason)
 
     def unreachable(self, neighbour: int, reason: str) -> None:
         """A neighbour cannot be reached. This is said once, however often it is tried."""
@@ -84,9 +85,10 @@ class ModeBase(ABC):
     def _problem_with(self, model: Floats, own: Floats | None) -> str | None:
         """Return why a received model is not taken, if it is not. `own` is this node's model, if it has one."""
         norm = norm_of(model)
-        if not math.isfinite(norm):
+        if not math.isfinite(norm) and not np.isfinite(model).all():
             return "its model is not finite"
-        allowed = math.inf if own is None else self._settings.limits.norm * max(1.0, norm_of(own))
+        largest = float(np.finfo(np.float64).max)  # beyond, a norm is infinite although all numbers are finite
+        allowed = largest if own is None else self._settings.limits.norm * max(1.0, norm_of(own))
         if norm > allowed:
             return f"the norm of its model is {norm:.3g}, above the limit of {allowed:.3g}"
         return None

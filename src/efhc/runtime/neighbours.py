@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from efhc.runtime.messages import Hello
+from efhc.core.protocol import Accept, Offer
+from efhc.runtime.messages import Hello, Message
 from efhc.runtime.status import NeighbourStatus
 
 
@@ -24,6 +25,8 @@ class NeighbourRecord:
     """When something last moved between the two, by the loop's clock."""
     silent_since: float | None = None
     """Since when there is no connection; None while there is one."""
+    _last_begun: tuple[int, int] = (-1, -1)
+    """Session and number of the last exchange that the neighbour began or accepted."""
     down_timer: asyncio.TimerHandle | None = field(default=None, repr=False)
 
     def stop_timer(self) -> None:
@@ -31,6 +34,26 @@ class NeighbourRecord:
         if self.down_timer is not None:
             self.down_timer.cancel()
             self.down_timer = None
+
+    def problem_with(self, message: Message) -> str | None:
+        """Return why a message cannot be one of this neighbour, by the token that it names its exchange with.
+
+        A new exchange has a token of its present session, with a number above all earlier ones: what was recorded once
+        and is sent again is refused. What is said of older exchanges may come from an earlier session.
+        """
+        token = getattr(message, "token", None)
+        if token is None:
+            return None
+        device, session, number = token
+        if device != self.status.device:
+            return f"it names an exchange as device {device} would"
+        if isinstance(message, Offer | Accept):
+            if session != self.status.session:
+                return "it begins an exchange of another session"
+            if session == self._last_begun[0] and number <= self._last_begun[1]:
+                return f"it begins exchange {number}, after exchange {self._last_begun[1]}"
+            self._last_begun = session, number
+        return None
 
     def settle(self, theirs: Hello, in_doubt: bool) -> int:
         """Return how many committed exchanges one of the two ends has lost, by their two counts; then both count alike.

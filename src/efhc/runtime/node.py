@@ -106,7 +106,7 @@ async def run_until_stopped(
     loop.add_signal_handler(signal.SIGHUP, asked.set)
     reading = asyncio.create_task(read_anew_when_asked())
     async with await serve(status, state / SOCKET_NAME, metrics.port) as pages:
-        log("started", pid=os.getpid(), state=str(state), metrics_port=pages.port)
+        log("starting", pid=os.getpid(), state=str(state), metrics_port=pages.port)
         await mode.run(transport)
     reading.cancel()
     log.close()

@@ -19,8 +19,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
+
 from efhc.base.errors import EfhcError
-from efhc.runtime.metrics import as_prometheus
+from efhc.runtime.metrics import as_prometheus, plain_number
 from efhc.runtime.status import READY_STATES, NodeStatus
 
 LONGEST_REQUEST, SECONDS, AT_ONCE = 8192, 5.0, 32
@@ -132,12 +134,15 @@ def _http(
 
 
 def _finite(value: Any) -> Any:
-    """Return the same with None for numbers that JSON lacks."""
+    """Return the same with Python's numbers in place of NumPy's, and with None for numbers that JSON lacks."""
     if isinstance(value, dict):
         return {name: _finite(inner) for name, inner in value.items()}
     if isinstance(value, list):
         return [_finite(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    if value is None or isinstance(value, str | bool | np.bool_):
+        return bool(value) if isinstance(value, np.bool_) else value
+    number = plain_number(value)
+    return number if math.isfinite(number) else None
 
 
 @contextmanager

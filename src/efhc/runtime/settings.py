@@ -6,12 +6,12 @@ import ipaddress
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from efhc.base.errors import Unusable
 from efhc.base.policy import Policy
 
-Seconds = Annotated[float, Field(gt=0, strict=False)]
+Seconds = Annotated[float, Field(gt=0, le=1e9, strict=False)]
 
 
 class Address(NamedTuple):
@@ -44,7 +44,8 @@ class Address(NamedTuple):
 
 
 def _address(text: str) -> str:
-    Address.of(text)
+    if not Address.of(text).port:
+        raise ValueError("a port from 1 to 65535")
     return text
 
 
@@ -138,7 +139,7 @@ class NodeSettings(Policy):
     """Whether the device steps on its own clock, or waits for its neighbours in each iteration as `efhc run` does."""
     bandwidth: Annotated[float, Field(gt=0, strict=False)] | Literal["measured"] | None = None
     """b_i in parameters per second, or "measured". Default: the one that the experiment draws for this device."""
-    pace: float = Field(default=0.0, ge=0, strict=False)
+    pace: float = Field(default=0.0, ge=0, le=1e9, strict=False)
     """Seconds that a step takes at least."""
     join: Literal["fresh", "copy"] = "fresh"
     """What a node without a state starts from: w_i(0) of the experiment, or a neighbour's model and iteration."""
@@ -169,6 +170,13 @@ class NodeSettings(Policy):
     record: Recording = Recording()
     """What the node writes down for whoever collects the run."""
 
+    @field_validator("state")
+    @classmethod
+    def _has_a_folder_of_its_own(cls, state: Path) -> Path:
+        if state == Path():
+            raise ValueError("a folder of its own, such as 'state'")
+        return state
+
     @model_validator(mode="after")
     def _neighbours_are_others(self) -> Self:
         seen: set[int] = set()
@@ -177,6 +185,9 @@ class NodeSettings(Policy):
                 raise Unusable("neighbours", f"device {self.device}, which is this node itself", "other devices")
             if neighbour.device in seen:
                 raise Unusable("neighbours", f"device {neighbour.device} twice", "each device once")
+            if neighbour.address is not None and neighbour.address == self.listen:
+                given = f"{neighbour.address} as the address of device {neighbour.device}: this node listens there"
+                raise Unusable("neighbours", given, "the address of the neighbour")
             seen.add(neighbour.device)
         if self.listen is None and (silent := [n.device for n in self.neighbours if n.address is None]):
             given = f"device {silent[0]} without an address, while this node listens nowhere"

@@ -41,6 +41,10 @@ DRAIN_SECONDS = 0.05
 """How often `drain` looks."""
 
 
+class CannotListen(EfhcError):
+    """Raised when a node cannot listen where it is to: the port is in use, or the address is not there yet."""
+
+
 class Security(Protocol):
     """What TLS needs: the node's identity, and who the other end is."""
 
@@ -182,7 +186,7 @@ class SocketTransport:
         try:
             found = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         except OSError as error:
-            raise EfhcError(f"listen: {address} cannot be listened on: {reason_of(error)}") from error
+            raise CannotListen(f"listen: {address} cannot be listened on: {reason_of(error)}") from error
         sockets: list[socket.socket] = []
         for family, *_, where in dict.fromkeys(found):
             try:
@@ -194,7 +198,7 @@ class SocketTransport:
                     reason = "the port is in use; stop what uses it (maybe another node), or take another port"
                 else:
                     reason = reason_of(error)
-                raise EfhcError(f"listen: {address} cannot be listened on: {reason}") from error
+                raise CannotListen(f"listen: {address} cannot be listened on: {reason}") from error
         return sockets
 
     async def _accept(self, listening: socket.socket) -> None:
@@ -312,9 +316,8 @@ class SocketTransport:
 
     def _note(self, link: _Link, who: str, reason: str) -> None:
         """Tell why there is no connection: once, until there is one or the reason is another."""
-        if link.last_refusal != reason:
-            link.last_refusal = reason
-            self._listener.refused(who, reason, link.neighbour.device)
+        self._listener.refused(who, reason, link.neighbour.device, again=link.last_refusal == reason)
+        link.last_refusal = reason
 
     # What connections tell (interface `Owner`)
 
@@ -446,7 +449,8 @@ def mismatch(ours: Hello, theirs: Hello) -> str:
         ends = {hello.device: hello.fingerprint.get(name, "nothing") for hello in (ours, theirs)}
         if len(set(ends.values())) > 1:
             given = ", ".join(f"device {device} has {value[:200]}" for device, value in sorted(ends.items()))
-            return f"{name} differs: {given}; all nodes must agree on it"
+            hint = "; a linear model has (features + 1) x classes: are these the same?" if name == "parameters" else ""
+            return f"{name} differs: {given}; all nodes must agree on it{hint}"
     return ""
 
 

@@ -39,10 +39,11 @@ class Listener(Protocol):
         """A part of a model has arrived here, or the other end has acknowledged one."""
         ...
 
-    def refused(self, who: str, reason: str, neighbour: int | None = None) -> None:
+    def refused(self, who: str, reason: str, neighbour: int | None = None, *, again: bool = False) -> None:
         """A connection was refused: `who` is an address or a device, `reason` one line for people.
 
-        `neighbour` is its number, if it is one of the table that has proved who it is.
+        `neighbour` is its number, if it is one of the table that has proved who it is. `again` says that the same was
+        told before, and nothing has changed since.
         """
         ...
 

@@ -313,6 +313,18 @@ def test_a_commit_is_repeated_until_acknowledged_and_applied_once(pair):
     assert is_idle(pair.cores[0])
 
 
+def test_only_the_other_end_can_acknowledge(pair):
+    to_ready(pair)
+    pair.deliver(Body, to=0)
+    pair.deliver(Ready, to=0)
+    (token,) = pair.cores[0].unacknowledged
+    pair.do(0, LinkUp(5))
+    pair.do(0, Received(5, Acknowledge(token)))
+    assert token in pair.cores[0].unacknowledged
+    pair.do(0, Received(1, Acknowledge(token)))
+    assert not pair.cores[0].unacknowledged
+
+
 def test_messages_that_overtake_one_another_and_come_twice(pair):
     pair.do(0, FIRES)
     pair.deliver(Offer, to=1)

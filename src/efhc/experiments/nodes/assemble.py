@@ -10,6 +10,7 @@ from typing import NamedTuple, TypeVar
 
 from efhc import __version__
 from efhc.base.errors import EfhcError, InputError
+from efhc.base.saving import SaveError
 from efhc.core.triggers import Trigger
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.config.files import load_experiment
@@ -23,7 +24,7 @@ from efhc.runtime.node import Mode, run_until_stopped
 from efhc.runtime.recording import Recorder
 from efhc.runtime.security import security_of
 from efhc.runtime.settings import Address, Neighbour, NodeSettings
-from efhc.runtime.sockets import SocketTransport
+from efhc.runtime.sockets import CannotListen, SocketTransport
 from efhc.runtime.state.iterations import IterationStore
 from efhc.runtime.state.store import Store
 from efhc.runtime.status import NodeStatus
@@ -81,12 +82,13 @@ def run_node(
     `read_neighbours` reads the table of neighbours anew, on SIGHUP.
     """
     log = Log(settings.device, level=settings.log)
-    security = security_of(settings, insecure=insecure, log=log)
     chosen = choose(settings)
+    security = security_of(settings, insecure=insecure, log=log)
     experiment, is_free = chosen.experiment, settings.mode == "free-running"
     scenario = own_scenario(experiment, chosen.seed, settings.device, settings.data, apart=is_free)
     trainer = Trainer(scenario, settings.device, chosen.trigger)
     agreed = fingerprint(settings, experiment, chosen.strategy, chosen.seed, trainer.parameters)
+    log("fingerprint", level="debug", fingerprint=agreed)
     status = NodeStatus(settings.device, 0, settings.mode, __version__, os.getpid(), iterations=experiment.iterations)
     transport = SocketTransport(
         settings.device,
@@ -109,7 +111,9 @@ def run_node(
         try:
             asyncio.run(running)
         except EfhcError as error:
-            raise NodeFailed(str(error)) from error
+            if isinstance(error, SaveError | CannotListen) or mode.begun.is_set():
+                raise NodeFailed(str(error)) from error
+            raise  # what the state folder holds cannot be used: that does not mend itself
 
 
 def _mode(

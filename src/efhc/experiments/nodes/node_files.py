@@ -7,7 +7,7 @@ import textwrap
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, NamedTuple, TypeVar, get_args
 
 import tomli_w
 from pydantic import ValidationError
@@ -18,11 +18,14 @@ from efhc.base.inputs import absolute, read_text
 from efhc.base.policy import Policy
 from efhc.base.problems import as_input_error
 from efhc.base.saving import write_safely
+from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.config.files import config_file, load_experiment, parse_override, with_settings
 from efhc.experiments.runs.draw import draw_network
 from efhc.network.over_time import GraphsOverTime
 from efhc.runtime.security import authority_files, device_files
 from efhc.runtime.settings import Address, NodeSettings
+
+T = TypeVar("T", str, int)
 
 FIRST_PORT = 7700
 """Device i listens on this port plus i, unless the user says otherwise."""
@@ -44,6 +47,9 @@ NOWHERE = "none"
 OPTIONS = {"experiment": "EXPERIMENT", "device": "--device", "neighbours": "--neighbour", "tls": "--certs"}
 """Settings that `efhc node init` takes as options, because others follow from them."""
 
+KEYS_OF_EXPERIMENTS = Experiment.model_fields.keys() - NodeSettings.model_fields.keys()
+"""The settings that an experiment's file has and a node file has not."""
+
 
 # Reading
 
@@ -59,6 +65,8 @@ def read_node(path: Path, overrides: Iterable[str] = ()) -> NodeSettings:
     except (ValueError, RecursionError) as error:
         given = f"{path} ({error})"
         raise InputError("node file", given, "a TOML file, as `efhc node init` writes it") from None
+    if "experiment" not in tables and tables.keys() & KEYS_OF_EXPERIMENTS:
+        raise EfhcError(f"{path} is an experiment; `efhc node init {path} --device N` makes a node file")
     tables = _with_absolute_paths({"state": "state"} | tables, path.absolute().parent)
     return build_node(with_settings(tables, map(_parsed_here, overrides)))
 
@@ -68,7 +76,11 @@ def build_node(tables: Mapping[str, Any]) -> NodeSettings:
     try:
         return NodeSettings.model_validate(dict(tables))
     except ValidationError as error:
-        raise as_input_error(error, NodeSettings, tables) from None
+        problem = as_input_error(error, NodeSettings, tables)
+        if problem.field in KEYS_OF_EXPERIMENTS:
+            given = f"{problem.given} (`{problem.field}` belongs into the experiment's file)"
+            raise InputError(problem.field, given, problem.allowed) from None
+        raise problem from None
 
 
 def _parsed_here(override: str) -> tuple[str, Any]:
@@ -124,6 +136,13 @@ PATHS = frozenset(_path_names(NodeSettings))
 # Writing
 
 
+class NewNode(NamedTuple):
+    """What `efhc node init` wrote."""
+
+    settings: NodeSettings
+    experiment: Experiment
+
+
 def write_new_node(
     path: Path,
     experiment: str,
@@ -133,8 +152,8 @@ def write_new_node(
     listen: str | None = None,
     neighbours: Iterable[str] = (),
     overrides: Iterable[str] = (),
-) -> NodeSettings:
-    """Write a complete node file in which every setting is explained, and return what it says.
+) -> NewNode:
+    """Write a complete node file in which every setting is explained.
 
     `neighbours` are "1=host:port", or "1" for a device that has to connect by itself; others that the experiment's
     network links to the device get a placeholder for an address. Raises `EfhcError` if the file exists.
@@ -145,16 +164,14 @@ def write_new_node(
     if device >= loaded.devices:
         raise InputError("--device", device, f"0 to {loaded.devices - 1}, the experiment's devices")
     asked = [_parsed_here(override) for override in overrides]
-    seed = next((value for name, value in reversed(asked) if name == "seed"), loaded.seeds[0])
-    if seed not in loaded.seeds:
-        raise InputError("seed", seed, f"one of the experiment's: {', '.join(map(str, loaded.seeds))}")
+    strategy, seed = _chosen("strategy", asked, list(loaded.strategies)), _chosen("seed", asked, list(loaded.seeds))
     linked = linked_devices(draw_network(loaded, seed), loaded.devices, loaded.iterations)
     addresses = dict.fromkeys(linked[device], "") | _parsed_neighbours(neighbours)
     files = device_files(certificates.absolute(), device)
     authority = authority_files(certificates.absolute()).certificate
     chosen: dict[str, Any] = {
         "experiment": experiment if _is_shipped(experiment, Path()) else str(Path(experiment).absolute()),
-        "strategy": next(iter(loaded.strategies)),
+        "strategy": strategy,
         "seed": seed,
         "device": device,
         "listen": listen or str(Address("0.0.0.0", FIRST_PORT + device)),
@@ -177,7 +194,15 @@ def write_new_node(
     text = "\n".join(_file_lines(path.name, loaded.name, chosen, addresses)) + "\n"
     build_node(tomllib.loads(text))
     write_safely(path, text.encode())
-    return read_node(path)
+    return NewNode(read_node(path), loaded)
+
+
+def _chosen(name: str, asked: Iterable[tuple[str, Any]], known: list[T]) -> T:
+    """Return the strategy or seed that was asked for last, else the experiment's first."""
+    chosen: T = next((value for key, value in reversed(list(asked)) if key == name), known[0])
+    if chosen not in known:
+        raise InputError(name, chosen, f"one of the experiment's: {', '.join(map(str, known))}")
+    return chosen
 
 
 def linked_devices(network: GraphsOverTime, devices: int, iterations: int) -> list[set[int]]:

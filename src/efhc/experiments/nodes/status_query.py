@@ -30,10 +30,10 @@ class Answer(NamedTuple):
 
 
 def ask_all(places: Iterable[str]) -> list[Answer]:
-    """Return the answers of all nodes at these places, by device.
+    """Return the answers of all nodes at these places, by device. A folder without a node adds none.
 
     A place is a state folder, a folder with state folders in it, a node file, or "host:port" on this machine. Raises
-    `InputError` if there is no node at a place.
+    `InputError` if a place is none of these.
     """
     targets = [target for place in places for target in _targets(place)]
     with ThreadPoolExecutor(max_workers=16) as threads:
@@ -55,10 +55,10 @@ def ask(target: Path | Address, page: str = "/status") -> Answer:
             return Answer(place, None, f"it answers {response.status} {response.reason}")
         status = json.loads(content)
         if not isinstance(status, dict) or not isinstance(status.get("device"), int):
-            return Answer(place, None, "who answers there is not an efhc node")
+            return Answer(place, None, "what answers there is not an efhc node")
         return Answer(place, status)
-    except ConnectionRefusedError:
-        return Answer(place, None, "nobody answers; the node is not running")
+    except (ConnectionRefusedError, FileNotFoundError):
+        return Answer(place, None, "does not answer; the node is not running")
     except (OSError, http.client.HTTPException, ValueError) as error:
         return Answer(place, None, f"no answer ({getattr(error, 'strerror', None) or error})")
     finally:
@@ -80,11 +80,7 @@ class _OverSocket(http.client.HTTPConnection):
 def _targets(place: str) -> Iterator[Path | Address]:
     path = Path(place)
     if path.is_dir():
-        found = list(_sockets_in(path))
-        if not found:
-            given = f"{place}, a folder without a {SOCKET_NAME}"
-            raise InputError("status", given, "the state folder of a running node, or a folder of several")
-        yield from found
+        yield from _sockets_in(path)
     elif path.is_file():
         from efhc.experiments.nodes.node_files import read_node
 
