@@ -32,9 +32,9 @@ strategies.ZT = { kind = "zt" }
 kind = "event-driven"
 compute = { kind = "constant", seconds = 0.2 }
 links = { kind = "shared" }
-seconds = 6.0
+seconds = 15.0 # nodes may begin late on a busy machine
 sample_seconds = 1.0
-target_accuracy = 0.5
+target_accuracy = 0.4
 """
 
 
@@ -114,7 +114,7 @@ def test_a_comparison_ends_with_a_table_a_figure_and_the_error(small: Path, tmp_
     assert "Error of the prediction, relative to what was measured: seconds" in done.stdout
     (row,) = pl.read_csv(out / "prediction.csv").iter_rows(named=True)
     assert (row["experiment"], row["strategy"], row["seed"]) == ("small", "ZT", 0)
-    assert 0 < row["seconds_measured"] <= 6
+    assert 0 < row["seconds_measured"] <= 15
     assert row["bytes_predicted"] > 0
     assert (out / "prediction.png").read_bytes().startswith(b"\x89PNG")
     curves = pl.read_csv(out / "prediction-curves.csv")
