@@ -109,13 +109,21 @@ class Trainer:
 
 
 def combined(terms: Sequence[tuple[float, Floats]], rounded_to: str | None = None) -> Floats:
-    """Return sum_t weight_t model_t as a new model; its numbers rounded to a shorter type, if one is given."""
+    """Return sum_t weight_t model_t as a new model; its numbers rounded to a shorter type, if one is given.
+
+    A few columns are made at a time, so that nothing of the size of a model is held besides.
+    """
     (weight, first), *others = terms
-    total = first * first.dtype.type(weight)
-    for weight, model in others:
-        total += model * model.dtype.type(weight)
-    if rounded_to is not None:
-        # What is too large for the shorter type stays the largest that it has: an infinity would be refused.
-        largest = np.finfo(rounded_to).max
-        total = np.clip(total, -largest, largest).astype(rounded_to).astype(total.dtype)
+    total = np.empty_like(first)
+    kind = first.dtype.type
+    for left in range(0, len(first), COLUMNS):
+        columns = slice(left, left + COLUMNS)
+        part = total[columns]
+        np.multiply(first[columns], kind(weight), out=part)
+        for other, model in others:
+            part += model[columns] * kind(other)
+        if rounded_to is not None:
+            # What is too large for the shorter type becomes the largest that it has: an infinity would be refused.
+            largest = np.finfo(rounded_to).max
+            part[:] = np.clip(part, -largest, largest).astype(rounded_to)
     return total

@@ -127,6 +127,8 @@ class Store:
                 f"back, or move the journal away to go on without the exchanges in it"
             )
         contents = found if found is not None and found.mark == mark else None
+        if self._keeps_journal and not self.journal_path.exists():
+            notes.append(f"there is no {self.journal_path}: if it was removed, the exchanges in it are lost")
         if found is None and self.journal_path.exists():
             notes.append(f"WARNING: the beginning of {self.journal_path} is damaged: all exchanges in it are lost")
         elif contents is not None and contents.damaged:
