@@ -21,7 +21,7 @@ import pytest
 from efhc.base.extras import EXTRAS, Extra
 from efhc.cli.node import CAPTION
 from efhc.experiments.nodes import status_query
-from efhc.experiments.nodes.assemble import NodeFailed
+from efhc.experiments.nodes.assemble import CannotRun
 from efhc.experiments.nodes.node_files import read_node
 from efhc.experiments.nodes.status_query import Answer, ask
 from efhc.runtime.status import NeighbourStatus, NodeStatus
@@ -281,7 +281,7 @@ def test_a_port_in_use_is_one_line(two: Path):
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         words = [*EFHC, "node", "device-0.toml", f"listen={address}"]
         done = subprocess.run(words, cwd=two, capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode == NodeFailed.exit_code
+    assert done.returncode == CannotRun.exit_code
     assert done.stderr.splitlines()[-1].startswith("efhc: ")
     assert address in done.stderr.splitlines()[-1]
 

@@ -19,7 +19,7 @@ from typer.main import get_command
 
 from efhc.cli import app
 from efhc.cli.node import CAPTION, SOON_DAYS, answers_table
-from efhc.experiments.nodes.assemble import NodeFailed
+from efhc.experiments.nodes.assemble import CannotRun
 from efhc.experiments.nodes.status_query import ask_all
 from efhc.runtime.connection import MOST_MESSAGES
 from efhc.runtime.logs import PER_REASON
@@ -97,7 +97,7 @@ def test_the_unit_and_the_pis_have_the_same_folder_and_user():
     assert f"sudo -u {user} {settings['Environment']} .venv/bin/efhc node " in steps
     stop_seconds = NodeSettings.model_fields["stop_seconds"].default
     assert int(settings["TimeoutStopSec"]) > 2 * stop_seconds
-    assert int(settings["RestartPreventExitStatus"]) != NodeFailed.exit_code
+    assert int(settings["RestartPreventExitStatus"]) != CannotRun.exit_code
 
 
 def test_the_columns_of_the_table_are_explained():

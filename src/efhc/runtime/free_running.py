@@ -310,13 +310,13 @@ class FreeRunning(ModeBase):
         record, model = self._acting.record_of(neighbour), model_in(message)
         record.last_progress = self._loop.time()
         if isinstance(message, LOCKSTEP_MESSAGES):
-            self._refuse_model(record.status, "it sent a message of the mode lockstep")
+            self._refuse_from(record.status, "it sent a message of the mode lockstep")
             return
         problem = record.problem_with(message)
         if problem is None and model is not None:
             problem = self._problem_with(model, self._acting.device.model)
         if problem is not None:
-            self._refuse_model(record.status, problem)
+            self._refuse_from(record.status, problem)
             return
         record.status.iteration = getattr(message, "k", record.status.iteration)
         self._acting.react(Received(neighbour, message))

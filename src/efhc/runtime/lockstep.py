@@ -209,7 +209,7 @@ class Lockstep(ModeBase):
         if problem is None:
             problem = self._neighbours.hear(neighbour, message)
         if problem is not None:
-            self._refuse_model(self._neighbours.pair(neighbour).status, problem)
+            self._refuse_from(self._neighbours.pair(neighbour).status, problem)
 
     def moved(self, neighbour: int) -> None:
         pass

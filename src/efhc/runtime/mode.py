@@ -75,8 +75,8 @@ class ModeBase(ABC):
         self.status_of(neighbour).last_problem = reason
         self._log("unreachable", level="warning", neighbour=neighbour, reason=reason)
 
-    def _refuse_model(self, status: NeighbourStatus, problem: str) -> None:
-        """A neighbour sent what this node does not take: it may connect again."""
+    def _refuse_from(self, status: NeighbourStatus, problem: str) -> None:
+        """A neighbour sent what this node does not take: the connection ends, and it may connect again."""
         self._status.refused += 1
         status.last_problem = problem
         self._log("refused", level="warning", neighbour=status.device, reason=problem)

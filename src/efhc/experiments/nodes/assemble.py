@@ -34,7 +34,7 @@ from efhc.runtime.wire import ModelFormat
 T = TypeVar("T")
 
 
-class NodeFailed(EfhcError):
+class CannotRun(EfhcError):
     """Raised when a node that was given what it needs cannot run, or not any longer. A later start may succeed."""
 
     exit_code = 4
@@ -112,7 +112,7 @@ def run_node(
             asyncio.run(running)
         except EfhcError as error:
             if isinstance(error, SaveError | CannotListen) or mode.begun.is_set():
-                raise NodeFailed(str(error)) from error
+                raise CannotRun(str(error)) from error
             raise  # what the state folder holds cannot be used: that does not mend itself
 
 
