@@ -79,5 +79,5 @@ def test_the_command_fits_into_80_columns(monkeypatch: pytest.MonkeyPatch, capsy
 
 def test_the_clocks_are_asked_for_alone():
     check_names(["clocks"])
-    with pytest.raises(InputError, match=r"allowed: svm-b1, .*`clocks`, alone"):
+    with pytest.raises(InputError, match=r"allowed: svm-b1, .*`clocks` or `node`, alone"):
         check_names(["clocks", "svm-b1"])
