@@ -10,6 +10,8 @@ connection is dead.
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 from collections import deque
 from contextlib import suppress
 from typing import Any, Protocol, cast
@@ -216,8 +218,7 @@ class Connection(asyncio.Protocol):
     def abort(self, reason: str) -> None:
         """End the connection without a word. The owner is not told `lost`."""
         self._end(reason)
-        if self.transport is not None:
-            self.transport.abort()
+        self._reset()
 
     # What asyncio tells
 
@@ -398,14 +399,25 @@ class Connection(asyncio.Protocol):
         self._last_tick = now
         if now - self._last_received > DEAD_SECONDS:
             self._end(f"not a byte for {DEAD_SECONDS:g} s")
-            if self.transport is not None:
-                self.transport.abort()
+            self._reset()
             self.owner.lost(self, cast(str, self.ended), False)
             return
         if self.is_open and now - self._last_sent >= PING_SECONDS:
             self._ping()
         self._pump()  # one that held up this connection may have stalled
         self._timer = self._loop.call_later(TICK_SECONDS, self._tick)
+
+    def _reset(self) -> None:
+        """End the transport so that the other end hears of it even if nothing from there gets through.
+
+        Without this option the kernel would first try for minutes to send what it still holds.
+        """
+        if self.transport is not None:
+            connection = self.transport.get_extra_info("socket")
+            if connection is not None:
+                with suppress(OSError):
+                    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            self.transport.abort()
 
     def _has_arrived(self) -> bool:
         """Whether packets with data have arrived since this was last asked, also such that cannot be read yet."""
