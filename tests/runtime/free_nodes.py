@@ -15,6 +15,7 @@ from efhc.experiments.nodes.own_part import own_scenario
 from efhc.runtime.free_running import FreeRunning
 from efhc.runtime.logs import Log
 from efhc.runtime.memory_transport import MemoryNetwork
+from efhc.runtime.mode import NodeParts
 from efhc.runtime.recording import Recorder
 from efhc.runtime.settings import NodeSettings, Recording
 from efhc.runtime.state.store import Store
@@ -74,7 +75,8 @@ class Fleet:
         recorder = Recorder(settings.state, settings.record, trainer.parameters, trainer.dtype)
         lines = io.StringIO()
         iterations, log = self.experiment.iterations, Log(device, lines)
-        mode = FreeRunning(settings, trainer, iterations, store, next(SESSIONS), agreed, status, recorder, log)
+        parts = NodeParts(settings, trainer, iterations, next(SESSIONS), agreed, status, recorder, log)
+        mode = FreeRunning(parts, store)
         node = Node(mode, store, self.network.transport(device), lines=lines)
         node.task = asyncio.create_task(mode.run(node.transport))
         self.nodes[device] = node

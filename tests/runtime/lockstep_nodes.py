@@ -12,6 +12,7 @@ from efhc import Experiment
 from efhc.experiments.nodes.own_part import own_scenario
 from efhc.runtime.lockstep import Lockstep
 from efhc.runtime.messages import Hello, IterationModel, Message
+from efhc.runtime.mode import NodeParts
 from efhc.runtime.recording import Recorder
 from efhc.runtime.settings import Limits, Neighbour, NodeSettings, Recording
 from efhc.runtime.state.iterations import IterationStore
@@ -152,9 +153,8 @@ class Node:
         self.lines: list[dict[str, Any]] = []
         status = NodeStatus(device, session, "lockstep", "0", 0)
         recorder = Recorder(state, self.settings.record, self.trainer.parameters, self.trainer.dtype)
-        self.mode = Lockstep(
-            self.settings, self.trainer, experiment.iterations, self.store, session, {}, status, recorder, self._log
-        )
+        parts = NodeParts(self.settings, self.trainer, experiment.iterations, session, {}, status, recorder, self._log)
+        self.mode = Lockstep(parts, self.store)
         self.wire = Wire(wires, device)
 
     def _log(self, event: str, level: str = "info", **fields: Any) -> None:

@@ -19,16 +19,13 @@ from efhc.core.device_state import steps_in_order
 from efhc.core.protocol import Begin, Finish, GiveUp, Leave, LinkDown, LinkUp, NoProgress, Received, Stepped
 from efhc.core.state import Diverged, Local
 from efhc.runtime.acting_device import ActingDevice
-from efhc.runtime.logs import Log
 from efhc.runtime.measured_bandwidth import MeasuredBandwidth
 from efhc.runtime.messages import LOCKSTEP_MESSAGES, Hello, Message, model_in
-from efhc.runtime.mode import ModeBase
+from efhc.runtime.mode import ModeBase, NodeParts
 from efhc.runtime.outbox import Outbox
-from efhc.runtime.recording import Recorder
-from efhc.runtime.settings import Neighbour, NodeSettings
+from efhc.runtime.settings import Neighbour
 from efhc.runtime.state.store import Store
 from efhc.runtime.status import NeighbourStatus, NodeStatus
-from efhc.runtime.training import Trainer
 from efhc.runtime.transport import Transport
 
 TICK = 0.5
@@ -54,20 +51,9 @@ class FreeRunning(ModeBase):
     _acting: ActingDevice
     _loop: asyncio.AbstractEventLoop
 
-    def __init__(
-        self,
-        settings: NodeSettings,
-        trainer: Trainer,
-        iterations: int,
-        store: Store,
-        session: int,
-        fingerprint: dict[str, str],
-        status: NodeStatus,
-        recorder: Recorder,
-        log: Log,
-    ) -> None:
-        """`session` is the number of this start, if the state folder does not know an earlier one."""
-        super().__init__(settings, trainer, iterations, session, fingerprint, status, recorder, log)
+    def __init__(self, parts: NodeParts, store: Store) -> None:
+        super().__init__(parts)
+        settings, trainer = parts.settings, parts.trainer
         self._store, self._outbox = store, Outbox(self._disk)
         self._allowed: set[int] = set()
         parameter_bytes = 2 if settings.wire == "float16" else trainer.dtype.itemsize

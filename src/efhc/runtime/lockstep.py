@@ -21,15 +21,12 @@ from efhc.core.device_state import Step
 from efhc.core.state import Diverged, Local
 from efhc.runtime.links_ahead import LinksAhead, neighbours_in
 from efhc.runtime.lockstep_neighbours import NOT_BEGUN, Iteration, LockstepNeighbours
-from efhc.runtime.logs import Log
 from efhc.runtime.messages import Hello, IterationModel, Message, Presence
-from efhc.runtime.mode import ModeBase
-from efhc.runtime.recording import Recorder
+from efhc.runtime.mode import ModeBase, NodeParts
 from efhc.runtime.roll_call import RollCall
-from efhc.runtime.settings import Neighbour, NodeSettings
+from efhc.runtime.settings import Neighbour
 from efhc.runtime.state.iterations import IterationState, IterationStore
 from efhc.runtime.status import NeighbourStatus, NodeStatus
-from efhc.runtime.training import Trainer
 from efhc.runtime.transport import Transport
 
 LAST_WORDS = 2.0
@@ -58,21 +55,10 @@ class Lockstep(ModeBase):
     """w_i(k)"""
     _last_broadcast: Floats
 
-    def __init__(
-        self,
-        settings: NodeSettings,
-        trainer: Trainer,
-        iterations: int,
-        store: IterationStore,
-        session: int,
-        fingerprint: dict[str, str],
-        status: NodeStatus,
-        recorder: Recorder,
-        log: Log,
-    ) -> None:
-        super().__init__(settings, trainer, iterations, session, fingerprint, status, recorder, log)
-        self._device, self._store = settings.device, store
-        self._status.session = session
+    def __init__(self, parts: NodeParts, store: IterationStore) -> None:
+        super().__init__(parts)
+        self._device, self._store = parts.settings.device, store
+        self._status.session = parts.session
         self._table: set[int] = set()
         """The devices in the table of neighbours."""
         self._news = asyncio.Event()

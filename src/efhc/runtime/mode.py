@@ -6,6 +6,7 @@ import asyncio
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,25 +25,28 @@ LAST_GRADIENT = 1.0
 """Seconds for which a node that ends waits for its training thread."""
 
 
+class NodeParts(NamedTuple):
+    """What a node of either mode is made of, besides its state folder."""
+
+    settings: NodeSettings
+    trainer: Trainer
+    iterations: int
+    session: int
+    """The number of this start: it must never have been one of this device."""
+    fingerprint: dict[str, str]
+    status: NodeStatus
+    recorder: Recorder
+    log: Log
+
+
 class ModeBase(ABC):
     """The part of a `Listener` that does not depend on the mode."""
 
     _transport: Transport
 
-    def __init__(
-        self,
-        settings: NodeSettings,
-        trainer: Trainer,
-        iterations: int,
-        session: int,
-        fingerprint: dict[str, str],
-        status: NodeStatus,
-        recorder: Recorder,
-        log: Log,
-    ) -> None:
-        """`session` is the number of this start: it must never have been one of this device."""
-        self._settings, self._trainer, self._iterations, self._session = settings, trainer, iterations, session
-        self._fingerprint, self._status, self._recorder, self._log = fingerprint, status, recorder, log
+    def __init__(self, parts: NodeParts) -> None:
+        self._settings, self._trainer, self._iterations, self._session = parts[:4]
+        self._fingerprint, self._status, self._recorder, self._log = parts[4:]
         self._training, self._disk = Worker("efhc-training"), Worker("efhc-disk")
         self.begun = asyncio.Event()
         """Set once the node has begun to listen and to dial."""

@@ -20,6 +20,7 @@ from efhc.experiments.nodes.own_trigger import own_trigger
 from efhc.runtime.free_running import FreeRunning
 from efhc.runtime.lockstep import Lockstep
 from efhc.runtime.logs import Log
+from efhc.runtime.mode import NodeParts
 from efhc.runtime.node import Mode, run_until_stopped
 from efhc.runtime.recording import Recorder
 from efhc.runtime.security import security_of
@@ -106,7 +107,9 @@ def run_node(
         store = IterationStore(settings.state, belongs, trainer.parameters, precision)
     with store:
         recorder = Recorder(settings.state, settings.record, trainer.parameters, trainer.dtype)
-        mode = _mode(settings, trainer, experiment.iterations, store, agreed, status, recorder, log)
+        session = secrets.randbits(47)
+        parts = NodeParts(settings, trainer, experiment.iterations, session, agreed, status, recorder, log)
+        mode: Mode = FreeRunning(parts, store) if isinstance(store, Store) else Lockstep(parts, store)
         running = run_until_stopped(mode, transport, settings.state, settings.metrics, read_neighbours, log, security)
         try:
             asyncio.run(running)
@@ -114,19 +117,3 @@ def run_node(
             if isinstance(error, SaveError | CannotListen) or mode.begun.is_set():
                 raise CannotRun(str(error)) from error
             raise  # what the state folder holds cannot be used: that does not mend itself
-
-
-def _mode(
-    settings: NodeSettings,
-    trainer: Trainer,
-    iterations: int,
-    store: Store | IterationStore,
-    agreed: dict[str, str],
-    status: NodeStatus,
-    recorder: Recorder,
-    log: Log,
-) -> Mode:
-    session = secrets.randbits(47)
-    if isinstance(store, Store):
-        return FreeRunning(settings, trainer, iterations, store, session, agreed, status, recorder, log)
-    return Lockstep(settings, trainer, iterations, store, session, agreed, status, recorder, log)
