@@ -5,6 +5,7 @@ The two drivers share no step: lockstep mixes all devices at once, the other let
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import random
@@ -53,6 +54,7 @@ NETWORKS: dict[str, Any] = {
 LEARNERS: dict[str, dict[str, Any]] = {
     "compiled svm": {"model": efhc.SVM(), "backend": "linear"},
     "svm on arrays": {"model": efhc.SVM(), "backend": "arrays"},
+    "compiled mlp": {"model": efhc.MLP(hidden=(6,)), "backend": "compiled"},
     "stacked mlp": {"model": efhc.MLP(hidden=(6,)), "backend": "stacked"},
     "mlp one by one": {"model": efhc.MLP(hidden=(6,)), "backend": "loop"},
 }
@@ -202,6 +204,15 @@ def test_drivers_agree_over_many_iterations(folder):
 @pytest.mark.parametrize("batch_size", [1, "full"])
 def test_drivers_agree_with_few_devices_and_batches_of_any_size(devices, batch_size):
     experiment = Experiment(devices=devices, batch_size=batch_size, partition=efhc.IID(), network=efhc.Complete())
+    scenario = draw_scenario(experiment, load_data(experiment), SEED)
+    assert_drivers_agree(scenario, STRATEGIES["zt"], None, iterations=5)
+
+
+@pytest.mark.parametrize("partition", ["groups", "shards", "quantities"])
+def test_drivers_agree_with_samples_dealt_in_other_ways(partition):
+    digits = efhc.Digits().load()
+    data = dataclasses.replace(digits, groups=np.arange(len(digits.y_train)) % 17)
+    experiment = Experiment(data=data, devices=5, partition=partition, network=efhc.Complete())
     scenario = draw_scenario(experiment, load_data(experiment), SEED)
     assert_drivers_agree(scenario, STRATEGIES["zt"], None, iterations=5)
 

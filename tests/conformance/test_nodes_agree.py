@@ -37,12 +37,14 @@ MODELS: dict[str, dict[str, Any]] = {
     "SVM in float32": {},
     "SVM in float64": {"precision": "float64"},
     "MLP": {"model": efhc.MLP(), "backend": "loop"},
+    "compiled MLP": {"model": efhc.MLP(hidden=(6,)), "backend": "compiled"},
 }
 ALL = list(product(PAPER_STRATEGIES, NETWORKS, MODELS))
 SOME = [
     ("EF-HC", "random-links", "SVM in float32"),
     ("GT", "waypoint", "SVM in float64"),
     ("RG", "random-links", "MLP"),
+    ("EF-HC", "waypoint", "compiled MLP"),
 ]
 
 

@@ -17,7 +17,17 @@ def test_graph_agrees_with_networkx(graph):
     other.add_edges_from(graph.links.tolist())
     assert graph.degrees.tolist() == [d for _, d in sorted(other.degree)]
     assert graph.is_connected == nx.is_connected(other)
+    assert graph.parts.tolist() == [min(nx.node_connected_component(other, i)) for i in range(graph.devices)]
     assert graph.neighbours() == [set(other[i]) for i in range(graph.devices)]
+
+
+@pytest.mark.parametrize("devices", [1, 2, 2000])
+def test_a_long_way_round_is_one_part(devices):
+    """The links are in no order that helps."""
+    way = np.random.default_rng(0).permutation(devices)
+    path = Graph.of(devices, np.column_stack([way[:-1], way[1:]]))
+    assert path.is_connected
+    assert Graph.of(devices + 1, path.links).parts.tolist() == [0] * devices + [devices]
 
 
 @given(graphs(6), graphs(6))

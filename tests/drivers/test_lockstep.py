@@ -304,7 +304,7 @@ def test_a_run_holds_three_arrays_and_a_batch(fuse_up_to):
 
 
 @pytest.mark.parametrize("precision", ["float32", "float64"])
-@pytest.mark.parametrize(("backend", "other"), [("stacked", "loop"), ("loop", "stacked")])
+@pytest.mark.parametrize(("backend", "other"), [("compiled", "loop"), ("stacked", "loop"), ("loop", "stacked")])
 def test_networks_follow_the_reference_too(backend, other, precision):
     """With the gradients of the other backend, so that both are held to Alg. 1 and to each other."""
     experiment, scenario = scenario_of(
@@ -319,3 +319,21 @@ def test_networks_follow_the_reference_too(backend, other, precision):
     oracle = backend_for(experiment.model, scenario.learner.data, Randomness(3), other)
     difference = difference_from_reference(scenario, experiment.strategies["EF-HC"], 30, oracle)
     assert difference < (1e-5 if precision == "float32" else 1e-12)
+
+
+@pytest.mark.parametrize("strategy", ["EF-HC", "ZT", "RG"])
+def test_iterations_in_the_cache_and_in_passes_have_the_same_bits(strategy):
+    experiment, scenario = scenario_of()
+    found = []
+    for fuse_up_to in (lockstep.IN_CACHE, 0):
+        driver = Lockstep(scenario, experiment.strategies[strategy], 2, fuse_up_to=fuse_up_to)
+        state, told = driver.initial_state(), []
+        while state.k < 40:
+            state, steps = driver.advance(state, 40 - state.k)
+            told += zip(steps.fired, steps.losses, steps.consensus_errors, strict=True)
+        found.append((state.models.copy(), state.last_broadcast.copy(), told))
+    (models, last_broadcast, told), (others, their_last, others_told) = found
+    assert np.array_equal(models, others)
+    assert np.array_equal(last_broadcast, their_last)
+    for mine, theirs in zip(told, others_told, strict=True):
+        assert all(np.array_equal(one, other) for one, other in zip(mine, theirs, strict=True))

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 from problems import graphs
 
+from efhc.core.graph import Graph
 from efhc.drivers.record import METRICS, Record, list_columns
 from efhc.drivers.steps import Steps
 
@@ -69,3 +70,18 @@ def test_columns_of_lists():
     nothing = {name: values[:0] for name, values in columns.items()}
     assert list_columns(nothing, np.array([0, 0])).rows() == [([], []), ([], [])]
     assert list_columns(nothing, np.array([], dtype=np.int64)).schema == table.schema
+
+
+def test_transmission_times_do_not_depend_on_how_iterations_are_cut():
+    """To the last bit: NumPy adds up a row otherwise if it does not lie in one piece of memory."""
+    rng = np.random.default_rng(0)
+    graph = Graph.of(18, [(i, j) for i in range(18) for j in range(i)])
+    fired, bandwidths = rng.random((40, 18)) < 0.3, rng.random(18) + 1
+
+    def steps(first: int, end: int) -> Steps:
+        return Steps(first, graph, graph, fired[first:end], np.zeros((end - first, 18)), np.zeros(end - first))
+
+    whole = steps(0, 40).transmission_times(bandwidths, 7)
+    for length in (1, 3, 7):
+        parts = [steps(k, min(k + length, 40)) for k in range(0, 40, length)]
+        assert np.array_equal(np.concatenate([part.transmission_times(bandwidths, 7) for part in parts]), whole)

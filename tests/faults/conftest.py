@@ -1,4 +1,4 @@
-"""Faults on a real network. Run by `make faults` only: EFHC_FAULTS is "all" for all counts, or "tenth"."""
+"""Faults on a real network. Run by `make faults` only: EFHC_FAULTS is "all" for all counts, "tenth" or "few"."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from counts import CHOSEN, Counts
+from counts import CHOSEN, SHARES, Counts
 
 if CHOSEN is None:  # they take minutes, and the machine for themselves
     collect_ignore_glob = ["test_*.py"]
-elif CHOSEN not in ("all", "tenth"):
-    raise pytest.UsageError(f"EFHC_FAULTS: got {CHOSEN!r}; allowed: 'all', 'tenth'")
+elif CHOSEN not in SHARES:
+    raise pytest.UsageError(f"EFHC_FAULTS: got {CHOSEN!r}; allowed: {', '.join(SHARES)}")
 elif os.geteuid() != 0:
     raise pytest.UsageError("faults need network namespaces, which need root")
 

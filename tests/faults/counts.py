@@ -36,6 +36,10 @@ class Counts:
         assert seconds < 5, f"{self.fault}: found after {seconds:.1f} s"
 
 
+SHARES = {"all": 1, "tenth": 10, "few": 30}
+"""By EFHC_FAULTS: one of how many faults is tried, and each kind at least once."""
+
+
 def of(number: int) -> int:
-    """So many of them, or a tenth."""
-    return number if WHOLE else max(1, number // 10)
+    """Return how many of `number` faults to try."""
+    return max(1, number // SHARES[CHOSEN or "all"])

@@ -12,7 +12,8 @@ from efhc.base.errors import InputError
 from efhc.core.randomness import Randomness
 from efhc.learning.backends import backend_for
 from efhc.learning.backends.backend import Backend, Batch, FusedBackend, RowBackend
-from efhc.learning.backends.compiled_backend import LinearBackend
+from efhc.learning.backends.compiled_backend import CompiledBackend
+from efhc.learning.backends.linear_backend import LinearBackend
 from efhc.learning.backends.loop import LoopBackend
 from efhc.learning.backends.stacked import StackedBackend
 from efhc.learning.data.dataset import Dataset
@@ -32,6 +33,7 @@ CASES = {
     "linear": (SVM(), "linear"),
     "linear, regularized": (Softmax(l2=0.1), "linear"),
     "arrays": (LeastSquares(l2=0.1), "arrays"),
+    "compiled": (MLP(hidden=(9,)), "compiled"),
     "loop": (MLP(hidden=(9,)), "loop"),
     "loop with noise": (NOISY, "loop"),
 }
@@ -92,7 +94,7 @@ def test_so_do_devices_whose_batches_differ_in_length(case: str):
     assert np.array_equal(got, losses)
 
 
-@pytest.mark.parametrize("case", ["linear", "linear, regularized"])
+@pytest.mark.parametrize("case", ["linear", "linear, regularized", "compiled"])
 @pytest.mark.parametrize("precision", ["float32", "float64"])
 @pytest.mark.parametrize("threads", [1, 2])
 def test_rows_that_are_picked_get_the_same_bits(case: str, precision: str, threads: int):
@@ -128,7 +130,7 @@ def test_no_row_outside_of_an_array_is_touched():
     assert len(backend.grads_of_rows(pool, inside[:0], nobody, np.empty_like(pool), inside[:0])) == 0
 
 
-def test_only_the_compiled_backend_picks_rows():
+def test_arrays_do_not_pick_rows():
     calls = Calls(SVM(), "arrays", "float32")
     assert not isinstance(calls.backend, RowBackend | FusedBackend)
 
@@ -182,7 +184,7 @@ def test_auto_takes_the_loop_for_devices_apart_with_noise(apart: bool):
     noisy, quiet = (backend_for(model, data, SEED, devices_apart=apart) for model in (NOISY, MLP(hidden=(9,))))
     assert type(noisy) is (LoopBackend if apart else StackedBackend)
     assert noisy.draws_noise
-    assert type(quiet) is StackedBackend
+    assert type(quiet) is CompiledBackend
     assert not quiet.draws_noise
     assert type(backend_for(SVM(), data, SEED, devices_apart=apart)) is LinearBackend
 

@@ -8,7 +8,7 @@ import pytest
 from efhc.base.errors import InputError
 from efhc.core.randomness import Randomness
 from efhc.learning.backends.backend import Batch, ScoresNotFinite
-from efhc.learning.backends.compiled_backend import LinearBackend
+from efhc.learning.backends.linear_backend import LinearBackend
 from efhc.learning.backends.numpy_backend import ArraysBackend
 from efhc.learning.batches import MiniBatches
 from efhc.learning.data import Dataset, Digits

@@ -26,6 +26,7 @@ def test_the_mean_model_is_averaged_in_double_precision():
     learner = Learner(backend, data, [np.arange(5)] * 3, "full", Randomness(0))
     models = np.array([[1e8, 3.0], [1.0, 0.0], [-1e8, 0.0]], dtype=np.float32)  # float32 forgets the 1
     learner.accuracies(models, {})
-    (mean,) = (asked for asked in backend.asked if len(asked) == 1)
-    assert mean.dtype == np.float32
-    assert mean.tolist() == [[np.float32(1 / 3), 1.0]]
+    (asked,) = backend.asked
+    assert asked.dtype == np.float32
+    assert np.array_equal(asked[:3], models)
+    assert asked[3].tolist() == [np.float32(1 / 3), 1.0]

@@ -142,7 +142,7 @@ def test_without_torch_one_line_says_how_to_get_it():
         "except efhc.EfhcError as error:\n    print(error)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert done.stdout == "a neural network needs PyTorch: pip install 'efhc[deep]'\n"
+    assert done.stdout == "a neural network needs PyTorch: install the extra [deep] (docs/install.md)\n"
 
 
 SOURCE = """

@@ -26,21 +26,30 @@ CLOCKS = "tests/drivers/event_driven/test_hand_worked_times.py tests/conformance
 BOUNDS = "tests/theory/bounds/test_recursion.py tests/theory/bounds/test_step_size_limits.py"
 LAW = "tests/strategies/test_law_by_driver.py tests/strategies/test_law.py"
 TRUST = "tests/runtime/test_security.py tests/runtime/test_certificates.py"
+NETWORKS = "tests/kernels/test_network_kernels.py tests/base/test_compiling.py tests/learning/test_compiled_network.py"
+GUARDS = "tests/watch/test_guards.py"
 CLAIMS = "tests/report/test_intervals.py tests/report/test_claims.py"
 
 MUTANTS = [
+    # Compiled networks
+    Mutant("samples that fill a vector count", "kernels/network_loops.py", "scores[s, c] if s < len(mine) else 0", "scores[s, c]", NETWORKS),
+    Mutant("every largest number takes the gradient", "kernels/network_layers.py", "left = left - taken", "left = left", NETWORKS),
+    Mutant("the gradient passes where ReLU does not", "kernels/network_layers.py", "dy - where_equal(load(room, t), zero, dy)", "dy", NETWORKS),
+    Mutant("a product forgets the rows that fill no tile", "kernels/products.py", " + [(rest, 1, whole * size)] * bool(rest)", "", NETWORKS),
+    Mutant("hooks before a backward pass are left out", "learning/backends/hooks.py", "module._backward_pre_hooks or ", "", NETWORKS),
+    Mutant("machine code of another network", "base/compiling.py", "return sig, codegen.magic_tuple(), self._key", "return sig, codegen.magic_tuple()", NETWORKS),
     # Mixing
     Mutant("weights of the smaller degree", "core/**/*.py", "np.maximum(self.degrees[i]", "np.minimum(self.degrees[i]", ITERATION),
     Mutant("weights without the device itself", "core/**/*.py", "(1.0 + np.maximum(", "(0.5 + np.maximum(", ITERATION),
     Mutant("a diagonal that is too large", "core/**/*.py", "1.0 - given_away", "1.0 - 0.99 * given_away", ITERATION),
-    Mutant("a device keeps all of its model", "**/*.py", "models.dtype.type(1.0 - given)", "models.dtype.type(1.0)", ITERATION),
-    Mutant("unused links are mixed", "**/*.py", "if used[link_of[e]]:", "if True:", ITERATION),
-    Mutant("an odd last neighbour is forgotten", "**/*.py", "if count % 2:", "if count % 2 and count > 1:", ITERATION),
-    Mutant("ascent instead of descent", "**/*.py", "- alpha * out[t]", "+ alpha * out[t]", ITERATION),
+    Mutant("a device keeps all of its model", "**/*.py", "links.weights.dtype.type(1.0 - given)", "links.weights.dtype.type(1.0)", ITERATION),
+    Mutant("unused links are mixed", "**/*.py", "if used[links.link_of[e]]:", "if True:", ITERATION),
+    Mutant("the last neighbour is forgotten", "**/*.py", "links.starts[i], end, alpha", "links.starts[i], end - 1, alpha", ITERATION),
+    Mutant("ascent instead of descent", "**/*.py", "filled_block(models, -mixture.alpha)", "filled_block(models, mixture.alpha)", ITERATION),
     # Drift
-    Mutant("drift without 1/n", "kernels/loops.py", "np.sqrt(total / len(w))", "np.sqrt(total)", ITERATION),
+    Mutant("drift without 1/n", "kernels/model_loops.py", "np.sqrt(found / n)", "np.sqrt(found)", ITERATION),
     Mutant("drift since w(k+1) is broadcast", "core/iteration.py", "(last_broadcast, fired, models)", "(last_broadcast, fired, next_models)", ITERATION),
-    Mutant("drift since w(k+1), compiled", "**/*.py", "copy_rows(models, last_broadcast, fired[k]", "copy_rows(spare, last_broadcast, fired[k]", ITERATION),
+    Mutant("drift since w(k+1), compiled", "**/*.py", "copy_rows(models, last_broadcast, fired, 0", "copy_rows(spare, last_broadcast, fired, 0", ITERATION),
     # Thresholds and Event 2
     Mutant("strictly above the threshold", "core/iteration.py", ") >= thresholds", ") > thresholds", ITERATION),
     Mutant("strictly above the threshold, compiled", "**/*.py", "drifts[i] >= thresholds", "drifts[i] > thresholds", ITERATION),
@@ -49,18 +58,20 @@ MUTANTS = [
     Mutant("GT with the other rho", "core/**/*.py", 'if rho == "nominal" else float', 'if rho != "nominal" else float', f"{ITERATION} tests/conformance"),
     Mutant("RG with p = 1/2", "core/**/*.py", "1.0 / len(bandwidths.values) if", "0.5 if", f"{ITERATION} tests/conformance"),
     Mutant("RG fires above p", "core/**/*.py", "coins(k) < p", "coins(k) > p", f"{ITERATION} tests/conformance"),
-    Mutant("gamma(k) of the first iteration of a stretch", "drivers/**/*.py", "thresholds(self._trigger, k + step)", "thresholds(self._trigger, k)", ITERATION),
-    Mutant("alpha(k) of the first iteration of a stretch", "drivers/**/*.py", "scenario.step_size(k + step)", "scenario.step_size(k)", ITERATION),
+    Mutant("gamma(k) of the first iteration of a stretch", "scenarios/**/*.py", "self._threshold_decay(k + step)", "self._threshold_decay(k)", ITERATION),
+    Mutant("alpha(k) of the first iteration of a stretch", "scenarios/**/*.py", "scenario.step_size(k + step)", "scenario.step_size(k)", ITERATION),
     Mutant("steps that diminish without eta", "core/**/*.py", "(1 + k / self.timescale)", "(1 + k)", ITERATION),
     # Event 1
     Mutant("no exchange between those who meet", "core/**/*.py", "used = new_links | fired", "used = fired", ITERATION),
+    Mutant("two parts are one", "core/graph.py", "lowest, (i, j) = np.arange(self.devices)", "lowest, (i, j) = np.arange(self.devices) // 2", "tests/core/test_graph.py"),
+    Mutant("just in reach is out of reach", "network/topologies.py", "sum(axis=1) <= radius", "sum(axis=1) < radius", "tests/network/test_topologies.py"),
     Mutant("links that were there are new", "core/graph.py", "return ~found", "return found", ITERATION),
     Mutant("a used link stays used", "**/*.py", "used[:] = False", "used[:] = used", ITERATION),
     # Cost
     Mutant("cost without the degree", "core/**/*.py", "bandwidths / np.maximum(graph.degrees, 1)", "bandwidths", ITERATION),
     Mutant("only one end pays", "core/**/*.py", "per_device[i] + per_device[j]", "per_device[i]", ITERATION),
     Mutant("cost summed instead of averaged", "core/**/*.py", "parameters), 0.0).sum(axis=-1)", "parameters), 0.0).sum(axis=-1) * graph.devices", ITERATION),
-    Mutant("the total starts anew with each step", "drivers/**/*.py", "np.cumsum([self.time_total, *times])[1:]", "np.cumsum(times)", f"tests/drivers {RUNS}"),
+    Mutant("the total starts anew with each step", "drivers/**/*.py", "np.concatenate([[self.time_total], times]).cumsum()[1:]", "times.cumsum()", f"tests/drivers {RUNS}"),
     # Seeds and streams
     Mutant("coins repeat every 256 iterations", "core/**/*.py", "Purpose.GOSSIP, device, ", "Purpose.GOSSIP, device, 0 * ", "tests/core"),
     Mutant("all devices toss one coin", "core/**/*.py", "Purpose.GOSSIP, device, ", "Purpose.GOSSIP, 0, ", "tests/core"),
@@ -75,15 +86,24 @@ MUTANTS = [
     Mutant("Dirichlet cuts by floor", "learning/**/*.py", "np.round(np.cumsum(shares)", "np.floor(np.cumsum(shares)", "tests/learning/test_partition.py tests/learning/test_partition_laws.py"),
     Mutant("devices share samples", "learning/**/*.py", "np.array_split(samples, len(holders))", "[samples] * len(holders)", "tests/learning/test_partition.py tests/learning/test_partition_laws.py"),
     Mutant("IID without a shuffle", "learning/**/*.py", "randomness.stream(Purpose.PARTITION).permutation(len(data.y_train))", "np.arange(len(data.y_train))", "tests/learning/test_partition.py tests/learning/test_partition_laws.py"),
+    Mutant("a group on two devices", "learning/partition.py", "holder_of = holders[np.argsort(shuffled)]", "holder_of = holders", "tests/learning/test_partition.py"),
+    Mutant("shards of unsorted samples", "learning/partition.py", "np.argsort(data.y_train[shuffled], kind=\"stable\")", "np.arange(samples)", "tests/learning/test_partition.py"),
+    Mutant("quantities without a minimum", "learning/partition.py", "+ self.minimum * np.arange(1, devices)", "+ 0 * np.arange(1, devices)", "tests/learning/test_partition.py"),
+    Mutant("tables scaled by all samples", "learning/data/dataset.py", "_ranges(x_train) if", "_ranges(np.concatenate([x_train, x_test])) if", "tests/learning/test_tables.py"),
+    Mutant("all samples of a label are tested", "learning/data/dataset.py", "len(samples) - 1)", "len(samples))", "tests/learning/test_tables.py"),
     # Gradients
     Mutant("an SVM without a margin", "**/*.py", "margin = one - target", "margin = -target", "tests/learning/test_models.py tests/learning/test_learner.py tests/test_kernels.py"),
     Mutant("half of a softmax gradient", "**/*.py", "scores[s, y[s]] -= share", "scores[s, y[s]] -= share / 2", "tests/learning/test_models.py tests/learning/test_learner.py tests/test_kernels.py"),
-    Mutant("l2 counts twice", "**/*.py", "gradient[t] = l2 * w[t]", "gradient[t] = 2 * l2 * w[t]", "tests/learning/test_models.py tests/learning/test_learner.py tests/test_kernels.py"),
+    Mutant("l2 counts twice", "**/*.py", "(models, start, l2) if is_first", "(models, start, l2 + l2) if is_first", "tests/learning/test_models.py tests/learning/test_learner.py tests/test_kernels.py"),
     Mutant("gradients summed instead of averaged", "learning/models/**/*.py", "by_score / by_score.dtype.type(x.shape[-2])", "by_score", "tests/learning/test_models.py"),
     # Evaluation
     Mutant("the mean model in float32", "learning/**/*.py", "models.mean(axis=0, dtype=np.float64", "models.mean(axis=0, dtype=np.float32", "tests/learning/test_learner.py tests/learning/test_mean_model.py"),
     Mutant("best and worst device swapped", "drivers/**/*.py", "accuracies.min(), accuracies.max()", "accuracies.max(), accuracies.min()", f"tests/drivers {RUNS}"),
     Mutant("no evaluation after the first iteration", "experiments/config/**/*.py", "return 1 if k == 0 else", "return min(self.evaluate_every, self.iterations) if k == 0 else", RUNS),
+    Mutant("features that one sample lacks are skipped", "learning/**/*.py", "values.any(axis=2)", "values.all(axis=2)", "tests/learning/test_linear_evaluation.py"),
+    Mutant("scores without the shift of the inputs", "learning/**/*.py", "self._data.shift * weights.sum", "0 * weights.sum", "tests/learning/test_linear_evaluation.py"),
+    Mutant("an evaluation that failed is saved", "experiments/runs/**/*.py", "whole, self._whole = self._whole, None", "whole = self._whole", "tests/experiments/runs/test_evaluation.py"),
+    Mutant("a checkpoint does not wait for evaluation", "experiments/runs/**/*.py", "self.settle()\n        state, record", "state, record", "tests/experiments/runs/test_evaluation.py"),
     # Resume, keys, files
     Mutant("w_hat is lost on resume", "experiments/runs/**/*.py", 'tensors["models"], tensors["last_broadcast"]', 'tensors["models"], tensors["models"].copy()', RUNS),
     Mutant("a key without the input files", "experiments/runs/**/*.py", '"inputs": of_files', '"inputs": {}', "tests/experiments/runs/test_run_store.py"),
@@ -137,5 +157,11 @@ MUTANTS = [
     Mutant("a renewed certificate is ignored", "runtime/security.py", "if (now := _versions(self._tls)) == self._seen:", "if True:", TRUST),
     Mutant("an authority signs any name", "runtime/certificates.py", "x509.NameConstraints([x509.DNSName(DOMAIN)], None)", "x509.NameConstraints([x509.DNSName('')], None)", TRUST),
     Mutant("keys that others can read", "runtime/certificates.py", "os.O_EXCL, 0o600)", "os.O_EXCL, 0o644)", TRUST),
+    # Who may read the live page
+    Mutant("any name is ours", "watch/guards.py", "return is_loopback(urlsplit", "return True or is_loopback(urlsplit", GUARDS),
+    Mutant("other sites may ask", "watch/guards.py", 'site not in ("same-origin", "none") and not leads_here', "False", GUARDS),
+    Mutant("the origin does not matter", "watch/guards.py", "return origin is None or origin ==", "return True or origin ==", GUARDS),
+    Mutant("an open address without a token", "watch/guards.py", "if token is None and not is_loopback(host):", "if False:", GUARDS),
+    Mutant("any token will do", "watch/guards.py", "hmac.compare_digest(given.encode(), self.token.encode())", "bool(given)", GUARDS),
     Mutant("a flood fills the log", "runtime/logs.py", "of_reason >= PER_REASON or", "False or", "tests/runtime/test_logs.py"),
 ]  # fmt: skip

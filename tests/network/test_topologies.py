@@ -7,12 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
+from scipy.spatial import cKDTree
 
 from efhc.base.errors import InputError
 from efhc.core.graph import Graph
 from efhc.core.randomness import Randomness
 from efhc.network import AnyTopology
 from efhc.network.topologies import (
+    FEW_POINTS,
     Complete,
     ErdosRenyi,
     Geometric,
@@ -31,6 +33,15 @@ DRAWN = [Geometric(), ErdosRenyi(), InternetAS()]
 
 def pairs(graph: Graph) -> set[tuple[int, int]]:
     return set(map(tuple, graph.links.tolist()))
+
+
+@pytest.mark.parametrize("points", [1, 7, FEW_POINTS, FEW_POINTS + 1])
+@pytest.mark.parametrize("on_a_grid", [False, True], ids=["anywhere", "on a grid"])  # where many are just in reach
+def test_those_in_reach_are_found_whichever_way_is_faster(points: int, on_a_grid: bool):
+    stream = np.random.default_rng(points)
+    positions = stream.integers(0, 12, (points, 2)) / 10 if on_a_grid else stream.random((points, 2))
+    expected = cKDTree(positions).query_pairs(0.3)
+    assert {tuple(sorted(pair)) for pair in links_within(positions, 0.3).tolist()} == expected
 
 
 @pytest.mark.parametrize("topology", EVERY, ids=repr)

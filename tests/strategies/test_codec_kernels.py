@@ -14,9 +14,11 @@ from efhc.strategies.parts.codecs import FullCodec, LevelsCodec, SignCodec, TopK
 ONE_OF_EACH = [FullCodec(), LevelsCodec(), SignCodec(), TopKCodec(share=0.2)]
 
 
-def sent_rows(codec, models, who, known, thresholds, chosen, send_rows=kernels.send_rows):
-    out, bits = np.full_like(known, np.nan), np.full(len(known), -1, np.int64)
-    send_rows(*codec.compiled, models, who, known, thresholds, chosen, out, bits, 0, len(known))
+def sent_rows(codec, models, who, known, thresholds, chosen, *, compiled=True):
+    out, bits = np.full_like(known, np.nan), np.zeros(len(known), np.int64)
+    loop = kernels.SEND_ROWS[codec.kind]
+    send_rows = loop if compiled else loop.py_func
+    send_rows(codec.parameter, models, who, known, thresholds, chosen, out, bits, 0, len(known))
     return out, bits
 
 
@@ -83,7 +85,8 @@ def test_neither_threads_nor_working_in_place_change_anything(rows, codec):
     models, who, known, thresholds, chosen = rows
     expected = sent_rows(codec, *rows)
     out, bits = known.copy(), np.zeros(len(known), np.int64)
-    in_ranges(kernels.send_rows, (*codec.compiled, models, who, out, thresholds, chosen, out, bits), len(known), 3)
+    arguments = (codec.parameter, models, who, out, thresholds, chosen, out, bits)
+    in_ranges(kernels.SEND_ROWS[codec.kind], arguments, len(known), 3)
     np.testing.assert_array_equal(out, expected[0])
     np.testing.assert_array_equal(bits, expected[1])
 
@@ -96,7 +99,7 @@ def test_the_interpreter_does_the_same(problem, codec):
         for name, kernel in list(vars(kernels).items()):
             if hasattr(kernel, "py_func"):
                 patch.setattr(kernels, name, kernel.py_func)
-        interpreted = sent_rows(*arguments, np.array([True]), kernels.send_rows)
+        interpreted = sent_rows(*arguments, np.array([True]), compiled=False)
     for one, other in zip(interpreted, compiled, strict=True):
         np.testing.assert_array_equal(one, other)
 
@@ -116,7 +119,7 @@ def test_the_sizes_of_messages_are_those_of_the_plain_functions(n, data):
 @given(st.lists(st.integers(0, 2**31 - 1) | st.integers(0, 5), min_size=1), st.data())
 def test_the_kth_largest(sizes, data):
     k = data.draw(st.integers(1, len(sizes)))
-    for kind in (np.int32, np.int64):
-        found, equal = kernels.kth_largest(np.array(sizes, kind), k)
+    for kind, number in ((np.int32, np.float32), (np.int64, np.float64)):
+        found, equal = kernels.kth_largest(np.array(sizes, kind).view(number), k)
         assert found == sorted(sizes)[-k]
         assert sum(one > found for one in sizes) + equal == k

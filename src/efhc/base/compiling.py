@@ -1,6 +1,15 @@
 # mypy: allow-untyped-calls
 """Compiling loops with numba, and keeping the machine code on disk.
 
+| way            | called from            | sums              | kept on disk  | allocates |
+|----------------|------------------------|-------------------|---------------|-----------|
+| `compiled`     | Python, compiled loops | LLVM orders them  | yes           | yes       |
+| `as_written`   | Python, compiled loops | as written        | yes           | no        |
+| `part`         | compiled loops         | as written        | with callers  | no        |
+| `compiled_for` | Python                 | as written        | yes, by a key | yes       |
+| `part_for`     | loops of a key         | as written        | with callers  | yes       |
+| `joined_for`   | loops of a key         | it only calls     | with callers  | yes       |
+
 numba trusts its cache: a file that was cut short or damaged raises anything from `EOFError` to a crash when it is
 loaded. Here every file carries a checksum of its content and of what it was compiled for; what cannot be read is
 compiled again and written anew, and what cannot be written is done without. The user is told once.
@@ -10,9 +19,11 @@ from __future__ import annotations
 
 import hashlib
 import pickle
+import secrets
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,28 +31,99 @@ import numba
 from numba.core.caching import FunctionCache, IndexDataCacheFile
 from numba.core.registry import CPUDispatcher
 
-OPTIONS: dict[str, Any] = {"fastmath": {"reassoc", "contract", "nsz"}, "nogil": True}
-"""Sums may be reordered: that is what turns them into vector instructions."""
+REORDERED: dict[str, Any] = {"fastmath": {"reassoc", "contract", "nsz"}, "nogil": True, "forceinline": True}
+"""Sums may be reordered: that is what turns them into vector instructions.
+
+A loop that other loops call is compiled anew into each of them. LLVM inlines parts that were compiled before
+differently, so the last bits would depend on what was compiled before.
+"""
+AS_WRITTEN: dict[str, Any] = {"nogil": True, "_nrt": False}
+"""Every sum is made in the order in which it is written, and no references are counted: nothing is allocated."""
+OF_A_KEY: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
+"""As `AS_WRITTEN`, but may allocate, and a division by zero gives infinity instead of an error."""
+
+WITHIN: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+"""For loops that only compiled code calls: what Python would call them by takes a fifth of the time of compiling."""
 
 
 class CacheWarning(UserWarning):
     """The cache of compiled loops is damaged or cannot be written."""
 
 
-def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+def compiled(function: Callable[..., Any], options: dict[str, Any] = REORDERED) -> Callable[..., Any]:
     """Compile a function to machine code when it is first called, and keep the code on disk where that is possible.
 
-    A loop that other loops call is compiled anew into each of them, and only whole loops are kept. Would a loop take
-    parts from the cache, LLVM would inline them otherwise than fresh ones, and the last bits of its sums would depend
-    on what was compiled before.
+    Only loops that are called from Python are kept, each with all that it calls.
     """
-    kernel = numba.njit(**OPTIONS, forceinline=True)(function)
+    kernel = numba.njit(**options, **WITHIN)(function)
     kernel.__class__ = _Kernel
-    kernel.whole = numba.njit(**OPTIONS)(function)
+    kernel.whole = numba.njit(**{**options, "forceinline": False, "no_cfunc_wrapper": True})(function)
     with suppress(RuntimeError):  # there is no place for it: neither beside its file nor in the user's cache
         kernel.whole._cache = _Cache(function)
+    _name_apart(function)
     result: Callable[..., Any] = kernel
     return result
+
+
+def as_written(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile a function whose numbers have the same bits wherever it is called from: no sum is reordered.
+
+    It cannot make arrays. Those that it needs are arguments.
+    """
+    return compiled(function, AS_WRITTEN)
+
+
+def part(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile a part of loops that takes or returns values which only compiled code has."""
+    return _part(function, AS_WRITTEN | WITHIN | {"forceinline": True})
+
+
+def part_for(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile a part of loops that `compiled_for` compiles."""
+    return _part(function, OF_A_KEY | WITHIN)
+
+
+def joined_for(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Copy a function that only calls others into loops that `compiled_for` compiles, before these are compiled."""
+    return _part(function, OF_A_KEY | {"inline": "always"})
+
+
+def compiled_for(key: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile a loop that was made for one key, which must describe it in full, and keep the code on disk.
+
+    numba would tell such loops apart by the parts that they call, and those differ from process to process. Here it is
+    the key that does.
+    """
+    kernel = numba.njit(**OF_A_KEY)(function)
+    with suppress(RuntimeError):  # as above
+        kernel._cache = _CacheFor(key, function)
+    _name_apart(function)
+    result: Callable[..., Any] = kernel
+    return result
+
+
+def _name_apart(function: Callable[..., Any]) -> None:
+    """Give a function a name that no other process gives to another. Call it after the cache was named.
+
+    numba numbers the functions of a process, so that functions made in a function for different keys get the same name
+    in different processes. Loaded from disk side by side, one of them would run in place of the other.
+    """
+    function.__qualname__ += f".{secrets.token_hex(8)}"
+
+
+def _part(function: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
+    _name_apart(function)
+    kernel = numba.njit(**options)(function)
+    kernel.__class__ = _Part
+    result: Callable[..., Any] = kernel
+    return result
+
+
+class _Part(CPUDispatcher):
+    """Called from Python, the text: there is no machine code that Python could call."""
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self.py_func(*arguments)
 
 
 class _Kernel(CPUDispatcher):
@@ -58,8 +140,8 @@ class _Cache(FunctionCache):
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__(function)
-        file = self._cache_file
-        self._cache_file = _CheckedFile(self._cache_path, self._impl.filename_base, file._source_stamp)
+        stamp = _stamp(Path(function.__code__.co_filename).parent)
+        self._cache_file = _CheckedFile(self._cache_path, self._impl.filename_base, stamp)
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         try:
@@ -81,6 +163,24 @@ class _Cache(FunctionCache):
         if not _warned:
             _warned.append(text)
             warnings.warn(text, CacheWarning, stacklevel=2)
+
+
+class _CacheFor(_Cache):
+    """The cache of a function that is made anew for each of several keys."""
+
+    def __init__(self, key: str, function: Callable[..., Any]) -> None:
+        super().__init__(function)
+        self._key = key
+
+    def _index_key(self, sig: Any, codegen: Any) -> Any:
+        return sig, codegen.magic_tuple(), self._key
+
+
+@cache
+def _stamp(folder: Path) -> Any:
+    """What changes if a file of a folder changes: loops call loops of other files beside their own."""
+    files = sorted([Path(__file__), *folder.glob("*.py")])
+    return [(file.name, file.stat().st_mtime_ns, file.stat().st_size) for file in files]
 
 
 _warned: list[str] = []

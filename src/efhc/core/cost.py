@@ -34,14 +34,16 @@ def transmission_time(graph: Graph, used: Flags, bandwidths: Floats, parameters:
     return total / graph.devices
 
 
-def exchange_airtime_bits(graph: Graph, links: Ints, counts: Ints, parameters: int) -> Floats:
+def exchange_airtime_bits(degrees: Ints, counts: Ints, parameters: int) -> Floats:
     """sum_i sum_j v_ij 32 n / d_i of each iteration: the bits on air of all devices that exchange whole models.
 
-    The used links are given by their numbers: iteration t used the next `counts[t]` of `links`; n: `parameters`.
+    The used links are given by the `degrees` of their ends, (used links, 2): iteration t used the next `counts[t]` of
+    them; n: `parameters`.
     """
-    per_link = link_times(graph, np.ones(graph.devices), BITS_PER_NUMBER * parameters)
+    per_end = BITS_PER_NUMBER * parameters / degrees
     iterations = np.repeat(np.arange(len(counts)), counts)
-    return np.bincount(iterations, weights=per_link[links], minlength=len(counts)).astype(np.float64, copy=False)
+    total = np.bincount(iterations, weights=per_end[:, 0] + per_end[:, 1], minlength=len(counts))
+    return total.astype(np.float64, copy=False)
 
 
 def exchange_bits(graph: Graph, used: Flags, parameters: int) -> Ints:

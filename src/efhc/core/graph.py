@@ -8,8 +8,6 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components, reverse_cuthill_mckee
 
 from efhc.base.arrays import Flags, Floats, Ints
 
@@ -96,6 +94,9 @@ class Graph:
     def _near_each_other(self) -> Ints:
         if self.devices <= FEW_DEVICES:
             return np.arange(self.devices)
+        from scipy.sparse import coo_array
+        from scipy.sparse.csgraph import reverse_cuthill_mckee
+
         i, j = self.links.T
         matrix = coo_array((np.ones(2 * len(i)), (np.r_[i, j], np.r_[j, i])), shape=(self.devices, self.devices))
         order: Ints = reverse_cuthill_mckee(matrix.tocsr(), symmetric_mode=True).astype(np.int64)
@@ -121,13 +122,26 @@ class Graph:
         found: Flags = previous.codes[np.minimum(place, len(previous.codes) - 1)] == self.codes
         return ~found
 
+    @cached_property
+    def parts(self) -> Ints:
+        """The connected part of each device, named after the lowest device in it.
+
+        Each round, the lowest device of every part hears from all links of the part of a lower one beyond them, and
+        joins it; at least half of the parts that are left do so.
+        """
+        lowest, (i, j) = np.arange(self.devices), self.links.T
+        while (lowest[i] != lowest[j]).any():
+            here, there = lowest[i], lowest[j]
+            np.minimum.at(lowest, here, there)
+            np.minimum.at(lowest, there, here)
+            while not np.array_equal(further := lowest[lowest], lowest):
+                lowest = further
+        return lowest
+
     @property
     def is_connected(self) -> bool:
         """Whether every device can reach every other."""
-        i, j = self.links.T
-        matrix = coo_array((np.ones(len(i)), (i, j)), shape=(self.devices, self.devices))
-        parts, _ = connected_components(matrix, directed=False)
-        return parts == 1
+        return bool((self.parts == 0).all())
 
     def neighbours(self) -> list[set[int]]:
         """The same graph as one set of neighbours per device."""

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
-from scipy.sparse import csr_array
 
 from efhc.base.arrays import Flags, Floats
 from efhc.core.graph import Graph
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 
 def mixing_matrix(graph: Graph, used: Flags) -> csr_array:
@@ -14,6 +18,8 @@ def mixing_matrix(graph: Graph, used: Flags) -> csr_array:
 
     It is symmetric and doubly stochastic with p_ii > 0, whichever links are used: mixing never moves the mean model.
     """
+    from scipy.sparse import csr_array
+
     devices = np.arange(graph.devices)
     i, j = graph.links[used].T
     beta = graph.metropolis_weights[used]

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from efhc.base.arrays import Floats
+from efhc.base.arrays import Floats, Ints
 
 
 class Purpose(IntEnum):
@@ -38,6 +38,7 @@ class Purpose(IntEnum):
     CHURN = 14
     STRATEGY = 15
     MESSAGE_LOSS = 16
+    TEST_SAMPLES = 17
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class Randomness:
 class BlockReader:
     """Reads a sequence over iterations that is drawn in blocks, and keeps the `keep` blocks that were read last.
 
-    It is the one thing here that changes, so every run needs a reader of its own.
+    It remembers where it is, so every run needs a reader of its own.
     """
 
     def __init__(self, draw: Callable[[int], np.ndarray], block: int, keep: int = 1) -> None:
@@ -69,6 +70,14 @@ class BlockReader:
         if number != self._number:
             self._turn_to(number)
         return self._rows[row : row + most]
+
+    def of_many(self, k: Ints) -> np.ndarray:
+        """Return the rows of iterations that follow one another, a column (iterations, 1)."""
+        first, count = int(k[0, 0]), len(k)
+        found = [self.rows(first, count)]
+        while (made := sum(map(len, found))) < count:
+            found.append(self.rows(first + made, count - made))
+        return found[0] if len(found) == 1 else np.concatenate(found)
 
     def __call__(self, k: int) -> Any:
         """Return the row of iteration k, which is a number if a row is one."""

@@ -4,6 +4,9 @@
 
 and the paper's strategies differ in nothing but that threshold. `coins(k)` are the numbers that randomized gossip
 tosses. An entrywise trigger holds each coordinate against the threshold instead: |w_il - w_hat_il| >= threshold_i(k).
+
+The formulas here hold for one iteration, and for many at once: with k and gamma(k) as columns (iterations, 1), they
+give one row of thresholds per iteration, to the last bit those of the iterations one by one.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 import numpy as np
 from pydantic import Field
 
-from efhc.base.arrays import Floats
+from efhc.base.arrays import Floats, Ints
 from efhc.base.policy import Policy
 
 
@@ -72,6 +75,17 @@ def _threshold_scale(rho: Rho, bandwidths: Bandwidths) -> Floats:
     return np.full(len(bandwidths.values), common)
 
 
+When = int | Ints
+"""k, or a column of several."""
+Decay = float | Floats
+"""gamma(k), or a column of several."""
+
+
+def _the_same_for_all(threshold: float | Floats, k: When, bandwidths: Bandwidths) -> Floats:
+    """Return one threshold for all devices, at every k."""
+    return np.full((*np.shape(k)[:-1], len(bandwidths.values)), threshold)
+
+
 class NormTrigger(TriggerPolicy):
     """The paper's trigger: threshold_i(k) = r rho_i gamma(k)."""
 
@@ -84,10 +98,9 @@ class NormTrigger(TriggerPolicy):
     every: int = Field(default=1, ge=1)
     """Devices look at their drift only at multiples of this number of iterations."""
 
-    def thresholds(self, k: int, gamma: float, bandwidths: Bandwidths, coins: Callable[[int], Floats]) -> Floats:
-        if k % self.every:
-            return np.full(len(bandwidths.values), np.inf)
-        return self.r * _threshold_scale(self.rho, bandwidths) * gamma
+    def thresholds(self, k: When, gamma: Decay, bandwidths: Bandwidths, coins: Callable[[Any], Floats]) -> Floats:
+        thresholds = self.r * _threshold_scale(self.rho, bandwidths) * gamma
+        return thresholds if self.every == 1 else np.where(k % self.every == 0, thresholds, np.inf)
 
     def threshold_of(
         self, device: int, k: int, gamma: float, bandwidths: Bandwidths, coin: Callable[[int], Any]
@@ -109,7 +122,7 @@ class EntrywiseTrigger(TriggerPolicy):
     rho: Rho = "nominal"
     """rho_i: 1/b_M for all ("nominal"), 1/b_i of the device's own bandwidth ("own"), or the mean of all 1/b_i."""
 
-    def thresholds(self, k: int, gamma: float, bandwidths: Bandwidths, coins: Callable[[int], Floats]) -> Floats:
+    def thresholds(self, k: When, gamma: Decay, bandwidths: Bandwidths, coins: Callable[[Any], Floats]) -> Floats:
         return self.r * _threshold_scale(self.rho, bandwidths) * gamma
 
 
@@ -120,7 +133,7 @@ class CoinTrigger(TriggerPolicy):
     probability: float | None = Field(default=None, ge=0, le=1)
     """The probability p with which a device fires. Default: 1/m."""
 
-    def thresholds(self, k: int, gamma: float, bandwidths: Bandwidths, coins: Callable[[int], Floats]) -> Floats:
+    def thresholds(self, k: When, gamma: Decay, bandwidths: Bandwidths, coins: Callable[[Any], Floats]) -> Floats:
         p = 1.0 / len(bandwidths.values) if self.probability is None else self.probability
         return np.where(coins(k) < p, 0.0, np.inf)
 
@@ -137,8 +150,8 @@ class PeriodTrigger(TriggerPolicy):
     every: int = Field(default=10, ge=1)
     """Number of iterations from one broadcast to the next."""
 
-    def thresholds(self, k: int, gamma: float, bandwidths: Bandwidths, coins: Callable[[int], Floats]) -> Floats:
-        return np.full(len(bandwidths.values), 0.0 if k % self.every == 0 else np.inf)
+    def thresholds(self, k: When, gamma: Decay, bandwidths: Bandwidths, coins: Callable[[Any], Floats]) -> Floats:
+        return _the_same_for_all(np.where(k % self.every == 0, 0.0, np.inf), k, bandwidths)
 
 
 class AlwaysTrigger(TriggerPolicy):
@@ -146,8 +159,8 @@ class AlwaysTrigger(TriggerPolicy):
 
     kind: Literal["always"] = "always"
 
-    def thresholds(self, k: int, gamma: float, bandwidths: Bandwidths, coins: Callable[[int], Floats]) -> Floats:
-        return np.zeros(len(bandwidths.values))
+    def thresholds(self, k: When, gamma: Decay, bandwidths: Bandwidths, coins: Callable[[Any], Floats]) -> Floats:
+        return _the_same_for_all(0.0, k, bandwidths)
 
 
 class NeverTrigger(TriggerPolicy):
@@ -155,5 +168,5 @@ class NeverTrigger(TriggerPolicy):
 
     kind: Literal["never"] = "never"
 
-    def thresholds(self, k: int, gamma: float, bandwidths: Bandwidths, coins: Callable[[int], Floats]) -> Floats:
-        return np.full(len(bandwidths.values), np.inf)
+    def thresholds(self, k: When, gamma: Decay, bandwidths: Bandwidths, coins: Callable[[Any], Floats]) -> Floats:
+        return _the_same_for_all(np.inf, k, bandwidths)

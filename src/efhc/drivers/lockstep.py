@@ -20,13 +20,13 @@ from efhc.core.memory import Memories
 from efhc.core.state import Diverged, State
 from efhc.drivers.steps import Steps
 from efhc.kernels.compiled_arithmetic import CompiledArithmetic
-from efhc.kernels.loops import Buffers
+from efhc.kernels.iteration_loops import Buffers
 from efhc.learning.backends.backend import FusedBackend
 from efhc.scenarios.scenario import Scenario
 from efhc.strategies.forms import trigger_of
 
 IN_CACHE = 2_000_000
-"""Numbers in W up to which a fused backend makes many iterations in one call; beyond, every pass uses all threads."""
+"""Numbers in W up to which a fused backend makes iterations in one thread; beyond, every pass uses all threads."""
 
 AT_ONCE = 1 << 27
 """Numbers of models and samples that one call of a fused backend goes through at most."""
@@ -50,7 +50,7 @@ class Lockstep:
     def __init__(self, scenario: Scenario, strategy: Any, threads: int = 1, *, fuse_up_to: int = IN_CACHE) -> None:
         """`strategy` is one of the paper's form, or a trigger.
 
-        `fuse_up_to` is the number of entries of W up to which iterations are fused, if the backend can.
+        `fuse_up_to` is the number of entries of W up to which a fused backend makes its iterations in one thread.
         """
         self._scenario, self._trigger = scenario, trigger_of(strategy)
         self._reader, self._arithmetic, self._fuse_up_to = scenario.reader(), CompiledArithmetic(threads), fuse_up_to
@@ -58,9 +58,14 @@ class Lockstep:
         self._backend, self._fused = backend, backend if isinstance(backend, FusedBackend) else None
         self._latest: State | None = None
         self._spare: Floats = np.empty((0, 0))
+        self._drifts: Floats = np.empty(0)
 
     memories: Memories = MappingProxyType({})
     """What the strategy remembers: nothing."""
+
+    def leaves_cores(self, state: State) -> bool:
+        """Whether such a run computes with one thread, however many it has."""
+        return self._fused is not None and state.models.size <= self._fuse_up_to
 
     def initial_state(self) -> State:
         """The state at k = 0."""
@@ -74,14 +79,14 @@ class Lockstep:
         as it was.
         """
         state = self._owned(state)
-        buffers = Buffers(state.models, state.last_broadcast, self._spare)
-        if self._fused and state.models.size <= self._fuse_up_to:
+        if self._fused:
+            buffers = Buffers(state.models, state.last_broadcast, self._spare, self._drifts)
             done, buffers, steps = self._stretch(self._fused, state.k, buffers, most)
             self._latest = State(state.k + done, buffers.models, buffers.last_broadcast, state.local)
+            self._spare = buffers.spare
         else:
-            self._latest, steps = self._iteration(state, buffers)
-            buffers = buffers.swapped()
-        self._spare = buffers.spare
+            self._latest, steps = self._iteration(state, self._spare)
+            self._spare = state.models
         return self._latest, steps
 
     def _owned(self, state: State) -> State:
@@ -94,15 +99,14 @@ class Lockstep:
         models, last_broadcast = (np.require(one, requirements=["C", "W"]) for one in (models, last_broadcast))
         if np.may_share_memory(models, last_broadcast):
             last_broadcast = last_broadcast.copy()
-        self._spare = np.empty_like(models)
+        self._spare, self._drifts = np.empty_like(models), np.full(len(models), np.nan)
         self._latest = State(state.k, models, last_broadcast, state.local)
         return self._latest
 
-    def _iteration(self, state: State, buffers: Buffers) -> tuple[State, Steps]:
+    def _iteration(self, state: State, gradients: Floats) -> tuple[State, Steps]:
         """One iteration, pass by pass. W(k+1) takes the memory of the gradients."""
         scenario, k = self._scenario, state.k
         previous_graph, graph = scenario.graphs(k)
-        gradients = buffers.spare
         losses, local = self._backend.grads(state.models, self._reader.batch(k), state.local, gradients)
         if not (finite := np.isfinite(losses)).all():
             raise Diverged(k, "loss", finite)
@@ -122,17 +126,16 @@ class Lockstep:
         if isinstance(batches, np.ndarray):
             most = len(batches)
         count = scenario.iterations_on_graph(k, most)
-        thresholds = np.stack([reader.thresholds(self._trigger, k + step) for step in range(count)])
-        reader.check_forgetful(self._trigger, k, thresholds[0])
-        step_sizes = np.array([scenario.step_size(k + step) for step in range(count)], dtype=models.dtype)
-        new_links = graph.new_since(previous_graph)
-        done, outcome = backend.stretch(buffers, batches, graph, new_links, thresholds, step_sizes)
+        thresholds = reader.thresholds_of_many(self._trigger, k, count)
+        step_sizes = reader.step_sizes(k, count).astype(models.dtype)
+        new_links, in_cache = graph.new_since(previous_graph), models.size <= self._fuse_up_to
+        done, after, outcome = backend.stretch(buffers, batches, graph, new_links, thresholds, step_sizes, in_cache)
         fired, losses, errors = outcome
         if done == 0:  # its models, if it got that far, are in the spare array
             finite = np.isfinite(losses[0])
             raise Diverged(k, "model", finite_rows(buffers.spare)) if finite.all() else Diverged(k, "loss", finite)
         steps = Steps(k, previous_graph, graph, fired[:done], losses[:done], errors[:done])
-        return done, buffers.swapped() if done % 2 else buffers, steps
+        return done, after, steps
 
     def _most_at_once(self, graph: Graph, models: Floats) -> int:
         """As many iterations as take neither long nor much memory to look at what they did."""

@@ -8,8 +8,9 @@ A record is emptied in pieces while the run goes, so that its size does not grow
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -35,7 +36,7 @@ METRICS: dict[str, pl.DataType] = {
 }
 """Columns of the metrics, after `strategy` and `seed`. Accuracies are null where they were not evaluated."""
 
-_COLUMN = {name: position for position, name in enumerate(METRICS)}
+ACCURACIES = ("accuracy", "accuracy_min", "accuracy_max", "mean_model_accuracy")
 
 PIECE_ROWS, PIECE_ENTRIES = 1 << 16, 1 << 22
 """A piece is large enough to be put away when it has this many iterations, or this many devices and links in lists."""
@@ -54,36 +55,37 @@ class Piece:
 
 def list_columns(columns: Mapping[str, Ints], counts: Ints) -> pl.DataFrame:
     """Columns of lists that are equally long: row r holds the next `counts[r]` of the values of each column."""
-    rows = pl.DataFrame({"row": np.arange(len(counts))})
-    flat = pl.DataFrame({"row": np.repeat(np.arange(len(counts)), counts), **columns})
-    lists = flat.group_by("row", maintain_order=True).agg(*columns)
+    row = pl.Series(np.repeat(np.arange(len(counts)), counts)).set_sorted()
+    lists = pl.DataFrame({"row": row, **columns}).group_by("row", maintain_order=True).agg(*columns)
+    if counts.all():
+        return lists.drop("row")
+    rows = pl.DataFrame({"row": pl.Series(np.arange(len(counts))).set_sorted()})
     joined = rows.join(lists, on="row", how="left", maintain_order="left")
     return joined.select(pl.col(name).fill_null(pl.lit([], dtype=joined.schema[name])) for name in columns)
 
 
-@dataclass(frozen=True, eq=False)
-class _Stretch:
-    """Iterations on one graph, in little memory."""
+class _Stretch(NamedTuple):
+    """Iterations on one graph, in little memory. Arrays have one entry per iteration if nothing else is said."""
 
     k: int
     graph: Graph
     is_new: bool
     """Whether the graph has other links than the one before."""
+    times: Floats
+    totals: Floats
+    losses: Floats
+    """The mean over devices."""
+    consensus_errors: Floats
     fired: Ints
     """The devices that fired, iteration after iteration."""
     fired_counts: Ints
     used: Ints
     """The numbers of the links used, iteration after iteration."""
     used_counts: Ints
+    on_air: Floats | None
+    """The bits on air. None: those of whole models in both directions."""
     bits: tuple[Ints, Ints] | None
-    """Bits over each of them from its lower end to its higher end, and back. None: a whole model in both directions."""
-    parameters: int
-
-    def bits_both_ways(self) -> Ints:
-        """`bits` of every entry of `used`, (entries, 2)."""
-        if self.bits is None:
-            return np.full((len(self.used), 2), BITS_PER_NUMBER * self.parameters, dtype=np.int64)
-        return np.column_stack(self.bits)
+    """Bits over each of `used` from its lower end to its higher end, and back. None: a whole model each."""
 
 
 @dataclass
@@ -94,9 +96,11 @@ class Record:
     """The iteration of the next piece's first row."""
     time_total: float = 0.0
     """The transmission time of all iterations before the last row's."""
-    _rows: list[np.ndarray] = field(default_factory=list)
-    """Metrics, (iterations, columns) each; NaN where there is none: nothing that is recorded is NaN."""
+    _accuracies: dict[int, tuple[float, ...]] = field(default_factory=dict)
+    """`ACCURACIES` of the models that an iteration left."""
     _stretches: list[_Stretch] = field(default_factory=list)
+    _parameters: int = 0
+    """n"""
     _length: int = 0
     _entries: int = 0
 
@@ -113,64 +117,111 @@ class Record:
     def add(self, steps: Steps, bandwidths: Floats, parameters: int) -> None:
         """Note down what these iterations did."""
         times = steps.transmission_times(bandwidths, parameters)
-        totals = np.cumsum([self.time_total, *times])[1:]
+        totals = np.concatenate([[self.time_total], times]).cumsum()[1:]
         used_at, used = np.nonzero(steps.used)
         fired_at, fired = np.nonzero(steps.fired)
-        used_counts, fired_counts = (np.bincount(at, minlength=len(steps)) for at in (used_at, fired_at))
-        rows = np.full((len(steps), len(METRICS)), np.nan)
-        for name, values in {
-            "iteration": steps.k + np.arange(len(steps)),
-            "transmission_time": times,
-            "transmission_time_total": totals,
-            "fired": fired_counts,
-            "links_used": used_counts,
-            "train_loss": steps.losses.mean(axis=1, dtype=np.float64),
-            "consensus_error": steps.consensus_errors,
-        }.items():
-            rows[:, _COLUMN[name]] = values
-        before, now = steps.previous_graph, steps.graph
-        is_new = steps.k == 0 or not now.has_links_of(before)
-        bits = None
+        on_air = bits = None
         if steps.bits is not None:
-            rows[:, _COLUMN["bits"]] = steps.bits_of_iterations(parameters)
-            forth, back = both_ways(now)
+            on_air = steps.bits_of_iterations(parameters)
+            forth, back = both_ways(steps.graph)
             bits = steps.bits[used_at, forth[used]], steps.bits[used_at, back[used]]
-        fired, used = fired.astype(np.int32), used.astype(np.int32)
-        stretch = _Stretch(steps.k, now, is_new, fired, fired_counts, used, used_counts, bits, parameters)
-        self._rows.append(rows)
+        stretch = _Stretch(
+            steps.k,
+            steps.graph,
+            steps.k == 0 or steps.has_other_links,
+            times,
+            totals,
+            np.add.reduce(steps.losses, axis=1, dtype=np.float64) / steps.losses.shape[1],
+            steps.consensus_errors,
+            fired.astype(np.int32),
+            np.bincount(fired_at, minlength=len(steps)),
+            used.astype(np.int32),
+            np.bincount(used_at, minlength=len(steps)),
+            on_air,
+            bits,
+        )
         self._stretches.append(stretch)
+        self._parameters = parameters
         self.time_total = float(totals[-1])
         self._length += len(steps)
-        self._entries += len(fired) + len(used) + (2 * len(now.links) if is_new else 0)
+        self._entries += len(fired) + len(used) + (2 * len(steps.graph.links) if stretch.is_new else 0)
 
-    def add_accuracies(self, accuracies: Floats, of_mean_model: float) -> None:
-        """Note down how good the models are that the last iteration left."""
-        last = self._rows[-1][-1]
+    def add_accuracies(self, accuracies: Floats, of_mean_model: float, iteration: int | None = None) -> None:
+        """Note down how good the models are that an iteration left, which was not taken yet. Default: the last one."""
+        row = self.end - 1 if iteration is None else iteration
         values = accuracies.mean(), accuracies.min(), accuracies.max(), of_mean_model
-        names = "accuracy", "accuracy_min", "accuracy_max", "mean_model_accuracy"
-        last[[_COLUMN[name] for name in names]] = values
+        self._accuracies[row] = tuple(map(float, values))
+
+    def row(self, iteration: int) -> dict[str, float | int | None]:
+        """The row of the metrics of an iteration that was not taken yet. Accuracies are None if not evaluated."""
+        stretch = next(one for one in reversed(self._stretches) if one.k <= iteration)
+        place = iteration - stretch.k
+        numbers: dict[str, float | int | None] = {
+            "iteration": iteration,
+            "transmission_time": float(stretch.times[place]),
+            "transmission_time_total": float(stretch.totals[place]),
+            "fired": int(stretch.fired_counts[place]),
+            "links_used": int(stretch.used_counts[place]),
+            "train_loss": float(stretch.losses[place]),
+            "consensus_error": float(stretch.consensus_errors[place]),
+            "bits": self._on_air_in(stretch, place),
+            **dict(zip(ACCURACIES, self._accuracies.get(iteration, [None] * len(ACCURACIES)), strict=True)),
+        }
+        return {name: numbers[name] for name in METRICS}
+
+    def _on_air_in(self, stretch: _Stretch, place: int) -> float:
+        """The bits on air of one iteration."""
+        if stretch.on_air is not None:
+            return float(stretch.on_air[place])
+        count = stretch.used_counts[place : place + 1]
+        used = stretch.used[stretch.used_counts[:place].sum() :][: count[0]]
+        return float(
+            exchange_airtime_bits(stretch.graph.degrees[stretch.graph.links[used]], count, self._parameters)[0]
+        )
 
     def take(self) -> Piece:
         """Everything recorded since the last piece. The record goes on after it."""
-        tables = {"metrics": self._metrics(), "events": self._events(), "network": self._network()}
+        ends = _joined((s.graph.links[s.used] for s in self._stretches), (0, 2))
+        tables = {"metrics": self._metrics(), "events": self._events(ends), "network": self._network()}
         piece = Piece(self.first, self.end, tables)
         self.first, self._length, self._entries = self.end, 0, 0
-        self._rows, self._stretches = [], []
+        self._stretches, self._accuracies = [], {}
         return piece
 
     def _metrics(self) -> pl.DataFrame:
-        for metrics, stretch in zip(self._rows, self._stretches, strict=True):
-            if stretch.bits is None:
-                exchanged = stretch.graph, stretch.used, stretch.used_counts, stretch.parameters
-                metrics[:, _COLUMN["bits"]] = exchange_airtime_bits(*exchanged)
-        table = np.concatenate([np.empty((0, len(METRICS))), *self._rows])
-        rows = pl.DataFrame(table, schema=list(METRICS), orient="row")
-        return rows.fill_nan(None).select(pl.col(name).cast(kind) for name, kind in METRICS.items())
+        columns: dict[str, Floats | Ints] = {
+            "iteration": np.arange(self.first, self.end),
+            "transmission_time": self._column("times"),
+            "transmission_time_total": self._column("totals"),
+            "fired": self._column("fired_counts"),
+            "links_used": self._column("used_counts"),
+            "train_loss": self._column("losses"),
+            "consensus_error": self._column("consensus_errors"),
+            "bits": self._on_air(),
+            **{name: np.full(self._length, np.nan) for name in ACCURACIES},
+        }
+        for row, values in self._accuracies.items():
+            for name, value in zip(ACCURACIES, values, strict=True):
+                columns[name][row - self.first] = value
+        table = pl.DataFrame({name: columns[name] for name in METRICS})
+        return table.cast(METRICS).fill_nan(None)  # type: ignore[arg-type] # nothing that is recorded is NaN
 
-    def _events(self) -> pl.DataFrame:
+    def _column(self, name: str) -> np.ndarray:
+        return np.concatenate([[], *(getattr(stretch, name) for stretch in self._stretches)])
+
+    def _on_air(self) -> Floats:
+        """The bits on air of each iteration."""
+        degrees = _joined((s.graph.degrees[s.graph.links[s.used]] for s in self._stretches), (0, 2))
+        counts = _joined(s.used_counts for s in self._stretches)
+        bits = exchange_airtime_bits(degrees, counts, self._parameters)
+        for stretch in self._stretches:
+            if stretch.on_air is not None:
+                bits[stretch.k - self.first :][: len(stretch.times)] = stretch.on_air
+        return bits
+
+    def _events(self, ends: Ints) -> pl.DataFrame:
         fired, fired_counts = (_joined(getattr(s, name) for s in self._stretches) for name in ("fired", "fired_counts"))
-        ends = _joined((s.graph.links[s.used] for s in self._stretches), (0, 2))
-        bits = _joined((s.bits_both_ways() for s in self._stretches), (0, 2))
+        bits = _joined((self._sent(stretch) for stretch in self._stretches), (0, 2))
         counts = _joined(s.used_counts for s in self._stretches)
         of_links = {**_numbers_of_ends(ends), "bits_forth": bits[:, 0], "bits_back": bits[:, 1]}
         iterations = pl.DataFrame({"iteration": pl.Series(range(self.first, self.end), dtype=pl.Int64)})
@@ -182,6 +233,12 @@ class Record:
             ],
             how="horizontal",
         )
+
+    def _sent(self, stretch: _Stretch) -> Ints:
+        """Bits over each of the used links, forth and back, (used links, 2)."""
+        if stretch.bits is None:
+            return np.full((len(stretch.used), 2), BITS_PER_NUMBER * self._parameters, dtype=np.int64)
+        return np.column_stack(stretch.bits)
 
     def _network(self) -> pl.DataFrame:
         changes = [stretch for stretch in self._stretches if stretch.is_new]
@@ -195,5 +252,5 @@ def _numbers_of_ends(links: Ints) -> dict[str, Ints]:
     return {"link_from": links[:, 0].astype(np.int32), "link_to": links[:, 1].astype(np.int32)}
 
 
-def _joined(arrays: object, empty: tuple[int, ...] = (0,)) -> Ints:
-    return np.concatenate([np.empty(empty, dtype=np.int64), *arrays])  # type: ignore[misc]
+def _joined(arrays: Iterable[Ints], empty: tuple[int, ...] = (0,)) -> Ints:
+    return np.concatenate([np.empty(empty, dtype=np.int64), *arrays])

@@ -53,9 +53,20 @@ class Steps:
             forth, back = both_ways(self.graph)
             return has_sent[:, forth] | has_sent[:, back]
         i, j = self.graph.links.T
-        used: Flags = self.fired[:, i] | self.fired[:, j]
-        used[0] |= self.graph.new_since(self.previous_graph)
+        # Row by row in memory, for any number of iterations: how NumPy adds up a row depends on its order.
+        used: Flags = np.take(self.fired, i, axis=1) | np.take(self.fired, j, axis=1)
+        used[0] |= self.new_links
         return used
+
+    @cached_property
+    def new_links(self) -> Flags:
+        """The links that were not there before the first iteration, (links,)."""
+        return self.graph.new_since(self.previous_graph)
+
+    @property
+    def has_other_links(self) -> bool:
+        """Whether the graph has other links than the one before."""
+        return len(self.graph.links) != len(self.previous_graph.links) or bool(self.new_links.any())
 
     def transmission_times(self, bandwidths: Floats, parameters: int) -> Floats:
         """The transmission time of each iteration, (iterations,)."""
@@ -70,7 +81,8 @@ class Steps:
     def bits_of_iterations(self, parameters: int) -> Floats:
         """sum_i sum_j B_ij / d_i: the bits on air of all devices, (iterations,). A broadcast counts once."""
         if self.bits is None:
-            return exchange_airtime_bits(self.graph, np.nonzero(self.used)[1], self.used.sum(axis=1), parameters)
+            ends = self.graph.links[np.nonzero(self.used)[1]]
+            return exchange_airtime_bits(self.graph.degrees[ends], self.used.sum(axis=1), parameters)
         total: Floats = airtime_bits(self.graph, self.bits).sum(axis=-1)
         return total
 

@@ -1,9 +1,9 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls
 """Codecs, compiled: what `send` of each codec in `efhc.strategies.parts.codecs` says, for many devices at once.
 
-`send_rows` gives the same numbers and bits as `send`. Compiled loops may reorder sums and join a product and a sum to
-one rounding, so nothing here depends on either: the largest is found among whole numbers, sums are exact, and a product
-is written to memory before it is added.
+The loops in `SEND_ROWS` give the same numbers and bits as `send`. Compiled loops may reorder sums and join a product
+and a sum to one rounding, so nothing here depends on either: the largest is found among whole numbers, sums are exact,
+and a product is written to memory before it is added.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba.extending import overload
+from numba.core import types
+from numba.extending import lower_builtin, type_callable
 
 from efhc.base.compiling import compiled
 
-FULL, LEVELS, SIGN, TOP_K = 0, 1, 2, 3
 DIGIT = 11
 """Bits by which `kth_largest` sorts at once."""
 
@@ -45,16 +45,35 @@ def sparse_bits(parameters, sent, width, level_bits):
 # Steps of the codecs
 
 
-def whole_numbers(row):
-    """The memory of numbers as whole numbers of the same size. Those of numbers >= 0 sort alike."""
-    return row.view(np.dtype(f"i{row.itemsize}"))
+def whole_number(number):
+    """The memory of a number as a whole number of the same size. Those of numbers >= 0 sort alike."""
+    return number.view(np.dtype(f"i{number.itemsize}"))
 
 
-@overload(whole_numbers)
-def compiled_whole_numbers(row):  # pragma: no cover - runs inside of numba, once
-    """`whole_numbers`, for numba, which must know the type that results."""
-    whole = np.int32 if row.dtype.bitwidth == 32 else np.int64
-    return lambda row: row.view(whole)
+def number_of(whole):
+    """The number whose memory this is."""
+    return whole.view(np.dtype(f"f{whole.itemsize}"))
+
+
+# To numba, each is one instruction. Views of arrays would do as well, and take half a second to compile.
+_WHOLE = {types.float32: types.int32, types.float64: types.int64}
+_NUMBER = {whole: number for number, whole in _WHOLE.items()}
+
+
+@type_callable(whole_number)
+def _type_whole_number(context):
+    return _WHOLE.get
+
+
+@type_callable(number_of)
+def _type_number_of(context):
+    return _NUMBER.get
+
+
+@lower_builtin(whole_number, types.Float)
+@lower_builtin(number_of, types.Integer)
+def _same_memory(context, builder, signature, arguments):
+    return builder.bitcast(arguments[0], context.get_value_type(signature.return_type))
 
 
 @compiled
@@ -76,14 +95,10 @@ def write_difference(y, x, delta):
 @compiled
 def largest_of(delta):
     """max_l |delta_l|; NaN if any is NaN. Whole numbers take one pass of vector instructions, numbers do not."""
-    result = np.empty(1, delta.dtype)
-    whole, found = whole_numbers(delta), whole_numbers(result)
-    no_sign = whole.dtype.type(np.iinfo(whole.dtype).max)
-    largest = whole[0] & no_sign
-    for t in range(1, len(whole)):
-        largest = max(largest, whole[t] & no_sign)
-    found[0] = largest
-    return result[0]
+    largest = whole_number(abs(delta[0]))
+    for t in range(1, len(delta)):
+        largest = max(largest, whole_number(abs(delta[t])))
+    return number_of(largest)
 
 
 @compiled
@@ -141,16 +156,18 @@ def to_signs(delta, largest, threshold):
 
 @compiled
 def kth_largest(sizes, k):
-    """The k-th largest of whole numbers >= 0, and how many of those equal to it are among the k largest."""
-    shift, above = 8 * sizes.itemsize, 0
-    prefix = 0
+    """The k-th largest of numbers >= 0, as `whole_number`, and how many of its equals are among the k largest."""
+    bits = 8 * sizes.itemsize
+    shift, prefix, above = bits, 0, 0
     counts = np.empty(2**DIGIT, np.int64)
     while shift > 0:
         low = max(shift - DIGIT, 0)
-        counts[:] = 0
+        for digit in range(len(counts)):
+            counts[digit] = 0
         for t in range(len(sizes)):
-            if shift == 8 * sizes.itemsize or sizes[t] >> shift == prefix:
-                counts[(sizes[t] >> low) & (2 ** (shift - low) - 1)] += 1
+            whole = whole_number(sizes[t])
+            if shift == bits or whole >> shift == prefix:
+                counts[(whole >> low) & (2 ** (shift - low) - 1)] += 1
         digit = 2 ** (shift - low) - 1
         while above + counts[digit] < k:
             above += counts[digit]
@@ -160,79 +177,122 @@ def kth_largest(sizes, k):
 
 
 @compiled
-def send_largest(y, x, delta, share, threshold, out):
-    """out = y where |delta| is among the k largest and reaches the threshold, else x; return the number sent."""
-    k, sent, whole = max(1, int(np.rint(share * len(delta)))), 0, whole_numbers(delta)
-    for t in range(len(delta)):
-        delta[t] = abs(delta[t]) if abs(delta[t]) >= threshold else 0
-    least, equal = kth_largest(whole, k)
-    for t in range(len(delta)):
-        is_sent = whole[t] > least or (whole[t] == least and equal > 0)
-        equal -= whole[t] == least
-        is_sent = is_sent and delta[t] != 0
-        sent += is_sent
-        out[t] = y[t] if is_sent else x[t]
-    return sent
-
-
-@compiled
-def send_given(y, x, threshold, out):
-    """out = y where |y - x| reaches the threshold, else x; return the number sent."""
-    sent = 0
-    for t in range(len(out)):
-        is_sent = abs(y[t] - x[t]) >= threshold
-        sent += is_sent
-        out[t] = y[t] if is_sent else x[t]
-    return sent
-
-
-@compiled
 def copy(row, out):
     """out = row"""
     for t in range(len(out)):
         out[t] = row[t]
 
 
-# All codecs
+# What each codec sends of one row: `out` is what is known after the message, and its bits are returned. `delta` is for
+# numbers in between.
 
 
 @compiled
-def send_row(kind, parameter, y, x, threshold, delta, out):
-    """Write to `out` what is known after the message, and return the bits; `delta` is for numbers in between."""
-    n, width = len(out), 8 * out.itemsize
-    if kind == FULL and threshold <= 0:
+def send_full(y, x, threshold, out):
+    """out = y where |y - x| reaches the threshold, else x; all of y if there is no threshold."""
+    n, width, sent = len(out), 8 * out.itemsize, 0
+    if threshold <= 0:
         copy(y, out)
         return dense_bits(n, width, 0)
     limit = rounded_up(threshold, out)
-    if kind == FULL:
-        sent = send_given(y, x, limit, out)
-        return min(dense_bits(n, width, 0), sparse_bits(n, sent, width, 0))
-    write_difference(y, x, delta)
-    if kind == TOP_K:
-        sent = send_largest(y, x, delta, parameter, limit, out)
-        return min(dense_bits(n, width, 0), sparse_bits(n, sent, width, 0))
-    largest = largest_of(delta)
-    level_bits = int(parameter) if kind == LEVELS else 1
-    sent = to_levels(delta, largest, level_bits, limit) if kind == LEVELS else to_signs(delta, largest, limit)
-    if sent == 0:
-        copy(x, out)
-        return 0
-    add(x, delta, out)
-    return dense_bits(n, width, 1) if kind == SIGN and sent == n else sparse_bits(n, sent, width, level_bits)
+    for t in range(n):
+        is_sent = abs(y[t] - x[t]) >= limit
+        sent += is_sent
+        out[t] = y[t] if is_sent else x[t]
+    return min(dense_bits(n, width, 0), sparse_bits(n, sent, width, 0))
 
 
 @compiled
-def send_rows(kind, parameter, models, who, known, thresholds, chosen, out, bits, low, high):
-    """For each row r in low .. high-1 with chosen[r], send the model of device who[r] to those who know known[r].
+def send_levels(level_bits, y, x, threshold, delta, out):
+    """out = x + level step"""
+    write_difference(y, x, delta)
+    sent = to_levels(delta, largest_of(delta), level_bits, rounded_up(threshold, out))
+    if sent == 0:
+        copy(x, out)
+    else:
+        add(x, delta, out)
+    return sparse_bits(len(out), sent, 8 * out.itemsize, level_bits)
 
-    `kind` and `parameter` are `CodecPolicy.compiled`. out[r] is what is known afterwards with thresholds[r], and
-    bits[r] the bits of the message; out[r] = known[r] and bits[r] = 0 where r is not chosen. `out` may be `known`.
-    """
-    n = models.shape[1]
-    delta = np.empty(n, models.dtype)
+
+@compiled
+def send_signs(y, x, threshold, delta, out):
+    """out = x + sign(delta) mean |delta|"""
+    write_difference(y, x, delta)
+    n, width, sent = len(out), 8 * out.itemsize, to_signs(delta, largest_of(delta), rounded_up(threshold, out))
+    if sent == 0:
+        copy(x, out)
+    else:
+        add(x, delta, out)
+    return dense_bits(n, width, 1) if sent == n else sparse_bits(n, sent, width, 1)
+
+
+@compiled
+def send_largest(share, y, x, threshold, delta, out):
+    """out = y where |delta| is among the k largest and reaches the threshold, else x."""
+    n, width, sent = len(out), 8 * out.itemsize, 0
+    k, limit = max(1, int(np.rint(share * n))), rounded_up(threshold, out)
+    write_difference(y, x, delta)
+    for t in range(n):
+        delta[t] = abs(delta[t]) if abs(delta[t]) >= limit else 0
+    least, equal = kth_largest(delta, k)
+    for t in range(n):
+        whole = whole_number(delta[t])
+        is_sent = whole > least or (whole == least and equal > 0)
+        equal -= whole == least
+        is_sent = is_sent and delta[t] != 0
+        sent += is_sent
+        out[t] = y[t] if is_sent else x[t]
+    return min(dense_bits(n, width, 0), sparse_bits(n, sent, width, 0))
+
+
+# The same, row by row. For each row r in low .. high-1 with chosen[r], the model of device who[r] is sent to those who
+# know known[r]: out[r] is what is known afterwards with thresholds[r], and bits[r] the bits of the message. Where r is
+# not chosen, out[r] = known[r] and bits[r] stays as it is. `out` may be `known`. Each codec has a loop of its own, so
+# that a run compiles the one it uses.
+
+
+@compiled
+def send_full_rows(parameter, models, who, known, thresholds, chosen, out, bits, low, high):
+    """`send_full`"""
     for r in range(low, high):
         if chosen[r]:
-            bits[r] = send_row(kind, parameter, models[who[r]], known[r], thresholds[r], delta, out[r])
+            bits[r] = send_full(models[who[r]], known[r], thresholds[r], out[r])
         else:
             copy(known[r], out[r])
-            bits[r] = 0
+
+
+@compiled
+def send_levels_rows(level_bits, models, who, known, thresholds, chosen, out, bits, low, high):
+    """`send_levels`"""
+    delta = np.empty(models.shape[1], models.dtype)
+    for r in range(low, high):
+        if chosen[r]:
+            bits[r] = send_levels(level_bits, models[who[r]], known[r], thresholds[r], delta, out[r])
+        else:
+            copy(known[r], out[r])
+
+
+@compiled
+def send_sign_rows(parameter, models, who, known, thresholds, chosen, out, bits, low, high):
+    """`send_signs`"""
+    delta = np.empty(models.shape[1], models.dtype)
+    for r in range(low, high):
+        if chosen[r]:
+            bits[r] = send_signs(models[who[r]], known[r], thresholds[r], delta, out[r])
+        else:
+            copy(known[r], out[r])
+
+
+@compiled
+def send_top_k_rows(share, models, who, known, thresholds, chosen, out, bits, low, high):
+    """`send_largest`"""
+    delta = np.empty(models.shape[1], models.dtype)
+    for r in range(low, high):
+        if chosen[r]:
+            bits[r] = send_largest(share, models[who[r]], known[r], thresholds[r], delta, out[r])
+        else:
+            copy(known[r], out[r])
+
+
+SEND_ROWS = {"full": send_full_rows, "levels": send_levels_rows, "sign": send_sign_rows, "top-k": send_top_k_rows}
+"""The loop of each kind of codec. Its first argument is the codec's `parameter`."""

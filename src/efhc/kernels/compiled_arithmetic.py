@@ -12,7 +12,7 @@ import numpy as np
 from efhc.base.arrays import Flags, Floats
 from efhc.base.threads import in_ranges
 from efhc.core.graph import Graph
-from efhc.kernels import loops
+from efhc.kernels import model_loops as loops
 
 
 def drift(models: Floats, last_broadcast: Floats, threads: int = 1) -> Floats:
@@ -25,14 +25,20 @@ def drift(models: Floats, last_broadcast: Floats, threads: int = 1) -> Floats:
 def consensus_error(models: Floats, threads: int = 1) -> float:
     """sum_i ||w_i - w_bar||^2, summed in double precision."""
     spreads = np.empty(-(-models.shape[1] // loops.TILE))
-    in_ranges(loops.spread_tiles, (models, spreads), len(spreads), threads)
-    return float(spreads.sum())
+
+    def spread_tiles(low: int, high: int) -> None:
+        loops.spread_tiles(loops.tile_room(models.dtype), models, spreads, low, high)
+
+    in_ranges(spread_tiles, (), len(spreads), threads)
+    return float(loops.added_up(spreads))
 
 
 def links_of(graph: Graph, precision: np.dtype[np.floating]) -> loops.Links:
     """Return the links of a graph in the form that the loops take."""
     starts, neighbours, link_of, order = graph.rows
-    return loops.Links(order, starts, neighbours, link_of, graph.links, graph.metropolis_weights.astype(precision))
+    beta = graph.metropolis_weights.astype(precision)
+    room = np.empty(len(neighbours), np.int64), np.empty(len(neighbours), precision)
+    return loops.Links(order, starts, neighbours, link_of, graph.links, beta, *room)
 
 
 def mix_and_descend(

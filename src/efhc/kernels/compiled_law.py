@@ -12,8 +12,8 @@ from efhc.base.own_code import is_built_in
 from efhc.base.threads import in_ranges
 from efhc.core.graph import Graph
 from efhc.core.law_arithmetic import PLAIN_LAW, Local, Messages, Pull
-from efhc.kernels import codecs as codec_loops
 from efhc.kernels import law_loops
+from efhc.kernels.codecs import SEND_ROWS
 from efhc.kernels.compiled_arithmetic import consensus_error
 
 
@@ -49,13 +49,12 @@ class CompiledLaw:
 
     def send(self, role: str, messages: Messages) -> tuple[Floats, Ints]:
         codec, models, who, known, thresholds, chosen = messages
-        compiled = getattr(codec, "compiled", None)
-        if compiled is None or not is_built_in(codec):  # a subclass may have changed what is sent
+        send_rows, parameter = SEND_ROWS.get(getattr(codec, "kind", "")), getattr(codec, "parameter", None)
+        if send_rows is None or not is_built_in(codec):  # a subclass may have changed what is sent
             return PLAIN_LAW.send(role, messages)
         after, bits = self._room(role, known), np.zeros(len(known), dtype=np.int64)
-        kind, parameter = compiled
-        arguments = (kind, parameter, models, who, known, thresholds, chosen, after, bits)
-        in_ranges(codec_loops.send_rows, arguments, len(known), self.threads)
+        arguments = (parameter, models, who, known, thresholds, chosen, after, bits)
+        in_ranges(send_rows, arguments, len(known), self.threads)
         return after, bits
 
     def replaced(self, role: str, known: Floats, chosen: Flags, models: Floats, who: Ints) -> Floats:

@@ -9,6 +9,7 @@ import numpy as np
 from efhc.base.arrays import Ints
 from efhc.base.errors import InputError
 from efhc.core.randomness import BlockReader, Purpose, Randomness
+from efhc.learning.shared_blocks import SharedBlocks
 
 
 def draw_subsets(population: int, size: int, rows: int, stream: np.random.Generator) -> Ints:
@@ -24,7 +25,7 @@ def draw_subsets(population: int, size: int, rows: int, stream: np.random.Genera
 
 
 class MiniBatches:
-    """The mini-batches of all devices, as numbers of training samples. It never changes; each run has a `reader`."""
+    """The mini-batches of all devices, as numbers of training samples. Runs share it, and each has its own `reader`."""
 
     BLOCK = 256
     """Iterations drawn at once, from one stream per device and block. Part of a run's identity."""
@@ -34,6 +35,7 @@ class MiniBatches:
             if size > len(part):
                 raise InputError("batch_size", size, f"at most {len(part)}, the samples of device {device}, or 'full'")
         self.size, self._parts, self._randomness = size, parts, randomness
+        self._blocks = SharedBlocks(self.block, 4 * self.BLOCK * len(parts) * size)
 
     def block(self, number: int) -> Ints:
         """Draw the batches of iterations number * BLOCK to (number + 1) * BLOCK - 1, (BLOCK, devices, batch size)."""
@@ -52,7 +54,7 @@ class MiniBatches:
 
     def reader(self, keep: int = 1) -> BlockReader:
         """Return a reader: `reader(k)` has the batches of iteration k, (devices, batch size)."""
-        return BlockReader(self.block, self.BLOCK, keep)
+        return BlockReader(self._blocks, self.BLOCK, keep)
 
     def of_device(self, device: int) -> BlockReader:
         """Return a reader of one device's batches: `reader(k)` has that of iteration k, (batch size,)."""

@@ -14,6 +14,9 @@ from efhc.learning.backends.backend import Backend, ModuleMaker, ScoresNotFinite
 from efhc.learning.batches import MiniBatches
 from efhc.learning.data.dataset import Dataset
 
+TOGETHER = 1 << 22
+"""Numbers of all models up to which the mean model is put below them, to evaluate all in one call."""
+
 
 class Learner:
     """The local problems of all devices. Nothing of it changes, so runs may share it."""
@@ -34,13 +37,17 @@ class Learner:
 
         Raises `ScoresNotFinite` if a largest score is not finite.
         """
-        of_devices = self.backend.accuracies(models, local)
         mean_model, mean_local = mean_of(models, local)
-        try:
-            of_mean = self.backend.accuracies(mean_model[None], {name: row[None] for name, row in mean_local.items()})
-        except ScoresNotFinite:
-            raise ScoresNotFinite("the mean model") from None
-        return of_devices, float(of_mean[0])
+        mean = mean_model[None], {name: row[None] for name, row in mean_local.items()}
+        calls = [_joined((models, local), mean)] if models.size <= TOGETHER else [(models, local), mean]
+        found: list[float] = []
+        for call in calls:
+            try:
+                found += self.backend.accuracies(*call).tolist()
+            except ScoresNotFinite as error:
+                is_mean = error.who == f"device {len(models) - len(found)}"  # its row in the call
+                raise ScoresNotFinite("the mean model") if is_mean else error from None
+        return np.array(found[:-1]), found[-1]
 
     def module(self, models: Floats, local: Local, device: int | Literal["mean"]) -> Any:
         """A `torch.nn.Module` in evaluation mode, as it is evaluated: that of a device, or that of the mean model.
@@ -58,3 +65,9 @@ def mean_of(models: Floats, local: Local) -> tuple[Floats, Local]:
     """The mean model (n,), averaged in double precision, and the mean of what devices keep to themselves."""
     mean_model = models.mean(axis=0, dtype=np.float64).astype(models.dtype)
     return mean_model, {name: np.asarray(rows.mean(axis=0)).astype(rows.dtype) for name, rows in local.items()}
+
+
+def _joined(one: tuple[Floats, Local], other: tuple[Floats, Local]) -> tuple[Floats, Local]:
+    """Models and what goes with them, one below the other."""
+    (models, local), (more, more_local) = one, other
+    return np.concatenate([models, more]), {name: np.concatenate([local[name], more_local[name]]) for name in local}

@@ -14,5 +14,12 @@ from efhc.network.topologies import AnyTopology, given_links
 
 __all__ = ["AnyBandwidths", "AnyNetwork", "AnyTopology"]
 
-NETWORKS = Family(Network, ("efhc.network",), ("over_time",), default="geometric", from_python=given_links)
+NETWORKS = Family(
+    Network,
+    ("efhc.network",),
+    ("over_time",),
+    default="geometric",
+    from_python=given_links,
+    python_types=("_HasEdges",),  # a graph of networkx
+)
 AnyNetwork = Annotated[Network, NETWORKS]

@@ -165,5 +165,12 @@ def _as_list(given: Any) -> Any:
     return {"kind": "list", "values": numbers} if isinstance(numbers, list | tuple) else numbers
 
 
-BANDWIDTHS = Family(BandwidthPolicy, (__name__,), ("draw",), default="uniform", from_python=_as_list)
+BANDWIDTHS = Family(
+    BandwidthPolicy,
+    (__name__,),
+    ("draw",),
+    default="uniform",
+    from_python=_as_list,
+    python_types=("Sequence[float]", "NDArray[Any]"),
+)
 AnyBandwidths = Annotated[BandwidthPolicy, BANDWIDTHS]

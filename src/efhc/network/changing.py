@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from typing import Literal, Self
 
-import networkx as nx
 import numpy as np
 from pydantic import ConfigDict, Field, model_validator
 
@@ -63,6 +62,8 @@ class Rotating(OverTopology):
     """Number of iterations after which the links repeat."""
 
     def over_time(self, devices: int, randomness: Randomness) -> GraphsOverTime:
+        import networkx as nx
+
         if self.period > (most := max(devices - 1, 1)):
             raise InputError("period", self.period, f"at most {most}, the links of a tree on {devices} devices")
         all_links = self._all_links(devices, randomness)

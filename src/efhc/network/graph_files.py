@@ -7,8 +7,6 @@ from collections.abc import Iterable
 from typing import Literal
 from xml.etree import ElementTree
 
-import networkx as nx
-
 from efhc.base.errors import InputError
 from efhc.base.inputs import InputFile, read_json, read_text
 from efhc.core.graph import Graph
@@ -86,6 +84,8 @@ class GraphMLFile(FileTopology):
     kind: Literal["graphml"] = "graphml"
 
     def graph(self, devices: int, randomness: Randomness) -> Graph:
+        import networkx as nx
+
         try:
             text = read_text(self.path)
             graphs = sum(element.tag.endswith("}graph") for element in ElementTree.fromstring(text).iter())

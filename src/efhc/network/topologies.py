@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 from abc import abstractmethod
 from typing import Annotated, Any, ClassVar, Literal
 
-import networkx as nx
 import numpy as np
 from pydantic import Field
-from scipy.spatial import cKDTree
 
 from efhc.base.arrays import Floats, Ints
 from efhc.base.errors import InputError
@@ -78,8 +77,19 @@ def _memory() -> float:
         return math.inf
 
 
+FEW_POINTS = 128
+"""Number of points up to which it is faster to compare all pairs than to build a tree."""
+
+
 def links_within(positions: Floats, radius: float) -> Ints:
     """Return all pairs of points that are at most `radius` apart, (pairs, 2)."""
+    if len(positions) <= FEW_POINTS:
+        pairs = np.column_stack(np.triu_indices(len(positions), 1))
+        apart = positions[pairs[:, 0]] - positions[pairs[:, 1]]
+        near: Ints = pairs[(apart * apart).sum(axis=1) <= radius * radius]
+        return near
+    from scipy.spatial import cKDTree
+
     return cKDTree(positions).query_pairs(radius, output_type="ndarray")
 
 
@@ -120,6 +130,8 @@ class InternetAS(DrawnTopology):
     """With fewer, networkx makes more nodes than asked."""
 
     def draw(self, devices: int, stream: np.random.Generator) -> Graph:
+        import networkx as nx
+
         if devices < self.LEAST:
             raise InputError("kind", f"internet-as on {devices} devices", f"at least {self.LEAST} devices")
         drawn = nx.random_internet_as_graph(devices, seed=int(stream.integers(2**32)))
@@ -145,6 +157,8 @@ class Grid(Topology):
     """Whether the first and last device of each row and column are linked too."""
 
     def graph(self, devices: int, randomness: Randomness) -> Graph:
+        import networkx as nx
+
         rows = self.rows or max(r for r in range(1, int(devices**0.5) + 1) if devices % r == 0)
         if devices % rows:
             raise InputError("rows", rows, f"a divisor of the number of devices, {devices}")
@@ -178,7 +192,8 @@ class Complete(Topology):
 
 def given_links(given: Any) -> Any:
     """Return the table of a networkx graph, which Python users may pass as a network; other values as they are."""
-    if not isinstance(given, nx.Graph):
+    nx = sys.modules.get("networkx")  # whoever has such a graph has imported it
+    if nx is None or not isinstance(given, nx.Graph):
         return given
     names = list(given)
     numbered = all(isinstance(name, int | np.integer) for name in names)

@@ -15,7 +15,7 @@ from efhc.core.device_state import Step
 from efhc.core.protocol import Model
 from efhc.core.state import Diverged, Local
 from efhc.core.triggers import Trigger
-from efhc.kernels import loops
+from efhc.kernels import model_loops as loops
 from efhc.scenarios.scenario import Scenario
 
 COLUMNS = 64 * loops.TILE

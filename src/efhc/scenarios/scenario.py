@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+
 from efhc.base.arrays import Floats, Ints
 from efhc.base.errors import InputError
 from efhc.core.graph import Graph
@@ -87,9 +89,13 @@ class ScenarioReader:
         """r rho_i gamma(k) of every device under this strategy, which is checked: it may be the user's own."""
         return self._thresholds.of_all(trigger, k)
 
-    def check_forgetful(self, trigger: Trigger, k: int, thresholds: Floats) -> None:
-        """Raise `InputError` if a trigger of the user's own has other thresholds at k than when it was asked before."""
-        self._thresholds.check_forgetful(trigger, k, thresholds)
+    def thresholds_of_many(self, trigger: Trigger, k: int, count: int) -> Floats:
+        """The same at k, k + 1, ..., (count, m)."""
+        return self._thresholds.of_many(trigger, k, count)
+
+    def step_sizes(self, k: int, count: int) -> Floats:
+        """alpha(k), alpha(k + 1), ..., (count,)"""
+        return np.array([self.scenario.step_size(k + step) for step in range(count)], dtype=np.float64)
 
     def batch(self, k: int) -> Batch:
         """What every device looks at in iteration k."""

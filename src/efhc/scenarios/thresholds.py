@@ -39,6 +39,23 @@ class Thresholds:
             self.check_forgetful(trigger, k, thresholds, bandwidths)
         return thresholds
 
+    def of_many(self, trigger: Trigger, k: int, count: int) -> Floats:
+        """threshold_i of every device at k, k + 1, ..., (count, m), to the last bit those of `of_all`.
+
+        Raises `InputError` as `of_all` does, and if a strategy of the user's own has other thresholds at k than when it
+        was asked before.
+        """
+        if is_built_in(trigger):
+            built_in: Any = trigger  # whose formula takes many iterations as well
+            iterations = np.arange(k, k + count)[:, None]
+            gamma = np.array([[self._threshold_decay(k + step)] for step in range(count)], dtype=np.float64)
+            given: Floats = built_in.thresholds(iterations, gamma, self._bandwidths, self._coins.of_many)
+            if not np.isnan(given).any():
+                return given
+        thresholds = np.stack([self.of_all(trigger, k + step) for step in range(count)])
+        self.check_forgetful(trigger, k, thresholds[0])
+        return thresholds
+
     def check_forgetful(
         self, trigger: Trigger, k: int, thresholds: Floats, bandwidths: Bandwidths | None = None
     ) -> None:

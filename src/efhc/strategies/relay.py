@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 import numpy as np
-from scipy.sparse import csr_array
 
 from efhc.base.arrays import Floats, Ints
 from efhc.core.graph import Graph
@@ -66,6 +65,8 @@ class _Tree:
     """A tree, or several, by the parents of the devices."""
 
     def __init__(self, parents: Ints) -> None:
+        from scipy.sparse import csr_array
+
         self.children = np.flatnonzero(parents != NO_PARENT)
         """All devices that have a parent."""
         self.parents = parents[self.children]

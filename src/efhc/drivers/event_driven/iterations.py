@@ -71,7 +71,7 @@ class Iterations:
                     run.apply(number)
                 continue
             self.running.add(number)
-            run.react(number, Begin(drift, self._threshold(number, k), at_once))
+            run.react(number, Begin(drift, self.threshold(number, k), at_once))
             self.gradients.start(device)
             seconds = self._clock.seconds(number, k)
             heappush(run.due, (run.now + seconds, GRADIENT, number, self.sessions[number]))
@@ -80,7 +80,8 @@ class Iterations:
                 run, ((one, neighbour, link) for one in devices for neighbour, link in one.links.items() if link.owes)
             )
 
-    def _threshold(self, number: int, k: int) -> float:
+    def threshold(self, number: int, k: int) -> float:
+        """threshold_i(k) of a device."""
         if self._measures:
             return self._reader.threshold_with(self._trigger, number, k, self._exchanges.measured_rate(number))
         return self._reader.threshold(self._trigger, number, k)

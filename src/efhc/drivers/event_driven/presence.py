@@ -7,6 +7,7 @@ from typing import Any
 
 from efhc.core.device import restarted
 from efhc.core.device_state import Device, durable, is_idle
+from efhc.core.graph import Graph
 from efhc.core.protocol import Finish, GiveUp, Leave, LinkDown, LinkUp
 from efhc.drivers.event_driven.checkpoints import attributes, set_attributes
 from efhc.drivers.event_driven.churn import Churn
@@ -33,6 +34,7 @@ class Presence:
         self._network_seconds, self._give_up_seconds = settings.network_seconds, settings.give_up_seconds
         self._network_changes = not isinstance(scenario.network, StaticGraph)
         self._graph_number, self._graph = 0, scenario.network.graph(0)
+        self._rewired_at = 0.0
         devices = len(scenario.bandwidths.values)
         self._churn_counts = [0] * devices
         self.changes = settings.churn is not None
@@ -88,7 +90,13 @@ class Presence:
             for i, j in now.links[new].tolist():
                 if self.present[i] and self.present[j]:
                     self._connect(run, i, j)
+            self._rewired_at = run.now
             self._note_network(run)
+
+    @property
+    def wiring(self) -> tuple[Graph, float]:
+        """The graph, and the second at which its links changed; 0 if that was before the run began or went on."""
+        return self._graph, self._rewired_at
 
     def _connect(self, run: Run, i: int, j: int, *, new: bool = True) -> None:
         self._deadlines.pop((i, j), None)

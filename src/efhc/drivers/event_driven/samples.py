@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from efhc.base.arrays import Floats
 from efhc.core.device_state import Device, Exchange
 from efhc.core.state import Diverged, Local
 from efhc.drivers.event_driven.rows import Rows
@@ -28,13 +29,14 @@ class Sampled(Protocol):
         """What devices keep to themselves."""
 
 
-def quality(run: Sampled, there: list[int], learner: Learner, threads: int) -> tuple[float | None, ...]:
-    """Return the mean, least and greatest accuracy of the devices that are there, that of their mean, and their error.
+def quality(run: Sampled, there: list[int], learner: Learner, threads: int) -> tuple[Floats, tuple[float | None, ...]]:
+    """Return the accuracies of the devices that are there, and a summary of them and of their models.
 
-    All are None if nobody is there. Raises `Diverged` and `ScoresNotFinite`.
+    The summary is the mean, least and greatest accuracy, that of the mean model, and the consensus error. All are None
+    if nobody is there. Raises `Diverged` and `ScoresNotFinite`.
     """
     if not there:
-        return None, None, None, None, None
+        return np.empty(0), (None, None, None, None, None)
     models = run.rows.gathered([run.devices[number].model for number in there])
     local = {name: values[there] for name, values in run.local.items()}
     error = consensus_error(models, threads)
@@ -46,7 +48,8 @@ def quality(run: Sampled, there: list[int], learner: Learner, threads: int) -> t
         accuracies, of_mean = learner.accuracies(models, local)
     except ScoresNotFinite as failure:
         raise failure.about(f"at second {run.now:g}") from failure
-    return float(accuracies.mean()), float(accuracies.min()), float(accuracies.max()), of_mean, error
+    summary = float(accuracies.mean()), float(accuracies.min()), float(accuracies.max()), of_mean, error
+    return accuracies, summary
 
 
 def imbalance(devices: Sequence[Device], rows: Rows) -> float:

@@ -18,6 +18,7 @@ import numpy as np
 
 from efhc.base.arrays import Floats
 from efhc.core.device import react
+from efhc.core.graph import Graph
 from efhc.core.protocol import Apply, Copied, Effect, Ended, Event, Fired, Keep, Send, Stepped
 from efhc.core.randomness import Randomness
 from efhc.core.state import Local
@@ -90,6 +91,8 @@ class Simulator:
         """A heap of (time, what, ...)."""
         self.record = EventRecord()
         self.warnings: list[str] = []
+        self.accuracies = np.full(count, np.nan)
+        """The accuracy of each device at the latest sample; NaN if it was not there."""
         self.is_over = False
         self.draining = False
         """Whether no device makes steps any more, and only what is under way is awaited."""
@@ -123,6 +126,24 @@ class Simulator:
         if self._settings.seconds is not None:
             return min(1.0, self.now / self._settings.seconds)
         return min(1.0, self.steps / (len(self.devices) * self._last))
+
+    @property
+    def wiring(self) -> tuple[Graph, float]:
+        """The graph, and the second at which its links changed; 0 if that was before the run began or went on."""
+        return self._presence.wiring
+
+    def drifts(self) -> list[float]:
+        """Return how far each device's model is from its last broadcast."""
+        models = [device.model.index for device in self.devices]
+        return self.rows.drifts(models, [device.last_broadcast.index for device in self.devices])
+
+    def thresholds(self) -> list[float]:
+        """Return the threshold of each device at its own iteration; infinite if it has none left to make."""
+        iterations = self._iterations
+        return [
+            iterations.threshold(device.number, device.k) if iterations.has_steps_to_make(device) else math.inf
+            for device in self.devices
+        ]
 
     # Time
 
@@ -243,10 +264,13 @@ class Simulator:
         """How good the models are, and how far apart."""
         self._sampled_at = self.now
         there = self._presence.there()
+        accuracies, summary = quality(self, there, self._scenario.learner, self._threads)
         self.record.timeline.append((
             self.now, self.steps, self._iterations.broadcasts, self._exchanges.committed, self._mail.bytes, len(there),
-            *quality(self, there, self._scenario.learner, self._threads), imbalance(self.devices, self.rows),
+            *summary, imbalance(self.devices, self.rows),
         ))  # fmt: skip
+        self.accuracies[:] = np.nan
+        self.accuracies[there] = accuracies
 
     # Devices
 

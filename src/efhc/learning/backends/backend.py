@@ -2,8 +2,8 @@
 
 A backend holds a model and a data set and remembers nothing between calls. Its answers for a device are a function of
 that device's number, model, samples and iteration; their last bits may depend on how many devices a call is for, but
-never on what those do, nor on the number of threads. Those of `linear`, `arrays` and `loop` do not depend on that
-either: a device gets the same bits alone as among all.
+never on what those do, nor on the number of threads. Those of `linear`, `compiled`, `arrays` and `loop` do not depend
+on that either: a device gets the same bits alone as among all.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from efhc.base.arrays import Flags, Floats, Ints
 from efhc.base.errors import EfhcError
 from efhc.core.graph import Graph
 from efhc.core.state import Local
-from efhc.kernels.loops import Buffers, Outcome
+from efhc.kernels.iteration_loops import Buffers, Outcome
 
 
 class Batch(NamedTuple):
@@ -50,6 +50,7 @@ class ScoresNotFinite(EfhcError):
             f"evaluation: the largest score of {who} is NaN or infinite for some test sample; "
             "look at the model's outputs in evaluation mode, and at the step_size"
         )
+        self.who = who
 
 
 class Backend(Protocol):
@@ -101,7 +102,7 @@ class RowBackend(Backend, Protocol):
 
 @runtime_checkable
 class FusedBackend(Backend, Protocol):
-    """A backend that can also make whole iterations, many in one call. Drivers use it while W fits into the cache."""
+    """A backend that can also make whole iterations, many in one call."""
 
     def stretch(
         self,
@@ -111,12 +112,16 @@ class FusedBackend(Backend, Protocol):
         new_links: Flags,
         thresholds: Floats,
         step_sizes: Floats,
-    ) -> tuple[int, Outcome]:
-        """Make the iterations of `core.iteration.iterate` on one graph; returns how many were made, and what they did.
+        in_cache: bool,
+    ) -> tuple[int, Buffers, Outcome]:
+        """Make the iterations of `core.iteration.iterate` on one graph.
+
+        Returns how many were made, which array is which afterwards, and what the iterations did.
 
         One is made for each row of `thresholds` (iterations, m), with its entry of `step_sizes` and its row of
         `samples` (iterations, m, batch size), or with one array of samples per device in every iteration. `new_links`
-        are those of the first. An iteration that diverges is not made and ends the stretch. W is in `buffers.models`
-        after an even number of iterations, and in `buffers.spare` after an odd one.
+        are those of the first. An iteration that diverges is not made and ends the stretch. `in_cache` says whether W
+        is so small that one thread makes all iterations while everything is in the cache; else each pass over the
+        models uses all threads. The bits are the same.
         """
         ...

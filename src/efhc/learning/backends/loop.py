@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from efhc.base.arrays import Ints
-from efhc.learning.backends.module_backend import Modes, ModuleBackend, Tensors, functional_call
+from efhc.learning.backends.built_module import Tensors, functional_call
+from efhc.learning.backends.module_backend import Modes, ModuleBackend
 from efhc.learning.pytorch import nn, torch
 
 FEW_POSITIONS = 16

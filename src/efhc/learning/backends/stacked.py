@@ -13,12 +13,18 @@ from efhc.base.arrays import Floats, Ints
 from efhc.base.errors import InputError
 from efhc.core.state import Local
 from efhc.learning.backends.backend import Batch
-from efhc.learning.backends.module_backend import Modes, ModuleBackend, Tensors, functional_call, shared_copy
+from efhc.learning.backends.built_module import Tensors, functional_call
+from efhc.learning.backends.hooks import has_backward_hooks
+from efhc.learning.backends.module_backend import Modes, ModuleBackend, shared_copy
 from efhc.learning.backends.stacked_layers import StackedLayers, traced
 from efhc.learning.pytorch import nn, torch
 
 MOST_AT_ONCE = 6
 """Devices per part: more no longer pay for the cache that they need."""
+
+
+ALLOWED = "the loop over devices, backend = 'loop'"
+"""What an error tells the user to take instead."""
 
 
 class UnstackableError(InputError):
@@ -74,6 +80,8 @@ class StackedBackend(ModuleBackend):
 
     def _chosen(self, modes: Modes, start: Tensors) -> Modes:
         """The first way that gives two different devices what each gives alone."""
+        if any(has_backward_hooks(part) for part in self._module.modules()):  # both ways would leave them out
+            raise UnstackableError("module", f"a {self._name} with backward hooks", ALLOWED)
         names = {id(parameter): name for name, parameter in self._module.named_parameters()}
         all_names = self._module.named_parameters(remove_duplicate=False)
         self._layers: dict[nn.Module, StackedLayers] = {}
@@ -89,10 +97,11 @@ class StackedBackend(ModuleBackend):
         given = (
             f"a {self._name} that cannot be computed for all devices at once ({str(problem).strip().splitlines()[0]})"
         )
-        raise UnstackableError("module", given, "the loop over devices, backend = 'loop'")
+        raise UnstackableError("module", given, ALLOWED)
 
     def _agrees(self, start: Tensors, alone: nn.Module, at_once: nn.Module) -> bool:
-        x, y = self._inputs([np.array([0, -1]), np.array([-1, 1 % len(self.data.y_train)])])
+        count = len(self.data.y_train)
+        x, y = self._inputs([np.array([0, count - 1]), np.array([count - 1, 1 % count])])
         pairs = {name: torch.stack([value, 0.9 * value]).requires_grad_() for name, value in start.items()}
         buffers = {name: torch.stack([value, value]) for name, value in self._buffers.items()}
         after: dict[str, Any] = dict(buffers)

@@ -70,6 +70,7 @@ MODELS = Family(
     METHODS,
     default="svm",
     from_python=_from_python,
+    python_types=("Callable[..., Any]",),
     from_code=_from_code,
 )
 AnyModel = Annotated[LinearModel | ModuleModel, MODELS]

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.sparse import csr_array
 
 from efhc.base.arrays import Ints
 from efhc.core.graph import Graph
 from efhc.core.mixing import mixing_matrix
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 
 @lru_cache(maxsize=4)

@@ -22,9 +22,6 @@ from efhc.base.policy import Policy
 from efhc.base.registry import Family
 from efhc.strategies.parts.messages import MOST_LEVEL_BITS, Message, dense_bits, sparse_bits
 
-FULL, LEVELS, SIGN, TOP_K = 0, 1, 2, 3
-"""The kinds, as compiled loops know them."""
-
 
 class CodecPolicy(Policy, ABC):
     """A codec that a config can name."""
@@ -34,9 +31,9 @@ class CodecPolicy(Policy, ABC):
         """Return what is sent, None if that is nothing."""
 
     @property
-    @abstractmethod
-    def compiled(self) -> tuple[int, float]:
-        """The kind and the parameter that `efhc.kernels.codecs.send_rows` takes for this codec."""
+    def parameter(self) -> int | float:
+        """The number that the compiled loop of this kind takes, see `efhc.kernels.codecs.SEND_ROWS`. Default: none."""
+        return 0
 
     def send(self, model: Floats, known: Floats, threshold: float) -> tuple[Floats, int]:
         """Return what the neighbours know afterwards, (n,), and the bits of the message; 0 if nothing is sent.
@@ -56,10 +53,6 @@ class FullCodec(CodecPolicy):
         if threshold <= 0:
             return Message(len(model), None, model.copy())
         return _numbers(model, known, _reaches(_difference(model, known), threshold))
-
-    @property
-    def compiled(self) -> tuple[int, float]:
-        return FULL, 0.0
 
 
 class LevelsCodec(CodecPolicy):
@@ -92,8 +85,8 @@ class LevelsCodec(CodecPolicy):
         return Message(len(model), positions, levels[positions].astype(np.int64), self.bits, step)
 
     @property
-    def compiled(self) -> tuple[int, float]:
-        return LEVELS, float(self.bits)
+    def parameter(self) -> int:
+        return self.bits
 
 
 class SignCodec(CodecPolicy):
@@ -120,10 +113,6 @@ class SignCodec(CodecPolicy):
         signs = np.where(delta[chosen] < 0, -1, 1)
         return Message(len(model), None if chosen.all() else np.flatnonzero(chosen), signs, 1, mean)
 
-    @property
-    def compiled(self) -> tuple[int, float]:
-        return SIGN, 0.0
-
 
 class TopKCodec(CodecPolicy):
     """x_hat_l becomes y_l where |delta_l| is among the k = max(1, round(share n)) largest; of equal ones, the first.
@@ -145,8 +134,8 @@ class TopKCodec(CodecPolicy):
         return _numbers(model, known, among & (sizes > 0))
 
     @property
-    def compiled(self) -> tuple[int, float]:
-        return TOP_K, self.share
+    def parameter(self) -> float:
+        return self.share
 
 
 @np.errstate(over="ignore", invalid="ignore")

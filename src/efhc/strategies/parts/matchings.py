@@ -6,10 +6,6 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
-from scipy.linalg import eigh, eigvalsh
-from scipy.optimize import linprog, minimize_scalar
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from efhc.base.arrays import Floats, Ints, read_only
 from efhc.core.graph import Graph
@@ -55,10 +51,7 @@ def laplacian(graph: Graph, weights: Floats) -> Floats:
 
 def averaging_of_parts(graph: Graph) -> Floats:
     """J: the matrix that averages each connected part of the graph, (m, m); all entries are 1/m if it is connected."""
-    i, j = graph.links.T
-    matrix = coo_array((np.ones(len(i)), (i, j)), shape=(graph.devices, graph.devices))
-    _, part = connected_components(matrix, directed=False)
-    same = (part[:, None] == part).astype(np.float64)
+    same = (graph.parts[:, None] == graph.parts).astype(np.float64)
     J: Floats = same / same.sum(axis=1)
     return J
 
@@ -73,6 +66,8 @@ def activation_probabilities(graph: Graph, of_link: Ints, budget: float) -> Floa
     lambda_2 reaches what the bounds allow, up to `CLOSE_ENOUGH`. (The paper leaves it to a solver of semidefinite
     programmes.)
     """
+    from scipy.linalg import eigh
+
     M, (i, j) = int(of_link.max()) + 1, graph.links.T
     J, lowest = averaging_of_parts(graph), [0, min(LOWEST, graph.devices) - 1]
     best, best_value = np.full(M, budget), 0.0
@@ -93,6 +88,8 @@ def activation_probabilities(graph: Graph, of_link: Ints, budget: float) -> Floa
 
 def _highest(bounds: Floats, total: float) -> tuple[Floats, float]:
     """Return the p that maximises t subject to t <= bounds @ p, sum_j p_j <= total and 0 <= p_j <= 1; and that t."""
+    from scipy.optimize import linprog
+
     count, M = bounds.shape
     left = np.vstack([np.column_stack([-bounds, np.ones(count)]), [*np.ones(M), 0.0]])
     right = [*np.zeros(count), total]
@@ -103,6 +100,8 @@ def _highest(bounds: Floats, total: float) -> tuple[Floats, float]:
 
 def best_weight(graph: Graph, probability: Floats) -> float:
     """Return the alpha that minimises `contraction`, a convex function of it."""
+    from scipy.optimize import minimize_scalar
+
     found = minimize_scalar(lambda alpha: contraction(graph, probability, alpha), bounds=(0.0, 1.0), method="bounded")
     return float(found.x)
 
@@ -115,6 +114,8 @@ def contraction(graph: Graph, probability: Floats, alpha: float) -> float:
 
         E[W^T W] = I - 2 alpha L1 + alpha^2 (L1^2 + 2 L2),   L1 = sum_j p_j L_j,   L2 = sum_j p_j (1 - p_j) L_j
     """
+    from scipy.linalg import eigvalsh
+
     L1, L2 = laplacian(graph, probability), laplacian(graph, probability * (1 - probability))
     second_moment = np.eye(graph.devices) - 2 * alpha * L1 + alpha**2 * (L1 @ L1 + 2 * L2)
     return float(np.abs(eigvalsh(second_moment - averaging_of_parts(graph))).max())

@@ -31,10 +31,15 @@ def fourfold(x):
 
 def call(folder: Path) -> tuple[int, float, int]:
     """The loops of a new session: what they compute, and how many came from the disk."""
-    spec = importlib.util.spec_from_file_location("loops", folder / "loops.py")
-    loops = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(loops)
+    loops = _loaded(folder / "loops.py")
     return loops.fourfold(2), loops.fourfold(2.5), sum(loops.fourfold.whole.stats.cache_hits.values())
+
+
+def _loaded(path: Path) -> Any:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 @pytest.fixture
@@ -100,6 +105,38 @@ def test_the_last_bits_do_not_depend_on_what_was_compiled_before(tmp_path: Path)
     assert compiled == loaded == bits()
 
 
+MADE = """
+from efhc.base.compiling import compiled_for, part_for
+
+def made(number):
+    @part_for
+    def part(x):
+        return number * x
+
+    def whole(x):
+        return part(x)
+
+    return compiled_for(f"times {number}", whole)
+"""
+
+
+def test_loops_that_are_made_are_kept_by_their_key_until_a_source_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "made.py").write_text(MADE)
+    (tmp_path / "other.py").write_text("")
+
+    def session(number: int) -> tuple[int, int]:
+        compiling._stamp.cache_clear()  # which a new process begins without
+        loop = _loaded(tmp_path / "made.py").made(number)
+        return loop(2), sum(loop.stats.cache_hits.values())
+
+    assert [session(3), session(5), session(3), session(5)] == [(6, 0), (10, 0), (6, 1), (10, 1)]
+    (tmp_path / "other.py").write_text("changed = True")  # beside it: it might call loops from there
+    assert [session(3), session(3)] == [(6, 0), (6, 1)]
+
+
 def test_a_full_disk_is_done_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def full(path: str, mode: str = "r") -> Any:
         if "w" in mode:
@@ -121,3 +158,49 @@ def test_files_that_cannot_be_read_are_done_without(folder: Path):
     with pytest.warns(CacheWarning) as caught:
         assert call(folder) == (8, 10.0, 0)
     assert len(caught) == 1
+
+
+FOR_KEYS = """
+import sys
+
+import numpy as np
+
+from efhc.base.compiling import compiled_for, part_for
+
+def made(factor):
+    @part_for
+    def scale(x, out):
+        for i in range(len(x)):
+            out[i] = x[i] * factor + np.sqrt(x[i]) * factor + np.sin(x[i])
+
+    @part_for
+    def there_and_back(x, out):
+        scale(x, out)
+        scale(out, x)
+
+    def loop(x):
+        out = np.zeros(len(x))
+        there_and_back(x, out)
+        there_and_back(x, out)
+
+    return compiled_for(f"times {factor}", loop)
+
+for factor in map(float, sys.argv[1:]):
+    loop, x, wanted = made(factor), np.arange(9.0), np.arange(9.0)
+    loop(x)
+    loop.py_func(wanted)
+    print(factor, np.allclose(x, wanted), sum(loop.stats.cache_hits.values()))
+"""
+
+
+@pytest.mark.slow
+def test_loops_of_several_keys_from_several_processes_do_not_take_each_others_parts(tmp_path: Path):
+    (tmp_path / "for_keys.py").write_text(FOR_KEYS)
+
+    def run(*factors: str) -> str:
+        command = [sys.executable, tmp_path / "for_keys.py", *factors]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
+
+    assert run("2") == "2.0 True 0\n"
+    assert run("3") == "3.0 True 0\n"
+    assert run("2", "3") == "2.0 True 1\n3.0 True 1\n"
