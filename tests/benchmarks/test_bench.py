@@ -12,7 +12,7 @@ import pytest
 
 from efhc.base.errors import EfhcError, InputError
 from efhc.base.extras import Extra
-from efhc.benchmarks import bench, machine_limits, scaling
+from efhc.benchmarks import against, bench, e2e, machine_limits, network_backends, scaling
 from efhc.benchmarks.evaluation_share import share
 from efhc.benchmarks.measure import by_turns, peak_memory
 from efhc.benchmarks.names import WORKLOAD_NAMES, check_names
@@ -20,6 +20,7 @@ from efhc.benchmarks.plain import OneModel, PlainLoop
 from efhc.benchmarks.workloads import OURS, PLAIN, WORKLOADS, Workload
 from efhc.drivers.lockstep import Lockstep
 from efhc.drivers.observers import drive
+from efhc.learning.models import MLP
 
 pytestmark = pytest.mark.usefixtures("fashion_files")
 
@@ -58,7 +59,7 @@ def test_sides_take_turns_and_are_timed_per_iteration():
 
     times = by_turns({"a": lambda: side("a"), "b": lambda: side("b")}, 3)
     assert told == ["a", "b"] * 4
-    assert all(len(each.rounds) == 3 and each.median >= 0 for each in times.values())
+    assert all(len(each.wall) == 3 and each.median >= 0 for each in times.values())
 
 
 def test_a_bench_reports_ratio_spread_and_machine():
@@ -103,7 +104,7 @@ def test_names_are_checked_without_heavy_imports():
 def test_without_pytorch_the_bench_says_so_before_it_measures(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(Extra, "is_installed", lambda self: False)
     for chosen in ([], ["svm-b1"]):
-        with pytest.raises(EfhcError, match=r"pip install 'efhc\[deep\]'"):
+        with pytest.raises(EfhcError, match=r"install the extra \[deep\] \(docs/install.md\)"):
             check_names(chosen)
     check_names(["limit"])
 
@@ -119,11 +120,81 @@ def test_a_workload_that_does_not_exist_is_one_line():
 def test_the_limit_stands_beside_ours(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(machine_limits, "SIZE", 128)
     monkeypatch.setattr(machine_limits, "COPIED", 2**16)
+    monkeypatch.setattr(machine_limits, "COPIED_IN_A_ROUND", 2**16)
     monkeypatch.setattr(machine_limits, "WORKLOADS", dict.fromkeys(machine_limits.BESIDE, WORKLOADS["svm-b1"]))
-    found = bench.bench_limit(1)
+    found = bench.bench_limit(1, print)
     assert all(value > 0 for value in [*found["flops"].values(), *found["bandwidth"].values()])
     assert [row["workload"] for row in found["workloads"]] == list(machine_limits.BESIDE)
     assert len({len(row) for row in bench.limit_table(found)}) == 1
+
+
+def test_the_limit_counts_what_cannot_be_done_without():
+    ten, images = 10 * 7850, 784
+    assert machine_limits.counted(WORKLOADS["svm-b16"]) == (
+        4.0 * 160 * 7840,  # scores and gradients of 160 samples
+        3 * 4 * ten,  # W, w_hat, W(k+1)
+        160 * images,  # bytes
+    )
+    assert machine_limits.counted(WORKLOADS["eval-10k"]) == (2.0 * 10 * 10000 * 7840, 4 * ten, 10000 * images)
+    macs = [6 * 28 * 28 * 25, 16 * 10 * 10 * 150, 120 * 400, 120 * 84, 84 * 10]
+    forward = machine_limits.counted(WORKLOADS["eval-10k-lenet"]).flop
+    assert forward == 2 * sum(macs) * 10 * 10000
+    # Gradients by weights and by inputs cost as much again, but nobody needs those by the images.
+    assert machine_limits.counted(WORKLOADS["lenet-b16"]).flop == 2 * (3 * sum(macs) - macs[0]) * 160
+
+
+@pytest.mark.slow
+def test_a_copy_within_a_cache_is_faster_than_one_from_memory():
+    assert machine_limits.copy_speed(2**16, 1, 5) > machine_limits.copy_speed(2**28, 1, 3)
+
+
+@pytest.mark.slow
+def test_two_checkouts_are_measured_by_turns(tmp_path: Path):
+    other = tmp_path / "before"
+    other.mkdir()
+    (other / "src").symlink_to(against.OURSELVES / "src")
+    found = bench.bench_against(other, ["svm-b1"], 2, print)
+    assert found["against"] == "before"
+    assert 0.2 < found["results"]["svm-b1"]["ratio"]["processor"] < 5
+    head, row = bench.against_table(found)
+    assert head[:3] == ["workload", "before", "efhc"]
+    assert len(head) == len(row)
+
+
+def test_a_folder_that_is_no_checkout_is_refused(tmp_path: Path):
+    with pytest.raises(InputError, match=r"^--against: got .*; allowed: a checkout of efhc"):
+        bench.bench_against(tmp_path, ["svm-b1"], 1, print)
+    with pytest.raises(InputError, match=r"^--against"):
+        bench.bench_e2e(tmp_path, 1, print)
+
+
+def test_a_checkout_whose_workload_fails_is_one_line(tmp_path: Path):
+    broken = tmp_path / "src" / "efhc" / "benchmarks"
+    broken.mkdir(parents=True)
+    for folder in (broken, broken.parent):
+        (folder / "__init__.py").touch()
+    (broken / "workloads.py").write_text("WORKLOADS = {}")
+    with pytest.raises(EfhcError, match="svm-b1 failed in"):
+        against.compare(tmp_path, ["svm-b1"], 1, print)
+
+
+def test_whole_commands_are_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    (tmp_path / "src").symlink_to(against.OURSELVES / "src")
+    monkeypatch.setattr(e2e, "COMMANDS", {"import efhc": e2e.COMMANDS["import efhc"]})
+    alone, beside = bench.bench_e2e(None, 1, print), bench.bench_e2e(tmp_path, 2, print)
+    assert json.loads(json.dumps(alone)) == alone
+    for found in (alone, beside):
+        rows = bench.e2e_table(found)
+        assert [row[0] for row in rows] == ["command", "import efhc"]
+        assert len(rows[0]) == len(rows[1])
+    assert "ratio" not in alone["results"]["import efhc"]
+    assert 0.1 < beside["results"]["import efhc"]["ratio"]["median"] < 10
+
+
+def test_a_command_that_fails_is_one_line(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(e2e, "COMMANDS", {"wrong": e2e.Command(("-m", "efhc", "nonsense"), is_first=True)})
+    with pytest.raises(EfhcError, match=r"^bench: `python -m efhc nonsense` ended with exit code 2"):
+        bench.bench_e2e(None, 1, print)
 
 
 def test_scaling_is_numbers_and_a_picture(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
@@ -156,3 +227,9 @@ def test_the_command_prints_json_or_a_table():
 
 def test_the_share_of_evaluation_is_a_share():
     assert 0 < share(1, 3, {}) < 1
+
+
+@pytest.mark.slow
+def test_compiled_networks_are_measured_against_torch(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(network_backends, "ROUNDS", 1)
+    assert all(ratio > 0 for ratio in network_backends.ratios(MLP(hidden=(4,)), (3, 3), (2, 9)))

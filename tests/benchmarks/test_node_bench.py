@@ -136,7 +136,9 @@ def test_a_node_is_asked_for_alone_and_needs_its_extra(monkeypatch: pytest.Monke
     with pytest.raises(InputError, match="`node`, alone"):
         check_names(["node", "svm-b1"])
     monkeypatch.setattr(Extra, "is_installed", lambda self: False)
-    with pytest.raises(EfhcError, match=r"^efhc bench node needs cryptography: pip install 'efhc\[node\]'"):
+    with pytest.raises(
+        EfhcError, match=r"^efhc bench node needs cryptography: install the extra \[node\] \(docs/install.md\)"
+    ):
         check_names(["node"])
 
 

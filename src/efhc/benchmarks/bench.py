@@ -8,7 +8,10 @@ from typing import Any
 
 from threadpoolctl import threadpool_limits
 
+from efhc.benchmarks.against import OURS as OUR_CHECKOUT
+from efhc.benchmarks.against import THEIRS, compare
 from efhc.benchmarks.clocks import LOCKSTEP, OWN_CLOCKS, clocks
+from efhc.benchmarks.e2e import measure_commands
 from efhc.benchmarks.machine_limits import beside_ours, limits
 from efhc.benchmarks.measure import by_turns, peak_memory, times_longer
 from efhc.benchmarks.names import check_names
@@ -61,10 +64,21 @@ def measured(workload: Workload, rounds: int) -> dict[str, Any]:
     return result
 
 
-def bench_limit(rounds: int) -> dict[str, Any]:
+def bench_limit(rounds: int, tell: Callable[[str], None]) -> dict[str, Any]:
     """What the machine can do, and what of it we use."""
+    tell("products and copies")
     found = limits(rounds)
-    return {**found._asdict(), "workloads": beside_ours(found, rounds), **provenance()}
+    return {**found._asdict(), "workloads": beside_ours(found, rounds, tell), **provenance()}
+
+
+def bench_against(checkout: Path, names: Iterable[str], rounds: int, tell: Callable[[str], None]) -> dict[str, Any]:
+    """Our iterations beside those of another checkout."""
+    return {**compare(checkout, names, rounds, tell), **provenance()}
+
+
+def bench_e2e(checkout: Path | None, rounds: int, tell: Callable[[str], None]) -> dict[str, Any]:
+    """Whole commands, beside those of another checkout if one is given."""
+    return {**measure_commands(checkout, rounds, tell), **provenance()}
 
 
 def bench_scaling(rounds: int, out: Path, tell: Callable[[str], None]) -> dict[str, Any]:
@@ -93,14 +107,47 @@ Rows = list[list[str]]
 
 def bench_table(found: dict[str, Any]) -> Rows:
     """One row per workload."""
-    rows = [["workload", "plain loop", "efhc", "ratio", "least-most", "goal", "besides"]]
+    rows = [["workload", "plain loop", "efhc", *RATIO, "goal", "besides"]]
     for name, result in found["results"].items():
-        ratio = result["ratio"]
-        spread = f"{ratio['least']:.1f}-{ratio['most']:.1f}"
-        times = [f"{1e3 * result['seconds'][side]:.3g} ms" for side in (PLAIN, OURS)]
-        median = f"{ratio['median']:.2f}x" if ratio["median"] < 1 else f"{ratio['median']:.1f}x"
-        rows.append([name, *times, median, spread, result["goal"], "; ".join(_besides(result))])
+        times = [_time(result["seconds"][side]) for side in (PLAIN, OURS)]
+        rows.append([name, *times, *_ratio(result["ratio"]), result["goal"], "; ".join(_besides(result))])
     return rows
+
+
+def against_table(found: dict[str, Any]) -> Rows:
+    """One row per workload: the other checkout and ours."""
+    rows = [["workload", found["against"], "efhc", *RATIO]]
+    for name, result in found["results"].items():
+        times = [_time(result["seconds"][side]) for side in (THEIRS, OUR_CHECKOUT)]
+        rows.append([name, *times, *_ratio(result["ratio"])])
+    return rows
+
+
+def e2e_table(found: dict[str, Any]) -> Rows:
+    """One row per command; with another checkout, also its times and how many times longer they are."""
+    beside = [found["against"], *RATIO] if "against" in found else []
+    rows = [["command", "efhc", "least-most", "processor", *beside]]
+    for name, result in found["results"].items():
+        ours, processor = (f"{seconds:.2f} s" for seconds in (result["seconds"][OUR_CHECKOUT], result["processor"]))
+        cells = [name, ours, f"{result['least']:.2f}-{result['most']:.2f}", processor]
+        if beside:
+            cells += [f"{result['seconds'][THEIRS]:.2f} s", *_ratio(result["ratio"])]
+        rows.append(cells)
+    return rows
+
+
+RATIO = ("ratio", "least-most", "processor")
+"""The columns of how many times longer the others take: on the wall, and in processor seconds."""
+
+
+def _ratio(ratio: dict[str, float]) -> list[str]:
+    digits = 2 if ratio["median"] < 10 else 1
+    median, least, most, processor = (f"{ratio[key]:.{digits}f}" for key in ("median", "least", "most", "processor"))
+    return [f"{median}x", f"{least}-{most}", f"{processor}x"]
+
+
+def _time(seconds: float) -> str:
+    return f"{1e3 * seconds:.3g} ms"
 
 
 def clocks_table(found: dict[str, Any]) -> Rows:

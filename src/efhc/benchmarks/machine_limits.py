@@ -1,23 +1,36 @@
-"""How fast this machine can multiply matrices and copy memory, and how long an iteration would take at that pace."""
+"""How fast this machine multiplies matrices and copies memory, and how long an iteration would take at that pace.
+
+Copies within a cache are faster than those from memory. So each workload is held against a copy whose two arrays take
+as much room as the arrays that the workload goes through.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from efhc.base.extras import EXTRAS
 from efhc.base.threads import in_ranges
 from efhc.benchmarks.measure import by_turns
-from efhc.benchmarks.workloads import CORES, OURS, WORKLOADS
+from efhc.benchmarks.workloads import CORES, OURS, WORKLOADS, Workload
+from efhc.learning.models import LinearModel
 
 SIZE = 2048
-COPIED = 64 * 2**20
-"""Numbers in an array that no cache holds."""
+"""Rows and columns of the matrices."""
+COPIED = 256 * 2**20
+"""Bytes of an array that no cache holds."""
+COPIED_IN_A_ROUND = 64 * 2**20
+"""Bytes that a round copies at least, by several copies if the arrays are small."""
+NUMBER = 4
+"""Bytes of a number."""
 
-
-BESIDE = ("svm-b1", "svm-b16", "svm-b64", "svm-m1000", "svm-m10000")
+BESIDE = (
+    "svm-b1", "svm-b16", "svm-b64", "svm-m1000", "svm-m10000", "lenet-b16", "lenet-b32", "eval-10k", "eval-10k-lenet",
+)  # fmt: skip
 """Workloads whose arithmetic and traffic are easily counted."""
 
 
@@ -27,54 +40,98 @@ class Limits(NamedTuple):
     flops: dict[int, float]
     """Multiplications and additions a second in a product of matrices, in single precision, by number of threads."""
     bandwidth: dict[int, float]
-    """Bytes read and written a second, by number of threads."""
+    """Bytes read and written a second between arrays that no cache holds, by number of threads."""
+
+
+class Counted(NamedTuple):
+    """What one iteration, or one evaluation, cannot do without."""
+
+    flop: float
+    """Multiplications and additions."""
+    models: int
+    """Bytes of the models that it reads and writes."""
+    inputs: int
+    """Bytes of the samples that it reads."""
 
 
 def limits(rounds: int) -> Limits:
     """Measure both, with one thread and with all cores."""
     a, b = (np.random.default_rng(0).random((SIZE, SIZE), dtype=np.float32) for _ in range(2))
-    source, target = np.ones(COPIED, np.float32), np.zeros(COPIED, np.float32)
 
-    def multiply(threads: int) -> Callable[[], int]:
-        def work() -> int:
-            with threadpool_limits(threads):
-                np.dot(a, b)
-            return 1
-
-        return work
-
-    def copy(threads: int) -> Callable[[], int]:
-        def one(low: int, high: int) -> None:
-            target[low:high] = source[low:high]
-
-        def work() -> int:
-            in_ranges(one, (), COPIED, threads)
-            return 1
-
-        return work
+    def multiply(threads: int) -> int:
+        with threadpool_limits(threads):
+            np.dot(a, b)
+        return 1
 
     counts = sorted({1, CORES})
-    sides = {f"multiply {t}": multiply(t) for t in counts} | {f"copy {t}": copy(t) for t in counts}
-    times = by_turns(sides, rounds)
+    times = by_turns({str(threads): partial(multiply, threads) for threads in counts}, rounds)
     return Limits(
-        {t: 2 * SIZE**3 / times[f"multiply {t}"].median for t in counts},
-        {t: 2 * source.nbytes / times[f"copy {t}"].median for t in counts},
+        {threads: 2 * SIZE**3 / times[str(threads)].median for threads in counts},
+        {threads: copy_speed(2 * COPIED, threads, rounds) for threads in counts},
     )
 
 
-def beside_ours(found: Limits, rounds: int) -> list[dict[str, object]]:
-    """For each workload with an SVM: the least time its arithmetic and its memory traffic need, and ours."""
+def copy_speed(room: int, threads: int, rounds: int) -> float:
+    """Bytes read and written a second by copies between two arrays that take `room` bytes together."""
+    source, target = np.ones(room // 2, np.uint8), np.zeros(room // 2, np.uint8)
+    copies = -(-COPIED_IN_A_ROUND // len(source))
+
+    def copy(low: int, high: int) -> None:
+        for _ in range(copies):
+            np.copyto(target[low:high], source[low:high])
+
+    def work() -> int:
+        in_ranges(copy, (), len(source), threads)
+        return copies
+
+    return 2 * len(source) / by_turns({"copy": work}, rounds)["copy"].median
+
+
+def counted(workload: Workload) -> Counted:
+    """Count what a workload cannot do without: every number of W, w_hat and W(k+1) once, every sample once.
+
+    An evaluation reads models and all test inputs.
+    """
+    experiment, data = workload.experiment(), workload.dataset()
+    devices, model = experiment.devices, experiment.model
+    of_models = NUMBER * devices * model.parameters(data)
+    is_evaluation = workload.measures == "evaluation"
+    samples = len(data.y_test) if is_evaluation else int(experiment.batch_size)
+    if isinstance(model, LinearModel):
+        passes = 1 if is_evaluation else 2  # scores; the gradients from them
+        of_sample = 2.0 * passes * data.features * data.classes
+    else:
+        of_sample = _flop_of_network(model, data, backward=not is_evaluation)
+    inputs = samples * data.features * data.x_test.itemsize * (1 if is_evaluation else devices)
+    return Counted(of_sample * samples * devices, of_models if is_evaluation else 3 * of_models, inputs)
+
+
+def _flop_of_network(model: Any, data: Any, *, backward: bool) -> float:
+    """Multiplications and additions for one sample, as torch counts them."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    from efhc.learning.models.modules import input_shape
+    from efhc.learning.pytorch import torch
+
+    module = model.build(data)
+    with FlopCounterMode(display=False) as counter:
+        scores = module(torch.zeros(1, *input_shape(data)))
+        if backward:
+            scores.sum().backward()
+    return float(counter.get_total_flops())
+
+
+def beside_ours(found: Limits, rounds: int, tell: Callable[[str], None]) -> list[dict[str, object]]:
+    """For each workload: the least time that its arithmetic and its memory traffic need, and ours."""
+    has_torch = EXTRAS["deep"].is_installed()
     rows: list[dict[str, object]] = []
-    for name in BESIDE:
+    for name in (name for name in BESIDE if has_torch or "lenet" not in name):
+        tell(name)
         workload = WORKLOADS[name]
-        devices, batch = workload.fields.get("devices", 10), workload.fields["batch_size"]
-        data = workload.dataset()
-        features, classes = data.features, data.classes
-        weights = features * classes
-        arithmetic = 4 * devices * batch * weights / found.flops[workload.threads]  # scores, and gradients from them
-        # Each array once at least: W and w_hat are read, W(k+1) is written; those of ten devices stay in the cache.
-        moved = devices * (batch * features + (3 * 4 * (weights + classes) if devices > 100 else 0))
-        memory = moved / found.bandwidth[workload.threads]
-        ours = by_turns({OURS: workload.ours()}, rounds)[OURS].median
-        rows.append({"workload": name, "arithmetic": arithmetic, "memory": memory, "ours": ours})
+        flop, models, inputs = counted(workload)
+        threads = workload.threads
+        memory = models / copy_speed(models, threads, rounds) + inputs / found.bandwidth[threads]
+        with threadpool_limits(1, "blas"):
+            ours = by_turns({OURS: workload.ours()}, rounds)[OURS].median
+        rows.append({"workload": name, "arithmetic": flop / found.flops[threads], "memory": memory, "ours": ours})
     return rows

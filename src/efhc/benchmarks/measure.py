@@ -6,38 +6,57 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 
 class Times(NamedTuple):
-    """Seconds per iteration, one entry per round."""
+    """Seconds per iteration, or per command; one entry per round."""
 
-    rounds: list[float]
+    wall: list[float]
+    """Of the clock on the wall."""
+    processor: list[float]
+    """Of all cores together. Other programs on the machine disturb them less."""
 
     @property
     def median(self) -> float:
-        """The middle round."""
-        return statistics.median(self.rounds)
+        """The middle round, by the clock on the wall."""
+        return statistics.median(self.wall)
 
 
 def times_longer(others: Times, ours: Times) -> dict[str, float]:
-    """How many times longer the others take: the ratio of the medians, and the least and largest of any round."""
-    each = [other / own for other, own in zip(others.rounds, ours.rounds, strict=True)]
-    return {"median": others.median / ours.median, "least": min(each), "most": max(each)}
+    """How many times longer the others take: the ratio of the medians, and the least and largest of any round.
+
+    "processor" is the same ratio of medians in processor seconds.
+    """
+    processor = _ratio(others.processor, ours.processor)["median"]
+    return {**_ratio(others.wall, ours.wall), "processor": processor}
+
+
+def _ratio(others: Sequence[float], ours: Sequence[float]) -> dict[str, float]:
+    each = [other / own for other, own in zip(others, ours, strict=True)]
+    return {"median": statistics.median(others) / statistics.median(ours), "least": min(each), "most": max(each)}
 
 
 def by_turns(sides: Mapping[str, Callable[[], int]], rounds: int) -> dict[str, Times]:
     """Seconds per iteration of each side. A side does a few iterations when it is called and says how many."""
     for work in sides.values():  # once for nothing: compiling, caches, threads
         work()
-    seconds: dict[str, list[float]] = {name: [] for name in sides}
+    times = {name: Times([], []) for name in sides}
     for _ in range(rounds):
         for name, work in sides.items():
-            started = time.perf_counter()
-            iterations = work()
-            seconds[name].append((time.perf_counter() - started) / iterations)
-    return {name: Times(each) for name, each in seconds.items()}
+            wall, processor = timed(work)
+            times[name].wall.append(wall)
+            times[name].processor.append(processor)
+    return times
+
+
+def timed(work: Callable[[], int]) -> tuple[float, float]:
+    """Seconds per iteration of one call, of the clock on the wall and of the processor."""
+    started, used = time.perf_counter(), time.process_time()
+    iterations = work()
+    wall, processor = time.perf_counter() - started, time.process_time() - used
+    return wall / iterations, max(processor, 1e-9) / iterations  # a sleeping side uses no processor
 
 
 def peak_memory(workload: str, side: str) -> int | None:

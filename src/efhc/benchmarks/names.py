@@ -21,7 +21,7 @@ WORKLOAD_NAMES = (
     "eval-10k",
     "eval-10k-lenet",
 )
-ALONE = ("limit", "scaling", "clocks", "node")
+ALONE = ("limit", "e2e", "scaling", "clocks", "node")
 """Measurements that are asked for alone, and need no PyTorch."""
 
 

@@ -54,7 +54,7 @@ class PlainLoop:
         """Iteration k."""
         scenario = self._scenario
         graph = scenario.network.graph(k)
-        samples = torch.from_numpy(np.asarray(self._reader.batch(k).samples))
+        samples = torch.from_numpy(np.array(self._reader.batch(k).samples))
         old = torch.stack([self._vector(module) for module in self.modules])
         drifts = (old - self._last_broadcast).norm(dim=1) / old.shape[1] ** 0.5
         fired = drifts.numpy() >= self._reader.thresholds(self._trigger, k)

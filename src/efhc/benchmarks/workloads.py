@@ -15,11 +15,10 @@ import numpy as np
 
 from efhc.base.errors import EfhcError
 from efhc.core.randomness import Randomness
-from efhc.core.state import State
 from efhc.drivers.general import driver_for
-from efhc.drivers.observers import Observer, drive
+from efhc.drivers.observers import drive
 from efhc.drivers.record import Record
-from efhc.drivers.steps import Steps
+from efhc.drivers.recording import Recording
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.runs.draw import draw_scenario
 from efhc.experiments.runs.resources import usable_cores
@@ -78,15 +77,19 @@ class Workload:
     against: str | None = None
     """The strategy to compare with, instead of a plain loop."""
 
+    def experiment(self) -> Experiment:
+        """The experiment, with all its strategies."""
+        return Experiment(**self.fields)
+
     def scenario(self, seed: int = 0, threads: int | None = None) -> tuple[Experiment, Scenario]:
         """What a seed draws."""
-        experiment = Experiment(**self.fields)
+        experiment = self.experiment()
         return experiment, draw_scenario(experiment, self.dataset(), seed, threads or self.threads)
 
     def sides(self) -> dict[str, Side]:
         """The plain loop, ours, and for networks one model on all samples."""
         if self.measures == "evaluation":
-            return {PLAIN: self._plain_evaluation(), OURS: self._our_evaluation()}
+            return {PLAIN: self._plain_evaluation(), OURS: self.ours()}
         if self.against:
             return {PLAIN: self.run(self.against, 0), OURS: self.run(self.strategy, 0)}
         sides = {PLAIN: self.plain(), OURS: self.ours()}
@@ -124,9 +127,11 @@ class Workload:
         return work
 
     def ours(self) -> Side:
-        """Our iterations with all that a run notes down of them; several runs share the cores."""
+        """Our iterations with all that a run notes down of them, or our evaluation; several runs share the cores."""
+        if self.measures == "evaluation":
+            return self._our_evaluation()
         if self.runs > 1:
-            experiment = Experiment(**self.fields)
+            experiment = self.experiment()
             pairs = [(strategy, seed) for seed in range(self.runs // 4) for strategy in experiment.strategies]
             runs = [self.run(strategy, seed) for strategy, seed in pairs]
 
@@ -143,7 +148,7 @@ class Workload:
         chosen = experiment.strategies[strategy]
         driver = driver_for(scenario, chosen, self.threads)
         state = driver.initial_state()
-        recording = _Recording(scenario)
+        recording = Recording(scenario, Record())
 
         def work() -> int:
             nonlocal state
@@ -171,17 +176,6 @@ class Workload:
             return 1
 
         return work
-
-
-class _Recording(Observer):
-    """Notes down what a run does."""
-
-    def __init__(self, scenario: Scenario) -> None:
-        self._bandwidths, self._parameters = scenario.bandwidths.values, scenario.learner.backend.parameters
-        self.record = Record()
-
-    def after(self, steps: Steps, state: State) -> None:
-        self.record.add(steps, self._bandwidths, self._parameters)
 
 
 class torch_threads:  # noqa: N801 - a context, used like a function
