@@ -73,7 +73,9 @@ def config(tmp_path: Path, cifar: Path) -> Path:
 def test_list_names_every_data_set_and_where_it_is(call, tmp_path, cifar):
     assert "efhc data fetch cifar-10" in call("list").stdout
     listed = call("list", EFHC_DATA=str(tmp_path / "data")).stdout
-    for name in ("digits", "fashion-mnist", "cifar-10", "femnist", "image-folder", "npz"):
+    from efhc.learning.data import DATA
+
+    for name in DATA.built_in():
         assert name in listed
     assert "$EFHC_DATA" in listed
     assert "efhc data fetch cifar-10" not in listed  # it is here
@@ -143,6 +145,42 @@ def test_show_draws_who_holds_what(call, tmp_path, config):
     other = call("show", config, "--seed", 4, "--out", "other.svg")
     assert "seed 4" in other.stdout
     assert "<svg" in (tmp_path / "other.svg").read_text()
+
+
+def test_show_of_a_table_names_its_groups_and_columns(call, tmp_path):
+    rows = "".join(f"{n},{n % 7},clinic {n % 6},{'ill' if n % 2 else 'well'},note\n" for n in range(60))
+    (tmp_path / "people.csv").write_text("age,pulse,clinic,state,remark\n" + rows)
+    config = tmp_path / "people.toml"
+    config.write_text(
+        'devices = 3\npartition = "groups"\n'
+        'data = { kind = "csv", path = "people.csv", label = "state", group = "clinic" }\n'
+    )
+    done = call("show", config)
+    assert done.returncode == 0, done.stderr
+    rows = [line.split("│")[1:-1] for line in done.stdout.splitlines() if line.startswith("│")]
+    assert [int(groups) for _, _, groups, _, _ in rows] == [2, 2, 2]
+    assert sum(int(samples) for _, samples, *_ in rows) == 48
+    assert "ill" in done.stdout
+    assert "Features (2): age, pulse" in done.stdout
+    assert "Columns without a use (1): remark" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [
+        ("data.label=stat", "efhc: data.label: got 'stat', which is no column of"),
+        ("data.features=['clinic']", "efhc: data.path: got 'clinic 0', which is no finite number, in line 2"),
+        ("devices=50", "efhc: partition.kind: got a partition that leaves device 48 without samples"),
+        ("data.test_share=2", "efhc: data.test_share: got 2"),
+        ("data.test_path=gone.csv", "efhc: data.test_path: got"),
+    ],
+)
+def test_show_refuses_a_table_that_does_not_fit(refused, tmp_path, override, told):
+    rows = "".join(f"{n},clinic {n % 6},{'ill' if n % 2 else 'well'}\n" for n in range(60))
+    (tmp_path / "people.csv").write_text("age,clinic,state\n" + rows)
+    config = tmp_path / "people.toml"
+    config.write_text('partition = "iid"\ndata = { kind = "csv", path = "people.csv", label = "state" }\n')
+    assert refused("show", config, override).startswith(told)
 
 
 def test_show_ends_a_long_table(call, config, tmp_path):

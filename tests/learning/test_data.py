@@ -165,10 +165,11 @@ def test_npz_bytes_stay_bytes_and_are_scaled_when_they_are_looked_at(save: Save)
 
 
 def test_npz_may_say_who_wrote_what(save: Save):
-    assert NpzFile(path=save()).load().writers is None
-    data = NpzFile(path=save(writers=np.array([4.0, 4, 0, 1, 1, 0]))).load()
-    assert data.writers.tolist() == [4, 4, 0, 1, 1, 0]
-    assert data.writers.dtype == np.int64
+    assert NpzFile(path=save()).load().groups is None
+    for name in ("groups", "writers"):  # its name now, and before
+        data = NpzFile(path=save(**{name: np.array([4.0, 4, 0, 1, 1, 0])})).load()
+        assert data.groups.tolist() == [4, 4, 0, 1, 1, 0]
+        assert data.groups.dtype == np.int64
 
 
 def test_npz_standardised_when_asked(save: Save):
@@ -204,9 +205,9 @@ def test_npz_without_an_array(save: Save, name: str):
         ("y_train", np.zeros(5, int), "(5,)"),
         ("y_test", np.zeros((4, 1), int), "(4, 1)"),
         ("y_test", np.int64(3), "()"),
-        ("writers", np.array([0, 1, 2]), "(3,)"),
-        ("writers", np.array([0, 1, 2, 0, -1, 2]), "-1 for sample 4"),
-        ("writers", np.array(list("abcabc")), "<U1"),
+        ("groups", np.array([0, 1, 2]), "(3,)"),
+        ("groups", np.array([0, 1, 2, 0, -1, 2]), "-1 for sample 4"),
+        ("groups", np.array(list("abcabc")), "<U1"),
     ],
     ids=str,
 )
@@ -341,6 +342,14 @@ def test_a_feature_that_is_constant_in_training_is_only_centred():
         per_feature(np.ones((4, 2)), np.ones((2, 2)))
 
 
+@pytest.mark.parametrize("standardize", [True, "features", "minmax"])
+def test_numbers_whose_squares_overflow_are_not_scaled(standardize: bool | str):
+    """Their deviation would be infinite, and all inputs 0."""
+    data = Dataset(**arrays(x_train=np.where(np.eye(6, 3, dtype=bool), -1e308, 1.0)))
+    with pytest.raises(InputError, match=r"^x_train: got values up to 1e\+308, too large to be scaled"):
+        data.prepared(standardize, "float64")
+
+
 @pytest.mark.parametrize("standardize", [True, "features"])
 def test_test_inputs_that_scaling_makes_infinite_are_refused(standardize: bool | str):
     rng = np.random.default_rng(0)
@@ -392,13 +401,13 @@ def test_the_validation_samples_are_always_the_same_and_no_regular_pattern():
     assert len(set(np.diff([everything[row.tobytes()] for row in first.x_test]))) > 5
 
 
-def test_validation_keeps_writers_and_never_takes_the_last_sample_of_a_label():
+def test_validation_keeps_groups_and_never_takes_the_last_sample_of_a_label():
     labels = np.array([0, 0, 0, 0, 1, 2, 2])
-    data = Dataset(np.arange(7.0)[:, None], labels, np.zeros((1, 1)), np.array([5]), writers=np.arange(7)).load()
+    data = Dataset(np.arange(7.0)[:, None], labels, np.zeros((1, 1)), np.array([5]), groups=np.arange(7)).load()
     split = data.with_validation(0.9)
     assert split.y_train.tolist() == [0, 1, 2]
     assert split.y_test.tolist() == [0, 0, 0, 2]
-    assert split.writers.tolist() == split.x_train[:, 0].tolist()
+    assert split.groups.tolist() == split.x_train[:, 0].tolist()
     assert split.classes == data.classes == 6
 
 
@@ -434,3 +443,24 @@ def test_lists_are_arrays():
         assert np.array_equal(getattr(lists, name), getattr(whole, name))
     with pytest.raises(InputError, match="x_train: got a list"):
         Dataset([[1.0], [1.0, 2.0]], [0, 1], [[1.0]], [0])
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"y_train": np.array([0, -5, 1, 2])}, "y_train"),
+        ({"y_train": np.arange(9)}, "y_train"),
+        ({"y_test": np.array([1])}, "y_test"),
+        ({"x_test": np.zeros((2, 5), np.float32)}, "x_test"),
+        ({"x_test": np.zeros((0, 3), np.float32), "y_test": np.zeros(0, np.int64)}, "x_test"),
+        ({"x_train": np.full((4, 3), np.nan, np.float32)}, "x_train"),
+    ],
+)
+def test_data_that_look_prepared_are_checked_as_well(changes, field):
+    """Compiled loops check no index."""
+    x, y = np.zeros((4, 3), np.float32), np.array([0, 1, 2, 0])
+    good = {"x_train": x, "y_train": y, "x_test": x[:2], "y_test": y[:2], "shape": (3,)}
+    whole = Dataset(**good)
+    assert whole.load() is whole
+    with pytest.raises(InputError, match=rf"^{field}: got"):
+        Dataset(**good | changes).load()

@@ -46,7 +46,7 @@ def test_the_sample_is_what_its_description_says(femnist: Dataset):
     assert femnist.x_test.shape == (2405, 784)
     assert femnist.x_train.dtype == femnist.x_test.dtype == np.uint8
     assert (femnist.shape, femnist.classes, femnist.name) == ((28, 28), 62, "femnist")
-    per_writer = np.bincount(femnist.writers)
+    per_writer = np.bincount(femnist.groups)
     assert (len(per_writer), per_writer.min(), per_writer.max()) == (74, 70, 146)
     per_class = np.bincount(femnist.y_train, minlength=62)
     assert (per_class[:10].min(), per_class[:10].max()) == (657, 751)
@@ -72,7 +72,7 @@ def test_bytes_and_writers_are_those_of_the_original(femnist: Dataset, femnist_f
     def rows(writers: Any, labels: np.ndarray, pixels: np.ndarray) -> list[tuple[str, int, bytes]]:
         return sorted(zip(writers, labels.tolist(), map(bytes, pixels), strict=True))
 
-    mine = rows(np.array(sorted(users))[femnist.writers].tolist(), femnist.y_train, femnist.x_train)
+    mine = rows(np.array(sorted(users))[femnist.groups].tolist(), femnist.y_train, femnist.x_train)
     assert mine == rows(names[chosen].tolist(), original["y"][chosen], original["x"][chosen])
 
 
@@ -83,7 +83,7 @@ def test_all_files_are_read_and_writers_are_numbered_by_their_sorted_names(write
     folder = write(leaf(zoe=user(2, 61), bob=user(1, 5)), leaf(ann=user(3, 7), bob=user(1, 6), eve=user(0)))
     data = FEMNIST(path=folder).load()
     assert data.y_train.tolist() == [61, 61, 5, 7, 7, 7, 6]
-    assert data.writers.tolist() == [2, 2, 1, 0, 0, 0, 1]  # ann, bob, zoe; eve wrote nothing
+    assert data.groups.tolist() == [2, 2, 1, 0, 0, 0, 1]  # ann, bob, zoe; eve wrote nothing
     assert set(data.sha256) == {"train/0.json", "train/1.json", "test/0.json"}
 
 

@@ -11,17 +11,27 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from efhc.base.errors import InputError
-from efhc.core.randomness import Randomness
+from efhc.core.randomness import Purpose, Randomness
 from efhc.learning.data import Dataset
-from efhc.learning.partition import IID, AnyPartition, Dirichlet, IndexFile, LabelsPerDevice, Writers
+from efhc.learning.partition import (
+    IID,
+    AnyPartition,
+    Dirichlet,
+    Groups,
+    IndexFile,
+    LabelsPerDevice,
+    Quantities,
+    Shards,
+    Writers,
+)
 
 SEED = Randomness(5)
 TEN = np.random.default_rng(0).permutation(np.arange(1000) % 10)
 
 
-def labelled(labels: np.ndarray, writers: np.ndarray | None = None) -> Dataset:
+def labelled(labels: np.ndarray, groups: np.ndarray | None = None) -> Dataset:
     """Training samples with these labels."""
-    return Dataset(np.zeros((len(labels), 1)), labels, np.zeros((1, 1)), np.array([0]), writers=writers)
+    return Dataset(np.zeros((len(labels), 1)), labels, np.zeros((1, 1)), np.array([0]), groups=groups)
 
 
 def disjoint(parts: list[np.ndarray]) -> np.ndarray:
@@ -31,12 +41,12 @@ def disjoint(parts: list[np.ndarray]) -> np.ndarray:
     return np.sort(given_out)
 
 
-DRAWN = [IID(), LabelsPerDevice(), LabelsPerDevice(labels_per_device=3), Dirichlet(), Writers()]
+DRAWN = [IID(), LabelsPerDevice(), LabelsPerDevice(labels_per_device=3), Dirichlet(), Groups(), Shards(), Quantities()]
 
 
 @pytest.mark.parametrize("policy", DRAWN, ids=repr)
 def test_same_seed_same_parts_other_seed_other_parts(policy: IID):
-    data = labelled(TEN, writers=np.arange(1000) % 20)
+    data = labelled(TEN, groups=np.arange(1000) % 20)
     first, again, other = (policy.split(data, 7, Randomness(seed)) for seed in (1, 1, 2))
     assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
     assert not all(np.array_equal(a, b) for a, b in zip(first, other, strict=True))
@@ -124,36 +134,129 @@ def test_dirichlet_gives_up_on_what_cannot_be():
         Dirichlet(attempts=4).split(labelled(np.array([0, 1])), 5, SEED)
 
 
-# Writers
+# Groups
 
 
 @given(sizes=st.lists(st.integers(1, 9), min_size=1, max_size=30), devices=st.integers(1, 30), seed=st.integers(0, 99))
 @settings(max_examples=60, deadline=None)
-def test_writers_are_dealt_whole_and_equally_many(sizes: list[int], devices: int, seed: int):
-    writers = np.random.default_rng(seed).permutation(np.repeat(np.arange(len(sizes)) * 3, sizes))  # numbers may skip
-    data = labelled(np.zeros(len(writers), int), writers)
+def test_groups_are_dealt_whole_and_equally_many(sizes: list[int], devices: int, seed: int):
+    groups = np.random.default_rng(seed).permutation(np.repeat(np.arange(len(sizes)) * 3, sizes))  # numbers may skip
+    data = labelled(np.zeros(len(groups), int), groups)
     if len(sizes) < devices:
-        with pytest.raises(InputError, match=f"^kind: got {len(sizes)} writers for {devices} devices"):
-            Writers().split(data, devices, Randomness(seed))
+        with pytest.raises(InputError, match=f"^kind: got {len(sizes)} groups for {devices} devices"):
+            Groups().split(data, devices, Randomness(seed))
         return
-    parts = Writers().split(data, devices, Randomness(seed))
+    parts = Groups().split(data, devices, Randomness(seed))
     assert len(parts) == devices
-    assert np.array_equal(disjoint(parts), np.arange(len(writers)))
-    held = [set(writers[part].tolist()) for part in parts]
-    assert sum(map(len, held)) == len(sizes)  # nobody's samples are on two devices
+    assert np.array_equal(disjoint(parts), np.arange(len(groups)))
+    held = [set(groups[part].tolist()) for part in parts]
+    assert sum(map(len, held)) == len(sizes)  # no group is on two devices
     assert max(map(len, held)) - min(map(len, held)) <= 1
+    dealt = np.array_split(Randomness(seed).stream(Purpose.PARTITION).permutation(np.unique(groups)), devices)
+    assert held == [set(hand.tolist()) for hand in dealt]  # the draw that runs have had from the first version on
+    assert all((np.diff(part) > 0).all() for part in parts)
 
 
-def test_data_without_writers_cannot_be_dealt_by_writer():
-    with pytest.raises(InputError, match=r"^kind: got writers, which your arrays does not tell apart"):
-        Writers().split(labelled(TEN), 5, SEED)
+def test_writers_are_groups():
+    data = labelled(TEN, np.arange(1000) % 20)
+    both = zip(Groups().split(data, 6, SEED), Writers().split(data, 6, SEED), strict=True)
+    assert all(np.array_equal(a, b) for a, b in both)
+
+
+@pytest.mark.parametrize("policy", [Groups(), Writers()], ids=repr)
+def test_data_without_groups_cannot_be_dealt_by_group(policy: Groups):
+    with pytest.raises(InputError, match=f"^kind: got {policy.kind}, which your arrays does not tell apart"):
+        policy.split(labelled(TEN), 5, SEED)
 
 
 def test_real_writers_each_on_a_device_of_their_own(femnist: Dataset):
     parts = Writers().split(femnist, 74, SEED)
-    assert sorted(map(len, parts)) == sorted(np.bincount(femnist.writers).tolist())
-    assert all(len(np.unique(femnist.writers[part])) == 1 for part in parts)
+    assert sorted(map(len, parts)) == sorted(np.bincount(femnist.groups).tolist())
+    assert all(len(np.unique(femnist.groups[part])) == 1 for part in parts)
     assert np.array_equal(disjoint(parts), np.arange(9619))
+
+
+# Shards
+
+
+@given(
+    classes=st.integers(1, 12),
+    each=st.integers(1, 40),
+    devices=st.integers(1, 20),
+    shards=st.integers(1, 4),
+    seed=st.integers(0, 99),
+)
+@settings(max_examples=60, deadline=None)
+def test_shards_are_consecutive_pieces_of_the_samples_sorted_by_label(
+    classes: int, each: int, devices: int, shards: int, seed: int
+):
+    labels = np.random.default_rng(seed).permutation(np.repeat(np.arange(classes), each))
+    policy, pieces = Shards(shards_per_device=shards), devices * shards
+    if pieces > len(labels):
+        with pytest.raises(InputError, match=f"^shards_per_device: got {shards}: {pieces} shards of {len(labels)}"):
+            policy.split(labelled(labels), devices, Randomness(seed))
+        return
+    parts = policy.split(labelled(labels), devices, Randomness(seed))
+    assert len(parts) == devices
+    assert np.array_equal(disjoint(parts), np.arange(len(labels)))
+    sizes = list(map(len, parts))
+    assert max(sizes) - min(sizes) <= shards
+    if len(labels) % pieces == 0:
+        size = len(labels) // pieces
+        of_pieces = sorted(labels[piece].tolist() for part in parts for piece in part.reshape(shards, size))
+        assert of_pieces == [piece.tolist() for piece in np.sort(labels).reshape(pieces, size)]
+        if size <= each:
+            assert max(len(np.unique(labels[part])) for part in parts) <= 2 * shards
+
+
+def test_shards_of_mcmahan_leave_most_devices_two_labels():
+    labels = np.repeat(np.arange(10), 600)
+    held = [len(np.unique(labels[part])) for part in Shards().split(labelled(labels), 100, SEED)]
+    assert set(held) == {1, 2}  # 200 shards of 30: each has one label
+    assert held.count(2) > 75
+
+
+# Quantities
+
+
+@given(
+    samples=st.integers(1, 300),
+    devices=st.integers(1, 20),
+    minimum=st.integers(1, 20),
+    concentration=st.floats(1e-3, 100),
+    seed=st.integers(0, 99),
+)
+@settings(max_examples=80, deadline=None)
+def test_quantities_give_all_samples_and_the_minimum_to_each(
+    samples: int, devices: int, minimum: int, concentration: float, seed: int
+):
+    policy = Quantities(minimum=minimum, concentration=concentration)
+    data = labelled(np.arange(samples) % 3)
+    if devices * minimum > samples:
+        with pytest.raises(InputError, match=f"^minimum: got {minimum} for each of {devices} devices, with {samples}"):
+            policy.split(data, devices, Randomness(seed))
+        return
+    parts = policy.split(data, devices, Randomness(seed))
+    assert len(parts) == devices
+    assert np.array_equal(disjoint(parts), np.arange(samples))
+    assert min(map(len, parts)) >= minimum
+
+
+def test_quantities_differ_by_the_law_of_dirichlet():
+    """The variance of a share q_i is (1/m)(1 - 1/m) / (m a + 1)."""
+    m, data = 10, labelled(np.arange(10_000) % 10)
+    for a in (0.5, 5.0):
+        policy = Quantities(concentration=a, minimum=100)
+        sizes = np.array([[len(part) for part in policy.split(data, m, Randomness(seed))] for seed in range(200)])
+        shares = (sizes - 100) / 9000
+        assert np.var(shares) == pytest.approx((1 / m) * (1 - 1 / m) / (m * a + 1), rel=0.15)
+
+
+def test_quantities_mix_the_labels():
+    labels = np.repeat(np.arange(10), 1000)
+    for part in Quantities(minimum=500).split(labelled(labels), 5, SEED):
+        expected = len(part) / 10
+        assert (abs(np.bincount(labels[part], minlength=10) - expected) < 5 * np.sqrt(expected)).all()
 
 
 # Files

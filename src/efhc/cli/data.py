@@ -20,8 +20,18 @@ if TYPE_CHECKING:
 app = typer.Typer(help="List, fetch and verify data sets; show which device holds which labels.", no_args_is_help=True)
 
 FIGURES = (".png", ".pdf", ".svg")
+OWN = {
+    "csv": 'data.path = "FILE.csv", data.label = "COLUMN"',
+    "huggingface": 'data.path = "FOLDER" or data.name = "NAME"; it is never downloaded',
+    "image-folder": 'data.path = "FOLDER"',
+    "npz": 'data.path = "FILE.npz"',
+    "parquet": 'data.path = "FILE.parquet", data.label = "COLUMN"',
+}
+"""Kinds of data that users bring, and the settings that they need."""
 MOST_ROWS = 100
 """The largest number of devices that a table shows."""
+MOST_NAMES = 20
+"""The largest number of columns that are named."""
 
 
 @app.command("list")
@@ -35,8 +45,8 @@ def data_list() -> None:
         found = archive.find()
         where, text = (found.name, str(found.folder)) if found else ("missing", archive.source)
         table.add_row(archive.name, where, escape(printable(text)))
-    table.add_row("image-folder", "your own", 'data.kind = "image-folder", data.path = "FOLDER"')
-    table.add_row("npz", "your own", 'data.kind = "npz", data.path = "FILE.npz"')
+    for kind, settings in OWN.items():
+        table.add_row(kind, "your own", f'data.kind = "{kind}", {settings}')
     console.print(table)
 
 
@@ -88,7 +98,7 @@ def data_show(
         int | None, typer.Option(min=0, help="The seed. Default: the first seed of the experiment.")
     ] = None,
 ) -> None:
-    """Show which device holds which labels, as a figure and a table."""
+    """Show which device holds which labels and groups, as a figure and a table."""
     from efhc.core.randomness import Randomness
     from efhc.experiments.config.files import load_experiment
     from efhc.experiments.runs.draw import load_data
@@ -109,14 +119,20 @@ def data_show(
     title = printable(f"{data.name}: {kind} partition, seed {seed}")
     names = [printable(name) for name in data.label_names]
     save_figure(partition_figure(counts, names, title), out)
-    table = Table("device", "samples", "labels", "most samples of", title=escape(title), title_justify="left")
-    for device, row in enumerate(counts[:MOST_ROWS]):
+    groups = [] if data.groups is None else ["groups"]
+    table = Table("device", "samples", *groups, "labels", "most samples of", title=escape(title), title_justify="left")
+    for device, (row, part) in enumerate(zip(counts[:MOST_ROWS], parts, strict=False)):
         held = [escape(names[label]) for label in (-row).argsort(kind="stable") if row[label]]
         shown = ", ".join(held[:10]) + (", ..." if len(held) > 10 else "")
-        table.add_row(str(device), str(row.sum()), str(len(held)), shown)
+        of_groups = [] if data.groups is None else [str(len(set(data.groups[part].tolist())))]
+        table.add_row(str(device), str(row.sum()), *of_groups, str(len(held)), shown)
     console.print(table)
     if len(counts) > MOST_ROWS:
         print(f"... and {len(counts) - MOST_ROWS} more devices")
+    for what, columns in (("Features", data.feature_names), ("Columns without a use", data.unused)):
+        if columns:
+            listed = ", ".join(columns[:MOST_NAMES]) + (", ..." if len(columns) > MOST_NAMES else "")
+            print(printable(f"{what} ({len(columns)}): {listed}"))
     print(printable(f"Figure: {out}"))
 
 

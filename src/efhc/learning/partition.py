@@ -105,22 +105,93 @@ class Dirichlet(Partition):
         )
 
 
-class Writers(Partition):
-    """Each device has all the samples of some writers; they are dealt in a random order, equally many to within one."""
+class Groups(Partition):
+    """Each device has all the samples of some groups; they are dealt in a random order, equally many to within one.
 
-    kind: Literal["writers"] = "writers"
+    A group is whatever the data tell apart: a writer, a user, a hospital.
+    """
+
+    kind: Literal["groups"] = "groups"
 
     def split(self, data: Dataset, devices: int, randomness: Randomness) -> list[Ints]:
-        if data.writers is None:
-            given = f"writers, which {data.name} does not tell apart"
-            raise InputError(
-                "kind", given, "data with writers, as femnist or an .npz file may have; or another partition"
+        if data.groups is None:
+            given = f"{self.kind}, which {data.name} does not tell apart"
+            allowed = (
+                "data with groups, as femnist, the group column of a table or an .npz file have; or another partition"
             )
-        writers = np.unique(data.writers)
-        if len(writers) < devices:
-            raise InputError("kind", f"{len(writers)} writers for {devices} devices", "a writer or more per device")
-        shuffled = randomness.stream(Purpose.PARTITION).permutation(writers)
-        return [np.flatnonzero(np.isin(data.writers, hand)) for hand in np.array_split(shuffled, devices)]
+            raise InputError("kind", given, allowed)
+        groups = np.unique(data.groups)
+        if len(groups) < devices:
+            raise InputError("kind", f"{len(groups)} {self.kind} for {devices} devices", "one or more per device")
+        shuffled = randomness.stream(Purpose.PARTITION).permutation(groups)
+        holders = np.repeat(np.arange(devices), [len(hand) for hand in np.array_split(shuffled, devices)])
+        holder_of = holders[np.argsort(shuffled)]  # of each group, in the order of `groups`
+        return _by_holder(holder_of[np.searchsorted(groups, data.groups)], devices)
+
+
+class Writers(Groups):
+    """The same as `groups`, for data whose groups are writers."""
+
+    kind: Literal["writers"] = "writers"  # type: ignore[assignment]
+
+
+class Shards(Partition):
+    """The pathological partition of McMahan et al. 2017: few labels per device.
+
+    All samples, sorted by label, are cut into m s shards of equal size (to within one sample), where m is the number of
+    devices and s = `shards_per_device`; each device gets s of them, drawn at random. Samples of the same label are in
+    a random order. Where every label has at least as many samples as a shard, a shard has one or two labels.
+    """
+
+    kind: Literal["shards"] = "shards"
+    shards_per_device: int = Field(default=2, ge=1)
+    """Number of shards s that each device gets."""
+
+    def split(self, data: Dataset, devices: int, randomness: Randomness) -> list[Ints]:
+        samples, shards = len(data.y_train), devices * self.shards_per_device
+        if shards > samples:
+            given = f"{self.shards_per_device}: {shards} shards of {samples} samples"
+            raise InputError("shards_per_device", given, "fewer shards or devices, so that no shard is empty")
+        stream = randomness.stream(Purpose.PARTITION)
+        shuffled = stream.permutation(samples)
+        cut = np.array_split(shuffled[np.argsort(data.y_train[shuffled], kind="stable")], shards)
+        hands = stream.permutation(shards).reshape(devices, self.shards_per_device)
+        return [np.concatenate([cut[shard] for shard in hand]) for hand in hands]
+
+
+class Quantities(Partition):
+    """Devices hold unequal numbers of samples, whose labels are those of all samples (quantity skew).
+
+    All n samples are shuffled, and device i of m gets
+
+        n_i = minimum + (n - m minimum) q_i,    (q_1, ..., q_m) ~ Dirichlet(a, ..., a),
+
+    rounded so that all n are given out; a small a makes the numbers more unequal.
+    """
+
+    kind: Literal["quantities"] = "quantities"
+    concentration: float = Field(default=0.5, gt=0)
+    """The parameter a of the Dirichlet distribution."""
+    minimum: int = Field(default=16, ge=1)
+    """Number of samples that every device has at least. A device needs as many as `batch_size`, which is 16 too."""
+
+    def split(self, data: Dataset, devices: int, randomness: Randomness) -> list[Ints]:
+        samples = len(data.y_train)
+        spare = samples - devices * self.minimum
+        if spare < 0:
+            given = f"{self.minimum} for each of {devices} devices, with {samples} samples in all"
+            raise InputError("minimum", given, f"a smaller minimum, or at most {samples // self.minimum} devices")
+        stream = randomness.stream(Purpose.PARTITION)
+        shuffled = stream.permutation(samples)
+        q = stream.dirichlet(np.full(devices, self.concentration))
+        cuts = np.rint(spare * np.cumsum(q)[:-1]).astype(int) + self.minimum * np.arange(1, devices)
+        return np.split(shuffled, cuts)
+
+
+def _by_holder(holder: Ints, devices: int) -> list[Ints]:
+    """Return the samples of each device in ascending order, given the device that holds each sample."""
+    order = np.argsort(holder, kind="stable")
+    return np.split(order, np.searchsorted(holder[order], np.arange(1, devices)))
 
 
 class IndexFile(Partition):

@@ -152,6 +152,8 @@ class StoredData(DataPolicy):
     """A data set whose files are looked for."""
 
     archive: ClassVar[Archive]
+    unit: ClassVar[float] = 255.0
+    """What bytes are divided by: pixels become 0 .. 1."""
     path: InputFolder | None = None
     """The folder with its files, or with some of them. Default: the known places, then a download if there is one."""
 
@@ -165,11 +167,11 @@ class StoredData(DataPolicy):
 
         place = self.archive.locate(self.path)
         data = replace(self.parse(noted(self.archive.read(place))), name=self.archive.name, sha256=checksums)
-        return data.prepared(self.standardize, precision, unit=255 if data.x_train.dtype == np.uint8 else 1)
+        return data.prepared(self.standardize, precision, unit=self.unit if data.x_train.dtype == np.uint8 else 1)
 
     @abstractmethod
     def parse(self, files: Iterator[StoredFile]) -> Dataset:
-        """Return the data set in the files, with pixels as bytes or as numbers from 0 to 1."""
+        """Return the data set in the files, with inputs as bytes or as they are once divided by `unit`."""
 
 
 def cache_folder() -> Path:

@@ -21,6 +21,9 @@ from efhc.core.randomness import Purpose, Randomness
 MOST_CLASSES = 100_000
 """Larger labels are refused as damaged: a model has a row for every class."""
 
+LARGEST = 1e150
+"""Inputs beyond it cannot be scaled: the sum of their squares overflows even in float64."""
+
 ROWS_AT_ONCE = 4096
 """Rows that are converted to float64 at a time."""
 
@@ -37,7 +40,7 @@ class Moments(TypedDict):
     std: Annotated[float, Field(gt=0)]
 
 
-Standardize = bool | Literal["features"] | Moments
+Standardize = bool | Literal["features", "minmax"] | Moments
 """How inputs are scaled; see `DataPolicy.standardize`."""
 
 
@@ -46,7 +49,8 @@ class DataPolicy(Policy, ABC):
 
     standardize: Standardize = True
     """Scale inputs to (x - mean) / std. true: one mean and one standard deviation, of all training inputs; "features":
-    a mean and a standard deviation per feature; {mean = M, std = S}: the given ones; false: no scaling."""
+    a mean and a standard deviation per feature; {mean = M, std = S}: the given ones; false: no scaling. "minmax" scales
+    each feature to (x - min) / (max - min) instead. All of them are those of the training samples."""
 
     @abstractmethod
     def load(self, precision: str = "float32") -> Dataset:
@@ -70,10 +74,14 @@ class Dataset:
     """The shape of one sample before it was flattened."""
     sha256: Mapping[str, str] = field(default_factory=dict)
     """The SHA-256 of every file that the data set was read from, by file name."""
-    writers: Ints | None = None
-    """The writer of each training sample, numbered from 0. Default: unknown."""
+    groups: Ints | None = None
+    """The group of each training sample (its writer, user, hospital, ...), numbered from 0. Default: unknown."""
     class_names: tuple[str, ...] = ()
     """The names of the labels. Named classes count even if no sample has their label. Default: unknown."""
+    feature_names: tuple[str, ...] = ()
+    """The columns of a table that the features were read from. Default: none."""
+    unused: tuple[str, ...] = ()
+    """The columns of a table that nothing was read from."""
     precision: str = "float32"
     """The floating-point type of the numbers that models see."""
     scale: float = 1.0
@@ -81,13 +89,18 @@ class Dataset:
     """Models see scale * x + shift."""
 
     def __post_init__(self) -> None:
-        for name in ("x_train", "y_train", "x_test", "y_test", "writers"):
+        for name in ("x_train", "y_train", "x_test", "y_test", "groups"):
             given = getattr(self, name)
             if given is not None and not isinstance(given, np.ndarray):
                 try:
                     object.__setattr__(self, name, np.asarray(given))
                 except ValueError as error:  # rows of different lengths
                     raise InputError(name, f"a {type(given).__name__} ({error})", "an array, or lists of one") from None
+
+    def __repr__(self) -> str:
+        counts = f"{len(self.y_train):,} training and {len(self.y_test):,} test samples"
+        shape = " x ".join(map(str, self.shape or self.x_train.shape[1:]))
+        return f"<Dataset {self.name}: {counts} of shape {shape}>"
 
     @property
     def features(self) -> int:
@@ -121,7 +134,7 @@ class Dataset:
 
     def read_only(self) -> Dataset:
         """Return the same data set, for code that must not write to it."""
-        names = ("x_train", "y_train", "x_test", "y_test", "writers")
+        names = ("x_train", "y_train", "x_test", "y_test", "groups")
         arrays = {name: array for name in names if (array := getattr(self, name)) is not None}
         return replace(self, **{name: read_only(array) for name, array in arrays.items()})
 
@@ -135,11 +148,7 @@ class Dataset:
         """
         if not 0 < share < 1:
             raise InputError("validation", share, "a share of the training samples, above 0 and below 1")
-        chosen = np.zeros(len(self.y_train), dtype=bool)
-        for label in np.unique(self.y_train):
-            samples = np.flatnonzero(self.y_train == label)
-            count = min(math.floor(share * len(samples) + 0.5), len(samples) - 1)
-            chosen[Randomness(0).stream(Purpose.VALIDATION, int(label)).permutation(samples)[:count]] = True
+        chosen = share_of_each_label(self.y_train, share, Purpose.VALIDATION)
         if not chosen.any():
             allowed = "a share that is at least one sample of some label"
             raise InputError("validation", f"{share} of {len(chosen)} training samples", allowed)
@@ -149,7 +158,7 @@ class Dataset:
             y_train=self.y_train[~chosen],
             x_test=self.x_train[chosen],
             y_test=self.y_train[chosen],
-            writers=None if self.writers is None else self.writers[~chosen],
+            groups=None if self.groups is None else self.groups[~chosen],
             class_names=self.label_names,  # the classes stay as they are, whichever of them are left
         )
 
@@ -165,7 +174,8 @@ class Dataset:
 
     def load(self, precision: str = "float32") -> Dataset:
         """Return the data set itself, checked and flat. Its numbers are used as they are."""
-        return self if self._is_prepared_for(precision) else self.prepared(False, precision)
+        checked = self.prepared(False, precision)
+        return self if self._is_prepared_for(precision) else checked
 
     def prepared(self, standardize: Standardize, precision: str, *, unit: float = 1.0) -> Dataset:
         """Return the data set checked, flat and scaled.
@@ -174,19 +184,27 @@ class Dataset:
         how. Bytes stay bytes unless they are standardized per feature. Raises an `InputError` for samples or labels
         that cannot be used.
         """
-        x_train, x_test = (self._checked_inputs(name, getattr(self, name), precision) for name in ("x_train", "x_test"))
+        by_feature = standardize in ("features", "minmax")
+        first = "float64" if by_feature else precision  # a time in seconds has no digits to spare before it is scaled
+        x_train, x_test = (self._checked_inputs(name, getattr(self, name), first) for name in ("x_train", "x_test"))
         if x_train.shape[1:] != x_test.shape[1:]:
             raise InputError("x_test", f"samples of shape {x_test.shape[1:]}", f"x_train's, {x_train.shape[1:]}")
         y_train, y_test = (
             self._checked_labels(name, getattr(self, name), len(x))
             for name, x in (("y_train", x_train), ("y_test", x_test))
         )
-        writers = None if self.writers is None else self._checked_labels("writers", self.writers, len(x_train))
+        groups = None if self.groups is None else self._checked_labels("groups", self.groups, len(x_train))
         shape = self.shape or x_train.shape[1:]
         x_train, x_test = x_train.reshape(len(x_train), -1), x_test.reshape(len(x_test), -1)
-        checked = replace(self, y_train=y_train, y_test=y_test, writers=writers, shape=shape, precision=precision)
-        if standardize == "features":
-            return checked._with_inputs(*_standardized_by_feature(x_train, x_test, precision))
+        is_measured = standardize is not False and not isinstance(standardize, dict)
+        if is_measured and (largest := max(float(x_train.max()), -float(x_train.min()))) > LARGEST:
+            given = f"values up to {largest:g}, too large to be scaled"
+            raise InputError("x_train", given, f"none beyond {LARGEST:g}, or standardize = false")
+        checked = replace(self, y_train=y_train, y_test=y_test, groups=groups, shape=shape, precision=precision)
+        if by_feature:
+            offset, unit_of_feature = _ranges(x_train) if standardize == "minmax" else _moments_by_feature(x_train)
+            scaled_by_feature = (_scaled(x, offset, unit_of_feature, precision) for x in (x_train, x_test))
+            return checked._with_inputs(*scaled_by_feature)
         scale, shift = self.scale / unit, self.shift
         if standardize:
             if isinstance(standardize, dict):
@@ -241,6 +259,19 @@ class Dataset:
         return y.astype(np.int64)
 
 
+def share_of_each_label(labels: Ints, share: float, purpose: Purpose) -> NDArray[np.bool_]:
+    """Return which samples are chosen if `share` of those of every label are, rounded, and never all of them.
+
+    The choice is random and depends on the labels, the share and the purpose only: it is the same for every seed.
+    """
+    chosen = np.zeros(len(labels), dtype=bool)
+    for label in np.unique(labels):
+        samples = np.flatnonzero(labels == label)
+        count = min(math.floor(share * len(samples) + 0.5), len(samples) - 1)
+        chosen[Randomness(0).stream(purpose, int(label)).permutation(samples)[:count]] = True
+    return chosen
+
+
 def _moments(x: Numbers) -> tuple[float, float]:
     """Return the mean and the standard deviation of all numbers; those of bytes are counted, hence exact."""
     if x.dtype != np.uint8:
@@ -250,22 +281,34 @@ def _moments(x: Numbers) -> tuple[float, float]:
     return mean, float(np.sqrt(counts @ (values - mean) ** 2 / x.size))
 
 
-def _standardized_by_feature(x_train: Numbers, x_test: Numbers, precision: str) -> tuple[Floats, Floats]:
-    """Return (x - mean) / std with each feature's own moments over x_train; constant features are only centred."""
-    varies = x_train.max(axis=0) > x_train.min(axis=0)  # unlike a deviation, which rounding may keep from being 0
+def _varying(x_train: Numbers) -> NDArray[np.bool_]:
+    """Return which features vary. A deviation would not say, because rounding may keep it from being 0."""
+    varies: NDArray[np.bool_] = x_train.max(axis=0) > x_train.min(axis=0)
     if not varies.any():
         raise InputError("standardize", "a constant x_train", VARYING)
+    return varies
+
+
+def _moments_by_feature(x_train: Numbers) -> tuple[Floats, Floats]:
+    """Return the mean and the standard deviation of each feature; a constant one has its value and 1."""
+    varies = _varying(x_train)
     mean = np.where(varies, x_train.mean(axis=0, dtype=np.float64), x_train[0])
     starts = range(0, len(x_train), ROWS_AT_ONCE)
     squares = sum(np.square(x_train[start : start + ROWS_AT_ONCE] - mean).sum(axis=0) for start in starts)
-    std = np.where(varies, np.sqrt(squares / len(x_train)), 1.0)
+    return mean, np.where(varies, np.sqrt(squares / len(x_train)), 1.0)
 
-    def scaled(x: Numbers) -> Floats:
-        result = np.empty(x.shape, precision)
-        for start in range(0, len(x), ROWS_AT_ONCE):
-            rows = slice(start, start + ROWS_AT_ONCE)
-            with np.errstate(over="ignore", divide="ignore"):
-                result[rows] = (x[rows] - mean) / std
-        return result
 
-    return scaled(x_train), scaled(x_test)
+def _ranges(x_train: Numbers) -> tuple[Floats, Floats]:
+    """Return the smallest value of each feature and the distance to its largest; a constant one has its value and 1."""
+    varies, smallest = _varying(x_train), x_train.min(axis=0).astype(np.float64)
+    return smallest, np.where(varies, x_train.max(axis=0) - smallest, 1.0)
+
+
+def _scaled(x: Numbers, offset: Floats, unit: Floats, precision: str) -> Floats:
+    """Return (x - offset) / unit with each feature's own offset and unit."""
+    result = np.empty(x.shape, precision)
+    for start in range(0, len(x), ROWS_AT_ONCE):
+        rows = slice(start, start + ROWS_AT_ONCE)
+        with np.errstate(over="ignore", divide="ignore"):
+            result[rows] = (x[rows] - offset) / unit
+    return result

@@ -22,8 +22,8 @@ def npz_content(data: Dataset) -> bytes | None:
     if len(data.class_names) > max(data.y_train.max(), data.y_test.max()) + 1:
         return None
     arrays = {name: getattr(data, name) for name in ARRAYS}
-    if data.writers is not None:
-        arrays["writers"] = data.writers
+    if data.groups is not None:
+        arrays["groups"] = data.groups
     if (data.scale, data.shift) != (1.0, 0.0):
         arrays |= {name: data.inputs(arrays[name]) for name in ("x_train", "x_test")}
     if data.shape:
@@ -36,7 +36,8 @@ def npz_content(data: Dataset) -> bytes | None:
 class NpzFile(DataPolicy):
     """Your arrays x_train, y_train, x_test, y_test: one sample (of any shape) per row, labels from 0.
 
-    An optional array `writers` holds the writer of each training sample, numbered from 0.
+    An optional array `groups` holds the group of each training sample (its writer, user, ...), numbered from 0; the
+    name `writers`, which it had before, is read as well.
     """
 
     kind: Literal["npz"] = "npz"
@@ -54,6 +55,12 @@ class NpzFile(DataPolicy):
         x_train, y_train, x_test, y_test = (file[name] for name in ARRAYS)
         checksum = {self.path.name: sha256(content)}
         data = Dataset(
-            x_train, y_train, x_test, y_test, name=self.path.stem, sha256=checksum, writers=file.get("writers")
+            x_train,
+            y_train,
+            x_test,
+            y_test,
+            name=self.path.stem,
+            sha256=checksum,
+            groups=file.get("groups", file.get("writers")),
         )
         return data.prepared(self.standardize, precision)

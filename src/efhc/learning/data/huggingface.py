@@ -1,0 +1,191 @@
+"""Data sets of Hugging Face, from a folder or from the cache of this machine. Nothing here uses the network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from efhc.base.errors import InputError, Unusable
+from efhc.base.extras import importing
+from efhc.base.inputs import InputFolder, is_folder, sha256
+from efhc.learning.data.dataset import Dataset, Numbers
+from efhc.learning.data.tables import LabelledColumns, Table
+
+if TYPE_CHECKING:
+    import datasets
+
+TEST = "test"
+
+
+class HuggingFace(LabelledColumns):
+    """A data set of Hugging Face that is on this machine: in a folder (`path`) or in their cache (`name`).
+
+    A run never downloads it. `datasets.load_dataset(NAME)` in Python puts it into the cache, and `save_to_disk` of what
+    that returns writes a folder. The features are one column of images (grey or RGB, all of one size), one column of
+    arrays, or columns of numbers. The checksum is that of the samples as they were read.
+    """
+
+    kind: Literal["huggingface"] = "huggingface"
+    path: InputFolder | None = None
+    """A folder that `save_to_disk` wrote."""
+    name: str | None = None
+    """The name of a data set in the cache, such as "ylecun/mnist". Give this or `path`."""
+    subset: str | None = None
+    """The configuration of the data set, for a `name` that has several."""
+    label: str = "label"
+    """The column with the labels: names, whole numbers or a ClassLabel."""
+    features: Annotated[tuple[str, ...], Field(min_length=1, strict=False)] | None = None
+    """The column with the images or arrays, or the columns of numbers. Default: the only column of images; else all
+    columns of numbers that no other setting names; else the only column of arrays."""
+    train: str = "train"
+    """The split with the training samples."""
+    test: str | None = None
+    """The split with the test samples. Default: "test" if there is one and no `test_share`."""
+
+    def _uses(self) -> dict[str, str]:
+        if (self.path is None) == (self.name is None):
+            given = "neither path nor name" if self.path is None else "both path and name"
+            raise Unusable("path", given, "a path, for a folder; or a name, for the cache")
+        if self.subset is not None and self.name is None:
+            raise Unusable("subset", self.subset, "a subset of a data set that is given by its name")
+        if self.test is not None and self.test_share is not None:
+            raise Unusable("test_share", "both test and test_share", "one of test and test_share")
+        return super()._uses()
+
+    def load(self, precision: str = "float32") -> Dataset:
+        splits, origin = self._splits()
+        if self.train not in splits:
+            raise InputError("train", f"{self.train!r}, which is no split of {origin}", f"one of {', '.join(splits)}")
+        if self.test is not None and self.test not in splits:
+            raise InputError("test", f"{self.test!r}, which is no split of {origin}", f"one of {', '.join(splits)}")
+        has_test = self.test_share is None and TEST in splits and self.train != TEST
+        test = self.test or (TEST if has_test else None)
+        table = self._table(splits[self.train], self.train, origin)
+        data = self._samples(table, None if test is None else self._table(splits[test], test, origin))
+        groups = [] if data.groups is None else [data.groups]
+        arrays = [data.x_train, data.y_train, data.x_test, data.y_test, *groups]
+        checksum = sha256(b"".join(np.ascontiguousarray(array).tobytes() for array in arrays))
+        name = self.name or (self.path.name if self.path else "")
+        named = replace(data, name=name, sha256={name: checksum})
+        return named.prepared(self.standardize, precision, unit=255 if data.x_train.dtype == np.uint8 else 1)
+
+    def _splits(self) -> tuple[dict[str, datasets.Dataset], str]:
+        """Return the splits by name, and where they were read from. A data set without splits is one split."""
+        with importing("huggingface"):
+            import datasets
+            from datasets.packaged_modules.cache.cache import Cache
+        field, given = ("path", str(self.path)) if self.path is not None else ("name", str(self.name))
+        if self.path is not None and not is_folder(self.path):
+            raise InputError("path", f"{self.path} (no such folder)", "a folder that datasets' save_to_disk wrote")
+        try:
+            if self.path is not None:
+                found = datasets.load_from_disk(given)
+            else:  # `load_dataset` would ask the network first, even for what it has
+                which = {"repo_id": given, "dataset_name": given.rpartition("/")[2], "config_name": self.subset}
+                found = Cache(**which, version="auto", hash="auto").as_dataset()
+        except Exception as error:  # a damaged folder raises whatever its first wrong byte leads datasets and arrow to
+            reason = " ".join(str(error).split()) or type(error).__name__
+            from_cache = f"one in the cache of this machine; datasets.load_dataset({given!r}) in Python puts it there"
+            allowed = from_cache if self.path is None else "a folder that datasets' save_to_disk wrote"
+            raise InputError(field, f"{given} ({reason})", allowed) from None
+        is_one = isinstance(found, datasets.Dataset)
+        return ({self.train: found} if is_one else {str(name): split for name, split in found.items()}), given
+
+    def _table(self, split: datasets.Dataset, name: str, origin: str) -> HubTable:
+        import polars as pl
+
+        field, where = "path" if self.path is not None else "name", f"split {name} of {origin}"
+        uses = {**dict.fromkeys(self.features or (), "features"), **self._uses()}
+        wanted = [one for one, kind in split.features.items() if _is_plain(kind) and (one in uses or not self.features)]
+        columns = pl.DataFrame(split.select_columns(wanted).with_format("arrow")[:])
+        table = HubTable(where, field, split.column_names, columns, split)
+        table.require(uses)
+        if not len(split):
+            raise InputError(field, f"{where} without a row", "a row for every sample")
+        return table
+
+
+@dataclass(frozen=True, eq=False)
+class HubTable(Table):
+    """A split. Images and arrays are no `columns`: they are read when they are asked for."""
+
+    split: datasets.Dataset
+
+    def feature_names(self, others: Collection[str]) -> list[str]:
+        kinds = {name: kind for name, kind in self.split.features.items() if name not in others}
+        images = [name for name, kind in kinds.items() if _is_image(kind)]
+        arrays = [name for name, kind in kinds.items() if not _is_plain(kind) and name not in images]
+        found = images or super().feature_names(others) or arrays
+        if len(found) > 1 and found[0] not in self.columns.columns:
+            given = f"several columns of images or arrays in {self.origin}: {', '.join(found)}"
+            raise InputError("features", given, "the name of one of them")
+        return found
+
+    def features(self, names: Sequence[str]) -> Numbers:
+        beyond = [name for name in names if name not in self.columns.columns]
+        if not beyond:
+            return super().features(names)
+        if len(names) > 1:
+            raise InputError("features", f"{beyond[0]!r}, a column of images or arrays, among others", "it alone")
+        return self._images(*beyond) if _is_image(self.split.features[beyond[0]]) else self._arrays(*beyond)
+
+    def names(self, column: str, setting: str) -> tuple[np.ndarray, Callable[[str], Any]]:
+        kind = self.split.features[column]
+        if column not in self.columns.columns:
+            raise InputError(setting, f"{column!r}, a column of {kind}", "a column of names or of whole numbers")
+        if not (names := getattr(kind, "names", None)):  # of a ClassLabel
+            return super().names(column, setting)
+        numbers = self.columns[column].fill_null(-1).to_numpy()
+        if (missing := np.flatnonzero(numbers < 0)).size:
+            raise InputError(self.field, f"no {setting} {self.place(missing[0], column)}", f"a {setting} in every row")
+        return np.array(names, dtype=object)[numbers], names.index
+
+    def _images(self, column: str) -> Numbers:
+        """Return the pixels: (samples, height, width) of grey images, (samples, 3, height, width) of RGB ones."""
+        stacked: list[Numbers] = []
+        for pixels in self._pixels(column):
+            if stacked and pixels.shape != stacked[0].shape:
+                given = f"an image of shape {pixels.shape} {self.place(len(stacked), column)}"
+                raise InputError(self.field, given, f"{stacked[0].shape}, as in row 0: one size, all grey or all RGB")
+            stacked.append(pixels)
+        return np.stack(stacked)
+
+    def _pixels(self, column: str) -> Iterator[Numbers]:
+        alone = self.split.select_columns([column]).with_format(None)
+        for row in range(len(alone)):
+            try:
+                image = alone[row][column]
+            except Exception as error:  # a damaged image raises whatever its first wrong byte leads the decoder to
+                given = f"an image {self.place(row, column)} ({error})"
+                raise InputError(self.field, given, "whole images") from None
+            if image is None or image.mode not in ("L", "RGB"):
+                given = "no image" if image is None else f"an image of mode {image.mode}"
+                allowed = "a grey (L) or RGB image of bytes in every row"
+                raise InputError(self.field, f"{given} {self.place(row, column)}", allowed)
+            yield np.asarray(image) if image.mode == "L" else np.asarray(image).transpose(2, 0, 1)
+
+    def _arrays(self, column: str) -> Numbers:
+        """Return arrays of one shape, (samples, *shape)."""
+        try:
+            rows = self.split.select_columns([column]).with_format(None)[:][column]
+            return np.stack([np.array(row, dtype=np.float64) for row in rows])
+        except (TypeError, ValueError) as error:
+            given = f"{column!r} of {self.origin} ({error})"
+            raise InputError("features", given, "a column of images, or of arrays of one shape") from None
+
+
+def _is_plain(kind: object) -> bool:
+    """Return whether a column has one name or number per row."""
+    import datasets
+
+    return isinstance(kind, datasets.Value | datasets.ClassLabel)
+
+
+def _is_image(kind: object) -> bool:
+    import datasets
+
+    return isinstance(kind, datasets.Image)

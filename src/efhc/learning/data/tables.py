@@ -1,0 +1,309 @@
+"""Tables of samples: a row per sample, a column per feature, one column with the label.
+
+The same rules for all formats, which differ only in how a file becomes columns: `csv_file.py`, `parquet_file.py`,
+`huggingface.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+
+from efhc.base.arrays import Ints
+from efhc.base.errors import InputError, Unusable, did_you_mean
+from efhc.base.inputs import InputContent, InputFile, read_input
+from efhc.core.randomness import Purpose
+from efhc.learning.data.dataset import LARGEST, DataPolicy, Dataset, Numbers, Standardize, share_of_each_label
+
+if TYPE_CHECKING:
+    import polars as pl
+
+TEST_SHARE = 0.2
+MOST_EXACT = 2.0**53
+"""Up to here every whole number is a floating-point number."""
+PARTS = ("train", "test")
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """A table as it was read, and what is needed to speak of a place in it."""
+
+    origin: object
+    """The file, or whatever else it was read from, as errors name it."""
+    field: str
+    """The setting that names the origin."""
+    header: Sequence[str]
+    """The names of all columns of the origin."""
+    columns: pl.DataFrame
+    """Those that were asked for."""
+
+    def row(self, number: int) -> str:
+        """Return where a row is, in words."""
+        return f"row {number}, counted from 0"
+
+    def is_feature(self, series: pl.Series) -> bool:
+        """Return whether a column that no setting names is a feature."""
+        import polars as pl
+
+        return series.dtype.is_numeric() or series.dtype == pl.Boolean
+
+    def place(self, row: int, column: str) -> str:
+        """Return where a value is, in words."""
+        return f"in {self.row(row)}, column {column}, of {self.origin}"
+
+    def require(self, uses: Mapping[str, str]) -> None:
+        """Raise `InputError` if a column is missing. `uses` says by column which setting names it."""
+        known = set(self.header)
+        for column, setting in uses.items():
+            if column in known:
+                continue
+            given = f"{column!r}, which is no column of {self.origin}{did_you_mean(column, self.header)}"
+            raise InputError(setting, given, f"one of {_listed(self.header)}")
+
+    def feature_names(self, others: Collection[str]) -> list[str]:
+        """Return the names of all columns of numbers, without `others`."""
+        return [series.name for series in self.columns if series.name not in others and self.is_feature(series)]
+
+    def features(self, names: Sequence[str]) -> Numbers:
+        """Return the values of these columns, a row per sample. What is no finite number is refused."""
+        import polars as pl
+
+        x: Numbers = pl.DataFrame([as_numbers(self.columns[name]) for name in names]).to_numpy()
+        if not (x.min() >= -LARGEST and x.max() <= LARGEST):  # also where a value is NaN
+            row, column = map(int, np.argwhere(~(np.abs(x) <= LARGEST))[0])
+            value = self.columns[names[column]][row]
+            allowed = f"a number in every row of a feature, none beyond {LARGEST:g}"
+            if np.isfinite(x[row, column]):
+                given = f"{short(value)}, which is too large to compute with,"
+            elif value is None or not str(value).strip():
+                given = "a missing value"
+            else:
+                given = f"{short(value)}, which is no finite number,"
+            raise InputError(self.field, f"{given} {self.place(row, names[column])}", allowed)
+        return x
+
+    def names(self, column: str, setting: str) -> tuple[np.ndarray, Callable[[str], Any]]:
+        """Return the values of a column as texts, and what to sort them by. No value may be missing."""
+        import polars as pl
+
+        series = self.columns[column]
+        allowed, named = (
+            "a column of names or of whole numbers",
+            (pl.String, pl.Boolean, pl.Categorical, pl.Enum, pl.Date),
+        )
+        if not series.dtype.is_numeric() and series.dtype not in named:
+            raise InputError(setting, f"{column!r}, a column of {series.dtype}", allowed)
+        if series.dtype == pl.String:
+            series = series.str.strip_chars().replace("", None)
+            series = next(
+                (cast for kind in (pl.Int64, pl.Float64) if (cast := _whole_cast(series, kind)) is not None), series
+            )
+        if series.dtype.is_float() or series.dtype.is_decimal():
+            numbers = series.cast(pl.Float64).fill_null(0.0)
+            if (odd := ((numbers != numbers.round()) | (numbers.abs() > MOST_EXACT)).arg_true()).len():
+                row = int(odd[0])
+                given = f"{short(self.columns[column][row])} {self.place(row, column)}"
+                raise InputError(setting, given, allowed)
+            series = series.cast(pl.Float64).cast(pl.Int64)
+        if (missing := series.is_null().arg_true()).len():
+            given = f"no {setting} {self.place(int(missing[0]), column)}"
+            raise InputError(self.field, given, f"a {setting} in every row")
+        return series.cast(pl.String).to_numpy(), int if series.dtype.is_integer() else str
+
+
+class LabelledColumns(DataPolicy):
+    """Data whose samples are rows of a table: one column is the label, others are the features."""
+
+    label: str
+    """The column with the labels: names or whole numbers. Sorted, they are the classes 0, 1, ..."""
+    features: Annotated[tuple[str, ...], Field(min_length=1, strict=False)] | None = None
+    """The columns with the features, which are numbers. Default: all columns of numbers that no other setting names."""
+    group: str | None = None
+    """The column that says which group (user, hospital, ...) a sample belongs to, for partition.kind = "groups"."""
+    test_share: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Share of the samples of every label that are test samples, the same ones for every seed. Default: 0.2, unless
+    the data say otherwise which samples are for the test."""
+
+    def _uses(self) -> dict[str, str]:
+        """Return the columns that are no features, each with the setting that names it. Raises `Unusable`."""
+        return self._once({"label": self.label, "group": self.group})
+
+    def _once(self, named: Mapping[str, str | None]) -> dict[str, str]:
+        uses: dict[str, str] = {}
+        features = [("features", name) for name in self.features or ()]
+        for setting, column in [*named.items(), *features]:
+            if column is not None and uses.setdefault(column, setting) != setting:
+                raise Unusable(setting, f"{column!r}, which is {uses[column]} too", "a column of its own")
+        if len(set(self.features or ())) < len(self.features or ()):
+            raise Unusable("features", list(self.features or ()), "each column once")
+        return {column: setting for column, setting in uses.items() if setting != "features"}
+
+    @model_validator(mode="after")
+    def _each_column_has_one_use(self) -> Self:
+        self._uses()
+        return self
+
+    def _samples(self, table: Table, test: Table | None, is_test: NDArray[np.bool_] | None = None) -> Dataset:
+        """Return the samples, not scaled yet. `is_test` says which rows of `table` are for the test, without `test`.
+
+        Default: `test_share` of every label.
+        """
+        columns = self.features or table.feature_names(self._uses())
+        if not columns:
+            raise InputError("features", f"no column of numbers in {table.origin}", "data with one or more of them")
+        labels, order = table.names(self.label, "label")
+        if test is not None:
+            is_test = np.zeros(len(labels), dtype=bool)
+        elif is_test is None:
+            is_test = self._chosen(labels)
+        classes = sorted(set(labels[~is_test].tolist()), key=order)
+        if len(classes) < 2:
+            given = f"{self.label!r} with {classes[0]!r} in every training sample" if classes else "no training sample"
+            raise InputError("label", given, "training samples of two classes or more")
+        x, y = table.features(columns), numbers_of(labels, classes)
+        x_train, y_train = x[~is_test], y[~is_test]
+        if test is None:
+            tested, rows, x_test, y_test = table, np.flatnonzero(is_test), x[is_test], y[is_test]
+        else:
+            labels, _ = test.names(self.label, "label")
+            tested, rows, x_test, y_test = (
+                test,
+                np.arange(len(labels)),
+                test.features(columns),
+                numbers_of(labels, classes),
+            )
+        if (unknown := rows[y_test < 0]).size:
+            given = f"{short(labels[unknown[0]])} {tested.place(int(unknown[0]), self.label)}"
+            raise InputError("label", given, f"the labels of the training samples: {_listed(classes)}")
+        groups = None if self.group is None else np.unique(table.names(self.group, "group")[0], return_inverse=True)[1]
+        used = {*self._uses(), *columns}
+        return Dataset(
+            x_train,
+            y_train,
+            x_test,
+            y_test,
+            groups=None if groups is None else groups[~is_test],
+            class_names=tuple(classes),
+            feature_names=tuple(columns),
+            unused=tuple(name for name in table.header if name not in used),
+        )
+
+    def _chosen(self, labels: np.ndarray) -> NDArray[np.bool_]:
+        """Return which samples are for the test if nothing but their share is known."""
+        share = self.test_share or TEST_SHARE
+        chosen = share_of_each_label(np.unique(labels, return_inverse=True)[1], share, Purpose.TEST_SAMPLES)
+        if not chosen.any():
+            given = f"{share} of {len(labels)} samples"
+            raise InputError("test_share", given, "a share that is at least one sample of some label")
+        return chosen
+
+
+class TableFile(LabelledColumns):
+    """Samples in the rows of a file, whatever its format."""
+
+    path: InputFile
+    """The file."""
+    test_path: InputFile | None = None
+    """A second file with the test samples. Default: some of the samples of `path` are the test samples."""
+    split: str | None = None
+    """The column that says which samples are for training ("train") and which for the test ("test")."""
+    shape: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1, strict=False)] | None = None
+    """The shape of a sample, for models that see images: [28, 28] if the 784 features are pixels, row by row."""
+    standardize: Standardize = "features"
+    """As for all data sets. Default: "features", a mean and a standard deviation per feature."""
+
+    @abstractmethod
+    def read(self, file: InputContent, field: str, wanted: Sequence[str] | None) -> Table:
+        """Return the table in a file, with the columns `wanted`, which may be missing, or all of them."""
+
+    def _uses(self) -> dict[str, str]:
+        ways = [name for name in ("test_path", "split", "test_share") if getattr(self, name) is not None]
+        if len(ways) > 1:
+            raise Unusable(ways[1], f"both {ways[0]} and {ways[1]}", "one of test_path, split and test_share")
+        return self._once({"label": self.label, "group": self.group, "split": self.split})
+
+    def load(self, precision: str = "float32") -> Dataset:
+        files = [read_input(self.path, "path")]
+        table, test = self._table(files[0], "path", self._uses(), self.features), None
+        if self.test_path is not None:
+            files.append(read_input(self.test_path, "test_path"))
+            features = self.features or table.feature_names(self._uses())
+            test = self._table(files[1], "test_path", {self.label: "label"}, features)
+        data = self._samples(table, test, None if self.split is None else self._said_to_be_test(table, self.split))
+        if self.shape and math.prod(self.shape) != data.features:
+            allowed = f"numbers whose product is {data.features}, the number of features"
+            raise InputError("shape", list(self.shape), allowed)
+        named = replace(data, name=self.path.stem, shape=self.shape or (), sha256=_checksums(files))
+        return named.prepared(self.standardize, precision)
+
+    def _table(self, file: InputContent, field: str, uses: Mapping[str, str], features: Sequence[str] | None) -> Table:
+        """Return a table with the columns that have a use, by setting, and these features. Default: all columns."""
+        table = self.read(file, field, None if features is None else [*features, *uses])
+        table.require({**dict.fromkeys(features or (), "features"), **uses})
+        if not len(table.columns):
+            raise InputError(field, f"{file.path} without a row", "a row for every sample")
+        return table
+
+    @staticmethod
+    def _said_to_be_test(table: Table, split: str) -> NDArray[np.bool_]:
+        """Return which rows are test samples by the column `split`."""
+        parts, _ = table.names(split, "split")
+        if (wrong := np.flatnonzero(~np.isin(parts, PARTS))).size:
+            given = f"{short(parts[wrong[0]])} {table.place(int(wrong[0]), split)}"
+            raise InputError("split", given, "'train' or 'test' in every row")
+        if not (parts == "test").any():
+            raise InputError("split", f"no 'test' in column {split} of {table.origin}", "one test sample or more")
+        return np.asarray(parts == "test")
+
+
+def numbers_of(labels: np.ndarray, classes: Sequence[str]) -> Ints:
+    """Return the number of the class of each label, or -1 if it is none of them."""
+    number = {name: n for n, name in enumerate(classes)}
+    return np.array([number.get(name, -1) for name in labels], dtype=np.int64)
+
+
+def as_numbers(series: pl.Series) -> pl.Series:
+    """Return a column as numbers; null where a value is none. A text such as "1e-3" is a number."""
+    import polars as pl
+
+    if series.dtype == pl.String:
+        if (plain := _whole_cast(series, pl.Float64)) is not None:  # fast: a table may have many thousands of columns
+            return plain
+        texts = series.str.strip_chars()
+        numbers = texts.cast(pl.Float64, strict=False)
+        if numbers.null_count() == len(texts) > texts.null_count():  # no number at all: perhaps true and false
+            lower = texts.str.to_lowercase()
+            return (lower == "true").cast(pl.Float64) if lower.is_in(["true", "false"]).all() else numbers
+        return numbers
+    if series.dtype.is_numeric() or series.dtype == pl.Boolean:
+        return series.cast(pl.Float64)
+    return pl.Series(series.name, [None] * len(series), dtype=pl.Float64)
+
+
+def _whole_cast(texts: pl.Series, kind: type[pl.DataType]) -> pl.Series | None:
+    """Return the texts as numbers of this kind, or None if one of them is none."""
+    numbers = texts.cast(kind, strict=False)
+    return numbers if numbers.null_count() == texts.null_count() else None
+
+
+def _checksums(files: Sequence[InputContent]) -> dict[str, str]:
+    """Return the SHA-256 of each file by its name, with its folder where two files have the same name."""
+    same = len({file.path.name for file in files}) < len(files)
+    return {f"{file.path.parent.name}/{file.path.name}" if same else file.path.name: file.sha256 for file in files}
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
+
+
+def short(value: object) -> str:
+    """Return a value as errors quote it."""
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."
