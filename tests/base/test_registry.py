@@ -10,10 +10,11 @@ from typing import Literal
 import pytest
 
 from efhc.base.errors import InputError
-from efhc.base.policy import family_of, kinds_of
+from efhc.base.policy import Policy, descriptions, family_of, kinds_of
 from efhc.core.parts import Strategy
 from efhc.experiments.config.experiment import STRATEGIES, Experiment, built_in_kinds
 from efhc.experiments.config.files import build_experiment, json_schema
+from efhc.experiments.trackers.tracker import TRACKERS
 from efhc.network.changing import OverTopology
 from efhc.strategies.paper import ZeroThreshold
 
@@ -32,10 +33,11 @@ def test_every_part_of_an_experiment_has_a_family_and_its_default_is_one_of_its_
         "threshold_decay",
         "strategies",
         "driver",
+        "log",
     }
     for field in FAMILIES.values():
         family = family_of(field)
-        assert family.default in kinds_of(field) or family is STRATEGIES
+        assert family.default in kinds_of(field) or family in (STRATEGIES, TRACKERS)
 
 
 def test_topologies_are_networks_and_the_other_networks_are_no_topologies():
@@ -123,3 +125,30 @@ def test_installed_packages_add_kinds_and_broken_ones_are_named(tmp_path: Path):
     assert lines[0] == "{'kind': 'half', 'share': 0.25} {'kind': 'line'} {}", done.stderr
     assert lines[1].startswith('True False ["efhc.kinds: efhc_half:Lost cannot be loaded')
     assert lines[2] == "True"
+
+
+class Described(ZeroThreshold):
+    text: str = ""
+    """What it
+    says."""
+    silent: int = 0
+    other: float = 0.0
+    """Another one."""
+
+
+class DescribedAnew(Described):
+    other: float = 1.0
+    """What it is now."""
+
+
+def test_a_setting_is_described_by_the_docstring_below_it():
+    assert descriptions(Described) == {"text": "What it\nsays.", "other": "Another one."}
+    assert descriptions(DescribedAnew) == {"text": "What it\nsays.", "other": "What it is now."}
+    properties = DescribedAnew.model_json_schema()["properties"]
+    assert properties["other"]["description"] == "What it is now."
+    assert "description" not in properties["silent"]
+
+
+def test_a_policy_without_a_source_has_no_descriptions():
+    made = type("Made", (Policy,), {"__annotations__": {"number": int}})
+    assert descriptions(made) == {}

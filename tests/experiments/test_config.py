@@ -47,7 +47,7 @@ def problem_with(*overrides: str) -> str:
         ("seeds=[]", ["seeds", "[]", "at least 1 entry"]),
         ("network.radius=-1", ["network.radius", "-1", "greater than 0"]),
         ("step_size.initial=nan", ["step_size.initial", "nan", "a finite number"]),
-        ("data.standardize=3", ["data.standardize", "3", "true or false or 'features' or a table"]),
+        ("data.standardize=3", ["data.standardize", "3", "true or false or 'features' or 'minmax' or a table"]),
         ('bandwidths={kind="list",values=[5, 0]}', ["bandwidths.values.1", "0", "greater than 0"]),
         ('bandwidths={kind="list",values=[5, -2]}', ["bandwidths.values.1", "-2", "greater than 0"]),
         ("bandwidths.kind=csv", ["bandwidths.path", "nothing", "required"]),

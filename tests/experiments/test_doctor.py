@@ -15,10 +15,14 @@ def test_this_installation_is_sound():
     assert next(iter(found)) == "Python"
 
 
-def test_a_missing_extra_comes_with_its_pip_line(monkeypatch: pytest.MonkeyPatch):
+def test_a_missing_extra_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(EXTRAS, "tune", Extra("no_such_package", "Optuna", "tuning"))
-    assert check_extra("tune") == ("efhc[tune]", "missing", "Optuna, for tuning: pip install 'efhc[tune]'")
-    with pytest.raises(EfhcError, match=r"^tuning needs Optuna: pip install 'efhc\[tune\]'$"):
+    assert check_extra("tune") == (
+        "efhc[tune]",
+        "missing",
+        "Optuna, for tuning: install the extra [tune] (docs/install.md)",
+    )
+    with pytest.raises(EfhcError, match=r"^tuning needs Optuna: install the extra \[tune\] \(docs/install.md\)$"):
         require("tune")
     with pytest.raises(EfhcError, match=r"^efhc bench needs Optuna"):
         require("tune", "efhc bench")
@@ -40,7 +44,7 @@ def test_the_extras_are_those_of_the_package():
     from importlib.metadata import metadata
 
     provided = set(metadata("efhc").get_all("Provides-Extra") or ())
-    assert provided - {"dev"} == set(EXTRAS)
+    assert provided - {"dev", "docs"} == set(EXTRAS)
 
 
 def test_what_nodes_need():

@@ -151,7 +151,7 @@ def test_claims_and_report_say_who_leads_whom(full):
 @pytest.mark.slow
 def test_the_same_command_makes_nothing_again_and_writes_the_same(own: Path, full, tmp_path: Path):
     class NoEngine:
-        def make(self, runs, store, progress, observers=None):
+        def make(self, runs, store, progress, observers=None, followers=()):
             pytest.fail("nothing has to be run")
 
     out, _ = full
@@ -167,9 +167,9 @@ class Failing(RunStore):
 
     strategy = "often"
 
-    def complete(self, runs, engine, progress):
+    def complete(self, runs, engine, progress, observers=None, followers=()):
         failing = [run for run in runs if run.strategy == self.strategy]
-        super().complete([run for run in runs if run not in failing], engine, progress)
+        super().complete([run for run in runs if run not in failing], engine, progress, observers, followers)
         return {run.key: EfhcError(f"{run.name}: no longer finite") for run in failing}
 
 

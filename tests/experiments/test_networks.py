@@ -160,7 +160,10 @@ def test_a_module_in_a_config_is_found_beside_it_and_its_file_is_an_input(tmp_pa
         ({"model": {"kind": "lenet5"}}, "lenet5 for samples of shape (8, 8); allowed: images of 28x28 or 32x32"),
         ({"model": {"kind": "mlp"}, "device": "cuda"}, "device: got cuda; allowed: cpu: PyTorch finds no CUDA"),
         ({"device": "cuda"}, "device: got cuda; allowed: 'cpu' for a model that is not a torch module"),
-        ({"model": {"kind": "mlp"}, "backend": "linear"}, "backend: got linear; allowed: auto, stacked or loop"),
+        (
+            {"model": {"kind": "mlp"}, "backend": "linear"},
+            "backend: got linear; allowed: auto, compiled, stacked or loop",
+        ),
         ({"backend": "loop"}, "backend: got loop; allowed: auto or linear or arrays"),
     ],
     ids=itertools.count(),

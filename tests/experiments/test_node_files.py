@@ -13,6 +13,7 @@ import pytest
 
 import efhc
 from efhc.base.errors import EfhcError, InputError
+from efhc.base.policy import descriptions
 from efhc.experiments.nodes.node_files import (
     EXAMPLES,
     PATHS,
@@ -71,8 +72,8 @@ def test_every_setting_is_there_with_its_explanation_and_its_default(hall: Path)
     text = (hall / "device-3.toml").read_text()
     words = " ".join(line.removeprefix("# ") for line in text.splitlines())
     for policy in (NodeSettings, Tls, Limits, Metrics, Recording):
-        for name, field in policy.model_fields.items():
-            assert " ".join((field.description or "").split()) in words, name
+        for name in policy.model_fields:
+            assert " ".join(descriptions(policy)[name].split()) in words, name
             if name in ("neighbours", "tls", "limits", "metrics", "record"):
                 assert re.search(rf"^\[+{name}\]+$", text, re.MULTILINE)
             else:

@@ -28,7 +28,7 @@ def test_a_file_says_everything_and_is_an_experiment_of_its_own(name):
     tables = tomllib.loads((PRESETS / f"{name}.toml").read_text())
     whole = to_tables(load_experiment(name))
     for key, value in whole.items():
-        if key in {"backend", "device", "driver"}:  # not of the paper: how it is computed
+        if key in {"backend", "device", "driver", "log"}:  # not of the paper: how it is computed and watched
             continue
         for inner in value if isinstance(value, dict) and key != "strategies" else ():
             assert inner in tables[key] or inner == "attempts", f"{key}.{inner}"
@@ -167,3 +167,12 @@ def test_an_unknown_figure_is_answered_with_the_list():
     ) as error:
         load_figure("fig2c")
     assert "\n" not in str(error.value)
+
+
+def test_radii_can_be_chosen_for_panel_iv():
+    figure = load_figure("fig4a", "full", seeds=1, radii=[0.4])
+    assert [point.settings["network.radius"] for point in figure.connectivity] == [0.4]
+    assert figure.runs == 8
+    for name in ("fig3b", "frontier"):
+        with pytest.raises(InputError, match=r"^--radius: got with .*, which has no panel \(iv\)"):
+            load_figure(name, radii=[0.4])

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import ast
+import inspect
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import efhc
+from efhc.experiments.new_project import TEMPLATE
 
 SCRIPT = """
 import efhc
@@ -39,22 +42,93 @@ def test_importing_efhc_imports_nothing_heavy():
     assert done.stdout == "[]\n"
 
 
+def test_a_run_imports_nothing_that_it_does_not_use():
+    """numba imports scipy.linalg, and polars much of the standard library: those cannot be helped."""
+    unused = (
+        "scipy.sparse",
+        "scipy.spatial",
+        "scipy.optimize",
+        "scipy.stats",
+        "networkx",
+        "matplotlib",
+        "jinja2",
+        "PIL",
+    )
+    code = (
+        "import sys, efhc; efhc.simulate(iterations=2, seeds=[0]).summary(); "
+        f"print([name for name in {unused} if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
 def test_kinds_are_found_without_torch():
     code = "import sys, efhc; efhc.ResNet18(); efhc.Experiment(); print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
 
 
+OTHER_WAYS = """
+import efhc
+import networkx
+import numpy as np
+from torch import nn
+
+
+class Own:
+    def thresholds(self, k: int, gamma: float, bandwidths: efhc.Bandwidths, coins: object) -> object:
+        return gamma
+
+
+def network() -> nn.Module:
+    return nn.Linear(64, 10)
+
+
+data = efhc.Digits().load()
+efhc.simulate(devices=5, seeds=range(3), network=networkx.cycle_graph(5), strategies={"own": Own(), "zt": "zt"})
+efhc.simulate(data=data, model=network, network="ring", step_size=lambda k: 0.1 / (k + 1))
+efhc.simulate(efhc.Experiment(), bandwidths=np.ones(10), partition={"kind": "labels"}, driver="event-driven")
+efhc.simulate(bandwidths=[1.0, 2.0], batch_size="full", model=efhc.MLP(), out="runs/here")
+"""
+WRONG = [
+    "devices_=5",
+    'devices="five"',
+    'seeds="zero"',
+    'batch_size="half"',
+    'precision="float16"',
+    "network=3",
+    "model=0.5",
+    "bandwidths={1.0, 2.0}",
+    'strategies={"mine": 3}',
+    "strategies=efhc.ZeroThreshold()",
+    "driver=efhc.Ring()",
+    "data=efhc.Ring()",
+    "network=efhc.RandomLinks(up_probability_=0.5)",
+]
+
+
 @pytest.mark.slow
 def test_a_users_script_type_checks_strictly(tmp_path):
+    """Whatever the settings take is accepted, and every wrong name or type is an error on its line."""
     (tmp_path / "script.py").write_text(SCRIPT)
-    for wrong in ("up_probability", "devices"):
-        (tmp_path / f"wrong_{wrong}.py").write_text(SCRIPT.replace(wrong, f"{wrong}_"))
+    (tmp_path / "other_ways.py").write_text(OTHER_WAYS)
+    (tmp_path / "wrong.py").write_text("\n".join(["import efhc", *(f"efhc.simulate({one})" for one in WRONG)]))
+    for name in ("strategy.py", "test_strategy.py"):  # what `efhc new` makes
+        shutil.copy(TEMPLATE / name, tmp_path)
     command = [sys.executable, "-m", "mypy", "--strict", *sorted(path.name for path in tmp_path.iterdir())]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert not [line for line in done.stdout.splitlines() if line.startswith("script.py")]
-    assert "up_probability_" in done.stdout
-    assert "devices_" in done.stdout
+    errors = [line for line in done.stdout.splitlines() if ": error: " in line and "networkx" not in line]
+    assert not [line for line in errors if not line.startswith("wrong.py")]
+    assert {int(line.split(":")[1]) for line in errors} == set(range(2, 2 + len(WRONG))), done.stdout
+
+
+def test_the_settings_are_parameters_of_simulate_for_help_and_notebooks():
+    parameters = inspect.signature(efhc.simulate).parameters
+    assert "fields" not in parameters
+    for name, field in efhc.Experiment.model_fields.items():
+        assert parameters[name].default == field.get_default(call_default_factory=True)
+    assert parameters["network"].annotation == "Network | str | Mapping[str, Any]"
+    assert parameters["seeds"].annotation == "int | Sequence[int]"
 
 
 def test_the_version_stands_in_two_places_and_is_the_same():

@@ -158,14 +158,14 @@ def test_killed_at_any_moment_and_run_again_it_ends_with_the_same_bytes(own, qui
 class FailingStore(RunStore):
     """A store in which all runs of EF-HC with seed 0 fail."""
 
-    def complete(self, runs, engine, progress):
+    def complete(self, runs, engine, progress, observers=None, followers=()):
         failing = [run for run in runs if (run.strategy, run.seed) == ("EF-HC", 0)]
-        super().complete([run for run in runs if run not in failing], engine, progress)
+        super().complete([run for run in runs if run not in failing], engine, progress, observers, followers)
         return {run.key: EfhcError(f"{run.name}: no longer finite") for run in failing}
 
 
 class DeadStore(RunStore):
-    def complete(self, runs, engine, progress):
+    def complete(self, runs, engine, progress, observers=None, followers=()):
         return {run.key: EfhcError("no core left") for run in runs}
 
 

@@ -27,7 +27,7 @@ BASE = {"iterations": 20, "evaluate_every": 10, "seeds": [0, 1], "strategies": {
 
 
 class DeadStore(RunStore):
-    def complete(self, runs, engine, progress):
+    def complete(self, runs, engine, progress, observers=None, followers=()):
         return {run.key: EfhcError("no core left") for run in runs}
 
 

@@ -60,7 +60,7 @@ def tuned(out: Path, trials: int = TRIALS, **changed) -> Tuning:
 
 
 class NoEngine:
-    def make(self, runs, store, progress, observers=None):
+    def make(self, runs, store, progress, observers=None, followers=()):
         pytest.fail("nothing has to be run")
 
 
@@ -352,7 +352,7 @@ class Diverging:
     def __init__(self, limit: float) -> None:
         self.limit, self.engine = limit, LocalEngine(1)
 
-    def make(self, runs, store, progress, observers=None):
+    def make(self, runs, store, progress, observers=None, followers=()):
         failing = [run for run in runs if run.experiment.strategies["ef-hc"].r > self.limit]
         failures = self.engine.make([run for run in runs if run not in failing], store, progress, observers)
         return {**failures, **{run.key: EfhcError(f"{run.name} diverged") for run in failing}}
@@ -378,7 +378,7 @@ def test_a_tuning_without_a_complete_trial_is_one_line(tmp_path: Path):
 
 def test_without_optuna_one_line_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(Extra, "is_installed", lambda self: False)
-    with pytest.raises(EfhcError, match=r"^tuning needs Optuna: pip install 'efhc\[tune\]'$"):
+    with pytest.raises(EfhcError, match=r"^tuning needs Optuna: install the extra \[tune\] \(docs/install.md\)$"):
         tuned(tmp_path / "out", engine=NoEngine())
 
 

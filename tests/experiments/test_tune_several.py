@@ -141,7 +141,7 @@ def test_several_numbers_of_a_strategy_of_ones_own_are_tuned_and_resumed(own: Pa
     (out / "optuna.journal").unlink()  # all is found again in the runs
 
     class NoEngine:
-        def make(self, runs, store, progress, observers=None):
+        def make(self, runs, store, progress, observers=None, followers=()):
             pytest.fail("nothing has to be run")
 
     tune(experiment, Budget("broadcasts", 60.0), out, NoEngine(), **arguments)

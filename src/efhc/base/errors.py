@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import traceback
 import unicodedata
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Self
 
 LONGEST = 300
@@ -35,11 +37,37 @@ def _escaped(character: str) -> str:
     return f"\\x{number:02x}" if number < 256 else f"\\u{number:04x}"
 
 
+PACKAGE = Path(__file__).parents[1]
+
+
+def calls_outside(error: BaseException) -> traceback.StackSummary:
+    """Return the calls that led to an error, without those within efhc."""
+    calls = traceback.extract_tb(error.__traceback__)
+    return traceback.StackSummary.from_list(
+        [call for call in calls if not Path(call.filename).is_relative_to(PACKAGE) and call.filename[:1] != "<"]
+    )
+
+
 class EfhcError(Exception):
     """A problem that its one line explains. The line holds no control characters, whatever it quotes."""
 
     def __init__(self, text: str) -> None:
         super().__init__(printable(" ".join(text.split())))
+
+    def _render_traceback_(self) -> list[str]:
+        """Return what a notebook shows: the line, for the calls within efhc say nothing more.
+
+        If code of the user's own failed, the calls within that code come before it.
+        """
+        line = f"{type(self).__name__}: {self}"
+        cause = self.__cause__
+        while isinstance(cause, EfhcError):
+            cause = cause.__cause__
+        calls = [] if cause is None else calls_outside(cause)
+        if cause is None or not calls:
+            return [line]
+        *_, said = traceback.format_exception_only(cause)
+        return ["Traceback (most recent call last):", *traceback.format_list(calls), said, line]
 
     cannot_clean_up = False
     """Whether a process that ends as usual would wait for something that never comes."""

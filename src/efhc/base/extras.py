@@ -30,20 +30,26 @@ EXTRAS = {
     "cluster": Extra("ray", "Ray", "--engine ray"),
     "node": Extra("cryptography", "cryptography", "certificates of nodes"),
     "tune": Extra("optuna", "Optuna", "tuning"),
+    "watch": Extra("starlette", "Starlette", "efhc watch"),
+    "tensorboard": Extra("tensorboardX", "tensorboardX", "the tracker tensorboard"),
+    "mlflow": Extra("mlflow", "MLflow", "the tracker mlflow"),
+    "wandb": Extra("wandb", "W&B", "the tracker wandb"),
+    "huggingface": Extra("datasets", "Hugging Face datasets", "data of Hugging Face"),
+    "onnx": Extra("onnxscript", "onnxscript", "writing ONNX files"),
 }
 """The optional dependencies of pyproject.toml, by the name of the extra."""
 
 
-def pip_line(extra: str) -> str:
-    """Return the command that installs an extra."""
-    return f"pip install 'efhc[{extra}]'"
+def how_to_install(extra: str) -> str:
+    """Return what to do about a missing extra. The command depends on where efhc was installed from."""
+    return f"install the extra [{extra}] (docs/install.md)"
 
 
 def require(extra: str, purpose: str | None = None) -> None:
     """Raise an `EfhcError` that says how to install `extra` if it is missing. `purpose` says what needs it."""
     needed = EXTRAS[extra]
     if not needed.is_installed():
-        raise EfhcError(f"{purpose or needed.purpose} needs {needed.package}: {pip_line(extra)}")
+        raise EfhcError(f"{purpose or needed.purpose} needs {needed.package}: {how_to_install(extra)}")
 
 
 @contextmanager

@@ -129,7 +129,8 @@ def parse_numpy(content: bytes, path: Path, allowed: str, field: str = "path") -
         raise InputError(field, f"{path}, which is not a NumPy file", allowed)
     try:
         if content.startswith(ZIP_FORMATS):
-            _refuse_beyond_memory(content)
+            with zipfile.ZipFile(io.BytesIO(content)) as packed:
+                refuse_beyond_memory(sum(member.file_size for member in packed.infolist()))
         loaded = np.load(io.BytesIO(content), allow_pickle=False)
         arrays = dict(loaded) if isinstance(loaded, np.lib.npyio.NpzFile) else {"": loaded}
         if other := [name for name, array in arrays.items() if not isinstance(array, np.ndarray)]:
@@ -140,10 +141,8 @@ def parse_numpy(content: bytes, path: Path, allowed: str, field: str = "path") -
         raise InputError(field, f"{path}, corrupt or of another kind ({reason})", allowed) from error
 
 
-def _refuse_beyond_memory(content: bytes) -> None:
-    """Raise a MemoryError if a zip file says that it unpacks to more bytes than the machine has."""
-    with zipfile.ZipFile(io.BytesIO(content)) as packed:
-        unpacked = sum(member.file_size for member in packed.infolist())
+def refuse_beyond_memory(unpacked: int) -> None:
+    """Raise a MemoryError if a file says that it unpacks to more bytes than the machine has."""
     if hasattr(os, "sysconf") and unpacked > os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"):
         raise MemoryError(f"{unpacked:,} bytes once it is unpacked, more than the memory of this machine")
 

@@ -10,6 +10,7 @@ import importlib
 import importlib.util
 import re
 import sys
+import sysconfig
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.abc import SourceLoader
@@ -21,7 +22,7 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import AfterValidator, ValidationError, ValidationInfo
 from pydantic.json_schema import SkipJsonSchema
 
-from efhc.base.errors import EfhcError, InputError, did_you_mean
+from efhc.base.errors import EfhcError, InputError, calls_outside, did_you_mean
 from efhc.base.inputs import CONFIG_FOLDER, InputContent, absolute, read_input, sha256
 
 ALLOWED = "package.module:name or file.py:name"
@@ -115,8 +116,22 @@ def is_built_in(part: Any) -> bool:
 def failing(part: Any, field: str, error: BaseException) -> InputError:
     """Return the error that says in one line that a part of the user's own fails."""
     name = getattr(part, "__qualname__", type(part).__qualname__)
-    allowed = "code that runs (efhc --debug shows the traceback)"
-    return InputError(field, f"{name}, which fails: {in_one_line(error)}", allowed)
+    return InputError(field, f"{name}, which fails: {in_one_line(error)}{_place(error)}", "code that runs")
+
+
+_LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+
+
+def _place(error: BaseException) -> str:
+    """Return ` (file.py:12)`, the last line of the user's own that led to an error; empty if there is none.
+
+    What is not in a file, such as a cell of a notebook, has only a line.
+    """
+    own = [call for call in calls_outside(error) if not call.filename.startswith(_LIBRARIES)]
+    if not own:
+        return ""
+    path = Path(own[-1].filename)
+    return f" ({path.name}:{own[-1].lineno})" if path.is_file() else f" (line {own[-1].lineno})"
 
 
 def in_one_line(error: BaseException) -> str:

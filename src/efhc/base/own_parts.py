@@ -27,8 +27,8 @@ from efhc.base.policy import Policy
 from efhc.base.problems import as_input_error
 
 WHAT_TO_DO = (
-    "put it in a file as a function, or as a class that is an efhc.Policy, a dataclass or without state, and name it "
-    "file.py:Name"
+    "put the class or function into a file, and name it file.py:Name; a class with parameters is a part of efhc "
+    "(efhc.Strategy, ...) or a dataclass"
 )
 
 

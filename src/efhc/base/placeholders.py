@@ -25,7 +25,7 @@ class Placeholder(Policy):
 METHODS = (
     *("thresholds", "over_time", "graph", "draw", "load", "split", "models", "__call__"),
     *("parameters", "initial", "loss_and_gradient"),
-    *("transfers", "events"),
+    *("transfers", "events", "open"),
 )
 for _method in METHODS:
     setattr(Placeholder, _method, Placeholder.refuse)

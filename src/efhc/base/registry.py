@@ -47,8 +47,15 @@ class Family(Kinds):
     """The kind of a table that does not name one."""
     from_python: Callable[[Any], Any] = lambda given: given
     """Turns what Python users may pass besides objects into one of those or a table."""
+    python_types: tuple[str, ...] = ()
+    """The types that `from_python` turns into one of those, as type checkers read them."""
     from_code: Callable[[str, Mapping[str, Any]], Any] | None = None
     """Makes a table of a reference to code that has none of the methods, and of its parameters."""
+
+    @property
+    def bases(self) -> tuple[type[Policy], ...]:
+        """The base classes of the kinds."""
+        return self.base if isinstance(self.base, tuple) else (self.base,)
 
     def kinds(self) -> dict[str, type[Policy]]:
         """Return the built-in kinds and those of installed packages."""

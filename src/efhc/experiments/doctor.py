@@ -7,12 +7,12 @@ import ssl
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import packages_distributions, version
 from shutil import which
 from typing import Literal, NamedTuple
 
 from efhc.base.errors import EfhcError
-from efhc.base.extras import EXTRAS, importing, pip_line
+from efhc.base.extras import EXTRAS, how_to_install, importing
 from efhc.drivers.agreement import difference_from_reference
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.runs.draw import draw_scenario, load_data
@@ -59,16 +59,14 @@ def check_extra(name: str) -> Check:
     """Import the package of an extra: it is there, or missing, or broken."""
     extra, title = EXTRAS[name], f"efhc[{name}]"
     if not extra.is_installed():
-        return Check(title, "missing", f"{extra.package}, for {extra.purpose}: {pip_line(name)}")
+        return Check(title, "missing", f"{extra.package}, for {extra.purpose}: {how_to_install(name)}")
     try:
         with importing(name):
             import_module(extra.module)
     except EfhcError as error:
         return Check(title, "bad", str(error))
-    try:
-        number = version(extra.module)
-    except PackageNotFoundError:
-        number = "of unknown version"
+    installed_as = packages_distributions().get(extra.module, ())  # mlflow-skinny, for example
+    number = version(installed_as[0]) if installed_as else "of unknown version"
     return Check(title, "ok", f"{extra.package} {number}, for {extra.purpose}")
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Thread
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import polars as pl
@@ -29,6 +29,7 @@ from efhc.core.state import Diverged
 from efhc.experiments.runs.engines import cluster as engine
 from efhc.experiments.runs.engines.cluster import ClusterEngine, Order, make_there
 from efhc.experiments.runs.engines.local import LocalEngine
+from efhc.experiments.runs.live.followers import About, EndState, Follower, Row
 from efhc.experiments.runs.run import Run, Runs
 from efhc.experiments.runs.store import RunStore
 from efhc.experiments.runs.tables import LOCKSTEP
@@ -184,6 +185,26 @@ def no_runs(tmp_path) -> Any:
 # Made here or there
 
 
+class Heard(Follower):
+    """What followers hear of runs that come back from a cluster."""
+
+    all: ClassVar[list[Heard]] = []
+
+    def __init__(self, run: Run) -> None:
+        self.run, self.rows, self.ended = run, list[Row](), "not yet"
+        self.all.append(self)
+
+    def begin(self, about: About, k: int) -> None:
+        assert k == 0
+        self.about = about
+
+    def evaluated(self, row: Row) -> None:
+        self.rows.append(row)
+
+    def end(self, state: EndState, problem: str | None) -> None:
+        self.ended = state
+
+
 def test_ray_on_this_machine_makes_the_tables_that_are_made_here(tmp_path):
     runs = [
         *runs_of(seeds=(0, 1)),
@@ -195,12 +216,21 @@ def test_ray_on_this_machine_makes_the_tables_that_are_made_here(tmp_path):
     before, engine = signal.getsignal(signal.SIGTERM), ClusterEngine(jobs=2)
     with engine.session():  # Ray is started once for both batches
         for batch in (runs[:3], runs[3:]):
-            store.complete(batch, engine, lambda run, share: told.append((run.key, share)))
+            store.complete(batch, engine, lambda run, share: told.append((run.key, share)), followers=[Heard])
             assert ray.is_initialized()
     assert not ray.is_initialized()
     assert signal.getsignal(signal.SIGTERM) is before
     assert sorted(told) == sorted((run.key, 1.0) for run in runs)
     assert_as_made_here(runs, store, tmp_path / "here")
+    for run in runs:
+        (heard,) = (one for one in Heard.all if one.run.key == run.key)
+        rows = store.curve(run).drop("strategy", "seed").to_dicts()
+        assert [{name: row[name] for name in rows[0]} for row in heard.rows] == rows
+        seconds = [row["seconds"] for row in heard.rows]  # in which it was made, over there
+        assert seconds == sorted(seconds)
+        assert heard.rows[-1]["bits_total"] == pytest.approx(store.table(run, "metrics")["bits"].sum(), rel=1e-12)
+        assert heard.ended == "done"
+        assert heard.about.parameters == run.experiment.model.parameters(run.data)
 
 
 def test_a_cluster_without_nodes_is_not_waited_for_forever(nodes, tmp_path):
@@ -432,7 +462,9 @@ def test_a_process_that_uses_ray_already_names_no_address(own_ray, no_runs):
 
 def test_without_ray_one_line_says_how_to_get_it(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)  # as if it were not installed
-    with pytest.raises(efhc.EfhcError, match=r"^--engine ray needs Ray: pip install 'efhc\[cluster\]'$"):
+    with pytest.raises(
+        efhc.EfhcError, match=r"^--engine ray needs Ray: install the extra \[cluster\] \(docs/install.md\)$"
+    ):
         RunStore(tmp_path).complete(runs_of(), ClusterEngine(), silent)
 
 

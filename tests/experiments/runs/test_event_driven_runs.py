@@ -296,6 +296,6 @@ def test_a_run_counts_the_models_under_way_when_it_asks_for_memory(monkeypatch):
     needs = (lockstep, 3 * one_array + batch), (event_driven, 4 * one_array + batch + in_flight)
     for experiment, needed in needs:
         for spare, at_once in ((0, 2), (-1, 1)):
-            free = resources.LEFT_FREE + 2 * needed + spare
+            free = resources.LEFT_FREE + data.x_test.nbytes + 2 * needed + spare
             monkeypatch.setattr(resources, "available_bytes", lambda free=free: free)
             assert resources.plan(experiment, data, 4, 4).runs_at_once == at_once

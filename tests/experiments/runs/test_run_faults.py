@@ -313,7 +313,7 @@ def test_a_long_run_is_put_away_in_pieces(tmp_path, monkeypatch):
     from efhc.drivers import record
 
     whole = efhc.simulate(**ONE)
-    monkeypatch.setattr(record, "PIECE_ROWS", 3)
+    monkeypatch.setattr(record, "PIECE_ROWS", 2)
     seen: list[int] = []
 
     def look(strategy: str, seed: int, done: int) -> None:

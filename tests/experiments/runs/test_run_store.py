@@ -10,7 +10,7 @@ import pytest
 import efhc
 from efhc.base.errors import EfhcError
 from efhc.core.state import Diverged
-from efhc.experiments.runs.directory import RunDirectory
+from efhc.experiments.runs.directory import LARGEST_LIVE, RunDirectory
 from efhc.experiments.runs.engines.local import LocalEngine
 from efhc.experiments.runs.run import Run, Runs
 from efhc.experiments.runs.store import RunStore
@@ -112,7 +112,7 @@ def test_runs_that_are_there_are_not_made_again(tmp_path):
     metas = {run.key: (tmp_path / run.key / "meta.json").read_bytes() for run in runs}
 
     class NoEngine:
-        def make(self, runs, store, progress, observers=None):
+        def make(self, runs, store, progress, observers=None, followers=()):
             raise AssertionError(f"{len(runs)} runs made again")
 
     told = []
@@ -237,3 +237,16 @@ def test_accuracy_on_part_of_the_test_set_is_that_of_those_samples():
     assert data.tested_on(10**6).y_test.tolist() == data.y_test.tolist()
     accuracy = efhc.simulate(SMALL, test_samples=10).metrics["accuracy_max"].drop_nulls()
     assert all(abs(value * 10 - round(value * 10)) < 1e-9 for value in accuracy)
+
+
+def test_only_a_live_file_of_reasonable_size_is_kept(tmp_path: Path):
+    """What stands in its place may have no end: a link to a device, or a file that somebody else fills."""
+    directory, live = RunDirectory(tmp_path / "whole"), tmp_path / "live.jsonl"
+    live.write_bytes(b"{}\n")
+    directory.save_live("A", 0, live)
+    (tmp_path / "link.jsonl").symlink_to(live)
+    directory.save_live("A", 1, tmp_path / "link.jsonl")
+    with live.open("r+b") as file:
+        file.truncate(LARGEST_LIVE + 1)
+    directory.save_live("A", 2, live)
+    assert [directory.live_file("A", seed).exists() for seed in range(3)] == [True, False, False]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import itertools
 import json
 import tomllib
@@ -16,6 +17,7 @@ from polars.testing import assert_frame_equal
 import efhc
 from efhc.base.saving import read_tensors
 from efhc.experiments.runs.directory import RunDirectory
+from efhc.experiments.runs.run import Runs
 
 SMALL = {"iterations": 12, "seeds": (0, 1), "evaluate_every": 5, "devices": 6}
 METRIC_COLUMNS = [
@@ -188,7 +190,7 @@ def test_a_run_directory_is_complete_and_its_config_runs_again(tmp_path):
     first = efhc.simulate(**SMALL, out=run)
     names = {"config.toml", "meta.json", ".lock"}
     tables = {f"{name}.parquet" for name in ("metrics", "events", "network", "devices")}
-    assert {path.name for path in run.iterdir()} == names | tables | {"models.safetensors"}
+    assert {path.name for path in run.iterdir()} == names | tables | {"models.safetensors", "live"}
     again = efhc.simulate(efhc.load_experiment(run / "config.toml"), out=tmp_path / "again")
     assert_same(first, again)
     for name in [*tables, "models.safetensors", "config.toml"]:
@@ -239,6 +241,27 @@ def test_a_resume_with_a_changed_config_or_changed_data_is_refused(tmp_path):
     write()
     with pytest.raises(efhc.InputError, match=r"a changed d\.npz"):
         efhc.simulate(**fields, out=tmp_path / "run", resume=True)
+
+
+def test_a_table_is_an_input_like_any_other(tmp_path):
+    """The file is found beside the config, its content is part of the run's identity, and a changed one is refused."""
+    table, config = tmp_path / "t.csv", tmp_path / "t.toml"
+    table.write_text("a,b,y\n" + "".join(f"{n},{n % 5},{'no' if n % 2 else 'yes'}\n" for n in range(40)))
+    config.write_text(
+        'devices = 2\niterations = 10\nseeds = [0]\nnetwork = "complete"\npartition = "shards"\n'
+        'strategies = { ZT = "zt" }\ndata = { kind = "csv", path = "t.csv", label = "y" }\n'
+    )
+    experiment = efhc.load_experiment(config)
+    first, again = efhc.simulate(experiment, out=tmp_path / "run"), efhc.simulate(experiment)
+    assert first.metrics.equals(again.metrics)
+    meta = json.loads((tmp_path / "run" / "meta.json").read_bytes())
+    assert meta["data_sha256"] == {"t.csv": hashlib.sha256(table.read_bytes()).hexdigest()}
+    assert meta["input_sha256"]["data.path"] == meta["data_sha256"]["t.csv"]
+    key = Runs().of(experiment)[0].key
+    table.write_text(table.read_text() + "1,2,no\n")
+    assert Runs().of(experiment)[0].key != key
+    with pytest.raises(efhc.InputError, match=r"a changed t\.csv"):
+        efhc.simulate(experiment, out=tmp_path / "run", resume=True)
 
 
 def test_resuming_a_complete_run_gives_its_result(tmp_path):

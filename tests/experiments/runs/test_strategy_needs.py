@@ -54,7 +54,7 @@ def test_a_strategy_that_needs_too_much_memory_is_refused(monkeypatch, tmp_path)
     experiment = efhc.Experiment(**SMALL, strategies={"mine": Remembers()})
     data = Runs().inputs(experiment).data
     one_array, batch = resources.array_bytes(experiment, data)
-    needed = 3 * one_array + batch + resources.strategy_bytes(experiment, data)
+    needed = 3 * one_array + batch + resources.strategy_bytes(experiment, data) + data.x_test.nbytes
     for spare, refused in ((0, False), (-1, True)):
         monkeypatch.setattr(resources, "available_bytes", lambda spare=spare: resources.LEFT_FREE + needed + spare)
         if refused:
@@ -71,7 +71,7 @@ def test_the_step_of_a_strategy_may_need_room_too(monkeypatch):
     needed = 3 * one_array + batch + resources.strategy_bytes(experiment, data)
     needed += resources.STEP_ARRAYS * one_array
     for spare, at_once in ((0, 2), (-1, 1)):
-        free = resources.LEFT_FREE + 2 * needed + spare
+        free = resources.LEFT_FREE + data.x_test.nbytes + 2 * needed + spare
         monkeypatch.setattr(resources, "available_bytes", lambda free=free: free)
         assert resources.plan(experiment, data, 2, 2).runs_at_once == at_once
     assert resources.step_bytes(efhc.Experiment(**SMALL, strategies={"entrywise": efhc.Entrywise()}), one_array) == 0

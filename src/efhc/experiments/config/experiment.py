@@ -15,6 +15,7 @@ from efhc.base.registry import Family
 from efhc.core.parts import Strategy
 from efhc.core.schedules import Diminishing, SchedulePolicy
 from efhc.drivers.event_driven.settings import AnyDriver, EventDriven, LockstepDriver
+from efhc.experiments.trackers.tracker import AnyTracker
 from efhc.learning.data import AnyData, Digits
 from efhc.learning.initial import AnyInitialModels, PerDevice
 from efhc.learning.models import SVM, AnyModel
@@ -66,9 +67,9 @@ class Experiment(Policy):
     Default: keep the final models only."""
     precision: Literal["float32", "float64"] = "float32"
     """Floating-point type of models and gradients."""
-    backend: Literal["auto", "linear", "arrays", "stacked", "loop"] = "auto"
-    """How gradients are computed: by compiled loops ("linear"), by NumPy ("arrays"), or by torch for all devices at
-    once ("stacked") or one after the other ("loop")."""
+    backend: Literal["auto", "linear", "arrays", "compiled", "stacked", "loop"] = "auto"
+    """How gradients are computed: by compiled loops ("linear" for linear models, "compiled" for small networks), by
+    NumPy ("arrays"), or by torch for all devices at once ("stacked") or one after the other ("loop")."""
     device: str = Field(default="cpu", pattern=r"^(cpu|cuda(:\d+)?)$")
     """The processor on which torch computes: "cpu", "cuda" or "cuda:1". Not one of the `devices`."""
     exchange_at_start: bool = False
@@ -94,6 +95,9 @@ class Experiment(Policy):
     """The strategies to compare, by the name that figures and tables show."""
     driver: AnyDriver = LockstepDriver()
     """Whether all devices step together, or each on its own clock over links that take time."""
+    log: tuple[AnyTracker, ...] = Field(default=(), strict=False)
+    """Where runs are logged while they are made, besides the run directory. It does not determine results: a run can
+    go on with another value, and none is made again because of it."""
 
     @field_validator("seeds", mode="before")
     @classmethod
@@ -109,6 +113,19 @@ class Experiment(Policy):
         if len(set(seeds)) < len(seeds):
             raise ValueError("each seed once")
         return seeds
+
+    @field_validator("log", mode="before")
+    @classmethod
+    def _several_trackers(cls, log: Any) -> Any:
+        """Accept a single tracker."""
+        return log if isinstance(log, list | tuple) else (log,)
+
+    @field_validator("log")
+    @classmethod
+    def _distinct_trackers(cls, log: tuple[Any, ...]) -> tuple[Any, ...]:
+        if any(one in log[:place] for place, one in enumerate(log)):
+            raise ValueError("each tracker once")
+        return log
 
     @model_validator(mode="after")
     def _step_size_is_above_zero(self) -> Self:

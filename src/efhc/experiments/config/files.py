@@ -88,13 +88,17 @@ def with_overrides(tables: Mapping[str, Any], overrides: Iterable[str]) -> dict[
     settings: list[tuple[str, Any]] = []
     for override in overrides:
         name, value = parse_override(override)
-        if isinstance(value, str):  # typed in a shell, a path counts from the current folder
-            if name.split(".")[-1] == "path":
-                value = str(absolute(value, Path()))
-            elif IN_A_FILE.match(value):
-                value = absolute_reference(value, Path())
-        settings.append((name, value))
+        settings.append((name, _from_here(name, value)))
     return with_settings(tables, settings)
+
+
+def _from_here(name: str, value: Any) -> Any:
+    """Return a value that was typed in a shell: its paths count from the current folder."""
+    if isinstance(value, list):
+        return [_from_here(name, one) for one in value]
+    if isinstance(value, str) and name.rpartition(".")[2] in ("path", "test_path"):
+        return str(absolute(value, Path()))
+    return absolute_reference(value, Path()) if isinstance(value, str) and IN_A_FILE.match(value) else value
 
 
 def parse_override(override: str) -> tuple[str, Any]:
@@ -274,16 +278,20 @@ def default_tables() -> dict[str, Any]:
 
 IMPLIED: dict[str, Any] = {"driver": {"kind": "lockstep"}}
 """What a config means that lacks a setting, because it was written before there was one."""
+LOG = "log"
+"""The setting that does not determine results."""
 
 
 def without_implied(tables: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a config as it was written before there was a setting that it does not use."""
-    return {key: value for key, value in tables.items() if key not in IMPLIED or value != IMPLIED[key]}
+    """Return what determines results, as it was written before there was a setting that it does not use."""
+    return {key: value for key, value in tables.items() if key != LOG and IMPLIED.get(key) != value}
 
 
 def first_difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[str, Any, Any] | None:
-    """Return the first key at which two configs differ, with its value in each; None if they are equal."""
-    return _first_difference(IMPLIED | dict(before), IMPLIED | dict(after))
+    """Return the first key at which the results of two configs may differ, with its value in each; None if none may."""
+    return _first_difference(
+        *(IMPLIED | {key: tables[key] for key in tables if key != LOG} for tables in (before, after))
+    )
 
 
 def _first_difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[str, Any, Any] | None:

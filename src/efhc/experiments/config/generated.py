@@ -1,4 +1,5 @@
-"""What is written from the code: docs/settings.md, the tables of docs/node.md, efhc/__init__.pyi for type checkers.
+"""What is written from the code: docs/settings.md, docs/api.md, docs/kinds.md, the tables of docs/node.md, and
+efhc/__init__.pyi for type checkers.
 
 `python -m efhc.experiments.config.generated` writes all. A test compares them with the code.
 """
@@ -12,23 +13,30 @@ import re
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import get_args, get_origin
 
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 import efhc
-from efhc.base.policy import Policy, family_of
+from efhc.base.policy import Policy, descriptions, family_of
 from efhc.base.registry import Family
 from efhc.experiments.config.experiment import Experiment, built_in_kinds
+from efhc.experiments.config.field_types import policy_words, type_words
 from efhc.runtime.settings import Neighbour, NodeSettings
 
 SETTINGS = Path(efhc.__file__).parents[2] / "docs" / "settings.md"
+API_PAGE, KINDS_PAGE = SETTINGS.with_name("api.md"), SETTINGS.with_name("kinds.md")
 NODE_PAGE = SETTINGS.with_name("node.md")
 NODE_TABLES, END = "<!-- settings of nodes -->", "<!-- end -->"
 """What is between these lines is written."""
 HOMES: dict[str, str] = vars(efhc)["_HOMES"]
 STUB = Path(efhc.__file__).with_suffix(".pyi")
+OF_THE_STUB = {
+    "from collections.abc import Callable, Mapping, Sequence",
+    "from typing import Any, Literal, Protocol",
+    "from numpy.typing import NDArray",
+}
 COMMAND = f"python -m {__name__ if __name__ != '__main__' else 'efhc.experiments.config.generated'}"
 
 
@@ -81,8 +89,9 @@ def _built_in(field: FieldInfo) -> dict[str, type[Policy]]:
 
 
 def _rows(policy: type[Policy], skip: tuple[str, ...] = ("kind",)) -> list[str]:
+    told = descriptions(policy)
     return [
-        f"| `{name}` | {_default(field.get_default(call_default_factory=True))} | {_one_line(field.description)} |"
+        f"| `{name}` | {_default(field.get_default(call_default_factory=True))} | {_one_line(told.get(name))} |"
         for name, field in policy.model_fields.items()
         if name not in skip
     ]
@@ -107,6 +116,47 @@ def _paragraphs(text: str | None) -> list[str]:
     return [equation or _one_line(one) for one, equation in zip(found, equations, strict=True)]
 
 
+# docs/api.md and docs/kinds.md, whose lines `::: NAME` the site replaces by docstrings
+
+
+def api_page() -> str:
+    """Return the page of the names in `efhc` that are not kinds."""
+    first = ["simulate", "load_experiment", "Experiment", "Result", "Dataset", "EfhcError", "InputError"]
+    others = {name: getattr(efhc, name) for name in HOMES if name not in first}
+    bases = [name for name, value in others.items() if inspect.isclass(value) and issubclass(value, Policy)]
+    lines = [
+        "# Python API",
+        "",
+        "Everything public is a name of `efhc`, imported when it is first used. Policies, the choices that a setting",
+        f"has, are on the page [Kinds](kinds.md). Both pages are written by `{COMMAND}`.",
+    ]
+    sections = {
+        "Run and read": first,
+        "Base classes for kinds of your own": bases,
+        "What their methods take and return": [name for name in others if name not in bases],
+    }
+    for title, names in sections.items():
+        lines += ["", f"## {title}", *(line for name in names for line in ("", f"::: efhc.{name}"))]
+    return "\n".join(lines) + "\n"
+
+
+def kinds_page() -> str:
+    """Return the page of all built-in kinds, by the setting that takes them."""
+    lines = [
+        "# Kinds",
+        "",
+        "The classes behind every `kind` of a config file, with their equations. [Every setting](settings.md) has the",
+        "same as tables for TOML.",
+    ]
+    listed: set[type[Policy]] = set()
+    for title, kinds in _tables(Experiment):
+        new = [policy for policy in kinds.values() if policy not in listed]
+        listed.update(new)
+        lines += ["", f"## `{title}`"] if new else []
+        lines += [line for policy in new for line in ("", f"::: efhc.{policy.__name__}")]
+    return "\n".join(lines) + "\n"
+
+
 # docs/node.md
 
 
@@ -125,10 +175,11 @@ def _node_tables() -> Iterator[str]:
     for title, policy in tables.items():
         yield f"\n**`{title}`**: {_one_line(policy.__doc__)}\n" if title else ""
         yield "\n| key | default | |\n|---|---|---|\n"
+        told = descriptions(policy)
         for name, field in policy.model_fields.items():
             if title or name not in names:
                 default = str(field.default) if isinstance(field.default, Path) else field.default
-                yield f"| `{name}` | {_default(default)} | {_one_line(field.description)} |\n"
+                yield f"| `{name}` | {_default(default)} | {_one_line(told.get(name))} |\n"
     yield "\n"
 
 
@@ -139,13 +190,16 @@ def stub() -> str:
     """Return the stub: the names in `efhc`, with the settings as parameters of `simulate`."""
     homes = {**HOMES, **{name: kind.__module__ for name, kind in built_in_kinds().items()}}
     own, imports = _simulate()
+    bases = {base for family in _families() for base in family.bases if base.__name__ not in homes}
+    imports |= {f"from {base.__module__} import {base.__name__}" for base in bases}
     del homes["simulate"]
     lines = [
         f"# Written by `{COMMAND}`.",
-        "# ruff: noqa: I001",
+        "# ruff: noqa: E501, I001",
+        "# fmt: off",
         *sorted(
             one
-            for one in imports | {"from collections.abc import Mapping, Sequence", "from typing import Any, Literal"}
+            for one in (imports - {"from collections.abc import Callable"}) | OF_THE_STUB
             if not one.startswith("from efhc.")
         ),
         "",
@@ -157,13 +211,14 @@ def stub() -> str:
         "__version__: str",
         "__all__: list[str]",
         "",
+        *_protocols(),
         "def simulate(",
         "    experiment: Experiment | None = None,",
         "    *,",
         *(f"    {name}: {annotation} = ...," for name, annotation in own.items()),
-        *(f"    {name}: {_annotation(field)} = ...," for name, field in Experiment.model_fields.items()),
+        *(f"    {name}: {type_words(field, _family_words)} = ...," for name, field in Experiment.model_fields.items()),
         ") -> Result:",
-        *(f"    {line}".rstrip() for line in _quoted(efhc.simulate.__doc__ or "").splitlines()),
+        *(f"    {line}".rstrip() for line in _quoted(_described(efhc.simulate.__doc__ or "")).splitlines()),
     ]
     return "\n".join(lines) + "\n"
 
@@ -172,10 +227,17 @@ def _quoted(text: str) -> str:
     return f'"""{inspect.cleandoc(text)}\n"""'
 
 
+def _described(text: str) -> str:
+    """Return the docstring of `simulate` with every setting in place of **fields: editors show it beside the cursor."""
+    told = descriptions(Experiment)
+    settings = "".join(f"{name}\n    {_one_line(told[name])}\n" for name in Experiment.model_fields)
+    return re.sub(r"\*\*fields\n.*?\n(?=\n)", settings, inspect.cleandoc(text), flags=re.DOTALL)
+
+
 def _simulate() -> tuple[dict[str, str], set[str]]:
     """Return the parameters of `simulate` besides the settings, and the imports that their types need."""
     parameters = list(inspect.signature(efhc.simulate).parameters.values())
-    own = {one.name: str(one.annotation) for one in parameters[1:] if one.kind is not one.VAR_KEYWORD}
+    own = {one.name: str(one.annotation) for one in parameters[1:] if one.name not in Experiment.model_fields}
     module = inspect.getmodule(efhc.simulate)
     tree = ast.parse(inspect.getsource(module))  # type: ignore[arg-type]
     homes = {
@@ -190,36 +252,36 @@ def _simulate() -> tuple[dict[str, str], set[str]]:
     return own, {homes.get(word, f"from {efhc.simulate.__module__} import {word}") for word in needed}
 
 
-def _annotation(field: FieldInfo) -> str:
-    """Return the type of a setting as Python users may pass it: an object, a kind, a table, or one of their own."""
-    family = next((one for one in field.metadata if isinstance(one, Family)), None)
-    return _of_family(family) if family else _type(field.annotation)
+def _families() -> Iterator[Family]:
+    """Yield the families of the settings of an experiment."""
+    yield from filter(None, map(family_of, Experiment.model_fields.values()))
 
 
-def _of_family(family: Family) -> str:
-    bases = family.base if isinstance(family.base, tuple) else (family.base,)
-    return f"{' | '.join(base.__name__ for base in bases)} | str | Mapping[str, Any] | Any"
+def _family_words(family: Family) -> str:
+    """Return what one may pass as a choice of kinds: an object, the name of a kind, a table, an object of one's own."""
+    kinds = f"Literal[{', '.join(map(json.dumps, family.built_in()))}]"
+    own = [_protocol_name(method) for method in family.methods]
+    return " | ".join([policy_words(family), kinds, *own, *family.python_types])
 
 
-def _type(annotation: Any) -> str:
-    origin, inner = get_origin(annotation), get_args(annotation)
-    if origin is Annotated:
-        family = next((one for one in annotation.__metadata__ if isinstance(one, Family)), None)
-        return _of_family(family) if family else _type(inner[0])
-    if origin is Literal:
-        return f"Literal[{', '.join(map(json.dumps, inner))}]"
-    if origin is tuple:  # from Python, one value may stand for a list of one
-        return f"{_type(inner[0])} | Sequence[{_type(inner[0])}]"
-    if origin is dict:
-        return f"Mapping[{_type(inner[0])}, {_type(inner[1])}]"
-    if inner:
-        return " | ".join(map(_type, inner))
-    return "None" if annotation is type(None) else str(annotation.__name__)
+def _protocol_name(method: str) -> str:
+    return "Callable[..., Any]" if method == "__call__" else f"_Has{method.title().replace('_', '')}"
+
+
+def _protocols() -> Iterator[str]:
+    """Yield a protocol for each method by which an object of one's own becomes a part of an experiment."""
+    for method in sorted({"edges", *(method for family in _families() for method in family.methods)} - {"__call__"}):
+        yield f"class {_protocol_name(method)}(Protocol):"
+        yield "    @property"
+        yield f"    def {method}(self) -> Any: ..."
+        yield ""
 
 
 def write() -> None:
     """Write all files."""
     SETTINGS.write_text(settings_page())
+    API_PAGE.write_text(api_page())
+    KINDS_PAGE.write_text(kinds_page())
     NODE_PAGE.write_text(node_page())
     STUB.write_text(stub())
 

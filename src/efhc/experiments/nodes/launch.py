@@ -30,6 +30,7 @@ from efhc.experiments.nodes.processes import Command, NodeFailed, NodeProcesses,
 from efhc.experiments.nodes.status_query import Answer
 from efhc.experiments.runs.directory import RunDirectory
 from efhc.experiments.runs.draw import Scenarios
+from efhc.experiments.runs.live.followers import FollowerFactory
 from efhc.experiments.runs.result import Result
 from efhc.experiments.runs.run import Run
 from efhc.experiments.runs.simulate import RunProgress, simulate
@@ -141,10 +142,17 @@ class NodesEngine:
         return nullcontext()
 
     def make(
-        self, runs: list[Run], store: Store, progress: Progress, observers: ObserverFactory | None = None
+        self,
+        runs: list[Run],
+        store: Store,
+        progress: Progress,
+        observers: ObserverFactory | None = None,
+        followers: Sequence[FollowerFactory] = (),
     ) -> dict[str, EfhcError]:
         if observers is not None:
             raise InputError("observers", "an observer", "none: nodes are processes of their own")
+        if followers:
+            raise InputError("followers", "a follower", "none: nodes are processes of their own")
         scenarios = Scenarios(1, runs)
         for run in runs:
             with using_inputs(run.inputs.files), store.keeper(run) as keeper:

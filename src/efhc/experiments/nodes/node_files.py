@@ -15,7 +15,7 @@ from pydantic.fields import FieldInfo
 
 from efhc.base.errors import EfhcError, InputError
 from efhc.base.inputs import absolute, read_text
-from efhc.base.policy import Policy
+from efhc.base.policy import Policy, descriptions
 from efhc.base.problems import as_input_error
 from efhc.base.saving import write_safely
 from efhc.experiments.config.experiment import Experiment
@@ -240,9 +240,10 @@ def _file_lines(
     yield f"# Device {chosen['device']} of the experiment {experiment}: `efhc node {file}` runs it."
     yield "# A line such as `# pace = 0.0` shows a default; remove the # to change it. Paths count from this file."
     yield from _setting_lines(NodeSettings, chosen)
+    told = descriptions(NodeSettings)
     for name, field in NodeSettings.model_fields.items():
         if inner := _inner_policy(field):
-            yield from ("", *_comment(field.description))
+            yield from ("", *_comment(told.get(name)))
             if name == "neighbours":
                 for device, address in sorted(addresses.items()):
                     yield from ("[[neighbours]]", f"device = {device}", _address_line(device, address))
@@ -264,12 +265,13 @@ def _address_line(device: int, address: str | None) -> str:
 
 def _setting_lines(policy: type[Policy], chosen: Mapping[str, Any], within: str = "") -> Iterator[str]:
     """Yield the settings of a table that are single values: what was chosen, and the defaults as comments."""
+    told = descriptions(policy)
     for name, field in policy.model_fields.items():
         if _inner_policy(field) is not None:
             continue
         if not within:
             yield ""
-        yield from _comment(field.description)
+        yield from _comment(told.get(name))
         if name in chosen:
             yield f"{name} = {_toml(chosen[name])}"
         else:

@@ -27,7 +27,7 @@ from efhc.drivers.event_driven.settings import EventDriven
 from efhc.experiments.config.files import to_tables
 from efhc.experiments.nodes.node_files import linked_devices
 from efhc.experiments.runs.resources import usable_cores
-from efhc.experiments.runs.run import Run
+from efhc.experiments.runs.run import Run, file_name
 from efhc.runtime.recording import last_second
 from efhc.runtime.security import authority_files, device_files
 from efhc.runtime.settings import NodeSettings
@@ -48,7 +48,7 @@ class NodeFolders:
     def __init__(self, folder: Path, run: Run, scenario: Scenario, warn: Callable[[str], None]) -> None:
         """`folder` is that of the launch, an absolute path; it holds the folders of several runs."""
         self._launch, self._run, self._scenario, self.warn = folder, run, scenario, warn
-        self._of_run = folder / f"{run.strategy}.seed{run.seed}".replace(" ", "-")
+        self._of_run = folder / file_name(*run.pair)
         self.folders = [self._of_run / f"device-{device}" for device in range(run.experiment.devices)]
         self.states = [folder / "state" for folder in self.folders]
         self.started = 0.0

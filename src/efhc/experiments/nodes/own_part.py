@@ -47,7 +47,7 @@ def only_samples(data: Dataset, samples: np.ndarray) -> Dataset:
         y_train=data.y_train[samples],
         x_test=data.x_test[:1].copy(),
         y_test=data.y_test[:1].copy(),
-        writers=None,
+        groups=None,
         class_names=data.label_names,
     )
 

@@ -31,6 +31,8 @@ from efhc.experiments.runs.keeping import Checkpoint
 from efhc.experiments.runs.run import Run
 from efhc.experiments.runs.tables import tables_of
 
+PIECES = "pieces"
+"""The folder of the pieces in that of the run."""
 TEXT = "text/"
 """In front of the names of a driver's texts, which are kept as bytes: a .safetensors header has a largest size."""
 
@@ -91,7 +93,7 @@ class Unfinished:
         mark = f"damaged-{secrets.token_hex(3)}"
         self._pieces, self._end = {}, 0
         with writing(self._folder):
-            for path in (self._checkpoint, self._folder / "pieces"):
+            for path in (self._checkpoint, self._folder / PIECES):
                 if path.exists():
                     path.rename(path.with_name(f"{path.name}.{mark}"))
 
@@ -109,7 +111,7 @@ class Unfinished:
             raise ValueError("its pieces do not reach equally far")
         for name, expected in self._pieces.items():
             try:
-                found = sha256((self._folder / "pieces" / name).read_bytes())
+                found = sha256((self._folder / PIECES / name).read_bytes())
             except FileNotFoundError:
                 found = "missing"
             if found != expected:
@@ -118,7 +120,7 @@ class Unfinished:
 
     def _remove_pieces(self, keep: Mapping[str, str] | tuple[str, ...]) -> None:
         with writing(self._folder):
-            for piece in (self._folder / "pieces").glob("*"):
+            for piece in (self._folder / PIECES).glob("*"):
                 if piece.name not in keep:
                     piece.unlink()
 
@@ -129,7 +131,7 @@ class Unfinished:
         names = {table: f"{piece.first:012d}-{piece.end:012d}.{table}.parquet" for table in piece.tables}
         contents = {name: parquet(piece.tables[table]) for table, name in names.items()}
         for name, content in contents.items():
-            write_safely(self._folder / "pieces" / name, content)
+            write_safely(self._folder / PIECES / name, content)
         self._pieces |= {name: sha256(content) for name, content in contents.items()}  # all of them, or none
         self._end = piece.end
 
@@ -146,12 +148,12 @@ class Unfinished:
 
     def parts(self, table: str) -> list[Path]:
         """Return the files with the pieces of one table, in order."""
-        return [self._folder / "pieces" / name for name in sorted(self._pieces) if name.endswith(f".{table}.parquet")]
+        return [self._folder / PIECES / name for name in sorted(self._pieces) if name.endswith(f".{table}.parquet")]
 
     def remove(self) -> None:
         """Remove the checkpoint and the pieces. Call it when the run is complete."""
         self._checkpoint.unlink(missing_ok=True)
-        shutil.rmtree(self._folder / "pieces", ignore_errors=True)
+        shutil.rmtree(self._folder / PIECES, ignore_errors=True)
 
 
 def parquet(table: pl.DataFrame) -> bytes:

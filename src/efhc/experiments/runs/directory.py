@@ -14,7 +14,9 @@ models.safetensors   the final models, one (m, n) tensor "strategy/seed" each
 local.safetensors    what devices keep to themselves (running statistics), "strategy/seed/name"; only if there is any
 data.npz             the data set, if it was made in Python
 snapshots/           the models of single iterations, STRATEGY.seedSEED/ITERATION.safetensors, with `keep_models_every`
+live/                what was seen of each run while it was made, STRATEGY.seedSEED.jsonl; no checksum, may be missing
 figures/
+live.jsonl           of a single run: the same, while it is made and later
 runs/                only while it is unfinished: the single runs, each a directory of this form
 """
 
@@ -23,10 +25,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import stat
 import time
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -55,14 +58,22 @@ from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.config.files import build_experiment, first_difference, to_tables
 from efhc.experiments.runs.checkpoints import DamagedError
 from efhc.experiments.runs.provenance import provenance
+from efhc.experiments.runs.run import file_name
 from efhc.experiments.runs.tables import RunTables
 from efhc.learning.data import Dataset
 from efhc.learning.data.npz import npz_content
 
 T = TypeVar("T")
 
+OWN_RUNS = "runs"
+"""The folder of an unfinished experiment's single runs, within its directory."""
+COLLECTED = "live"
+"""The folder of an experiment's live files, once it is complete."""
 DATA = "data.npz"
 """A data set that was made in Python."""
+
+LARGEST_LIVE = 1 << 24
+"""Bytes of a live file that is kept. Most have a million at most; the links of a huge network may need more."""
 
 CHECKSUMS = ("table_sha256", "snapshot_sha256")
 """What meta.json knows of the files of a complete run."""
@@ -320,7 +331,7 @@ class RunDirectory:
 
     def snapshots(self, strategy: str, seed: int) -> Mapping[int, Floats]:
         """Return the models (m, n) of single iterations, by iteration. Each file is read when it is asked for."""
-        return Snapshots(self.path / "snapshots" / f"{strategy}.seed{seed}")
+        return Snapshots(self.path / "snapshots" / file_name(strategy, seed))
 
     # Writing results
 
@@ -334,7 +345,8 @@ class RunDirectory:
                 if (at_once := _rows_at_once(rows)) is None:
                     rows.collect().rechunk().write_parquet(temporary)  # the same bytes from whatever pieces
                 else:
-                    rows.sink_parquet(temporary, row_group_size=at_once)
+                    with _reading_little_ahead():
+                        rows.sink_parquet(temporary, row_group_size=at_once)
         except (OSError, pl.exceptions.ComputeError) as error:
             raise SaveError(f"{target} cannot be written ({getattr(error, 'strerror', None) or error})") from error
 
@@ -350,9 +362,23 @@ class RunDirectory:
 
     def save_snapshots(self, strategy: str, seed: int, snapshots: Mapping[int, np.ndarray]) -> None:
         """Write the models of single iterations, one file each."""
-        folder = self.path / "snapshots" / f"{strategy}.seed{seed}"
+        folder = self.path / "snapshots" / file_name(strategy, seed)
         for k, models in snapshots.items():
             write_tensors(folder / f"{k:012d}.safetensors", {"models": models}, {})
+
+    def save_live(self, strategy: str, seed: int, live: Path) -> None:
+        """Keep the live file of a run, if there is one. It is for people: no checksum, and the run is whole without.
+
+        A link, a device or a huge file is none that efhc wrote: its end may be far away.
+        """
+        with suppress(OSError):
+            found = live.lstat()
+            if stat.S_ISREG(found.st_mode) and found.st_size <= LARGEST_LIVE:
+                write_safely(self.live_file(strategy, seed), live.read_bytes())
+
+    def live_file(self, strategy: str, seed: int) -> Path:
+        """Return where the live file of a run of a complete experiment is kept."""
+        return self.path / COLLECTED / f"{file_name(strategy, seed)}.jsonl"
 
     def finish(
         self, tables: RunTables, failures: Mapping[Pair, str] | None = None, warnings: Sequence[str] = ()
@@ -375,12 +401,26 @@ class RunDirectory:
         self._write_meta(self.meta | {"finished": finished, **checksums_of, **found, "status": "complete"})
 
     def reopen(self) -> None:
-        """Note in meta.json that the run is being made again, to keep more of it."""
-        self._write_meta(self.meta | {"status": "running"})
+        """Note in meta.json that the run is being made again, to keep more of it, if it was complete."""
+        if self.is_complete:
+            self._write_meta(self.meta | {"status": "running"})
 
 
 MANY_ENTRIES = 2 * PIECE_ENTRIES
 """Largest number of devices and links in the lists of a table that is written at once."""
+
+
+@contextmanager
+def _reading_little_ahead() -> Iterator[None]:
+    """Let polars read one part of a table after the other in the body. By default it reads 128 parts ahead."""
+    name = "POLARS_ROW_GROUP_PREFETCH_SIZE"
+    before = os.environ.get(name)
+    os.environ[name] = before or "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(name, None)  # other threads may have been here meanwhile
 
 
 def _rows_at_once(table: pl.LazyFrame) -> int | None:
@@ -446,6 +486,8 @@ def named_code(tables: Any, setting: str = "") -> dict[str, str]:
     if isinstance(tables, Mapping):
         inner = (named_code(value, f"{setting}.{key}" if setting else key) for key, value in tables.items())
         return {name: code for found in inner for name, code in found.items()}
+    if isinstance(tables, list):
+        return {name: code for one in tables for name, code in named_code(one, setting).items()}
     is_code = isinstance(tables, str) and ":" in tables and setting.rpartition(".")[2] not in NO_CODE
     return {setting: tables} if is_code else {}
 

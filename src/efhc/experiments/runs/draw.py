@@ -90,6 +90,7 @@ def draw_scenario(
         experiment.backend,
         experiment.device,
         threads,
+        batch_size=None if experiment.batch_size == "full" else experiment.batch_size,
         devices_apart=isinstance(experiment.driver, EventDriven) if devices_apart is None else devices_apart,
     )
     learner = Learner(backend, data, parts, experiment.batch_size, randomness)

@@ -11,7 +11,9 @@ import polars as pl
 from efhc.base.arrays import Floats
 from efhc.core.state import Local
 from efhc.drivers.observers import Observer
-from efhc.experiments.runs.keeping import CHECKPOINT_SECONDS, Keeper, Making
+from efhc.experiments.runs.keeping import CHECKPOINT_SECONDS, FAILURES, Keeper, Making
+from efhc.experiments.runs.live.followers import FollowerFactory
+from efhc.experiments.runs.live.telling import Followers
 from efhc.experiments.runs.make_event_driven import make_event_driven
 from efhc.experiments.runs.make_lockstep import make_lockstep
 from efhc.experiments.runs.run import Run
@@ -32,6 +34,7 @@ def make_run(
     *,
     threads: int = 1,
     observers: Sequence[Observer] = (),
+    followers: Sequence[FollowerFactory] = (),
     progress: Callable[[float], None] = lambda share: None,
     stop: Event | None = None,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
@@ -40,11 +43,21 @@ def make_run(
 
     `progress` is called with the share of the run that is done. When `stop` is set, the run saves a checkpoint and
     raises `Stopped`. On any other error, a run in lockstep saves what is complete, and an event-driven run goes on from
-    its last checkpoint when it is made again. `observers` see runs in lockstep only.
+    its last checkpoint when it is made again. `observers` see runs in lockstep only; `followers` hear of all, and one
+    that fails is warned of and left out.
     """
-    making = Making(run, scenario, keeper, threads, observers, progress, stop or Event(), checkpoint_seconds)
-    models, local = MAKERS[driver_of(run.experiment)](making)
-    keeper.finish(models, local, devices_table(scenario, run.seed))
+    everyone = Followers(run, keeper.followers, followers, keeper.warn)
+    making = Making(run, scenario, keeper, threads, observers, everyone, progress, stop or Event(), checkpoint_seconds)
+    try:
+        models, local = MAKERS[driver_of(run.experiment)](making)
+        keeper.finish(models, local, devices_table(scenario, run.seed))
+    except FAILURES as error:
+        everyone.end("failed", str(error))
+        raise
+    except BaseException as error:
+        everyone.end("stopped", str(error) or None)
+        raise
+    everyone.end("done", None)
 
 
 def devices_table(scenario: Scenario, seed: int) -> pl.DataFrame:

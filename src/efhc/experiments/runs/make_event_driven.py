@@ -10,6 +10,7 @@ from efhc.core.state import Local
 from efhc.drivers.event_driven.settings import EventDriven
 from efhc.drivers.event_driven.simulator import Simulator
 from efhc.experiments.runs.keeping import Checkpoint, Making, Stopped
+from efhc.experiments.runs.live.of_event_driven import EventDrivenTelling
 from efhc.experiments.runs.tables import require_lockstep
 
 
@@ -41,6 +42,8 @@ def make_event_driven(making: Making) -> tuple[Floats, Local]:
         return simulator
 
     simulator = keeper.resume(restore) or begin()
+    telling = EventDrivenTelling(making.followers, simulator, making.scenario.network, experiment.iterations)
+    making.tell_begin(telling.k)
     saved_at, is_whole = time.monotonic(), True
     try:
         while not simulator.is_over:
@@ -49,12 +52,15 @@ def make_event_driven(making: Making) -> tuple[Floats, Local]:
                 raise Stopped
             is_whole = False
             simulator.advance()
+            telling.tell()
             is_whole = not simulator.is_over  # a run that is over has nothing to go on with, and would end twice
             if is_whole and time.monotonic() - saved_at > making.checkpoint_seconds:
                 keeper.checkpoint(simulator.record.take(), *simulator.checkpoint())
+                telling.begin_piece()
                 saved_at = time.monotonic()
             elif simulator.record.is_large:
                 keeper.put_away(simulator.record.take())
+                telling.begin_piece()
     except BaseException:
         if is_whole:  # an event that failed half-way leaves the last checkpoint as it is
             keeper.checkpoint(simulator.record.take(), *simulator.checkpoint())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from threading import Event
 
 import numpy as np
@@ -13,18 +14,24 @@ from efhc.core.memory import Memories, begin
 from efhc.core.state import Local, State
 from efhc.drivers.event_driven.settings import LockstepDriver
 from efhc.drivers.general import driver_for
+from efhc.drivers.lockstep import Lockstep
 from efhc.drivers.observers import LookAt, Observer, drive
 from efhc.drivers.record import Piece, Record
+from efhc.drivers.recording import Recording
 from efhc.drivers.steps import Steps
+from efhc.experiments.runs.evaluation import Evaluation
 from efhc.experiments.runs.keeping import Checkpoint, Keeper, Making, Stopped
+from efhc.experiments.runs.live.of_lockstep import LockstepTelling
+from efhc.experiments.runs.live.totals import Totals
 from efhc.experiments.runs.run import Run
-from efhc.learning.backends.backend import ScoresNotFinite
 from efhc.scenarios.scenario import Scenario
 
 LOCAL = "local/"
 """In front of the names of what devices keep to themselves, in a checkpoint."""
 MEMORY = "memory/"
 """In front of the names of what the strategy remembers."""
+SECONDS = "seconds"
+"""The name of the time for which the run was made, in the texts of a checkpoint."""
 
 
 def make_lockstep(making: Making) -> tuple[Floats, Local]:
@@ -37,24 +44,34 @@ def make_lockstep(making: Making) -> tuple[Floats, Local]:
     initial = driver.initial_state()
     wanted = snapshot_iterations(run) if experiment.keep_models_every else []
 
-    def restore(checkpoint: Checkpoint) -> tuple[State, Record]:
+    def restore(checkpoint: Checkpoint) -> tuple[State, Record, float, Totals]:
         left = set(wanted) - set(keeper.snapshots)
-        return _checked(checkpoint, initial, driver.memories, scenario, experiment.iterations, left)
+        restored = _checked(checkpoint, initial, driver.memories, scenario, experiment.iterations, left)
+        return *restored, float(checkpoint.facts.get(SECONDS, 0.0)), Totals.of(checkpoint.facts)
 
-    state, record = keeper.resume(restore) or (initial, Record())
-    keeping = _Keeping(keeper, record, state, making.checkpoint_seconds)
-    everyone = [
-        _Recording(record, scenario, run, keeping),
-        *([_Snapshots(keeper, wanted)] if wanted else []),
-        keeping,
-        *making.observers,  # one that raises finds the iteration whole
-        _Telling(making.progress, making.stop, experiment.iterations),
-    ]
-    try:
-        state = drive(driver, state, experiment.iterations, everyone)
-    except BaseException:
-        keeping.save()  # stopped or failed: whatever is whole is kept
-        raise
+    state, record, seconds, totals = keeper.resume(restore) or (initial, Record(), 0.0, Totals())
+    # Observers see no iteration after one whose models cannot be evaluated: with them, evaluation is in line.
+    is_alone = not making.observers and not wanted
+    evaluates_beside = making.threads > 1 and is_alone and isinstance(driver, Lockstep) and driver.leaves_cores(state)
+    making.tell_begin(state.k)
+    telling = LockstepTelling(making.followers, record, scenario, strategy, experiment.iterations, seconds, totals)
+    with ThreadPoolExecutor(1, thread_name_prefix="efhc-evaluation") as beside:
+        evaluation = Evaluation(record, scenario.learner, beside if evaluates_beside else None, telling.evaluated)
+        keeping = _Keeping(keeper, record, evaluation, state, making.checkpoint_seconds, telling)
+        everyone = [
+            _Recording(record, evaluation, scenario, run, keeping, telling),
+            telling,
+            *([_Snapshots(keeper, wanted)] if wanted else []),
+            keeping,
+            *making.observers,  # one that raises finds the iteration whole
+            _Telling(making.progress, making.stop, experiment.iterations),
+        ]
+        try:
+            state = drive(driver, state, experiment.iterations, everyone)
+            keeping.settle()
+        except BaseException:
+            keeping.save()  # stopped or failed: whatever is whole is kept
+            raise
     last = record.take()
     keeper.put_away(last)
     _warn_if_apart(making, last)
@@ -79,24 +96,31 @@ def snapshot_iterations(run: Run) -> list[int]:
     return [*range(0, iterations, every), iterations]
 
 
-class _Recording(Observer):
+class _Recording(Recording):
     """Records every iteration, and evaluates the models after those that the experiment says."""
 
-    def __init__(self, record: Record, scenario: Scenario, run: Run, keeping: _Keeping) -> None:
-        self._record, self._scenario, self._experiment, self._keeping = record, scenario, run.experiment, keeping
+    def __init__(
+        self,
+        record: Record,
+        evaluation: Evaluation,
+        scenario: Scenario,
+        run: Run,
+        keeping: _Keeping,
+        telling: LockstepTelling,
+    ) -> None:
+        super().__init__(scenario, record)
+        self._evaluation, self._experiment, self._keeping = evaluation, run.experiment, keeping
+        self._telling = telling
 
     def next_look(self, k: int) -> int | None:
         return self._experiment.next_evaluation(k)
 
     def after(self, steps: Steps, state: State) -> None:
         self._keeping.wait()
-        learner = self._scenario.learner
-        self._record.add(steps, self._scenario.bandwidths.values, learner.backend.parameters)
+        super().after(steps, state)
         if self._experiment.is_evaluated_after(state.k):
-            try:
-                self._record.add_accuracies(*learner.accuracies(state.models, state.local))
-            except ScoresNotFinite as error:
-                raise error.about(f"after iteration {state.k - 1}") from error
+            self._telling.before_evaluation(steps, state)
+            self._evaluation.begin(state)
 
 
 class _Snapshots(LookAt):
@@ -113,10 +137,19 @@ class _Snapshots(LookAt):
 class _Keeping(Observer):
     """Puts full pieces away, and makes a checkpoint every few seconds."""
 
-    def __init__(self, keeper: Keeper, record: Record, state: State, seconds: float) -> None:
-        self._keeper, self._record, self._seconds = keeper, record, seconds
+    def __init__(
+        self,
+        keeper: Keeper,
+        record: Record,
+        evaluation: Evaluation,
+        state: State,
+        seconds: float,
+        telling: LockstepTelling,
+    ) -> None:
+        self._keeper, self._record, self._evaluation, self._seconds = keeper, record, evaluation, seconds
+        self._telling = telling
         self._whole: State | None = state
-        """The latest state whose iterations have all been recorded and evaluated."""
+        """The latest state whose iterations have all been recorded. None if models could not be evaluated."""
         self._saved_at = time.monotonic()
 
     def wait(self) -> None:
@@ -128,10 +161,19 @@ class _Keeping(Observer):
         if time.monotonic() - self._saved_at > self._seconds:
             self.save()
         elif self._record.is_large:
+            self.settle()
             self._keeper.put_away(self._record.take())
+
+    def settle(self) -> None:
+        """Wait until all models that were to be evaluated have been. Nothing is saved if that fails."""
+        whole, self._whole = self._whole, None
+        self._evaluation.finish()
+        self._telling.settle()
+        self._whole = whole
 
     def save(self) -> None:
         """Make a checkpoint of the latest whole iteration, if there is one."""
+        self.settle()
         state, record = self._whole, self._record
         if state is not None and state.k > 0:
             tensors = {
@@ -142,7 +184,8 @@ class _Keeping(Observer):
                 **{LOCAL + name: rows for name, rows in state.local.items()},
                 **{MEMORY + name: array for name, array in state.memory.items()},
             }
-            self._keeper.checkpoint(record.take(), tensors, {})
+            facts = {SECONDS: f"{self._telling.seconds:.3f}", **self._telling.totals.facts}
+            self._keeper.checkpoint(record.take(), tensors, facts)
         self._saved_at = time.monotonic()
 
 

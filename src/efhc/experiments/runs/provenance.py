@@ -7,6 +7,7 @@ import platform
 import subprocess
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -23,7 +24,9 @@ def provenance() -> dict[str, Any]:
     }
 
 
+@cache
 def _versions() -> dict[str, str]:
+    """Return what is installed. It is read once: each lookup reads the whole description of a package."""
     found = {name: version(name) for name in PACKAGES}
     with suppress(PackageNotFoundError):  # only networks need it
         found["torch"] = version("torch")

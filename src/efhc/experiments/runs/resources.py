@@ -19,6 +19,8 @@ from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.runs.tables import LOCKSTEP, tables_of
 from efhc.learning.batches import MiniBatches
 from efhc.learning.data import Dataset
+from efhc.learning.learner import TOGETHER
+from efhc.learning.shared_blocks import SHARED_BYTES
 from efhc.strategies.forms import form_of
 
 LEFT_FREE = 256 * 2**20
@@ -50,7 +52,7 @@ def plan(experiment: Experiment, data: Dataset, jobs: int | None, runs: int, *, 
     with within("model"):
         one_array, batch = array_bytes(experiment, data)
         of_strategy = strategy_bytes(experiment, data)
-    kept = runs * one_array if keeps_models else 0
+    kept = data.x_test.nbytes + (runs * one_array if keeps_models else 0)  # test samples are laid out for evaluation
     running = arrays_of(experiment) * one_array + batch + of_strategy
     available = available_bytes()
     if available is not None:
@@ -69,10 +71,15 @@ def plan(experiment: Experiment, data: Dataset, jobs: int | None, runs: int, *, 
 
 
 def array_bytes(experiment: Experiment, data: Dataset) -> tuple[int, int]:
-    """Return the bytes of one array (m, n), of which a run holds `arrays_of`, and those of the samples drawn ahead."""
+    """Return the bytes of one array (m, n), of which a run holds `arrays_of`, and those of all else that it needs.
+
+    That is the samples drawn ahead, those kept for the other strategies, and copies of small models to evaluate.
+    """
     number, parameters = np.dtype(experiment.precision).itemsize, experiment.model.parameters(data)
-    drawn = 0 if experiment.batch_size == "full" else MiniBatches.BLOCK * experiment.devices * experiment.batch_size
-    return number * experiment.devices * parameters, 4 * drawn
+    drawn = 0 if experiment.batch_size == "full" else 4 * MiniBatches.BLOCK * experiment.devices * experiment.batch_size
+    blocks = -(-experiment.iterations // MiniBatches.BLOCK)
+    one_array = number * experiment.devices * parameters
+    return one_array, drawn + min(blocks * drawn, SHARED_BYTES) + 2 * min(one_array, number * TOGETHER)
 
 
 def arrays_of(experiment: Experiment) -> int:

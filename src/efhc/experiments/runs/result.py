@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 
 import numpy as np
 import polars as pl
 
-from efhc.base.arrays import Floats
+from efhc.base.arrays import Arrays, Floats
 from efhc.base.errors import InputError
+from efhc.base.extras import require
 from efhc.base.inputs import using_inputs
 from efhc.base.saving import write_safely
 from efhc.drivers.event_driven.settings import EventDriven
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.runs.directory import Pair, RunDirectory
 from efhc.experiments.runs.draw import draw_scenario
+from efhc.experiments.runs.live.reading import LIVE
+from efhc.experiments.runs.partial import PartialRuns, State
 from efhc.experiments.runs.run import Inputs, Run, Runs
 from efhc.experiments.runs.store import Failures, MemoryStore, RunStore
 from efhc.experiments.runs.tables import EVENT_DRIVEN, RunTables, tables_of
-from efhc.learning.data import NpzFile
+from efhc.learning.data import Dataset, NpzFile
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
     from torch import nn
+
+    from efhc.report.figures import Picture
+    from efhc.report.summary_tables import SummaryWords
 
 T = TypeVar("T")
 
@@ -49,22 +55,44 @@ class Result:
         self.experiment = experiment
         self.failed: dict[Pair, str] = dict(failed)
         """The runs that failed, by strategy and seed, and why. They have no rows and no models."""
+        self.states: dict[Pair, State] = {
+            (strategy, seed): "failed" if (strategy, seed) in self.failed else "done"
+            for seed in experiment.seeds
+            for strategy in experiment.strategies
+        }
+        """What has become of each run, by strategy and seed: "waiting", "running", "stopped", "done" or "failed"."""
         self.directory = directory
         """Where the result is kept, if it is."""
         self._source = source
 
     @classmethod
-    def load(cls, directory: Path | str) -> Result:
+    def load(cls, directory: Path | str, *, unfinished: bool = False) -> Result:
         """Return the result in a run directory.
+
+        With `unfinished`, the directory may hold an experiment that is being made or was stopped. Then `states` says
+        what has become of each run; runs that are complete have everything. Of the others, the tables have all rows up
+        to the last checkpoint (one is made every 30 s) or a little further, and `metrics` (or `timeline`) has the
+        evaluated rows after that, as the live file has them: iterations between them are missing there. Such runs have
+        no `models`, no rows in `devices`, and runs that failed or were not begun have no rows at all. Single runs that
+        are kept elsewhere, by `store`, are not found. What changes after the call is not seen.
 
         Code that the config names ("file.py:Name") is not run, and need not be there: `experiment` can be read, but to
         run it again, load config.toml by `load_experiment`. Raises `InputError` if the directory does not hold a run
         that has finished.
         """
         run = RunDirectory(Path(directory))
-        if not run.is_complete:
+        if run.is_complete:
+            return cls.in_directory(run.read_experiment(), run)
+        if not run.is_begun:
             raise InputError("run directory", directory, "the directory of a run that has finished")
-        return cls.in_directory(run.read_experiment(), run)
+        if not unfinished:
+            allowed = "the directory of a run that has finished; or unfinished=True, for what is there so far"
+            raise InputError("run directory", f"{directory}, which has not finished", allowed)
+        experiment = run.read_experiment()
+        so_far = PartialRuns(experiment, run.path)
+        result = cls(experiment, _Unfinished(run, so_far), so_far.failed, run.path)
+        result.states.update(so_far.states)
+        return result
 
     @classmethod
     def in_directory(cls, experiment: Experiment, directory: RunDirectory) -> Result:
@@ -116,12 +144,17 @@ class Result:
     @cached_property
     def models(self) -> dict[Pair, Floats]:
         """The final models (m, n) by strategy and seed."""
-        return self._source.models()
+        return Arrays(self._in_order(self._source.models()))
 
     @cached_property
     def local(self) -> dict[Pair, dict[str, np.ndarray]]:
         """What devices keep to themselves (running statistics of BatchNorm), by strategy and seed."""
-        return self._source.local()
+        return Arrays(self._in_order(self._source.local()))
+
+    def _in_order(self, found: Mapping[Pair, T]) -> dict[Pair, T]:
+        """Return the runs strategy by strategy, as the experiment names them."""
+        pairs = product(self.experiment.strategies, self.experiment.seeds)
+        return {pair: found[pair] for pair in pairs if pair in found}
 
     def snapshots(self, strategy: str, seed: int) -> Mapping[int, Floats]:
         """Return the models (m, n) of single iterations, by iteration. Empty without `keep_models_every`."""
@@ -133,14 +166,21 @@ class Result:
         """All tables by the names of their files in a run directory."""
         return {name: getattr(self, name) for name in tables_of(self.experiment).names}
 
+    @property
+    def is_finished(self) -> bool:
+        """Whether every run is done or has failed, so that nothing more will come."""
+        return {"done", "failed"}.issuperset(self.states.values())
+
     def __repr__(self) -> str:
         place = f", kept in {self.directory}" if self.directory else ""
         failed = f", {len(self.failed)} failed" if self.failed else ""
+        done = sum(state == "done" for state in self.states.values())
+        unfinished = "" if self.is_finished else f", unfinished: {done} of {len(self.states)} runs are done"
         strategies, seeds = len(self.experiment.strategies), len(self.experiment.seeds)
         runs = f"{strategies} strateg{'y' if strategies == 1 else 'ies'} x {seeds} seed{'s'[: seeds != 1]}"
         seconds = getattr(self.experiment.driver, "seconds", None)
         length = f"{self.experiment.iterations} iterations" if seconds is None else f"{seconds:g} virtual seconds"
-        return f"<Result of {self.experiment.name}: {runs}, {length}{failed}{place}>"
+        return f"<Result of {self.experiment.name}: {runs}, {length}{unfinished}{failed}{place}>"
 
     def summary(self) -> pl.DataFrame:
         """Return one row per strategy, with means over seeds.
@@ -149,34 +189,135 @@ class Result:
         consensus error. Of event-driven runs they are the final accuracies, seconds, counts, bytes, consensus error and
         number of devices and, with a `target_accuracy`, the seconds and bytes to it: see `timeline_summary`. A run at
         whose end no device is there has no accuracy.
+
+        Of a result that has not finished, it is how far each run has come. Then there are also the columns `seeds`, the
+        number of seeds that the means are over, and in lockstep `iterations`, the mean number of iterations made. The
+        share of devices that fire is that of the iterations up to the checkpoints, since after them only evaluated ones
+        have rows, and who fires then may be anything but typical; it is null before the first checkpoint.
         """
         if tables_of(self.experiment) is EVENT_DRIVEN:
             from efhc.report.timelines import timeline_summary
 
-            return timeline_summary(self.timeline, self.target_accuracy)
-        last = pl.col("iteration") == pl.col("iteration").max()
-        return self.metrics.group_by("strategy", maintain_order=True).agg(
-            pl.col("accuracy").filter(last).mean(),
-            pl.col("accuracy").filter(last).min().alias("worst_seed_accuracy"),
-            pl.col("mean_model_accuracy").filter(last).mean(),
-            (pl.col("fired").mean() / self.experiment.devices).alias("firing_share"),
-            pl.col("transmission_time_total").filter(last).mean(),
-            pl.col("consensus_error").filter(last).mean(),
+            summary = timeline_summary(self.timeline, self.target_accuracy)
+            if self.is_finished or "seeds" in summary.columns:
+                return summary
+            return summary.with_columns(seeds=pl.Series(self._seeds_there, dtype=pl.Int64))
+        has_all_before = pl.col("iteration") == pl.int_range(pl.len())
+        ends = self.metrics.group_by("strategy", "seed", maintain_order=True).agg(
+            pl.col("accuracy", "mean_model_accuracy").drop_nulls().last(),  # a run that has not finished may go on
+            pl.col("transmission_time_total", "consensus_error").last(),
+            pl.col("fired").filter(has_all_before).sum(),
+            has_all_before.sum().alias("counted"),
+            (pl.col("iteration").last() + 1).alias("iterations"),
         )
+        is_counted = (pl.col("counted") > 1) | (pl.col("iterations") == 1)  # the first iteration is always evaluated
+        so_far = [pl.len().cast(pl.Int64).alias("seeds"), pl.col("iterations").mean()]
+        return ends.group_by("strategy", maintain_order=True).agg(
+            pl.col("accuracy").mean(),
+            pl.col("accuracy").min().alias("worst_seed_accuracy"),
+            pl.col("mean_model_accuracy").mean(),
+            (pl.col("fired").filter(is_counted).sum() / pl.col("counted").filter(is_counted).sum())
+            .truediv(self.experiment.devices)
+            .fill_nan(None)
+            .alias("firing_share"),
+            pl.col("transmission_time_total").mean(),
+            pl.col("consensus_error").mean(),
+            *([] if self.is_finished else so_far),
+        )
+
+    @property
+    def _curve(self) -> pl.DataFrame:
+        """The table with the accuracies."""
+        return self._table(tables_of(self.experiment).curve)
+
+    @property
+    def _seeds_there(self) -> list[int]:
+        """The number of seeds of each strategy that has any, in the order of `summary`."""
+        seeds = self._curve.group_by("strategy", maintain_order=True).agg(pl.col("seed").n_unique())
+        return seeds["seed"].to_list()
+
+    def at_budget(self, share: float | Sequence[float] = 0.1, of: str = "ZT") -> pl.DataFrame:
+        """Return the accuracy of each run of a lockstep experiment when it has spent a share of what another spends.
+
+        The budget is `share` of the total transmission time of the strategy `of` with the same seed; several shares
+        give a row each. The columns are strategy, seed, spends (what the run spends in all, as a share of the same
+        total), share and accuracy. Accuracy is linear between evaluations. A run that spends less than its budget is
+        taken at its end, and one that had spent more when it was first evaluated has no accuracy. Runs that have not
+        finished are left out, and so are the seeds in which `of` has not finished.
+        """
+        from efhc.report.claims.frontier import accuracy_at_shares
+
+        if of not in self.experiment.strategies:
+            raise InputError("of", of, f"a strategy of the experiment: {', '.join(self.experiment.strategies)}")
+        shares = [float(one) for one in np.atleast_1d(share)]
+        if not all(0 < one < np.inf for one in shares):
+            raise InputError("share", share, "numbers above 0: 0.1 is 10 %")
+        return accuracy_at_shares(self._evaluated_whole_runs, shares, of)
+
+    def frontier(self, path: Path | str | None = None, leaders: Sequence[str] = ()) -> Picture:
+        """Draw accuracy against the share of ZT's total transmission time that was spent; write it to `path` if given.
+
+        The `leaders`, EF-HC and ZT are drawn in front, with the band in which the mean of other seeds is expected. Runs
+        that have not finished are left out. `at_budget` has the numbers.
+        """
+        from efhc.report.figures import run_title, save_figure
+        from efhc.report.figures.frontier_figure import frontier_figure
+        from efhc.report.frontier_data import FrontierData, SettingData
+
+        strategies = self.experiment.strategies
+        unknown = [name for name in leaders if name not in strategies]
+        if unknown:
+            raise InputError("leaders", unknown[0], f"strategies of the experiment: {', '.join(strategies)}")
+        curves = self._evaluated_whole_runs
+        if not len(curves.filter(strategy="ZT")):
+            raise InputError(
+                "frontier", "a result without a run of ZT that is done", "one with it: ZT sets the budgets"
+            )
+        setting = SettingData(self.experiment.name, run_title(self.experiment), curves)
+        figure = frontier_figure(FrontierData("frontier", "", (setting,), tuple(leaders)))
+        if path is not None:
+            save_figure(figure, Path(path))
+        return figure
+
+    @property
+    def _evaluated_whole_runs(self) -> pl.DataFrame:
+        """The evaluated rows of the metrics, of runs that are done."""
+        done = [{"strategy": name, "seed": seed} for (name, seed), state in self.states.items() if state == "done"]
+        pairs = pl.DataFrame(done, schema={"strategy": pl.String, "seed": self.metrics.schema["seed"]})
+        evaluated = self.metrics.drop_nulls("accuracy")
+        return evaluated.join(pairs, on=["strategy", "seed"], how="semi", maintain_order="left")
+
+    def words(self) -> SummaryWords:
+        """Return the summary in words, as the command line prints it and a notebook shows it."""
+        from efhc.report.summary_tables import SummaryWords, nobody_left_lines, summary_tables
+
+        experiment, target = self.experiment, self.target_accuracy
+        tables = summary_tables(
+            self.summary(), experiment.name, self._seeds_there, experiment.devices, target, so_far=not self.is_finished
+        )
+        is_timed = tables_of(experiment) is EVENT_DRIVEN
+        return SummaryWords(tables, list(nobody_left_lines(self.timeline)) if is_timed else [])
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the summary, the figure, the runs that failed, and where the result is kept."""
+        from efhc.report.notebook import result_html
+
+        return result_html(self.words(), self.plot(), self.failed, self.directory, is_finished=self.is_finished)
 
     @property
     def figure_name(self) -> str:
         """The name of the file in which `efhc run` keeps what `plot` draws."""
         return "seconds.png" if tables_of(self.experiment) is EVENT_DRIVEN else "comparison.png"
 
-    def plot(self, path: Path | str | None = None) -> Figure:
+    def plot(self, path: Path | str | None = None) -> Picture:
         """Draw the paper's panels of this experiment, and write the figure to `path` if one is given.
 
-        Of event-driven runs, the panels are over seconds and bytes.
+        Of event-driven runs, the panels are over seconds and bytes. Curves of runs that have not finished go as far as
+        all seeds of their strategy have come. A notebook shows the figure if a cell ends with it.
         """
         from efhc.report.figures import comparison_figure, run_title, save_figure, seconds_figure
 
-        title = run_title(self.experiment)
+        title = run_title(self.experiment) + ("" if self.is_finished else ", unfinished")
         if tables_of(self.experiment) is EVENT_DRIVEN:
             figure = seconds_figure(self.timeline, self.target_accuracy, title)
         else:
@@ -198,12 +339,30 @@ class Result:
         model has the mean of all devices' parameters and statistics. Feed it inputs as the run saw them:
         `data.inputs(data.x_test)`, reshaped to (samples, *shape); an image without a channel axis gets one.
         """
+        return self._trained("module", strategy, seed, device)[0]
+
+    def to_onnx(self, path: Path | str, strategy: str, seed: int, device: int | Literal["mean"]) -> None:
+        """Write the trained network of one device, or the mean model, as an ONNX file.
+
+        It is the network that `module` returns. Its input `samples` takes any number of samples, and its output is
+        `scores`. Raises an `EfhcError` if the extra `onnx` is missing or the network does what ONNX cannot say.
+        """
+        require("onnx")
+        module, data = self._trained("to_onnx", strategy, seed, device)
+        from efhc.learning.onnx_file import onnx_bytes
+
+        write_safely(Path(path), onnx_bytes(module, data))
+
+    def _trained(
+        self, asked: str, strategy: str, seed: int, device: int | Literal["mean"]
+    ) -> tuple[nn.Module, Dataset]:
+        """Return the trained network, and the data that it was trained on."""
         from efhc.learning.models import ModuleModel
 
         model = self.experiment.model
         if not isinstance(model, ModuleModel):
             raise InputError("model", getattr(model, "kind", type(model).__name__), "a model that is a torch module")
-        self._check_pair("module", strategy, seed)
+        self._check_pair(asked, strategy, seed)
         devices = self.experiment.devices
         is_device = isinstance(device, int | np.integer) and not isinstance(device, bool) and 0 <= device < devices
         if device != "mean" and not is_device:
@@ -214,8 +373,7 @@ class Result:
         with using_inputs(inputs.files):
             learner = draw_scenario(self.experiment, inputs.data, seed).learner
         local = self.local.get((strategy, seed), {})
-        module: nn.Module = learner.module(self.models[strategy, seed], local, device)
-        return module
+        return learner.module(self.models[strategy, seed], local, device), inputs.data
 
     def _check_pair(self, asked: str, strategy: str, seed: int) -> None:
         """Raise `InputError` unless the result has a run of this strategy and seed."""
@@ -269,6 +427,19 @@ class _Directory:
     def checksums(self) -> Mapping[str, Mapping[str, str]]:
         meta = self._directory.meta
         return {name: meta.get(name, {}) for name in ("data_sha256", "input_sha256")}
+
+
+class _Unfinished(_Directory):
+    """What there is of a result that is being made."""
+
+    def __init__(self, directory: RunDirectory, so_far: PartialRuns) -> None:
+        super().__init__(directory)
+        self.table, self.models, self.local, self.snapshots = (
+            so_far.table,
+            so_far.models,
+            so_far.local,
+            so_far.snapshots,
+        )
 
 
 class _Memory:
@@ -339,6 +510,7 @@ def collect(directory: RunDirectory, runs: list[Run], store: RunStore, failures:
         (strategy,) = run.experiment.strategies
         directory.save_snapshots(*pair, alone.snapshots(strategy, run.seed))
         warnings += alone.meta.get("warnings", [])
+        directory.save_live(*pair, alone.path / LIVE)
     directory.save_models(models, local)
     directory.finish(tables, _reasons(runs, failures), warnings)
 

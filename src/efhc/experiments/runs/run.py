@@ -16,6 +16,11 @@ from efhc.experiments.runs.draw import load_data
 from efhc.learning.data import Dataset
 
 
+def file_name(strategy: str, seed: int) -> str:
+    """Return the name of a run in the names of files and folders, and in trackers: "EF-HC.seed0"."""
+    return f"{strategy}.seed{seed}"
+
+
 @dataclass(frozen=True, eq=False)
 class Inputs:
     """What an experiment reads: its data set, and the files that its settings name, each as it was read once."""
@@ -108,7 +113,9 @@ class Runs:
         strategy = experiment.strategies[name]
         kind = str(getattr(strategy, "kind", "own"))
         called = kind if kind.replace("-", "").isalnum() else "own"
-        alone = experiment.model_copy(update={"name": "run", "seeds": (seed,), "strategies": {called: strategy}})
+        alone = experiment.model_copy(
+            update={"name": "run", "seeds": (seed,), "strategies": {called: strategy}, "log": ()}
+        )
         inputs = Inputs(data, read_inputs(alone))  # those of other strategies are not this run's
         try:
             of_data, of_files = inputs.checksums["data_sha256"], inputs.checksums["input_sha256"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import shutil
 import warnings
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,11 +14,15 @@ from efhc.base.extras import require
 from efhc.base.inputs import using_inputs
 from efhc.drivers.observers import ObserverFactory
 from efhc.experiments.config.experiment import Experiment
+from efhc.experiments.config.field_types import shows_settings
 from efhc.experiments.config.files import build_experiment, to_tables
-from efhc.experiments.runs.directory import RunDirectory
+from efhc.experiments.runs.directory import OWN_RUNS, RunDirectory
 from efhc.experiments.runs.draw import check_driver, check_strategies, draw_scenario
 from efhc.experiments.runs.engines.local import LocalEngine
 from efhc.experiments.runs.keeping import CHECKPOINT_SECONDS
+from efhc.experiments.runs.live.followers import FollowerFactory
+from efhc.experiments.runs.live.notebook_bar import notebook_bar
+from efhc.experiments.runs.live.tracking import tracking
 from efhc.experiments.runs.resources import plan
 from efhc.experiments.runs.result import Result, collect, result_in_memory
 from efhc.experiments.runs.run import Run, Runs
@@ -27,9 +31,6 @@ from efhc.experiments.runs.tables import require_lockstep
 from efhc.learning.data import NpzFile
 from efhc.learning.models import ModuleModel
 from efhc.network.topologies import DrawnTopology
-
-OWN_RUNS = "runs"
-"""The folder of an unfinished experiment's single runs, within its directory."""
 
 
 class RunProgress(Protocol):
@@ -43,6 +44,7 @@ def _silent(strategy: str, seed: int, done: int) -> None:
     pass
 
 
+@shows_settings
 def simulate(
     experiment: Experiment | None = None,
     *,
@@ -51,8 +53,9 @@ def simulate(
     store: Path | str | None = None,
     engine: Engine | None = None,
     jobs: int | None = None,
-    progress: RunProgress = _silent,
+    progress: RunProgress | None = None,
     observers: ObserverFactory | None = None,
+    followers: FollowerFactory | Sequence[FollowerFactory] = (),
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
     warn: Callable[[str], None] = warnings.warn,
     **fields: Any,
@@ -77,8 +80,12 @@ def simulate(
         The number of cores to use. Default: all.
     progress
         Called with strategy, seed and number of iterations done; of an event-driven run, that share of `iterations`.
+        Default: a notebook shows a bar if runs take longer than two seconds.
     observers
         Creates an observer for every run: see `efhc.drivers.observers`. For the driver `lockstep` only.
+    followers
+        Creates a follower for every run, which hears of it while it is made: see
+        `efhc.experiments.runs.live.followers`. One factory, or several.
     checkpoint_seconds
         The time between two checkpoints of the default engine.
     warn
@@ -121,10 +128,13 @@ def simulate(
         to_tables(experiment)  # what cannot be named is refused before anything is written
     _check(runs, warn)
     engine = engine or LocalEngine(jobs, in_memory, checkpoint_seconds)
+    factories = [followers] if callable(followers) else followers
     if directory is None:
         memory = MemoryStore(warn)
         unique = {run.key: run for run in runs}
-        failures = engine.make(list(unique.values()), memory, _each(runs, progress), observers)
+        with tracking([experiment], None, warn) as logged, _told(progress, factories, experiment) as (tell, told):
+            everyone = [*told, *logged]
+            failures = engine.make(list(unique.values()), memory, _each(runs, tell), observers, everyone)
         _report(runs, failures, warn)
         return result_in_memory(experiment, inputs, runs, memory, failures)
 
@@ -139,8 +149,10 @@ def simulate(
         with directory.session():
             folder = directory.path / OWN_RUNS if store is None else Path(store)
             kept = RunStore(folder, warn, with_models=True)
-            with engine.session():
-                failures = kept.complete(runs, engine, _each(runs, progress), observers)
+            logging, telling = tracking([experiment], directory.path, warn), _told(progress, factories, experiment)
+            with engine.session(), logging as logged, telling as (tell, told):
+                everyone = [*told, *logged]
+                failures = kept.complete(runs, engine, _each(runs, tell), observers, everyone)
             _report(runs, failures, warn)
             collect(directory, runs, kept, failures)
         _remove_runs(directory, runs)
@@ -177,6 +189,22 @@ def _check(runs: list[Run], warn: Callable[[str], None]) -> None:
             drawn_so = isinstance(run.whole.network, DrawnTopology)  # with connected = false
             if graph is scenario.network.graph(1) and not graph.is_connected and not drawn_so:
                 warn(f"seed {run.seed}: the network is not connected, so that some devices never hear of others")
+
+
+@contextmanager
+def _told(
+    progress: RunProgress | None, factories: Sequence[FollowerFactory], experiment: Experiment
+) -> Iterator[tuple[RunProgress, Sequence[FollowerFactory]]]:
+    """Yield who hears how far runs are, and who creates their followers: those given or, in a notebook, a bar, too."""
+    if progress is not None:
+        yield progress, factories
+        return
+    runs = len(experiment.seeds) * len(experiment.strategies)
+    with notebook_bar(runs, runs * experiment.iterations) as overview:
+        if overview is None:
+            yield _silent, factories
+        else:
+            yield overview.progress_of(experiment.iterations), [*factories, overview.follower]
 
 
 def _each(runs: list[Run], progress: RunProgress) -> Progress:

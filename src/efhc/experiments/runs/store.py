@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -21,6 +22,9 @@ from efhc.drivers.record import Piece
 from efhc.experiments.runs.checkpoints import DamagedError, Unfinished
 from efhc.experiments.runs.directory import RunDirectory
 from efhc.experiments.runs.keeping import Checkpoint, Keeper
+from efhc.experiments.runs.live.followers import Follower, FollowerFactory
+from efhc.experiments.runs.live.reading import LIVE
+from efhc.experiments.runs.live.writing import LiveFile
 from efhc.experiments.runs.run import Run
 from efhc.experiments.runs.tables import LOCKSTEP, tables_of
 
@@ -44,11 +48,16 @@ class Engine(Protocol):
         """Start what the engine needs once, for all calls of `make` in the body."""
 
     def make(
-        self, runs: list[Run], store: Store, progress: Progress, observers: ObserverFactory | None = None
+        self,
+        runs: list[Run],
+        store: Store,
+        progress: Progress,
+        observers: ObserverFactory | None = None,
+        followers: Sequence[FollowerFactory] = (),
     ) -> Failures:
         """Make all runs and keep them in the store. Returns those that could not be made; the others are not affected.
 
-        `observers` creates an observer for each run.
+        `observers` creates an observer for each run, and each of `followers` a follower.
         """
 
 
@@ -81,10 +90,14 @@ class MemoryKeeper:
     models: Floats = field(default_factory=lambda: np.empty((0, 0)))
     local: dict[str, np.ndarray] = field(default_factory=dict)
     snapshots: dict[int, Floats] = field(default_factory=dict)
+    followers: Sequence[Follower] = ()
     _pieces: list[Piece] = field(default_factory=list)
 
     def resume(self, restore: Callable[[Checkpoint], T]) -> T | None:
         return None
+
+    def kept(self, table: str) -> Sequence[pl.LazyFrame]:
+        return ()
 
     def put_away(self, piece: Piece) -> None:
         self._pieces.append(piece)
@@ -132,11 +145,17 @@ class FolderKeeper:
     run: Run
     with_models: bool
     report: Callable[[str], None]
+    _last: Piece | None = None
+    """The last piece that was put away. It is not on disk yet: of a run that ends, it goes straight into the tables."""
     _warnings: list[str] = field(default_factory=list)
 
     def warn(self, text: str) -> None:
         self._warnings.append(text)  # for meta.json: the run may be made far away, or asked for again
         self.report(text)
+
+    @cached_property
+    def followers(self) -> Sequence[Follower]:
+        return [LiveFile(self.directory.path / LIVE)]
 
     @property
     def snapshots(self) -> Mapping[int, Floats]:
@@ -149,10 +168,20 @@ class FolderKeeper:
     def resume(self, restore: Callable[[Checkpoint], T]) -> T | None:
         return self.unfinished.load(self.run, restore)
 
+    def kept(self, table: str) -> Sequence[pl.LazyFrame]:
+        return [pl.scan_parquet(file) for file in self.unfinished.parts(table)]
+
     def put_away(self, piece: Piece) -> None:
-        self.unfinished.put_away(piece)
+        self._write_last()
+        self._last = piece
+
+    def _write_last(self) -> None:
+        if self._last is not None:
+            self.unfinished.put_away(self._last)
+            self._last = None
 
     def checkpoint(self, piece: Piece, tensors: Mapping[str, np.ndarray], facts: Mapping[str, str]) -> None:
+        self._write_last()
         self.unfinished.save(piece, tensors, facts)
 
     def snapshot(self, k: int, models: Floats) -> None:
@@ -161,8 +190,10 @@ class FolderKeeper:
     def finish(self, models: Floats, local: Local, devices: pl.DataFrame) -> None:
         tables = tables_of(self.run.experiment)
         for name, labels in tables.labels.items():
-            parts = pl.concat(map(pl.scan_parquet, self.unfinished.parts(name)))
-            self.directory.save_table(name, _labelled(parts, labels, *self._pair))
+            parts = [*self.kept(name)]
+            if self._last is not None and self._last.end > self._last.first:
+                parts.append(self._last.tables[name].lazy())
+            self.directory.save_table(name, _labelled(pl.concat(parts), labels, *self._pair))
         self.directory.save_table("devices", devices)
         if self.with_models:
             self.directory.save_models({self._pair: models}, {self._pair: local})
@@ -176,31 +207,38 @@ class RunStore:
     def __init__(
         self, path: Path, warn: Callable[[str], None] = lambda text: None, *, with_models: bool = False
     ) -> None:
-        self.path, self._warn, self.with_models = path, warn, with_models
+        self.path, self.warn, self.with_models = path, warn, with_models
 
     def directory(self, run: Run) -> Path:
         """Return the run directory of a run, whether or not it exists."""
         return self.path / run.key
 
     def complete(
-        self, runs: Iterable[Run], engine: Engine, progress: Progress, observers: ObserverFactory | None = None
+        self,
+        runs: Iterable[Run],
+        engine: Engine,
+        progress: Progress,
+        observers: ObserverFactory | None = None,
+        followers: Sequence[FollowerFactory] = (),
     ) -> Failures:
         """Make the runs that are missing, stopped or damaged. Returns those that could not be made, by key."""
-        missing: dict[str, Run] = {}
-        for run in runs:
-            if run.key in missing:
-                continue
-            if self._holds(run):
+        asked = {run.key: run for run in runs}
+        missing = self.find_missing(asked.values())
+        keys = {run.key for run in missing}
+        for run in asked.values():
+            if run.key not in keys:
                 progress(run, 1.0)
-            else:
-                missing[run.key] = run
         if not missing:
             return {}
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InputError("--out", f"{self.path} ({error.strerror})", "a folder that can be written") from None
-        return engine.make(list(missing.values()), self, progress, observers)
+        return engine.make(missing, self, progress, observers, followers)
+
+    def find_missing(self, runs: Iterable[Run]) -> list[Run]:
+        """Return the runs that are not there whole, each once. Those that are proved to be damaged are moved aside."""
+        return [run for run in {run.key: run for run in runs}.values() if not self._holds(run)]
 
     def _at(self, run: Run) -> RunDirectory:
         return RunDirectory(self.directory(run), lock_beside=True)
@@ -250,7 +288,7 @@ class RunStore:
             raise EfhcError(
                 f"{folder} is damaged ({error}) and cannot be moved aside ({failure.strerror})"
             ) from failure
-        self._warn(f"{folder} is damaged, and that run is made again: {error}; the old files are in {aside.name}")
+        self.warn(f"{folder} is damaged, and that run is made again: {error}; the old files are in {aside.name}")
 
     @contextmanager
     def keeper(self, run: Run) -> Iterator[FolderKeeper | None]:
@@ -266,8 +304,8 @@ class RunStore:
                 return
             directory.reopen()
             with directory.session():
-                unfinished = Unfinished(directory.path, self._warn)
-                yield FolderKeeper(directory, unfinished, run, self.with_models, self._warn)
+                unfinished = Unfinished(directory.path, self.warn)
+                yield FolderKeeper(directory, unfinished, run, self.with_models, self.warn)
 
     def keep(self, run: Run, files: Mapping[str, bytes]) -> None:
         """Store the files of a run that was made elsewhere; meta.json, which says that it is complete, last."""
@@ -276,7 +314,7 @@ class RunStore:
                 write_safely(self.directory(run) / name, files[name])
             Unfinished(self.directory(run)).remove()  # of the same run, if it was once begun here
         for text in self.meta(run).get("warnings", []):
-            self._warn(text)
+            self.warn(text)
 
     def scan(self, run: Run, name: str) -> pl.LazyFrame:
         """Return a table of a run, lazily, with the strategy named as in the experiment that asked for the run."""

@@ -16,6 +16,7 @@ import polars as pl
 
 from efhc.base.saving import write_safely
 from efhc.experiments.config.files import to_toml
+from efhc.experiments.runs.live.tracking import as_folder, name_of
 from efhc.experiments.runs.run import Run, Runs
 from efhc.experiments.runs.store import Failures, RunStore
 from efhc.experiments.studies.changes import Size
@@ -42,6 +43,15 @@ class FrontierRuns:
     def all(self) -> list[Run]:
         """The runs of all settings, each once."""
         return list({run.key: run for _, runs in self.by_setting for run in runs}.values())
+
+    @property
+    def names(self) -> dict[str, str]:
+        """What trackers call the runs, by key: by their setting."""
+        return {
+            run.key: f"{self.figure.name}/{as_folder(setting.name)}/{name_of(run)}"
+            for setting, runs in reversed(self.by_setting)
+            for run in runs
+        }
 
     def failed(self, failures: Failures) -> list[str]:
         """Return a line for each run that failed: the setting, and the error, which names strategy and seed."""

@@ -8,6 +8,7 @@ A table [figure] of the kind "frontier" makes a frontier instead (frontier_file.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,12 +21,14 @@ from efhc.base.problems import as_input_error
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.config.files import (
     FIGURE,
+    LOG,
     SWEEP,
     build_experiment,
     figure_names,
     only_experiment,
     read_tables,
     to_tables,
+    with_overrides,
 )
 from efhc.experiments.runs.tables import require_lockstep
 from efhc.experiments.studies.changes import Size, merged
@@ -98,23 +101,39 @@ def frontiers() -> list[str]:
     return [name for name in figure_names() if is_frontier(read_tables(name))]
 
 
-def load_figure(name: str, size: Size = "quick", seeds: int | None = None) -> PaperFigure | Frontier:
+def load_figure(
+    name: str,
+    size: Size = "quick",
+    seeds: int | None = None,
+    radii: Sequence[float] = (),
+    log: Sequence[str] | None = None,
+) -> PaperFigure | Frontier:
     """Load a figure of the paper or a frontier by name, or one of your own by its file.
 
     If `seeds` is given, the seeds of a figure of the paper are 0 .. `seeds`-1 instead of those of the file, and a
-    frontier has `seeds` seeds from the file's first one on.
+    frontier has `seeds` seeds from the file's first one on. If `radii` are given, panel (iv) has these instead of those
+    of the file. Raises `InputError` if the figure has no panel (iv) then. If `log` is given, runs are logged there
+    instead of where the file says.
     """
     known, path = figure_names(), Path(name)
     if name not in known and path.suffix != ".toml":
         allowed = f"{', '.join(known)}, all, list, or a file of your own that ends in .toml"
         raise InputError("figure", f"'{name}'{did_you_mean(name, known)}", allowed)
     tables = read_tables(name)
+    if log:
+        tables = with_overrides(tables, [f"{LOG}={json.dumps(list(log))}"])
+    if radii and (is_frontier(tables) or SWEEP not in tables):
+        raise InputError(
+            "--radius", f"with {path.stem}, which has no panel (iv)", "a figure that has one, or no radius"
+        )
     if is_frontier(tables):
         return build_frontier(path, tables, size, seeds)
-    return _build_paper_figure(path, tables, size, seeds)
+    return _build_paper_figure(path, tables, size, seeds, radii)
 
 
-def _build_paper_figure(path: Path, tables: dict[str, Any], size: Size, seeds: int | None) -> PaperFigure:
+def _build_paper_figure(
+    path: Path, tables: dict[str, Any], size: Size, seeds: int | None, radii: Sequence[float]
+) -> PaperFigure:
     try:
         table = FigureTable.model_validate(tables.get(FIGURE, {}))
     except ValidationError as error:
@@ -123,6 +142,8 @@ def _build_paper_figure(path: Path, tables: dict[str, Any], size: Size, seeds: i
             raise as_input_error(error, FigureTable) from None
     if size == "quick":
         tables = merged(tables, table.quick)
+    if radii:
+        tables = merged(tables, {SWEEP: {"network": {"radius": list(radii)}}})
     base = only_experiment(tables) | ({} if seeds is None else {"seeds": list(range(seeds))})
     points = sweep_points(base, tables[SWEEP], path.parent) if SWEEP in tables else []
     figure = PaperFigure(path.stem, table, build_experiment(base, path.parent), points)

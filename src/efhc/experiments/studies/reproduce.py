@@ -18,6 +18,8 @@ import polars as pl
 from efhc.base.errors import InputError
 from efhc.base.saving import write_safely
 from efhc.experiments.config.files import to_toml
+from efhc.experiments.runs.live.followers import FollowerFactory
+from efhc.experiments.runs.live.tracking import name_of, tracking
 from efhc.experiments.runs.provenance import provenance
 from efhc.experiments.runs.run import Run, Runs
 from efhc.experiments.runs.store import Engine, Failures, Progress, RunStore
@@ -34,7 +36,7 @@ from efhc.report.figure_data import FigureData, Illustration, Section
 from efhc.report.figures import save_figure
 from efhc.report.figures.paper_figure import paper_figure
 from efhc.report.frontier_data import FrontierSection
-from efhc.report.page import page
+from efhc.report.page.document import page
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,13 @@ class FigureRuns:
     def all(self) -> list[Run]:
         """The runs of all panels, each once."""
         return list({run.key: run for run in [*self.curves, *(run for _, run in self.connectivity)]}.values())
+
+    @property
+    def names(self) -> dict[str, str]:
+        """What trackers call the runs, by key: runs of panel (iv) by their radius."""
+        figure = self.figure.name
+        at_radii = {run.key: f"{figure}/radius={radius:g}/{name_of(run)}" for radius, run in self.connectivity}
+        return at_radii | {run.key: f"{figure}/{name_of(run)}" for run in self.curves}
 
     def failed(self, failures: Failures) -> list[str]:
         """Return a line for each run that failed: the error, which names strategy and seed, and the radius."""
@@ -85,25 +94,30 @@ def reproduce(
     engine: Engine,
     progress: Progress,
     warn: Callable[[str], None] = lambda text: None,
+    followers: Sequence[FollowerFactory] = (),
 ) -> list[Judgement]:
     """Write everything to `out`, each figure as soon as its runs are made, and return the judged claims.
 
     Runs that fail are left out, listed in the report, and passed to `warn`, one line each. If all runs of panels
-    (i)-(iii), or all runs of a frontier, fail, the first failure is raised.
+    (i)-(iii), or all runs of a frontier, fail, the first failure is raised. Each of `followers` creates a follower of
+    each run that is made.
     """
     sections: list[Section | FrontierSection] = []
-    for of_figure in figures:
-        failures = store.complete(of_figure.all, engine, progress)
-        for line in of_figure.failed(failures):
-            warn(f"{of_figure.figure.name}: {line}")
-        if isinstance(of_figure, FrontierRuns):
-            frontier = of_figure.section(size, store, failures)
-            write_frontier(frontier.data, out / "figures")
-            sections.append(frontier)
-        else:
-            section = _section(of_figure, size, store, failures)
-            _write_panels(section.data, out / "figures")
-            sections.append(section)
+    experiments = [experiment for of_figure in figures for experiment in of_figure.figure.experiments]
+    names = {key: name for of_figure in reversed(figures) for key, name in of_figure.names.items()}
+    with tracking(experiments, out, warn, name=lambda run: names[run.key]) as trackers:
+        for of_figure in figures:
+            failures = store.complete(of_figure.all, engine, progress, followers=[*trackers, *followers])
+            for line in of_figure.failed(failures):
+                warn(f"{of_figure.figure.name}: {line}")
+            if isinstance(of_figure, FrontierRuns):
+                frontier = of_figure.section(size, store, failures)
+                write_frontier(frontier.data, out / "figures")
+                sections.append(frontier)
+            else:
+                section = _section(of_figure, size, store, failures)
+                _write_panels(section.data, out / "figures")
+                sections.append(section)
     judgements = judge({one.data.name: one.data for one in sections if isinstance(one, Section)})
     for one in sections:
         judgements += judge_frontier(one.data) if isinstance(one, FrontierSection) else []

@@ -33,6 +33,7 @@ from efhc.base.saving import write_safely
 from efhc.drivers.event_driven.settings import EventDriven
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.config.files import (
+    LOG,
     SWEEP,
     build_experiment,
     only_experiment,
@@ -40,6 +41,8 @@ from efhc.experiments.config.files import (
     with_overrides,
     with_settings,
 )
+from efhc.experiments.runs.live.followers import FollowerFactory
+from efhc.experiments.runs.live.tracking import as_folder, name_of, tracking
 from efhc.experiments.runs.run import Run, Runs
 from efhc.experiments.runs.store import Engine, Failures, Progress, RunStore
 from efhc.experiments.runs.tables import driver_of
@@ -110,6 +113,8 @@ def _all_settings(sweep: Any) -> Iterator[dict[str, Any]]:
             raise InputError(SWEEP, "an empty table", "at least one setting with the values to try")
         if "seeds" in choices:
             raise InputError("sweep.seeds", choices["seeds"], "other keys; every point is run with all of `seeds`")
+        if LOG in choices:
+            raise InputError(f"sweep.{LOG}", choices[LOG], f"other keys; `{LOG}` does not change results")
         for values in itertools.product(*choices.values()):
             yield dict(zip(choices, values, strict=True))
 
@@ -132,13 +137,22 @@ def runs_of(points: Iterable[Point]) -> list[tuple[Point, Run]]:
 
 
 def run_sweep(
-    runs: Sequence[tuple[Point, Run]], out: Path, store: RunStore, engine: Engine, progress: Progress
+    runs: Sequence[tuple[Point, Run]],
+    out: Path,
+    store: RunStore,
+    engine: Engine,
+    progress: Progress,
+    warn: Callable[[str], None] = lambda text: None,
+    followers: Sequence[FollowerFactory] = (),
 ) -> pl.DataFrame:
     """Make the runs that are missing, write tables and figures to `out`, and return the table of all results.
 
-    A run that fails does not stop the others. If all runs fail, the first failure is raised.
+    A run that fails does not stop the others. If all runs fail, the first failure is raised. `warn` is called with one
+    line about each tracker that cannot log them. Each of `followers` creates a follower of each run that is made.
     """
-    failures = store.complete([run for _, run in runs], engine, progress)
+    experiments = [point.experiment for point, _ in runs]
+    with tracking(experiments, out, warn, name=_names(runs)) as trackers:
+        failures = store.complete([run for _, run in runs], engine, progress, followers=[*trackers, *followers])
     table = sweep_table(runs, store, failures)
     means = summary(table)
     buffer = io.BytesIO()
@@ -154,6 +168,15 @@ def run_sweep(
     for name in FIGURES:
         save_figure(figure, out / name)
     return table
+
+
+def _names(runs: Sequence[tuple[Point, Run]]) -> Callable[[Run], str]:
+    """Return what names each run for trackers: by the settings of the first point that has it."""
+    names: dict[str, str] = {}
+    for point, run in runs:
+        settings = ",".join(f"{key.rpartition('.')[2]}={value}" for key, value in point.settings.items())
+        names.setdefault(run.key, f"{as_folder(settings)}/{name_of(run)}")
+    return lambda run: names[run.key]
 
 
 def sweep_table(runs: Sequence[tuple[Point, Run]], store: RunStore, failures: Failures | None = None) -> pl.DataFrame:

@@ -159,7 +159,7 @@ def _rehearsed_firing(
     trigger = trigger_of(experiment.strategies[strategy])
     alphas = np.array([scenario.step_size(k) for k in range(horizon)])
     reader = scenario.reader()
-    thresholds = np.stack([reader.thresholds(trigger, k) for k in range(horizon)])
+    thresholds = reader.thresholds_of_many(trigger, 0, horizon)
     seen = _Rehearsal(rehearse, experiment.devices)
     drive(Lockstep(scenario, trigger), scenario.initial_state(), rehearse, [seen])
     silent_after = np.concatenate([seen.fired, np.zeros((1, experiment.devices), dtype=bool)])

@@ -1,9 +1,9 @@
 """Runs as tasks of Ray: on the cores of this machine, one process each, or on all machines of a cluster.
 
 A node needs efhc and nothing else. Data and input files are sent with the task, and the files of the run directory are
-sent back. With the same processor and the same packages, a node makes the tables that this machine would have made, bit
-for bit; only the version of efhc is checked. What a lost worker or node was working on is made again elsewhere, from
-its start; what has come back is kept, whatever happens later.
+sent back; followers hear of a run when it has come back. With the same processor and the same packages, a node makes
+the tables that this machine would have made, bit for bit; only the version of efhc is checked. What a lost worker or
+node was working on is made again elsewhere, from its start; what has come back is kept, whatever happens later.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
@@ -36,6 +36,8 @@ from efhc.base.saving import SaveError
 from efhc.drivers.observers import ObserverFactory
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.runs.engines.local import LocalEngine
+from efhc.experiments.runs.live.afterwards import tell_afterwards
+from efhc.experiments.runs.live.followers import FollowerFactory
 from efhc.experiments.runs.resources import plan, usable_cores
 from efhc.experiments.runs.run import Inputs, Run
 from efhc.experiments.runs.store import Progress, RunStore, Store
@@ -87,7 +89,12 @@ class ClusterEngine:
                 self._session = "none"
 
     def make(
-        self, runs: list[Run], store: Store, progress: Progress, observers: ObserverFactory | None = None
+        self,
+        runs: list[Run],
+        store: Store,
+        progress: Progress,
+        observers: ObserverFactory | None = None,
+        followers: Sequence[FollowerFactory] = (),
     ) -> dict[str, EfhcError]:
         if observers is not None:
             raise InputError("--engine", "ray for a run that is watched", "local, where observers see the runs")
@@ -97,7 +104,7 @@ class ClusterEngine:
             ray = _imported_ray()
             at_most = self._cores(runs) if self._session == "started" else self.jobs
             try:
-                return _Batch(ray, store, progress, at_most, self.patience, self.retries).make(runs)
+                return _Batch(ray, store, progress, followers, at_most, self.patience, self.retries).make(runs)
             except ray.exceptions.RayError as error:
                 raise EfhcError(f"engine: Ray stopped working ({_first_line(error)})") from error
 
@@ -249,6 +256,8 @@ class _Batch:
     ray: Any
     store: RunStore
     progress: Progress
+    followers: Sequence[FollowerFactory]
+    """They hear of a run when it has come back."""
     at_most: int | None
     patience: float
     retries: int
@@ -332,6 +341,7 @@ class _Batch:
                 raise made.error()
             return made.error()
         self.store.keep(run, made)
+        tell_afterwards(run, self.store, self.followers, self.store.warn)
         self.progress(run, 1.0)
         return None
 

@@ -6,7 +6,7 @@ of processes is `cluster.py`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from contextvars import copy_context
@@ -17,21 +17,17 @@ from typing import Any
 
 from threadpoolctl import threadpool_limits
 
-from efhc.base.errors import EfhcError, InputError
+from efhc.base.errors import EfhcError
 from efhc.base.inputs import using_inputs
-from efhc.core.state import Diverged
 from efhc.drivers.observers import ObserverFactory
 from efhc.experiments.runs.draw import Scenarios
-from efhc.experiments.runs.keeping import CHECKPOINT_SECONDS
+from efhc.experiments.runs.keeping import CHECKPOINT_SECONDS, FAILURES
+from efhc.experiments.runs.live.followers import FollowerFactory
 from efhc.experiments.runs.make import make_run
 from efhc.experiments.runs.resources import Plan, plan
 from efhc.experiments.runs.run import Run
 from efhc.experiments.runs.store import Progress, Store
 from efhc.experiments.runs.tables import driver_of
-from efhc.learning.backends.backend import ScoresNotFinite
-
-FAILURES = (Diverged, ScoresNotFinite, InputError)
-"""Errors that concern one run only: its training, or its settings. All others end the command."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +43,12 @@ class LocalEngine:
         return nullcontext()
 
     def make(
-        self, runs: list[Run], store: Store, progress: Progress, observers: ObserverFactory | None = None
+        self,
+        runs: list[Run],
+        store: Store,
+        progress: Progress,
+        observers: ObserverFactory | None = None,
+        followers: Sequence[FollowerFactory] = (),
     ) -> dict[str, EfhcError]:
         # BLAS with several threads is slower on matrices this small, and its rounding depends on their number.
         with threadpool_limits(1, "blas"), ExitStack() as inputs:
@@ -55,9 +56,8 @@ class LocalEngine:
                 inputs.enter_context(using_inputs(run.inputs.files))
             failures: dict[str, EfhcError] = {}
             for use, alike in self._planned(runs):
-                batch = _Batch(
-                    store, progress, observers, Scenarios(use.threads_per_run, alike), self.checkpoint_seconds
-                )
+                scenarios = Scenarios(use.threads_per_run, alike)
+                batch = _Batch(store, progress, observers, followers, scenarios, self.checkpoint_seconds)
                 failures |= batch.make(alike, use)
             return failures
 
@@ -82,10 +82,11 @@ class _Batch:
         store: Store,
         progress: Progress,
         observers: ObserverFactory | None,
+        followers: Sequence[FollowerFactory],
         scenarios: Scenarios,
         checkpoint_seconds: float,
     ) -> None:
-        self._store, self._progress, self._observers = store, progress, observers
+        self._store, self._progress, self._observers, self._followers = store, progress, observers, followers
         self._scenarios, self._checkpoint_seconds = scenarios, checkpoint_seconds
         self._stop, self._telling = Event(), Lock()
 
@@ -122,6 +123,7 @@ class _Batch:
                     keeper,
                     threads=self._scenarios.threads,
                     observers=own,
+                    followers=self._followers,
                     progress=tell,
                     stop=self._stop,
                     checkpoint_seconds=self._checkpoint_seconds,

@@ -17,6 +17,8 @@ from efhc.base.extras import importing
 from efhc.base.saving import is_unfinished, lock, write_safely
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.config.files import to_toml
+from efhc.experiments.runs.live.followers import FollowerFactory
+from efhc.experiments.runs.live.tracking import tracking
 from efhc.experiments.runs.run import Runs
 from efhc.experiments.runs.store import Engine, RunStore
 from efhc.experiments.runs.tables import require_lockstep
@@ -53,6 +55,7 @@ def tune(
     on: str = "validation",
     progress: TuneProgress = _silent,
     warn: Callable[[str], None] = lambda text: None,
+    followers: Sequence[FollowerFactory] = (),
 ) -> Tuning:
     """Search the ranges of `parameters` until `trials` are finished, including those already in `out`.
 
@@ -60,7 +63,7 @@ def tune(
     `warn` says so. `strategy` is the name of the strategy that has all of the parameters. Default: the first of kind
     "ef-hc", or the only one that has them. A range defaults to a hundredth and a hundred times the experiment's value,
     within the bounds that the strategy declares for it. `on` says which samples trials are judged by: "validation", a
-    share of the training samples, or "test".
+    share of the training samples, or "test". Each of `followers` creates a follower of each run that is made.
     """
     with importing("tune"):
         import optuna  # noqa: F401
@@ -68,10 +71,13 @@ def tune(
     if trials < 1:
         raise InputError("--trials", trials, "at least 1")
     search = Search.of(experiment, budget, parameters, strategy=strategy, on=on)
-    lab = Lab(Runs(), RunStore(out / RUNS, warn), engine, progress)
-    begun = identity(search, lab.runs)
+    names: dict[str, str] = {}
+    logging = tracking([experiment], out, warn, name=lambda run: names[run.key])
+    runs = Runs()
+    begun = identity(search, runs)
     _prepare(out)
-    with lock(out / ".lock"), quiet_optuna():
+    with lock(out / ".lock"), quiet_optuna(), logging as trackers:
+        lab = Lab(runs, RunStore(out / RUNS, warn), engine, progress, [*trackers, *followers], names)
         journal = Journal(out)
         journal.check_same(begun)
         if budget.needs_zt:
@@ -216,6 +222,7 @@ def _prepare(out: Path) -> None:
         names = {path.name for path in out.iterdir() if not is_unfinished(path)}
     except (OSError, ValueError) as error:
         raise InputError("--out", f"{str(out)[:60]} ({error})", "a folder that can be written") from None
-    if any(not name.startswith(JOURNAL) for name in names - ours):  # beside the journal there may be its lock
+    # Beside the journal there may be its lock, and what trackers have written.
+    if JOURNAL not in names and any(not name.startswith(JOURNAL) for name in names - ours):
         allowed = "a new or empty directory, or that of the same tuning to go on with it"
         raise InputError("--out", f"{out}, which holds other files", allowed)

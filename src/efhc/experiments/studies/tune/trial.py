@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -11,6 +11,8 @@ import polars as pl
 
 from efhc.base.errors import EfhcError
 from efhc.experiments.config.experiment import Experiment
+from efhc.experiments.runs.live.followers import FollowerFactory
+from efhc.experiments.runs.live.tracking import name_of
 from efhc.experiments.runs.run import Run, Runs
 from efhc.experiments.runs.store import Engine, RunStore
 from efhc.experiments.studies.tune.search import FACTOR, Search, Values
@@ -45,6 +47,9 @@ class Lab:
     store: RunStore
     engine: Engine
     progress: TuneProgress
+    followers: Sequence[FollowerFactory] = ()
+    names: dict[str, str] = field(default_factory=dict)
+    """What trackers call the runs, by key."""
 
     def curves(self, experiment: Experiment, trial: int, values: Mapping[str, float]) -> pl.DataFrame:
         """Return the curves of all seeds of an experiment. Raises `RunFailed` if a run fails."""
@@ -55,7 +60,9 @@ class Lab:
             shares[run.key] = share
             self.progress(trial, values, experiment.iterations, sum(shares.values()) / len(shares))
 
-        failures = self.store.complete(runs, self.engine, tell)
+        part = {FINAL: "winner", OF_ZT: "ZT"}.get(trial, f"trial{trial:03d}/{experiment.iterations}")
+        self.names.update({run.key: f"{part}/{name_of(run)}" for run in runs})
+        failures = self.store.complete(runs, self.engine, tell, followers=self.followers)
         if failures:
             raise RunFailed(str(next(iter(failures.values()))))
         return pl.concat(self.store.curve(run) for run in runs)

@@ -1,0 +1,1 @@
+"""What can be seen of a run while it is made."""

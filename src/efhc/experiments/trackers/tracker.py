@@ -1,0 +1,93 @@
+"""What a tracker is. It is told of runs in a thread of its own, so it may wait for disks and servers.
+
+Nothing here knows how runs are made: `runs/live/tracking.py` brings the two together.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Protocol, runtime_checkable
+
+from efhc.base.policy import Policy
+from efhc.base.registry import Family
+
+STATES = ("finished", "stopped", "failed")
+
+Setting = str | int | float | bool
+
+
+@dataclass(frozen=True)
+class TrackedRun:
+    """A run, as a tracker is told of it."""
+
+    name: str
+    """Tells the run from others of the same experiment or study: "EF-HC.seed0"."""
+    group: str
+    """The name of the experiment."""
+    strategy: str
+    seed: int
+    key: str
+    """The hash of everything that determines the run."""
+    k: int
+    """The number of iterations made so far. Above 0, the run was stopped and goes on."""
+    settings: Mapping[str, Setting]
+    """The settings of the run by their dotted names: "network.kind", "strategy.r"."""
+    folder: Path | None
+    """The directory of the experiment or study. None: its results are kept in memory only."""
+    began: datetime
+    """When the command that makes the runs began, in local time: the same for all runs of an experiment or study."""
+    order: str
+    """The column that grows from row to row: "iteration", or "seconds" of an event-driven run."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """One evaluation: a row of metrics.parquet, or of timeline.parquet."""
+
+    step: int
+    """The number of iterations made; of an event-driven run, of all devices together."""
+    at: float
+    """When it was evaluated, as Unix time; of a row of an earlier session, when the run went on."""
+    values: Mapping[str, float]
+    """The row by column, without those that have no value."""
+
+
+class Entry(Protocol):
+    """What a tracker has of one run."""
+
+    def add(self, points: Sequence[Point]) -> None:
+        """Log points, oldest first. If it raises, the same points are given again later, with those that came since."""
+
+    def close(self, state: str, problem: str | None) -> None:
+        """The run has ended, and all points were added. `state` is one of `STATES`."""
+
+
+@runtime_checkable
+class KnowingEntry(Entry, Protocol):
+    """An entry that knows what it has. It is given the rows of earlier sessions that it lacks, and no row twice.
+
+    An entry without `has` is not given rows of earlier sessions: those that a killed process had not passed on to it
+    stay missing.
+    """
+
+    def has(self, point: Point) -> bool:
+        """Return whether the tracker has this point already, from an earlier session or because `add` got that far."""
+
+
+class Tracker(Policy, ABC):
+    """Where runs are logged, besides the run directory."""
+
+    @abstractmethod
+    def open(self, run: TrackedRun) -> Entry:
+        """Begin to log a run or, if its k is above 0, go on with it.
+
+        Raises an error if nothing can be logged. Then this tracker is told of no other run.
+        """
+
+
+TRACKERS = Family(Tracker, ("efhc.experiments.trackers",), ("open",))
+AnyTracker = Annotated[Tracker, TRACKERS]

@@ -1,0 +1,116 @@
+"""Weights & Biases: its server, or offline files to be sent later."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from efhc.base.errors import EfhcError
+from efhc.base.extras import importing
+from efhc.base.saving import write_safely
+from efhc.experiments.trackers.tracker import Point, TrackedRun, Tracker
+from efhc.experiments.trackers.wandb_files import offline_rows
+
+if TYPE_CHECKING:
+    import wandb
+
+PROJECT = "efhc"
+ITERATIONS = "iterations"
+"""What W&B's charts have on their x axis."""
+INIT_SECONDS, FINISH_SECONDS = 30.0, 60.0
+"""How long to wait for the server at the beginning and at the end of a run."""
+FLUSH, FLUSH_SECONDS = "x_transaction_log_flush_interval", 1.0
+"""A setting of W&B that not all of its versions have: how often it writes to its file."""
+
+
+class WandB(Tracker):
+    """Weights & Biases, as `wandb login` and the variables WANDB_... set it up. Needs efhc[wandb].
+
+    The project is that of WANDB_PROJECT. Default: efhc. Runs are grouped by experiment. With WANDB_MODE=offline,
+    nothing is sent; `wandb sync DIR/wandb/offline-run-*` sends it later. Error reports to W&B are switched off, unless
+    the variable WANDB_ERROR_REPORTING is set otherwise.
+    """
+
+    kind: Literal["wandb"] = "wandb"
+
+    def open(self, run: TrackedRun) -> WandBEntry:
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
+        with importing("wandb"):
+            import wandb
+        is_online = wandb.setup().settings.mode not in ("offline", "disabled", "dryrun")
+        if is_online and not wandb.login(prompt=False, verify=False):
+            raise EfhcError("W&B has no API key: log in by `wandb login`, or set WANDB_MODE=offline to send it later")
+        return WandBEntry(run)
+
+
+class WandBEntry:
+    """One run in W&B."""
+
+    def __init__(self, run: TrackedRun) -> None:
+        self._order, self._id = run.order, _id_of(run)
+        self._run = self._init(run)
+        self._run.define_metric("*", step_metric=ITERATIONS)
+        self._last = self._last_logged(run) if run.k > 0 else float("-inf")
+        """Where the points end that W&B has."""
+
+    def _init(self, run: TrackedRun) -> wandb.Run:
+        import wandb
+
+        # Several runs at a time, and no lines of theirs between ours.
+        settings = wandb.Settings(
+            reinit="create_new",
+            console="off",
+            silent=True,
+            init_timeout=INIT_SECONDS,
+            finish_timeout=FINISH_SECONDS,
+            finish_timeout_raises=True,
+        )
+        if FLUSH in wandb.Settings.model_fields:  # a process that is killed loses what is not in the file yet
+            setattr(settings, FLUSH, FLUSH_SECONDS)
+        return wandb.init(
+            id=self._id,
+            name=run.name,
+            group=run.group,
+            job_type=run.strategy,
+            project=os.environ.get("WANDB_PROJECT") or PROJECT,
+            dir=None if os.environ.get("WANDB_DIR") else run.folder,
+            config={**run.settings, "efhc.key": run.key},
+            resume="allow",
+            settings=settings,
+        )
+
+    def _last_logged(self, run: TrackedRun) -> float:
+        """Return where the points end that W&B has, on its server or in the files of earlier offline runs."""
+        found: list[Any] = [self._run.summary.get(run.order)]  # type: ignore[no-untyped-call]
+        folder = Path(os.environ.get("WANDB_DIR") or run.folder or "", "wandb")
+        for file in folder.glob(f"offline-run-*-{self._id}/*.wandb"):
+            found += [row.get(run.order) for row in offline_rows(file)]
+        return max((float(one) for one in found if one is not None), default=float("-inf"))
+
+    def has(self, point: Point) -> bool:
+        return point.values[self._order] <= self._last
+
+    def add(self, points: Sequence[Point]) -> None:
+        for point in points:
+            self._run.log({ITERATIONS: point.step, **point.values})
+            self._last = point.values[self._order]
+
+    def close(self, state: str, problem: str | None) -> None:
+        summary: dict[str, Any] = {"state": state, **({"problem": problem} if problem else {})}
+        self._run.summary.update(summary)
+        self._run.finish(exit_code=0 if state == "finished" else 1)
+
+
+def _id_of(run: TrackedRun) -> str:
+    """Return W&B's id of a run: of one that goes on, that which it had; else a new one, kept in a file for then."""
+    new = secrets.token_hex(8)
+    if run.folder is None:
+        return new
+    kept = run.folder / "wandb" / f"{run.name}.id"
+    if run.k > 0 and kept.exists():
+        return kept.read_text()
+    write_safely(kept, new.encode())
+    return new
