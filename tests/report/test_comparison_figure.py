@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from itertools import pairwise
+
 import polars as pl
 
 import efhc
@@ -48,3 +50,14 @@ def test_totals_that_lie_far_apart_are_drawn_over_a_logarithmic_axis():
     line = comparison_figure(far).axes[2].lines[1]
     assert (line.get_xdata()[0], line.get_xdata()[-1]) == (1.0, 2.0)
     assert (line.get_ydata()[0], line.get_ydata()[-1]) == (0.5, 0.75)
+
+
+def test_numbers_of_long_runs_do_not_run_together():
+    long = spending(ZT=3e6, RG=1e6).with_columns(iteration=pl.col("iteration") * 199_999)
+    figure = comparison_figure(long)
+    figure.draw_without_rendering()
+    for axes in figure.axes:
+        shown = [text for text in axes.get_xticklabels() if 0 <= text.get_position()[0] <= axes.get_xlim()[1]]
+        boxes = [text.get_window_extent() for text in shown]
+        assert all(box.x1 < after.x0 for box, after in pairwise(boxes))
+    assert "100,000" in [text.get_text() for text in figure.axes[1].get_xticklabels()]

@@ -11,7 +11,8 @@ import pytest
 import efhc
 from efhc.report.claims.panels import panels
 from efhc.report.figure_data import BUDGETS, FigureData, Illustration
-from efhc.report.page.plots import MAX_BINS, curve_plots, fired_shares, network_plot, raster_plots
+from efhc.report.page.drawings import MAX_BINS, fired_shares, network_drawing, raster_drawings
+from efhc.report.page.plots import curve_plots
 
 NAMES = {"RG": '<b>&"x"'}
 
@@ -37,9 +38,10 @@ def illustration(result: efhc.Result) -> Illustration:
 
 def test_every_plot_is_plain_json_and_the_same_each_time(data: FigureData, illustration: Illustration):
     def made() -> list[str]:
-        plots = [*curve_plots(data), network_plot(illustration), *raster_plots(illustration)]
-        assert len({plot.key for plot in plots}) == len(plots)
-        return [json.dumps(plot.spec, allow_nan=False) for plot in plots]
+        plots, drawings = curve_plots(data), [network_drawing(illustration), *raster_drawings(illustration)]
+        assert len({one.key for one in (*plots, *drawings)}) == len(plots) + len(drawings)
+        contents = [*(plot.spec for plot in plots), *(drawing.data for drawing in drawings)]
+        return [json.dumps(content, allow_nan=False) for content in contents]
 
     assert made() == made()
 
@@ -103,44 +105,32 @@ def test_zt_of_an_ablation_is_a_line_without_a_band(data: FigureData):
 
 
 def test_the_network_is_that_of_the_start(illustration: Illustration):
-    lines, nodes = network_plot(illustration).spec["data"]
+    drawing = network_drawing(illustration)
     row = illustration.network.row(0, named=True)
-    assert len(lines["x"]) == 3 * len(row["link_from"])
-    assert lines["x"][0] == nodes["x"][row["link_from"][0]]
-    assert lines["y"][1] == nodes["y"][row["link_to"][0]]
-    assert lines["x"][2] is None
-    assert nodes["marker"]["color"] == pytest.approx(illustration.devices["bandwidth"].to_list(), rel=1e-5)
-    sizes, bandwidths = nodes["marker"]["size"], illustration.devices["bandwidth"].to_list()
-    assert sizes[int(np.argmax(bandwidths))] == max(sizes)
-    degrees = np.bincount([*row["link_from"], *row["link_to"]], minlength=10)
-    assert [data[2] for data in nodes["customdata"]] == degrees.tolist()
-    assert [data[1] for data in nodes["customdata"]] == [str(*labels) for labels in illustration.devices["labels"]]
+    assert drawing.data["links"] == list(zip(row["link_from"], row["link_to"], strict=True))
+    assert [one["bandwidth"] for one in drawing.data["devices"]] == illustration.devices["bandwidth"].to_list()
+    assert [one["labels"] for one in drawing.data["devices"]] == illustration.devices["labels"].to_list()
 
 
-def test_a_network_that_is_in_parts_changes_and_has_many_labels():
+def test_a_network_that_changes_says_so():
     network = pl.DataFrame({"seed": 0, "iteration": [0, 7], "link_from": [[0], [1]], "link_to": [[1], [2]]})
-    devices = pl.DataFrame(
-        {"seed": 0, "device": range(60), "bandwidth": [0.0] * 60, "samples": 5, "labels": [list(range(62))] * 60}
-    )
-    plot = network_plot(Illustration(0, network, devices, {}))
-    lines, nodes = plot.spec["data"]
-    assert len(lines["x"]) == 3
-    assert len({*zip(nodes["x"], nodes["y"], strict=True)}) == 60
-    assert nodes["customdata"][0][1].endswith("11, ... (62 in all)")
-    assert nodes["mode"] == "markers"
-    assert "change at 1 iterations" in plot.note
+    devices = pl.DataFrame({"seed": 0, "device": range(3), "bandwidth": [0.0] * 3, "samples": 5, "labels": [[1]] * 3})
+    drawing = network_drawing(Illustration(0, network, devices, {}))
+    assert drawing.data["links"] == [(0, 1)]
+    assert "change at 1 iterations" in drawing.note
 
 
 def test_rasters_have_a_row_per_device_by_bandwidth(illustration: Illustration):
-    plots = raster_plots(illustration)
-    assert [plot.title for plot in plots] == ["EF-HC", "GT", "ZT", "RG"]
-    by_bandwidth = illustration.devices.sort("bandwidth")["device"].to_list()
-    (cells,) = plots[0].spec["data"]
-    assert [int(name.split(" · ")[0]) for name in cells["y"]] == by_bandwidth
+    drawings = raster_drawings(illustration)
+    assert [drawing.title for drawing in drawings] == ["EF-HC", "GT", "ZT", "RG"]
+    by_bandwidth = illustration.devices.sort("bandwidth", descending=True)["device"].to_list()
+    data = drawings[0].data
+    assert [row["device"] for row in data["rows"]] == by_bandwidth
     fired = illustration.events["EF-HC"]["fired"].to_list()
-    assert cells["z"] == [[100.0 * (device in now) for now in fired] for device in by_bandwidth]
-    assert np.all(np.array(plots[2].spec["data"][0]["z"]) == 100)
-    assert "100 %" in plots[2].note
+    assert data["shares"] == [[float(device in now) for now in fired] for device in by_bandwidth]
+    assert (data["end"], data["last"]) == (20, 19)
+    assert np.all(np.array(drawings[2].data["shares"]) == 1)
+    assert "100 %" in drawings[2].note
 
 
 def test_many_iterations_are_put_together():

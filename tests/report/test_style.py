@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import efhc
-from efhc.report.figures import comparison_figure, run_title, strategy_colours, strategy_styles
-from efhc.report.figures.style import KNOWN, OTHERS
+from efhc.report.figures import comparison_figure, run_title
+from efhc.report.looks import KNOWN, OTHERS, strategy_colours, strategy_styles
 
 NAMES = st.lists(st.one_of(st.sampled_from([*KNOWN, "mine", "yours"]), st.text()), max_size=12, unique=True)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from efhc.report.figures.style import KNOWN
 from efhc.report.figures.sweep_figure import MOST_PANELS, sweep_figure
+from efhc.report.looks import KNOWN
 
 
 def means(rows: list[tuple[object, ...]], *settings: str) -> pl.DataFrame:

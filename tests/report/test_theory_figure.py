@@ -12,7 +12,7 @@ import pytest
 
 import efhc
 from efhc.experiments.studies.theory_check import check_run
-from efhc.report.figures import strategy_colours
+from efhc.report.looks import strategy_colours
 from efhc.report.theory_data import as_dict, plain
 from efhc.report.theory_figure import theory_figure
 from efhc.theory.bounds.recursion import Constants

@@ -5,6 +5,9 @@ from __future__ import annotations
 MEGABYTE = 1e6
 """In bytes."""
 
+TIME_UNIT = "time: transmission time in units of parameters / bandwidth (docs/algorithm.md)"
+"""The caption of tables with transmission times."""
+
 
 def number_words(value: object) -> str:
     """Return a number with at most four digits or as a whole number: 0.25, 1,234, 10,000. Other values as text."""

@@ -8,10 +8,10 @@ from typing import NamedTuple
 import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from efhc.base.arrays import Floats
-from efhc.report.figures import LAYOUT, strategy_colours
+from efhc.report.figures import LAYOUT, Picture
+from efhc.report.looks import strategy_colours
 from efhc.theory.check.paper_labels import printed_name
 from efhc.theory.check.strategy_check import StrategyCheck
 
@@ -43,7 +43,7 @@ class Curve(NamedTuple):
         return not (self.measured > 0).any()
 
 
-def theory_figure(checks: Sequence[StrategyCheck], colours: Mapping[str, str] | None = None) -> Figure:
+def theory_figure(checks: Sequence[StrategyCheck], colours: Mapping[str, str] | None = None) -> Picture:
     """Draw one row per strategy: both errors and the gradients, each with its bound, and the contraction of windows.
 
     A panel without anything to show is not drawn, and a column without any panel takes no room.
@@ -55,7 +55,7 @@ def theory_figure(checks: Sequence[StrategyCheck], colours: Mapping[str, str] | 
     contracting = any(_has_contractions(check) for check in checks)
     shape = len(checks), len(columns) + contracting
     with mpl.rc_context(LAYOUT):
-        figure = Figure(figsize=(SIZE[0] * max(1, shape[1]), SIZE[1] * max(1, shape[0])), layout="constrained")
+        figure = Picture((SIZE[0] * max(1, shape[1]), SIZE[1] * max(1, shape[0])))
         if 0 in shape:
             return figure
         for row, check, all_curves in zip(figure.subplots(*shape, squeeze=False), checks, curves, strict=True):

@@ -28,14 +28,13 @@ NEARLY = 1e-9
 """A relative rounding error of a sum of times."""
 
 
-def accuracy_at_shares(curves: pl.DataFrame, shares: Sequence[float]) -> pl.DataFrame:
+def accuracy_at_shares(curves: pl.DataFrame, shares: Sequence[float], of: str = "ZT") -> pl.DataFrame:
     """Return strategy, seed, spends, share and accuracy: a row per run and share.
 
-    `spends` is the total transmission time of the run as a share of ZT's. Seeds without a run of ZT are left out.
+    Shares are those of the total transmission time of the strategy `of` with the same seed. `spends` is what the run
+    spends in all, as such a share. Seeds without a run of that strategy are left out.
     """
-    totals = dict(
-        curves.filter(strategy="ZT").group_by("seed").agg(pl.col("transmission_time_total").max()).iter_rows()
-    )
+    totals = dict(curves.filter(strategy=of).group_by("seed").agg(pl.col("transmission_time_total").max()).iter_rows())
     asked = np.array(shares)
     tables = []
     runs = curves.drop_nulls("accuracy").group_by(RUN, maintain_order=True)

@@ -2,24 +2,14 @@
 
 from efhc.report.figures.comparison_figure import comparison_figure
 from efhc.report.figures.seconds_figure import seconds_figure
-from efhc.report.figures.style import (
-    DOTS_PER_INCH,
-    LAYOUT,
-    STYLES,
-    run_title,
-    save_figure,
-    strategy_colours,
-    strategy_styles,
-)
+from efhc.report.figures.style import DOTS_PER_INCH, LAYOUT, Picture, run_title, save_figure
 
 __all__ = [
     "DOTS_PER_INCH",
     "LAYOUT",
-    "STYLES",
+    "Picture",
     "comparison_figure",
     "run_title",
     "save_figure",
     "seconds_figure",
-    "strategy_colours",
-    "strategy_styles",
 ]

@@ -11,16 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
 import polars as pl
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex, to_rgb
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter
 
 from efhc.report.claims.frontier import SHARES, frontier_curves
 from efhc.report.figures.paper_figure import with_interval
-from efhc.report.figures.style import LAYOUT, strategy_styles
+from efhc.report.figures.style import LAYOUT, Picture
 from efhc.report.frontier_data import FrontierData, SettingData
+from efhc.report.looks import strategy_styles
 from efhc.report.numbers import percent
 
 if TYPE_CHECKING:
@@ -52,14 +51,13 @@ def frontier_lines(data: FrontierData) -> dict[str, FrontierLine]:
     return lines | {name: FrontierLine("#5b6675", ":", 1.2, False, True) for name in ceilings}
 
 
-def frontier_figure(data: FrontierData) -> Figure:
+def frontier_figure(data: FrontierData) -> Picture:
     """Draw one panel per setting, with a logarithmic horizontal axis from 0.1 to 100 %."""
     lines = frontier_lines(data)
     columns = min(MOST_COLUMNS, len(data.settings))
     rows = -(-len(data.settings) // columns)
     with mpl.rc_context(LAYOUT):
-        figure = Figure(figsize=(max(6.0, 4.2 * columns), 3.4 * rows + 1.4), layout="constrained")
-        FigureCanvasAgg(figure)
+        figure = Picture((max(6.0, 4.2 * columns), 3.4 * rows + 1.4))
         grid = figure.subplots(rows, columns, squeeze=False)
         for axes, setting in zip(grid.flat, data.settings, strict=False):
             _draw(axes, setting, lines, tuple(data.in_front))

@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
+from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
 from efhc.base.arrays import Floats
-from efhc.report.figures.style import strategy_styles
+from efhc.report.looks import strategy_styles
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
 
 
 def label(axes: Axes, title: str, x: str, y: str) -> None:
@@ -19,6 +21,13 @@ def label(axes: Axes, title: str, x: str, y: str) -> None:
     axes.set_title(title, fontsize=10)
     axes.set_xlabel(x)
     axes.set_ylabel(y)
+
+
+def plain_numbers(axis: Axis) -> None:
+    """Write large numbers as 20,000 rather than in powers of ten, and few of them, so that they do not overlap."""
+    axis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
+    if axis.get_view_interval()[1] >= 1000:
+        axis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
 
 
 def by_strategy(table: pl.DataFrame) -> list[tuple[str, pl.DataFrame, dict[str, Any]]]:

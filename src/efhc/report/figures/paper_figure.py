@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING
 import matplotlib as mpl
 import numpy as np
 import polars as pl
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
-from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from efhc.report.claims.panels import panels
 from efhc.report.figure_data import FigureData
-from efhc.report.figures.style import LAYOUT, strategy_styles
+from efhc.report.figures.style import LAYOUT, Picture
+from efhc.report.looks import strategy_styles
 from efhc.report.numbers import percent
 
 if TYPE_CHECKING:
@@ -73,7 +72,7 @@ def line_styles(data: FigureData) -> dict[str, Line]:
     return {name: Line(*style) for name, style in strategy_styles(names).items()}
 
 
-def paper_figure(data: FigureData) -> Figure:
+def paper_figure(data: FigureData) -> Picture:
     """Draw panels (i)-(iv) in two rows if connectivity was varied, and panels (i)-(iii) in one row otherwise.
 
     (i) transmission time per iteration, (ii) accuracy per iteration, (iii) accuracy per transmission time,
@@ -83,8 +82,7 @@ def paper_figure(data: FigureData) -> Figure:
     lines = line_styles(data)
     square = "iv" in frames
     with mpl.rc_context(LAYOUT):
-        figure = Figure(figsize=(7.2, 6.0) if square else (10.0, 3.5), layout="constrained")
-        FigureCanvasAgg(figure)
+        figure = Picture((7.2, 6.0) if square else (10.0, 3.5))
         grid = figure.subplots(2, 2) if square else figure.subplots(1, 3)
         for axes, key in zip(grid.flat, PANELS, strict=False):
             _draw_panel(axes, key, frames[key], lines)

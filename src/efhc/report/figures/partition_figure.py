@@ -6,14 +6,13 @@ from collections.abc import Sequence
 
 import matplotlib as mpl
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import ListedColormap, PowerNorm
-from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from efhc.base.arrays import Ints
 from efhc.learning.data import Dataset
-from efhc.report.figures.style import LAYOUT, STYLES
+from efhc.report.figures.style import LAYOUT, Picture
+from efhc.report.looks import STYLES
 
 LEGIBLE = 15
 """Largest number of devices and of labels for which the counts are written into the map."""
@@ -27,7 +26,7 @@ def label_counts(data: Dataset, parts: Sequence[Ints]) -> Ints:
     return np.stack([np.bincount(data.y_train[part], minlength=data.classes) for part in parts])
 
 
-def partition_figure(counts: Ints, label_names: Sequence[str], title: str = "") -> Figure:
+def partition_figure(counts: Ints, label_names: Sequence[str], title: str = "") -> Picture:
     """Draw `counts`, which has a row per device and a column per label.
 
     The shade grows with the square root of the count, so that even a single sample is visible.
@@ -36,8 +35,7 @@ def partition_figure(counts: Ints, label_names: Sequence[str], title: str = "") 
     width, height = np.clip([0.18 * devices, 0.16 * labels], [5.0, 3.5], [14.0, 10.0])
     device_edges, label_edges = np.arange(devices + 1) - 0.5, np.arange(labels + 1) - 0.5
     with mpl.rc_context({**LAYOUT, "axes.grid": False}):
-        figure = Figure(figsize=(width + 1.8, height + 2.0), layout="constrained")
-        FigureCanvasAgg(figure)
+        figure = Picture((width + 1.8, height + 2.0))
         totals, chart = figure.subplots(2, 1, sharex=True, height_ratios=[1.0, height])
         totals.stairs(counts.sum(axis=1), device_edges, fill=True, color=STYLES[0][0])
         if devices <= 100:  # with more devices the gaps would cover the bars

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import matplotlib as mpl
 import polars as pl
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from efhc.report.figures.lines import label
-from efhc.report.figures.style import LAYOUT, strategy_colours
+from efhc.report.figures.style import LAYOUT, Picture
+from efhc.report.looks import strategy_colours
 from efhc.report.numbers import MEGABYTE
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ class Curves(NamedTuple):
     target: float
 
 
-def prediction_figure(experiments: Mapping[str, Curves]) -> Figure:
+def prediction_figure(experiments: Mapping[str, Curves]) -> Picture:
     """Draw accuracy against seconds and against megabytes, a row of panels per experiment, a line per run.
 
     Strategies have their colours; what nodes did is solid, what the simulator said is dashed. The target accuracy is a
@@ -39,8 +38,7 @@ def prediction_figure(experiments: Mapping[str, Curves]) -> Figure:
     names = list(dict.fromkeys(name for curves in experiments.values() for name in curves.measured["strategy"]))
     colours = strategy_colours(names)
     with mpl.rc_context(LAYOUT):
-        figure = Figure(figsize=(10, 0.6 + 3.4 * len(experiments)), layout="constrained")
-        FigureCanvasAgg(figure)
+        figure = Picture((10, 0.6 + 3.4 * len(experiments)))
         rows = figure.subplots(len(experiments), 2, squeeze=False)
         for (left, right), (title, curves) in zip(rows, experiments.items(), strict=True):
             for timeline, dashes in ((curves.measured, MEASURED), (curves.predicted, PREDICTED)):

@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import matplotlib as mpl
 import polars as pl
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 from matplotlib.patches import Patch
-from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
-from efhc.report.figures.lines import draw_against, label
-from efhc.report.figures.style import LAYOUT
+from efhc.report.figures.lines import draw_against, label, plain_numbers
+from efhc.report.figures.style import LAYOUT, Picture
 from efhc.report.numbers import MEGABYTE
-
-if TYPE_CHECKING:
-    from matplotlib.axis import Axis
 
 BAND = "min to max over seeds"
 """What the shaded bands show."""
 
 
-def seconds_figure(timeline: pl.DataFrame, target: float | None = None, title: str = "") -> Figure:
+def seconds_figure(timeline: pl.DataFrame, target: float | None = None, title: str = "") -> Picture:
     """Draw four panels of an experiment's timeline.
 
     (i) accuracy against seconds, (ii) accuracy against megabytes sent, (iii) consensus error against seconds, and (iv)
@@ -30,8 +22,7 @@ def seconds_figure(timeline: pl.DataFrame, target: float | None = None, title: s
     seed, the legend says what is shaded.
     """
     with mpl.rc_context(LAYOUT):
-        figure = Figure(figsize=(10, 7), layout="constrained")
-        FigureCanvasAgg(figure)
+        figure = Picture((10, 7))
         first, second, third, fourth = figure.subplots(2, 2).flat
         draw_against(first, timeline, "seconds", "accuracy")
         label(first, "(i) accuracy against seconds", "seconds", "accuracy")
@@ -44,8 +35,8 @@ def seconds_figure(timeline: pl.DataFrame, target: float | None = None, title: s
         draw_against(fourth, timeline, "seconds", "exchanges")
         label(fourth, "(iv) exchanges against seconds", "seconds", "committed exchanges")
         for axes in (first, second, third, fourth):
-            _plain_numbers(axes.xaxis)
-        _plain_numbers(fourth.yaxis)
+            plain_numbers(axes.xaxis)
+        plain_numbers(fourth.yaxis)
         handles, names = first.get_legend_handles_labels()
         if target is not None:
             for axes in (first, second):
@@ -59,10 +50,3 @@ def seconds_figure(timeline: pl.DataFrame, target: float | None = None, title: s
         if title:
             figure.suptitle(title, parse_math=False)
         return figure
-
-
-def _plain_numbers(axis: Axis) -> None:
-    """Write large numbers as 20,000 rather than in powers of ten, and few of them, so that they do not overlap."""
-    axis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
-    if axis.get_view_interval()[1] >= 1000:
-        axis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 import matplotlib as mpl
 import numpy as np
 import polars as pl
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 
 from efhc.report.claims.intervals import bounds_words
-from efhc.report.figures.style import LAYOUT, strategy_styles
+from efhc.report.figures.style import LAYOUT, Picture
+from efhc.report.looks import strategy_styles
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,7 +26,7 @@ WIDE_RANGE = 50
 
 def sweep_figure(
     means: pl.DataFrame, settings: Sequence[str], left_alone: Collection[str] = (), title: str = ""
-) -> Figure:
+) -> Picture:
     """Draw `means`, which has the columns `settings`, strategy, seeds, accuracy, low and high.
 
     The setting with the most values is on the horizontal axis, a setting with numbers before one with texts. Every
@@ -49,8 +48,7 @@ def sweep_figure(
     drawings = _drawings(means)
     with mpl.rc_context(LAYOUT):
         width, height = 6 if columns == 1 else 3.8 * columns, 3.4 * lines * len(drawings)
-        figure = Figure(figsize=(width, 0.8 + height), layout="constrained")
-        FigureCanvasAgg(figure)
+        figure = Picture((width, 0.8 + height))
         parts = [figure] if len(drawings) == 1 else list(figure.subfigures(len(drawings), 1, squeeze=False).flat)
         for part, (words, drawn_means) in zip(parts, drawings.items(), strict=True):
             grid = part.subplots(lines, columns, squeeze=False, sharey=True)

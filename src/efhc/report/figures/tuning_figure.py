@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 import matplotlib as mpl
 import numpy as np
 import polars as pl
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 
-from efhc.report.figures.style import LAYOUT, STYLES
+from efhc.report.figures.style import LAYOUT, Picture
+from efhc.report.looks import STYLES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,7 +21,7 @@ PRUNED = "#8a8a8a"
 
 def tuning_figure(
     trials: pl.DataFrame, best_values: Mapping[str, float], title: str = "", bounds: str = "95 %"
-) -> Figure:
+) -> Picture:
     """Draw a panel per parameter of `best_values`.
 
     `trials` has a column per parameter, and accuracy, low and high (its `bounds` over seeds, or null), state. The
@@ -30,8 +29,7 @@ def tuning_figure(
     """
     with mpl.rc_context(LAYOUT):
         panels = len(best_values)
-        figure = Figure(figsize=(6 if panels == 1 else 4 * min(panels, 3), 4 * -(-panels // 3)), layout="constrained")
-        FigureCanvasAgg(figure)
+        figure = Picture((6 if panels == 1 else 4 * min(panels, 3), 4 * -(-panels // 3)))
         grid = figure.subplots(-(-panels // 3), min(panels, 3), squeeze=False, sharey=True)
         for axes, parameter in zip(grid.flat, best_values, strict=False):
             _draw(axes, trials, parameter, best_values, bounds)

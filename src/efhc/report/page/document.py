@@ -7,7 +7,6 @@ as they are. The same input gives the same bytes.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
@@ -24,8 +23,10 @@ from efhc.report.figures.paper_figure import Line, line_styles
 from efhc.report.frontier_data import FrontierSection
 from efhc.report.numbers import percent
 from efhc.report.page.claims_view import claim_numbers, claim_views, totals
+from efhc.report.page.drawings import network_drawing, raster_drawings
 from efhc.report.page.frontier_view import frontier_view
-from efhc.report.page.plots import SHARES, curve_plots, network_plot, raster_plots
+from efhc.report.page.live.bundle import bundle, inside_an_element
+from efhc.report.page.plots import curve_plots
 
 # The browser itself refuses whatever is not in the file; images are what plotly's camera button makes.
 POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
@@ -49,8 +50,8 @@ def page(
         .render(
             title=title,
             policy=POLICY,
-            style=_own_file("page.css"),
-            scripts=[_own_file(PLOTLY), _own_file("page.js")],
+            style=_own_file("page.css") + _own_file("live/drawings.css"),
+            scripts=[_own_file(PLOTLY), _own_file("page.js"), Markup(inside_an_element(bundle("report")))],
             lead=_lead(sections),
             totals=totals(judgements),
             shows_claims=bool(of_paper) or not sections,
@@ -59,7 +60,6 @@ def page(
             provenance=list(_flat(provenance)),
             resamples=f"{RESAMPLES:,}",
             fewest_seeds=FEWEST_SEEDS,
-            shades=", ".join(f"{color} {100 * at:g}%" for at, color in SHARES),
         )
     )
 
@@ -81,12 +81,8 @@ def _templates() -> Environment:
 
 @cache
 def _own_file(name: str) -> Markup:
-    """A style sheet or script of the package, in which nothing ends the element that it is put into.
-
-    `</script` and `<!--` can only stand in strings and patterns of a script, where a backslash changes nothing.
-    """
-    code = files("efhc.report.page").joinpath(name).read_text("utf-8")
-    return Markup(re.sub(r"<(?=/script|!--)", r"<\\", code, flags=re.IGNORECASE))
+    """A style sheet or script of the package, in which nothing ends the element that it is put into."""
+    return Markup(inside_an_element(files("efhc.report.page").joinpath(name).read_text("utf-8")))
 
 
 def _lead(sections: Sequence[Section | FrontierSection]) -> str:
@@ -128,8 +124,8 @@ def _figure_view(section: Section, judgements: Sequence[Judgement]) -> dict[str,
         "legend": _legend(line_styles(data)),
         "curves": curve_plots(data),
         "seed": illustration.seed,
-        "network": network_plot(illustration),
-        "rasters": raster_plots(illustration),
+        "network": network_drawing(illustration),
+        "rasters": raster_drawings(illustration),
         "config": section.config,
     }
 

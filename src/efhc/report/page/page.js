@@ -23,16 +23,13 @@
     );
   }
 
-  // A map of firings belongs to one strategy and is never hidden.
-  const hides = (trace) => trace.type === "scatter";
-
   function draw(plot) {
     if (plot.drawn) return;
     plot.drawn = true;
     const section = plot.closest("section");
     const spec = JSON.parse(document.getElementById(plot.id + "-spec").textContent);
     if (matchMedia("(pointer: coarse)").matches) spec.layout.dragmode = false; // a finger scrolls the page
-    for (const trace of spec.data) if (hides(trace)) trace.visible = shown(section, trace.meta);
+    for (const trace of spec.data) trace.visible = shown(section, trace.meta);
     Plotly.newPlot(plot, spec.data, spec.layout, {
       ...config,
       toImageButtonOptions: { filename: plot.id, scale: 3 },
@@ -41,7 +38,7 @@
 
   function refresh(section) {
     for (const plot of section.querySelectorAll(".plot")) {
-      if (!plot.drawn || !plot.data.every(hides)) continue;
+      if (!plot.drawn) continue;
       Plotly.restyle(plot, { visible: plot.data.map((trace) => shown(section, trace.meta)) });
     }
   }

@@ -1,0 +1,138 @@
+"""The summary of an experiment in words: the tables that the command line prints and a notebook shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+
+from efhc.report.claims.intervals import bounds_words
+from efhc.report.numbers import MEGABYTE, TIME_UNIT, cost_words, number_words
+from efhc.report.timelines import nobody_left
+
+
+@dataclass(frozen=True)
+class WordTable:
+    """A table of texts. The first column is the strategy."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    caption: str | None = None
+
+
+@dataclass(frozen=True)
+class SummaryWords:
+    """The summary of an experiment in words."""
+
+    tables: Sequence[WordTable]
+    """A row per strategy; with a target accuracy, a second table with what it takes to reach it."""
+    notes: Sequence[str]
+    """Sentences below the first table."""
+
+
+def summary_tables(
+    summary: pl.DataFrame,
+    name: str,
+    seeds: Sequence[int],
+    devices: int,
+    target: float | None = None,
+    *,
+    so_far: bool = False,
+) -> list[WordTable]:
+    """Return a table with a row per strategy of `Result.summary()`, and one with what it takes to reach the `target`.
+
+    `seeds` is the number of seeds that each strategy has. `name` and `devices` are those of the experiment; `target` is
+    the accuracy that it names, if any. With `so_far`, runs have not finished.
+    """
+    of_seconds = "seconds" in summary.columns
+    columns = dict(_SECONDS_COLUMNS if of_seconds else _LOCKSTEP_COLUMNS)
+    if max(seeds, default=1) == 1:
+        columns = {name: show for name, show in columns.items() if not name.startswith("worst")}
+    if of_seconds and (summary["devices"] != devices).any():
+        columns["devices"] = lambda row: number_words(row["devices"])
+    if so_far:
+        columns |= {name: show for name, show in _SO_FAR_COLUMNS.items() if name in summary.columns}
+    title = f"{name}: {'so far, ' if so_far else ''}{_means_over(seeds)}"
+    tables = [_table(title, summary, columns, caption=None if of_seconds else TIME_UNIT)]
+    if target is not None:
+        caption = "> x: not reached within x" if (summary["reached"] < summary["seeds"]).any() else None
+        tables.append(_table(f"until accuracy {target:g} is reached", summary, _target_columns(summary), caption))
+    return tables
+
+
+def _means_over(seeds: Sequence[int]) -> str:
+    if not seeds:
+        return "no run has a row yet"
+    fewest, most = min(seeds), max(seeds)
+    number = str(most) if fewest == most else f"{fewest} to {most}"
+    return f"means over {number} seed{'s' if most > 1 else ''}"
+
+
+def nobody_left_lines(timeline: pl.DataFrame) -> Iterator[str]:
+    """Yield a line for each strategy that has event-driven runs at whose end no device was there."""
+    seeds: dict[str, list[str]] = {}
+    for strategy, seed in nobody_left(timeline):
+        seeds.setdefault(strategy, []).append(str(seed))
+    for strategy, of_strategy in seeds.items():
+        words = f"seed{'s' if len(of_strategy) > 1 else ''} {', '.join(of_strategy)}"
+        yield f"{strategy}, {words}: no device is there at the end, so there is no accuracy"
+
+
+Columns = Mapping[str, Callable[[dict[str, Any]], str]]
+"""The columns of a table after the strategy: their names, and what they show of a row."""
+
+_ACCURACIES: Columns = {
+    "accuracy": lambda row: _accuracy(row["accuracy"]),
+    "worst seed": lambda row: _accuracy(row["worst_seed_accuracy"]),
+    "of mean model": lambda row: _accuracy(row["mean_model_accuracy"]),
+}
+_LOCKSTEP_COLUMNS: Columns = {
+    **_ACCURACIES,
+    "fire": lambda row: "" if row["firing_share"] is None else f"{row['firing_share']:.1%}",
+    "total time": lambda row: f"{row['transmission_time_total']:.4g}",
+    "consensus error": lambda row: f"{row['consensus_error']:.3g}",
+}
+_SO_FAR_COLUMNS: Columns = {
+    "seeds": lambda row: str(row["seeds"]),
+    "iterations": lambda row: f"{row['iterations']:,.0f}",
+}
+_SECONDS_COLUMNS: Columns = {
+    **{name.replace(" seed", "\nseed").replace(" model", "\nmodel"): show for name, show in _ACCURACIES.items()},
+    "seconds": lambda row: number_words(row["seconds"]),
+    "fired": lambda row: f"{row['broadcasts']:,.0f}",
+    "exchanges": lambda row: f"{row['exchanges']:,.0f}",
+    "MB": lambda row: number_words(row["bytes"] / MEGABYTE),
+}
+
+
+def _target_columns(summary: pl.DataFrame) -> Columns:
+    bounds = bounds_words(summary["seeds"])
+
+    def cost(name: str, unit: float) -> Callable[[dict[str, Any]], str]:
+        return lambda row: cost_words(row[f"{name}_to_target"], row[f"{name}_without_target"], unit)
+
+    def interval(name: str, unit: float) -> Callable[[dict[str, Any]], str]:
+        ends = f"{name}_to_target_low", f"{name}_to_target_high"
+        return lambda row: "" if row[ends[0]] is None else " - ".join(number_words(row[end] / unit) for end in ends)
+
+    columns = {
+        "seeds": lambda row: f"{row['reached']} of {row['seeds']}",
+        "seconds": cost("seconds", 1.0),
+        bounds: interval("seconds", 1.0),
+        "MB": cost("bytes", MEGABYTE),
+        f"{bounds} ": interval("bytes", MEGABYTE),
+    }
+    has_interval = summary["seconds_to_target_low"].count() > 0
+    return {name: show for name, show in columns.items() if has_interval or name.rstrip() != bounds}
+
+
+def _accuracy(accuracy: float | None) -> str:
+    return "" if accuracy is None else f"{accuracy:.3f}"
+
+
+def _table(title: str, summary: pl.DataFrame, columns: Columns, caption: str | None) -> WordTable:
+    rows = [(row["strategy"], *(show(row) for show in columns.values())) for row in summary.iter_rows(named=True)]
+    return WordTable(title, ("strategy", *columns), rows, caption)
