@@ -1,0 +1,247 @@
+"""The server of the page: a fixed list of addresses, and ids that are looked up. No request names a file."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+import time
+from collections.abc import AsyncIterator, Callable
+from threading import Thread
+from typing import Any, Self, TypeVar
+
+from efhc.base.errors import EfhcError, InputError
+from efhc.base.extras import importing
+from efhc.report.plain_json import to_json
+from efhc.watch.connections import MOST_CONNECTIONS, PromptProtocol
+from efhc.watch.guards import NONCE, GuardMiddleware, Guards, choose_token
+from efhc.watch.stream import Changes, as_text
+from efhc.watch.watched import Watched
+
+with importing("watch"):
+    import uvicorn
+    from starlette.applications import Starlette
+    from starlette.concurrency import run_in_threadpool
+    from starlette.requests import Request
+    from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
+    from starlette.routing import Route
+    from starlette.types import Receive, Scope, Send
+
+T = TypeVar("T")
+
+PORT, TRIED_PORTS = 8787, 50
+"""The port to listen on unless one is given, and how many after it are tried if it is in use."""
+POLL_SECONDS, COMMENT_SECONDS = 0.25, 10.0
+"""Time between two looks for a page, and between two signs of life when nothing changes."""
+MOST_STREAMS = 32
+
+
+class Page:
+    """Answers the requests of the page."""
+
+    def __init__(self, watched: Watched, guards: Guards) -> None:
+        self._watched, self._guards = watched, guards
+        self.streams = 0
+        """The number of streams that are open."""
+        self.is_closing = False
+        """Whether streams are to end."""
+
+    def application(self) -> Any:
+        """Return the application: these routes, and nothing else."""
+        from efhc.report.page.live import files
+
+        self._files = files()
+        routes = [
+            Route("/", self._page),
+            Route("/static/{name}", self._static),
+            Route("/api/tree", self._tree),
+            Route("/api/groups/{id}/curves", self._curves),
+            Route("/api/runs/{id}", self._run),
+            Route("/api/runs/{id}/metrics.csv", self._metrics),
+            Route("/api/runs/{id}/config.toml", self._config),
+            Route("/api/stream", self._stream),
+        ]
+        app = Starlette(routes=routes)
+        app.router.redirect_slashes = False
+        return GuardMiddleware(app, self._guards)
+
+    async def _page(self, request: Request) -> Response:
+        from efhc.report.page.live import live_html
+
+        if self._guards.is_token(request.query_params.get("token", "")):
+            # The page leads on by itself: a redirect of a link on another site would come without the cookie.
+            # Without an icon of its own, a browser would ask for /favicon.ico, which is not there.
+            leads_on = '<meta http-equiv="refresh" content="0; url=/"><link rel="icon" href="data:,">'
+            answer = HTMLResponse(f"<!doctype html>{leads_on}<title>efhc</title>")
+            answer.headers["Set-Cookie"] = self._guards.set_cookie()
+            return answer
+        return HTMLResponse(live_html(request.scope[NONCE]))
+
+    async def _static(self, request: Request) -> Response:
+        found = self._files.get(request.path_params["name"])
+        return _missing() if found is None else Response(found[1], media_type=found[0])
+
+    async def _tree(self, request: Request) -> Response:
+        return await self._answer(lambda: self._watched.tree, _json)
+
+    async def _curves(self, request: Request) -> Response:
+        return await self._answer(lambda: self._watched.curves(request.path_params["id"]), _json)
+
+    async def _run(self, request: Request) -> Response:
+        return await self._answer(lambda: self._watched.detail(request.path_params["id"]), _json)
+
+    async def _metrics(self, request: Request) -> Response:
+        return await self._answer(
+            lambda: self._watched.metrics_csv(request.path_params["id"]), _to_save("metrics.csv", "text/csv")
+        )
+
+    async def _config(self, request: Request) -> Response:
+        return await self._answer(
+            lambda: self._watched.config(request.path_params["id"]), _to_save("config.toml", "application/toml")
+        )
+
+    async def _answer(self, read: Callable[[], T | None], show: Callable[[T], Response]) -> Response:
+        """Return what `read` returns, in a thread of its own, or the answer that there is none."""
+
+        def answer() -> Response:
+            self._watched.refresh()
+            try:
+                found = read()
+            except EfhcError:  # moved or deleted since it was found: look once more
+                self._watched.look_again()
+                found = read()
+            return _missing() if found is None else show(found)
+
+        try:
+            return await run_in_threadpool(answer)
+        except EfhcError as error:
+            return PlainTextResponse(f"{error}\n".encode("utf-8", "replace"), 410)
+
+    async def _stream(self, request: Request) -> Response:
+        if self.streams >= MOST_STREAMS:
+            text = f"{MOST_STREAMS} pages are open already; close one\n"
+            return PlainTextResponse(text, 503, {"Retry-After": "5"})
+        changes = Changes(self._watched, request.query_params.get("group"), request.query_params.get("run"))
+        return _Counted(self, self._events(changes))
+
+    async def _events(self, changes: Changes) -> AsyncIterator[str]:
+        yield "retry: 1000\n\n"
+        said = time.monotonic()
+        while not self.is_closing:
+            for event in await run_in_threadpool(lambda: list(changes.next())):
+                yield as_text(event)
+                said = time.monotonic()
+            if time.monotonic() - said > COMMENT_SECONDS:
+                yield ": nothing new\n\n"
+                said = time.monotonic()
+            await asyncio.sleep(POLL_SECONDS)
+
+
+class _Counted(StreamingResponse):
+    """A stream that counts as long as it is open, however it ends."""
+
+    def __init__(self, page: Page, events: AsyncIterator[str]) -> None:
+        super().__init__(events, media_type="text/event-stream")
+        self._page = page
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._page.streams += 1
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._page.streams -= 1
+
+
+def _missing() -> Response:
+    return PlainTextResponse("there is nothing here\n", 404)
+
+
+def _json(data: Any) -> Response:
+    return Response(to_json(data), media_type="application/json")
+
+
+def _to_save(name: str, kind: str) -> Callable[[str], Response]:
+    headers = {"Content-Disposition": f'attachment; filename="{name}"'}
+    return lambda text: Response(text, media_type=kind, headers=headers)
+
+
+class Server:
+    """The server of one page, in a thread of its own. Use it as a context."""
+
+    def __init__(
+        self, watched: Watched, *, host: str = "127.0.0.1", port: int | None = None, token: str | None = None
+    ) -> None:
+        """Listen at once. Raises `InputError` if the address, the port or the token cannot be used."""
+        host = host.removeprefix("[").removesuffix("]")  # of an IPv6 address, as in a URL
+        self.token = choose_token(host, token)
+        self._socket = _listening(host, port)
+        self.host, self.port = host, int(self._socket.getsockname()[1])
+        self._page = Page(watched, Guards(host, self.port, self.token))
+        config = uvicorn.Config(
+            self._page.application(),
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            lifespan="off",
+            http=PromptProtocol,
+            ws="none",
+            limit_concurrency=MOST_CONNECTIONS,
+            timeout_graceful_shutdown=2,
+            proxy_headers=False,
+        )
+        self._server = uvicorn.Server(config)
+        self._thread = Thread(target=self._server.run, args=([self._socket],), name="efhc-watch", daemon=True)
+
+    @property
+    def address(self) -> str:
+        """Where a browser finds the page, with the token if there is one."""
+        host = {"0.0.0.0": socket.gethostname(), "::": socket.gethostname()}.get(self.host, self.host)
+        shown = f"[{host}]" if ":" in host else host
+        return f"http://{shown}:{self.port}/" + (f"?token={self.token}" if self.token else "")
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._page.is_closing = True
+        self._server.should_exit = True
+        self._thread.join(timeout=5)
+        self._socket.close()
+
+    def wait(self) -> None:
+        """Wait until the thread ends: for ever, or until the user interrupts."""
+        while self._thread.is_alive():
+            self._thread.join(timeout=0.5)
+
+
+def _listening(host: str, port: int | None) -> socket.socket:
+    """Return a socket that listens. A port that was not given is the first free one."""
+    tried = [port] if port is not None else [*range(PORT, PORT + TRIED_PORTS), 0]
+    for one in tried:
+        try:
+            return _bound(host, one)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                if port is not None:
+                    allowed = "a port that is free, or no --port for the next free one"
+                    raise InputError("--port", f"{port}, which is in use", allowed) from None
+                continue
+            if error.errno == errno.EACCES:
+                raise InputError("--port", f"{one}, which only root may use", "a port from 1024 on") from None
+            allowed = "an address of this machine, such as 127.0.0.1"
+            raise InputError("--host", f"{host} ({error.strerror or error})", allowed) from None
+    raise EfhcError(f"no port of {host} is free")
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    listening = socket.socket(family, kind, protocol)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+        listening.listen(128)
+    except BaseException:
+        listening.close()
+        raise
+    return listening

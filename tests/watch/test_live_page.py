@@ -1,0 +1,431 @@
+"""The live page in a real browser: real runs, in real folders, served by the real server."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from hearing import stream
+from tabs import Tab
+
+import efhc
+from efhc.experiments.runs.live.reading import read_live
+from efhc.report.looks import KNOWN, strategy_styles
+from efhc.report.page.live import files, live_html
+from efhc.report.page.live.bundle import bundle
+from efhc.watch.server import Server
+from efhc.watch.watched import Watched
+
+EXPERIMENT = """
+name = "watched"
+devices = 8
+iterations = {iterations}
+evaluate_every = 20
+seeds = [0]
+strategies = {{ "EF-HC" = {{ kind = "ef-hc" }} }}
+"""
+SERIOUS = {"serious", "critical"}
+
+
+@pytest.fixture(scope="module")
+def server(made: Path) -> Iterator[Server]:
+    with Server(Watched(made)) as started:
+        yield started
+
+
+@pytest.fixture
+def tab(browser: Any, server: Server) -> Iterator[Tab]:
+    opened = Tab(browser, server.address)
+    opened.wait_for_text("main", "How this run is made")
+    choose(opened, "EF-HC", 0)
+    yield opened
+    opened.close()
+
+
+def start_run(folder: Path, *more: str, iterations: int) -> subprocess.Popen[bytes]:
+    config = folder.parent / "watched.toml"
+    config.write_text(EXPERIMENT.format(iterations=iterations))
+    words = [sys.executable, "-m", "efhc", "run", str(config), "--out", str(folder), "--no-figure", *more]
+    return subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=os.environ)
+
+
+def run_of(tab: Tab, name: str) -> Any:
+    """The button of a run in the list, of the experiment in lockstep."""
+    group = tab.page.locator(".group", has=tab.page.locator(".group-name", has_text="steps"))
+    return group.locator(".run", has_text=name)
+
+
+def choose(tab: Tab, strategy: str, seed: int) -> None:
+    run_of(tab, f"{strategy} seed {seed}").click()
+    tab.wait_for_text("h1:not(.nothing *)", f"{strategy}, seed {seed}")
+    tab.wait("!document.querySelector('.about').hidden")
+
+
+# One file, one script.
+
+
+def test_a_script_is_one_file_and_the_page_names_nothing_else():
+    assert set(files()) == {"page.js", "page.css"}
+    html = live_html("a'\"<b")
+    assert 'nonce="a&#x27;&quot;&lt;b"' in html
+    script = files()["page.js"][1].decode()
+    assert "import " not in script.replace("// ", "").split("const dom_module")[0]
+    assert not any(
+        word in script for word in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(")
+    )
+    assert "http://" not in script.replace("http://www.w3.org/2000/svg", "")
+
+
+def test_strategies_look_as_in_figures(tab: Tab):
+    names = [
+        *KNOWN,
+        "mine",
+        "yours",
+        "constructor",
+        "__proto__",
+        "ß",
+        "🚀 strategy",
+        "￿",
+        *(f"value {n}" for n in range(40)),
+    ]
+    found = tab.page.evaluate(
+        f"(() => {{ {bundle('looks')}; return [...looks_module.strategyLooks({json.dumps(names)})]; }})()"
+    )
+    dashes = {"-": [], "--": [7, 3], "-.": [8, 2.5, 2, 2.5], ":": [2, 2.5]}
+    expected = [
+        [name, {"color": color, "dash": dashes[dash]}] for name, (color, dash) in strategy_styles(names).items()
+    ]
+    assert found == expected
+
+
+# A complete run.
+
+
+def test_a_complete_run_is_drawn_with_the_numbers_of_its_tables(tab: Tab, made: Path):
+    result = efhc.Result.load(made / "steps")
+    choose(tab, "ZT", 1)
+    last = result.metrics.filter(strategy="ZT", seed=1, iteration=59)
+    assert f"{last['accuracy'].item():.3f}" in tab.text(".numbers")
+    tab.wait_for_text(".numbers", "transmission time")  # it comes with the curves
+    for canvas in ("canvas.network", "canvas.raster", "canvas.chart"):
+        tab.wait(f"document.querySelector({canvas!r}).width > 300")
+        assert tab.is_painted(canvas)
+    fired = result.events.filter(strategy="ZT", seed=1, iteration=59)["fired"].item()
+    assert f"{len(fired)} of 5 devices fired" in tab.text(".stage figcaption")
+    assert "#run=" in tab.page.url
+    tab.assert_quiet()
+
+
+def test_one_switch_changes_the_axis_of_both_charts(tab: Tab):
+    charts = "[...document.querySelectorAll('.curves canvas')].map((one) => one.getAttribute('aria-label'))"
+    tab.page.get_by_label("Bits", exact=True).check(force=True)
+    tab.wait(f"{charts}.join() === 'Accuracy against bits on air,Consensus error against bits on air'")
+    tab.page.get_by_label("Iterations", exact=True).check(force=True)
+    tab.wait(f"{charts}.every((label) => label.endsWith('against iteration'))")
+    ef_hc = tab.page.locator(".legend button", has_text="EF-HC")
+    ef_hc.click()
+    assert ef_hc.get_attribute("aria-pressed") == "false"
+    text = tab.page.locator(".curves canvas").first.get_attribute("aria-valuetext")
+    assert "ZT, mean of 2" in text
+    assert "EF-HC" not in text
+    ef_hc.click()
+
+
+def test_the_time_slider_replays_events(tab: Tab, made: Path):
+    events = efhc.Result.load(made / "steps").events.filter(strategy="EF-HC", seed=0)
+    choose(tab, "EF-HC", 0)
+    tab.page.get_by_label("Speed").select_option("Fast")
+    tab.page.get_by_label("Iteration", exact=True).focus()
+    tab.page.keyboard.press("Home")
+    tab.wait_for_text(".where", "iteration 0")
+    for k in (1, 2, 3):
+        tab.page.keyboard.press("ArrowRight")
+        tab.wait_for_text(".where", f"iteration {k}")
+        row = events.filter(iteration=k).row(0, named=True)
+        caption = f"{len(row['fired'])} of 5 devices fired, {len(row['link_from'])} of"
+        tab.wait_for_text(".stage figcaption", caption)
+    tab.page.keyboard.press(" ")
+    tab.wait("document.querySelector('.play').getAttribute('aria-label') === 'Pause'")
+    tab.wait_for_text(".where", "iteration 59")
+    tab.wait("document.querySelector('.play').getAttribute('aria-label') === 'Play'")
+    tab.assert_quiet()
+
+
+def test_links_light_up_when_they_are_used(tab: Tab, made: Path):
+    events = efhc.Result.load(made / "steps").events.filter(strategy="EF-HC", seed=0)
+    counts = events.select("iteration", used=events["link_from"].list.len() + events["fired"].list.len())
+    most, least = counts.sort("used")["iteration"][[-1, 0]].to_list()
+    seen = {}
+    for k in (most, least):
+        tab.page.get_by_label("Iteration", exact=True).focus()
+        tab.page.keyboard.press("Home")
+        for _ in range(k):
+            tab.page.keyboard.press("ArrowRight")
+        tab.wait_for_text(".where", f"iteration {k}")
+        tab.page.wait_for_timeout(100)
+        seen[k] = tab.count_color("canvas.network", "--talk")
+    assert seen[most] > 50
+    assert seen[most] > seen[least]
+    assert (seen[least] == 0) == (counts["used"].min() == 0)
+
+
+def test_a_table_is_sorted_and_exported(tab: Tab, tmp_path: Path):
+    tab.page.get_by_role("radio", name="Runs").check(force=True)
+    head = tab.page.locator(".tables th", has=tab.page.get_by_role("button", name="accuracy", exact=True))
+    column = "[...document.querySelectorAll('.tables tbody tr')].map((row) => Number(row.cells[4].innerText))"
+    for order, sign in (("descending", -1), ("ascending", 1)):
+        head.get_by_role("button").click()
+        assert head.get_attribute("aria-sort") == order
+        values = tab.page.evaluate(column)
+        assert values == sorted(values, key=lambda value, sign=sign: sign * value)
+    tab.page.get_by_label("Evaluations", exact=True).check(force=True)
+    assert "accuracy, mean model" in tab.text(".tables thead")
+    assert "_" not in tab.text(".tables thead")
+    with tab.page.expect_download() as saving:
+        tab.page.locator(".tables").get_by_role("button", name="Export CSV").click()
+    saving.value.save_as(tmp_path / "table.csv")
+    lines = (tmp_path / "table.csv").read_text().splitlines()
+    assert lines[0].startswith("k,accuracy,accuracy_min,accuracy_max,mean_model_accuracy,")
+    assert [line.split(",")[0] for line in lines[1:]] == ["60", "50", "40", "30", "20", "10", "1"]
+    with tab.page.expect_download() as saving:
+        tab.page.get_by_role("link", name="metrics.csv").click()
+    assert saving.value.suggested_filename == "metrics.csv"
+    tab.assert_quiet()
+
+
+def test_how_to_repeat_it_can_be_copied(tab: Tab):
+    command = tab.text(".about code")
+    assert command.startswith("efhc run ")
+    tab.page.evaluate("document.querySelector('.about button').click()")
+    tab.wait_for_text(".about button", "Copied")
+    tab.page.locator(".about summary").click()
+    assert 'name = "steps"' in tab.text(".config pre")
+
+
+# Everybody.
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1400, 390])
+def test_it_fits_every_screen_and_axe_finds_nothing_serious(
+    browser: Any, server: Server, axe: str, width: int, scheme: str
+):
+    tab = Tab(browser, server.address, width, scheme)
+    tab.wait_for_text("main", "How this run is made")
+    assert tab.page.evaluate("document.documentElement.dataset.theme") == scheme
+    assert tab.page.evaluate("document.documentElement.scrollWidth") == width
+    tab.page.evaluate(axe)
+    found = tab.page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    bad = [one for one in found["violations"] if one["impact"] in SERIOUS]
+    assert [(one["id"], [node["html"] for node in one["nodes"]]) for one in bad] == []
+    tab.assert_quiet()
+    tab.close()
+
+
+def test_the_theme_can_be_chosen_and_is_kept(browser: Any, server: Server):
+    tab = Tab(browser, server.address)
+    tab.page.get_by_label("Theme").select_option("Dark")
+    background = "getComputedStyle(document.body).backgroundColor"
+    assert tab.page.evaluate(background) == "rgb(20, 24, 28)"
+    tab.page.reload()
+    tab.wait(f"{background} === 'rgb(20, 24, 28)'")
+    tab.assert_quiet()
+    tab.close()
+
+
+def test_everything_can_be_reached_and_used_by_keyboard(browser: Any, server: Server):
+    tab = Tab(browser, server.address)
+    tab.wait_for_text("main", "How this run is made")
+    reached = []
+    for _ in range(60):
+        tab.page.keyboard.press("Tab")
+        reached.append(tab.focused())
+        outline = tab.page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+        radio = tab.page.evaluate("document.activeElement.type === 'radio'")  # its label shows the focus
+        assert radio or outline != "none", reached
+        if reached[-1] == "metrics.csv" or "Config" in reached[-1]:
+            break
+    for name in ("Skip to the run", "Theme", "Device of the network", "Play", "Iteration", "Speed", "Device", "Copy"):
+        assert name in reached, (name, reached)
+    network = tab.page.locator("canvas.network")
+    network.focus()
+    tab.page.keyboard.press("End")
+    assert network.get_attribute("aria-valuenow") == "4"
+    assert network.get_attribute("aria-valuetext").startswith("Device 4, accuracy 0.")
+    tab.wait("document.querySelector('.device input').value === '4'")
+    chart = tab.page.locator(".curves canvas").first
+    chart.focus()
+    before = chart.get_attribute("aria-valuetext")
+    tab.page.keyboard.press("Home")
+    assert before != chart.get_attribute("aria-valuetext")
+    run = run_of(tab, "EF-HC seed 0")
+    run.focus()
+    tab.page.keyboard.press("ArrowDown")
+    tab.page.keyboard.press("Enter")
+    tab.wait_for_text("h1:not(.nothing *)", "EF-HC, seed 1")
+    tab.assert_quiet()
+    tab.close()
+
+
+def test_nothing_moves_for_those_who_want_no_motion(browser: Any, server: Server):
+    tab = Tab(browser, server.address, reduced_motion="reduce")
+    tab.wait_for_text("main", "How this run is made")
+    assert tab.page.evaluate("document.getAnimations().length") == 0
+    tab.close()
+
+
+@pytest.mark.slow
+def test_a_small_run_is_on_the_screen_within_a_second(browser: Any, server: Server):
+    paints, shown = [], []
+    for _ in range(5):
+        tab = Tab(browser, server.address)
+        tab.wait("document.querySelector('canvas.network')?.width > 300")
+        paints.append(tab.wait("performance.getEntriesByName('first-contentful-paint')[0]?.startTime"))
+        shown.append(tab.wait("performance.getEntriesByType('resource').at(-1).responseEnd"))
+        bytes_ = tab.page.evaluate(
+            "performance.getEntriesByType('resource').reduce((sum, one) => sum + one.transferSize, 0)"
+        )
+        tab.close()
+    print(f"first paint {min(paints):.0f} ms, data {min(shown):.0f} ms, {bytes_ / 1e3:.0f} kB")  # noqa: T201
+    assert min(paints) < 1000
+
+
+# What happens while people look.
+
+
+def test_an_empty_folder_waits_for_runs_and_shows_them_when_they_come(browser: Any, made: Path, tmp_path: Path):
+    with Server(Watched(tmp_path)) as server:
+        tab = Tab(browser, server.address)
+        tab.wait_for_text("main", f"Waiting for a run in {tmp_path.name}")
+        shutil.copytree(made / "steps", tmp_path / "steps")
+        tab.wait_for_text("main", "How this run is made")
+        run_of(tab, "ZT seed 0").click()
+        tab.wait_for_text("h1:not(.nothing *)", "ZT, seed 0")
+        shutil.rmtree(tmp_path / "steps")
+        tab.wait_for_text("main", "ZT, seed 0, was deleted.")
+        tab.wait_for_text("main", "Waiting for a run")
+        tab.complaints = [one for one in tab.complaints if "status of 4" not in one]  # asked while it was deleted
+        tab.assert_quiet()
+        tab.close()
+
+
+def test_a_server_that_goes_and_comes_back(browser: Any, made: Path):
+    with Server(Watched(made), port=0) as server:
+        port = server.port
+        tab = Tab(browser, server.address)
+        tab.wait_for_text("main", "How this run is made")
+        tab.wait_for_text(".connection", "connected")
+    tab.wait_for_text(".connection", "Not connected; trying again")
+    assert "How this run is made" in tab.text("main")
+    with Server(Watched(made), port=port):
+        tab.wait("document.querySelector('.connection').innerText === 'connected'")
+        tab.complaints = [one for one in tab.complaints if "ERR_CONNECTION" not in one and "ERR_INCOMPLETE" not in one]
+        tab.assert_quiet()
+        tab.close()
+
+
+@pytest.mark.slow
+def test_a_run_is_watched_killed_resumed_and_watched_to_its_end_by_two_pages(browser: Any, tmp_path: Path):
+    watched = tmp_path / "runs"
+    watched.mkdir()
+    folder = watched / "first"
+    iteration = "Number(document.querySelector('.numbers dd').innerText.split(' ')[0].replace(',', ''))"
+    with Server(Watched(watched)) as server, httpx.Client(base_url=server.address) as client, stream(client) as heard:
+        tabs = [Tab(browser, server.address), Tab(browser, server.address, 390, "dark")]
+        for tab in tabs:
+            tab.wait_for_text("main", "Waiting for a run")
+        process = start_run(folder, iterations=40_000)
+        try:
+            for tab in tabs:
+                tab.wait_for_text(".badge", "running", 60)
+                tab.wait("document.querySelector('.curves canvas').getAttribute('aria-valuetext').includes('EF-HC')")
+            before = tabs[0].page.evaluate(iteration)
+            tabs[0].wait(f"{iteration} > {before}")
+            assert tabs[0].page.evaluate("document.title").endswith("watched · efhc")
+        finally:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+        for tab in tabs:
+            tab.wait_for_text(".badge", "stopped")
+            tab.wait_for_text(".notice.is-stopped", "Go on with:")
+            assert "--resume" in tab.text(".notice.is-stopped code")
+        reached = tabs[0].page.evaluate(iteration)
+        resumed = start_run(folder, "--resume", iterations=40_000)
+        try:
+            for tab in tabs:
+                tab.wait_for_text(".badge", "running", 60)
+            tabs[0].wait(f"{iteration} > {reached}", 60)
+            assert resumed.wait(timeout=200) == 0
+        finally:
+            resumed.kill()
+            resumed.wait()
+        for tab in tabs:
+            tab.wait_for_text(".badge", "done", 60)
+            assert "40,000" in tab.text(".numbers")
+            tab.assert_quiet()
+            tab.close()
+        heard.wait(lambda name, data: name == "tree" and states(data) == ["done", "done"], 30)
+        ((run,),) = ([run["id"] for run in group["runs"]] for group in client.get("/api/tree").json()["groups"])
+        detail = client.get(f"/api/runs/{run}").json()
+    told = [state for name, data in heard.seen if name == "tree" for state in states(data)[:1]]
+    changes = [state for n, state in enumerate(told) if state not in ("waiting", *told[n - 1 : n])]
+    assert changes == ["running", "stopped", "running", "done"]  # also while the runs are collected
+    rows = efhc.Result.load(folder).metrics.drop_nulls("accuracy")
+    known = dict(zip((rows["iteration"] + 1).to_list(), rows["accuracy"].to_list(), strict=True))
+    assert detail["curve"]["k"][-1] == 40_000
+    assert [known[k] for k in detail["curve"]["k"]] == detail["curve"]["accuracy"]
+    assert detail["samples"]["k"]
+
+
+def states(tree: Any) -> list[str]:
+    """The state of the only group, if it is there, and of its only run."""
+    return [state for group in tree["groups"] for state in (group["state"], group["runs"][0]["state"])]
+
+
+# When the newest evaluation in the table became another one.
+SEEN = """(() => {
+    const body = document.querySelector('.tables tbody');
+    const newest = () => Number(body.rows[0].cells[0].innerText.replaceAll(',', ''));
+    window.seen = [];
+    const look = () => window.seen.push([Date.now() / 1000, newest()]);
+    new MutationObserver(look).observe(body, {subtree: true, childList: true, characterData: true});
+})()"""
+
+
+@pytest.mark.slow
+def test_what_is_evaluated_is_on_the_page_within_a_second(browser: Any, tmp_path: Path):
+    folder = tmp_path / "runs" / "first"
+    folder.parent.mkdir()
+    with Server(Watched(folder.parent)) as server:
+        tab = Tab(browser, server.address)
+        process = start_run(folder, "evaluate_every=1000", iterations=10_000_000)
+        try:
+            tab.wait_for_text(".badge", "running", 60)
+            tab.page.get_by_label("Evaluations", exact=True).check(force=True)
+            tab.wait("document.querySelector('.tables tbody th')")
+            tab.page.evaluate(SEEN)
+            tab.page.wait_for_timeout(3000)
+            seen = tab.page.evaluate("window.seen")
+            live = read_live(next(folder.rglob("live.jsonl")))
+        finally:
+            process.kill()
+            process.wait()
+        tab.close()
+    began = live.about.at
+    late = [
+        min(at for at, k in seen if k >= row.k) - (began + row.row["seconds"])  # since its iteration was made
+        for row in live.rows
+        if seen[0][1] < row.k <= seen[-1][1]
+    ]
+    print(f"of {len(late)} evaluations, the last to be shown was on the page after {max(late):.2f} s")  # noqa: T201
+    assert len(late) > 10
+    assert max(late) < 1

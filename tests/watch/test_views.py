@@ -1,0 +1,290 @@
+"""What pages get of runs: the numbers are those of the tables, and what is left out is said."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+from itertools import pairwise
+
+import polars as pl
+import pytest
+
+import efhc
+from efhc.experiments.runs.live.reading import read_live
+from efhc.report.views import Curve
+from efhc.watch import table_source
+from efhc.watch.discovery import Discovery
+from efhc.watch.offline import write_page
+from efhc.watch.table_source import TableSource
+from efhc.watch.watched import Watched
+
+
+def found(folder):
+    watched = Watched(folder)
+    watched.refresh()
+    return watched, {group["name"]: group for group in watched.tree["groups"]}
+
+
+def one(group, strategy, seed):
+    (run,) = (run for run in group["runs"] if (run["strategy"], run["seed"]) == (strategy, seed))
+    return run
+
+
+def test_a_complete_experiment_is_listed_with_its_runs(made):
+    watched, groups = found(made)
+    assert set(groups) == {"steps", "seconds"}
+    assert groups["steps"]["kind"] == "run"
+    assert groups["steps"]["place"] == "steps"
+    assert groups["steps"]["state"] == "done"
+    assert [(run["strategy"], run["seed"]) for run in groups["steps"]["runs"]] == [
+        ("EF-HC", 0), ("EF-HC", 1), ("ZT", 0), ("ZT", 1),
+    ]  # fmt: skip
+    last = efhc.Result.load(made / "steps").metrics.filter(iteration=59)
+    for run in groups["steps"]["runs"]:
+        assert run["accuracy"] == last.filter(strategy=run["strategy"], seed=run["seed"])["accuracy"].item()
+        assert (run["state"], run["k"], run["iterations"], run["problem"]) == ("done", 60, 60, None)
+    assert watched.tree["version"] == efhc.__version__
+
+
+def test_a_curve_has_the_numbers_of_the_metrics(made):
+    watched, groups = found(made)
+    table = efhc.Result.load(made / "steps").metrics.filter(strategy="EF-HC", seed=1)
+    curve = watched.curves(groups["steps"]["id"])[one(groups["steps"], "EF-HC", 1)["id"]]
+    assert set(curve) == set(Curve.__annotations__)
+    rows = table.with_columns(
+        bits=pl.col("bits").cum_sum(), broadcasts=pl.col("fired").cum_sum(), k=pl.col("iteration") + 1
+    ).drop_nulls("accuracy")
+    assert curve["k"] == rows["k"].to_list() == [1, 10, 20, 30, 40, 50, 60]
+    assert curve["transmission_time"] == rows["transmission_time_total"].to_list()
+    for name in ("accuracy", "accuracy_min", "accuracy_max", "mean_model_accuracy", "consensus_error", "train_loss",
+                 "bits", "broadcasts"):  # fmt: skip
+        assert curve[name] == rows[name].to_list(), name
+
+
+def test_events_network_and_devices_are_those_of_the_tables(made):
+    watched, groups = found(made)
+    result = efhc.Result.load(made / "steps")
+    detail = watched.detail(one(groups["steps"], "EF-HC", 0)["id"])
+    events = result.events.filter(strategy="EF-HC", seed=0)
+    assert detail["events"]["k"] == list(range(60))
+    assert detail["events"]["fired"] == events["fired"].to_list()
+    for row, used in zip(events.iter_rows(named=True), detail["events"]["used"], strict=True):
+        assert used == list(zip(row["link_from"], row["link_to"], strict=True))
+    assert detail["events"]["is_sample"] is False
+    (network,) = result.network.filter(seed=0).iter_rows(named=True)
+    assert detail["network"] == [{"k": 0, "links": list(zip(network["link_from"], network["link_to"], strict=True))}]
+    assert [one["bandwidth"] for one in detail["devices"]] == result.devices.filter(seed=0)["bandwidth"].to_list()
+    assert detail["config"] == (made / "steps" / "config.toml").read_text()
+    assert detail["facts"]["strategy"] == "EF-HC, seed 0"
+    assert detail["repeat"].startswith(f"efhc run {made}/steps/config.toml --out ")
+    json.dumps(detail, allow_nan=False)
+
+
+def test_an_event_driven_run_has_its_own_seconds(made):
+    watched, groups = found(made)
+    (run,) = groups["seconds"]["runs"]
+    detail = watched.detail(run["id"])
+    timeline = efhc.Result.load(made / "seconds").timeline
+    assert detail["curve"]["seconds"] == timeline["seconds"].to_list()
+    assert detail["curve"]["bits"] == [8.0 * size for size in timeline["bytes"]]
+    assert detail["curve"]["k"] == [steps // 5 for steps in timeline["steps"]]
+    assert detail["curve"]["transmission_time"] == [None] * len(timeline)
+    result = efhc.Result.load(made / "seconds")
+    committed = result.exchanges.filter(outcome="committed")
+    links = {tuple(sorted(ends)) for ends in committed.select("device", "neighbour").iter_rows()}
+    assert {link for used in detail["events"]["used"] for link in used} == links
+    fired = {device for row in detail["events"]["fired"] for device in row}
+    assert fired == set(result.steps.filter("fired")["device"])
+
+
+def test_what_is_too_much_is_thinned_evenly_and_said(made):
+    (group, *_) = [one for one in Discovery(made).find() if one.name == "steps"]
+    source = TableSource(group.runs[0], most_numbers=60, most_points=3)
+    assert source.rows("curve").columns["k"] == [1, 30, 60]
+    events = source.rows("events").columns
+    k = events["k"]
+    assert 1 < len(k) < 60
+    assert {b - a for a, b in pairwise(k)} == {k[1] - k[0]}
+    assert source.leaves_out_events
+    assert source.notes["curves"] == "3 of 7 evaluations are drawn"
+    assert source.notes["events"] == f"{len(k)} of 60 iterations are drawn, evenly spread"
+    # Links need more room than firings: they are drawn in fewer iterations.
+    known = {k: used for k, used in zip(k, events["used"], strict=True) if used is not None}
+    assert 1 < len(known) < len(k)
+    assert len({b - a for a, b in pairwise(known)}) == 1
+    assert source.notes["links in use"] == f"drawn in {len(known)} of these {len(k)} iterations"
+    table = efhc.Result.load(made / "steps").events.filter(strategy=group.runs[0].strategy, seed=group.runs[0].seed)
+    for iteration, fired, starts, ends in table.select("iteration", "fired", "link_from", "link_to").iter_rows():
+        if iteration in k:
+            assert events["fired"][k.index(iteration)] == fired
+        assert known.get(iteration, list(zip(starts, ends, strict=True))) == list(zip(starts, ends, strict=True))
+
+
+def test_thinned_events_keep_the_links_that_held_then(tmp_path):
+    network = efhc.RandomLinks(up_probability=0.5)
+    result = efhc.simulate(
+        out=tmp_path / "changing", devices=6, iterations=40, evaluate_every=10, seeds=(0,), network=network,
+        strategies={"EF-HC": efhc.EventTriggered()},
+    )  # fmt: skip
+    (group,) = Discovery(tmp_path).find()
+    source = TableSource(group.runs[0], most_numbers=60)
+    held = {k: (a, b) for k, a, b in result.network.select("iteration", "link_from", "link_to").iter_rows()}
+    wirings = source.rows("network").columns
+    assert 1 < len(wirings["k"]) < len(held)
+    for k in source.rows("events").columns["k"]:
+        latest = max(one for one in held if one <= k)
+        place = wirings["k"].index(latest)
+        assert wirings["links"][place] == list(zip(*held[latest], strict=True))
+    assert table_source.MOST_NUMBERS > 60
+
+
+def test_files_to_save(made, serve):
+    with serve(made) as (_, client):
+        groups = {group["name"]: group for group in client.get("/api/tree").json()["groups"]}
+        run = one(groups["steps"], "ZT", 1)["id"]
+        answer = client.get(f"/api/runs/{run}/metrics.csv")
+        assert answer.headers["content-disposition"] == 'attachment; filename="metrics.csv"'
+        expected = efhc.Result.load(made / "steps").metrics.filter(strategy="ZT", seed=1)
+        assert pl.read_csv(io.StringIO(answer.text)).equals(expected)
+        assert client.get(f"/api/runs/{run}/config.toml").text == (made / "steps" / "config.toml").read_text()
+        for nothing in ("/api/runs/x", "/api/groups/x/curves", "/api/runs/x/metrics.csv", "/api/runs/x/config.toml"):
+            assert client.get(nothing).status_code == 404
+
+
+def test_a_store_is_grouped_by_settings_and_named_by_what_differs(tmp_path):
+    (tmp_path / "sweep.toml").write_text(
+        'devices = 4\niterations = 20\nevaluate_every = 10\nseeds = [0, 1]\n[strategies.mine]\nkind = "ef-hc"\n'
+        '[sweep]\npartition.labels_per_device = [1, 2]\n'
+    )  # fmt: skip
+    from efhc.experiments.runs.engines.local import LocalEngine
+    from efhc.experiments.runs.store import RunStore
+    from efhc.experiments.studies.sweep import load_sweep, run_sweep, runs_of
+
+    runs = runs_of(load_sweep(tmp_path / "sweep.toml"))
+    run_sweep(runs, tmp_path / "out", RunStore(tmp_path / "out" / "runs"), LocalEngine(), lambda run, share: None)
+    watched, groups = found(tmp_path)
+    assert {group["kind"] for group in groups.values()} == {"sweep"}
+    assert {group["place"] for group in groups.values()} == {"out"}
+    assert sorted(name.rpartition(", ")[2] for name in groups) == [
+        "partition.labels_per_device=1", "partition.labels_per_device=2",
+    ]  # fmt: skip
+    for group in groups.values():
+        assert [run["seed"] for run in group["runs"]] == [0, 1]
+        assert all(run["state"] == "done" and run["accuracy"] > 0 for run in group["runs"])
+        assert watched.detail(group["runs"][0]["id"])["events"]["k"] == list(range(20))
+
+
+def test_damaged_and_deleted_runs_are_answers(made, tmp_path):
+    folder = tmp_path / "copy"
+    shutil.copytree(made, folder)
+    watched, groups = found(folder)
+    run = one(groups["steps"], "ZT", 0)["id"]
+    (folder / "seconds" / "config.toml").write_text("name = ")
+    (folder / "steps" / "metrics.parquet").write_bytes(b"PAR1 and then nothing")
+    watched = Watched(folder)
+    watched.refresh()
+    damaged, other = sorted(watched.tree["groups"], key=lambda group: group["name"] != "seconds")
+    assert damaged["state"] == "failed"
+    assert "cannot be read" in other["runs"][0]["problem"]
+    with pytest.raises(efhc.EfhcError, match="its files cannot be read"):
+        watched.detail(run)
+    shutil.rmtree(folder)
+    watched = Watched(folder)
+    watched.refresh()
+    assert watched.tree["groups"] == []
+
+
+def test_code_that_a_config_names_is_not_run(tmp_path):
+    (tmp_path / "own.py").write_text("raise SystemExit('it was run')\n")
+    config = 'devices = 3\niterations = 5\nseeds = [0]\nname = "own"\n[strategies.own]\nkind = "own.py:Mine"\n'
+    (tmp_path / "config.toml").write_text(config)
+    (tmp_path / "meta.json").write_text('{"status": "running", "sessions": []}')
+    watched, groups = found(tmp_path)
+    assert one(groups["own"], "own", 0)["state"] == "waiting"
+    assert watched.detail(one(groups["own"], "own", 0)["id"])["config"] == config
+
+
+def test_watching_writes_nothing(made, serve):
+    before = {path: path.stat().st_mtime_ns for path in made.rglob("*")}
+    with serve(made) as (_, client):
+        for group in client.get("/api/tree").json()["groups"]:
+            client.get(f"/api/groups/{group['id']}/curves")
+            for run in group["runs"]:
+                assert client.get(f"/api/runs/{run['id']}").status_code == 200
+    assert {path: path.stat().st_mtime_ns for path in made.rglob("*")} == before
+
+
+def test_an_offline_page_holds_everything(made, command, tmp_path):
+    done = command("report", made)
+    assert done.returncode == 0, done.stderr
+    name = f"{made.name}.html"
+    assert f"Page: {name}" in done.stdout
+    page = (tmp_path / name).read_text()
+    data = json.loads(page.split('id="embedded">')[1].split("</script>")[0])
+    watched, groups = found(made)
+    assert data["tree"] == watched.tree
+    run = one(groups["steps"], "EF-HC", 1)["id"]
+    assert data["details"][run]["curve"] == watched.detail(run)["curve"] == data["curves"][groups["steps"]["id"]][run]
+    assert "<script src" not in page
+
+
+def test_an_offline_page_has_a_bounded_size_and_says_what_is_left_out(made, tmp_path):
+    file = tmp_path / "page.html"
+
+    def size() -> int:
+        return len(file.read_text().split('id="embedded">')[1].split("</script>")[0])
+
+    assert write_page(made, file) == []
+    whole = size()
+    (line,) = write_page(made, file, most_bytes=whole * 8 // 10)
+    assert line.endswith("of 5 runs, some iterations are left out in the network and the raster")
+    assert size() < whole
+    lines = write_page(made, file, most_bytes=whole // 4)
+    assert lines[0] == "the page would be too large: 5 of 5 runs have their curves only"
+    assert size() < whole // 2
+
+
+def test_totals_in_a_live_file_are_those_of_the_metrics_also_of_a_run_that_went_on(tmp_path):
+    strategies = {"EF-HC": efhc.EventTriggered(), "choco": efhc.ChocoSGD()}
+    asked = {"devices": 5, "iterations": 60, "evaluate_every": 10, "seeds": (0,), "strategies": strategies}
+
+    def stop(strategy: str, seed: int, done: int) -> None:
+        if done == 30:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        efhc.simulate(out=tmp_path / "run", progress=stop, jobs=1, **asked)
+    stopped = [one for one in found(tmp_path)[1]["experiment"]["runs"] if one["state"] == "stopped"]
+    assert stopped[0]["k"] == 30
+    result = efhc.simulate(out=tmp_path / "run", resume=True, **asked)
+    for strategy in strategies:
+        run = result.metrics.filter(strategy=strategy)
+        live = read_live(tmp_path / "run" / "live" / f"{strategy}.seed0.jsonl")
+        assert [row.k for row in live.rows] == [1, 10, 20, 30, 40, 50, 60]
+        for row in live.rows:
+            so_far = run.filter(pl.col("iteration") < row.k)
+            assert row.row["bits_total"] == pytest.approx(so_far["bits"].sum(), rel=1e-12)
+            assert row.row["broadcasts_total"] == so_far["fired"].sum()
+
+
+def test_a_complete_run_has_seconds_and_devices_of_its_live_file(made):
+    watched, groups = found(made)
+    detail = watched.detail(one(groups["steps"], "EF-HC", 0)["id"])
+    assert detail["samples"]["k"][-1] == 60
+    assert len(detail["samples"]["drift"][-1]) == 5
+    assert all(seconds is not None for seconds in detail["curve"]["seconds"])
+    last = efhc.Result.load(made / "steps").metrics.filter(strategy="EF-HC", seed=0, iteration=59)
+    assert max(detail["samples"]["accuracy"][-1]) == pytest.approx(last["accuracy_max"].item(), abs=1e-4)
+
+
+def test_an_offline_page_says_when_a_run_was_running(tmp_path):
+    def write(strategy: str, seed: int, done: int) -> None:
+        if 0 < done < 60:
+            lines.extend(write_page(tmp_path / "out", tmp_path / "page.html"))
+
+    lines: list[str] = []
+    fields = {"iterations": 60, "seeds": 0, "evaluate_every": 10, "strategies": {"ZT": efhc.ZeroThreshold()}}
+    efhc.simulate(**fields, out=tmp_path / "out", progress=write)
+    assert "1 of 1 runs are not over: the page shows what is known now" in lines
+    assert "It was running when this page was written, on " in (tmp_path / "page.html").read_text()
