@@ -43,6 +43,7 @@ _HOMES = {
     "LinkPolicy": "efhc.drivers.event_driven.links",
     "RatePolicy": "efhc.drivers.event_driven.rates",
     "ChurnPolicy": "efhc.drivers.event_driven.churn",
+    "Tracker": "efhc.experiments.trackers.tracker",
     # What their methods take and return.
     "Bandwidths": "efhc.core.triggers",
     "ChurnEvent": "efhc.drivers.event_driven.churn",

@@ -1,9 +1,10 @@
 # Written by `python -m efhc.experiments.config.generated`.
-# ruff: noqa: I001
-from collections.abc import Callable
-from collections.abc import Mapping, Sequence
+# ruff: noqa: E501, I001
+# fmt: off
+from collections.abc import Callable, Mapping, Sequence
+from numpy.typing import NDArray
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from efhc.base.errors import EfhcError as EfhcError
 from efhc.base.errors import InputError as InputError
@@ -58,17 +59,27 @@ from efhc.drivers.event_driven.transfers import Notice as Notice
 from efhc.drivers.observers import ObserverFactory
 from efhc.experiments.config.experiment import Experiment as Experiment
 from efhc.experiments.config.files import load_experiment as load_experiment
+from efhc.experiments.runs.live.followers import FollowerFactory
 from efhc.experiments.runs.result import Result as Result
 from efhc.experiments.runs.simulate import RunProgress
 from efhc.experiments.runs.store import Engine
+from efhc.experiments.trackers.mlflow import MLflow as MLflow
+from efhc.experiments.trackers.tensorboard import TensorBoard as TensorBoard
+from efhc.experiments.trackers.tracker import Tracker as Tracker
+from efhc.experiments.trackers.wandb import WandB as WandB
 from efhc.learning.data.cifar10 import CIFAR10 as CIFAR10
+from efhc.learning.data.csv_file import CsvFile as CsvFile
 from efhc.learning.data.dataset import DataPolicy as DataPolicy
 from efhc.learning.data.dataset import Dataset as Dataset
 from efhc.learning.data.digits import Digits as Digits
 from efhc.learning.data.fashion_mnist import FashionMNIST as FashionMNIST
 from efhc.learning.data.femnist import FEMNIST as FEMNIST
+from efhc.learning.data.huggingface import HuggingFace as HuggingFace
 from efhc.learning.data.image_folder import ImageFolder as ImageFolder
 from efhc.learning.data.npz import NpzFile as NpzFile
+from efhc.learning.data.parquet_file import ParquetFile as ParquetFile
+from efhc.learning.data.sent140 import Sent140 as Sent140
+from efhc.learning.data.shakespeare import Shakespeare as Shakespeare
 from efhc.learning.initial import InitialModels as InitialModels
 from efhc.learning.initial import ModelFile as ModelFile
 from efhc.learning.initial import PerDevice as PerDevice
@@ -84,10 +95,13 @@ from efhc.learning.models.modules import Module as Module
 from efhc.learning.models.modules import ModuleModel as ModuleModel
 from efhc.learning.models.modules import ResNet18 as ResNet18
 from efhc.learning.partition import Dirichlet as Dirichlet
+from efhc.learning.partition import Groups as Groups
 from efhc.learning.partition import IID as IID
 from efhc.learning.partition import IndexFile as IndexFile
 from efhc.learning.partition import LabelsPerDevice as LabelsPerDevice
 from efhc.learning.partition import Partition as Partition
+from efhc.learning.partition import Quantities as Quantities
+from efhc.learning.partition import Shards as Shards
 from efhc.learning.partition import Writers as Writers
 from efhc.network.bandwidths import BandwidthFile as BandwidthFile
 from efhc.network.bandwidths import BandwidthPolicy as BandwidthPolicy
@@ -142,6 +156,58 @@ from efhc.strategies.relay import RelaySGD as RelaySGD
 __version__: str
 __all__: list[str]
 
+class _HasBuild(Protocol):
+    @property
+    def build(self) -> Any: ...
+
+class _HasDraw(Protocol):
+    @property
+    def draw(self) -> Any: ...
+
+class _HasEdges(Protocol):
+    @property
+    def edges(self) -> Any: ...
+
+class _HasFires(Protocol):
+    @property
+    def fires(self) -> Any: ...
+
+class _HasLoad(Protocol):
+    @property
+    def load(self) -> Any: ...
+
+class _HasLossAndGradient(Protocol):
+    @property
+    def loss_and_gradient(self) -> Any: ...
+
+class _HasModels(Protocol):
+    @property
+    def models(self) -> Any: ...
+
+class _HasOpen(Protocol):
+    @property
+    def open(self) -> Any: ...
+
+class _HasOverTime(Protocol):
+    @property
+    def over_time(self) -> Any: ...
+
+class _HasParts(Protocol):
+    @property
+    def parts(self) -> Any: ...
+
+class _HasSplit(Protocol):
+    @property
+    def split(self) -> Any: ...
+
+class _HasStep(Protocol):
+    @property
+    def step(self) -> Any: ...
+
+class _HasThresholds(Protocol):
+    @property
+    def thresholds(self) -> Any: ...
+
 def simulate(
     experiment: Experiment | None = None,
     *,
@@ -150,8 +216,9 @@ def simulate(
     store: Path | str | None = ...,
     engine: Engine | None = ...,
     jobs: int | None = ...,
-    progress: RunProgress = ...,
+    progress: RunProgress | None = ...,
     observers: ObserverFactory | None = ...,
+    followers: FollowerFactory | Sequence[FollowerFactory] = ...,
     checkpoint_seconds: float = ...,
     warn: Callable[[str], None] = ...,
     name: str = ...,
@@ -164,19 +231,20 @@ def simulate(
     validation: float | None = ...,
     keep_models_every: int | None = ...,
     precision: Literal["float32", "float64"] = ...,
-    backend: Literal["auto", "linear", "arrays", "stacked", "loop"] = ...,
+    backend: Literal["auto", "linear", "arrays", "compiled", "stacked", "loop"] = ...,
     device: str = ...,
     exchange_at_start: bool = ...,
-    data: DataPolicy | str | Mapping[str, Any] | Any = ...,
-    partition: Partition | str | Mapping[str, Any] | Any = ...,
-    model: LinearModel | ModuleModel | str | Mapping[str, Any] | Any = ...,
-    initial_models: InitialModels | str | Mapping[str, Any] | Any = ...,
-    network: Network | str | Mapping[str, Any] | Any = ...,
-    bandwidths: BandwidthPolicy | str | Mapping[str, Any] | Any = ...,
-    step_size: SchedulePolicy | str | Mapping[str, Any] | Any = ...,
-    threshold_decay: SchedulePolicy | str | Mapping[str, Any] | Any | None = ...,
-    strategies: Mapping[str, Strategy | str | Mapping[str, Any] | Any] = ...,
-    driver: DriverPolicy | str | Mapping[str, Any] | Any = ...,
+    data: DataPolicy | str | Mapping[str, Any] | Literal["digits", "cifar-10", "csv", "fashion-mnist", "femnist", "huggingface", "image-folder", "npz", "parquet", "sent140", "shakespeare"] | _HasLoad = ...,
+    partition: Partition | str | Mapping[str, Any] | Literal["iid", "labels", "dirichlet", "groups", "writers", "shards", "quantities", "file"] | _HasSplit = ...,
+    model: LinearModel | ModuleModel | str | Mapping[str, Any] | Literal["svm", "softmax", "least-squares", "lenet5", "resnet18", "mlp", "module"] | _HasLossAndGradient | _HasBuild | Callable[..., Any] = ...,
+    initial_models: InitialModels | str | Mapping[str, Any] | Literal["per-device", "shared", "zeros", "npy"] | _HasModels = ...,
+    network: Network | str | Mapping[str, Any] | Literal["geometric", "erdos-renyi", "internet-as", "ring", "grid", "star", "complete", "random-links", "rotating", "waypoint", "links", "edge-list", "graphml", "edge-sequence"] | _HasOverTime | _HasEdges = ...,
+    bandwidths: BandwidthPolicy | str | Mapping[str, Any] | Literal["constant", "uniform", "beta", "list", "csv"] | _HasDraw | Sequence[float] | NDArray[Any] = ...,
+    step_size: SchedulePolicy | str | Mapping[str, Any] | Literal["constant", "diminishing"] | Callable[..., Any] = ...,
+    threshold_decay: SchedulePolicy | str | Mapping[str, Any] | Literal["constant", "diminishing"] | Callable[..., Any] | None = ...,
+    strategies: Mapping[str, Strategy | str | Mapping[str, Any] | Literal["ef-hc", "gt", "zt", "rg", "never", "beer", "central", "choco", "sparq", "composed", "entrywise", "d2", "dsgt", "matcha", "one-way", "periodic", "relay"] | _HasThresholds | _HasFires | _HasParts | _HasStep] = ...,
+    driver: DriverPolicy | str | Mapping[str, Any] | Literal["lockstep", "event-driven"] = ...,
+    log: Tracker | str | Mapping[str, Any] | Literal["mlflow", "tensorboard", "wandb"] | _HasOpen | Sequence[Tracker | str | Mapping[str, Any] | Literal["mlflow", "tensorboard", "wandb"] | _HasOpen] = ...,
 ) -> Result:
     """Run an experiment, given as one object or by its fields: `simulate(devices=20, network=Ring())`.
 
@@ -198,14 +266,64 @@ def simulate(
         The number of cores to use. Default: all.
     progress
         Called with strategy, seed and number of iterations done; of an event-driven run, that share of `iterations`.
+        Default: a notebook shows a bar if runs take longer than two seconds.
     observers
         Creates an observer for every run: see `efhc.drivers.observers`. For the driver `lockstep` only.
+    followers
+        Creates a follower for every run, which hears of it while it is made: see
+        `efhc.experiments.runs.live.followers`. One factory, or several.
     checkpoint_seconds
         The time between two checkpoints of the default engine.
     warn
         Called with one line about each problem that does not stop the experiment.
-    **fields
-        Fields of `Experiment`.
+    name
+        What the experiment is called in figures and tables.
+    devices
+        Number of devices m.
+    iterations
+        Number of iterations K; the run makes iterations 0 to K-1.
+    seeds
+        One independent draw of everything per seed. A single number is one seed.
+    batch_size
+        Number of samples per device and iteration, or "full" for all samples of the device.
+    evaluate_every
+        Accuracy is measured after the first iteration, after each multiple of this number, and after the last.
+    test_samples
+        Number of test samples that accuracy is measured on, spread evenly over the test set. Default: all.
+    validation
+        Share of the training samples that is set aside; `efhc tune` chooses by the accuracy on them. Default: none.
+    keep_models_every
+        Keep the models of every device after each multiple of this number of iterations, and at the start and the end. Default: keep the final models only.
+    precision
+        Floating-point type of models and gradients.
+    backend
+        How gradients are computed: by compiled loops ("linear" for linear models, "compiled" for small networks), by NumPy ("arrays"), or by torch for all devices at once ("stacked") or one after the other ("loop").
+    device
+        The processor on which torch computes: "cpu", "cuda" or "cuda:1". Not one of the `devices`.
+    exchange_at_start
+        Whether the links of iteration 0 count as new, so that all neighbours exchange models then (Event 1).
+    data
+        The training and test samples.
+    partition
+        Which training samples each device holds.
+    model
+        What every device trains.
+    initial_models
+        The models w_i(0) that the devices start from.
+    network
+        Which devices are linked at each iteration.
+    bandwidths
+        The bandwidths b_i of the devices' links.
+    step_size
+        The step size alpha(k).
+    threshold_decay
+        The threshold decay gamma(k). Default: the step size alpha(k).
+    strategies
+        The strategies to compare, by the name that figures and tables show.
+    driver
+        Whether all devices step together, or each on its own clock over links that take time.
+    log
+        Where runs are logged while they are made, besides the run directory. It does not determine results: a run can go on with another value, and none is made again because of it.
 
     Returns
     -------

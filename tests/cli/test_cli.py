@@ -316,14 +316,16 @@ def test_messages_break_between_words_at_a_terminal(monkeypatch, capsys):
 
 def test_missing_extras_are_said_before_anything_is_read(refused, monkeypatch):
     monkeypatch.setattr(Extra, "is_installed", lambda self: False)
-    assert refused("tune", "absent.toml") == "efhc: tuning needs Optuna: pip install 'efhc[tune]'\n"
-    assert refused("bench") == "efhc: efhc bench needs PyTorch: pip install 'efhc[deep]'\n"
+    assert refused("tune", "absent.toml") == "efhc: tuning needs Optuna: install the extra [tune] (docs/install.md)\n"
+    assert refused("bench") == "efhc: efhc bench needs PyTorch: install the extra [deep] (docs/install.md)\n"
     monkeypatch.setenv("EFHC_DATA", "/absent")
     example = Path(__file__).parents[2] / "examples" / "cifar10.toml"
-    assert refused("run", example) == "efhc: a neural network needs PyTorch: pip install 'efhc[deep]'\n"
+    assert (
+        refused("run", example) == "efhc: a neural network needs PyTorch: install the extra [deep] (docs/install.md)\n"
+    )
     for name in ("sweep", "reproduce", "tune"):
         monkeypatch.setattr(Extra, "is_installed", lambda self: self.module != "ray")
-        assert "pip install 'efhc[cluster]'" in refused(name, "absent.toml", "--engine", "ray")
+        assert "install the extra [cluster] (docs/install.md)" in refused(name, "absent.toml", "--engine", "ray")
 
 
 def test_a_wrong_workload_is_refused_before_anything_is_imported(refused):

@@ -75,7 +75,7 @@ def test_certificates_that_cannot_be_made(hall: Path, refused: Callable[..., str
 def test_without_cryptography_certs_says_what_to_install(refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(EXTRAS, "node", Extra("no_such_package", "cryptography", "certificates of nodes"))
     line = refused("certs", "init")
-    assert line == "efhc: certificates of nodes needs cryptography: pip install 'efhc[node]'\n"
+    assert line == "efhc: certificates of nodes needs cryptography: install the extra [node] (docs/install.md)\n"
 
 
 # Node files

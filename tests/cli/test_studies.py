@@ -52,6 +52,9 @@ def test_reproduce_draws_a_figure_of_ones_own_and_says_where(tmp_path, command):
         "mine-iii.csv",
     }
     assert pl.read_csv(tmp_path / "out" / "figures" / "mine-ii.csv").columns[-1] == "seed 0"
+    asked = command("reproduce", "mine.toml", "--seeds", 2, "--estimate", "--out", "out", cwd=tmp_path)
+    assert "mine: " in asked.stdout
+    assert " core hours, 0:0" in asked.stdout
     metrics = next((tmp_path / "out" / "runs").glob("*/metrics.parquet"))
     metrics.write_bytes(b"damaged")
     again = command("reproduce", "mine.toml", "--seeds", 1, "--out", "out", cwd=tmp_path)
@@ -203,7 +206,7 @@ def test_reproduce_makes_a_frontier_and_says_who_leads(tmp_path, command):
 
 
 def test_stopped_by_the_user_it_ends_with_130_and_one_line(tmp_path, command, monkeypatch):
-    def interrupted(*arguments):
+    def interrupted(*arguments, **options):
         raise KeyboardInterrupt
 
     (tmp_path / "sweep.toml").write_text(SWEEP)

@@ -13,7 +13,7 @@ import typer
 
 from efhc import __version__
 from efhc.base.errors import EfhcError
-from efhc.cli import certs, checking, data, launch, node, predicting, running, studies, theory
+from efhc.cli import certs, checking, data, launch, new, node, predicting, running, studies, theory, watching
 from efhc.cli.escaping import print_error
 from efhc.cli.terminal import INTERRUPTED, RUNS_CODE
 
@@ -30,10 +30,13 @@ app = typer.Typer(
 )
 COMMANDS: dict[Callable[..., None], str] = {
     running.demo: "Compare EF-HC, its baselines and entrywise in under a minute.",
+    new.new: "Make a folder with an experiment, a strategy and a notebook of your own.",
     running.run: "Run an experiment and keep it in a run directory.",
     studies.reproduce: "Reproduce figures of the paper and judge its claims.",
     studies.sweep: "Run an experiment at every point of a grid.",
     studies.tune: "Find the best r within a budget. Needs efhc[tune].",
+    watching.watch: "Show runs and nodes on a live page. Needs efhc[watch].",
+    watching.report: "Write one offline page that shows all runs in a folder.",
     launch.launch: "Run an experiment by node processes on this machine. Needs efhc[node].",
     predicting.predict: "Compare the simulator with nodes in network namespaces. Needs efhc[node], root.",
     node.status: "Ask running nodes how they are.",

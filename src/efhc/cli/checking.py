@@ -9,7 +9,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from efhc.benchmarks.names import WORKLOAD_NAMES, check_names
+from efhc.base.errors import InputError
+from efhc.benchmarks.names import ALONE, WORKLOAD_NAMES, check_names
 from efhc.cli.escaping import cell
 from efhc.cli.terminal import RUNS_CODE, Overrides, console
 
@@ -67,21 +68,28 @@ def bench(
     workloads: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="WORKLOAD", help=f"{', '.join(WORKLOAD_NAMES)}; or limit, scaling, clocks or node. Default: all."
+            metavar="WORKLOAD",
+            help=f"{', '.join(WORKLOAD_NAMES)}; or one of {', '.join(ALONE)}. Default: all iterations.",
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     rounds: Annotated[int, typer.Option(min=1, metavar="N", help="Number of rounds, by turns. The median counts.")] = 5,
+    against: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Another checkout of efhc: measure its iterations, or commands, beside ours."),
+    ] = None,
     out: Annotated[Path, typer.Option(metavar="FILE", help="The picture that `scaling` draws.")] = Path(
         "runs/scaling.png"
     ),
 ) -> None:
     """Measure our iterations against the plain per-device PyTorch loop, by turns in one process.
 
-    Needs PyTorch: pip install 'efhc[deep]'. `efhc bench node` measures what `efhc node` costs beside training; it
-    needs pip install 'efhc[node]', and root for its slow links.
+    Needs PyTorch, the extra [deep]. `efhc bench e2e` measures whole commands. `efhc bench node` measures what
+    `efhc node` costs beside training; it needs the extra [node], and root for its slow links.
     """
     check_names(workloads or ())
+    if against and workloads and workloads[0] in ALONE and workloads != ["e2e"]:
+        raise InputError("--against", f"with {workloads[0]}", "--against with workloads of iterations, or with e2e")
     from rich.status import Status
 
     from efhc.benchmarks import bench as benches
@@ -92,13 +100,17 @@ def bench(
             status.update(f"measuring {cell(what)}")
 
         if workloads == ["limit"]:
-            found, tables = benches.bench_limit(rounds), benches.limit_table
+            found, tables = benches.bench_limit(rounds, tell), benches.limit_table
+        elif workloads == ["e2e"]:
+            found, tables = benches.bench_e2e(against, rounds, tell), benches.e2e_table
         elif workloads == ["scaling"]:
             found, tables = benches.bench_scaling(rounds, out, tell), benches.scaling_table
         elif workloads == ["clocks"]:
             found, tables = benches.bench_clocks(rounds, tell), benches.clocks_table
         elif workloads == ["node"]:
             found, tables = benches.bench_node(rounds, tell), benches.node_table
+        elif against:
+            found, tables = benches.bench_against(against, workloads or (), rounds, tell), benches.against_table
         else:
             found, tables = benches.bench(workloads or (), rounds, tell), benches.bench_table
     if as_json:

@@ -73,6 +73,8 @@ def launch(
 
     out = out or Path("runs") / f"{file.stem}-nodes"
     experiment = _chosen(load_experiment(file, overrides or ()), strategy, seed)
+    if experiment.log:
+        warn("the setting log is not used here: nodes are not logged")
     require_extras(experiment)
     fetch_missing(experiment)
     try:

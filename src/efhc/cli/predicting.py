@@ -33,7 +33,7 @@ def predict(
     """Run experiments by the simulator and by nodes in network namespaces, and compare them.
 
     The table says what it takes until the target accuracy, in seconds and bytes, both ways, and the error of the
-    prediction. The same command goes on with what was stopped. Needs root, and pip install 'efhc[node]'.
+    prediction. The same command goes on with what was stopped. Needs root and the extra [node].
     """
     from rich.status import Status
 

@@ -11,6 +11,7 @@ import typer
 from efhc.base.errors import AssumptionBroken, InputError
 from efhc.cli.data import fetch_missing, require_extras
 from efhc.cli.escaping import plain
+from efhc.cli.progress import showing
 from efhc.cli.terminal import (
     BROKEN,
     FAILED,
@@ -18,14 +19,16 @@ from efhc.cli.terminal import (
     Address,
     EngineName,
     Jobs,
+    Log,
     Overrides,
     choose_engine,
     console,
-    iterations_progress,
     print_summary,
     this_command,
     warn,
+    with_log,
 )
+from efhc.cli.watching import Watch, watching
 
 if TYPE_CHECKING:
     from efhc.experiments.config.experiment import Experiment
@@ -38,13 +41,15 @@ def demo(
     """Compare EF-HC with GT, ZT, RG and entrywise on the digits, in under a minute: a table and four panels."""
     from efhc.experiments.studies.demo import EXPERIMENT, NAMES, RUNS, run_demo
 
-    with iterations_progress(RUNS * EXPERIMENT.iterations) as progress:
-        shown = run_demo(out, progress)
+    with showing(RUNS, RUNS * EXPERIMENT.iterations) as overview:
+        shown = run_demo(out, overview.progress_of(EXPERIMENT.iterations), [overview.follower])
     print_summary(shown.result)
     console.print(NAMES, highlight=False)
     console.print(shown.sentence, highlight=False)
+    figure = out / "figures" / "demo.png"
+    shown.draw(figure)
     efhc, config = this_command(), shlex.quote(str(out / "config.toml"))
-    print(f"\nThe paper's four panels: {shown.figure}")
+    print(f"\nThe paper's four panels: {figure}")
     print(f"All results:             {out}")
     console.print("\nTry next:", style="bold")
     print(f"  {efhc} run {config} strategies.EF-HC.r=500 --out runs/smaller-threshold")
@@ -71,6 +76,7 @@ def run(
     engine: EngineName = "local",
     address: Address = None,
     jobs: Jobs = None,
+    log: Log = None,
     figure: Annotated[
         bool,
         typer.Option("--figure/--no-figure", help="Draw figures/comparison.png; of an event-driven run, seconds.png."),
@@ -89,6 +95,7 @@ def run(
             "others. Default: a quarter of the run.",
         ),
     ] = None,
+    watch: Watch = False,
 ) -> None:
     """Run an experiment and keep it in a run directory."""
     out = out or Path("runs") / file.stem
@@ -105,7 +112,7 @@ def run(
         from efhc.experiments.config.files import SWEEP, load_experiment, read_tables
         from efhc.experiments.runs.simulate import simulate
 
-        experiment = load_experiment(file, overrides or ())
+        experiment = load_experiment(file, with_log(overrides, log))
         if SWEEP in read_tables(file):
             warn(f"the table [sweep] is not used here; `{this_command()} sweep {file}` runs it")
         if resume and not _holds_run(out):
@@ -113,9 +120,8 @@ def run(
         watcher = _watcher(experiment, strict, window) if monitor else None
         require_extras(experiment)
         fetch_missing(experiment)
-        with iterations_progress(
-            len(experiment.seeds) * len(experiment.strategies) * experiment.iterations
-        ) as progress:
+        runs = len(experiment.seeds) * len(experiment.strategies)
+        with watching(out, watch, store), showing(runs, runs * experiment.iterations) as overview:
             result = simulate(
                 experiment,
                 out=out,
@@ -123,8 +129,9 @@ def run(
                 store=store,
                 engine=use,
                 jobs=jobs,
-                progress=progress,
+                progress=overview.progress_of(experiment.iterations),
                 observers=watcher,
+                followers=overview.follower,
                 warn=warn,
             )
         if watcher:
@@ -137,6 +144,7 @@ def run(
             "--jobs": jobs,
         }
         options = [word for name, value in given.items() if value is not None for word in (name, str(value))]
+        options += [word for name in log or () for word in ("--log", name)]
         options += [] if figure else ["--no-figure"]
         words = shlex.join(["run", str(file), *(overrides or ()), "--out", str(out), *options, "--resume"])
         go_on = f"go on with: {this_command()} {words}" if _holds_run(out) else "nothing was written"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,23 +18,29 @@ from efhc.base.errors import InputError
 from efhc.base.extras import require
 from efhc.cli.data import fetch_missing, require_extras
 from efhc.cli.escaping import cell, plain
+from efhc.cli.progress import FIRST_SECONDS, LINE_SECONDS, NowAndThen, showing
 from efhc.cli.terminal import (
     FAILED,
     INTERRUPTED,
-    TIME_UNIT,
     Address,
     EngineName,
     Jobs,
+    Log,
     Overrides,
     choose_engine,
     console,
     print_table,
-    runs_progress,
     warn,
+    with_log,
 )
+from efhc.cli.watching import Watch, watching
+from efhc.report.numbers import TIME_UNIT
 
 if TYPE_CHECKING:
+    from efhc.experiments.runs.store import RunStore
     from efhc.experiments.studies.changes import Size
+    from efhc.experiments.studies.frontier import FrontierRuns
+    from efhc.experiments.studies.reproduce import FigureRuns
     from efhc.experiments.studies.tune import Tuning
     from efhc.report.claims.judging import Judgement
 
@@ -54,19 +62,30 @@ def reproduce(
     seeds: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Number of seeds. Default: as many as each figure sets.")
     ] = None,
+    radius: Annotated[
+        list[float] | None,
+        typer.Option(
+            min=0, metavar="R", help="A radius of panel (iv), several times for several. Default: the file's."
+        ),
+    ] = None,
+    estimate: Annotated[
+        bool, typer.Option("--estimate", help="Print how long it will take on this machine, and make nothing.")
+    ] = False,
     out: Annotated[
         Path, typer.Option(metavar="DIR", help="Where to keep figures, tables, runs and report.html.")
     ] = Path("runs/paper"),
     engine: EngineName = "local",
     address: Address = None,
     jobs: Jobs = None,
+    log: Log = None,
+    watch: Watch = False,
 ) -> None:
     """Reproduce figures of the paper and judge its claims: make the missing runs, draw, and write report.html.
 
     `frontier` compares all strategies: accuracy against the share of ZT's transmission time that was spent, in several
     settings, and who leads.
 
-    The figures that train neural networks need PyTorch: pip install 'efhc[deep]'.
+    The figures that train neural networks need PyTorch, the extra [deep].
     """
     use = choose_engine(engine, address, jobs)
 
@@ -77,10 +96,14 @@ def reproduce(
         raise InputError("size", "--quick and --full", "one of the two")
     size: Size = "full" if full else "quick"
     if figures == ["list"]:
+        if radius or estimate:
+            raise InputError(
+                "figure", "list with --radius or --estimate", "the names of figures with them, or list alone"
+            )
         _list_figures(seeds)
         return
     names = dict.fromkeys(one for name in figures for one in (paper_figures() if name == "all" else [name]))
-    loaded = [load_figure(name, size, seeds) for name in names]
+    loaded = [load_figure(name, size, seeds, radius or (), log) for name in names]
     experiments = [experiment for figure in loaded for experiment in figure.experiments]
     for experiment in experiments:
         require_extras(experiment)
@@ -92,14 +115,36 @@ def reproduce(
 
     with _stoppable():
         prepared = reproducing.prepare(loaded)
-        runs = {run.key for figure in prepared for run in figure.all}
-        with use.session(), runs_progress(len(runs)) as progress:
-            store = RunStore(out / "runs", warn)
-            judgements = reproducing.reproduce(prepared, size, out, store, use, progress, warn)
+        store = RunStore(out / "runs", warn)
+        if estimate or (full and engine == "local"):
+            _print_estimates(prepared, store, jobs)
+        if estimate:
+            return
+        runs = {run.key: run.experiment.iterations for figure in prepared for run in figure.all}
+        with watching(out, watch), use.session(), showing(len(runs), sum(runs.values())) as overview:
+            judgements = reproducing.reproduce(
+                prepared, size, out, store, use, overview.progress, warn, followers=[overview.follower]
+            )
     for name in (figure.name for figure in loaded if isinstance(figure, Frontier)):
         _print_means(out / "figures" / f"{name}.csv")
     _print_judgements(judgements)
     print(f"\nReport: {out / 'report.html'}, figures and their numbers: {out / 'figures'}")
+
+
+def _print_estimates(figures: Sequence[FigureRuns | FrontierRuns], store: RunStore, jobs: int | None) -> None:
+    """Print how long the missing runs of each figure will take on this machine, if each core makes one at a time."""
+    from rich.status import Status
+
+    from efhc.experiments.runs.resources import usable_cores
+    from efhc.experiments.studies.estimate import estimate
+
+    cores = jobs or usable_cores()
+    for one in figures:
+        missing = store.find_missing(one.all)
+        with Status(f"timing {cell(one.figure.name)}", console=Console(stderr=True)):
+            found = estimate(missing)
+        hours, wall = found.seconds / 3600, timedelta(seconds=round(found.on_cores(cores)))
+        print(f"{one.figure.name}: {found.runs} runs, about {hours:.2g} core hours, {wall} on {cores} cores.")
 
 
 def _list_figures(seeds: int | None) -> None:
@@ -164,6 +209,8 @@ def sweep(
     engine: EngineName = "local",
     address: Address = None,
     jobs: Jobs = None,
+    log: Log = None,
+    watch: Watch = False,
 ) -> None:
     """Run an experiment at every point of a grid or list of settings; all results go into one tidy table."""
     use = choose_engine(engine, address, jobs)
@@ -171,7 +218,7 @@ def sweep(
     from efhc.experiments.runs.store import RunStore
     from efhc.experiments.studies import sweep as sweeping
 
-    points = sweeping.load_sweep(file, overrides or ())
+    points = sweeping.load_sweep(file, with_log(overrides, log))
     out = out or Path("runs") / f"{file.stem}-sweep"
     for point in points:
         require_extras(point.experiment)
@@ -179,8 +226,11 @@ def sweep(
         fetch_missing(point.experiment)
     with _stoppable():
         runs = sweeping.runs_of(points)
-        with runs_progress(len({run.key for _, run in runs})) as progress:
-            table = sweeping.run_sweep(runs, out, RunStore(out / "runs", warn), use, progress)
+        iterations = {run.key: run.experiment.iterations for _, run in runs}
+        with watching(out, watch), showing(len(iterations), sum(iterations.values())) as overview:
+            table = sweeping.run_sweep(
+                runs, out, RunStore(out / "runs", warn), use, overview.progress, warn, followers=[overview.follower]
+            )
     header, rows = sweeping.summary_rows(table)
     caption = TIME_UNIT if "time" in header else None
     shown = Table(*map(cell, header), title="means over seeds, at the end", title_justify="left", caption=caption)
@@ -250,13 +300,15 @@ def tune(
     engine: EngineName = "local",
     address: Address = None,
     jobs: Jobs = None,
+    log: Log = None,
+    watch: Watch = False,
 ) -> None:
     """Find the r, or other numbers, of the best accuracy within a communication budget, and write the tuned config.
 
     Values are compared by their accuracy on validation samples, which no device trains on. The test accuracy of the
     winner is measured once, at the end.
 
-    Needs Optuna: pip install 'efhc[tune]'.
+    Needs Optuna, the extra [tune].
     """
     require("tune")
     use = choose_engine(engine, address, jobs)
@@ -264,22 +316,27 @@ def tune(
     from rich.status import Status
 
     from efhc.experiments.config.files import load_experiment
+    from efhc.experiments.runs.live.overview import Accuracies
     from efhc.experiments.runs.tables import require_lockstep
     from efhc.experiments.studies import tune as tuning
 
     out = out or Path("runs") / f"{file.stem}-tune"
     amount = tuning.Budget.parse(budget)
-    experiment = load_experiment(file, overrides or ())
+    experiment = load_experiment(file, with_log(overrides, log))
     require_lockstep(experiment, "a tuning")
     strategy, ranges = tuning.read_ranges(parameter or ["r"], list(experiment.strategies), strategy, low, high)
     require_extras(experiment)
     fetch_missing(experiment)
-    with _stoppable(), use.session(), Status("preparing", console=Console(stderr=True)) as status:
+    with _stoppable(), watching(out, watch), use.session(), Status("preparing", console=Console(stderr=True)) as status:
+        lines, accuracies = NowAndThen(FIRST_SECONDS, LINE_SECONDS), Accuracies()
 
         def tell(trial: int, values: Mapping[str, float], iterations: int, share: float) -> None:
             which = {0: "the winner, on the test samples", -1: "ZT, of which the budget is a share"}
             words = [which.get(trial, f"trial {trial} of {trials}") + ":", *_values_words(values)]
-            status.update(f"{cell(' '.join(words))} {iterations:,} iterations, {share:.0%}")
+            line = f"{' '.join(words)} {iterations:,} iterations, {share:.0%}{accuracies.words}"
+            status.update(cell(line))
+            if not sys.stderr.isatty():
+                lines.call(lambda: warn(line))
 
         found = tuning.tune(
             experiment,
@@ -292,6 +349,7 @@ def tune(
             on=on,
             progress=tell,
             warn=warn,
+            followers=[accuracies.follower],
         )
     _print_tuning(found)
     for line in found.advice:
