@@ -4,10 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
+# Tests that need none of the heavy extras.
+PURE := tests/base tests/core tests/drivers tests/network tests/runtime tests/theory
 PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint fuzz faults mutants format lock clean
+.PHONY: help demo test check coverage docs lint fuzz faults mutants pythons format lock clean
 
 help: ## What there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -23,14 +25,25 @@ $(VENV)/.installed-dev: $(BIN)/python pyproject.toml constraints.txt
 	$(INSTALL) --editable '.[dev]'
 	@touch $@ $(VENV)/.installed
 
+$(VENV)/.installed-docs: $(BIN)/python pyproject.toml constraints.txt
+	$(INSTALL) --editable '.[dev,docs]'
+	@touch $@ $(VENV)/.installed-dev $(VENV)/.installed
+
 demo: $(VENV)/.installed ## EF-HC, its baselines and a strategy of ours, in under a minute
 	$(BIN)/efhc demo
 
-test: $(VENV)/.installed-dev ## The tests but the slow ones: four minutes on two cores
+test: $(VENV)/.installed-dev ## The tests but the slow ones: seven minutes on two cores
 	HYPOTHESIS_PROFILE=quick $(PYTEST) -m 'not slow'
 
-check: lint ## Everything: lint, types, import contract, all tests with branch coverage
+check: $(VENV)/.installed-docs lint ## Lint, types, import contract, all tests, the site
+	$(PYTEST)
+
+coverage: $(VENV)/.installed-docs ## All tests with branch coverage, which takes half as long again
 	$(PYTEST) --cov --cov-report=term
+
+docs: $(VENV)/.installed-docs ## The site, in site/: built offline, every link and anchor checked
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo "site/index.html; with search: $(BIN)/python -m http.server --bind 127.0.0.1 --directory site"
 
 lint: $(VENV)/.installed-dev ## Lint, types and import contract only
 	$(BIN)/ruff format --check .
@@ -42,11 +55,21 @@ fuzz: $(VENV)/.installed-dev ## 10,000 hostile schedules of the one-device core,
 	EFHC_SCHEDULES=10000 $(BIN)/python -m pytest --numprocesses 0 tests/core/device/test_device_laws.py -k no_schedule
 	EFHC_SCHEDULES=$(or $(SCHEDULES),10000) EFHC_FRAMES=$(or $(FRAMES),100000) $(BIN)/python -m pytest --numprocesses 2 tests/runtime/test_wire_fuzz.py tests/runtime/test_core_through_wire.py -k 'no_stream or no_schedule'
 
-faults: $(VENV)/.installed-dev ## Break the network under real nodes, as root: all counts, or FAULTS=tenth
+faults: $(VENV)/.installed-dev ## Break the network under real nodes, as root: all counts, or FAULTS=tenth or few
 	EFHC_FAULTS=$(or $(FAULTS),all) $(BIN)/python -m pytest --numprocesses 0 tests/faults $(if $(FAULTS),,tests/conformance/test_nodes_agree.py)
 
 mutants: $(VENV)/.installed-dev ## Break one law at a time: does a test notice?
 	$(BIN)/python tests/mutants/run.py $(MUTANTS)
+
+pythons: ## The quick tests, but for those of neural networks, with Python 3.12 and 3.13 where they are
+	@for version in 3.12 3.13; do \
+	  python=$$(pyenv prefix "$$(pyenv latest $$version)" 2>/dev/null)/bin/python; \
+	  [ -x "$$python" ] || python=$$(command -v python$$version) || { echo "there is no Python $$version here"; continue; }; \
+	  "$$python" -m venv build/python$$version && \
+	  build/python$$version/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[node,tune,watch,tensorboard]' \
+	    pytest pytest-xdist hypothesis httpx && \
+	  HYPOTHESIS_PROFILE=quick build/python$$version/bin/python -m pytest -m 'not slow' $(PURE) || exit 1; \
+	done
 
 format: $(VENV)/.installed-dev ## Put the code into its standard form
 	$(BIN)/ruff format .
@@ -54,9 +77,9 @@ format: $(VENV)/.installed-dev ## Put the code into its standard form
 
 lock: ## Write constraints.txt anew, with today's newest versions
 	rm -rf build/lock && $(PYTHON) -m venv build/lock
-	build/lock/bin/python -m pip install --quiet '.[dev]'
+	build/lock/bin/python -m pip install --quiet '.[dev,docs]'
 	{ sed '/^[^#]/,$$d' constraints.txt; build/lock/bin/python -m pip freeze --exclude efhc | sed 's/+cpu$$//'; } > build/constraints.txt
 	mv build/constraints.txt constraints.txt && rm -rf build
 
 clean: ## Remove .venv and caches
-	rm -rf $(VENV) build .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) build site .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

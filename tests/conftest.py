@@ -8,15 +8,18 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import hypothesis
 import pytest
 
 from efhc import cli
+from efhc.base.errors import EfhcError
+from efhc.base.extras import EXTRAS, how_to_install
 from efhc.base.inputs import sha256
 from efhc.cli import terminal
 from efhc.learning.data import FEMNIST, Dataset
@@ -34,6 +37,18 @@ def lacking(name: str, reason: str) -> NoReturn:
     if {name, "all"} & set(os.environ.get("EFHC_REQUIRE_DATA", "").split()):
         pytest.fail(reason)
     pytest.skip(reason)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Iterator[None]:
+    """A test that meets a missing extra is skipped, as one that meets missing data is: `make pythons` lacks torch."""
+    try:
+        return (yield)
+    except EfhcError as error:
+        for name, extra in EXTRAS.items():
+            if how_to_install(name) in str(error) and not extra.is_installed():
+                lacking(name, str(error))
+        raise
 
 
 def sample(name: str, folder: str, file: str, checksum: str) -> Path:
@@ -95,6 +110,52 @@ def chromium() -> Path:
     if not path.exists():
         lacking("chromium", f"there is no {path}: install Debian's package chromium")
     return path
+
+
+@pytest.fixture
+def executed(tmp_path: Path) -> Callable[..., Any]:
+    """Execute a notebook in a real kernel, in `tmp_path` or in `folder`; `more` are cells after its own."""
+    import nbformat
+    from nbclient import NotebookClient
+
+    def execute(notebook: Any, *more: str, folder: Path | None = None) -> Any:
+        notebook.cells += [nbformat.v4.new_code_cell(cell) for cell in more]
+        resources = {"metadata": {"path": str(folder or tmp_path)}}
+        NotebookClient(notebook, timeout=200, kernel_name="python3", resources=resources).execute()
+        return notebook
+
+    return execute
+
+
+CHROMIUM_OPTIONS = (
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync",
+)  # fmt: skip
+
+
+@pytest.fixture
+def playwright(chromium: Path) -> Iterator[Any]:
+    """What drives browsers. While it is there, no test of this process can run an event loop of its own."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as started:
+        yield started
+
+
+@pytest.fixture
+def browser(playwright: Any, chromium: Path) -> Iterator[Any]:
+    """A browser of this test."""
+    started = playwright.chromium.launch(executable_path=chromium, args=CHROMIUM_OPTIONS)
+    yield started
+    started.close()
+
+
+@pytest.fixture(scope="session")
+def axe() -> str:
+    """The script of axe-core, which looks for what keeps people from using a page."""
+    if find_spec("axe_playwright_python") is None:
+        lacking("axe", "axe-playwright-python is not installed")
+    return files("axe_playwright_python").joinpath("axe.min.js").read_text("utf-8")
 
 
 # The command line in this process: a command takes no longer than what it does.

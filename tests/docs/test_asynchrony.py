@@ -94,7 +94,7 @@ def test_offering_the_model_itself_is_unstable_and_setting_shares_aside_is_not(c
     """The sketch prints what the page says that it prints."""
     text = section(PAGE, "Why not offer w_i itself?")
     (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    (printed,) = re.findall(r"```\n(seed.*?)```", text, re.DOTALL)
+    (printed,) = re.findall(r"```text\n(seed.*?)```", text, re.DOTALL)
     exec(compile(code, "docs/asynchrony.md", "exec"), {"__name__": "__main__"})
     assert capsys.readouterr().out == printed
 

@@ -53,17 +53,6 @@ def folder(tmp_path: Path) -> Iterator[Path]:
         sys.modules.pop(Path(name).stem, None)
 
 
-@pytest.mark.slow
-def test_the_commands_of_the_page_run_one_after_the_other(folder, command):
-    run = [shlex.split(line) for line in COMMANDS if "reproduce" not in line]
-    assert {words[1] for words in run} == {"run", "sweep"}
-    assert any("--resume" in words for words in run)
-    for words in run:
-        done = command(*words[1:], cwd=folder)
-        assert done.returncode == 0, done.stderr
-        assert (folder / words[words.index("--out") + 1]).is_dir()
-
-
 def test_all_configs_of_the_page_are_run_by_a_command():
     configs = {name for name in FILES if name.endswith(".toml")}
     assert configs
