@@ -52,6 +52,36 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+REFUSING = """
+from efhc.base.compiling import compiled
+
+@compiled
+def root(x):
+    if x < 0:
+        raise ValueError("negative")
+    return x ** 0.5
+
+@compiled
+def inverse_root(x):
+    return 1 / root(x)
+"""
+
+
+def test_only_loops_that_python_calls_become_machine_code(tmp_path: Path):
+    (tmp_path / "refusing.py").write_text(REFUSING)
+    for hits in 0, 1:  # compiled, and loaded from the disk
+        loops = _loaded(tmp_path / "refusing.py")
+        assert loops.inverse_root(4.0) == 0.5
+        assert sum(loops.inverse_root.whole.stats.cache_hits.values()) == hits
+        within = [compiled.library for compiled in loops.root.overloads.values()]
+        assert [type(library) for library in within] == [compiling._Unfinished] * (1 - hits)
+        with pytest.raises(ValueError, match="negative"):
+            loops.inverse_root(-1.0)
+        with pytest.raises(ZeroDivisionError):
+            loops.inverse_root(0.0)
+        assert loops.root(9.0) == 3.0
+
+
 DAMAGE = {
     "empty": lambda content: b"",
     "cut": lambda content: content[: len(content) // 2],

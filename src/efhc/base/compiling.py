@@ -29,6 +29,8 @@ from typing import Any
 
 import numba
 from numba.core.caching import FunctionCache, IndexDataCacheFile
+from numba.core.codegen import JITCodeLibrary
+from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import CPUDispatcher
 
 REORDERED: dict[str, Any] = {"fastmath": {"reassoc", "contract", "nsz"}, "nogil": True, "forceinline": True}
@@ -119,14 +121,52 @@ def _part(function: Callable[..., Any], options: dict[str, Any]) -> Callable[...
     return result
 
 
-class _Part(CPUDispatcher):
+class _Within(CPUDispatcher):
+    """A loop that is copied into the loops that call it, and optimised there."""
+
+    def compile(self, sig: Any) -> Any:
+        context: Any = self.targetctx
+        codegen = context.codegen()
+        with global_compiler_lock:
+            before, codegen._library_class = codegen._library_class, _Unfinished
+            try:
+                return super().compile(sig)
+            finally:
+                codegen._library_class = before
+
+
+class _Unfinished(JITCodeLibrary):
+    """Code that is neither optimised nor turned into machine code, because nobody calls it as it is.
+
+    numba would do both to every loop, and again to each loop that calls it, and so on up to the one that Python calls.
+    """
+
+    def _optimize_final_module(self) -> None:
+        pass
+
+    def _finalize_final_module(self) -> None:
+        self._finalize_dynamic_globals()
+        self._finalized = True
+
+    def get_pointer_to_function(self, name: str) -> int:
+        return 0
+
+    @property
+    def codegen(self) -> Any:
+        return self
+
+    def set_env(self, name: str, environment: Any) -> None:
+        """Nothing: there is no machine code that could use it."""
+
+
+class _Part(_Within):
     """Called from Python, the text: there is no machine code that Python could call."""
 
     def __call__(self, *arguments: Any) -> Any:
         return self.py_func(*arguments)
 
 
-class _Kernel(CPUDispatcher):
+class _Kernel(_Within):
     """Called from Python, the loop that is kept on disk; within another loop, a part that never is."""
 
     whole: Any
