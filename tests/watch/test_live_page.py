@@ -333,6 +333,20 @@ def test_a_server_that_goes_and_comes_back(browser: Any, made: Path):
         tab.close()
 
 
+@pytest.mark.parametrize("latest", ["steps", "seconds"])
+def test_if_nothing_runs_the_page_begins_with_what_was_made_last(
+    browser: Any, made: Path, tmp_path: Path, latest: str
+) -> None:
+    for name in "steps", "seconds":
+        copied = shutil.copytree(made / name, tmp_path / name)
+        os.utime(copied, (1e9 + (name == latest), 1e9 + (name == latest)))
+    with Server(Watched(tmp_path)) as server:
+        tab = Tab(browser, server.address)
+        tab.wait_for_text("main", "How this run is made")
+        assert tab.page.title().endswith(f"{latest} · efhc")
+        tab.close()
+
+
 @pytest.mark.slow
 def test_a_run_is_watched_killed_resumed_and_watched_to_its_end_by_two_pages(browser: Any, tmp_path: Path):
     watched = tmp_path / "runs"

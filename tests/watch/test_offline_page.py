@@ -69,7 +69,15 @@ def detail_of(id_: str, devices: int, links: int, iterations: int, fired: int, u
 
 
 def tree_of(*runs: RunSummary) -> Tree:
-    group: Group = {"id": "g", "name": NASTY, "kind": "run", "place": NASTY, "state": "done", "runs": list(runs)}
+    group: Group = {
+        "id": "g",
+        "name": NASTY,
+        "kind": "run",
+        "place": NASTY,
+        "state": "done",
+        "changed": None,
+        "runs": list(runs),
+    }
     return {"title": NASTY, "version": "0", "groups": [group], "left_out": LEFT_OUT}
 
 

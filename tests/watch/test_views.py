@@ -237,7 +237,7 @@ def test_an_offline_page_has_a_bounded_size_and_says_what_is_left_out(made, tmp_
 
     assert write_page(made, file) == []
     whole = size()
-    (line,) = write_page(made, file, most_bytes=whole * 8 // 10)
+    (line,) = write_page(made, file, most_bytes=whole * 9 // 10)
     assert line.endswith("of 5 runs, some iterations are left out in the network and the raster")
     assert size() < whole
     lines = write_page(made, file, most_bytes=whole // 4)

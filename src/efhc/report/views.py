@@ -36,6 +36,8 @@ class Group(TypedDict):
     place: str
     """The folder, relative to the one that is watched."""
     state: State
+    changed: float | None
+    """When files were last added to its folders, in seconds since 1970, if that is known."""
     runs: list[RunSummary]
     problem: str | None
     """Why the runs cannot be shown, if they cannot."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import time
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -262,7 +262,8 @@ class Watched:
         place = self._discovery.place(group.folder)
         state = self._state(group, runs)
         return {
-            "id": group.id, "name": group.name, "kind": group.kind, "place": place, "state": state, "runs": runs,
+            "id": group.id, "name": group.name, "kind": group.kind, "place": place, "state": state,
+            "changed": _changed({group.folder, *(run.folder for run in group.runs)}), "runs": runs,
             "problem": group.problem,
         }  # fmt: skip
 
@@ -338,3 +339,12 @@ class Watched:
         """Return the last accuracy of a complete run, or what is wrong with its tables."""
         known = self._look.tables[run.folder].accuracies
         return known if isinstance(known, str) else known.get((run.strategy_there, run.seed))
+
+
+def _changed(folders: Iterable[Path]) -> float | None:
+    """When a file was last added to one of these folders, or taken away. None: none of them can be looked at."""
+    times = []
+    for folder in folders:
+        with suppress(OSError):
+            times.append(folder.stat().st_mtime)
+    return max(times, default=None)

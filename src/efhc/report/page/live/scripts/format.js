@@ -20,8 +20,13 @@ export function accuracyWords(value) {
 
 const UNITS = ["", "k", "M", "G", "T", "P"];
 
-/** A short number for an axis or a narrow cell: 12.5M. */
+/** A short number for an axis or a narrow cell: 0.25, 12,500, 12.5M. */
 export function short(value) {
+  return Math.abs(value) < 1e6 && Number.isInteger(value) ? whole(value) : scaled(value);
+}
+
+/** A short number before a unit: 0.25, 12.5k, 12.5M. */
+export function scaled(value) {
   if (!known(value)) return "–";
   const size = Math.abs(value);
   if (size > 0 && size < 1e-3) return value.toExponential(0);

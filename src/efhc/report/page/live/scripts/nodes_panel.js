@@ -1,6 +1,6 @@
 // Nodes of the network runtime: how each is, and its links.
 import { el, say } from "./dom.js";
-import { digits, duration, plural, short, whole } from "./format.js";
+import { digits, duration, plural, scaled, whole } from "./format.js";
 import { SortableTable } from "./table.js";
 
 const of = (name, key, words, isText = false) => ({ name, value: ({ node }) => node[key] ?? null, words, isText });
@@ -38,9 +38,9 @@ export class NodesPanel {
         link("neighbour", "device", String),
         { name: "link", value: ({ link: one }) => (one.up ? (one.connected ? "up" : "interrupted") : "down"), isText: true },
         link("iteration", "iteration", whole),
-        link("rate", "rate", (value) => `${short(value)}B/s`),
-        link("sent", "bytes_sent", (value) => `${short(value)}B`),
-        link("received", "bytes_received", (value) => `${short(value)}B`),
+        link("rate", "rate", (value) => `${scaled(value)}B/s`),
+        link("sent", "bytes_sent", (value) => `${scaled(value)}B`),
+        link("received", "bytes_received", (value) => `${scaled(value)}B`),
         { name: "exchanges", value: ({ link: one }) => one.exchanges?.committed ?? null, words: whole },
         { name: "refused", value: ({ link: one }) => one.exchanges?.refused ?? null, words: whole },
         link("lost", "lost", whole),

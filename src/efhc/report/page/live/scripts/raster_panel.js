@@ -36,15 +36,17 @@ export class RasterPanel {
     // Samples are spread evenly, but not exactly: a column of two has hardly ever none.
     const most = events.is_sample ? Math.ceil(events.k.length / 2) : events.k.length;
     const columns = Math.max(1, Math.min(MOST_COLUMNS, most, end - first));
+    const shares = firedShares(events, rowOf, devices.length, first, end, columns);
     this.drawing.set({
       rows: this.order.map((device) => ({ label: String(devices[device].device), name: name(devices[device]) })),
-      shares: firedShares(events, rowOf, devices.length, first, end, columns),
+      shares,
       first,
       end,
     });
     const order = devices.some((one) => one.bandwidth !== null) ? "most bandwidth on top" : "";
     const sample = events.is_sample ? `${plural(events.k.length, "iteration")}, a sample` : plural(events.k.length, "iteration");
-    say(this.note, [order, sample].filter(Boolean).join("; "));
+    const gaps = shares[0].some(Number.isNaN) ? "gaps: iterations that are not in the sample" : "";
+    say(this.note, [order, sample, gaps].filter(Boolean).join("; "));
     this.mark();
   }
 

@@ -144,7 +144,10 @@ export class Store {
     this.source.choose(group, run);
   }
 
-  /** Keeps the choice if it is still there. Until the reader chooses, the page goes along with what is running. */
+  /**
+   * Keeps the choice if it is still there. Until the reader chooses, the page goes along with what is running; if nothing
+   * is, it begins with the group that was changed last.
+   */
   settle(before) {
     const wanted = this.wanted?.();
     const found = wanted && this.find(wanted);
@@ -160,7 +163,8 @@ export class Store {
       this.isPinned = false;
       this.changed("deleted");
     }
-    const everything = this.groups.flatMap((group) => group.runs.map((run) => ({ group, run })));
+    const latestFirst = [...this.groups].sort((one, other) => (other.changed ?? 0) - (one.changed ?? 0));
+    const everything = latestFirst.flatMap((group) => group.runs.map((run) => ({ group, run })));
     const best = everything.find(({ run }) => run.state === "running") ?? (isThere ? null : everything[0]);
     if (best) this.show(best.group.id, best.run.id);
     else if (!isThere) this.show(null, null);
