@@ -180,6 +180,13 @@ class TestToken:
             assert client.get("/").status_code == 200  # the client keeps the cookie, as a browser does
             assert client.get("/api/tree").status_code == 200
 
+    @pytest.mark.parametrize("other", ['settings={"a": [1, 2]}', "without-a-value", "a=1, b"])
+    def test_cookies_of_other_servers_on_this_machine_do_not_hide_it(self, made, serve, other):
+        with serve(made, token=TOKEN) as (_, client):
+            cookie = client.get(f"/?token={TOKEN}").headers["set-cookie"].split(";")[0]
+            client.cookies.clear()
+            assert client.get("/api/tree", headers={"Cookie": f"{other}; {cookie}"}).status_code == 200
+
     def test_programs_give_it_in_a_header(self, made, serve):
         with serve(made, token=TOKEN) as (_, client):
             assert client.get("/api/tree", headers={"Authorization": f"Bearer {TOKEN}"}).status_code == 200

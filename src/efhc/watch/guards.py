@@ -15,7 +15,6 @@ import ipaddress
 import re
 import secrets
 from dataclasses import dataclass
-from http.cookies import CookieError, SimpleCookie
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -128,11 +127,9 @@ class Guards:
         found = [bearer] if kind.lower() == "bearer" else []
         if is_the_page(request) and "token" in request.query_params:
             found.append(request.query_params["token"])
-        try:
-            cookies = SimpleCookie(request.headers.get("cookie", ""))
-        except CookieError:
-            return found
-        return [*found, cookies[self.cookie].value] if self.cookie in cookies else found
+        if self.cookie in request.cookies:
+            found.append(request.cookies[self.cookie])
+        return found
 
     def set_cookie(self) -> str:
         """Return the header that keeps the token in the browser: for this server alone, and never for a script."""
@@ -163,8 +160,6 @@ class GuardMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         if scope["type"] != "http":
-            if scope["type"] == "lifespan":
-                await self._app(scope, receive, send)
             return  # a web socket is closed: there is none here
         from starlette.requests import Request
         from starlette.responses import PlainTextResponse
