@@ -65,7 +65,7 @@ def reproduce(
     radius: Annotated[
         list[float] | None,
         typer.Option(
-            min=0, metavar="R", help="A radius of panel (iv), several times for several. Default: the file's."
+            min=0, metavar="R", help="A radius of panel (iv). May be repeated. Default: those of the file."
         ),
     ] = None,
     estimate: Annotated[
@@ -271,7 +271,7 @@ def tune(
             "strategy and a part of it. Give it several times to tune several. Default: r.",
         ),
     ] = None,
-    trials: Annotated[int, typer.Option(min=1, metavar="N", help="Number of trials, also of earlier ones.")] = 20,
+    trials: Annotated[int, typer.Option(min=1, metavar="N", help="Total number of trials, those of earlier sessions included.")] = 20,
     low: Annotated[
         float | None,
         typer.Option(

@@ -48,7 +48,7 @@ Log = Annotated[
     list[str] | None,
     typer.Option(
         metavar="NAME",
-        help="Log the runs to tensorboard, mlflow, wandb or your own file.py:Name, too; several times for several.",
+        help="Log the runs to tensorboard, mlflow, wandb or your own file.py:Name. May be repeated.",
     ),
 ]
 Jobs = Annotated[int | None, typer.Option(min=1, metavar="N", help="Number of cores to use. Default: all.")]

@@ -15,7 +15,7 @@ from efhc.base.extras import require
 from efhc.cli.escaping import plain
 from efhc.cli.terminal import this_command, warn
 
-Watch = Annotated[bool, typer.Option("--watch", help="Show it in the browser while it is made. Needs efhc[watch].")]
+Watch = Annotated[bool, typer.Option("--watch", help="Show the runs in a browser while they run. Needs efhc[watch].")]
 
 
 def watch(
@@ -33,7 +33,7 @@ def watch(
         typer.Option(
             metavar="TOKEN",
             envvar="EFHC_WATCH_TOKEN",
-            help="What whoever opens the page must know. `auto`: a new one, which is printed.",
+            help="The token that a browser must present. `auto` creates one and prints it.",
         ),
     ] = None,
 ) -> None:

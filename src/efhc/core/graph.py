@@ -127,7 +127,7 @@ class Graph:
         """The connected part of each device, named after the lowest device in it.
 
         Each round, the lowest device of every part hears from all links of the part of a lower one beyond them, and
-        joins it; at least half of the parts that are left do so.
+        joins it, until no link has two parts at its ends.
         """
         lowest, (i, j) = np.arange(self.devices), self.links.T
         while (lowest[i] != lowest[j]).any():

@@ -1,1 +1,1 @@
-"""A page that shows runs while they are made, and afterwards. Nothing here writes a file, takes a lock or runs code."""
+"""A page that shows runs while they are made, and afterwards. Nothing here changes, locks or executes a run."""
