@@ -1,6 +1,6 @@
 // Lines over an axis on a canvas: with a readout under the pointer or by arrow keys, and a range chosen by dragging.
 import { Canvas, pointer, theme } from "./canvas.js";
-import { el, say } from "./dom.js";
+import { el, keySteps, placeBeside, say } from "./dom.js";
 import { linear, logarithmic } from "./axes.js";
 import { visible } from "./looks.js";
 import { lastUpTo } from "./store.js";
@@ -246,7 +246,7 @@ export class Chart {
     });
     element.addEventListener("dblclick", () => this.zoom?.range && this.zoomTo(null));
     element.addEventListener("keydown", (event) => {
-      const steps = { ArrowLeft: -1, ArrowDown: -1, ArrowRight: 1, ArrowUp: 1, PageDown: -10, PageUp: 10, Home: -Infinity, End: Infinity };
+      const steps = keySteps(10);
       if (event.key === "Escape") {
         this.stopReading();
         if (this.zoom?.range) this.zoomTo(null);
@@ -336,10 +336,7 @@ export class Chart {
     );
     this.readout.hidden = false;
     const [px, py] = this.place;
-    const { offsetWidth, offsetHeight } = this.readout;
-    const left = px + 16 + offsetWidth > this.canvas.width ? px - 16 - offsetWidth : px + 16;
-    this.readout.style.left = `${Math.max(0, left)}px`;
-    this.readout.style.top = `${Math.max(0, Math.min(py - 10, this.canvas.height - offsetHeight))}px`;
+    placeBeside(this.readout, this.canvas, px, 16, py - 10);
   }
 
   announce() {

@@ -28,6 +28,19 @@ export function say(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
+/** Returns how far each key moves along a row: by one, by a `page`, or to an end. */
+export function keySteps(page) {
+  return { ArrowLeft: -1, ArrowDown: -1, ArrowRight: 1, ArrowUp: 1, PageDown: -page, PageUp: page, Home: -Infinity, End: Infinity };
+}
+
+/** Puts a label beside `x` at a distance of `gap`, its top at `top` if there is room for it within `canvas`. */
+export function placeBeside(label, canvas, x, gap, top) {
+  const { offsetWidth, offsetHeight } = label;
+  const left = x + gap + offsetWidth > canvas.width ? x - gap - offsetWidth : x + gap;
+  label.style.left = `${Math.max(0, left)}px`;
+  label.style.top = `${Math.max(0, Math.min(top, canvas.height - offsetHeight))}px`;
+}
+
 /** Gives a file to the reader. */
 export function download(name, type, text) {
   const address = URL.createObjectURL(new Blob([text], { type }));

@@ -1,6 +1,6 @@
 // The network on a canvas: devices by value and bandwidth, links that light up when they are used, and fade.
 import { Canvas, pointer, theme } from "./canvas.js";
-import { el } from "./dom.js";
+import { el, keySteps, placeBeside } from "./dom.js";
 import { places } from "./layout.js";
 import { shade } from "./looks.js";
 
@@ -202,7 +202,7 @@ export class NetworkDrawing {
       if (device !== null) this.pick(device);
     });
     element.addEventListener("keydown", (event) => {
-      const steps = { ArrowLeft: -1, ArrowDown: -1, ArrowRight: 1, ArrowUp: 1, PageDown: -10, PageUp: 10, Home: -Infinity, End: Infinity };
+      const steps = keySteps(10);
       if (!(event.key in steps) || !this.devices.length) return;
       event.preventDefault();
       this.pick(Math.min(this.devices.length - 1, Math.max(0, (this.chosen ?? 0) + steps[event.key])));
@@ -227,10 +227,6 @@ export class NetworkDrawing {
     const [first, ...rest] = this.describe(device);
     this.label.replaceChildren(el("b", { text: first }), ...rest.map((text) => el("div", { text })));
     this.label.hidden = false;
-    const { offsetWidth, offsetHeight } = this.label;
-    const [x, y, radius] = [this.x[device], this.y[device], this.radii[device] + 10];
-    const left = x + radius + offsetWidth > this.canvas.width ? x - radius - offsetWidth : x + radius;
-    this.label.style.left = `${Math.max(0, left)}px`;
-    this.label.style.top = `${Math.max(0, Math.min(y - offsetHeight / 2, this.canvas.height - offsetHeight))}px`;
+    placeBeside(this.label, this.canvas, this.x[device], this.radii[device] + 10, this.y[device] - this.label.offsetHeight / 2);
   }
 }

@@ -1,5 +1,5 @@
 // Which iteration is shown: a slider, play and pause, and back to the end.
-import { el, say } from "./dom.js";
+import { el, keySteps, say } from "./dom.js";
 import { whole } from "./format.js";
 import { lastUpTo } from "./store.js";
 
@@ -31,7 +31,7 @@ export class Player {
   }
 
   key(event) {
-    const steps = { ArrowLeft: -1, ArrowDown: -1, ArrowRight: 1, ArrowUp: 1, PageDown: -20, PageUp: 20, Home: -Infinity, End: Infinity };
+    const steps = keySteps(20);
     if (event.key === " ") this.moment.toggle();
     else if (event.key in steps) this.moment.go(this.moment.place + steps[event.key]);
     else return;

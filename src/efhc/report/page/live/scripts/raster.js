@@ -1,6 +1,6 @@
 // Who fired when, on a canvas: a row per device, a column per few iterations, darker where it fired more often.
 import { Canvas, pointer, theme } from "./canvas.js";
-import { el } from "./dom.js";
+import { el, placeBeside } from "./dom.js";
 import { linear } from "./axes.js";
 import { short, whole } from "./format.js";
 
@@ -156,10 +156,7 @@ export class RasterDrawing {
     const what = Number.isNaN(share) ? "not in the sample" : share === 0 ? "did not fire" : share === 1 ? "fired" : `fired in ${Math.round(100 * share)} %`;
     this.readout.replaceChildren(el("b", { text: this.rows[row].name }), el("div", { text: `${when}: ${what}` }));
     this.readout.hidden = false;
-    const { offsetWidth, offsetHeight } = this.readout;
-    const left = x + 14 + offsetWidth > this.canvas.width ? x - 14 - offsetWidth : x + 14;
-    this.readout.style.left = `${Math.max(0, left)}px`;
-    this.readout.style.top = `${Math.max(-8, Math.min(y - 10, this.canvas.height - offsetHeight))}px`;
+    placeBeside(this.readout, this.canvas, x, 14, y - 10);
   }
 }
 
