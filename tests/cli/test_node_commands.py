@@ -305,3 +305,16 @@ def test_a_node_imports_neither_tables_nor_figures_nor_what_makes_certificates(t
     done = subprocess.run(words, cwd=two, capture_output=True, text=True, check=False, timeout=90, env=environment)
     assert done.stdout.strip() == "[]", done.stderr
     assert done.returncode == 0
+
+
+def test_a_stopped_launch_says_how_to_go_on_with_the_same_options(
+    hall: Path, command: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+):
+    def stopped(*given: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("efhc.experiments.nodes.launch.launch", stopped)
+    for options in ("", " --strategy EF-HC --seed 0 --mode free-running --seconds 2.5 --netns"):
+        done = command("launch", "hall.toml", "devices=4", "--out", "my out", *options.split())
+        assert done.returncode == 130
+        assert done.stderr.endswith(f" launch hall.toml devices=4 --out 'my out'{options} --resume\n")

@@ -12,6 +12,7 @@ from efhc.core.randomness import Randomness
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.config.files import (
     build_experiment,
+    flat_settings,
     json_schema,
     load_experiment,
     to_tables,
@@ -130,6 +131,12 @@ def test_a_bare_word_is_a_kind():
     assert experiment.network == efhc.Ring()
     assert experiment.partition == efhc.IID()
     assert experiment.strategies["ZT"] == efhc.ZeroThreshold()
+
+
+def test_settings_have_dotted_keys():
+    tables = {"a": 1, "b": {"c": [2], "d": {"e": "f"}, "none": {}}}
+    assert dict(flat_settings(tables)) == {"a": 1, "b.c": [2], "b.d.e": "f"}
+    assert dict(flat_settings("ring")) == {"kind": "ring"}
 
 
 def test_an_override_is_one_value():

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,8 @@ from efhc.experiments.runs.directory import RunDirectory
 from efhc.experiments.runs.run import Run
 from efhc.runtime.pages import SOCKET_NAME
 from efhc.runtime.recording import last_second
+from efhc.watch.describing import repeat_command
+from efhc.watch.discovery import Discovery
 
 pytest.importorskip("cryptography")
 
@@ -120,12 +124,28 @@ def test_ctrl_c_stops_all_nodes_and_resume_goes_on_where_they_stopped(tmp_path: 
     for pid in pids:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
-    subprocess.run([*words, "--resume"], cwd=tmp_path, check=True, timeout=200, capture_output=True)
+    (group,) = (group for group in Discovery(tmp_path).find() if group.kind == "run")
+    name, *words = shlex.split(repeat_command(group.runs[0], group))  # as a page shows it
+    assert (name, words[0]) == ("efhc", "launch")
+    subprocess.run([sys.executable, "-m", "efhc", *words], check=True, timeout=200, capture_output=True)
     result = Result.load(tmp_path / "out")
     together = efhc.simulate(result.experiment)
     for name, table in together.tables.items():
         assert result.tables[name].equals(table), name
     assert result.models["EF-HC", 0].tobytes() == together.models["EF-HC", 0].tobytes()
+
+
+@pytest.mark.slow
+def test_a_config_that_names_trackers_is_made_without_them(tmp_path: Path, command: Callable[..., Any]) -> None:
+    (tmp_path / "experiment.toml").write_text(
+        'devices = 2\niterations = 2\nseeds = [0]\nlog = "tensorboard"\nstrategies.ZT.kind = "zt"\n'
+        'network.kind = "complete"\n'
+    )
+    done = command("launch", "experiment.toml", "--out", "out")
+    assert done.returncode == 0, done.stderr
+    assert "the setting log is not used here: nodes are not logged" in done.stderr
+    assert Result.load(tmp_path / "out").experiment.log == ()
+    assert not (tmp_path / "out" / "tensorboard").exists()
 
 
 @pytest.mark.slow

@@ -263,3 +263,44 @@ def test_kinds_of_ones_own_are_swept_like_others(tmp_path):
     own, ring = (table.filter(network=kind)["accuracy"] for kind in ("own.py:TwoSteps", "ring"))
     assert own.to_list() == ring.to_list()
     assert [row[0] for row in summary_rows(table)[1]] == ["ring", "own.py:TwoSteps"]
+
+
+class Names:
+    """A tracker that keeps the names of runs, by key."""
+
+    kind = "names"
+
+    def __init__(self):
+        self.names = {}
+
+    def open(self, run):
+        self.names[run.key] = run.name
+        return self
+
+    def add(self, points):
+        pass
+
+    def close(self, state, problem):
+        pass
+
+
+def tracked_names(strategies, sweep, out):
+    tracker = Names()
+    tables = {name: {"kind": kind, "r": 5.0} for name, kind in strategies.items()}
+    run(sweep_points(BASE | {"iterations": 2, "seeds": [0], "strategies": tables, "log": tracker}, sweep), out)
+    assert len(set(tracker.names.values())) == len(tracker.names)
+    return {name.replace(f"-{key[:6]}", "-KEY") for key, name in tracker.names.items()}
+
+
+def test_trackers_tell_settings_with_one_last_part_apart(tmp_path):
+    sweep = [{"strategies.EF-HC.r": 100.0}, {"strategies.GT.r": 100.0}]
+    names = tracked_names({"EF-HC": "ef-hc", "GT": "gt"}, sweep, tmp_path)
+    assert names == {f"{key}.r=100.0/{name}.seed0" for key in ("EF-HC", "GT") for name in ("EF-HC", "GT")}
+
+
+def test_trackers_tell_settings_apart_that_are_too_long_for_a_name(tmp_path):
+    long, longer = "A" * 60, "B" * 60
+    sweep = {f"strategies.{long}.r": 50.0, f"strategies.{longer}.r": [100.0, 200.0]}
+    names = tracked_names({long: "ef-hc", longer: "ef-hc"}, sweep, tmp_path)
+    folder = f"{long}.r=50.0,{'B' * 32}"
+    assert names == {f"{folder}/{long}.seed0", f"{folder}/{longer}.seed0-KEY"}

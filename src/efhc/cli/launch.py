@@ -70,6 +70,7 @@ def launch(
         raise typer.BadParameter(f"got {mode}; allowed: {', '.join(MODES)}", param_hint="--mode")
     from efhc.experiments.config.files import load_experiment
     from efhc.experiments.nodes.launch import launch as launch_nodes
+    from efhc.experiments.nodes.launch import words_to_resume
 
     out = out or Path("runs") / f"{file.stem}-nodes"
     experiment = _chosen(load_experiment(file, overrides or ()), strategy, seed)
@@ -91,13 +92,17 @@ def launch(
                 warn=warn,
             )
     except KeyboardInterrupt:
-        options = [word for name in strategy or () for word in ("--strategy", name)]
-        options += [word for number in seed or () for word in ("--seed", str(number))]
-        options += [] if mode is None else ["--mode", mode]
-        options += [] if seconds is None else ["--seconds", f"{seconds:g}"]
-        options += ["--netns"] if netns else []
-        words = shlex.join(["launch", str(file), *(overrides or ()), "--out", str(out), *options, "--resume"])
-        warn(f"stopped; go on with: {this_command()} {words}")
+        words = words_to_resume(
+            file,
+            out,
+            mode=mode,
+            netns=netns,
+            overrides=overrides or (),
+            strategies=strategy or (),
+            seeds=seed or (),
+            seconds=seconds,
+        )
+        warn(f"stopped; go on with: {this_command()} {shlex.join(words)}")
         raise typer.Exit(INTERRUPTED) from None
     print_summary(result)
     print(plain(f"\nResults: {out}"))

@@ -64,9 +64,7 @@ def reproduce(
     ] = None,
     radius: Annotated[
         list[float] | None,
-        typer.Option(
-            min=0, metavar="R", help="A radius of panel (iv). May be repeated. Default: those of the file."
-        ),
+        typer.Option(min=0, metavar="R", help="A radius of panel (iv). May be repeated. Default: those of the file."),
     ] = None,
     estimate: Annotated[
         bool, typer.Option("--estimate", help="Print how long it will take on this machine, and make nothing.")
@@ -271,7 +269,9 @@ def tune(
             "strategy and a part of it. Give it several times to tune several. Default: r.",
         ),
     ] = None,
-    trials: Annotated[int, typer.Option(min=1, metavar="N", help="Total number of trials, those of earlier sessions included.")] = 20,
+    trials: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Total number of trials, earlier ones included.")
+    ] = 20,
     low: Annotated[
         float | None,
         typer.Option(

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Literal, NotRequired, TypedDict
 
 State = Literal["waiting", "running", "done", "stopped", "failed"]
-"""A stopped run was interrupted or killed, and can go on. A failed one cannot."""
+"""A waiting run was not begun. A stopped run was interrupted or killed, and can go on. A failed one cannot."""
 
 
 class RunSummary(TypedDict):

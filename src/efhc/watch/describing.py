@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import math
 import shlex
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from efhc.watch.discovery import FoundGroup, FoundRun
+from efhc.base.regular_files import read_regular
+from efhc.experiments.nodes.launch import mode_in, words_to_resume
+from efhc.watch.discovery import MOST_BYTES, FoundGroup, FoundRun
 
 
 def describe_run(run: FoundRun) -> dict[str, str]:
@@ -55,8 +59,27 @@ def repeat_command(run: FoundRun | None, group: FoundGroup) -> str:
     if group.kind == "run":
         out, config = group.folder, str(group.folder / "config.toml")
         if not group.is_complete:
-            return shlex.join(["efhc", "run", config, "--out", str(out), "--resume"])
+            return shlex.join(["efhc", *_words_to_resume(config, out)])
     return shlex.join(["efhc", "run", config, "--out", f"runs/{group.folder.name or 'run'}-again"])
+
+
+def _words_to_resume(config: str, out: Path) -> list[str]:
+    """Return the words that follow `efhc` on the command line to go on with an experiment, as it was made so far.
+
+    Whoever wrote its meta.json has no say in them but for the mode of its nodes and the place of its store.
+    """
+    try:
+        meta = json.loads(read_regular(out / "meta.json", MOST_BYTES))
+    except (OSError, ValueError, RecursionError):  # not written yet, or damaged
+        meta = {}
+    meta = meta if isinstance(meta, dict) else {}
+    if (mode := mode_in(meta)) is not None:
+        return words_to_resume(config, out, mode=mode, netns=meta.get("netns") is True)
+    sessions = meta.get("sessions")
+    last = sessions[-1] if isinstance(sessions, list) and sessions else None
+    store = last.get("store") if isinstance(last, dict) else None
+    elsewhere = ["--store", store] if isinstance(store, str) and Path(store).is_absolute() else []
+    return ["run", config, "--out", str(out), *elsewhere, "--resume"]
 
 
 def _table(meta: Mapping[str, Any], name: str) -> Mapping[str, Any]:

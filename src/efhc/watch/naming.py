@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from efhc.base.regular_files import open_regular
+from efhc.experiments.config.files import flat_settings
 from efhc.experiments.runs.live.reading import MOST_BYTES
 from efhc.experiments.runs.live.records import Begin, decoded
 
@@ -46,7 +47,7 @@ def label_runs(runs: Sequence[FoundRun]) -> list[FoundRun]:
 
     Strategies of one name that are not the same, such as the trials of a tuning, get the settings that differ.
     """
-    tables = [dict(_flat(run.config["strategies"][run.strategy_there])) for run in runs]
+    tables = [dict(flat_settings(run.config["strategies"][run.strategy_there])) for run in runs]
     words = _differences([(run.experiment, run.strategy) for run in runs], tables)
     labelled = [replace(run, strategy=", ".join([run.strategy, *own])) for run, own in zip(runs, words, strict=True)]
     return sorted(labelled, key=lambda run: (run.strategy, run.seed))
@@ -56,7 +57,7 @@ def name_groups(groups: Sequence[Sequence[FoundRun]], place: str) -> list[str]:
     """Return a name for each group: its experiment and the settings in which it differs from others of that name."""
     titles = [next((run.experiment for run in runs if run.experiment), place) for runs in groups]
     settings = [
-        {key: value for key, value in _flat(runs[0].config) if key.partition(".")[0] not in NOT_OF_GROUP}
+        {key: value for key, value in flat_settings(runs[0].config) if key.partition(".")[0] not in NOT_OF_GROUP}
         for runs in groups
     ]
     words = _differences(titles, settings)
@@ -79,12 +80,3 @@ def _varying(tables: Sequence[Mapping[str, Any]]) -> set[str]:
     first, *others = tables
     keys = {key for table in tables for key in table}
     return {key for key in keys if any(other.get(key) != first.get(key) for other in others)}
-
-
-def _flat(tables: Any, before: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield every single value of nested tables, with its dotted key."""
-    if not isinstance(tables, Mapping):
-        yield before or "kind", tables
-        return
-    for key, value in tables.items():
-        yield from _flat(value, f"{before}.{key}" if before else key)

@@ -23,9 +23,10 @@ import efhc
 from efhc.experiments.config.files import build_experiment
 from efhc.experiments.runs.directory import RunDirectory
 from efhc.experiments.runs.live.followers import About, EndState, Follower
-from efhc.experiments.runs.live.tracking import settings_of, tracking
+from efhc.experiments.runs.live.tracking import PATIENCE, settings_of, tracking
 from efhc.experiments.runs.run import Run, Runs
 from efhc.experiments.trackers.tracker import Point, TrackedRun
+from efhc.experiments.trackers.wandb import FINISH_SECONDS, INIT_SECONDS
 from efhc.experiments.trackers.wandb_files import offline_records
 
 SMALL: dict[str, Any] = {
@@ -124,6 +125,19 @@ def test_runs_that_begin_at_different_times_are_in_one_folder(tmp_path: Path, mo
         begun(followers, runs[1]).evaluated(rows_after(0, 1)[0])
     (folder,) = (tmp_path / "runs").iterdir()
     assert {one.name for one in folder.iterdir()} == {"EF-HC.seed3", "ZT.seed3"}
+
+
+@pytest.mark.parametrize("name", ["a/b", "../x", "{outside}/x"])
+def test_whatever_an_experiment_is_called_its_event_files_are_in_runs(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = tmp_path / "deep" / "here"
+    here.mkdir(parents=True)
+    monkeypatch.chdir(here)
+    efhc.simulate(**SMALL | {"name": name.format(outside=tmp_path)}, log="tensorboard", warn=pytest.fail)
+    (folder,) = (here / "runs").iterdir()
+    assert {one.name for one in folder.iterdir()} == {"EF-HC.seed3", "ZT.seed3"}
+    assert all(file.is_relative_to(folder) for file in tmp_path.rglob("events.out.*"))
 
 
 # Runs that stop
@@ -460,7 +474,34 @@ def test_nobody_waits_for_a_tracker_for_ever() -> None:
         follower.end("done", None)
         assert time.monotonic() - began < 0.2  # runs do not wait
     never.set()
-    assert warnings == ["log: asleep has not answered for 0.3 s; what it has not got is not logged"]
+    assert warnings == ["log: asleep has not answered for 0.3 s; the remaining rows are not logged"]
+
+
+def test_a_tracker_that_gets_on_slowly_in_the_end_is_waited_for() -> None:
+    class Slow(Troubled):
+        is_up = False
+
+        def add(self, points: Sequence[Point]) -> None:
+            if not self.is_up:
+                raise ConnectionError("come back later")
+            time.sleep(0.4)
+            super().add(points)
+
+    tracker, warnings = Slow(0), list[str]()
+    runs = Runs().of(build_experiment(SMALL | {"seeds": [0, 1], "log": tracker}))
+    with tracking([runs[0].whole], None, warnings.append, patience=1.0) as followers:
+        for run in runs:
+            follower = begun(followers, run)
+            follower.evaluated(rows_after(0, 1)[0])
+            follower.end("done", None)
+        time.sleep(0.3)
+        tracker.is_up = True  # nothing else is told, so that all four are tried again in the end
+    assert len(tracker.points) == len(tracker.ends) == 4
+    assert warnings == ["log: troubled: ConnectionError: come back later; runs go on, and it is tried again"]
+
+
+def test_nobody_is_less_patient_than_wandb_itself() -> None:
+    assert PATIENCE > INIT_SECONDS + FINISH_SECONDS
 
 
 # What is logged, and what it does not change

@@ -147,6 +147,15 @@ def _copied(tables: Mapping[str, Any]) -> dict[str, Any]:
     return {key: _copied(value) if isinstance(value, Mapping) else value for key, value in tables.items()}
 
 
+def flat_settings(tables: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield every single value of nested tables, with its dotted key. A bare word in place of a table is its `kind`."""
+    if not isinstance(tables, Mapping):
+        yield name or "kind", tables
+        return
+    for key, value in tables.items():
+        yield from flat_settings(value, f"{name}.{key}" if name else key)
+
+
 def to_tables(experiment: Experiment, unnamed: Unnamed = "refuse") -> dict[str, Any]:
     """Return the complete config: what it takes to run the same again.
 

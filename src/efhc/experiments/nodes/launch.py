@@ -7,11 +7,11 @@ models go over TLS between them.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -71,7 +71,7 @@ def launch(
     Parameters
     ----------
     experiment
-        The experiment. Its strategies must be of the paper's form.
+        The experiment. Its strategies must be of the paper's form. Its setting `log` is not used.
     out
         The run directory. While nodes run, their files are in its folder `nodes`.
     mode
@@ -100,7 +100,11 @@ def launch(
 
 
 def _for_nodes(experiment: Experiment, mode: Mode | None, seconds: float | None) -> Experiment:
-    """Return the experiment with the driver that its run directory is to name, which says the mode of its nodes."""
+    """Return the experiment with the driver that its run directory is to name, which says the mode of its nodes.
+
+    It has no trackers: they follow runs that are made in this process.
+    """
+    experiment = experiment.model_copy(update={"log": ()})
     driver = experiment.driver
     mode = mode or ("free-running" if isinstance(driver, EventDriven) else "lockstep")
     require_papers_form(experiment, "a node")
@@ -124,6 +128,35 @@ def _for_nodes(experiment: Experiment, mode: Mode | None, seconds: float | None)
     return build_experiment(dict(experiment) | {"driver": driver})
 
 
+def words_to_resume(
+    file: Path | str,
+    out: Path | str,
+    *,
+    mode: str | None = None,
+    netns: bool = False,
+    overrides: Iterable[str] = (),
+    strategies: Iterable[str] = (),
+    seeds: Iterable[int] = (),
+    seconds: float | None = None,
+) -> list[str]:
+    """Return the words that follow `efhc` on the command line to go on with what was stopped in `out`."""
+    options = [word for name in strategies for word in ("--strategy", name)]
+    options += [word for number in seeds for word in ("--seed", str(number))]
+    options += [] if mode is None else ["--mode", mode]
+    options += [] if seconds is None else ["--seconds", f"{seconds:g}"]
+    options += ["--netns"] if netns else []
+    return ["launch", str(file), *overrides, "--out", str(out), *options, "--resume"]
+
+
+def mode_in(meta: Mapping[str, Any]) -> Mode | None:
+    """Return the mode of the nodes that make the runs of a directory, given its meta.json. None: no nodes make them."""
+    return next((mode for mode in get_args(Mode) if meta.get("made_by") == _made_by(mode)), None)
+
+
+def _made_by(mode: Mode) -> str:
+    return f"nodes, {mode}"
+
+
 @dataclass(frozen=True)
 class NodesEngine:
     """Makes runs by node processes, one run after the other."""
@@ -138,7 +171,7 @@ class NodesEngine:
     view: View = lambda run, answers: None
 
     def session(self) -> AbstractContextManager[None]:
-        RunDirectory(self.out).note({"made_by": f"nodes, {self.mode}"})
+        RunDirectory(self.out).note({"made_by": _made_by(self.mode), "netns": self.netns})
         return nullcontext()
 
     def make(

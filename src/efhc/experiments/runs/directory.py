@@ -2,7 +2,8 @@
 
 config.toml          the complete config: `efhc run config.toml` does the same again
 meta.json            status (running or complete), seeds, checksums of all input and output, runs that failed, warnings;
-                     versions, git state, machine and wall time, at the start and for each session that worked on it
+                     versions, git state, machine and wall time, at the start and for each session that worked on it;
+                     of a session with a store elsewhere, its folder
 metrics.parquet      lockstep: a row per strategy, seed and iteration
 events.parquet       lockstep: who fired and which links were used, a row per strategy, seed and iteration
 timeline.parquet     event-driven: accuracies, counts and bytes, a row per strategy, seed and sample
@@ -161,9 +162,13 @@ class RunDirectory:
             yield
 
     @contextmanager
-    def session(self) -> Iterator[None]:
-        """Add the body to the sessions in meta.json: versions, git state and machine, and the wall time it took."""
+    def session(self, store: Path | None = None) -> Iterator[None]:
+        """Add the body to the sessions in meta.json: versions, git state and machine, and the wall time it took.
+
+        `store` is the folder of its single runs, if that is not within the directory.
+        """
         earlier, this, started = self.meta["sessions"], provenance(), time.monotonic()
+        this |= {} if store is None else {"store": str(store.absolute())}
         self._write_meta(self.meta | {"sessions": [*earlier, this]})
         try:
             yield

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import polars as pl
@@ -23,9 +22,7 @@ from efhc.experiments.runs.directory import OWN_RUNS, Pair, RunDirectory
 from efhc.experiments.runs.live.reading import LIVE, LiveRun, read_live
 from efhc.experiments.runs.single_runs import read_config, same_run, single_runs
 from efhc.experiments.runs.tables import tables_of
-
-State = Literal["waiting", "running", "stopped", "done", "failed"]
-"""What has become of a run. One that is waiting was not begun; one that has stopped can go on, and a failed one not."""
+from efhc.report.views import State
 
 _LIST = pl.List(pl.Int32())
 _EVENTS = {"iteration": pl.Int64(), "fired": _LIST, "link_from": _LIST, "link_to": _LIST}

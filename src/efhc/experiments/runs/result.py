@@ -21,11 +21,12 @@ from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.runs.directory import Pair, RunDirectory
 from efhc.experiments.runs.draw import draw_scenario
 from efhc.experiments.runs.live.reading import LIVE
-from efhc.experiments.runs.partial import PartialRuns, State
+from efhc.experiments.runs.partial import PartialRuns
 from efhc.experiments.runs.run import Inputs, Run, Runs
 from efhc.experiments.runs.store import Failures, MemoryStore, RunStore
 from efhc.experiments.runs.tables import EVENT_DRIVEN, RunTables, tables_of
 from efhc.learning.data import Dataset, NpzFile
+from efhc.report.views import State
 
 if TYPE_CHECKING:
     from torch import nn

@@ -146,9 +146,9 @@ def simulate(
         experiment = directory.in_the_order_begun(experiment)
         names = list(experiment.strategies)
         runs.sort(key=lambda run: (experiment.seeds.index(run.seed), names.index(run.strategy)))
-        with directory.session():
-            folder = directory.path / OWN_RUNS if store is None else Path(store)
-            kept = RunStore(folder, warn, with_models=True)
+        elsewhere = None if store is None else Path(store)
+        with directory.session(elsewhere):
+            kept = RunStore(elsewhere or directory.path / OWN_RUNS, warn, with_models=True)
             logging, telling = tracking([experiment], directory.path, warn), _told(progress, factories, experiment)
             with engine.session(), logging as logged, telling as (tell, told):
                 everyone = [*told, *logged]

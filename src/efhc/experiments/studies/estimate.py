@@ -44,11 +44,8 @@ class Estimate(NamedTuple):
         return self.seconds / max(1, min(cores, self.runs))
 
 
-def estimate(runs: Iterable[Run], tell: Callable[[str], None] = lambda text: None) -> Estimate:
-    """Time every kind of run for a moment, and add up. Calls `tell` with the strategy that is being timed.
-
-    Raises `InputError` for runs that are not in lockstep.
-    """
+def estimate(runs: Iterable[Run]) -> Estimate:
+    """Time every kind of run for a moment, and add up. Raises `InputError` for runs that are not in lockstep."""
     of_iterations = of_evaluations = 0.0
     kinds: dict[str, list[Run]] = {}
     for run in runs:
@@ -56,7 +53,6 @@ def estimate(runs: Iterable[Run], tell: Callable[[str], None] = lambda text: Non
     for alike in kinds.values():
         run = alike[0]
         require_lockstep(run.experiment, "an estimate")
-        tell(run.strategy)
         iteration, evaluation = _timed(run)
         of_iterations += len(alike) * run.experiment.iterations * iteration
         of_evaluations += len(alike) * _evaluations(run.experiment) * evaluation

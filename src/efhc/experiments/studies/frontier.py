@@ -16,11 +16,12 @@ import polars as pl
 
 from efhc.base.saving import write_safely
 from efhc.experiments.config.files import to_toml
-from efhc.experiments.runs.live.tracking import as_folder, name_of
+from efhc.experiments.runs.live.tracking import name_of
 from efhc.experiments.runs.run import Run, Runs
 from efhc.experiments.runs.store import Failures, RunStore
 from efhc.experiments.studies.changes import Size
 from efhc.experiments.studies.frontier_file import Frontier, FrontierSetting
+from efhc.experiments.trackers.tracker import as_folder
 from efhc.report.claims.frontier import all_means, budget_table
 from efhc.report.figures import save_figure
 from efhc.report.figures.frontier_figure import frontier_figure

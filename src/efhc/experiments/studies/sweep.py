@@ -21,6 +21,7 @@ from __future__ import annotations
 import io
 import itertools
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,10 +43,11 @@ from efhc.experiments.config.files import (
     with_settings,
 )
 from efhc.experiments.runs.live.followers import FollowerFactory
-from efhc.experiments.runs.live.tracking import as_folder, name_of, tracking
+from efhc.experiments.runs.live.tracking import name_of, tracking
 from efhc.experiments.runs.run import Run, Runs
 from efhc.experiments.runs.store import Engine, Failures, Progress, RunStore
 from efhc.experiments.runs.tables import driver_of
+from efhc.experiments.trackers.tracker import as_folder
 from efhc.report.claims.intervals import bounds_words
 from efhc.report.figures import save_figure
 from efhc.report.figures.sweep_figure import sweep_figure
@@ -171,12 +173,18 @@ def run_sweep(
 
 
 def _names(runs: Sequence[tuple[Point, Run]]) -> Callable[[Run], str]:
-    """Return what names each run for trackers: by the settings of the first point that has it."""
+    """Return what names each run for trackers: by the settings of the first point that has it.
+
+    Runs that would share a name, because a folder's name cannot tell their settings apart, have their key in it.
+    """
+    keys = list(dict.fromkeys(key for point, _ in runs for key in point.settings))
+    short = dict(zip(keys, _short_names(keys), strict=True))
     names: dict[str, str] = {}
     for point, run in runs:
-        settings = ",".join(f"{key.rpartition('.')[2]}={value}" for key, value in point.settings.items())
+        settings = ",".join(f"{short[key]}={value}" for key, value in point.settings.items())
         names.setdefault(run.key, f"{as_folder(settings)}/{name_of(run)}")
-    return lambda run: names[run.key]
+    uses = Counter(names.values())
+    return lambda run: names[run.key] if uses[names[run.key]] == 1 else f"{names[run.key]}-{run.key[:6]}"
 
 
 def sweep_table(runs: Sequence[tuple[Point, Run]], store: RunStore, failures: Failures | None = None) -> pl.DataFrame:

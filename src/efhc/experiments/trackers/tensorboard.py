@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from efhc.base.extras import importing
 from efhc.experiments.trackers.tensorboard_files import first_missing
-from efhc.experiments.trackers.tracker import Point, TrackedRun, Tracker
+from efhc.experiments.trackers.tracker import Point, TrackedRun, Tracker, as_folder
 
 if TYPE_CHECKING:
     from tensorboardX import SummaryWriter
@@ -34,7 +34,7 @@ class TensorBoard(Tracker):
 def _folder(run: TrackedRun) -> Path:
     if run.folder is not None:
         return run.folder / FOLDER / run.name
-    return Path("runs") / f"{run.group}-{run.began:%Y%m%d-%H%M%S}" / run.name
+    return Path("runs") / f"{as_folder(run.group)}-{run.began:%Y%m%d-%H%M%S}" / run.name
 
 
 class EventFiles:

@@ -5,6 +5,7 @@ Nothing here knows how runs are made: `runs/live/tracking.py` brings the two tog
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,14 @@ from efhc.base.registry import Family
 STATES = ("finished", "stopped", "failed")
 
 Setting = str | int | float | bool
+
+
+def as_folder(text: str) -> str:
+    """Return a text as it may be in the name of a folder: without slashes, spaces, quotes and the like.
+
+    It is cut after 100 characters, so that two texts may become one name.
+    """
+    return re.sub(r"[^\w.,=+-]+", "_", text)[:100].strip("._") or "_"
 
 
 @dataclass(frozen=True)

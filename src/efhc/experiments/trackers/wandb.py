@@ -105,7 +105,10 @@ class WandBEntry:
 
 
 def _id_of(run: TrackedRun) -> str:
-    """Return W&B's id of a run: of one that goes on, that which it had; else a new one, kept in a file for then."""
+    """Return the W&B id of a run.
+
+    A resumed run keeps its id; a new run gets a new one, which is saved for a later resume.
+    """
     new = secrets.token_hex(8)
     if run.folder is None:
         return new

@@ -16,6 +16,8 @@ from efhc.experiments.runs.live.followers import (
     FollowerFactory,
     Row,
 )
+from efhc.experiments.runs.live.reading import LIVE
+from efhc.experiments.runs.live.writing import LiveFile
 from efhc.experiments.runs.run import Run
 from efhc.experiments.runs.tables import driver_of
 from efhc.scenarios.scenario import Scenario
@@ -97,7 +99,9 @@ class Followers(Follower):
 
     def _leave_out(self, who: object, error: Exception) -> None:
         name = getattr(who, "__name__", type(who).__name__)
-        self._warn(f"{self._run.name}: {name} does not follow the run any more: {error or type(error).__name__}")
+        is_file = isinstance(who, LiveFile)
+        what = f"{LIVE} is no longer written" if is_file else f"the follower {name} gets no further updates"
+        self._warn(f"{self._run.name}: {what} ({str(error) or type(error).__name__}); the run continues")
 
 
 class Allowance:

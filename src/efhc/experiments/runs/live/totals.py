@@ -1,4 +1,4 @@
-"""What a run has spent so far. The metrics have it per iteration; who follows a run hears of few iterations."""
+"""What a run has spent so far. The metrics have it per iteration. Followers see only a sample of the iterations."""
 
 from __future__ import annotations
 

@@ -7,29 +7,31 @@ A process that is killed loses what it has not passed on. When its runs go on, t
 
 from __future__ import annotations
 
-import re
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from efhc import __version__
 from efhc.base.errors import EfhcError
 from efhc.base.own_code import in_one_line
 from efhc.experiments.config.experiment import Experiment
-from efhc.experiments.config.files import to_tables
+from efhc.experiments.config.files import flat_settings, to_tables
 from efhc.experiments.runs.live.followers import About, EndState, Follower, FollowerFactory, Row
 from efhc.experiments.runs.run import Run, file_name
 from efhc.experiments.runs.tables import LOCKSTEP
 from efhc.experiments.trackers.tracker import Entry, KnowingEntry, Point, Setting, TrackedRun, Tracker
 
-PATIENCE = 60.0
-"""Seconds without any progress after which nobody waits for a tracker in the end."""
+PATIENCE = 120.0
+"""Seconds without any progress after which nobody waits for a tracker in the end.
+
+It is longer than W&B itself waits for its server: up to 90 s to begin and end a run.
+"""
 LONGEST = 300
 """Characters of an error that are told."""
 
@@ -39,11 +41,6 @@ Warn = Callable[[str], None]
 def name_of(run: Run) -> str:
     """Return the name of a run within its experiment."""
     return file_name(*run.pair)
-
-
-def as_folder(text: str) -> str:
-    """Return a text as it may be in the name of a folder: without slashes, spaces, quotes and the like."""
-    return re.sub(r"[^\w.,=+-]+", "_", text)[:100].strip("._") or "_"
 
 
 @contextmanager
@@ -200,7 +197,7 @@ class _Desk:
             if self._progress != seen:
                 seen, since = self._progress, time.monotonic()
             elif time.monotonic() - since > patience:
-                self._warn(f"log: {self._kind} has not answered for {patience:g} s; what it has not got is not logged")
+                self._warn(f"log: {self._kind} has not answered for {patience:g} s; the remaining rows are not logged")
                 return
 
     def _work(self) -> None:
@@ -211,6 +208,7 @@ class _Desk:
             if not self._attempt(file):
                 rows = f"{len(file.waiting)} rows" if file.waiting else "the end"
                 self._say(f"{rows} of {file.run.name} could not be logged")
+            self._progress += 1
 
     def _attempt(self, file: _File) -> bool:
         """Bring the tracker up to date on a run. Returns whether that has worked."""
@@ -250,13 +248,5 @@ def settings_of(run: Run) -> dict[str, Setting]:
     (strategy,) = tables.pop("strategies").values()
     for name in ("name", "seeds", "log"):
         del tables[name]
-    flat = dict(_flat({"strategy": {"name": run.strategy, **strategy}, "seed": run.seed, **tables}))
+    flat = dict(flat_settings({"strategy": {"name": run.strategy, **strategy}, "seed": run.seed, **tables}))
     return {name: value if isinstance(value, Setting) else str(value) for name, value in flat.items()}
-
-
-def _flat(tables: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in tables.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
