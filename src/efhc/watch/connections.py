@@ -27,7 +27,7 @@ class PromptProtocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         waiting = [one for one in self.connections if isinstance(one, PromptProtocol) and one._timer is not None]
         if len(self.connections) >= MOST_CONNECTIONS - 1 and waiting:
-            min(waiting, key=PromptProtocol._closes_at).transport.abort()
+            min(waiting, key=PromptProtocol._closes_at)._give_way()
         super().connection_made(transport)
         self._wait()
 
@@ -41,6 +41,12 @@ class PromptProtocol(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
         super().connection_lost(exc)
+
+    def _give_way(self) -> None:
+        """Close at once, and count no longer: the loop tells that a connection is lost only later."""
+        self._stop_waiting()
+        self.connections.discard(self)
+        self.transport.abort()
 
     def _closes_at(self) -> float:
         return self._timer.when() if self._timer is not None else float("inf")
