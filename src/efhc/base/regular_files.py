@@ -17,13 +17,16 @@ for name in ("O_NONBLOCK", "O_NOFOLLOW", "O_CLOEXEC", "O_BINARY"):  # not every 
     FLAGS |= getattr(os, name, 0)
 
 
-def open_regular(path: Path, most_bytes: int) -> BinaryIO:
-    """Open a file to read it. Raises `OSError` if it is no regular file, a link, or larger than `most_bytes`."""
+def open_regular(path: Path, most_bytes: int | None = None) -> BinaryIO:
+    """Open a file to read it. Raises `OSError` if it is no regular file, a link, or larger than `most_bytes`.
+
+    Default: of any size, for a library that reads parts of the file.
+    """
     file = os.fdopen(os.open(path, FLAGS), "rb")
     try:
         found = os.fstat(file.fileno())
         _check(found, path)
-        if found.st_size > most_bytes:
+        if most_bytes is not None and found.st_size > most_bytes:
             raise _too_large(path, most_bytes)
     except BaseException:
         file.close()
@@ -38,12 +41,6 @@ def read_regular(path: Path, most_bytes: int) -> bytes:
     if len(content) > most_bytes:
         raise _too_large(path, most_bytes)
     return content
-
-
-def check_regular(path: Path) -> Path:
-    """Return the path of a file that a library will open. Raises `OSError` if it is no regular file, or a link."""
-    _check(path.lstat(), path)
-    return path
 
 
 def _check(found: os.stat_result, path: Path) -> None:

@@ -83,6 +83,13 @@ class FoundRun:
         return str(driver.get("kind") if isinstance(driver, dict) else driver)
 
     @property
+    def seconds(self) -> float | None:
+        """When a run on its own clock ends. None: after its iterations."""
+        driver = self.config.get("driver")
+        given = driver.get("seconds") if isinstance(driver, dict) else None
+        return float(given) if isinstance(given, int | float) and given > 0 else None
+
+    @property
     def devices(self) -> int:
         """The number of devices."""
         return int(self.config.get("devices", 0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Hashable
 from functools import cached_property
 from pathlib import Path
@@ -10,7 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import polars as pl
 
-from efhc.base.regular_files import check_regular
+from efhc.base.regular_files import open_regular
+from efhc.drivers.event_driven.settings import EventDriven
 from efhc.experiments.runs.live.reading import LiveRun, read_live
 from efhc.experiments.runs.tables import EVENT_DRIVEN, LOCKSTEP, RUN
 from efhc.report.views import Device
@@ -22,6 +24,8 @@ MOST_POINTS = 2_000
 MOST_ITERATIONS, MOST_NUMBERS = 10_000, 100_000
 """The largest number of iterations whose events are shown, and about how many devices that fired, ends of links in use
 and ends of physical links they may have."""
+MOST_ROWS, MOST_ROWS_OF = 20_000_000, {"steps": 100_000_000, "exchanges": 100_000_000}
+"""The largest number of rows of a table, and of those that have more: a few kilobytes can hold any number of rows."""
 
 
 class Happened(NamedTuple):
@@ -31,6 +35,18 @@ class Happened(NamedTuple):
     network: Columns
     left_out: int
     """The number of iterations that are missing."""
+    fired_again: int = 0
+    """How many times a device fired that had fired since the sample before already: that is told once."""
+    links_gone: int = 0
+    """How many links were used since the sample before, and were gone when the sample was taken: they are not told."""
+
+
+class Drawn(NamedTuple):
+    """The points of a curve that are drawn."""
+
+    curve: Columns
+    evaluations: int
+    """The number of all points."""
 
 
 def curve_table(run: FoundRun) -> str:
@@ -41,6 +57,21 @@ def curve_table(run: FoundRun) -> str:
 def stamp_of_tables(run: FoundRun) -> Hashable:
     """Return what changes whenever the tables of a run are written."""
     return "tables", str(run.folder), stamp_of(run.folder / f"{curve_table(run)}.parquet")
+
+
+def read_table(folder: Path, name: str) -> pl.LazyFrame:
+    """Return a table in a directory.
+
+    Raises `OSError` if it is no regular file, or a link, and `ValueError` if it has more rows than a page can show.
+    """
+    with open_regular(folder / f"{name}.parquet") as file:
+        table = pl.scan_parquet(file)  # the file that was checked, whatever is put in its place
+    # What the file says about its length may be a lie: the rows that would be read are counted.
+    last = table.with_row_index("row number").select(pl.max("row number")).collect().item()
+    most = MOST_ROWS_OF.get(name, MOST_ROWS)
+    if last is not None and last >= most:
+        raise ValueError(f"{name}.parquet has {last + 1:,} rows; a page shows tables of at most {most:,}")
+    return table
 
 
 class TableSource:
@@ -58,7 +89,7 @@ class TableSource:
 
     def scan(self, name: str) -> pl.LazyFrame:
         """Return the rows of this run in a table."""
-        table = pl.scan_parquet(check_regular(self._run.folder / f"{name}.parquet"))
+        table = read_table(self._run.folder, name)
         columns = table.collect_schema().names()
         rows = table.filter(pl.col("seed") == self._run.seed)
         return rows.filter(pl.col("strategy") == self._run.strategy_there) if "strategy" in columns else rows
@@ -67,12 +98,16 @@ class TableSource:
     def _live(self) -> LiveRun | None:
         return None if self._run.live is None else read_live(self._run.live)
 
-    @cached_property
-    def evaluated(self) -> pl.DataFrame:
-        """What was evaluated, as the columns of a curve but for the seconds of a run in lockstep."""
+    @property
+    def _mean_steps(self) -> pl.Expr:
+        """The k of a sample of devices on their own clocks: the mean number of steps of a device."""
+        return pl.col("steps") // max(self._run.devices, 1)
+
+    def _evaluated(self) -> pl.DataFrame:
+        """Return what was evaluated, as the columns of a curve but for the seconds of a run in lockstep."""
         if curve_table(self._run) == EVENT_DRIVEN.curve:
             found = self.scan(EVENT_DRIVEN.curve).select(
-                (pl.col("steps") // max(self._run.devices, 1)).alias("k"), *ACCURACIES,
+                self._mean_steps.alias("k"), *ACCURACIES,
                 pl.lit(None, pl.Float64).alias("train_loss"), pl.lit(None, pl.Float64).alias("transmission_time"),
                 (8.0 * pl.col("bytes")).alias("bits"), pl.col("broadcasts").cast(pl.Float64), "seconds",
             )  # fmt: skip
@@ -91,16 +126,17 @@ class TableSource:
         return table.with_columns(*numbers)
 
     @cached_property
-    def _curve(self) -> Columns:
-        table = self.evaluated
-        if len(table) > self._most_points:
-            chosen = np.unique(np.linspace(0, len(table) - 1, self._most_points).round().astype(int))
+    def _drawn(self) -> Drawn:
+        table = self._evaluated()
+        evaluations = len(table)
+        if evaluations > self._most_points:
+            chosen = np.unique(np.linspace(0, evaluations - 1, self._most_points).round().astype(int))
             table = table[chosen.tolist()]
         columns: Columns = table.select(COLUMNS["curve"]).to_dict(as_series=False)
         if curve_table(self._run) == LOCKSTEP.curve and self._live is not None:
             seconds = {row.k: row.row.get("seconds") for row in self._live.rows}
             columns["seconds"] = [seconds.get(k) for k in columns["k"]]
-        return columns
+        return Drawn(columns, evaluations)
 
     @cached_property
     def _samples(self) -> Columns:
@@ -131,33 +167,55 @@ class TableSource:
         return Happened(events, self._network(_in_force(wirings["iteration"].to_numpy(), kept)), len(sizes) - len(kept))
 
     def _happened_by_second(self) -> Happened:
-        """What happened since the sample before, for each sample of the timeline."""
-        timeline = self.scan("timeline").select("seconds", "steps").collect()
-        times = timeline["seconds"].to_numpy()
-        if not len(times):
+        """What happened since the last sample with a smaller k, for the last sample with each k."""
+        samples = self.scan("timeline").select("seconds", k=self._mean_steps).collect()
+        moments = samples.unique("k", keep="last", maintain_order=True)
+        k, times = moments["k"].to_list(), moments["seconds"].to_numpy()
+        if not k:
             return Happened(as_columns("events", []), as_columns("network", []), 0)
-        fired = self.scan("steps").filter("fired").select("device", "seconds").collect()
-        used = self.scan("exchanges").filter(pl.col("outcome") == "committed")
-        ends = used.select(
+        firings = _by_moment(times, self.scan("steps").filter("fired").select("seconds", "device").collect())
+        fired = firings.unique(maintain_order=True)
+        committed = self.scan("exchanges").filter(pl.col("outcome") == "committed")
+        ends = committed.select(
+            "end",
             pl.min_horizontal("device", "neighbour").alias("a"),
             pl.max_horizontal("device", "neighbour").alias("b"),
-            "end",
         ).collect()
-        who: list[set[int]] = [set() for _ in times]
-        which: list[set[tuple[int, int]]] = [set() for _ in times]
-        for place, device in zip(_bins(times, fired["seconds"]), fired["device"].to_list(), strict=True):
-            who[place].add(device)
-        for place, a, b in zip(_bins(times, ends["end"]), ends["a"].to_list(), ends["b"].to_list(), strict=True):
-            which[place].add((a, b))
-        k = (timeline["steps"] // max(self._run.devices, 1)).to_list()
-        numbers = sum(map(len, who)) + 2 * sum(map(len, which))
-        stride = max(1, -(-len(k) // MOST_ITERATIONS), -(-numbers // self._most_numbers))
-        kept = range(0, len(k), stride)
-        rows = [(k[place], sorted(who[place]), sorted(which[place])) for place in kept]
-        graphs = self.scan("network").select("iteration").collect()["iteration"].to_numpy()
-        at = np.array([k[place] for place in kept], dtype=np.int64)
-        network = self._network(_in_force(graphs, at))
-        return Happened(as_columns("events", rows), network, len(k) - len(kept))
+        used = _by_moment(times, ends).unique(maintain_order=True)
+        wirings = self.scan("network").select("iteration", pl.col("link_from").list.len().alias("links")).collect()
+        graphs = self._graphs_at(times, wirings["iteration"].to_numpy())
+        stride = _stride(graphs, np.array([len(fired) + 2 * len(used)]), wirings, self._most_numbers)
+        links = self._links("network", np.unique(graphs[::stride]).tolist())
+        there = {graph: set(some) for graph, some in links.items()}
+
+        who, which = defaultdict[int, list[int]](list), defaultdict[int, list[tuple[int, int]]](list)
+        for moment, device in fired.filter(pl.col("moment") % stride == 0).sort("moment", "device").iter_rows():
+            who[moment].append(device)
+        for moment, a, b in used.filter(pl.col("moment") % stride == 0).sort("moment", "a", "b").iter_rows():
+            which[moment].append((a, b))
+        events, network, links_gone, before = [], [], 0, None
+        for moment, graph in zip(range(0, len(k), stride), graphs[::stride].tolist(), strict=True):
+            if graph != before:
+                network.append((k[moment], links[graph]))
+                before = graph
+            still_there = [link for link in which[moment] if link in there[graph]]
+            links_gone += len(which[moment]) - len(still_there)
+            events.append((k[moment], who[moment], still_there))
+        return Happened(
+            as_columns("events", events), as_columns("network", network), len(k) - len(events),
+            fired_again=len(firings) - len(fired), links_gone=links_gone,
+        )  # fmt: skip
+
+    def _graphs_at(self, times: np.ndarray, noted: np.ndarray) -> np.ndarray:
+        """Return the number of the graph G(k) that was noted last at each of these seconds. `noted` ascends."""
+        driver = self._run.config["driver"]
+        default = EventDriven.model_fields["network_seconds"].default
+        seconds = float(driver.get("network_seconds", default) if isinstance(driver, dict) else default)
+        # The driver adds these seconds up, so that floor(time / seconds) is another number where a sum is rounded.
+        changes = np.cumsum(np.full(min(int(noted[-1]), MOST_ROWS), seconds))
+        numbers = np.searchsorted(changes, times, side="right")
+        graphs: np.ndarray = noted[(np.searchsorted(noted, numbers, side="right") - 1).clip(0)]
+        return graphs
 
     def _network(self, iterations: list[int]) -> Columns:
         links = self._links("network", iterations)
@@ -178,23 +236,23 @@ class TableSource:
 
     @property
     def leaves_out_events(self) -> bool:
-        return self._happened.left_out > 0
+        return self._happened.left_out > 0 or self._happened.fired_again > 0
 
     @property
     def notes(self) -> dict[str, str]:
-        shown, all_of_them = len(self._curve["k"]), len(self.evaluated)
+        shown, all_of_them = len(self._drawn.curve["k"]), self._drawn.evaluations
         events, left_out = len(self._happened.events["k"]), self._happened.left_out
         notes = {
             "curves": f"{shown:,} of {all_of_them:,} evaluations are drawn" if shown < all_of_them else "",
             "events": f"{events:,} of {events + left_out:,} iterations are drawn, evenly spread" if left_out else "",
-            "links in use": note_of_links(self._happened.events["used"]),
+            "links in use": note_of_links(self._happened.events["used"]) or _note_of_gone(self._happened.links_gone),
             "devices over time": "" if self._samples["k"] else "not known: there is no live file of this run",
         }
         return {name: note for name, note in notes.items() if note}
 
     def _part(self, part: Part) -> Columns:
         if part == "curve":
-            return self._curve
+            return self._drawn.curve
         if part == "samples":
             return self._samples
         return self._happened.events if part == "events" else self._happened.network
@@ -226,16 +284,33 @@ def _in_force(changed_at: np.ndarray, iterations: np.ndarray) -> list[int]:
     return chosen
 
 
-def _bins(times: np.ndarray, seconds: pl.Series) -> list[int]:
-    """Return for each second the place of the first sample that was not taken before it."""
-    places: list[int] = np.searchsorted(times, seconds.to_numpy(), side="left").clip(0, len(times) - 1).tolist()
-    return places
+def _note_of_gone(links: int) -> str:
+    return f"not drawn {links:,} times, since the link was gone at the next sample" if links else ""
 
 
-def last_accuracies(folder: Path, table: str) -> dict[tuple[str, int], float | None]:
-    """Return the last accuracy of each run in a directory, by strategy and seed."""
-    rows = pl.scan_parquet(check_regular(folder / f"{table}.parquet"))
+def _by_moment(times: np.ndarray, happened: pl.DataFrame) -> pl.DataFrame:
+    """Return a table whose first column is a second, with the place of the first moment that is not before it instead.
+
+    `times` are the seconds of the moments. What comes after the last of them counts as that.
+    """
+    first, *others = happened.get_columns()
+    moments = np.searchsorted(times, first.to_numpy(), side="left").clip(0, len(times) - 1)
+    return pl.DataFrame([pl.Series("moment", moments, pl.Int64), *others])
+
+
+class Last(NamedTuple):
+    """The last row of the curve of a run."""
+
+    k: int
+    accuracy: float | None
+
+
+def last_rows(run: FoundRun) -> dict[tuple[str, int], Last]:
+    """Return the last row of the curve of each run in the directory of `run`, by strategy and seed."""
+    table = curve_table(run)
+    k = pl.col("iteration") + 1 if table == LOCKSTEP.curve else pl.col("steps") // max(run.devices, 1)
     accuracy = pl.col("accuracy").cast(pl.Float64)
     known = pl.when(accuracy.is_finite()).then(accuracy).alias("accuracy")
-    last = rows.select(*RUN, known).group_by(*RUN, maintain_order=True).last().collect()
-    return {(strategy, seed): accuracy for strategy, seed, accuracy in last.iter_rows()}
+    rows = read_table(run.folder, table).select(*RUN, k.alias("k"), known)
+    last = rows.group_by(*RUN, maintain_order=True).last().collect()
+    return {(strategy, seed): Last(*row) for strategy, seed, *row in last.iter_rows()}

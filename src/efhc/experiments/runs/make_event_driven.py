@@ -42,7 +42,7 @@ def make_event_driven(making: Making) -> tuple[Floats, Local]:
         return simulator
 
     simulator = keeper.resume(restore) or begin()
-    telling = EventDrivenTelling(making.followers, simulator, making.scenario.network, experiment.iterations)
+    telling = EventDrivenTelling(making.followers, simulator, making.scenario.network)
     making.tell_begin(telling.k)
     saved_at, is_whole = time.monotonic(), True
     try:

@@ -24,6 +24,8 @@ from efhc.experiments.runs.keeping import Stopped
 from efhc.experiments.runs.live.afterwards import tell_afterwards
 from efhc.experiments.runs.live.followers import About, DeviceSample, EndState, EventSample, Follower, Row
 from efhc.experiments.runs.live.reading import LIVE, read_live
+from efhc.experiments.runs.live.telling import Followers, about_run
+from efhc.experiments.runs.live.writing import LiveFile
 from efhc.experiments.runs.make import make_run
 from efhc.experiments.runs.run import Run, Runs
 from efhc.experiments.runs.store import MemoryKeeper, MemoryStore, RunStore
@@ -173,9 +175,22 @@ def test_one_that_fails_is_warned_of_once_and_left_out() -> None:
         make_run(run, scenario, keeper, followers=[absent, lambda run: failing, lambda run: listener])
     assert len(failing.rows) == 1
     assert len(listener.rows) == 20
-    assert len(warned) == 2
-    assert "not installed" in warned[0]
-    assert "no room left" in warned[1]
+    assert warned == [
+        "EF-HC, seed 0: the follower absent gets no further updates (not installed); the run continues",
+        "EF-HC, seed 0: the follower Failing gets no further updates (no room left); the run continues",
+    ]
+
+
+def test_a_live_file_that_cannot_be_written_is_warned_of(tmp_path: Path) -> None:
+    run, warned = run_of("lockstep"), list[str]()
+    followers = Followers(run, [LiveFile(tmp_path / LIVE)], [], warned.append)
+    followers.begin(about_run(run, draw_scenario(run.whole, run.data, run.seed)), 0)
+    (tmp_path / LIVE).unlink()
+    for k in range(2):
+        followers.evaluated({"iteration": k, "accuracy": 0.5})
+    (warning,) = warned
+    assert warning.startswith("EF-HC, seed 0: live.jsonl is no longer written ([Errno 2] No such file")
+    assert warning.endswith("); the run continues")
 
 
 def test_a_run_that_diverges_says_so(tmp_path: Path) -> None:

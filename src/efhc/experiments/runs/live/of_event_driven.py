@@ -1,12 +1,13 @@
 """What followers hear of a run in which every device has its own clock.
 
-There is no iteration of all devices here: the k that followers hear is the share of the run that is done, times the
-number of iterations.
+There is no iteration of all devices here: the k that followers hear is the mean number of steps that a device has made,
+rounded down. So is that of pages that show the tables of a complete run, which have the number of all steps.
 """
 
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -18,15 +19,15 @@ from efhc.experiments.runs.live.of_lockstep import EVENTS_PER_SECOND, SAMPLE_SEC
 from efhc.experiments.runs.live.telling import Allowance, Followers, pairs
 from efhc.network.over_time import GraphsOverTime, StaticGraph
 
-END, OUTCOME = (list(EXCHANGES).index(name) for name in ("end", "outcome"))
+END, OUTCOME, ONE, OTHER = (list(EXCHANGES).index(name) for name in ("end", "outcome", "device", "neighbour"))
 DEVICE, SECONDS, FIRED = (list(STEPS).index(name) for name in ("device", "seconds", "fired"))
 
 
 class EventDrivenTelling:
     """Tells followers of a run. Call `tell` after every `advance`, before the record is emptied."""
 
-    def __init__(self, followers: Followers, simulator: Simulator, network: GraphsOverTime, iterations: int) -> None:
-        self._followers, self._simulator, self._iterations = followers, simulator, iterations
+    def __init__(self, followers: Followers, simulator: Simulator, network: GraphsOverTime) -> None:
+        self._followers, self._simulator = followers, simulator
         self._events = Allowance(EVENTS_PER_SECOND)
         self._next_sample, self._last_k = 0.0, self.k
         self._fired: set[int] = set()
@@ -40,8 +41,8 @@ class EventDrivenTelling:
 
     @property
     def k(self) -> int:
-        """The share of the run that is done, in iterations."""
-        return round(self._simulator.progress * self._iterations)
+        """The mean number of steps of a device."""
+        return self._simulator.steps // len(self._simulator.devices)
 
     def begin_piece(self) -> None:
         """The record was emptied."""
@@ -63,7 +64,7 @@ class EventDrivenTelling:
             self._fired, self._used = set(), set()
         self._fired |= {row[DEVICE] for row in self._new("steps") if row[FIRED] and row[SECONDS] >= rewired_at}
         exchanges = (row for row in self._new("exchanges") if row[OUTCOME] == "committed" and row[END] >= rewired_at)
-        self._used |= {(min(row[2:4]), max(row[2:4])) for row in exchanges}
+        self._used |= {(min(row[ONE], row[OTHER]), max(row[ONE], row[OTHER])) for row in exchanges}
         if self.k > self._last_k and self._events.left():
             if self._graph_since is not None:
                 self._events.spend(len(graph.links))
@@ -76,7 +77,9 @@ class EventDrivenTelling:
     def _tell_devices(self) -> None:
         """Tell of the devices as they are now, right after a sample."""
         started, simulator = time.monotonic(), self._simulator
-        accuracies, drifts, thresholds = simulator.accuracies.tolist(), simulator.drifts(), simulator.thresholds()
+        accuracies, drifts, thresholds = simulator.accuracies.tolist(), simulator.drifts(), None
+        with suppress(Exception):  # the user's own trigger: if it fails, the run itself says so
+            thresholds = simulator.thresholds()
         self._followers.sampled(DeviceSample(self.k, accuracies, drifts, thresholds))
         took = time.monotonic() - started
         self._next_sample = started + max(SAMPLE_SECONDS, took / SAMPLE_SHARE)

@@ -169,12 +169,6 @@ class LiveRun:
         """The mean speed in the last half minute. None: too early to say."""
         return self._speed.per_second
 
-    @property
-    def seconds_left(self) -> float | None:
-        """How long the run will still take at its mean speed. None: unknown."""
-        speed = self.iterations_per_second
-        return None if speed is None else max(0, self.about.iterations - self.k) / speed
-
 
 def _fits(record: Record, devices: int) -> bool:
     """Return whether a record speaks of devices that there are."""

@@ -2,7 +2,7 @@
 import { Chart } from "./chart.js";
 import { el } from "./dom.js";
 import { accuracyWords, digits, labelWords, short, whole } from "./format.js";
-import { lastUpTo } from "./store.js";
+import { isSample, lastUpTo } from "./store.js";
 
 const DRIFT = "#0072B2";
 const THRESHOLD = "#8a8f98";
@@ -95,6 +95,6 @@ export class DevicePanel {
       [this.firedOf, this.firedBy, this.firedUpTo] = [events, device, events.k.length];
       this.firedCount = events.fired.filter((fired) => fired.includes(device)).length;
     }
-    return `${whole(this.firedCount)} of ${whole(events.k.length)}${events.is_sample ? " sampled" : ""} iterations`;
+    return `${whole(this.firedCount)} of ${whole(events.k.length)}${isSample(events) ? " sampled" : ""} iterations`;
   }
 }

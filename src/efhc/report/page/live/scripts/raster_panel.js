@@ -2,7 +2,7 @@
 import { el, say } from "./dom.js";
 import { digits, plural } from "./format.js";
 import { RasterDrawing, firedShares } from "./raster.js";
-import { lastUpTo } from "./store.js";
+import { isSample, lastUpTo } from "./store.js";
 
 const MOST_COLUMNS = 600;
 
@@ -34,7 +34,7 @@ export class RasterPanel {
     this.order.forEach((device, row) => (rowOf[device] = row));
     const [first, end] = [events.k[0], events.k[events.k.length - 1] + 1];
     // Samples are spread evenly, but not exactly: a column of two has hardly ever none.
-    const most = events.is_sample ? Math.ceil(events.k.length / 2) : events.k.length;
+    const most = isSample(events) ? Math.ceil(events.k.length / 2) : events.k.length;
     const columns = Math.max(1, Math.min(MOST_COLUMNS, most, end - first));
     const shares = firedShares(events, rowOf, devices.length, first, end, columns);
     this.drawing.set({
@@ -44,7 +44,7 @@ export class RasterPanel {
       end,
     });
     const order = devices.some((one) => one.bandwidth !== null) ? "most bandwidth on top" : "";
-    const sample = events.is_sample ? `${plural(events.k.length, "iteration")}, a sample` : plural(events.k.length, "iteration");
+    const sample = isSample(events) ? `${plural(events.k.length, "iteration")}, a sample` : plural(events.k.length, "iteration");
     const gaps = shares[0].some(Number.isNaN) ? "gaps: iterations that are not in the sample" : "";
     say(this.note, [order, sample, gaps].filter(Boolean).join("; "));
     this.mark();

@@ -1,6 +1,7 @@
 // Tables of the runs of the group, of the evaluations of the run, and of its devices.
 import { el } from "./dom.js";
 import { accuracyWords, digits, duration, labelWords, short, whole } from "./format.js";
+import { isSample } from "./store.js";
 import { SortableTable } from "./table.js";
 
 const HEADINGS = {
@@ -11,6 +12,7 @@ const HEADINGS = {
   train_loss: "training loss",
   bits: "bits on air",
   fired: "times fired",
+  fired_in_sample: "fired in the sample",
 };
 
 /** The words for people. Exports have the names themselves. */
@@ -33,6 +35,20 @@ const EVALUATED = [
   number("seconds", of("seconds"), (value) => digits(value, 4)),
 ];
 
+const DEVICE = [
+  number("device", ({ device }) => device.device, String),
+  number("bandwidth", ({ device }) => device.bandwidth, (value) => digits(value, 5)),
+  number("samples", ({ device }) => device.samples, whole),
+  text("labels", ({ device }) => (device.labels?.length ? labelWords(device.labels) : null)),
+  number("neighbours", of("degree"), whole),
+  number("accuracy", of("accuracy"), accuracyWords),
+  number("drift", of("drift")),
+  number("threshold", of("threshold")),
+];
+/** How many times a device fired: in all, or in a sample of the iterations, which is no total. */
+const FIRED = [number("fired", of("fired"), whole)];
+const FIRED_IN_SAMPLE = [number("fired_in_sample", of("fired"), whole), number("sampled_iterations", of("iterations"), whole)];
+
 export class TablesPanel {
   constructor(store) {
     this.store = store;
@@ -53,24 +69,20 @@ export class TablesPanel {
       ],
     });
     const evaluations = new SortableTable({ caption: "Evaluations of this run", columns: EVALUATED, file: () => this.runFile("evaluations") });
-    const devices = new SortableTable({
-      caption: "Devices of this run",
-      file: () => this.runFile("devices"),
-      choose: ({ n }) => store.chooseDevice(n),
-      isCurrent: ({ n }) => n === store.device,
-      columns: [
-        number("device", ({ device }) => device.device, String),
-        number("bandwidth", ({ device }) => device.bandwidth, (value) => digits(value, 5)),
-        number("samples", ({ device }) => device.samples, whole),
-        text("labels", ({ device }) => (device.labels?.length ? labelWords(device.labels) : null)),
-        number("neighbours", ({ degree }) => degree, whole),
-        number("accuracy", ({ accuracy }) => accuracy, accuracyWords),
-        number("drift", ({ drift }) => drift),
-        number("threshold", ({ threshold }) => threshold),
-        number("fired", ({ fired }) => fired, whole),
-      ],
-    });
-    this.tables = { Runs: [runs, () => this.runRows()], Evaluations: [evaluations, () => this.evaluationRows()], Devices: [devices, () => this.deviceRows()] };
+    const devices = (fired) =>
+      new SortableTable({
+        caption: "Devices of this run",
+        file: () => this.runFile("devices"),
+        choose: ({ n }) => store.chooseDevice(n),
+        isCurrent: ({ n }) => n === store.device,
+        columns: [...DEVICE, ...fired],
+      });
+    const [inAll, inSample] = [devices(FIRED), devices(FIRED_IN_SAMPLE)];
+    this.tables = {
+      Runs: () => [runs, this.runRows()],
+      Evaluations: () => [evaluations, this.evaluationRows()],
+      Devices: () => [this.store.shown && isSample(this.store.shown.events) ? inSample : inAll, this.deviceRows()],
+    };
     this.shown = "Runs";
     this.place = el("div");
     this.tools = el("span");
@@ -99,12 +111,12 @@ export class TablesPanel {
   }
 
   draw() {
-    const [table, rows] = this.tables[this.shown];
+    const [table, rows] = this.tables[this.shown]();
     if (this.place.firstChild !== table.element) {
       this.place.replaceChildren(table.element);
       this.tools.replaceChildren(table.tools);
     }
-    table.set(rows());
+    table.set(rows);
     const address = this.shown === "Evaluations" && this.store.run ? this.store.source.address(this.store.run, "metrics.csv") : null;
     this.exact.hidden = !address;
     if (address) this.exact.href = address;
@@ -138,6 +150,7 @@ export class TablesPanel {
       drift: now(samples.drift, n),
       threshold: now(samples.threshold, n),
       fired: events.k.length ? (fired.get(n) ?? 0) : null,
+      iterations: events.k.length,
     }));
   }
 }
