@@ -443,3 +443,27 @@ def test_what_is_evaluated_is_on_the_page_within_a_second(browser: Any, tmp_path
     print(f"of {len(late)} evaluations, the last to be shown was on the page after {max(late):.2f} s")  # noqa: T201
     assert len(late) > 10
     assert max(late) < 1
+
+
+def test_a_device_that_fired_in_a_sample_of_the_iterations_has_no_total(tab: Tab, made: Path, tmp_path: Path):
+    def exported() -> list[list[str]]:
+        with tab.page.expect_download() as saving:
+            tab.page.locator(".tables").get_by_role("button", name="Export CSV").click()
+        saving.value.save_as(tmp_path / "devices.csv")
+        return [line.split(",") for line in (tmp_path / "devices.csv").read_text().splitlines()]
+
+    tab.page.get_by_label("Devices", exact=True).check(force=True)
+    tab.wait_for_text(".tables thead", "times fired")
+    events = efhc.Result.load(made / "steps").events.filter(strategy="EF-HC", seed=0)
+    names, *devices = exported()
+    assert names[-1] == "fired"
+    assert [int(row[-1]) for row in devices] == [sum(n in fired for fired in events["fired"]) for n in range(5)]
+    seconds = tab.page.locator(".group", has=tab.page.locator(".group-name", has_text="seconds"))
+    seconds.locator(".run").click()  # of which a sample was taken every 5 seconds
+    tab.wait_for_text(".tables thead", "fired in the sample")
+    assert "times fired" not in tab.text(".tables thead")
+    assert "_" not in tab.text(".tables thead")
+    names, *devices = exported()
+    assert names[-2:] == ["fired_in_sample", "sampled_iterations"]
+    assert {row[-1] for row in devices} == {str(len(efhc.Result.load(made / "seconds").timeline))}
+    tab.assert_quiet()

@@ -6,6 +6,7 @@ import os
 import shutil
 import threading
 import time
+from pathlib import Path
 
 import polars as pl
 import pytest
@@ -13,8 +14,10 @@ import pytest
 import efhc
 from efhc.experiments.nodes.status_query import Answer
 from efhc.experiments.runs.live.followers import About
+from efhc.experiments.runs.live.reading import Tail
 from efhc.experiments.runs.live.writing import LiveFile
 from efhc.watch import discovery, looking, node_source
+from efhc.watch import watched as watched_module
 from efhc.watch.discovery import Discovery
 from efhc.watch.live_source import LiveSource
 from efhc.watch.node_source import NodeSource
@@ -22,6 +25,7 @@ from efhc.watch.stream import Changes
 from efhc.watch.watched import Watched
 
 CONFIG = 'name = "mine"\ndevices = 3\niterations = 100\nseeds = [0]\n[strategies.EF-HC]\nkind = "ef-hc"\n'
+ABOUT = About("mine", "EF-HC", 0, "0" * 24, "lockstep", 3, 650, 100, [1.0, 2.0, 3.0], [(0, 1)])
 
 
 @pytest.fixture
@@ -124,18 +128,17 @@ def test_folders_without_runs_are_not_searched_and_what_is_left_out_is_said(tmp_
 def test_rows_and_their_generation_are_of_one_moment(tmp_path, monkeypatch):
     """A run goes on from a checkpoint while a page asks what is new."""
     live = LiveFile(tmp_path / "live.jsonl")
-    about = About("mine", "EF-HC", 0, "0" * 24, "lockstep", 3, 650, 100, [1.0, 2.0, 3.0], [(0, 1)])
 
     def evaluate(accuracy: float, *iterations: int) -> None:
         for k in iterations:
             live.evaluated({"iteration": k - 1, "accuracy": accuracy})
 
-    live.begin(about, 0)
+    live.begin(ABOUT, 0)
     evaluate(0.1, 1, 2, 3)
     source = LiveSource(tmp_path / "live.jsonl")
     source.read()
     first = source.rows("curve")
-    live.begin(about, 1)
+    live.begin(ABOUT, 1)
     evaluate(0.2, 2, 3, 4)
     records, readers = LiveSource._records, [threading.Thread(target=source.read)]
 
@@ -154,6 +157,86 @@ def test_rows_and_their_generation_are_of_one_moment(tmp_path, monkeypatch):
         assert page in ([0.1, 0.1, 0.1], [0.1, 0.2, 0.2, 0.2])
         time.sleep(0.1)
     assert page == [0.1, 0.2, 0.2, 0.2]
+
+
+def test_a_page_that_is_open_opens_only_files_that_have_changed(tmp_path, monkeypatch):
+    """One run goes on, another one was stopped: neither that file nor any folder is touched between two looks."""
+    monkeypatch.setattr(looking, "LOOK_SECONDS", 1000.0)
+    monkeypatch.setattr(watched_module, "READ_SECONDS", 0.0)
+    files = {}
+    for name in ("on", "stopped"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.toml").write_text(CONFIG)
+        files[name] = LiveFile(tmp_path / name / "live.jsonl")
+        files[name].begin(ABOUT, 0)
+        files[name].evaluated({"iteration": 0, "accuracy": 0.1})
+    files["stopped"].end("stopped", "no space left")
+    watched = Watched(tmp_path)
+    watched.refresh()
+    opened, looked_at = [], []
+    read, stat = Tail.read, Path.stat
+    monkeypatch.setattr(Tail, "read", lambda self: (opened.append(self.path.parent.name), read(self))[1])
+    monkeypatch.setattr(Path, "stat", lambda self, **how: (looked_at.append(self.name), stat(self, **how))[1])
+    for _ in range(3):
+        watched.refresh()
+    assert opened == []
+    files["on"].evaluated({"iteration": 1, "accuracy": 0.2})
+    watched.refresh()
+    assert opened == ["on"]
+    assert set(looked_at) == {"live.jsonl"}
+    runs = {group["place"]: group["runs"][0] for group in watched.tree["groups"]}
+    assert [(runs[name]["state"], runs[name]["accuracy"]) for name in files] == [("running", 0.2), ("stopped", 0.1)]
+    monkeypatch.undo()
+    for group in watched.tree["groups"]:
+        assert group["changed"] == (tmp_path / group["place"]).stat().st_mtime
+
+
+def test_a_group_is_not_stopped_before_a_look_has_told(tmp_path, monkeypatch):
+    """The process that made all runs has ended since the last look: what it has collected is not known yet."""
+    monkeypatch.setattr(looking, "LOOK_SECONDS", 1000.0)
+    monkeypatch.setattr(watched_module, "READ_SECONDS", 0.0)
+    (tmp_path / "config.toml").write_text(CONFIG)
+    live = LiveFile(tmp_path / "live.jsonl")
+    live.begin(ABOUT, 0)
+    live.end("done", None)
+    watched = Watched(tmp_path)
+    watched.refresh()
+    assert watched.tree["groups"][0]["state"] == "running"
+    monkeypatch.setattr(watched_module, "is_running", lambda *_: False)
+    watched.refresh()
+    assert watched.tree["groups"][0]["state"] == "running"
+    watched.look_again()
+    assert watched.tree["groups"][0]["state"] == "stopped"
+
+
+def test_a_live_file_that_is_replaced_is_read_again(tmp_path):
+    path = tmp_path / "live.jsonl"
+    source = LiveSource(path)
+    source.read()
+    for accuracy in (0.1, 0.2):
+        path.unlink(missing_ok=True)
+        source.read()
+        assert source.run is None
+        live = LiveFile(path)
+        live.begin(ABOUT, 0)
+        live.evaluated({"iteration": 0, "accuracy": accuracy})
+        source.read()
+        assert source.evaluated == [{"iteration": 0, "accuracy": accuracy}]
+
+
+def test_metrics_of_a_live_file_that_is_deleted_meanwhile(tmp_path, monkeypatch):
+    (tmp_path / "config.toml").write_text(CONFIG)
+    live = LiveFile(tmp_path / "live.jsonl")
+    live.begin(ABOUT, 0)
+    live.evaluated({"iteration": 0, "accuracy": 0.1})
+    watched = Watched(tmp_path)
+    watched.refresh()
+    ((run,),) = (group["runs"] for group in watched.tree["groups"])
+    source = watched.source(run["id"])
+    known = [source.run]  # it is there when it is looked at once, and gone after that
+    monkeypatch.setattr(LiveSource, "run", property(lambda self: known.pop() if known else None), raising=False)
+    assert watched.metrics_csv(run["id"]) == "iteration,accuracy\n0,0.1\n"
+    assert watched.metrics_csv(run["id"]).strip() == ""
 
 
 def node(device: int, k: int, is_up: bool) -> Answer:

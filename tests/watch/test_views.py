@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import shutil
+import time
 from itertools import pairwise
 
 import polars as pl
@@ -12,8 +13,9 @@ import pytest
 
 import efhc
 from efhc.experiments.runs.live.reading import read_live
+from efhc.report.plain_json import to_json
 from efhc.report.views import Curve
-from efhc.watch import table_source
+from efhc.watch import offline, table_source
 from efhc.watch.discovery import Discovery
 from efhc.watch.offline import write_page
 from efhc.watch.table_source import TableSource
@@ -243,6 +245,37 @@ def test_an_offline_page_has_a_bounded_size_and_says_what_is_left_out(made, tmp_
     lines = write_page(made, file, most_bytes=whole // 4)
     assert lines[0] == "the page would be too large: 5 of 5 runs have their curves only"
     assert size() < whole // 2
+
+
+def test_a_run_that_is_too_large_hides_no_other_run(tmp_path):
+    for name, devices in (("a", 40), ("b", 3)):
+        efhc.simulate(
+            out=tmp_path / "runs" / name, name=name, devices=devices, iterations=20, evaluate_every=10, seeds=(0,),
+            strategies={"EF-HC": efhc.EventTriggered()},
+        )  # fmt: skip
+    watched, groups = found(tmp_path / "runs")
+    sizes = {name: len(to_json(watched.detail(group["runs"][0]["id"]))) for name, group in groups.items()}
+    curves = len(to_json({group["id"]: watched.curves(group["id"]) for group in groups.values()}))
+    most = curves + sizes["b"] + 200
+    assert sizes["a"] > sizes["b"] + 200
+    (line,) = write_page(tmp_path / "runs", tmp_path / "page.html", most_bytes=most)
+    assert line == "the page would be too large: 1 of 2 runs have their curves only"
+    data = json.loads((tmp_path / "page.html").read_text().split('id="embedded">')[1].split("</script>")[0])
+    assert list(data["details"]) == [groups["b"]["runs"][0]["id"]]
+
+
+def test_thinning_a_run_whose_links_change_all_the_time_is_quick(made):
+    watched, groups = found(made)
+    detail = watched.detail(one(groups["steps"], "EF-HC", 0)["id"])
+    k = list(range(20_000))
+    detail["events"] = {"k": k, "fired": [[] for _ in k], "used": [[] for _ in k], "is_sample": False}
+    detail["network"] = [{"k": one, "links": [(0, 1)]} for one in k if one % 3 == 0]
+    began = time.monotonic()
+    thinned = offline._within(detail, len(to_json(detail)) // 3)
+    assert time.monotonic() - began < 3  # it compared every event with every change of the links
+    shown = thinned["events"]["k"]
+    assert 2_000 < len(shown) < 10_000
+    assert [one["k"] for one in thinned["network"]] == sorted({one - one % 3 for one in shown})
 
 
 def test_totals_in_a_live_file_are_those_of_the_metrics_also_of_a_run_that_went_on(tmp_path):

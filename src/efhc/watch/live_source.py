@@ -11,6 +11,7 @@ from efhc.experiments.runs.live.reading import LiveRun, Tail
 from efhc.experiments.runs.live.records import Begin, Devices, Evaluated, Events, Network, Record
 from efhc.experiments.runs.tables import EVENT_DRIVEN
 from efhc.report.views import Device
+from efhc.watch.discovery import stamp_of
 from efhc.watch.sources import ACCURACIES, Columns, Part, Rows, as_columns
 
 KINDS: dict[type[Record], Part] = {Evaluated: "curve", Devices: "samples", Events: "events", Network: "network"}
@@ -21,14 +22,23 @@ class LiveSource:
 
     def __init__(self, path: Path) -> None:
         self._tail = Tail(path)
+        self._stamp: Hashable = None
+        """The stamp of the file when it was read last. None: there was no live file."""
         self._lock = Lock()
         self._generation = 0
         self.run: LiveRun | None = None
         """What is known so far. None: nothing."""
 
     def read(self) -> None:
-        """Read what was written since the last call. A record that is not whole yet is left for the next one."""
+        """Read what was written since the last call. A record that is not whole yet is left for the next one.
+
+        A file whose stamp has not changed is not opened.
+        """
+        stamp = stamp_of(self._tail.path)
+        if stamp is not None and stamp == self._stamp:
+            return
         news = self._tail.read()
+        self._stamp = stamp if news.is_there else None
         with self._lock:
             if news.begins_again:
                 self.run, self._generation = None, self._generation + 1
@@ -52,33 +62,40 @@ class LiveSource:
 
     @property
     def devices(self) -> list[Device]:
-        if self.run is None:
-            return []
-        bandwidths = self.run.about.bandwidths
+        run = self.run  # once: another thread may read a file that begins again
         return [
             {"device": device, "bandwidth": bandwidth, "samples": None, "labels": None}
-            for device, bandwidth in enumerate(bandwidths)
+            for device, bandwidth in enumerate(run.about.bandwidths if run else [])
         ]
 
     @property
     def leaves_out_events(self) -> bool:
-        return self.run is not None and len(self.run.events) < self.run.k
+        run = self.run
+        return run is not None and len(run.events) < run.k
 
     @property
     def notes(self) -> dict[str, str]:
-        if self.run is None:
+        run = self.run
+        if run is None:
             return {}
-        about = self.run.about
+        about = run.about
         return {"parameters of a model": f"{about.parameters:,}", "process": f"{about.pid} on {about.host}"}
 
+    @property
+    def evaluated(self) -> list[dict[str, Any]]:
+        """The rows of the metrics or the timeline that are known."""
+        with self._lock:
+            return [one.row for one in self._records("curve")]
+
     def _records(self, part: Part) -> list[Any]:
-        if self.run is None:
+        run = self.run
+        if run is None:
             return []
         of_part: dict[Part, list[Any]] = {
-            "curve": self.run.rows,
-            "samples": self.run.samples,
-            "events": self.run.events,
-            "network": self.run.wirings,
+            "curve": run.rows,
+            "samples": run.samples,
+            "events": run.events,
+            "network": run.wirings,
         }
         return of_part[part]
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from threading import Lock, Thread
 from typing import NamedTuple
@@ -11,7 +12,7 @@ from typing import NamedTuple
 from efhc.base.errors import EfhcError
 from efhc.watch.discovery import Discovery, FoundGroup, FoundRun
 from efhc.watch.reading import readable
-from efhc.watch.table_source import curve_table, last_accuracies, stamp_of_tables
+from efhc.watch.table_source import Last, last_rows, stamp_of_tables
 
 LOOK_SECONDS, REST = 1.0, 20
 """Least time between two looks, and the ratio of the rest after a look to the time that the look took."""
@@ -28,8 +29,8 @@ class Tables(NamedTuple):
     """Changes whenever the tables are written."""
     since: float
     """When they were first seen, on the monotonic clock; minus infinity if they were there from the beginning."""
-    accuracies: dict[tuple[str, int], float | None] | str
-    """The last accuracy by strategy and seed, or what is wrong with the tables."""
+    last: dict[tuple[str, int], Last] | str
+    """The last row of each curve by strategy and seed, or what is wrong with the tables."""
 
     @property
     def is_final(self) -> bool:
@@ -45,6 +46,10 @@ class Look(NamedTuple):
     """By directory."""
     left_out: str | None
     """What was not searched, in words."""
+    changed: dict[str, float]
+    """When files were last added to the folders of a group, in seconds since 1970, by its id, if that is known."""
+    began: float
+    """When the look began, on the monotonic clock."""
 
 
 class Looking:
@@ -88,7 +93,9 @@ class Looking:
             groups = self._discovery.find()
             complete = {run.folder: run for group in groups for run in group.runs if run.is_complete}
             self._tables = {folder: self._tables_of(run) for folder, run in complete.items()}
-            self._found(Look(groups, self._tables, self._discovery.left_out))
+            folders = {group.id: {group.folder, *(run.folder for run in group.runs)} for group in groups}
+            changed = {id_: at for id_, some in folders.items() if (at := _changed(some)) is not None}
+            self._found(Look(groups, self._tables, self._discovery.left_out, changed, began))
         finally:
             self._ended = time.monotonic()
             self._due = self._ended + max(LOOK_SECONDS, REST * (self._ended - began))
@@ -97,10 +104,19 @@ class Looking:
         known, stamp = self._tables.get(run.folder), stamp_of_tables(run)
         if known is not None and known.stamp == stamp:
             return known
-        accuracies: dict[tuple[str, int], float | None] | str
+        last: dict[tuple[str, int], Last] | str
         try:
             with readable(run.folder):
-                accuracies = last_accuracies(run.folder, curve_table(run))
+                last = last_rows(run)
         except EfhcError as error:
-            accuracies = str(error)
-        return Tables(stamp, self._ended if self._ended == float("-inf") else time.monotonic(), accuracies)
+            last = str(error)
+        return Tables(stamp, self._ended if self._ended == float("-inf") else time.monotonic(), last)
+
+
+def _changed(folders: Iterable[Path]) -> float | None:
+    """Return when a file was last added to one of these folders, or taken away. None: no folder can be looked at."""
+    times = []
+    for folder in folders:
+        with suppress(OSError):
+            times.append(folder.stat().st_mtime)
+    return max(times, default=None)

@@ -11,7 +11,7 @@ from efhc.base.saving import write_safely
 from efhc.report.page.live import offline_html
 from efhc.report.plain_json import to_json
 from efhc.report.views import Curve, RunDetail, RunSummary
-from efhc.watch.sources import note_of_links
+from efhc.watch.sources import in_force, note_of_links
 from efhc.watch.watched import Watched
 
 MOST_BYTES = 24_000_000
@@ -26,15 +26,19 @@ def write_page(folder: Path, file: Path, most_bytes: int = MOST_BYTES) -> list[s
     Raises `InputError` if there are no runs.
     """
     watched = Watched.of(folder, may_be_empty=False)
+    watched.hear_nodes()
     tree = watched.tree
     curves: dict[str, dict[str, Curve]] = {group["id"]: watched.curves(group["id"]) or {} for group in tree["groups"]}
     runs = [run for group in tree["groups"] for run in group["runs"]]
     _date(runs)
     left = most_bytes - len(to_json(curves))
     details: dict[str, RunDetail] = {}
-    lines = []
+    lines, too_large = [], 0
     for place, run in enumerate(runs):
-        share = max(left, 0) // (len(runs) - place)
+        share = left // (len(runs) - place)
+        if share <= 0:
+            too_large += 1
+            continue
         try:
             detail = watched.detail(run["id"])
         except EfhcError as error:
@@ -44,13 +48,13 @@ def write_page(folder: Path, file: Path, most_bytes: int = MOST_BYTES) -> list[s
             continue
         thinned = _within(detail, share)
         if thinned is None:
-            rest = len(runs) - place
-            lines.append(f"the page would be too large: {rest} of {len(runs)} runs have their curves only")
-            break
+            too_large += 1
+            continue
         details[run["id"]] = thinned
         left -= len(to_json(thinned))
-    kept = list(details.values())
-    if some := sum("events" in detail["facts"] for detail in kept):
+    if too_large:
+        lines.append(f"the page would be too large: {too_large} of {len(runs)} runs have their curves only")
+    if some := sum("events" in detail["facts"] for detail in details.values()):
         lines.append(f"of {some} of {len(runs)} runs, some iterations are left out in the network and the raster")
     if running := sum(run["state"] in ("running", "waiting") for run in runs):
         lines.append(f"{running} of {len(runs)} runs are not over: the page shows what is known now")
@@ -78,17 +82,16 @@ def _within(detail: RunDetail, most: int) -> RunDetail | None:
 def _thinner(detail: RunDetail) -> Iterator[RunDetail]:
     """Yield the run with all of its events, every other one, and so on."""
     yield detail
-    events, every = detail["events"], 2
+    events, network, every = detail["events"], detail["network"], 2
+    changed = [wiring["k"] for wiring in network]
     while every < 2 * len(events["k"]):
         kept = slice(None, None, every)
         shown = events["k"][kept]
-        changed = [wiring["k"] for wiring in detail["network"]]
-        in_force = {max((k for k in changed if k <= one), default=0) for one in shown}
         thinned = detail.copy()
         thinned["events"] = {
             "k": shown, "fired": events["fired"][kept], "used": events["used"][kept], "is_sample": True,
         }  # fmt: skip
-        thinned["network"] = [wiring for wiring in detail["network"] if wiring["k"] in in_force]
+        thinned["network"] = [network[place] for place in in_force(changed, shown)]
         note = f"{len(shown):,} iterations are drawn, evenly spread; the others are left out"
         thinned["facts"] = detail["facts"] | {"events": note}
         if note_of_some := note_of_links(thinned["events"]["used"]):

@@ -7,6 +7,7 @@ its live file, it gets all anew.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, Literal, NamedTuple, Protocol, cast
 
@@ -89,6 +90,11 @@ def as_columns(part: Part, rows: Iterable[Sequence[Any]]) -> Columns:
     """Return rows, with their values in the order of `COLUMNS`, as columns."""
     listed = list(rows)
     return {name: [row[place] for row in listed] for place, name in enumerate(COLUMNS[part])}
+
+
+def in_force(changed_at: Sequence[int], iterations: Iterable[int]) -> list[int]:
+    """Return the places of the changes that hold in any of these iterations. `changed_at` ascends."""
+    return sorted({bisect_right(changed_at, k) - 1 for k in iterations} - {-1})
 
 
 def note_of_links(used: Sequence[object]) -> str:

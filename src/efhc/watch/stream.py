@@ -1,6 +1,7 @@
 """What changes while somebody watches, as server-sent events.
 
 tree    everything that was found, when it has changed
+nodes   what the nodes of the run say of themselves, whenever they were asked
 delta   rows of one part of one run: of curves, for all runs of a group; of the rest, for one run
 gone    the id of a group or run that was asked for and is not there any more
 """
@@ -14,6 +15,7 @@ from typing import Any
 from efhc.base.errors import EfhcError
 from efhc.report.plain_json import to_json
 from efhc.report.views import Delta, Tree
+from efhc.watch.node_source import NodeSource
 from efhc.watch.reading import readable
 from efhc.watch.sources import PARTS, Part, Source
 from efhc.watch.watched import Watched
@@ -38,6 +40,8 @@ class Changes:
         self._tree: Tree | None = None
         self._tree_told = float("-inf")
         self._was_there: set[str] = set()
+        self._asked = 0
+        """How many times nodes had been asked when the page was told of them."""
 
     def next(self) -> Iterator[Event]:
         """Yield what has changed since the last call."""
@@ -51,6 +55,7 @@ class Changes:
         for run in watched.runs_of(self._group) if self._group else ():
             yield from self._news(run, ("curve",))
         if self._run:
+            yield from self._nodes(self._run)
             yield from self._news(self._run, PARTS)
 
     def _gone(self) -> Iterator[Event]:
@@ -65,6 +70,13 @@ class Changes:
             elif asked in self._was_there:
                 self._was_there.discard(asked)
                 yield "gone", {"id": asked}
+
+    def _nodes(self, run: str) -> Iterator[Event]:
+        """Yield what no table that grows can hold: the nodes with their links, rates and faults, and who is silent."""
+        source = self._watched.source(run)
+        if isinstance(source, NodeSource) and source.asked != self._asked:
+            self._asked = source.asked
+            yield "nodes", {"id": run, "facts": source.notes, "devices": source.devices}
 
     def _news(self, run: str, parts: tuple[Part, ...]) -> Iterator[Event]:
         # The page has the tables of a run that has been complete for a while, unless it was told of the live file.

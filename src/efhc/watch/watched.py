@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import time
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +17,7 @@ from efhc import __version__
 from efhc.base.errors import EfhcError, InputError
 from efhc.base.own_code import in_one_line
 from efhc.experiments.runs.live.processes import is_running
+from efhc.experiments.runs.live.reading import LiveRun
 from efhc.experiments.runs.run import file_name
 from efhc.report.views import Curve, Group, RunDetail, RunSummary, State, Tree
 from efhc.watch.describing import describe_nodes, describe_run, repeat_command
@@ -30,6 +31,8 @@ from efhc.watch.table_source import TableSource, curve_table
 
 READ_SECONDS, ASK_SECONDS = 0.1, 1.0
 """Least time between two reads of live files, and two questions to nodes."""
+HEAR_SECONDS = 20.0
+"""How long a page that is written once waits for the answers of nodes."""
 MOST_TABLES = 64
 """The largest number of complete runs whose tables are kept in memory."""
 
@@ -52,10 +55,13 @@ class Watched:
         self._discovery = Discovery(root, store)
         self._looking = Looking(self._discovery, self._take)
         self._lock = Lock()
-        self._look = Look([], {}, None)
+        self._look = Look([], {}, None, {}, float("-inf"))
         self._read = self._asked = float("-inf")
         self._groups: dict[str, FoundGroup] = {}
         self._runs: dict[str, _Found] = {}
+        self._changed: dict[str, float] = {}
+        self._made: dict[str, float] = {}
+        """When a group was last known to be made between two of its runs, by its id, on the monotonic clock."""
         self._live: dict[Path, LiveSource] = {}
         self._nodes: dict[str, NodeSource] = {}
         self._tables: OrderedDict[Hashable, TableSource] = OrderedDict()
@@ -95,6 +101,14 @@ class Watched:
                 self._tree = self._new_tree()
                 self._read = time.monotonic()
 
+    def hear_nodes(self, seconds: float = HEAR_SECONDS) -> None:
+        """Wait until the nodes that are being asked have answered, for this long at most."""
+        end = time.monotonic() + seconds
+        for nodes in [*self._nodes.values()]:
+            nodes.wait(max(0.0, end - time.monotonic()))
+        with self._lock:
+            self._tree = self._new_tree()
+
     def look_again(self) -> None:
         """Look for runs now: something was not where it was found."""
         self._looking.look_now()
@@ -104,6 +118,8 @@ class Watched:
         with self._lock:
             self._look, self._read = look, float("-inf")
             self._arrange(list(look.groups))
+            known = self._changed | look.changed  # of nodes that have gone, too
+            self._changed = {id_: at for id_, at in known.items() if id_ in self._groups}
 
     def _arrange(self, groups: list[FoundGroup]) -> None:
         seen = {group.id for group in groups}
@@ -223,7 +239,7 @@ class Watched:
             with readable(found.run.folder):
                 table = source.scan(curve_table(found.run)).collect()
         elif isinstance(source, LiveSource):
-            table = pl.DataFrame([one.row for one in source.run.rows] if source.run else [], infer_schema_length=None)
+            table = pl.DataFrame(source.evaluated, infer_schema_length=None)
         else:
             table = pl.DataFrame(curve_of(source), strict=False)
         content = io.StringIO()
@@ -263,8 +279,7 @@ class Watched:
         state = self._state(group, runs)
         return {
             "id": group.id, "name": group.name, "kind": group.kind, "place": place, "state": state,
-            "changed": _changed({group.folder, *(run.folder for run in group.runs)}), "runs": runs,
-            "problem": group.problem,
+            "changed": self._changed.get(group.id), "runs": runs, "problem": group.problem,
         }  # fmt: skip
 
     def _line(self, group: FoundGroup, run: FoundRun) -> RunSummary:
@@ -295,8 +310,11 @@ class Watched:
             return "done"
         if set(states) <= {"waiting"}:
             return "waiting"
-        # Between two of its runs, only the process that makes them knows whether it goes on.
-        return "running" if any(map(self._is_being_made, group.runs)) else "stopped"
+        # Between two of its runs, only the process that makes them knows whether it goes on. If it has ended since the
+        # last look began, all may be complete: the next look tells.
+        if any(map(self._is_being_made, group.runs)):
+            self._made[group.id] = time.monotonic()
+        return "running" if self._made.get(group.id, float("-inf")) > self._look.began else "stopped"
 
     def _is_being_made(self, run: FoundRun) -> bool:
         live = self._live.get(run.live) if run.live else None
@@ -319,32 +337,29 @@ class Watched:
         if run.problem:
             summary["state"] = "failed"
         elif run.is_complete:
-            accuracy = self._accuracy(run)
             summary["state"], summary["k"] = "done", run.iterations
-            if isinstance(accuracy, str):
-                summary["problem"] = accuracy
-            else:
-                summary["accuracy"] = accuracy
+            last = self._look.tables[run.folder].last
+            if isinstance(last, str):
+                summary["problem"] = last
+            elif (row := last.get((run.strategy_there, run.seed))) is not None:
+                summary["accuracy"] = row.accuracy
+                if run.seconds is not None:
+                    summary["k"] = summary["iterations"] = row.k
         elif run.live is not None and (live := self._live[run.live].run) is not None:
             summary["state"] = live.state()
-            summary["k"] = min(live.k, run.iterations)
+            summary["iterations"] = _expected(run, live)
+            summary["k"] = min(live.k, summary["iterations"])
             summary["accuracy"] = live.rows[-1].row.get("accuracy") if live.rows else None
             summary["problem"] = live.end.problem if live.end else None
             if summary["state"] == "running":
-                summary["iterations_per_second"] = live.iterations_per_second
-                summary["seconds_left"] = live.seconds_left
+                speed = summary["iterations_per_second"] = live.iterations_per_second
+                summary["seconds_left"] = (summary["iterations"] - summary["k"]) / speed if speed else None
         return summary
 
-    def _accuracy(self, run: FoundRun) -> float | str | None:
-        """Return the last accuracy of a complete run, or what is wrong with its tables."""
-        known = self._look.tables[run.folder].accuracies
-        return known if isinstance(known, str) else known.get((run.strategy_there, run.seed))
 
-
-def _changed(folders: Iterable[Path]) -> float | None:
-    """When a file was last added to one of these folders, or taken away. None: none of them can be looked at."""
-    times = []
-    for folder in folders:
-        with suppress(OSError):
-            times.append(folder.stat().st_mtime)
-    return max(times, default=None)
+def _expected(run: FoundRun, live: LiveRun) -> int:
+    """Return how many iterations a run will have: of one that ends after some seconds, at its pace up to now."""
+    if run.seconds is None:
+        return run.iterations
+    now = live.rows[-1].row.get("seconds") if live.rows else None
+    return max(live.k, round(live.rows[-1].k * run.seconds / now) if now else run.iterations)

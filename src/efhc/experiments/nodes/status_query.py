@@ -59,6 +59,8 @@ def ask(target: Path | Address, page: str = "/status") -> Answer:
         return Answer(place, status)
     except (ConnectionRefusedError, FileNotFoundError):
         return Answer(place, None, "does not answer; the node is not running")
+    except RecursionError:  # of a table that is nested too deep
+        return Answer(place, None, "what answers there is not an efhc node")
     except (OSError, http.client.HTTPException, ValueError) as error:
         return Answer(place, None, f"no answer ({getattr(error, 'strerror', None) or error})")
     finally:

@@ -1,6 +1,6 @@
 // Where the data come from: a server that tells what is new, or the page itself. Nothing else knows which.
 //
-// A source calls the store: `tree`, `curves`, `detail`, `delta`, `lost`, `connected`. `choose` names what it shall tell of.
+// A source calls the store: `tree`, `curves`, `detail`, `nodes`, `delta`, `lost`, `connected`. `choose` names what it shall tell of.
 
 export class EmbeddedSource {
   constructor(data) {
@@ -27,7 +27,6 @@ export class EmbeddedSource {
 
 const FIRST_WAIT = 500;
 const LONGEST_WAIT = 5000;
-const NODES_EVERY = 2000;
 const SOON = 1500;
 
 export class LiveSource {
@@ -104,8 +103,9 @@ export class LiveSource {
       this.load();
     });
     stream.addEventListener("tree", (event) => this.store.tree(JSON.parse(event.data)));
+    stream.addEventListener("nodes", (event) => this.store.nodes(JSON.parse(event.data)));
     stream.addEventListener("delta", (event) => {
-      if (!this.store.delta(JSON.parse(event.data)) || this.isDue()) this.load();
+      if (!this.store.delta(JSON.parse(event.data))) this.load();
     });
     stream.addEventListener("gone", () => this.readTree());
     stream.addEventListener("error", () => {
@@ -115,14 +115,6 @@ export class LiveSource {
       if (stream.readyState === EventSource.CLOSED) this.again(new Error("refused"), () => this.listen());
       else this.store.connected(false);
     });
-  }
-
-  /** What nodes say of themselves is no table that grows: it is read every other second. */
-  isDue() {
-    const now = performance.now();
-    if (this.store.currentGroup?.kind !== "nodes" || now - (this.asked ?? 0) < NODES_EVERY) return false;
-    this.asked = now;
-    return true;
   }
 
   again(problem, work) {

@@ -69,6 +69,16 @@ export class Store {
     this.changed("detail", "samples", "events", "network", ...(isSame ? [] : ["run"]));
   }
 
+  /** Shows how nodes are now, in place of what they said before. The device that was chosen stays chosen. */
+  nodes({ id, facts, devices }) {
+    if (id !== this.shown?.id) return; // it comes with the detail
+    const chosen = this.shown.devices[this.device]?.device;
+    Object.assign(this.shown.facts, facts);
+    this.shown.devices = devices;
+    this.chooseDevice(Math.max(0, devices.findIndex((one) => one.device === chosen)));
+    this.changed("detail");
+  }
+
   /** Applies what is new. Returns whether it fits what is known; otherwise everything has to be read again. */
   delta({ id, part, start, columns }) {
     if (part === "curve") {
@@ -180,6 +190,11 @@ export class Store {
 function splice(column, start, values) {
   column.length = Math.min(column.length, start);
   for (const value of values) column.push(value);
+}
+
+/** Whether iterations are missing in the events; of a run that is being made, also in what came since it was read. */
+export function isSample(events) {
+  return events.is_sample || events.k.length <= events.k.at(-1);
 }
 
 /** The last index whose value is at most `k`, or -1. The values grow. */
