@@ -82,6 +82,15 @@ def test_only_loops_that_python_calls_become_machine_code(tmp_path: Path):
         assert loops.root(9.0) == 3.0
 
 
+def test_a_loop_that_was_never_compiled_here_is_told_from_one_that_was(tmp_path: Path):
+    (tmp_path / "loops.py").write_text(LOOPS)
+    loops = _loaded(tmp_path / "loops.py")
+    assert compiling.is_to_be_kept(loops.fourfold)
+    loops.fourfold(2)
+    assert not compiling.is_to_be_kept(loops.fourfold)
+    assert not compiling.is_to_be_kept(_loaded(tmp_path / "loops.py").fourfold)
+
+
 DAMAGE = {
     "empty": lambda content: b"",
     "cut": lambda content: content[: len(content) // 2],

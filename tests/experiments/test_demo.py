@@ -1,7 +1,14 @@
 from __future__ import annotations
 
-import polars as pl
+import os
+import subprocess
+import sys
+from pathlib import Path
 
+import polars as pl
+import pytest
+
+from efhc.experiments.runs.resources import usable_cores
 from efhc.experiments.studies.demo import AtBudget, compare, sentence
 
 FOUND = {"EF-HC": [0.5, 0.6, 0.7], "GT": [0.4, 0.65, 0.7], "ZT": [0.1, 0.2, 0.3]}
@@ -28,3 +35,33 @@ def test_the_sentence_says_what_was_measured_and_gives_no_verdict():
     assert "With 2 % spent: EF-HC 0.250 to 0.350, GT 0.200 to 0.350, ZT 0.050 to 0.150." in said
     assert "above GT in 1, above ZT in 3 of them" in said
     assert "3 seeds are too few for a verdict (it takes 5)" in said
+
+
+AFTER = """
+from efhc.base.compiling import is_to_be_kept
+from efhc.experiments.studies import demo
+from efhc.kernels.codecs import send_levels_rows
+
+before = is_to_be_kept(send_levels_rows)
+{first}
+print(before, is_to_be_kept(send_levels_rows))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(usable_cores() < 2, reason="there is one core, so there is no second process")
+def test_another_process_compiles_the_loops_of_entrywise(tmp_path: Path):
+    def told(first: str) -> str:
+        environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
+        command = [sys.executable, "-c", AFTER.format(first=first)]
+        return subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
+
+    waiting = """
+import time
+with demo._compiling_entrywise():
+    ends = time.monotonic() + 120
+    while is_to_be_kept(send_levels_rows) and time.monotonic() < ends:
+        time.sleep(0.1)
+"""
+    assert told(waiting) == "True False\n"
+    assert told("") == "False False\n"

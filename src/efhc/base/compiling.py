@@ -104,6 +104,12 @@ def compiled_for(key: str, function: Callable[..., Any]) -> Callable[..., Any]:
     return result
 
 
+def is_to_be_kept(kernel: Any) -> bool:
+    """Return whether a loop was never compiled on this machine, and will be kept on disk when it is."""
+    cache = kernel.whole._cache
+    return isinstance(cache, _Cache) and not cache.has_index
+
+
 def _name_apart(function: Callable[..., Any]) -> None:
     """Give a function a name that no other process gives to another. Call it after the cache was named.
 
@@ -182,6 +188,11 @@ class _Cache(FunctionCache):
         super().__init__(function)
         stamp = _stamp(Path(function.__code__.co_filename).parent)
         self._cache_file = _CheckedFile(self._cache_path, self._impl.filename_base, stamp)
+
+    @property
+    def has_index(self) -> bool:
+        """Whether machine code was kept, be it of an older text of the function."""
+        return Path(self._cache_file._index_path).exists()
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         try:

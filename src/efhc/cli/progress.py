@@ -61,9 +61,11 @@ def showing(runs: int, iterations: int, lines: NowAndThen | None = None) -> Iter
 def _bar(overview: Overview) -> Iterator[None]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+    from efhc.experiments.runs.live.overview import PREPARING
+
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[words]}")
     with Progress(*columns, console=console) as bars:
-        task = bars.add_task("preparing (a first run compiles for about 12 s)", total=overview.iterations, words="")
+        task = bars.add_task(PREPARING, total=overview.iterations, words="")
         seldom = NowAndThen(0.0, BAR_SECONDS)
 
         def move() -> None:

@@ -96,10 +96,11 @@ class Lockstep:
             if latest.k == state.k and latest.models is models and latest.last_broadcast is last_broadcast:
                 return state
             refuse_used_up(state, (latest.models, latest.last_broadcast, self._spare))
+        drift = 0.0 if all(map(np.array_equal, models, last_broadcast)) else np.nan
         models, last_broadcast = (np.require(one, requirements=["C", "W"]) for one in (models, last_broadcast))
         if np.may_share_memory(models, last_broadcast):
             last_broadcast = last_broadcast.copy()
-        self._spare, self._drifts = np.empty_like(models), np.full(len(models), np.nan)
+        self._spare, self._drifts = np.empty_like(models), np.full(len(models), drift)
         self._latest = State(state.k, models, last_broadcast, state.local)
         return self._latest
 

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
 
+from efhc.base.compiling import is_to_be_kept
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.runs.directory import RunDirectory
 from efhc.experiments.runs.live.followers import FollowerFactory
+from efhc.experiments.runs.resources import usable_cores
 from efhc.experiments.runs.result import Result
 from efhc.experiments.runs.simulate import RunProgress, simulate
+from efhc.kernels.codecs import send_levels_rows
 from efhc.network.topologies import Geometric
 from efhc.report.claims.intervals import FEWEST_SEEDS
 from efhc.report.claims.panels import accuracy_within
@@ -97,7 +103,8 @@ def run_demo(out: Path, progress: RunProgress, followers: Sequence[FollowerFacto
     The runs at the default radius are kept: those in `out` already are not made again, and those that were stopped go
     on where they stopped. The runs at the other radii are made each time.
     """
-    result = simulate(EXPERIMENT, out=out, resume=True, progress=progress, followers=followers)
+    with _compiling_entrywise():
+        result = simulate(EXPERIMENT, out=out, resume=True, progress=progress, followers=followers)
     zero_threshold = result.metrics.filter(strategy="ZT", iteration=EXPERIMENT.iterations - 1)
     budgets = {seed: BUDGET * total for seed, total in zero_threshold["seed", "transmission_time_total"].iter_rows()}
     connectivity = []
@@ -114,6 +121,30 @@ def run_demo(out: Path, progress: RunProgress, followers: Sequence[FollowerFacto
     RunDirectory(out).save_table("connectivity", table)
     at_budget, at_early = (compare(result.at_budget(share)) for share in (BUDGET, EARLY))
     return Demo(result, at_budget, at_early, table)
+
+
+@contextmanager
+def _compiling_entrywise() -> Iterator[None]:
+    """Compile the loops of entrywise in a process of its own meanwhile, if they never were.
+
+    A process compiles one loop at a time, and this one begins with those of the paper's strategies. It finds what the
+    other one has compiled on disk.
+    """
+    if usable_cores() < 2 or not is_to_be_kept(send_levels_rows):
+        yield
+        return
+    code = f"import {__name__} as demo; demo.compile_entrywise()"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as other:
+        try:
+            yield
+        finally:
+            other.terminate()
+
+
+def compile_entrywise() -> None:
+    """Make two iterations of entrywise, so that their loops are compiled and kept on disk."""
+    strategies = {"entrywise": EXPERIMENT.strategies["entrywise"]}
+    simulate(EXPERIMENT, strategies=strategies, iterations=2, evaluate_every=1, seeds=(0,))
 
 
 def compare(accuracies: pl.DataFrame) -> list[AtBudget]:

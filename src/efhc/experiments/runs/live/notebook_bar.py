@@ -11,7 +11,7 @@ from importlib import import_module
 from threading import Event, Thread
 from typing import Any
 
-from efhc.experiments.runs.live.overview import Overview
+from efhc.experiments.runs.live.overview import PREPARING, Overview
 
 DELAY, BETWEEN = 2.0, 0.5
 """Seconds until the bar is shown, and between two drawings."""
@@ -47,7 +47,7 @@ def _draw(overview: Overview, ended: Event) -> None:
 
 
 def _bundle(overview: Overview) -> dict[str, str]:
-    words = overview.line() if overview.reached else "preparing (a first run compiles for about 12 s)"
+    words = overview.line() if overview.reached else PREPARING
     lines = "<br>".join(map(escape, words.split("; ")))
     html = f'<progress value="{overview.reached}" max="{overview.iterations}"></progress> {lines}'
     return {"text/html": html, "text/plain": words}

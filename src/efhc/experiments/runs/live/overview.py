@@ -15,6 +15,8 @@ from efhc.experiments.runs.run import Run
 if TYPE_CHECKING:
     from efhc.experiments.runs.simulate import RunProgress
 
+PREPARING = "preparing (a first run compiles for about 6 s)"
+"""What is shown until a run has begun."""
 MOST_NAMED = 4
 """Runs that a plain line names at most."""
 
