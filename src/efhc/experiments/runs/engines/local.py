@@ -19,6 +19,7 @@ from threadpoolctl import threadpool_limits
 
 from efhc.base.errors import EfhcError
 from efhc.base.inputs import using_inputs
+from efhc.base.interrupts import leave_interrupts_to_python
 from efhc.drivers.observers import ObserverFactory
 from efhc.experiments.runs.draw import Scenarios
 from efhc.experiments.runs.keeping import CHECKPOINT_SECONDS, FAILURES
@@ -101,6 +102,7 @@ class _Batch:
             finally:
                 self._scenarios.release(run)
 
+        leave_interrupts_to_python()
         with ThreadPoolExecutor(use.runs_at_once, thread_name_prefix="efhc-run") as pool:
             wait_for_all(pool, [pool.submit(copy_context().run, attempt, run) for run in runs], self._stop)
         return failures
