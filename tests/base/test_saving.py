@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from efhc.base.errors import EfhcError
@@ -25,3 +27,15 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path):
     with pytest.raises(EfhcError, match="cannot be written"):
         write_safely(target, b"one")
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+
+
+def test_a_pipe_is_not_replaced_and_a_link_stays_one(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(EfhcError, match=r"pipe cannot be written .it is there and is no regular file"):
+        write_safely(tmp_path / "pipe", b"one")
+    assert (tmp_path / "pipe").is_fifo()
+    (tmp_path / "link").symlink_to("real")
+    write_safely(tmp_path / "link", b"one")
+    write_safely(tmp_path / "link", b"two")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "real").read_bytes() == b"two"

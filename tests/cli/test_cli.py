@@ -261,6 +261,12 @@ def one_line(done: subprocess.CompletedProcess[str]) -> str:
     return done.stderr
 
 
+def test_a_closed_output_is_no_error():
+    closing = f'exec "{EFHC}" --version >&-'
+    done = subprocess.run(["sh", "-c", closing], stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.mark.parametrize("words", [["config", "show"], ["--version"], ["--help"]], ids=" ".join)
 def test_output_on_a_full_disk_is_one_line(words):
     with Path("/dev/full").open("w") as full:

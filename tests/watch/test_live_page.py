@@ -467,3 +467,12 @@ def test_a_device_that_fired_in_a_sample_of_the_iterations_has_no_total(tab: Tab
     assert names[-2:] == ["fired_in_sample", "sampled_iterations"]
     assert {row[-1] for row in devices} == {str(len(efhc.Result.load(made / "seconds").timeline))}
     tab.assert_quiet()
+
+
+def test_a_raster_of_all_iterations_has_no_gaps(browser: Any, tmp_path: Path) -> None:
+    efhc.simulate(out=tmp_path / "run", devices=4, iterations=100, seeds=0, strategies={"ZT": efhc.ZeroThreshold()})
+    with Server(Watched(tmp_path)) as server:
+        tab = Tab(browser, server.address)
+        tab.wait_for_text(".firings .note", "100 iterations")
+        assert "gaps" not in tab.text(".firings .note")
+        tab.close()

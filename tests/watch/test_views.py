@@ -319,5 +319,5 @@ def test_an_offline_page_says_when_a_run_was_running(tmp_path):
     lines: list[str] = []
     fields = {"iterations": 60, "seeds": 0, "evaluate_every": 10, "strategies": {"ZT": efhc.ZeroThreshold()}}
     efhc.simulate(**fields, out=tmp_path / "out", progress=write)
-    assert "1 of 1 runs are not over: the page shows what is known now" in lines
+    assert "1 of 1 runs are unfinished: the page shows what is known now" in lines
     assert "It was running when this page was written, on " in (tmp_path / "page.html").read_text()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -57,7 +58,13 @@ def _write_and_move(path: Path, content: Iterable[bytes | memoryview]) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Let the body write a file beside `path`, then move it there once it is on the disk. If it raises, remove it."""
+    """Let the body write a file beside `path`, then move it there once it is on the disk. If it raises, remove it.
+
+    What a symbolic link leads to is replaced, not the link. Raises `OSError` if a device, a pipe or the like is there.
+    """
+    path = path.resolve() if path.is_symlink() else path
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "it is there and is no regular file", str(path))
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}{UNFINISHED}")
     try:
         yield temporary

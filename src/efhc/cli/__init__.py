@@ -66,7 +66,8 @@ def main() -> None:
         with warnings.catch_warnings():
             warnings.showwarning = _in_one_line
             code = app(standalone_mode=False)
-        sys.stdout.flush()  # here, where a full disk is an error like others
+        if sys.stdout is not None:  # it is if it was closed
+            sys.stdout.flush()  # here, where a full disk is an error like others
         sys.exit(code)
     except (KeyboardInterrupt, typer.Abort):
         print_error("stopped")
@@ -100,7 +101,8 @@ def _one_line(error: Exception) -> str | None:
 
 def _refuse(error: Exception, text: str) -> NoReturn:
     try:
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except OSError:  # the output is lost; the interpreter must not try once more when it ends
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if isinstance(error, BrokenPipeError):

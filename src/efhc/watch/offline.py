@@ -56,8 +56,8 @@ def write_page(folder: Path, file: Path, most_bytes: int = MOST_BYTES) -> list[s
         lines.append(f"the page would be too large: {too_large} of {len(runs)} runs have their curves only")
     if some := sum("events" in detail["facts"] for detail in details.values()):
         lines.append(f"of {some} of {len(runs)} runs, some iterations are left out in the network and the raster")
-    if running := sum(run["state"] in ("running", "waiting") for run in runs):
-        lines.append(f"{running} of {len(runs)} runs are not over: the page shows what is known now")
+    if unfinished := sum(run["state"] in ("running", "waiting", "stopped") for run in runs):
+        lines.append(f"{unfinished} of {len(runs)} runs are unfinished: the page shows what is known now")
     write_safely(file, offline_html(tree, details, curves).encode("utf-8", "replace"))
     return lines
 

@@ -50,7 +50,7 @@ class Experiment(Policy):
     """What the experiment is called in figures and tables."""
     devices: int = Field(default=10, ge=1, le=1_000_000)
     """Number of devices m."""
-    iterations: int = Field(default=500, ge=1)
+    iterations: int = Field(default=500, ge=1, lt=2**31)
     """Number of iterations K; the run makes iterations 0 to K-1."""
     seeds: tuple[Annotated[int, Field(ge=0, lt=2**63)], ...] = Field(default=(0, 1, 2), min_length=1, strict=False)
     """One independent draw of everything per seed. A single number is one seed."""

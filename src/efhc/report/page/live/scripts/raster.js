@@ -144,7 +144,7 @@ export class RasterDrawing {
     const k = Math.floor(this.scale.back(x));
     if (row < 0 || row >= this.rows.length || k < this.first || k > this.last) return null;
     const columns = this.shares[row].length;
-    const column = Math.min(columns - 1, Math.floor(((k - this.first) / (this.end - this.first)) * columns));
+    const column = Math.min(columns - 1, columnOf(k, this.first, this.end, columns));
     return { row, k, column, x, y };
   }
 
@@ -165,12 +165,17 @@ function colorParts(color) {
   return [1, 3, 5].map((at) => parseInt(long.slice(at, at + 2), 16));
 }
 
+/** Multiplied before it is divided: 29 / 100 * 100 is less than 29. */
+function columnOf(k, first, end, columns) {
+  return Math.floor(((k - first) * columns) / (end - first));
+}
+
 /** Returns shares by row and column: of the known iterations of a column, how many a device fired in. */
 export function firedShares(events, rowOf, count, first, end, columns) {
   const shares = Array.from({ length: count }, () => new Float32Array(columns));
   const known = new Int32Array(columns);
   events.k.forEach((k, n) => {
-    const column = Math.floor(((k - first) / (end - first)) * columns);
+    const column = columnOf(k, first, end, columns);
     if (column < 0 || column >= columns) return;
     known[column]++;
     for (const device of events.fired[n]) if (rowOf[device] !== undefined) shares[rowOf[device]][column]++;
