@@ -22,7 +22,8 @@ const UNITS = ["", "k", "M", "G", "T", "P"];
 
 /** A short number for an axis or a narrow cell: 0.25, 12,500, 12.5M. */
 export function short(value) {
-  return Math.abs(value) < 1e6 && Number.isInteger(value) ? whole(value) : scaled(value);
+  const size = Math.abs(value);
+  return size < 1e6 && (size >= 1e3 || Number.isInteger(value)) ? whole(value) : scaled(value);
 }
 
 /** A short number before a unit: 0.25, 12.5k, 12.5M. */

@@ -31,7 +31,7 @@ export class RunHead {
     const { currentGroup: group, currentRun: run } = this.store;
     this.element.hidden = !run;
     if (!run) return;
-    say(this.place, [group.name, group.place].filter((part, n, all) => part && all.indexOf(part) === n).join(" · "));
+    say(this.place, [group.name, group.place].filter((part, n, all) => part && part !== "." && all.indexOf(part) === n).join(" · "));
     say(this.title, `${run.strategy}, seed ${run.seed}`);
     say(this.state, STATES[run.state]);
     this.state.className = `badge is-${run.state}`;

@@ -54,7 +54,7 @@ export class RunList {
       { class: "group-head" },
       el("span", { class: "group-name", text: group.name }),
       state,
-      el("span", { class: "group-place", text: `${KINDS[group.kind] ?? group.kind} · ${group.place}` }),
+      el("span", { class: "group-place", text: [KINDS[group.kind] ?? group.kind, group.place].filter((part) => part !== ".").join(" · ") }),
     );
     const list = el("ul", {}, ...group.runs.map((run) => el("li", {}, this.runElement(group, run, looks.get(run.strategy)))));
     const element = el("details", { class: "group" }, head, list);
