@@ -245,7 +245,7 @@ class _Run:
 
 
 def test_naming_many_groups_takes_time_in_proportion():
-    began = time.monotonic()
+    began = time.process_time()
     names = name_groups([[_Run(place)] for place in range(2_000)], "place")
     assert names[7] == "sweep, setting3=7"
-    assert time.monotonic() - began < 2  # it compared every group with every other one: 10 s
+    assert time.process_time() - began < 2  # it compared every group with every other one: 10 s

@@ -168,7 +168,7 @@ def test_looks_have_a_bounded_number_of_numbers(neighbours):
 def test_a_page_shows_a_bounded_number_of_devices():
     source = NodeSource()
     many = range(10_000, 10_000 + MOST_SHOWN + 5)
-    began = time.monotonic()
+    began = time.process_time()
     for k in range(3):
         source.hear([answer_of(0, k, *many), answer_of(90_000, k, 0)], float(k))
     devices = [one["device"] for one in source.devices]
@@ -176,7 +176,7 @@ def test_a_page_shows_a_bounded_number_of_devices():
     assert {0, 90_000} <= set(devices)  # those that answer come first
     assert source.notes["nodes"] == "2 answer, of 2; 7 of their neighbours are not shown"
     assert all(j < MOST_SHOWN for links in source.rows("network").columns["links"] for _, j in links)
-    assert time.monotonic() - began < 2  # it compared every link with every other one
+    assert time.process_time() - began < 2  # it compared every link with every other one
 
 
 def test_a_drift_that_is_no_number_is_not_kept():
@@ -218,13 +218,13 @@ def test_a_page_that_is_written_once_waits_for_the_nodes(tmp_path):
 
 
 def test_nobody_waits_for_ever(tmp_path):
-    with answering(tmp_path / "state", lambda: str(time.sleep(1.0))):
+    with answering(tmp_path / "state", lambda: str(time.sleep(3.0))):
         watched = Watched(tmp_path)
         watched.refresh()
         assert watched.tree["groups"][0]["state"] == "waiting"
         began = time.monotonic()
         watched.hear_nodes(seconds=0.2)
-        assert time.monotonic() - began < 0.9
+        assert time.monotonic() - began < 2.5
         assert watched.tree["groups"][0]["state"] == "waiting"
         watched.hear_nodes()
         assert watched.tree["groups"][0]["state"] == "stopped"

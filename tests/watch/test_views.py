@@ -270,9 +270,9 @@ def test_thinning_a_run_whose_links_change_all_the_time_is_quick(made):
     k = list(range(20_000))
     detail["events"] = {"k": k, "fired": [[] for _ in k], "used": [[] for _ in k], "is_sample": False}
     detail["network"] = [{"k": one, "links": [(0, 1)]} for one in k if one % 3 == 0]
-    began = time.monotonic()
+    began = time.process_time()
     thinned = offline._within(detail, len(to_json(detail)) // 3)
-    assert time.monotonic() - began < 3  # it compared every event with every change of the links
+    assert time.process_time() - began < 3  # it compared every event with every change of the links
     shown = thinned["events"]["k"]
     assert 2_000 < len(shown) < 10_000
     assert [one["k"] for one in thinned["network"]] == sorted({one - one % 3 for one in shown})

