@@ -44,7 +44,7 @@ def test_the_time_is_linear_in_the_number_of_rows():
     models, places = np.zeros((count, 1), "float32"), list(range(count))
     start = time.process_time()
     new, handles = Rows.restored(models, places, count, 1)
-    assert time.process_time() - start < 2.0  # quadratic: many times as long
+    assert time.process_time() - start < 5.0  # quadratic: minutes
     assert len(handles) == count == len(rows.array) == len(new.array)
 
 
