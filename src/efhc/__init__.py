@@ -28,6 +28,8 @@ _HOMES = {
     "Strategy": "efhc.core.parts",
     "TriggerPolicy": "efhc.core.triggers",
     "CodecPolicy": "efhc.strategies.parts.codecs",
+    "LocalStep": "efhc.core.local_steps",
+    "StepLimit": "efhc.core.step_limits",
     "LinksPolicy": "efhc.strategies.parts.links",
     "SchedulePolicy": "efhc.core.schedules",
     "Network": "efhc.network.over_time",

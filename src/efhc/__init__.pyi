@@ -10,21 +10,32 @@ from efhc.base.errors import EfhcError as EfhcError
 from efhc.base.errors import InputError as InputError
 from efhc.base.policy import Policy as Policy
 from efhc.core.graph import Graph as Graph
+from efhc.core.local_steps import Adam as Adam
+from efhc.core.local_steps import AdamW as AdamW
+from efhc.core.local_steps import DriftCorrected as DriftCorrected
+from efhc.core.local_steps import HeavyBall as HeavyBall
+from efhc.core.local_steps import LocalStep as LocalStep
+from efhc.core.local_steps import Nesterov as Nesterov
+from efhc.core.local_steps import QuasiGlobalMomentum as QuasiGlobalMomentum
+from efhc.core.local_steps import SGD as SGD
 from efhc.core.memory import Memory as Memory
 from efhc.core.parts import Budget as Budget
 from efhc.core.parts import ChosenLinks as ChosenLinks
-from efhc.core.parts import DriftCorrected as DriftCorrected
 from efhc.core.parts import EstimatesMixing as EstimatesMixing
 from efhc.core.parts import ExchangeMixing as ExchangeMixing
+from efhc.core.parts import HalfStepsMixing as HalfStepsMixing
 from efhc.core.parts import Parts as Parts
-from efhc.core.parts import QuasiGlobalMomentum as QuasiGlobalMomentum
-from efhc.core.parts import SGD as SGD
 from efhc.core.parts import Strategy as Strategy
 from efhc.core.randomness import Purpose as Purpose
 from efhc.core.randomness import Randomness as Randomness
 from efhc.core.schedules import Constant as Constant
+from efhc.core.schedules import Cosine as Cosine
 from efhc.core.schedules import Diminishing as Diminishing
 from efhc.core.schedules import SchedulePolicy as SchedulePolicy
+from efhc.core.schedules import WarmUp as WarmUp
+from efhc.core.step_limits import ClippedSteps as ClippedSteps
+from efhc.core.step_limits import NoLimit as NoLimit
+from efhc.core.step_limits import StepLimit as StepLimit
 from efhc.core.triggers import AlwaysTrigger as AlwaysTrigger
 from efhc.core.triggers import Bandwidths as Bandwidths
 from efhc.core.triggers import CoinTrigger as CoinTrigger
@@ -240,8 +251,8 @@ def simulate(
     initial_models: InitialModels | str | Mapping[str, Any] | Literal["per-device", "shared", "zeros", "npy"] | _HasModels = ...,
     network: Network | str | Mapping[str, Any] | Literal["geometric", "erdos-renyi", "internet-as", "ring", "grid", "star", "complete", "random-links", "rotating", "waypoint", "links", "edge-list", "graphml", "edge-sequence"] | _HasOverTime | _HasEdges = ...,
     bandwidths: BandwidthPolicy | str | Mapping[str, Any] | Literal["constant", "uniform", "beta", "list", "csv"] | _HasDraw | Sequence[float] | NDArray[Any] = ...,
-    step_size: SchedulePolicy | str | Mapping[str, Any] | Literal["constant", "diminishing"] | Callable[..., Any] = ...,
-    threshold_decay: SchedulePolicy | str | Mapping[str, Any] | Literal["constant", "diminishing"] | Callable[..., Any] | None = ...,
+    step_size: SchedulePolicy | str | Mapping[str, Any] | Literal["constant", "diminishing", "warm-up", "cosine"] | Callable[..., Any] = ...,
+    threshold_decay: SchedulePolicy | str | Mapping[str, Any] | Literal["constant", "diminishing", "warm-up", "cosine"] | Callable[..., Any] | None = ...,
     strategies: Mapping[str, Strategy | str | Mapping[str, Any] | Literal["ef-hc", "gt", "zt", "rg", "never", "beer", "central", "choco", "sparq", "composed", "entrywise", "d2", "dsgt", "matcha", "one-way", "periodic", "relay"] | _HasThresholds | _HasFires | _HasParts | _HasStep] = ...,
     driver: DriverPolicy | str | Mapping[str, Any] | Literal["lockstep", "event-driven"] = ...,
     log: Tracker | str | Mapping[str, Any] | Literal["mlflow", "tensorboard", "wandb"] | _HasOpen | Sequence[Tracker | str | Mapping[str, Any] | Literal["mlflow", "tensorboard", "wandb"] | _HasOpen] = ...,

@@ -18,8 +18,11 @@ import numpy as np
 import pytest
 
 import efhc
+from efhc.core.half_steps import Frame, Introduction
 from efhc.core.randomness import Randomness
+from efhc.drivers.event_driven.half_step_links import HalfStepLinks
 from efhc.drivers.event_driven.simulator import Simulator
+from efhc.drivers.general import GeneralLockstep
 from efhc.drivers.lockstep import Lockstep
 from efhc.drivers.observers import Observer, drive
 from efhc.experiments.config.experiment import Experiment
@@ -42,6 +45,33 @@ STRATEGIES = {
     "rg": efhc.RandomizedGossip(probability=0.3),
     "never": efhc.Never(),
     "periodic": efhc.PeriodicBroadcast(every=4),
+}
+
+
+def composed(r: float = 500.0, **parts: Any) -> Any:
+    """Half-steps with these parts, and a trigger of the threshold scale r."""
+    usual = {"trigger": {"kind": "norm", "r": r}, "mixing": {"kind": "half-steps"}}
+    return efhc.Composed(**{**usual, **parts})
+
+
+LEVELS, ENTRYWISE = {"kind": "levels", "bits": 3}, {"kind": "entrywise", "r": 16000.0}
+HALF_STEPS = {
+    "entrywise": efhc.Entrywise(r=16000.0),
+    "entrywise with momentum": efhc.Entrywise(r=16000.0, momentum=0.9),
+    "one-way": efhc.OneWay(r=500.0),
+    "one-way in levels": efhc.OneWay(r=3000.0, bits=2, momentum=0.5),
+    "full": composed(),
+    "levels": composed(trigger=ENTRYWISE, codec=LEVELS),
+    "momentum": composed(local={"kind": "momentum"}, codec=LEVELS),
+    "correction": composed(local={"kind": "sgd", "correction": 0.3}),
+    "correction and momentum": composed(local={"kind": "momentum", "correction": 0.1}, trigger=ENTRYWISE, codec=LEVELS),
+    "limit": composed(mixing={"kind": "half-steps", "limit": {"kind": "clip", "radius": 0.2}}),
+    "guard": composed(mixing={"kind": "half-steps", "rate": 1.0, "guard": "degree"}, trigger={"kind": "always"}),
+    "budget": composed(trigger={"kind": "always"}, codec=LEVELS, budget={"share": 0.05}),
+    "adam": composed(4000.0, local={"kind": "adam", "correction": 0.1}, codec=LEVELS),
+    "three steps": composed(local={"kind": "sgd", "steps": 3}),
+    "three steps of adam, clipped": composed(4000.0, local={"kind": "adam", "steps": 3, "clip": 0.5}, codec=LEVELS),
+    "coin": composed(trigger={"kind": "coin", "probability": 0.4}, local={"kind": "sgd", "correction": 0.3}),
 }
 NETWORKS: dict[str, Any] = {
     "static": efhc.Geometric(radius=0.5),
@@ -81,7 +111,9 @@ def pairwise_selection(choices: list[list[str]]) -> list[tuple[str, ...]]:
 
 
 @lru_cache(maxsize=4)
-def scenario_of(folder: Path, network: str, learner: str, at_start: str, precision: str) -> Any:
+def scenario_of(
+    folder: Path, network: str, learner: str, at_start: str, precision: str, initial: str = "shared"
+) -> Any:
     """The scenario that all strategies and both drivers meet."""
     given = NETWORKS[network]
     if isinstance(given, dict):
@@ -94,6 +126,7 @@ def scenario_of(folder: Path, network: str, learner: str, at_start: str, precisi
         network=given,
         exchange_at_start=AT_START[at_start],
         precision=PRECISIONS[precision],
+        initial_models={"kind": initial},
         **LEARNERS[learner],
     )
     return draw_scenario(experiment, load_data(experiment), SEED)
@@ -223,3 +256,103 @@ def test_drivers_agree_on_real_writers(femnist: Dataset, strategy):
     experiment = Experiment(data=femnist, devices=20, partition=efhc.IID(), network=efhc.RandomLinks())
     scenario = draw_scenario(experiment, load_data(experiment), SEED)
     assert_drivers_agree(scenario, STRATEGIES[strategy], 1)
+
+
+# Half-steps
+
+
+class Sent(Observer):
+    """Who fired, and the bits of each message, by iteration, sender and receiver."""
+
+    def __init__(self) -> None:
+        self.fired: set[tuple[int, int]] = set()
+        self.bits: dict[tuple[int, int, int], int] = {}
+
+    def after(self, steps: Any, state: Any) -> None:
+        sender, receiver, _, _ = steps.graph.directed
+        for k, fired, bits in zip(itertools.count(steps.k), steps.fired, steps.bits, strict=False):
+            self.fired |= {(k, device) for device in np.flatnonzero(fired).tolist()}
+            for e in np.flatnonzero(bits).tolist():
+                self.bits[k, int(sender[e]), int(receiver[e])] = int(bits[e])
+
+
+def counting(bits: dict[tuple[int, int, int], int], seconds: float) -> Any:
+    """A method of `HalfStepLinks` that counts what is sent, where an iteration takes so many `seconds`.
+
+    An introduction belongs to the iteration that begins.
+    """
+    send = HalfStepLinks._send
+
+    def counted(self: Any, run: Any, sender: int, receiver: int, message: Any) -> None:
+        iteration = round(run.now / seconds)
+        if isinstance(message, Frame):
+            assert message.k == iteration - 1
+            bits[message.k, sender, receiver] = bits.get((message.k, sender, receiver), 0) + message.bits
+        elif isinstance(message, Introduction):
+            whole = efhc.core.cost.whole_message_bits(message.model[None])
+            bits[iteration, sender, receiver] = bits.get((iteration, sender, receiver), 0) + whole
+        send(self, run, sender, receiver, message)
+
+    return counted
+
+
+def assert_half_steps_agree(scenario: Any, strategy: Any, iterations: int = ITERATIONS) -> int:
+    """Returns how often devices fired."""
+    lockstep, expected, bits = GeneralLockstep(scenario, strategy), Sent(), dict[tuple[int, int, int], int]()
+    state = drive(lockstep, lockstep.initial_state(), iterations, [expected])
+    seconds = COMPUTE_SECONDS * strategy.parts().local.steps
+    driver = DRIVER.model_copy(update={"network_seconds": seconds})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(HalfStepLinks, "_send", counting(bits, seconds))
+        simulator = Simulator(scenario, strategy, driver, iterations, Randomness(SEED))
+        while not simulator.is_over:
+            simulator.advance()
+    tables = simulator.record.take().tables
+
+    fired = set(tables["steps"].filter("fired").select("k", "device").rows())
+    assert fired == expected.fired
+    assert {key: value for key, value in bits.items() if key[0] < iterations} == expected.bits
+    assert simulator.models.dtype == state.models.dtype
+    assert simulator.models.tobytes() == state.models.tobytes()
+    for name, values in state.local.items():
+        assert simulator.local[name].tobytes() == values.tobytes()
+    assert tables["timeline"]["imbalance"].to_list()[-1] == 0.0
+    assert simulator.warnings == []
+    return len(fired)
+
+
+INITIAL = ["shared", "per-device"]
+HALF_STEPS_CHOICES: list[list[str]] = [
+    list(one) for one in (NETWORKS, LEARNERS, AT_START, PRECISIONS, INITIAL, HALF_STEPS)
+]
+
+
+@pytest.mark.parametrize(
+    ("network", "learner", "at_start", "precision", "initial", "strategy"), pairwise_selection(HALF_STEPS_CHOICES)
+)
+def test_drivers_agree_on_half_steps(folder, network, learner, at_start, precision, initial, strategy):
+    scenario = scenario_of(folder, network, learner, at_start, precision, initial)
+    assert_half_steps_agree(scenario, HALF_STEPS[strategy])
+
+
+@pytest.mark.parametrize("strategy", HALF_STEPS)
+def test_devices_with_half_steps_fire_now_and_then(folder, strategy):
+    scenario = scenario_of(folder, "static", "compiled svm", "as if linked before", "float64")
+    fired = assert_half_steps_agree(scenario, HALF_STEPS[strategy])
+    assert ITERATIONS < fired < ITERATIONS * DEVICES or strategy == "guard"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", HALF_STEPS)
+@pytest.mark.parametrize("network", NETWORKS)
+def test_drivers_agree_on_half_steps_in_every_combination(folder, network, strategy):
+    starts = itertools.cycle(itertools.product(AT_START, INITIAL))
+    for (learner, precision), (at_start, initial) in zip(itertools.product(LEARNERS, PRECISIONS), starts, strict=False):
+        scenario = scenario_of(folder, network, learner, at_start, precision, initial)
+        assert_half_steps_agree(scenario, HALF_STEPS[strategy])
+
+
+@pytest.mark.parametrize("strategy", ["entrywise with momentum", "one-way"])
+def test_drivers_agree_on_half_steps_over_many_iterations(folder, strategy):
+    scenario = scenario_of(folder, "waypoint", "compiled svm", "as if linked before", "float32")
+    assert_half_steps_agree(scenario, HALF_STEPS[strategy], iterations=300)

@@ -22,6 +22,7 @@ class Mutant(NamedTuple):
 ITERATION = "tests/core tests/test_kernels.py tests/drivers"
 RUNS = "tests/experiments/runs/test_simulate.py"
 DEVICE = "tests/core/device"
+HALF_STEPS = "tests/core/half_steps"
 CLOCKS = "tests/drivers/event_driven/test_hand_worked_times.py tests/conformance/test_drivers_agree.py"
 BOUNDS = "tests/theory/bounds/test_recursion.py tests/theory/bounds/test_step_size_limits.py"
 LAW = "tests/strategies/test_law_by_driver.py tests/strategies/test_law.py"
@@ -146,7 +147,9 @@ MUTANTS = [
     Mutant("steps in the order of commits", "core/device_state.py", "sorted(device.steps, key=_neighbour_of)", "device.steps[::-1]", CLOCKS),
     Mutant("a model takes no time", "drivers/event_driven/mail.py", "size = self._parameters\n", "size = 0\n", CLOCKS),
     Mutant("nobody loses patience", "drivers/event_driven/patience.py", "if since + self._seconds > run.now:", "if True:", "tests/drivers/event_driven/test_hand_worked_times.py -k patience"),
-    Mutant("what is done at once sets no share aside", "core/at_once.py", "link.offered = take_share(one)", "link.offered = 0.5", "tests/drivers/event_driven/test_at_once.py"),
+    Mutant("a repeated frame is a step again", "core/half_steps.py", "if frame.number <= end.inn:", "if frame.number < end.inn:", HALF_STEPS),
+    Mutant("h keeps what a link that is gone has taught it", "core/half_steps.py", "effects.append(TakeBack(neighbour, end.taught))", "pass", HALF_STEPS),
+    Mutant("two that have just met wait for the trigger", "core/half_steps.py", "0.0 for _, end in free if end.is_new}", "0.0 for _, end in free if False}", "tests/conformance/test_drivers_agree.py -k half"),
     # Whom a node talks to
     Mutant("no certificate is asked for", "runtime/security.py", "context.verify_mode = ssl.CERT_REQUIRED", "context.verify_mode = ssl.CERT_OPTIONAL", TRUST),
     Mutant("TLS 1.2 will do", "runtime/security.py", "ssl.TLSVersion.TLSv1_3", "ssl.TLSVersion.TLSv1_2", TRUST),

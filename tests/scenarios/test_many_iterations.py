@@ -7,7 +7,7 @@ import pytest
 
 from efhc.base.errors import InputError
 from efhc.core.randomness import Coins, Randomness
-from efhc.core.schedules import Constant, Diminishing, SchedulePolicy
+from efhc.core.schedules import Constant, Cosine, Diminishing, WarmUp
 from efhc.core.triggers import (
     AlwaysTrigger,
     Bandwidths,
@@ -17,6 +17,7 @@ from efhc.core.triggers import (
     NormTrigger,
     PeriodTrigger,
 )
+from efhc.experiments.config.experiment import SCHEDULES as SCHEDULE_KINDS
 from efhc.scenarios.thresholds import Thresholds
 from efhc.strategies.composed import TRIGGERS
 from efhc.strategies.paper import EventTriggered
@@ -35,6 +36,8 @@ BUILT_IN = [
 SCHEDULES = [
     Constant(value=0.07),
     *(Diminishing(initial=0.1, timescale=t, power=p) for t in (1.0, 3.7) for p in (0, 0.3, 0.5, 1)),
+    WarmUp(iterations=30),
+    Cosine(iterations=90, warm_up=20),
 ]
 BLOCK = Coins.BLOCK
 STRETCHES = [(0, 1), (0, 40), (17, 100), (BLOCK - 3, 7), (BLOCK - 1, 2 * BLOCK), (10**6 + 1, 60)]
@@ -55,7 +58,7 @@ def test_thresholds_of_many_iterations_are_those_of_each(trigger, decay):
 
 def test_every_built_in_trigger_and_schedule_is_among_them():
     assert {type(trigger) for trigger in BUILT_IN} >= set(TRIGGERS.built_in().values())
-    assert {type(schedule) for schedule in SCHEDULES} == set(SchedulePolicy.__subclasses__())
+    assert {type(schedule) for schedule in SCHEDULES} == set(SCHEDULE_KINDS.built_in().values())
 
 
 class Own:

@@ -21,6 +21,7 @@ NETWORKS = {
     "rotating": {"kind": "rotating", "period": 2},
 }
 
+MIXINGS = ("exchange", "half-steps", "estimates")
 Table = dict[str, Any]
 
 
@@ -102,25 +103,26 @@ BUDGETS = st.none() | st.builds(lambda share: {"share": share}, shares(0.05, 1.0
 
 
 @st.composite
-def cases(draw: st.DrawFn, *, lossy: bool | None = None, networks: tuple[str, ...] = tuple(NETWORKS)) -> Case:
+def cases(draw: st.DrawFn, *, lossy: bool | None = None, mixings: tuple[str, ...] = MIXINGS) -> Case:
     """Any combination with a meaning. `lossy` says whether messages are lost; None: either."""
-    network = draw(st.sampled_from(networks))
-    mixing = draw(st.sampled_from(["exchange", "per device", "per link"] if not lossy else ["exchange", "per link"]))
+    network = draw(st.sampled_from(sorted(NETWORKS)))
+    mixing = draw(st.sampled_from(("exchange",) if lossy else mixings))
     parts: dict[str, Table] = {"local": draw(LOCAL)}
     if mixing == "exchange":
         parts |= {"mixing": {"kind": "exchange"}, "trigger": draw(FIRING)}
     else:
-        when = draw(st.sampled_from(["always", "sent"]))
-        rate = draw(shares(0.05, 1.0))
-        every = draw(st.sampled_from([1, 1, 3]))
-        per = mixing.removeprefix("per ")
-        parts["mixing"] = {"kind": "estimates", "rate": rate, "per": per, "when": when, "every": every}
+        parts["mixing"] = {"kind": mixing, "rate": draw(shares(0.05, 1.0))}
+        if mixing == "half-steps":
+            parts["mixing"] |= {"guard": "degree"} if parts["mixing"]["rate"] > 0.5 else {}
+        else:
+            when, every = draw(st.sampled_from(["always", "sent"])), draw(st.sampled_from([1, 1, 3]))
+            parts["mixing"] |= {"when": when, "every": every}
         parts |= {"trigger": draw(FIRING | ENTRYWISE), "codec": draw(CODECS)}
     parts["links"] = draw(links(network, mixing))
     if budget := draw(BUDGETS):
         parts["budget"] = budget
     loss = 0.0
-    if lossy or (lossy is None and mixing != "per device"):
+    if lossy or (lossy is None and mixing == "exchange"):
         loss = draw(st.sampled_from([0.3, 0.8] if lossy else [0.0, 0.3]))
     fields: dict[str, Any] = {
         "devices": draw(st.integers(4, 8)),
@@ -140,11 +142,11 @@ def cases(draw: st.DrawFn, *, lossy: bool | None = None, networks: tuple[str, ..
 
 
 def links(network: str, mixing: str) -> st.SearchStrategy[Table]:
-    """A broadcast reaches all neighbours, so links that are drawn anew every time need estimates per link."""
+    """All neighbours know the same estimate, so links that are drawn anew every time need another mixing."""
     some = [st.just({"kind": "all"})]
     if network == "static":
         some.append(st.just({"kind": "tree"}))
-    if mixing != "per device":
+    if mixing != "estimates":
         some.append(st.builds(lambda p: {"kind": "sampled", "probability": p}, shares(0.2, 1.0)))
         if network == "static":
             some.append(st.builds(lambda share: {"kind": "matcha", "budget": share}, shares(0.2, 1.0)))
@@ -176,7 +178,7 @@ class Witnessed:
 def plain_strategy(parts: dict[str, Table], width: int) -> plain.Strategy:
     local, mixing = parts["local"], parts["mixing"]
     codec = parts.get("codec", {"kind": "full"})
-    estimates = {name: mixing[name] for name in ("rate", "per", "when", "every") if name in mixing}
+    estimates = {name: mixing[name] for name in ("rate", "when", "every") if name in mixing}
     return plain.Strategy(
         mixing=mixing["kind"],
         momentum=local.get("momentum", 0.0),
@@ -223,6 +225,8 @@ class PlainRun:
         neighbours = scenario.graphs(0)[1].neighbours()
         self.devices = plain.begin(self.strategy, models.tolist(), neighbours, is_shared=is_shared)
         self.k = 0
+        self.active: set[plain.Pair] | None = None
+        """The links of the latest iteration. None: all."""
 
     def step(
         self,
@@ -231,6 +235,7 @@ class PlainRun:
         lost: Collection[plain.Pair] = (),
     ) -> plain.Done:
         """Make one iteration over these links, with these losses of messages."""
+        self.active = active
         before, now = self._scenario.graphs(self.k)
         models = np.array(self.devices.models, dtype=self._precision)
         gradients = np.empty_like(models)

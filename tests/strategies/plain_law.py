@@ -1,9 +1,16 @@
 """One iteration of the general law in plain loops: devices, neighbours and coordinates, one after the other.
 
-    y_i = x_i - alpha (mu m_i + g_i - h_i)
+    y_i = x_i - alpha (mu gate_i m_i + g_i - h_i)
     q_i = C(y_i - x_hat_i) where the trigger says so,   x_hat_i <- x_hat_i + q_i
-    f_i = gamma sum_j w_ij (x_hat_j - x_hat_i)
     x_i <- y_i + f_i,   h_i <- h_i + theta sum_j f_ij / A_ij,   m_i <- mu m_i + (1 - mu) (x_i before - x_i) / alpha
+
+    estimates    f_i = gamma sum_j w_ij (x_hat_j - x_hat_i)
+    half-steps   f_i = sum_j c_ij ([i sent to j] (x_hat_j before - x_hat_i) + [j sent to i] (x_hat_j - x_hat_i before))
+                 c_ij = min(gamma w_ij, 1 / (2 max(d_i, d_j)))
+
+The gate is 1, but for half-steps min(1, steps over links since the last gradient / neighbours). A_ij is the sum of
+alpha since the link was last used; of half-steps, since the sender's last message over it. Half-steps take back what a
+link has taught h when the link goes.
 
 Nothing here comes from efhc. A vector is a list of numbers, a link is a pair (i, j) with i < j, and a directed link is
 a pair (sender, receiver). `Strategy` is what does not change, `Devices` is what is remembered, `Given` is what an
@@ -27,8 +34,7 @@ Message = dict[int, float]
 class Strategy:
     """The parts of a strategy that are numbers and words."""
 
-    mixing: Literal["exchange", "estimates"] = "exchange"
-    per: Literal["device", "link"] = "device"
+    mixing: Literal["exchange", "half-steps", "estimates"] = "exchange"
     when: Literal["always", "sent"] = "always"
     rate: float = 1.0
     """gamma"""
@@ -55,15 +61,19 @@ class Devices:
     models: list[Vector]
     """x_i"""
     known: dict[Pair, Vector]
-    """x_hat by (i, j): what j knows of i. Per device, and for exchange, the key is (i, i)."""
+    """x_hat by (i, j): what j knows of i. Except for half-steps all neighbours know the same: the key is (i, i)."""
     unknown: set[Pair] = field(default_factory=set)
-    """Directed links of which the receiver was never sent an estimate."""
+    """Directed links over which no whole model was sent yet, where one has to be (Event 1)."""
     momenta: list[Vector] = field(default_factory=list)
     """m_i"""
     corrections: list[Vector] = field(default_factory=list)
     """h_i"""
     since: dict[Pair, float] = field(default_factory=dict)
-    """The sum of alpha since each link was last used."""
+    """The sum of alpha since each link was last used; of half-steps, by (i, j), since i's last message to j."""
+    taught: dict[Pair, Vector] = field(default_factory=dict)
+    """Half-steps: by (i, j), what of h_i the link to j has taught."""
+    steps: list[int] = field(default_factory=list)
+    """Half-steps: how many were added to each device since its last gradient."""
     credit: list[float] = field(default_factory=list)
     """Bits that each device may spend."""
 
@@ -89,7 +99,7 @@ class Given:
     weights: dict[Pair, float] | None = None
     """w_ij. None: those of Metropolis."""
     lost: set[Pair] = field(default_factory=set)
-    """Directed links over which nothing arrives in this iteration."""
+    """Exchange: directed links over which nothing arrives in this iteration."""
 
 
 @dataclass
@@ -100,7 +110,7 @@ class Done:
     bits: dict[Pair, int]
     """Of every directed link."""
     used: set[Pair]
-    """Links whose two ends mixed."""
+    """Links whose two ends mixed; of half-steps, directed links over which a message went."""
     mixed: list[Vector]
     """f_i"""
 
@@ -109,15 +119,16 @@ def begin(strategy: Strategy, models: list[Vector], neighbours: list[set[int]], 
     """The devices at k = 0. `is_shared` says that all know that all start from one model."""
     everyone = range(len(models))
     both_ways = [(i, j) for i in everyone for j in neighbours[i]]
-    per_link = strategy.mixing == "estimates" and strategy.per == "link"
-    keys = both_ways if per_link else [(i, i) for i in everyone]
+    keys = both_ways if strategy.mixing == "half-steps" else [(i, i) for i in everyone]
     return Devices(
         models=[list(model) for model in models],
         known={(i, j): list(models[i]) for i, j in keys},
         unknown=set() if is_shared or strategy.mixing == "exchange" else set(both_ways),
         momenta=[[0.0] * len(model) for model in models],
         corrections=[[0.0] * len(model) for model in models],
-        since={(i, j): 0.0 for i, j in both_ways if i < j},
+        since={(i, j): 0.0 for i, j in both_ways if i < j or strategy.mixing == "half-steps"},
+        taught={(i, j): [0.0] * len(models[i]) for i, j in both_ways},
+        steps=[0 for _ in models],
         credit=[0.0 for _ in models],
     )
 
@@ -126,53 +137,72 @@ def iterate(strategy: Strategy, devices: Devices, given: Given) -> tuple[Devices
     """One iteration of all devices."""
     devices = met(strategy, devices, given)
     stepped = [local_step(strategy, devices, given, i) for i in range(len(devices.models))]
-    if strategy.mixing == "exchange":
-        known, unknown, credit, done, flows = exchange(strategy, devices, given)
-    else:
-        known, unknown, credit, done, flows = send_estimates(strategy, devices, given, stepped)
+    law = {"exchange": exchange, "half-steps": half_steps, "estimates": estimates}[strategy.mixing]
+    known, unknown, credit, done, flows = law(strategy, devices, given, stepped)
     models, momenta, corrections = [], [], []
+    taught = {pair: list(vector) for pair, vector in devices.taught.items()}
     for i, y in enumerate(stepped):
-        x, h, m = devices.models[i], devices.corrections[i], devices.momenta[i]
-        f = [sum(flow[c] for (to, _), flow in flows.items() if to == i) for c in range(len(y))]
+        x, m, mu = devices.models[i], devices.momenta[i], strategy.momentum
+        mine = [flow for flow in flows if flow.device == i]
+        f = [sum(flow.step[c] for flow in mine) for c in range(len(y))]
         done.mixed.append(f)
         moved = [y[c] + f[c] for c in range(len(y))]
         models.append(moved)
-        mu, alpha = strategy.momentum, given.alpha
-        momenta.append([mu * m[c] + (1 - mu) * (x[c] - moved[c]) / alpha for c in range(len(y))])
-        corrections.append(list(h))
-        for (to, j), flow in flows.items():
-            if to == i:
-                over = alpha
-                seldom = strategy.when == "sent" or strategy.every > 1 or strategy.links_vary
-                if strategy.mixing == "exchange" or seldom:
-                    over += devices.since[min(i, j), max(i, j)]
-                for c in range(len(y)):
-                    corrections[i][c] += strategy.correction * flow[c] / over
+        momenta.append([mu * m[c] + (1 - mu) * (x[c] - moved[c]) / given.alpha for c in range(len(y))])
+        corrections.append(list(devices.corrections[i]))
+        for flow in mine:
+            for c in range(len(y)):
+                learned = strategy.correction * flow.step[c] / flow.over
+                corrections[i][c] += learned
+                taught[i, flow.neighbour][c] += learned
     since = {link: 0.0 if link in done.used else a + given.alpha for link, a in devices.since.items()}
-    return Devices(models, known, unknown, momenta, corrections, since, credit), done
+    steps = [sum(flow.device == i for flow in flows) for i in range(len(models))]
+    return Devices(models, known, unknown, momenta, corrections, since, taught, steps, credit), done
+
+
+@dataclass
+class Flow:
+    """What a link adds to one of its ends."""
+
+    device: int
+    neighbour: int
+    step: Vector
+    over: float
+    """A_ij"""
 
 
 def met(strategy: Strategy, devices: Devices, given: Given) -> Devices:
     """Forget what was remembered of links that are gone, and begin with those that are new."""
     before = {(i, j) for i, those in enumerate(given.previous_neighbours) for j in those}
     now = {(i, j) for i, those in enumerate(given.neighbours) for j in those}
-    known, since = dict(devices.known), dict(devices.since)
-    unknown = {pair for pair in devices.unknown if pair in now}
+    known, since, taught = dict(devices.known), dict(devices.since), dict(devices.taught)
+    corrections, unknown = [list(h) for h in devices.corrections], {pair for pair in devices.unknown if pair in now}
+    is_half_steps = strategy.mixing == "half-steps"
     for i, j in before - now:
         known.pop((i, j), None)
         since.pop((i, j), None)
+        gone = taught.pop((i, j))
+        if is_half_steps:  # h forgets what only this link could have corrected
+            corrections[i] = minus(corrections[i], gone)
     for i, j in now - before:
-        if strategy.mixing == "estimates":
+        taught[i, j] = [0.0] * len(devices.models[i])
+        if strategy.mixing != "exchange":
             unknown.add((i, j))
-        if i < j:
+        if is_half_steps:  # the whole model comes first, and no step is made on it
+            known[i, j] = list(devices.models[i])
+            since[i, j] = 0.0
+        elif i < j:
             since[i, j] = 0.0 if given.k == 0 else math.inf  # its first use teaches nothing
-    return replace(devices, known=known, unknown=unknown, since=since)
+    return replace(devices, known=known, unknown=unknown, since=since, taught=taught, corrections=corrections)
 
 
 def local_step(strategy: Strategy, devices: Devices, given: Given, i: int) -> Vector:
     """y_i"""
     x, m, h, g = devices.models[i], devices.momenta[i], devices.corrections[i], given.gradients[i]
-    return [x[c] - given.alpha * (strategy.momentum * m[c] + g[c] - h[c]) for c in range(len(x))]
+    gate, neighbours = 1.0, len(given.neighbours[i])
+    if strategy.mixing == "half-steps" and neighbours:
+        gate = min(1.0, devices.steps[i] / neighbours)
+    return [x[c] - given.alpha * (strategy.momentum * gate * m[c] + g[c] - h[c]) for c in range(len(x))]
 
 
 def links_of(given: Given) -> set[Pair]:
@@ -200,8 +230,8 @@ def minus(a: Vector, b: Vector) -> Vector:
 # Exchange: the paper's
 
 
-def exchange(strategy: Strategy, devices: Devices, given: Given):
-    """Events 1 to 3: both ends of a link send their models and pay, or neither does."""
+def exchange(strategy: Strategy, devices: Devices, given: Given, stepped: list[Vector]):
+    """Events 1 to 3: both ends of a link send their models before the step and pay, or neither does."""
     x, everyone, n = devices.models, range(len(devices.models)), len(devices.models[0])
     whole = 32 * n
     active, credit = links_of(given), grown(strategy, devices, given, n)
@@ -228,10 +258,12 @@ def exchange(strategy: Strategy, devices: Devices, given: Given):
     known = {**devices.known, **{(i, i): list(x[i]) for i in fired}}
 
     used = {(i, j) for i, j in paid if (i, j) not in given.lost and (j, i) not in given.lost}
-    flows = {}
+    flows = []
     for i, j in used:
+        over = devices.since[i, j] + given.alpha
         for here, there in ((i, j), (j, i)):
-            flows[here, there] = [weight(given, i, j) * d for d in minus(x[there], x[here])]
+            step = [weight(given, i, j) * d for d in minus(x[there], x[here])]
+            flows.append(Flow(here, there, step, over))
     bits = {(i, j): whole if (min(i, j), max(i, j)) in paid else 0 for i in everyone for j in given.neighbours[i]}
     return known, set(), credit, Done(fired, bits, used, []), flows
 
@@ -242,33 +274,35 @@ def grown(strategy: Strategy, devices: Devices, given: Given, n: int) -> list[fl
     return [old + (share * 32 * n if given.neighbours[i] else 0.0) for i, old in enumerate(devices.credit)]
 
 
-# Estimates: only senders pay
+# Estimates and half-steps: only senders pay
 
 
-def send_estimates(strategy: Strategy, devices: Devices, given: Given, stepped: list[Vector]):
-    """Every device sends what its trigger and its credit allow; what arrives changes what both ends know."""
+def send(strategy: Strategy, devices: Devices, given: Given, stepped: list[Vector]):
+    """Every device sends what its trigger and its credit allow, which changes what neighbours know.
+
+    Returns what is known, what is still unknown, the credit, who has fired, all bits, and the directed links over which
+    more than the model of Event 1 was sent.
+    """
     everyone, n = range(len(devices.models)), len(devices.models[0])
     active, credit = links_of(given), grown(strategy, devices, given, n)
     known = {pair: list(vector) for pair, vector in devices.known.items()}
-    fired = set()
+    per_link = strategy.mixing == "half-steps"
+    fired, sent, introduced = set(), set(), set()
     bits = {(i, j): 0 for i in everyone for j in given.neighbours[i]}
     for i in everyone:
         hears = sorted(j for j in given.neighbours[i] if (min(i, j), max(i, j)) in active)
         degree = len(given.neighbours[i])
-        # Event 1. A neighbour that knows nothing of i is sent a whole model, whatever the credit: per device what all
-        # others know already, and per link the model itself, so that there is nothing to add to it.
+        # Event 1. A neighbour that knows nothing of i is sent what all others know already, or for half-steps the model
+        # itself, whatever the credit.
         whole = whole_bytes(8 + strategy.width * n)
-        for j in hears:
+        for j in given.neighbours[i] if strategy.links_vary else hears:
             if (i, j) in devices.unknown:
+                introduced.add((i, j))
                 bits[i, j] += whole
                 credit[i] -= whole / degree
-                if strategy.per == "link":
-                    known[i, j] = list(stepped[i])
         # Event 2. One message for all neighbours, or one for each of them.
-        place_of = {j: (i, j) if strategy.per == "link" else (i, i) for j in hears}
-        places = {(i, i)}
-        if strategy.per == "link":
-            places = {(i, j) for j in hears if (i, j) not in devices.unknown}
+        place_of = {j: (i, j) if per_link else (i, i) for j in hears}
+        places = set(place_of.values()) if per_link else {(i, i)}
         messages = messages_of(strategy, given, i, {place: minus(stepped[i], known[place]) for place in places})
         size = {place: bits_of(message, n, strategy) for place, message in messages.items()}
         cost = sum(size.get(place_of[j], 0) for j in hears) / max(1, degree)
@@ -277,28 +311,38 @@ def send_estimates(strategy: Strategy, devices: Devices, given: Given, stepped: 
             credit[i] -= cost
             for j in hears:
                 bits[i, j] += size.get(place_of[j], 0)
+                if place_of[j] in messages:
+                    sent.add((i, j))
             for place, message in messages.items():
-                for c, change in message.items() if place not in given.lost else ():
+                for c, change in message.items():
                     known[place][c] += change
-    arrived = {pair for pair, count in bits.items() if count and pair not in given.lost}
-    unknown = devices.unknown - arrived
-    used = set()
-    for i, j in active:
-        both_know = not {(i, j), (j, i)} & unknown
-        is_due = given.k % strategy.every == 0
-        if is_due and both_know and (strategy.when == "always" or {(i, j), (j, i)} & arrived):
+    return known, devices.unknown - introduced, credit, fired, bits, sent
+
+
+def half_steps(strategy: Strategy, devices: Devices, given: Given, stepped: list[Vector]):
+    """A message from i to j is a step d of i and the step -d of j, which nobody has to answer."""
+    known, unknown, credit, fired, bits, sent = send(strategy, devices, given, stepped)
+    flows = []
+    for i, j in sorted(sent):
+        largest = 1 / (2 * max(len(given.neighbours[i]), len(given.neighbours[j])))
+        c, over = min(strategy.rate * weight(given, i, j), largest), devices.since[i, j] + given.alpha
+        d = [c * entry for entry in minus(devices.known[j, i], known[i, j])]
+        flows += [Flow(i, j, d, over), Flow(j, i, [-entry for entry in d], over)]
+    return known, unknown, credit, Done(fired, bits, sent, []), flows
+
+
+def estimates(strategy: Strategy, devices: Devices, given: Given, stepped: list[Vector]):
+    """All neighbours mix what they know of one another, in every iteration or after every message."""
+    known, unknown, credit, fired, bits, _ = send(strategy, devices, given, stepped)
+    used, flows = set(), []
+    seldom = strategy.when == "sent" or strategy.every > 1 or strategy.links_vary
+    for i, j in links_of(given) if given.k % strategy.every == 0 else ():
+        if strategy.when == "always" or bits[i, j] or bits[j, i]:
             used.add((i, j))
-    return known, unknown, credit, Done(fired, bits, used, []), flows_of_estimates(strategy, given, known, used)
-
-
-def flows_of_estimates(strategy: Strategy, given: Given, known: dict[Pair, Vector], used: set[Pair]):
-    """f_ij by (i, j): what is added to device i because of j."""
-    flows = {}
-    for i, j in used:
-        of_i, of_j = (known[i, j], known[j, i]) if strategy.per == "link" else (known[i, i], known[j, j])
-        flows[i, j] = [strategy.rate * weight(given, i, j) * d for d in minus(of_j, of_i)]
-        flows[j, i] = [-entry for entry in flows[i, j]]
-    return flows
+            over = given.alpha + (devices.since[i, j] if seldom else 0.0)
+            step = [strategy.rate * weight(given, i, j) * d for d in minus(known[j, j], known[i, i])]
+            flows += [Flow(i, j, step, over), Flow(j, i, [-entry for entry in step], over)]
+    return known, unknown, credit, Done(fired, bits, used, []), flows
 
 
 def messages_of(strategy: Strategy, given: Given, i: int, drifts: dict[Pair, Vector]) -> dict[Pair, Message]:
@@ -314,6 +358,8 @@ def messages_of(strategy: Strategy, given: Given, i: int, drifts: dict[Pair, Vec
             is_due = norm(drift) >= given.thresholds[i]
         else:
             is_due = i in (given.fires or ())
+        if strategy.mixing == "half-steps" and place[1] in given.neighbours[i] - given.previous_neighbours[i]:
+            is_due, threshold = True, 0.0  # Event 1: two devices that have just met
         if is_due and (message := encode(drift, parameter, threshold)):
             messages[place] = message
     return messages

@@ -35,7 +35,7 @@ S = "strategies.S"
 PARTS = {
     "an unknown part": ([f"{S}.triger.kind=norm"], [f"{S}.triger", "did you mean 'trigger'?"]),
     "an unknown kind of part": ([f"{S}.trigger=entriwise"], [f"{S}.trigger", "entriwise", "did you mean 'entrywise'?"]),
-    "an unknown local step": ([f"{S}.local=adam"], [f"{S}.local", "'adam'", "sgd", "momentum", "corrected"]),
+    "an unknown local step": ([f"{S}.local=adagrad"], [f"{S}.local", "'adagrad'", "sgd", "corrected", "adamw"]),
     "an unknown mixing": ([f"{S}.mixing=gossip"], [f"{S}.mixing", "'gossip'", "exchange", "estimates"]),
     "an unknown codec": ([f"{S}.codec=zip"], [f"{S}.codec", "'zip'", "full", "levels", "sign", "top-k"]),
     "an unknown choice of links": ([f"{S}.links=few"], [f"{S}.links", "'few'", "all", "tree", "sampled"]),
@@ -48,36 +48,69 @@ PARTS = {
     "a rate of 0": ([f"{S}.mixing.rate=0.0"], [f"{S}.mixing.rate", "0.0", "greater than 0"]),
     "a rate above 1": ([f"{S}.mixing.rate=1.1"], [f"{S}.mixing.rate", "1.1", "1"]),
     "NaN": ([f"{S}.mixing.rate=nan"], [f"{S}.mixing.rate", "nan", "finite"]),
-    "a codec without estimates": (
+    "a rate of half-steps above 1/2": (
+        [f"{S}.mixing={{kind='half-steps', rate=0.6}}"],
+        [f"{S}.mixing", "rate", "0.6 without a guard", "0.5", "guard = 'degree'"],
+    ),
+    "a limit of steps of 0": (
+        [f"{S}.mixing={{kind='half-steps', limit={{kind='clip', radius=0.0}}}}"],
+        [f"{S}.mixing", "limit", "radius", "0.0", "greater than 0"],
+    ),
+    "no local steps": ([f"{S}.local.steps=0"], [f"{S}.local.steps", "got 0", "1"]),
+    "a clip of 0": ([f"{S}.local.clip=0.0"], [f"{S}.local.clip", "0.0", "greater than 0"]),
+    "a negative weight decay": ([f"{S}.local.weight_decay=-0.1"], [f"{S}.local.weight_decay", "-0.1", "0"]),
+    "Adam that never forgets": (
+        [f"{S}.local={{kind='adam', beta2=1.0}}"],
+        [f"{S}.local", "beta2", "1.0", "less than 1"],
+    ),
+    "a codec that an exchange has no use for": (
         [f"{S}.mixing={{kind='exchange'}}", f"{S}.trigger=norm"],
-        [f"{S}.codec", "'levels'", "exchange", "'full'", "estimates"],
+        [f"{S}.codec", "'levels'", "exchange", "'full'", "half-steps"],
     ),
-    "an entrywise trigger without estimates": (
+    "an entrywise trigger that an exchange has no use for": (
         [f"{S}.mixing={{kind='exchange'}}", f"{S}.codec=full"],
-        [f"{S}.trigger", "'entrywise'", "exchange", "estimates"],
+        [f"{S}.trigger", "'entrywise'", "exchange", "half-steps"],
     ),
-    "broadcast estimates with loss": (
-        ["driver.loss=0.01"],
-        ["loss", "0.01", "per = 'link'", "'link'"],
+    "estimates with loss": (["driver.loss=0.01"], ["driver.loss", "0.01", "S needs every message", "event-driven"]),
+    "half-steps with loss in lockstep": (
+        ["driver.loss=0.01", f"{S}.mixing={{kind='half-steps'}}"],
+        ["driver.loss", "0.01", "S needs every message", "event-driven"],
+    ),
+    "half-steps that cannot take back, on a changing graph": (
+        [f"{S}.mixing={{kind='half-steps', take_back=false}}", "network.kind=random-links"],
+        ["take_back", "strategies.S", "a network that changes", "k = 1", "true"],
+    ),
+    "half-steps that cannot take back, with churn": (
+        [
+            "driver.kind=event-driven",
+            "driver.churn.leave_every=5.0",
+            f"{S}.mixing={{kind='half-steps', take_back=false}}",
+        ],
+        [f"{S}.mixing.take_back", "churn", "true"],
     ),
     "a tree on a changing graph": (
         [f"{S}.links=tree", "network.kind=random-links"],
         ["a network that changes", "k = 1", "strategies.S", "tree"],
     ),
-    "links that are drawn anew with broadcasts": (
+    "links that are drawn anew with estimates": (
         [f"{S}.links=sampled"],
-        [f"{S}.links", "'sampled'", "per = 'link'", "'link'"],
+        [f"{S}.links", "'sampled'", "estimates", "half-steps"],
     ),
     "a budget of 0": ([f"{S}.budget.share=0.0"], [f"{S}.budget.share", "0.0", "greater than 0"]),
     "a negative budget": ([f"{S}.budget.share=-1.0"], [f"{S}.budget.share", "-1.0", "greater than 0"]),
-    "devices on their own clocks": (
+    "estimates of devices on their own clocks": (
         ["driver.kind=event-driven"],
-        [S, "event-driven", "driver.kind = 'lockstep'"],
+        [S, "estimates", "event-driven", "driver.kind = 'lockstep'"],
     ),
-    "a loss of 1": (
-        ["driver.loss=1.0", f"{S}.mixing.per=link"],
-        ["driver.loss", "1.0", "less than 1"],
+    "chosen links of devices on their own clocks": (
+        ["driver.kind=event-driven", f"{S}.mixing={{kind='half-steps'}}", f"{S}.links=sampled"],
+        [S, "links", "event-driven", "driver.kind = 'lockstep'"],
     ),
+    "a drift correction by exchange, of devices on their own clocks": (
+        ["driver.kind=event-driven", f"{S}.mixing={{kind='exchange'}}", f"{S}.trigger=norm", f"{S}.codec=full"],
+        [S, "half-steps", "event-driven", "driver.kind = 'lockstep'"],
+    ),
+    "a loss of 1": (["driver.loss=1.0"], ["driver.loss", "1.0", "less than 1"]),
 }
 
 

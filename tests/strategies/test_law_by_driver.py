@@ -44,11 +44,20 @@ def compare(state: Any, loops: PlainRun, graph: Graph, tolerance: float) -> None
     devices, strategy = loops.devices, loops.strategy
     everyone = range(len(devices.models))
     wanted = {"models": (state.models, devices.models)}
-    if strategy.mixing == "estimates" and strategy.per == "link":
+    if strategy.mixing == "half-steps":
         pairs = list(zip(graph.directed.sender.tolist(), graph.directed.receiver.tolist(), strict=True))
-        told = [e for e, pair in enumerate(pairs) if pair not in devices.unknown]
-        if told:
-            wanted["estimates"] = state.memory["estimates"][told], [devices.known[pairs[e]] for e in told]
+        if "told" in state.memory:
+            found = state.memory["told"]
+        else:  # one for all neighbours: links that are never used do not count
+            mine = [
+                e for e, (i, j) in enumerate(pairs) if loops.active is None or (min(i, j), max(i, j)) in loops.active
+            ]
+            pairs, found = [pairs[e] for e in mine], state.last_broadcast[graph.directed.sender[mine]]
+        if pairs:
+            wanted["told"] = found, [devices.known[pair] for pair in pairs]
+        wanted["steps"] = state.memory["steps"], devices.steps
+        if "taught" in state.memory and pairs:
+            wanted["taught"] = state.memory["taught"], [devices.taught[pair] for pair in pairs]
     else:
         wanted["x_hat"] = state.last_broadcast, [devices.known[i, i] for i in everyone]
     if strategy.momentum:
@@ -66,6 +75,11 @@ def test_the_driver_follows_the_plain_law(case):
     follow(case, ITERATIONS, 1e-10)
 
 
+@given(cases(mixings=("half-steps",)))
+def test_half_steps_follow_the_plain_law(case):
+    follow(case, ITERATIONS, 1e-10)
+
+
 @given(cases())
 @settings(max_examples=settings().max_examples // 3)
 def test_in_single_precision_a_step_is_that_of_the_law_up_to_rounding(case):
@@ -75,8 +89,12 @@ def test_in_single_precision_a_step_is_that_of_the_law_up_to_rounding(case):
 # What is built in, as its paper or the table of strategies in the documentation says it
 
 
-def estimates(rate: float, per: str = "device", when: str = "always", every: int = 1) -> dict[str, Any]:
-    return {"kind": "estimates", "rate": rate, "per": per, "when": when, "every": every}
+def estimates(rate: float, when: str = "always", every: int = 1) -> dict[str, Any]:
+    return {"kind": "estimates", "rate": rate, "when": when, "every": every}
+
+
+def half_steps(rate: float) -> dict[str, Any]:
+    return {"kind": "half-steps", "rate": rate}
 
 
 def corrected(correction: float, momentum: float = 0.0) -> dict[str, Any]:
@@ -89,27 +107,25 @@ PAPERS = {"kind": "norm", "r": 250.0}
 SGD, MOMENTUM, ALWAYS = {"kind": "sgd"}, {"kind": "momentum", "momentum": 0.9}, {"kind": "always"}
 
 BUILT_IN = {
-    "entrywise": (efhc.Entrywise(), {**ENTRYWISE, "local": corrected(0.1), "mixing": estimates(0.25)}),
-    "entrywise with momentum": (
-        efhc.Entrywise(momentum=0.9),
-        {**ENTRYWISE, "local": corrected(0.01, 0.9), "mixing": estimates(0.25)},
+    "entrywise": (
+        efhc.Entrywise(rate=0.125, correction=0.1),
+        {**ENTRYWISE, "local": corrected(0.1), "mixing": half_steps(0.125)},
     ),
-    "entrywise per link": (
-        efhc.Entrywise(per="link", budget={"share": 0.02}),
-        {**ENTRYWISE, "local": corrected(0.1), "mixing": estimates(0.25, "link", "sent"), "budget": {"share": 0.02}},
+    "entrywise with momentum": (
+        efhc.Entrywise(momentum=0.9, rate=0.125, correction=0.01),
+        {**ENTRYWISE, "local": corrected(0.01, 0.9), "mixing": half_steps(0.125)},
+    ),
+    "entrywise with a budget": (
+        efhc.Entrywise(budget={"share": 0.02}, rate=0.5, correction=0.1),
+        {**ENTRYWISE, "local": corrected(0.1), "mixing": half_steps(0.5), "budget": {"share": 0.02}},
     ),
     "one-way": (
-        efhc.OneWay(r=2500.0),
-        {"local": corrected(0.3), "trigger": {**PAPERS, "r": 2500.0}, "mixing": estimates(1.0, when="sent")},
+        efhc.OneWay(r=2500.0, rate=0.5, correction=0.3),
+        {"local": corrected(0.3), "trigger": {**PAPERS, "r": 2500.0}, "mixing": half_steps(0.5)},
     ),
     "one-way with levels": (
-        efhc.OneWay(r=2500.0, bits=3),
-        {
-            "local": corrected(0.3),
-            "trigger": {**PAPERS, "r": 2500.0},
-            "codec": THREE_BITS,
-            "mixing": estimates(1.0, when="sent"),
-        },
+        efhc.OneWay(r=2500.0, rate=0.5, correction=0.3, bits=3),
+        {"local": corrected(0.3), "trigger": {**PAPERS, "r": 2500.0}, "codec": THREE_BITS, "mixing": half_steps(0.5)},
     ),
     "CHOCO-SGD": (
         efhc.ChocoSGD(codec=TENTH, momentum=0.9, rate=0.3),

@@ -91,6 +91,35 @@ def test_a_hand_worked_iteration_with_estimates():
     assert not any(done.bits.values())
 
 
+def test_hand_worked_iterations_with_half_steps():
+    """The same devices. A message of i is a step c (x_hat_j before - x_hat_i after), c = 1/2 * 1/2, and -c of j."""
+    strategy = plain.Strategy("half-steps", rate=0.5, momentum=0.5, correction=0.25)
+    both, nobody = [{1}, {0}], [set(), set()]
+    devices = plain.begin(strategy, [[1.0], [1.0]], both, is_shared=True)
+    devices, done = plain.iterate(strategy, devices, plain.Given(0, 0.5, both, both, [[2.0], [-4.0]], fires={0}))
+    # y = (0, 3); only device 0 sends, so x_hat = (0, 1), and its step is 1/4 (1 - 0).
+    assert devices.models == [[0.25], [2.75]]
+    assert devices.known == {(0, 1): [0.0], (1, 0): [1.0]}
+    assert devices.corrections == [[0.125], [-0.125]]  # theta d / alpha
+    assert devices.momenta == [[0.75], [-1.75]]
+    assert (devices.steps, done.used, done.bits) == ([1, 1], {(0, 1)}, {(0, 1): 40, (1, 0): 0})
+    devices, _ = plain.iterate(strategy, devices, plain.Given(1, 0.5, both, both, [[0.0], [0.0]], fires={0, 1}))
+    # y = (1/8, 25/8); f_0 = 1/4 ((1 - 1/8) + (25/8 - 0)) = 1. Device 1 has not sent for two steps: its l is half.
+    assert devices.models == [[1.125], [2.125]]
+    assert devices.corrections[0] == [0.125 + 0.25 * (0.21875 / 0.5 + 0.78125 / 1.0)]
+    assert devices.corrections[1] == [-devices.corrections[0][0]]
+    assert (devices.momenta, devices.steps) == ([[-0.5], [-0.25]], [2, 2])
+    silent, done = plain.iterate(strategy, devices, plain.Given(2, 0.5, both, both, [[0.0], [0.0]], fires=set()))
+    h = devices.corrections[0][0]
+    assert (done.used, silent.steps) == (set(), [0, 0])
+    assert silent.models == [[1.125 + 0.5 * (0.25 + h)], [2.125 + 0.5 * (0.125 - h)]]
+    later, _ = plain.iterate(strategy, silent, plain.Given(3, 0.5, both, both, [[0.0], [0.0]], fires=set()))
+    assert later.models[0] == [silent.models[0][0] + 0.5 * h]  # links were silent, so momentum does not count
+    apart, _ = plain.iterate(strategy, devices, plain.Given(2, 0.5, nobody, both, [[0.0], [0.0]], fires={0, 1}))
+    assert apart.corrections == [[0.0], [0.0]]  # the link has gone, and with it what it taught
+    assert apart.models == [[1.25], [2.1875]]
+
+
 def test_a_hand_worked_budget():
     """n = 1: a message has 40 bits, and a share of 1/2 earns 16 in each iteration."""
     strategy = plain.Strategy("estimates", budget=0.5)

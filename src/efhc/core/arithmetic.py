@@ -31,6 +31,12 @@ def consensus_error(models: Floats) -> float:
     return float(np.square(seen_from_first - seen_from_first.mean(axis=0)).sum())
 
 
+def finite_rows(models: Floats) -> Flags:
+    """Which devices' models are finite."""
+    finite: Flags = np.logical_and.reduce(np.isfinite(models), axis=1)
+    return finite
+
+
 def replace_rows(rows: Floats, chosen: Flags, by: Floats) -> Floats:
     """`rows`, with row i of `by` where chosen[i]."""
     return np.where(chosen[:, None], by, rows)

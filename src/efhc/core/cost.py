@@ -11,8 +11,20 @@ import numpy as np
 from efhc.base.arrays import Flags, Floats, Ints
 from efhc.core.graph import Graph
 
+FRAME_HEADER_BYTES = 111
+"""Bytes of a half-step's frame besides its payload: those of docs/wire.md, and 22 of a TLS record."""
+ACKNOWLEDGEMENT_BYTES = 83
+"""Bytes of an acknowledgement of half-steps, likewise."""
 BITS_PER_NUMBER = 32
 """Bits of one parameter of a model that is sent whole. Transmission time is counted in such numbers."""
+
+KIND_BITS = 8
+"""In front of every message: what it is."""
+
+
+def whole_message_bits(models: Floats) -> int:
+    """Return the bits of a message with all numbers of a model, as they are held."""
+    return int(KIND_BITS + 8 * models.dtype.itemsize * models.shape[1])
 
 
 def link_times(graph: Graph, bandwidths: Floats, parameters: int) -> Floats:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from efhc.base.arrays import Flags, Floats
-from efhc.core.arithmetic import PLAIN, Arithmetic
+from efhc.core.arithmetic import PLAIN, Arithmetic, finite_rows
 from efhc.core.graph import Graph
 from efhc.core.state import Diverged, State
 
@@ -25,12 +25,6 @@ class Info(NamedTuple):
     """v_ij per link of the physical graph."""
     consensus_error: float
     """sum_i ||w_i - w_bar||^2 of the models it left."""
-
-
-def finite_rows(models: Floats) -> Flags:
-    """Which devices' models are finite."""
-    finite: Flags = np.logical_and.reduce(np.isfinite(models), axis=1)
-    return finite
 
 
 def iterate(

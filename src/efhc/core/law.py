@@ -1,29 +1,59 @@
 """One iteration of a strategy that is a table of parts, for all devices at once. EF-HC is the case of `core.iteration`.
 
-    y_i = x_i - alpha (mu m_i + g_i - h_i)              the local step
-    x_hat_i <- x_hat_i + C(y_i - x_hat_i)               what the neighbours know of i, where the trigger says so
-    f_i = gamma sum_j w_ij (x_hat_j - x_hat_i)          mixing estimates; or exchange: sum_j v_ij beta_ij (x_j - x_i)
-    x_i <- y_i + f_i
-    h_i <- h_i + (theta / alpha) f_i,   m_i <- mu m_i + (1 - mu)(x_i_before - x_i) / alpha
+    y_i = x_i - alpha (u_i - h_i)                      the local step; u_i = g_i for SGD (`core.local_steps`)
+
+Then the link law adds f_i, which links also teach h and momentum (`LocalStep.pulled`):
+
+    exchange     f_i = sum_j v_ij beta_ij (x_j - x_i), of the models before the local step
+    half-steps   x_hat_i <- x_hat_i + C(y_i - x_hat_i) where the trigger says so; each message from i to j is a step
+                 beta_ij rate (x_hat_j before - x_hat_i after) of i, and the opposite one of j (`core.half_steps`)
+    estimates    x_hat_i likewise;  f_i = rate sum_j beta_ij (x_hat_j - x_hat_i), after all messages
 
 The two ends of a link add opposite terms, so that sum_i f_i = 0 and sum_i h_i = 0: mixing never moves the mean model,
-whatever is left out of messages. Nothing that comes in is changed, but that compiled arithmetic may write to the
-gradients.
+whatever is left out of messages. Nothing that comes in is changed, but that compiled arithmetic may write to gradients.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
 from efhc.base.arrays import Flags, Floats, Ints
-from efhc.core.iteration import finite_rows
-from efhc.core.law_arithmetic import PLAIN_LAW, LawArithmetic, Local, Pull
-from efhc.core.parts import ChosenLinks, EstimatesMixing, Parts
+from efhc.core.arithmetic import finite_rows
+from efhc.core.cost import BITS_PER_NUMBER, airtime_bits, exchange_bits, whole_message_bits
+from efhc.core.graph import Graph
+from efhc.core.law_arithmetic import PLAIN_LAW, LawArithmetic, Messages, Places, Terms
+from efhc.core.local_steps import Moment, Rows
+from efhc.core.memory import both_have
+from efhc.core.parts import ChosenLinks, EstimatesMixing, ExchangeMixing, HalfStepsMixing, Parts
 from efhc.core.state import Diverged, State
-from efhc.core.telling import Asked, Telling
+from efhc.core.step_limits import NoLimit
 from efhc.core.views import Now
+
+
+@dataclass(frozen=True, eq=False)
+class Decision:
+    """What the trigger says in this iteration: thresholds, or who fires."""
+
+    thresholds: Floats | None
+    """threshold_i(k)"""
+    fires: Callable[[Floats], Flags] | None = None
+    """v_i of all devices, given their drifts; of a trigger that looks at them."""
+    is_entrywise: bool = False
+    """Whether thresholds are those of coordinates."""
+
+    def fired(self, drifts: Floats, devices: int, sender: Ints) -> Flags:
+        """Return who fires, where `drifts` has one entry per sender."""
+        if self.thresholds is not None:
+            return drifts >= self.thresholds[sender]
+        assert self.fires is not None
+        largest = np.zeros(devices)
+        np.maximum.at(largest, sender, drifts)
+        return self.fires(largest)[sender]
 
 
 class Happened(NamedTuple):
@@ -37,39 +67,246 @@ class Happened(NamedTuple):
 
 
 def iterate_parts(
-    parts: Parts, state: State, now: Now, gradients: Floats, asked: Asked, arithmetic: LawArithmetic = PLAIN_LAW
+    parts: Parts,
+    state: State,
+    now: Now,
+    gradients: Callable[[int, Floats], Floats],
+    decision: Decision,
+    arithmetic: LawArithmetic = PLAIN_LAW,
 ) -> tuple[State, Happened]:
     """Make one iteration. `state.memory` holds what `strategies.forms` says that these parts remember.
 
-    mu: `parts.local.momentum`; theta: `parts.local.correction`; gamma: `parts.mixing.rate`; alpha: `now.step_size`;
-    m, h: "momentum" and "correction" of the memory. Raises `Diverged` if a model is no longer finite; what came in is
-    then as it was.
+    `gradients(s, models)` are those of the s-th batch of the iteration. Raises `Diverged` if a model is no longer
+    finite; what came in is then as it was.
     """
-    memory = dict(state.memory)
-    theta, alpha = parts.local.correction, now.step_size
-    local = Local(memory.get("momentum"), memory.get("correction"), parts.local.momentum, alpha)
-    links = parts.links.choose(now) if parts.links else ChosenLinks(now.graph.all_links)
-
-    y = arithmetic.descend(state.models, gradients, local)
-    telling, rate = Telling(parts, state, now, links.active, asked, memory, arithmetic), 1.0
-    if isinstance(parts.mixing, EstimatesMixing):
-        rate = parts.mixing.rate
-        told = telling.broadcast(y) if parts.mixing.per == "device" else telling.send_to_each(y)
+    iteration = _Iteration(parts, state, now, decision, arithmetic)
+    rows, down = iteration.descend(gradients)
+    mixing = parts.mixing
+    if isinstance(mixing, ExchangeMixing):
+        rows, known, happened = iteration.exchange(rows, down)
+    elif isinstance(mixing, HalfStepsMixing):
+        rows, known, happened = iteration.half_steps(arithmetic.stepped(rows, down, now.step_size), mixing)
     else:
-        told = telling.exchange()
-
-    weights = now.graph.metropolis_weights if links.weights is None else links.weights
-    used_weights = np.where(told.used, rate * weights[now.graph.directed.link], 0.0)
-    learns: Floats | float = theta / alpha
-    if "elapsed" in memory:  # the correction of a link that is seldom used counts for all steps since then
-        elapsed = memory["elapsed"] + alpha
-        learns, memory["elapsed"] = theta / elapsed, np.where(told.used, 0.0, elapsed)
-    pull = Pull(told.pool, told.mine, told.theirs, used_weights, learns)
-    models, local = arithmetic.pull(now.graph, pull, y, state.models, local)
-
+        assert isinstance(mixing, EstimatesMixing)
+        rows, known, happened = iteration.estimates(arithmetic.stepped(rows, down, now.step_size), mixing)
+    models = rows["model"]
     error = arithmetic.consensus_error(models)
     if not np.isfinite(error):
         raise Diverged(state.k, "model", finite_rows(models))
-    after = {"momentum": local.momentum, "correction": local.correction}
-    memory |= {name: array for name, array in after.items() if array is not None}
-    return State(state.k + 1, models, told.known, state.local, memory), Happened(told.fired, told.bits, error)
+    memory = iteration.memory | {name: rows[name] for name in rows if name != "model"}
+    return State(state.k + 1, models, known, state.local, memory), happened._replace(consensus_error=error)
+
+
+@dataclass(eq=False)
+class _Iteration:
+    """One iteration under way; `memory` is what is remembered after it, but for the rows."""
+
+    parts: Parts
+    state: State
+    now: Now
+    decision: Decision
+    arithmetic: LawArithmetic
+
+    def __post_init__(self) -> None:
+        self.memory = dict(self.state.memory)
+        links, graph = self.parts.links, self.now.graph
+        self.links = links.choose(self.now) if links else ChosenLinks(graph.all_links)
+        weights = graph.metropolis_weights if self.links.weights is None else self.links.weights
+        self.weights: Floats = weights[graph.directed.link]
+        """Of each directed link."""
+
+    def descend(self, gradients: Callable[[int, Floats], Floats]) -> tuple[Rows, Floats]:
+        """Return what devices hold, and u - h: the local steps go down along it. With several, x is that before all."""
+        local, memory, models, now = self.parts.local, self.memory, self.state.models, self.now
+        rows = {"model": models} | {name: memory[name] for name in ("correction", *local.memory) if name in memory}
+        alpha = np.full((len(models), 1), now.step_size, models.dtype)
+        degrees = now.graph.degrees
+        gate = np.ones((len(models), 1))
+        if "steps" in memory:
+            gate[:, 0] = np.where(degrees > 0, np.minimum(1.0, memory["steps"] / np.maximum(degrees, 1)), 1.0)
+        x: Floats = models
+        for s in range(local.steps):
+            number = np.full(len(models), now.k * local.steps + s + 1)
+            before = {**rows, "model": x}
+            down, remembered = self.arithmetic.descent(local, before, gradients(s, x), Moment(alpha, number, gate))
+            rows = {**rows, **remembered}
+            if local.steps > 1:
+                x = x - alpha * down
+        return rows, down if local.steps == 1 else (models - x) / alpha
+
+    # The paper's exchange
+
+    def exchange(self, rows: Rows, down: Floats) -> tuple[Rows, Floats, Happened]:
+        """Events 1 to 4 of the paper: both ends of a used link send their whole models x_i(k)."""
+        now, graph, models = self.now, self.now.graph, self.state.models
+        (i, j), devices = graph.links.T, np.arange(graph.devices)
+        drifts = self.arithmetic.drift(models, devices, self.state.last_broadcast)
+        fired = self.decision.fired(drifts, graph.devices, devices)
+        used = self.links.active & (now.new_links | fired[i] | fired[j])
+        bits = exchange_bits(graph, used, models.shape[1])
+        if self.parts.budget:  # a link is used if both ends can pay for all that they would like to use
+            credit, wanted = self._credit(), airtime_bits(graph, bits)
+            affordable = credit >= wanted
+            used = used & affordable[i] & affordable[j]
+            bits = exchange_bits(graph, used, models.shape[1])
+            paid = airtime_bits(graph, bits)
+            fired = fired & affordable & ((paid > 0) | (wanted == 0))
+            self.memory["credit"] = credit - paid
+        if now.lost is not None:  # an exchange of which a message is lost does not take place, and is paid for
+            lost = np.zeros(len(used), dtype=bool)
+            np.logical_or.at(lost, graph.directed.link, now.lost)
+            used = used & ~lost
+        if self.parts.local.follows_links:
+            terms = self._terms(used[graph.directed.link], self.weights)
+            rows = self.arithmetic.remembered(self.parts.local, rows, (models, models), terms, now.step_size)
+        x = self.arithmetic.mix_and_descend(graph, used, self.links.weights, models, down, now.step_size)
+        known = self.arithmetic.replaced("told", self.state.last_broadcast, fired, models)
+        return {**rows, "model": x}, known, Happened(fired, bits, 0.0)
+
+    # What neighbours know of each other
+
+    def half_steps(self, rows: Rows, mixing: HalfStepsMixing) -> tuple[Rows, Floats, Happened]:
+        """Each message is a step of its two ends: see `core.half_steps`, which is this law on a device's own clock."""
+        known, who, mine, theirs = self._known()
+        after, bits, first, _ = self._send(rows["model"], known, who)
+        sender, _, _, back = self.now.graph.directed
+        sends = bits > 0
+        receives = sends[back]  # a message is a step of both ends
+        learning, (i, j) = self._learning(sends), self.now.graph.links.T
+        highest = 0.5 / np.maximum(self.now.graph.degrees[i], self.now.graph.degrees[j])
+        weights = np.minimum(mixing.rate * self.weights, highest[self.now.graph.directed.link])
+        if not isinstance(mixing.limit, NoLimit):
+            for e in np.flatnonzero(sends):
+                weights[e] *= mixing.limit.factor(after[mine[e]], known[theirs[e]])
+        places = _places(self.now.graph, sends.tobytes(), is_per_link="told" in self.memory, both_ends=True)
+        terms = Terms(places, weights[places.message], learning[places.message])
+        self.memory["steps"] = np.bincount(sender, sends.astype(np.int64) + receives, self.now.graph.devices)
+        fired = np.bincount(sender, sends, self.now.graph.devices) > 0
+        return self._pulled(rows, known, after, terms, Happened(fired, bits + first, 0.0))
+
+    def estimates(self, rows: Rows, mixing: EstimatesMixing) -> tuple[Rows, Floats, Happened]:
+        """All neighbours know the same of a device, and mix what they know: see `EstimatesMixing`."""
+        known, who, _, _ = self._known()
+        after, bits, first, fired = self._send(rows["model"], known, who)
+        _, _, link, back = self.now.graph.directed
+        bits = bits + first
+        used = np.zeros(len(bits), dtype=bool)
+        if self.now.k % mixing.every == 0:
+            used = self.links.active[link] & ((mixing.when == "always") | (bits > 0) | (bits[back] > 0))
+        terms = self._terms(used, mixing.rate * self.weights)
+        return self._pulled(rows, after, after, terms, Happened(fired, bits, 0.0))
+
+    def _known(self) -> tuple[Floats, Ints, Ints, Ints]:
+        """Return what is known, the device of each row of it, and for each directed link the rows of its two ends."""
+        sender, receiver, _, back = self.now.graph.directed
+        if "told" in self.memory:
+            return self.memory["told"], sender, np.arange(len(sender)), back
+        return self.state.last_broadcast, np.arange(self.now.graph.devices), sender, receiver
+
+    def _send(self, y: Floats, known: Floats, who: Ints) -> tuple[Floats, Ints, Ints, Flags]:
+        """Return what is known after the messages, the bits of each directed link, of messages and of Event 1, and who
+        has sent, row by row of what is known.
+        """
+        graph, decision, sender = self.now.graph, self.decision, self.now.graph.directed.sender
+        active, per_link = self.links.active[graph.directed.link], "told" in self.memory
+        # Per link, a neighbour is told the model when the link comes up, whether or not the link is chosen now.
+        meets = self.now.new_links[graph.directed.link] & (active | per_link)
+        first = np.where(meets, whole_message_bits(y), 0)
+        thresholds: Floats = np.zeros(len(who))
+        chosen = np.ones(len(who), dtype=bool)
+        if decision.is_entrywise:
+            assert decision.thresholds is not None
+            thresholds = decision.thresholds[who]
+        else:
+            chosen = decision.fired(self.arithmetic.drift(y, who, known), len(y), who)
+        if isinstance(self.parts.mixing, HalfStepsMixing) and self.now.met is not None and self.now.met.any():
+            met = self.now.met[graph.directed.link]  # a device sends to those that it has just met in any case
+            row = met if per_link else np.bincount(sender, met, len(who)) > 0
+            chosen, thresholds = chosen | row, np.where(row, 0.0, thresholds)
+        if per_link:
+            chosen = chosen & active
+        assert self.parts.codec is not None
+        after, sent = self.arithmetic.send("told", Messages(self.parts.codec, y, who, known, thresholds, chosen))
+        bits = sent if per_link else np.where(active, sent[sender], 0)
+        if self.parts.budget:
+            unpaid = self._pay(first, bits)
+            after, bits = self.arithmetic.kept("told", after, unpaid[who], known), np.where(unpaid[sender], 0, bits)
+            sent = np.where(unpaid[who], 0, sent)
+        return after, bits, first, sent > 0
+
+    def _terms(self, used: Flags, weights: Floats) -> Terms:
+        """Return one term for each used directed link: of its sender, with what is known after all messages."""
+        places, learning = _places(self.now.graph, used.tobytes()), self._learning(used)
+        return Terms(places, weights[places.message], learning[places.message])
+
+    def _learning(self, used: Flags) -> Floats:
+        """theta / (sum of alpha since a directed link was last used): what h learns of each term; 0 without h."""
+        theta = self.parts.local.correction
+        if "elapsed" not in self.memory:
+            return np.full(len(used), theta / self.now.step_size)
+        elapsed = self.memory["elapsed"] + self.now.step_size
+        self.memory["elapsed"] = np.where(used, 0.0, elapsed)
+        return theta / elapsed
+
+    def _pulled(
+        self, rows: Rows, before: Floats, after: Floats, terms: Terms, happened: Happened
+    ) -> tuple[Rows, Floats, Happened]:
+        taught = self.memory.get("taught")
+        if taught is not None:
+            taught = self.memory["taught"] = taught.copy()
+        rows = self.arithmetic.pulled(
+            self.parts.local, rows, (before, after), terms, self.now.step_size, self.now.graph, taught
+        )
+        if "told" not in self.memory:
+            return rows, after, happened
+        self.memory["told"] = after
+        return rows, self.state.last_broadcast, happened
+
+    # Budgets
+
+    def _credit(self) -> Floats:
+        """Return each device's credit in bits, with this iteration's share of what ZT would spend."""
+        assert self.parts.budget is not None
+        income = self.parts.budget.share * BITS_PER_NUMBER * self.state.models.shape[1]
+        credit: Floats = self.memory["credit"] + np.where(self.now.graph.degrees > 0, income, 0.0)
+        return credit
+
+    def _pay(self, first: Ints, messages: Ints) -> Flags:
+        """Pay for the bits of each directed link; returns the devices that cannot pay for all of their `messages`.
+
+        What new neighbours are told `first` is paid in any case.
+        """
+        graph = self.now.graph
+        credit, cost = self._credit() - airtime_bits(graph, first), airtime_bits(graph, messages)
+        unpaid: Flags = cost > credit
+        self.memory["credit"] = credit - np.where(unpaid, 0.0, cost)
+        return unpaid
+
+
+@lru_cache(maxsize=16)
+def _places(graph: Graph, used: bytes, *, is_per_link: bool = False, both_ends: bool = False) -> Places:
+    """Return where the terms of the used directed links are: of their senders; with `both_ends`, of receivers as well.
+
+    A device makes the steps of its own messages first, then those of its neighbours', each by ascending neighbour.
+    """
+    sender, receiver, _, back = graph.directed
+    sends = np.flatnonzero(np.frombuffer(used, dtype=bool))
+    receives = np.sort(back[sends]) if both_ends else sends[:0]  # directed links from the receivers on
+    link = np.concatenate([sends, receives])
+    newer = np.repeat([False, True], [len(sends), len(receives)])
+    order = np.argsort(sender[link], kind="stable")
+    link, newer = link[order], newer[order]
+    mine, theirs = (np.arange(len(sender)), back) if is_per_link else (sender, receiver)
+    device, message = sender[link], np.where(newer, back[link], link)
+    starts = np.searchsorted(device, np.arange(graph.devices + 1))
+    return Places(device, theirs[link], mine[link], newer, message, link, starts)
+
+
+def take_back(h: Floats, taught: Floats, before: Graph, now: Graph) -> Floats:
+    """Return h without what the links have taught it that are gone: h_i - sum_j lambda_ij, by ascending neighbour."""
+    stays = np.zeros(len(taught), dtype=bool)
+    stays[both_have(before, now)[0]] = True
+    h = h.copy()
+    for e in np.flatnonzero(~stays):
+        h[before.directed.sender[e]] -= taught[e]
+    return h

@@ -67,7 +67,7 @@ def carry_over(memories: Memories, arrays: Arrays, before: Graph, now: Graph, mo
     for name, memory in memories.items():
         if memory.per == "link":
             carried[name] = _begun(memory, now, models)
-            here, there = _both_have(before, now)
+            here, there = both_have(before, now)
             carried[name][there] = arrays[name][here]
     return carried
 
@@ -81,7 +81,7 @@ def _begun(memory: Memory, graph: Graph, models: np.ndarray) -> np.ndarray:
     return array
 
 
-def _both_have(before: Graph, now: Graph) -> tuple[np.ndarray, np.ndarray]:
+def both_have(before: Graph, now: Graph) -> tuple[np.ndarray, np.ndarray]:
     """Return where the directed links that both graphs have are in each of them."""
     old, new = (one.directed.sender * one.devices + one.directed.receiver for one in (before, now))
     _, here, there = np.intersect1d(old, new, assume_unique=True, return_indices=True)

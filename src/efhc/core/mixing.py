@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 
-def mixing_matrix(graph: Graph, used: Flags) -> csr_array:
-    """P: p_ij = beta_ij on used links, p_ii = 1 - sum_j p_ij.
+def mixing_matrix(graph: Graph, used: Flags, weights: Floats | None = None) -> csr_array:
+    """P: p_ij = beta_ij on used links, p_ii = 1 - sum_j p_ij. Default of the `weights` beta_ij: those of Metropolis.
 
     It is symmetric and doubly stochastic with p_ii > 0, whichever links are used: mixing never moves the mean model.
     """
@@ -22,7 +22,7 @@ def mixing_matrix(graph: Graph, used: Flags) -> csr_array:
 
     devices = np.arange(graph.devices)
     i, j = graph.links[used].T
-    beta = graph.metropolis_weights[used]
+    beta = (graph.metropolis_weights if weights is None else weights)[used]
     given_away = np.bincount(i, beta, graph.devices) + np.bincount(j, beta, graph.devices)
     entries = np.concatenate([beta, beta, 1.0 - given_away])
     rows, columns = np.concatenate([i, j, devices]), np.concatenate([j, i, devices])
@@ -30,8 +30,10 @@ def mixing_matrix(graph: Graph, used: Flags) -> csr_array:
 
 
 @np.errstate(over="ignore", invalid="ignore")
-def mix_and_descend(graph: Graph, used: Flags, models: Floats, gradients: Floats, step_size: float) -> Floats:
-    """P W - alpha G, where P = `mixing_matrix(graph, used)`, W: `models`, G: `gradients`, alpha: `step_size`."""
-    P = mixing_matrix(graph, used)
+def mix_and_descend(
+    graph: Graph, used: Flags, models: Floats, gradients: Floats, step_size: float, weights: Floats | None = None
+) -> Floats:
+    """P W - alpha G; P: `mixing_matrix(graph, used, weights)`, W: `models`, G: `gradients`, alpha: `step_size`."""
+    P = mixing_matrix(graph, used, weights)
     mixed: Floats = (P @ models - step_size * gradients).astype(models.dtype)
     return mixed

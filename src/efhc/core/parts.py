@@ -9,14 +9,18 @@ from __future__ import annotations
 from abc import ABC
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol, Self, runtime_checkable
 
 import numpy as np
-from pydantic import Field
+from pydantic import ConfigDict, Field, model_validator
 
 from efhc.base.arrays import Flags, Floats
+from efhc.base.errors import Unusable
 from efhc.base.policy import Policy
+from efhc.base.registry import Family
+from efhc.core.local_steps import SGD, LocalStep
 from efhc.core.memory import Memories
+from efhc.core.step_limits import NoLimit, StepLimit
 from efhc.core.views import Moved, Now, Seen
 
 
@@ -37,52 +41,11 @@ class Strategy(Policy):
     """Whether the graph must stay as it is."""
 
 
-# The local step
-
-
-class LocalStep(Policy, ABC):
-    """A local step that a config can name: y_i = x_i - alpha (mu m_i + g_i - h_i)."""
-
-
-class SGD(LocalStep):
-    """y_i = x_i - alpha g_i"""
-
-    kind: Literal["sgd"] = "sgd"
-    momentum: ClassVar[float] = 0.0
-    correction: ClassVar[float] = 0.0
-
-
-class QuasiGlobalMomentum(LocalStep):
-    """y_i = x_i - alpha (mu m_i + g_i), where m_i <- mu m_i + (1 - mu)(x_i - x_i_next) / alpha.
-
-    The momentum follows what the model really did, mixing included (Lin, Karimireddy, Stich, Jaggi, ICML 2021).
-    """
-
-    kind: Literal["momentum"] = "momentum"
-    momentum: float = Field(default=0.9, ge=0, lt=1)
-    """mu"""
-    correction: ClassVar[float] = 0.0
-
-
-class DriftCorrected(LocalStep):
-    """y_i = x_i - alpha (mu m_i + g_i - h_i), where h_i <- h_i + (theta / alpha) f_i, and f_i is what mixing adds.
-
-    h_i learns by how much the device's own gradient differs from that of all: in the end, mixing has nothing left to
-    undo. The h_i of all devices add up to 0.
-    """
-
-    kind: Literal["corrected"] = "corrected"
-    correction: float = Field(default=0.1, gt=0, le=1)
-    """theta"""
-    momentum: float = Field(default=0.0, ge=0, lt=1)
-    """mu"""
-
-
 # Mixing
 
 
 class MixingPolicy(Policy, ABC):
-    """A mixing that a config can name: `ExchangeMixing` or `EstimatesMixing`."""
+    """A link law that a config can name: how two ends make equal and opposite steps."""
 
 
 class ExchangeMixing(MixingPolicy):
@@ -91,18 +54,51 @@ class ExchangeMixing(MixingPolicy):
     kind: Literal["exchange"] = "exchange"
 
 
+MOST_RATE = 0.5
+"""The largest rate of half-steps with which models never run apart on any graph, if messages take no time."""
+STEP_LIMITS = Family(StepLimit, ("efhc.core.step_limits",), ("factor",), default="none")
+AnyStepLimit = Annotated[StepLimit, STEP_LIMITS]
+
+
+class HalfStepsMixing(MixingPolicy):
+    """A message changes what the receiver knows of the sender, and is a step of both: nobody has to answer it.
+
+    The sender adds d = rate beta_ij (x_hat_j - x_hat_i) and the receiver -d, as soon as each can. It runs in lockstep,
+    on devices' own clocks and on nodes, and survives lost, late and repeated messages (`core.half_steps`).
+    """
+
+    model_config = ConfigDict(defer_build=True)  # kinds of installed packages may need what is here
+
+    kind: Literal["half-steps"] = "half-steps"
+    rate: float = Field(default=0.5, gt=0, le=1)
+    """The share of beta_ij that one message moves. Two neighbours that both send move twice as much, so beyond 1/2
+    models could run apart: that needs a guard."""
+    guard: Literal["degree"] | None = None
+    """"degree": a message moves at most 1 / (2 max(d_i, d_j)), so that a rate above 1/2 counts where devices have few
+    neighbours. Default: none, and a rate up to 1/2."""
+    limit: AnyStepLimit = NoLimit()
+    """How far one message may move two devices."""
+    take_back: bool = True
+    """Whether each link remembers what it has taught the drift correction, one model per end, so that it can be taken
+    back when the link is gone. False is for networks in which links and devices stay."""
+
+    @model_validator(mode="after")
+    def _is_guarded(self) -> Self:
+        if self.rate > MOST_RATE and self.guard is None:
+            raise Unusable("rate", f"{self.rate:g} without a guard", "at most 0.5; or guard = 'degree'")
+        return self
+
+
 class EstimatesMixing(MixingPolicy):
     """f_i = gamma sum_j beta_ij (x_hat_j - x_hat_i), where x_hat_i is what the neighbours know of x_i.
 
-    A message changes what is known; nobody has to answer it.
+    A message changes what is known; nobody has to answer it. All neighbours of a device know the same of it. It runs in
+    lockstep only: if each end mixes on its own clock, the two ends of a link make different steps.
     """
 
     kind: Literal["estimates"] = "estimates"
     rate: float = Field(default=1.0, gt=0, le=1)
     """gamma: the share of the way to its neighbours that a device goes in one iteration."""
-    per: Literal["device", "link"] = "device"
-    """Whether a device broadcasts, and all neighbours know the same of it ("device"), or sends each neighbour a message
-    of its own, which is acknowledged ("link"). The latter survives lost messages, and remembers a model per link."""
     when: Literal["always", "sent"] = "always"
     """Whether devices mix in every iteration ("always"), or only over links that something was just sent over."""
     every: int = Field(default=1, ge=1)
@@ -112,8 +108,8 @@ class EstimatesMixing(MixingPolicy):
 class Budget(Policy):
     """A device's credit grows by a share of what ZT would spend; it sends when it can pay for the whole message.
 
-    What estimates tell new neighbours (Event 1) is paid in any case, on credit if need be: on a network that changes a
-    lot, devices may spend more than their share.
+    What estimates and half-steps tell new neighbours (Event 1) is paid in any case, on credit if need be: on a network
+    that changes a lot, devices may spend more than their share.
     """
 
     share: float = Field(gt=0, le=1)
@@ -184,7 +180,7 @@ class Parts:
 
     trigger: Any
     """A `Trigger`, or a `FeedbackTrigger`."""
-    local: SGD | QuasiGlobalMomentum | DriftCorrected = field(default_factory=SGD)
+    local: LocalStep = field(default_factory=SGD)
     codec: Codec | None = None
     """None: whole models."""
     links: LinkChoice | None = None

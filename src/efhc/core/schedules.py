@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Literal
@@ -45,3 +46,34 @@ class Diminishing(SchedulePolicy):
 
     def __call__(self, k: int) -> float:
         return float(self.initial / (1 + k / self.timescale) ** self.power)
+
+
+class WarmUp(Diminishing):
+    """min(1, (k + 1) / iterations) initial / (1 + k / timescale) ** power: `diminishing` that begins slowly"""
+
+    kind: Literal["warm-up"] = "warm-up"  # type: ignore[assignment]
+    iterations: int = Field(default=100, ge=1)
+    """The number of iterations in which the value grows to that of `diminishing`."""
+
+    def __call__(self, k: int) -> float:
+        return min(1.0, (k + 1) / self.iterations) * super().__call__(k)
+
+
+class Cosine(SchedulePolicy):
+    """From `initial` to `final` along half a cosine, in `iterations` iterations, after a linear warm-up"""
+
+    kind: Literal["cosine"] = "cosine"
+    initial: float = Field(default=0.1, gt=0)
+    """The value after the warm-up."""
+    final: float = Field(default=0.001, gt=0)
+    """The value from k = `iterations` on."""
+    iterations: int = Field(default=1000, ge=1)
+    """The number of iterations after which the final value is reached, warm-up included."""
+    warm_up: int = Field(default=0, ge=0)
+    """The number of iterations in which the value grows linearly to `initial`. Default: none."""
+
+    def __call__(self, k: int) -> float:
+        if k < self.warm_up:
+            return self.initial * (k + 1) / self.warm_up
+        share = min((k - self.warm_up) / max(1, self.iterations - self.warm_up), 1.0)
+        return self.final + (self.initial - self.final) * (1 + math.cos(math.pi * share)) / 2

@@ -25,7 +25,8 @@ class Now:
     graph: Graph
     """G(k)"""
     new_links: Flags
-    """For each link of G(k), whether its ends have just met (Event 1)."""
+    """For each link of G(k), whether its ends have to be told each other's models: those that have `met`, and at k = 0
+    those of devices that start from different models."""
     bandwidths: Bandwidths
     losses: Floats
     """Each device's loss on its batch at its model, (m,)."""
@@ -37,6 +38,8 @@ class Now:
     """`random(a, b, ...)`: a stream of random numbers that is a function of the seed, k and these whole numbers."""
     lost: Flags | None = None
     """For each directed link, whether what is sent over it gets lost, (2 links,). None: nothing does."""
+    met: Flags | None = None
+    """For each link of G(k), whether its ends have just met (Event 1). None: none of them."""
 
 
 class Moved(NamedTuple):

@@ -14,20 +14,20 @@ import numpy as np
 from efhc.base.arrays import Flags, Floats, Ints, read_only
 from efhc.base.errors import InputError
 from efhc.base.own_code import is_built_in, quoting
+from efhc.core.arithmetic import finite_rows
 from efhc.core.cost import device_times
 from efhc.core.graph import Graph
-from efhc.core.iteration import finite_rows
-from efhc.core.law import Happened, iterate_parts
+from efhc.core.law import Decision, Happened, iterate_parts, take_back
 from efhc.core.memory import Arrays, Memories, begin, carry_over
-from efhc.core.parts import FeedbackTrigger, Parts
+from efhc.core.parts import ExchangeMixing, FeedbackTrigger, Parts
 from efhc.core.randomness import Purpose
 from efhc.core.state import Diverged, State
-from efhc.core.telling import Asked
 from efhc.core.views import Now, Seen
 from efhc.drivers.lockstep import Lockstep, refuse_used_up
 from efhc.drivers.referee import CheckedCodec, CheckedLinks, Referee
 from efhc.drivers.steps import Steps
 from efhc.kernels.compiled_law import CompiledLaw
+from efhc.network.over_time import StaticGraph
 from efhc.scenarios.scenario import Scenario
 from efhc.strategies.forms import OWN, Form, form_of
 
@@ -68,16 +68,12 @@ class GeneralLockstep:
         self._trigger: Any = self._parts.trigger if self._parts else None
         self._feedback = self._trigger if isinstance(self._trigger, FeedbackTrigger) else None
         self._is_entrywise = bool(getattr(self._trigger, "is_entrywise", False))
-        own = {name: memory for name, memory in self._form.memory.items() if name.startswith(OWN)}
-        self._own_memories = {name.removeprefix(OWN): memory for name, memory in own.items()}
-        """What the strategy remembers of its own."""
-        self._links_remembered = any(memory.per == "link" for memory in self._form.memory.values())
-        self._may_meet_at_start = self._form.parts is None or self._form.estimates is not None
-
-    @property
-    def memories(self) -> Memories:
+        self._own_memories = self._form.own_memory
+        self._is_static = isinstance(scenario.network, StaticGraph)
+        self.memories: Memories = self._form.memory(is_static=self._is_static)
         """What the strategy remembers."""
-        return self._form.memory
+        self._links_remembered = any(memory.per == "link" for memory in self.memories.values())
+        self._may_meet_at_start = self._parts is None or not isinstance(self._parts.mixing, ExchangeMixing)
 
     def initial_state(self) -> State:
         """The state at k = 0, in arrays of its own."""
@@ -85,9 +81,7 @@ class GeneralLockstep:
         memory = begin(self.memories, scenario.network.graph(0), models)
         if "elapsed" in memory:  # links that come later count from their first use
             memory["elapsed"][...] = 0.0
-        if "met" in memory:  # one shared start is known to all neighbours
-            memory["met"][...] = _all_equal(models) and not scenario.exchange_at_start
-        known = models.copy() if self._form.broadcasts else models[:0].copy()
+        known = models.copy() if self._form.broadcasts(is_static=self._is_static) else models[:0].copy()
         return State(0, models, known, self._backend.initial_local(len(models)), memory)
 
     def advance(self, state: State, most: int = 1) -> tuple[State, Steps]:
@@ -144,19 +138,32 @@ class GeneralLockstep:
         previous, graph = scenario.graphs(k)
         if k > 0 and self._form.needs_static and not graph.has_links_of(previous):
             raise changing_graph(self._form, k)
-        losses, local = self._backend.grads(state.models, self._reader.batch(k), state.local, self._spare)
+        steps = self._parts.local.steps if self._parts else 1
+        losses, local = self._backend.grads(state.models, self._reader.batch(k * steps), state.local, self._spare)
         if not (finite := np.isfinite(losses)).all():
             raise Diverged(k, "loss", finite)
         memory = state.memory
         if k > 0 and self._links_remembered:
-            memory = carry_over(self._form.memory, memory, previous, graph, state.models)
+            if "taught" in memory and not graph.has_links_of(previous):
+                h = take_back(memory["correction"], memory["taught"], previous, graph)
+                memory = {**memory, "correction": h}
+            memory = carry_over(self.memories, memory, previous, graph, state.models)
         now = self._now(state, previous, graph, losses, memory["spent"])
         before, own = State(k, state.models, state.last_broadcast, local, memory), self._own(memory)
         if self._parts is None:
             after, happened = self._whole(before, now, own)
         else:
-            asked = self._asked(now, own)
-            after, happened = iterate_parts(self._parts, before, now, self._spare, asked, self._arithmetic)
+
+            def gradients(step: int, models: Floats) -> Floats:
+                nonlocal local
+                if step > 0:
+                    found, local = self._backend.grads(models, self._reader.batch(k * steps + step), local, self._spare)
+                    if not (finite := np.isfinite(found)).all():
+                        raise Diverged(k, "loss", finite)
+                return self._spare
+
+            decision = self._decision(now, own)
+            after, happened = iterate_parts(self._parts, before, now, gradients, decision, self._arithmetic)
             after = after._replace(memory={**after.memory, **self._remembered(own, memory, k)})
         spent = memory["spent"] + device_times(graph, happened.bits, scenario.bandwidths.values)
         self._hand_back(state, after)
@@ -170,7 +177,7 @@ class GeneralLockstep:
             raise InputError(
                 "step_size", f"{alpha} at k = {k}", f"a positive number, which {self._referee.name} divides by"
             )
-        new_links = graph.new_since(previous)
+        new_links = met = graph.new_since(previous)
         if k == 0 and self._may_meet_at_start and not _all_equal(state.models):
             new_links = np.ones(len(graph.links), dtype=bool)  # neighbours cannot know what they were never sent
         randomness, lost = scenario.coins.randomness, None
@@ -188,6 +195,7 @@ class GeneralLockstep:
             self._coins,
             lambda *where: randomness.stream(Purpose.STRATEGY, k, *where),
             lost,
+            met,
         )
 
     def _shown(self, now: Now) -> Now:
@@ -210,11 +218,11 @@ class GeneralLockstep:
         checked = self._referee.memory(own, expected, self._own_memories, k)
         return {OWN + name: array for name, array in checked.items()}
 
-    def _asked(self, now: Now, own: dict[str, np.ndarray]) -> Asked:
+    def _decision(self, now: Now, own: dict[str, np.ndarray]) -> Decision:
         """Ask the trigger for its thresholds, or find out how to ask it once drifts are known."""
         trigger = self._feedback
         if trigger is None:
-            return Asked(self._reader.thresholds(self._trigger, now.k), None, self._is_entrywise)
+            return Decision(self._reader.thresholds(self._trigger, now.k), None, self._is_entrywise)
 
         def fires(drift: Floats) -> Flags:
             degrees = read_only(now.graph.degrees)
@@ -222,7 +230,7 @@ class GeneralLockstep:
             with quoting(trigger, self._referee.name):
                 return self._referee.flags(trigger.fires(seen, own), "from fires", len(drift), now.k)
 
-        return Asked(None, fires)
+        return Decision(None, fires)
 
     def _whole(self, state: State, now: Now, own: dict[str, np.ndarray]) -> tuple[State, Happened]:
         """One iteration of a strategy that makes it itself."""
@@ -247,9 +255,9 @@ class GeneralLockstep:
         """Let the next iteration write to the arrays that this one has read."""
         self._spare = before.models
         if after.last_broadcast is not before.last_broadcast:
-            self._arithmetic.reuse("known", before.last_broadcast)
-        for role in ("momentum", "correction", "estimates"):
-            old, new = before.memory.get(role), after.memory.get(role)
+            self._arithmetic.reuse("told", before.last_broadcast)
+        for memory, role in (("momentum", "momentum after"), ("correction", "correction"), ("told", "told")):
+            old, new = before.memory.get(memory), after.memory.get(memory)
             if old is not None and new is not None and old is not new:
                 self._arithmetic.reuse(role, old)
 
@@ -269,6 +277,8 @@ def changing_graph(form: Form, k: int, name: str = "") -> InputError:
     field, given = f"strategies.{name}" if name else f"strategy {kind}", f"a network that changes at k = {k}"
     if form.parts is None:
         return InputError(field, f"'{kind}' on {given}", "a network that stays as it is, or another strategy")
+    if form.keeps_no_history:
+        return InputError(f"{field}.mixing.take_back", f"false on {given}", "true, or a network that stays as it is")
     return InputError(f"{field}.links", f"'tree' on {given}", "a network that stays as it is, or links = 'all'")
 
 

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from efhc.base.arrays import Floats
+from efhc.core.arithmetic import finite_rows
 from efhc.core.graph import Graph
-from efhc.core.iteration import finite_rows, iterate
+from efhc.core.iteration import iterate
 from efhc.core.memory import Memories
 from efhc.core.state import Diverged, State
 from efhc.drivers.steps import Steps

@@ -10,8 +10,8 @@ import numpy as np
 from efhc.base.arrays import Flags, Floats, Ints, read_only
 from efhc.base.errors import InputError
 from efhc.base.own_code import is_built_in, quoting
+from efhc.core.arithmetic import finite_rows
 from efhc.core.graph import Graph
-from efhc.core.iteration import finite_rows
 from efhc.core.memory import Memories
 from efhc.core.parts import ChosenLinks, Codec, LinkChoice
 from efhc.core.state import Diverged

@@ -33,10 +33,10 @@ def consensus_error(models: Floats, threads: int = 1) -> float:
     return float(loops.added_up(spreads))
 
 
-def links_of(graph: Graph, precision: np.dtype[np.floating]) -> loops.Links:
-    """Return the links of a graph in the form that the loops take."""
+def links_of(graph: Graph, precision: np.dtype[np.floating], weights: Floats | None = None) -> loops.Links:
+    """Return the links of a graph in the form that the loops take. Default of `weights`: those of Metropolis."""
     starts, neighbours, link_of, order = graph.rows
-    beta = graph.metropolis_weights.astype(precision)
+    beta = (graph.metropolis_weights if weights is None else weights).astype(precision)
     room = np.empty(len(neighbours), np.int64), np.empty(len(neighbours), precision)
     return loops.Links(order, starts, neighbours, link_of, graph.links, beta, *room)
 

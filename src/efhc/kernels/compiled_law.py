@@ -1,4 +1,6 @@
-"""The arithmetic of `core.law` in compiled loops, spread over threads. It agrees with NumPy's to rounding.
+"""The arithmetic of `core.law` in compiled loops, spread over threads.
+
+It has the bits of NumPy's, but for drifts and exchanges, whose sums have another order.
 
 Results are written to arrays that this object owns: those of an earlier state, once the driver has handed them back.
 """
@@ -11,10 +13,11 @@ from efhc.base.arrays import Flags, Floats, Ints
 from efhc.base.own_code import is_built_in
 from efhc.base.threads import in_ranges
 from efhc.core.graph import Graph
-from efhc.core.law_arithmetic import PLAIN_LAW, Local, Messages, Pull
-from efhc.kernels import law_loops
+from efhc.core.law_arithmetic import PLAIN_LAW, Messages, Terms, Versions, sums_of
+from efhc.core.local_steps import SGD, DriftCorrected, LocalStep, Moment, QuasiGlobalMomentum, Rows
+from efhc.kernels import law_loops, model_loops
 from efhc.kernels.codecs import SEND_ROWS
-from efhc.kernels.compiled_arithmetic import consensus_error
+from efhc.kernels.compiled_arithmetic import consensus_error, links_of
 
 
 class CompiledLaw:
@@ -35,12 +38,31 @@ class CompiledLaw:
             self._spare[role] = spare = np.empty_like(like)
         return spare
 
-    def descend(self, models: Floats, gradients: Floats, local: Local) -> Floats:
-        """In place: y takes the memory of `gradients`."""
-        kind, (m, h, mu, alpha) = models.dtype.type, local
-        arguments = (models, gradients, _or_none(m, models), _or_none(h, models), kind(mu), kind(alpha))
-        in_ranges(law_loops.descend_rows, arguments, len(models), self.threads)
-        return gradients
+    def descent(self, local: LocalStep, rows: Rows, gradients: Floats, moment: Moment) -> tuple[Floats, Rows]:
+        """In place: u - h takes the memory of `gradients`."""
+        if not _is_compiled(local):
+            down, remembered = local.descent(rows, gradients, moment)
+            # What is remembered may be the direction or the gradient itself, and both are written to.
+            kept = {name: np.array(array, gradients.dtype) for name, array in remembered.items()}
+            np.copyto(gradients, down)
+            return gradients, kept
+        return self._descended(local, rows, gradients, moment, is_step=False)
+
+    def _descended(
+        self, local: LocalStep, rows: Rows, gradients: Floats, moment: Moment, *, is_step: bool
+    ) -> tuple[Floats, Rows]:
+        held, mu = _held(rows), getattr(local, "momentum", 0.0)
+        next_m = self._room("momentum", held.momentum) if mu else held.momentum
+        kind = gradients.dtype.type
+        gates = (mu * moment.gate[:, 0]).astype(gradients.dtype)
+        arguments = (held, gradients, next_m, gates, kind(mu), kind(1 - mu), moment.alpha[:, 0], is_step)
+        in_ranges(law_loops.descend_rows, arguments, len(gradients), self.threads)
+        return gradients, {"momentum": next_m} if mu else {}
+
+    def stepped(self, rows: Rows, down: Floats, alpha: float) -> Rows:
+        """In place: y takes the memory of `down`."""
+        np.multiply(down, down.dtype.type(alpha), out=down)
+        return {**rows, "model": np.subtract(rows["model"], down, out=down)}
 
     def drift(self, models: Floats, who: Ints, known: Floats) -> Floats:
         drifts = np.empty(len(known))
@@ -57,50 +79,71 @@ class CompiledLaw:
         in_ranges(send_rows, arguments, len(known), self.threads)
         return after, bits
 
-    def replaced(self, role: str, known: Floats, chosen: Flags, models: Floats, who: Ints) -> Floats:
+    def replaced(self, role: str, known: Floats, chosen: Flags, models: Floats) -> Floats:
         if not chosen.any():
             return known
-        after = self._room(role, known) if self._spare.get(role) is not known else known
-        if after is not known:
-            after[...] = known
-        in_ranges(law_loops.copy_chosen, (models, who, after, chosen), len(after), self.threads)
+        after = self._room(role, known)
+        after[...] = known
+        in_ranges(law_loops.copy_chosen, (models, after, chosen), len(after), self.threads)
         return after
 
     def kept(self, role: str, changed: Floats, chosen: Flags, before: Floats) -> Floats:
         if chosen.any():
-            in_ranges(
-                law_loops.copy_chosen, (before, np.arange(len(before)), changed, chosen), len(before), self.threads
-            )
+            in_ranges(law_loops.copy_chosen, (before, changed, chosen), len(before), self.threads)
         return changed
 
-    def pull(self, graph: Graph, pull: Pull, y: Floats, models: Floats, local: Local) -> tuple[Floats, Local]:
-        """In place: x' takes the memory of `y`."""
-        kind, (m, h, mu, alpha) = models.dtype.type, local
-        next_m = None if m is None else self._room("momentum", m)
-        next_h = None if h is None else self._room("correction", h)
-        arguments = (
-            pull.pool,
-            graph.rows.starts,
-            pull.mine,
-            pull.theirs,
-            pull.weights.astype(models.dtype),
-            np.atleast_1d(pull.correction).astype(models.dtype),
-            y,
-            models,
-            _or_none(m, models),
-            _or_none(h, models),
-            _or_none(next_m, models),
-            _or_none(next_h, models),
-            kind(mu),
-            kind(alpha),
-        )
-        in_ranges(law_loops.pull_rows, arguments, len(models), self.threads)
-        return y, local._replace(momentum=next_m, correction=next_h)
+    def mix_and_descend(
+        self, graph: Graph, used: Flags, weights: Floats | None, models: Floats, down: Floats, alpha: float
+    ) -> Floats:
+        """In place: the result takes the memory of `down`."""
+        arguments = (links_of(graph, models.dtype, weights), used, models, down, models.dtype.type(alpha))
+        in_ranges(model_loops.mix_rows, arguments, graph.devices, self.threads)
+        return down
+
+    def pulled(
+        self,
+        local: LocalStep,
+        rows: Rows,
+        versions: Versions,
+        terms: Terms,
+        alpha: float,
+        graph: Graph,
+        taught: Floats | None = None,
+    ) -> Rows:
+        """In place, if the kind is compiled: the models are changed."""
+        if not _is_compiled(local):
+            return PLAIN_LAW.pulled(local, rows, versions, terms, alpha, graph, taught)
+        y, held, mu = rows["model"], _held(rows), getattr(local, "momentum", 0.0)
+        next_m = self._room("momentum after", held.momentum) if mu else held.momentum
+        next_h = self._room("correction", held.correction) if local.correction else held.correction
+        shares = np.full(len(y), (1 - mu) / alpha).astype(y.dtype)
+        weights, learning = terms.weights.astype(y.dtype), terms.learning.astype(y.dtype)
+        loop_terms = law_loops.LoopTerms(*terms.places, weights, learning)
+        links = y[:0] if taught is None else taught
+
+        def pull(low: int, high: int) -> None:
+            room = np.empty((2, law_loops.TILE), y.dtype)
+            law_loops.pull_rows(*versions, loop_terms, y, held, next_m, next_h, links, shares, room, low, high)
+
+        in_ranges(pull, (), len(y), self.threads)
+        after = {**rows, **({"momentum": next_m} if mu else {})}
+        return {**after, "correction": next_h} if local.correction else after
+
+    def remembered(self, local: LocalStep, rows: Rows, versions: Versions, terms: Terms, alpha: float) -> Rows:
+        after = local.pulled(rows, *sums_of(rows, versions, terms), np.full((len(rows["model"]), 1), alpha))
+        return {**after, "model": rows["model"]}
 
     def consensus_error(self, models: Floats) -> float:
         return consensus_error(models, self.threads)
 
 
-def _or_none(array: Floats | None, models: Floats) -> Floats:
-    """Return the array, or one without rows."""
-    return models[:0] if array is None else array
+def _is_compiled(local: LocalStep) -> bool:
+    """Whether the loops here compute the local step: not one of the user's own, and nothing but momentum is set."""
+    if type(local) not in (SGD, QuasiGlobalMomentum, DriftCorrected):
+        return False
+    return local.clip is None and not local.weight_decay
+
+
+def _held(rows: Rows) -> law_loops.Held:
+    none = rows["model"][:0]
+    return law_loops.Held(rows["model"], rows.get("momentum", none), rows.get("correction", none))

@@ -1,123 +1,150 @@
-"""Compiled loops of `core.law`: what `core.law_arithmetic` says, in few passes over memory.
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls
+"""Compiled loops of `core.law`: what `core.law_arithmetic` and `core.local_steps` say, in few passes over memory.
 
-    descend_rows   y = x - alpha (mu m + g - h)
-    drift_known    (1/n)^(1/2) ||w_i - w_hat||, for each row of what is known
-    pull_rows      x' = y + f,  m' = mu m + (1 - mu)(x - x') / alpha,  h' = h + sum_e correction_e f_e
+    descend_rows   u - h of `SGD` and `QuasiGlobalMomentum`, or y = x - alpha (u - h) at once
+    pull_rows      x' = y + f,  h' = h + sum_t l_t d_t,  m' = m - (1 - mu) f / alpha,  where f = sum_t d_t
 
-Each loop works on a range of rows that depends on nothing outside of it, so that the bits are the same for any number
-of threads. An array that is not used has no rows.
+Every operation is made as it is written, in the precision of the models, so the bits are those of NumPy, whatever the
+loop is called with. An array that is not used has no rows.
 """
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Any, NamedTuple
 
-from efhc.base.compiling import compiled
+from efhc.base.compiling import as_written
+from efhc.kernels.model_loops import drift_of
 
 TILE = 1024
 """Columns that stay in the fastest cache while the terms of a row are added up."""
 
 
-@compiled
-def descend_rows(models, gradients, momentum, correction, mu, alpha, low, high):
-    """gradients[i] = x_i - alpha (mu m_i + g_i - h_i); `momentum` and `correction` may have no rows."""
+class Held(NamedTuple):
+    """What devices hold, (rows, n); arrays without rows where there is none."""
+
+    models: Any
+    momentum: Any
+    correction: Any
+
+
+class LoopTerms(NamedTuple):
+    """`core.law_arithmetic.Places` and `Terms` in the form that the loops take."""
+
+    device: Any
+    plus: Any
+    minus: Any
+    is_newer: Any
+    message: Any
+    link: Any
+    starts: Any
+    weights: Any
+    learning: Any
+
+
+@as_written
+def descend_rows(held, gradients, next_m, mus, mu, rest, alphas, is_step, low, high):
+    """gradients[i] = u_i - h_i; if `is_step`, x_i - alpha_i of it. next_m = mu m + (1 - mu)(u - h), rest: 1 - mu."""
+    has_m, has_h = len(held.momentum) > 0, len(held.correction) > 0
     for i in range(low, high):
-        x, g = models[i], gradients[i]
-        if len(momentum) and len(correction):
-            m, h = momentum[i], correction[i]
-            for t in range(len(x)):
-                g[t] = x[t] - alpha * (g[t] + mu * m[t] - h[t])
-        elif len(momentum):
-            m = momentum[i]
-            for t in range(len(x)):
-                g[t] = x[t] - alpha * (g[t] + mu * m[t])
-        elif len(correction):
-            h = correction[i]
-            for t in range(len(x)):
-                g[t] = x[t] - alpha * (g[t] - h[t])
-        else:
-            for t in range(len(x)):
+        x, g = held.models[i], gradients[i]
+        if has_m:
+            m, m_out, mu_i = held.momentum[i], next_m[i], mus[i]
+            for t in range(len(g)):
+                g[t] = g[t] + mu_i * m[t]
+        if has_h:
+            h = held.correction[i]
+            for t in range(len(g)):
+                g[t] = g[t] - h[t]
+        if has_m:
+            for t in range(len(g)):
+                m_out[t] = mu * m[t] + rest * g[t]
+        if is_step:
+            alpha = alphas[i]
+            for t in range(len(g)):
                 g[t] = x[t] - alpha * g[t]
 
 
-@compiled
+@as_written
 def drift_known(models, who, known, drifts, low, high):
-    """drifts[r] = (1/n)^(1/2) ||models[who[r]] - known[r]||_2, summed in double precision."""
+    """drifts[r] = (1/n)^(1/2) ||models[who[r]] - known[r]||_2"""
     for r in range(low, high):
-        w, w_hat = models[who[r]], known[r]
-        total = 0.0
-        for t in range(len(w)):
-            change = np.float64(w[t] - w_hat[t])
-            total += change * change
-        drifts[r] = np.sqrt(total / len(w))
+        drifts[r] = drift_of(models, who[r], known, r)
 
 
-@compiled
-def copy_chosen(source, who, target, chosen, low, high):
-    """target[r] = source[who[r]] where chosen[r]"""
+@as_written
+def copy_chosen(source, target, chosen, low, high):
+    """target[r] = source[r] where chosen[r]"""
     for r in range(low, high):
         if chosen[r]:
-            row, out = source[who[r]], target[r]
+            row, out = source[r], target[r]
             for t in range(len(row)):
                 out[t] = row[t]
 
 
-@compiled
-def add_two_terms(weight1, p1, q1, weight2, p2, q2, f):
-    """f += weight1 (p1 - q1) + weight2 (p2 - q2)"""
-    for t in range(len(f)):
-        f[t] += weight1 * (p1[t] - q1[t]) + weight2 * (p2[t] - q2[t])
+@as_written
+def add_step(weight, plus, minus, pull):
+    """pull += weight (plus - minus)"""
+    for t in range(len(pull)):
+        pull[t] += weight * (plus[t] - minus[t])
 
 
-@compiled
-def add_term_and_learn(weight, scale, p, q, f, learned):
-    """f += weight (p - q), learned += scale weight (p - q)"""
-    for t in range(len(f)):
-        term = weight * (p[t] - q[t])
-        f[t] += term
-        learned[t] += scale * term
+@as_written
+def add_step_and_learn(weight, learning, plus, minus, pull, learned):
+    """d = weight (plus - minus); pull += d, learned += learning d"""
+    for t in range(len(pull)):
+        step = weight * (plus[t] - minus[t])
+        pull[t] += step
+        learned[t] += learning * step
 
 
-@compiled
-def pull_rows(
-    pool, starts, mine, theirs, weights, scales, y, models, momentum, correction, next_m, next_h, mu, a, low, high
-):
-    """y[i] += f_i = sum_e weight_e (pool[theirs_e] - pool[mine_e]) over the links e = starts[i] .. starts[i + 1] of i.
+@as_written
+def learn(weight, learning, plus, minus, taught):
+    """taught += learning weight (plus - minus)"""
+    for t in range(len(taught)):
+        step = weight * (plus[t] - minus[t])
+        taught[t] += learning * step
 
-    `scales` has one entry per directed link, or one for all: what the correction learns of each term.
+
+@as_written
+def add_terms(before, after, terms, i, left, right, has_h, pull, learned, taught):
+    """pull = sum_t d_t, learned = sum_t l_t d_t over the terms of device i, in columns left .. right."""
+    for t in range(right - left):
+        pull[t] = 0
+        learned[t] = 0
+    for e in range(terms.starts[i], terms.starts[i + 1]):
+        if terms.is_newer[e]:
+            plus, minus = after[terms.plus[e], left:right], before[terms.minus[e], left:right]
+        else:
+            plus, minus = before[terms.plus[e], left:right], after[terms.minus[e], left:right]
+        if has_h:
+            add_step_and_learn(terms.weights[e], terms.learning[e], plus, minus, pull, learned)
+        else:
+            add_step(terms.weights[e], plus, minus, pull)
+        if len(taught) > 0:
+            learn(terms.weights[e], terms.learning[e], plus, minus, taught[terms.link[e], left:right])
+
+
+@as_written
+def pull_rows(before, after, terms, y, held, next_m, next_h, taught, shares, room, low, high):
+    """y[i] += f_i; next_m = m - share_i f; next_h = h + what it learns; taught[link] += what the link teaches.
+
+    `room` has two rows of a tile. `held` are momentum and correction after the local step.
     """
     parameters = y.shape[1]
-    room, room_to_learn = np.empty(TILE, y.dtype), np.empty(TILE, y.dtype)
-    one_for_all = len(scales) == 1
-    inverse = y.dtype.type((1.0 - mu) / a)
+    has_m, has_h = len(held.momentum) > 0, len(held.correction) > 0
     for i in range(low, high):
         for left in range(0, parameters, TILE):
             right = min(left + TILE, parameters)
-            width = right - left
-            f, learned, out = room[:width], room_to_learn[:width], y[i, left:right]
-            for t in range(width):
-                f[t] = 0
-                learned[t] = 0
-            e, end = starts[i], starts[i + 1]
-            while e < end:
-                p, q = pool[theirs[e], left:right], pool[mine[e], left:right]
-                if not one_for_all:
-                    if weights[e] != 0:
-                        add_term_and_learn(weights[e], scales[e], p, q, f, learned)
-                    e += 1
-                else:  # two at a time: half the stores
-                    d = min(e + 1, end - 1)
-                    second = weights[d] if d > e else weights.dtype.type(0)
-                    add_two_terms(weights[e], p, q, second, pool[theirs[d], left:right], pool[mine[d], left:right], f)
-                    e += 2
-            for t in range(width):
-                out[t] += f[t]
-            if len(correction):
-                h, h_out = correction[i, left:right], next_h[i, left:right]
-                learns, scale = (f, scales[0]) if one_for_all else (learned, y.dtype.type(1))
-                for t in range(width):
-                    h_out[t] = h[t] + scale * learns[t]
-            if len(momentum):
-                m, m_out, x = momentum[i, left:right], next_m[i, left:right], models[i, left:right]
-                for t in range(width):
-                    m_out[t] = mu * m[t] + inverse * (x[t] - out[t])
+            pull, learned = room[0, : right - left], room[1, : right - left]
+            add_terms(before, after, terms, i, left, right, has_h, pull, learned, taught)
+            out = y[i, left:right]
+            for t in range(right - left):
+                out[t] += pull[t]
+            if has_h:
+                h, h_out = held.correction[i, left:right], next_h[i, left:right]
+                for t in range(right - left):
+                    h_out[t] = h[t] + learned[t]
+            if has_m:
+                m, m_out, share = held.momentum[i, left:right], next_m[i, left:right], shares[i]
+                for t in range(right - left):
+                    m_out[t] = m[t] - share * pull[t]

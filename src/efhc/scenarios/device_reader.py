@@ -62,6 +62,10 @@ class DeviceReader:
             samples[row] = self._batches[device](of_device)
         return Batch(k, samples, devices)
 
+    def coin_of(self, device: int) -> BlockReader:
+        """The coins of one device: `coin_of(device)(k)` is a number."""
+        return self._coins[device]
+
     def threshold(self, trigger: Trigger, device: int, k: int) -> float:
         """threshold_i(k) of one device under this strategy, which is checked: it may be the user's own."""
         self._turn_to(trigger)

@@ -8,10 +8,10 @@ import numpy as np
 from pydantic import Field
 
 from efhc.base.arrays import Floats, Ints
+from efhc.core.cost import whole_message_bits
 from efhc.core.law_arithmetic import Messages
 from efhc.core.memory import Arrays, Memories, Memory
 from efhc.core.parts import Codec, Strategy
-from efhc.core.telling import whole_message_bits
 from efhc.core.views import Moved, Now
 from efhc.strategies.parts.averaging import averaging_matrix, broadcast_bits
 from efhc.strategies.parts.codecs import AnyCodec, SignCodec

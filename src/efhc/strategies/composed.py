@@ -8,17 +8,8 @@ from pydantic import ConfigDict, model_validator
 
 from efhc.base.errors import InputError, Unusable
 from efhc.base.registry import Family
-from efhc.core.parts import (
-    SGD,
-    Budget,
-    DriftCorrected,
-    ExchangeMixing,
-    LocalStep,
-    MixingPolicy,
-    Parts,
-    QuasiGlobalMomentum,
-    Strategy,
-)
+from efhc.core.local_steps import SGD, LocalStep
+from efhc.core.parts import Budget, ExchangeMixing, MixingPolicy, Parts, Strategy
 from efhc.core.triggers import NormTrigger, TriggerPolicy
 from efhc.strategies.forms import form_of
 from efhc.strategies.parts.codecs import AnyCodec, FullCodec
@@ -26,8 +17,8 @@ from efhc.strategies.parts.links import AllLinks, AnyLinkChoice
 
 TRIGGERS = Family(TriggerPolicy, ("efhc.core.triggers",), ("thresholds", "fires"), default="norm")
 AnyTrigger = Annotated[TriggerPolicy, TRIGGERS]
-LOCAL_STEPS = Family(LocalStep, ("efhc.core.parts",), ("momentum",), default="sgd")
-AnyLocalStep = Annotated[SGD | QuasiGlobalMomentum | DriftCorrected, LOCAL_STEPS]
+LOCAL_STEPS = Family(LocalStep, ("efhc.core.local_steps",), ("direction",), default="sgd")
+AnyLocalStep = Annotated[LocalStep, LOCAL_STEPS]
 MIXINGS = Family(MixingPolicy, ("efhc.core.parts",), ("kind",), default="exchange")
 AnyMixing = Annotated[MixingPolicy, MIXINGS]
 
@@ -35,7 +26,7 @@ AnyMixing = Annotated[MixingPolicy, MIXINGS]
 class Composed(Strategy):
     """A strategy of parts that you choose. Every other kind is such a table, or makes its iterations itself.
 
-    y_i = x_i - alpha (mu m_i + g_i - h_i)        local
+    y_i = x_i - alpha (u_i - h_i)                 local
     x_hat_i <- x_hat_i + C(y_i - x_hat_i)         trigger (when), codec (what), links (to whom), budget
     x_i <- y_i + f_i                              mixing
     """

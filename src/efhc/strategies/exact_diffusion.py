@@ -6,7 +6,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from efhc.core.parts import DriftCorrected, EstimatesMixing, Parts, Strategy
+from efhc.core.local_steps import DriftCorrected
+from efhc.core.parts import EstimatesMixing, Parts, Strategy
 from efhc.core.triggers import AlwaysTrigger
 from efhc.strategies.parts.codecs import FullCodec
 

@@ -7,10 +7,20 @@ from typing import Any
 
 from efhc.base.errors import InputError
 from efhc.base.own_code import quoting
+from efhc.core.local_steps import SGD, LocalStep
 from efhc.core.memory import Memories, Memory, problem_with
-from efhc.core.parts import Budget, EstimatesMixing, ExchangeMixing, FeedbackTrigger, LocalStep, Parts
+from efhc.core.parts import (
+    Budget,
+    EstimatesMixing,
+    ExchangeMixing,
+    FeedbackTrigger,
+    HalfStepsMixing,
+    MixingPolicy,
+    Parts,
+)
 from efhc.strategies.paper import ThresholdStrategy
 from efhc.strategies.parts.codecs import FullCodec
+from efhc.strategies.row_wise import check_row_wise
 
 OWN = "own/"
 """In front of the names of what a strategy remembers of its own."""
@@ -23,8 +33,8 @@ class Form:
     strategy: Any
     parts: Parts | None
     """None for a strategy that makes its iterations itself."""
-    memory: Memories
-    """All that is remembered from one iteration to the next, besides models and last broadcasts."""
+    own_memory: Memories
+    """What a strategy, or its trigger, remembers of its own."""
 
     @property
     def is_papers(self) -> bool:
@@ -34,33 +44,72 @@ class Form:
             parts is not None
             and not isinstance(parts.trigger, FeedbackTrigger)
             and isinstance(parts.mixing, ExchangeMixing)
-            and parts.local.momentum == parts.local.correction == 0
+            and parts.local == SGD()
             and parts.links is None
             and parts.budget is None
         )
 
     @property
-    def estimates(self) -> EstimatesMixing | None:
-        """The mixing, if it is one of estimates."""
-        return self.parts.mixing if self.parts and isinstance(self.parts.mixing, EstimatesMixing) else None
+    def half_steps(self) -> HalfStepsMixing | None:
+        """The link law, if it is that of half-steps."""
+        return self.parts.mixing if self.parts and isinstance(self.parts.mixing, HalfStepsMixing) else None
+
+    def is_per_link(self, *, is_static: bool) -> bool:
+        """Whether neighbours may know different things of a device in lockstep. `is_static`: the graph stays."""
+        fixed = self.parts is None or self.parts.links is None or self.parts.links.is_fixed
+        return self.half_steps is not None and not (is_static and fixed)
+
+    def broadcasts(self, *, is_static: bool) -> bool:
+        """Whether each device has one model that all neighbours know of it: the last broadcast, or the estimate."""
+        return self.parts is not None and not self.is_per_link(is_static=is_static)
+
+    def memory(self, *, is_static: bool) -> Memories:
+        """Return all that lockstep remembers from one iteration to the next, besides models and last broadcasts."""
+        own = {OWN + name: memory for name, memory in self.own_memory.items()}
+        if self.parts is None:
+            return {**own, **_SPENT}
+        return {**_memory(self.parts, is_per_link=self.is_per_link(is_static=is_static)), **own}
 
     @property
-    def broadcasts(self) -> bool:
-        """Whether each device has one model that all neighbours know of it: the last broadcast, or the estimate."""
-        return self.parts is not None and not (self.estimates and self.estimates.per == "link")
+    def keeps_no_history(self) -> bool:
+        """Whether h could not lose what a link has taught it, if the link went."""
+        mixing, parts = self.half_steps, self.parts
+        return mixing is not None and parts is not None and not mixing.take_back and parts.local.correction > 0
 
     @property
     def needs_static(self) -> bool:
         """Whether the graph must stay as it is."""
         who = self.strategy if self.parts is None else self.parts.links
-        return bool(getattr(who, "needs_static_graph", False))
+        return bool(getattr(who, "needs_static_graph", False)) or self.keeps_no_history
 
     @property
     def needs_every_message(self) -> bool:
-        """Whether a single lost message makes devices disagree for ever."""
+        """Whether a message that lockstep loses makes devices disagree for ever."""
         if self.parts is None:
             return not getattr(self.strategy, "survives_loss", False)
-        return bool(self.estimates and self.estimates.per == "device")
+        return not isinstance(self.parts.mixing, ExchangeMixing)
+
+    def off_lockstep(self) -> str | None:
+        """Return why the strategy cannot run with devices on their own clocks, or None if it can."""
+        parts = self.parts
+        if parts is None:
+            return "its `step` makes the iterations of all devices at once"
+        is_exchange, feedback = isinstance(parts.mixing, ExchangeMixing), isinstance(parts.trigger, FeedbackTrigger)
+        corrects, own = parts.local.correction > 0, self.own_memory.values()
+        reasons = {
+            "mixing is 'estimates', with which two ends on clocks of their own make different steps": isinstance(
+                parts.mixing, EstimatesMixing
+            ),
+            "it chooses links by iteration, and devices are in different ones": parts.links is not None,
+            "a drift correction needs mixing 'half-steps', in which the sender's step size counts at both ends": (
+                is_exchange and corrects
+            ),
+            "a budget, or a trigger with `fires`, needs mixing 'half-steps', in which the sender decides alone": (
+                is_exchange and (parts.budget is not None or feedback)
+            ),
+            "its trigger remembers something of links or of the whole run": any(one.per != "device" for one in own),
+        }
+        return next((reason for reason, holds in reasons.items() if holds), None)
 
 
 def form_of(strategy: Any, name: str = "") -> Form:
@@ -74,7 +123,7 @@ def form_of(strategy: Any, name: str = "") -> Form:
         given = f"a class with {' and '.join(sorted(ways)) or 'none of them'}"
         raise InputError(where, given, f"one of {', '.join(WAYS)}")
     if ways == {"step"}:
-        return Form(strategy, None, {**{OWN + key: memory for key, memory in own.items()}, **_SPENT})
+        return Form(strategy, None, own)
     if ways != {"parts"} and callable(getattr(strategy, "parts", None)) and not isinstance(strategy, ThresholdStrategy):
         given = f"a subclass of {type(strategy).__mro__[1].__name__} with {ways.pop()}"
         raise InputError(where, given, "one with parts(), which has the trigger in its table")
@@ -85,7 +134,8 @@ def form_of(strategy: Any, name: str = "") -> Form:
     if parts.codec is None:
         parts = replace(parts, codec=FullCodec())
     _check(parts, where)
-    return Form(strategy, parts, _memory(parts))
+    check_row_wise(parts.local, f"{where}.local")
+    return Form(strategy, parts, parts.memory)
 
 
 WAYS = ("thresholds", "fires", "parts", "step")
@@ -109,7 +159,7 @@ def _not_parts(parts: Any) -> str | None:
         "local": isinstance(parts.local, LocalStep),
         "codec": parts.codec is None or callable(getattr(parts.codec, "send", None)),
         "links": parts.links is None or callable(getattr(parts.links, "choose", None)),
-        "mixing": isinstance(parts.mixing, ExchangeMixing | EstimatesMixing),
+        "mixing": isinstance(parts.mixing, MixingPolicy),
         "budget": parts.budget is None or isinstance(parts.budget, Budget),
     }
     return next((f"{name} = {getattr(parts, name)!r}" for name, is_fit in fits.items() if not is_fit), None)
@@ -132,23 +182,27 @@ NEVER = 1e300
 _SPENT = {"spent": Memory(per="device", dtype="float64")}
 
 
-def _memory(parts: Parts) -> Memories:
+def _memory(parts: Parts, *, is_per_link: bool) -> Memories:
     """Return what the law remembers for a table of parts."""
     mixing, found = parts.mixing, dict(_SPENT)
-    if parts.local.momentum:
-        found["momentum"] = Memory(size="model")
+    is_half_steps = isinstance(mixing, HalfStepsMixing)
+    found |= {name: Memory(size="model") for name in parts.local.memory}
     if parts.local.correction:
         found["correction"] = Memory(size="model")
         is_always = isinstance(mixing, EstimatesMixing) and mixing.when == "always" and mixing.every == 1
         if not is_always or not (parts.links is None or parts.links.is_fixed):
             # A link that comes later teaches nothing at its first use: nobody knows since when its ends drift apart.
-            found["elapsed"] = Memory(per="link", dtype="float64", start=NEVER)
-    if isinstance(mixing, EstimatesMixing) and mixing.per == "link":
-        found["estimates"] = Memory(per="link", size="model", start="models")
-        found["met"] = Memory(per="link", dtype="bool")
+            # Half-steps count from the introduction.
+            found["elapsed"] = Memory(per="link", dtype="float64", start=0.0 if is_half_steps else NEVER)
+    if is_half_steps:
+        found["steps"] = Memory(per="device", dtype="float64")
+    if is_per_link:
+        found["told"] = Memory(per="link", size="model", start="models")
+        if parts.local.correction:
+            found["taught"] = Memory(per="link", size="model")
     if parts.budget:
         found["credit"] = Memory(per="device", dtype="float64")
-    return {**found, **{OWN + name: memory for name, memory in parts.memory.items()}}
+    return found
 
 
 def _check(parts: Parts, where: str) -> None:
@@ -158,11 +212,11 @@ def _check(parts: Parts, where: str) -> None:
         if parts.codec is not None and not isinstance(parts.codec, FullCodec):
             kind = getattr(parts.codec, "kind", type(parts.codec).__name__)
             given = f"'{kind}', while mixing is 'exchange', which sends whole models"
-            raise InputError(f"{where}.codec", given, "'full'; or mixing.kind = 'estimates'")
+            raise InputError(f"{where}.codec", given, "'full'; or mixing.kind = 'half-steps'")
         if is_entrywise:
             given = "'entrywise', while mixing is 'exchange', which sends whole models"
-            raise InputError(f"{where}.trigger", given, "another trigger; or mixing.kind = 'estimates'")
-    elif parts.links is not None and not parts.links.is_fixed and getattr(mixing, "per", "") == "device":
+            raise InputError(f"{where}.trigger", given, "another trigger; or mixing.kind = 'half-steps'")
+    elif isinstance(mixing, EstimatesMixing) and parts.links is not None and not parts.links.is_fixed:
         kind = getattr(parts.links, "kind", type(parts.links).__name__)
-        given = f"'{kind}', while all neighbours of a device must know the same of it (mixing.per = 'device')"
-        raise InputError(f"{where}.links", given, "'all' or 'tree'; or mixing.per = 'link'")
+        given = f"'{kind}', while all neighbours of a device must know the same of it (mixing 'estimates')"
+        raise InputError(f"{where}.links", given, "'all' or 'tree'; or mixing.kind = 'half-steps'")

@@ -7,9 +7,9 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from efhc.base.arrays import Floats
+from efhc.core.cost import whole_message_bits
 from efhc.core.memory import Arrays, Memories, Memory
 from efhc.core.parts import Strategy
-from efhc.core.telling import whole_message_bits
 from efhc.core.views import Moved, Now
 from efhc.strategies.parts.averaging import averaging_matrix, broadcast_bits
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from efhc.core.parts import EstimatesMixing, Parts
+from efhc.core.parts import HalfStepsMixing, Parts
 from efhc.core.triggers import NormTrigger
 from efhc.strategies.estimating import EstimatingStrategy, local_step
 from efhc.strategies.parts.codecs import FullCodec, LevelsCodec
@@ -17,19 +17,19 @@ class OneWay(EstimatingStrategy):
 
         v_i = [ (1/n)^(1/2) ||y_i - x_hat_i||_2 >= r gamma(k) / b_i ]
         x_hat_i <- y_i if v_i (or, with `bits`, x_hat_i plus the difference in levels)
-        f_ij = rate beta_ij (x_hat_j - x_hat_i) over links with v_i or v_j,      x_i <- y_i + sum_j f_ij
-        h_i <- h_i + theta sum_j f_ij / (sum of alpha since the link was last used)
 
-    The event-triggered broadcast without an answer is that of George and Gurram (AAAI 2020), who mix what was last
-    received in every iteration; here a link is mixed over when it was used. The correction with local steps between
-    two uses follows Alghunaim (2023).
+    Each message to a neighbour j is a half-step of both: i adds d = rate beta_ij (x_hat_j - x_hat_i), j adds -d, and
+    each adds theta / A of it to h, where A is the sum of alpha since i's last message to j. The event-triggered
+    broadcast without an answer is that of George and Gurram (AAAI 2020), who mix what was last received in every
+    iteration; here a link is mixed over when it was used. The correction with local steps between two uses follows
+    Alghunaim (2023). It runs in lockstep, on devices' own clocks and on nodes.
     """
 
     kind: Literal["one-way"] = "one-way"
     r: float = Field(default=250.0, ge=0)
     """The threshold scale r."""
-    rate: float = Field(default=1.0, gt=0, le=1)
-    """gamma of the mixing: the share of the way to its neighbours that a device goes when a link is used."""
+    rate: float = Field(default=0.5, gt=0, le=0.5)
+    """The share of beta_ij that one message moves."""
     correction: float = Field(default=0.3, ge=0, le=1)
     """theta: how fast a device learns the difference of its gradient from the others'. 0 for none."""
     bits: Annotated[int, Field(ge=1, le=32)] | None = None
@@ -40,6 +40,6 @@ class OneWay(EstimatingStrategy):
             NormTrigger(r=self.r),
             local_step(self.momentum, self.correction),
             FullCodec() if self.bits is None else LevelsCodec(bits=self.bits),
-            mixing=EstimatesMixing(rate=self.rate, per=self.per, when="sent"),
+            mixing=HalfStepsMixing(rate=self.rate),
             budget=self.budget,
         )

@@ -7,10 +7,10 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from efhc.base.arrays import Floats, Ints
+from efhc.core.cost import whole_message_bits
 from efhc.core.graph import Graph
 from efhc.core.memory import Arrays, Memories, Memory
 from efhc.core.parts import Strategy
-from efhc.core.telling import whole_message_bits
 from efhc.core.views import Moved, Now
 from efhc.strategies.parts.spanning_tree import NO_PARENT, parents_in_tree
 

@@ -177,7 +177,7 @@ def test_the_example_can_be_shown_and_reads_back_the_same():
     experiment = load_experiment(EXAMPLE)
     assert build_experiment(tomllib.loads(done.stdout)) == experiment
     assert isinstance(experiment.driver, efhc.EventDriven)
-    assert list(experiment.strategies) == ["EF-HC", "GT", "ZT", "RG"]
+    assert list(experiment.strategies) == ["EF-HC", "GT", "ZT", "RG", "entrywise", "one-way"]
     assert len(experiment.seeds) == 5
 
 

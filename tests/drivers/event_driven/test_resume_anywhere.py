@@ -51,6 +51,12 @@ def small_network() -> Any:
     return nn.Sequential(nn.Flatten(), nn.Linear(1, 4), nn.BatchNorm1d(4), nn.Dropout(0.3), nn.ReLU(), nn.Linear(4, 2))
 
 
+ADAM = efhc.Composed(
+    trigger={"kind": "coin", "probability": 0.5},
+    local={"kind": "adam", "correction": 0.1, "steps": 2},
+    codec={"kind": "levels", "bits": 4},
+    mixing={"kind": "half-steps", "limit": {"kind": "clip", "radius": 1.0}},
+)
 RUNS: dict[str, Experiment] = {
     "every fault": tiny(
         5,
@@ -64,6 +70,44 @@ RUNS: dict[str, Experiment] = {
         efhc.RandomWaypoint(radius=0.6, slowest=0.05, fastest=0.2),
         [2, 4, 4, 8, 16],
         driver=efhc.EventDriven(**FAULTS | {"churn": FAULTS["churn"].model_copy(update={"journal": "lose"})}),
+    ),
+    "half-steps, every fault": tiny(
+        5,
+        efhc.RandomLinks(topology=efhc.Complete(), up_probability=0.7),
+        [200, 400, 400, 800, 1600],
+        strategies={"S": efhc.OneWay(r=0.2, momentum=0.9)},
+        driver=efhc.EventDriven(**FAULTS),
+    ),
+    "half-steps in levels, every fault, and journals are lost": tiny(
+        5,
+        efhc.RandomWaypoint(radius=0.6, slowest=0.05, fastest=0.2),
+        [200, 400, 400, 800, 1600],
+        strategies={"S": efhc.Entrywise(r=0.05)},
+        driver=efhc.EventDriven(**FAULTS | {"churn": FAULTS["churn"].model_copy(update={"journal": "lose"})}),
+    ),
+    "half-steps of Adam, latency of 1 s, loss": tiny(
+        5,
+        efhc.Complete(),
+        [200, 400, 400, 800, 1600],
+        strategies={"S": ADAM},
+        driver=efhc.EventDriven(**FAULTS | {"links": efhc.PerLink(latency=1.0, loss=0.2, when_lost="drop")}),
+    ),
+    "half-steps without delay": tiny(
+        4,
+        efhc.Ring(),
+        iterations=30,
+        strategies={"S": efhc.Entrywise(r=0.05, momentum=0.5, budget={"share": 0.5})},
+        driver=efhc.EventDriven(sample_seconds=0.5, links="instant"),
+    ),
+    "half-steps, layers with noise and statistics": tiny(
+        4,
+        efhc.Complete(),
+        [200, 400, 400, 800],
+        model=efhc.Module(module=small_network),
+        backend="loop",
+        batch_size=4,
+        strategies={"S": ADAM},
+        driver=efhc.EventDriven(**FAULTS | {"seconds": 12.0}),
     ),
     "links of their own": tiny(
         4,
@@ -160,7 +204,7 @@ def test_a_checkpoint_in_another_form_is_refused():
     simulator = simulator_of(RUNS["no delay"])
     tensors, facts = simulator.checkpoint()
     with pytest.raises(ValueError, match="written by another version"):
-        simulator.restore(tensors, facts | {"state": to_json({"now": 0.0})})
+        simulator.restore(tensors, facts | {"state": to_json({"now": 0.0})[0]})
 
 
 CONFIG = """

@@ -2,6 +2,11 @@
 
 sum    sum_i w_i(t) = sum_i w_i(0) - sum alpha g + committed steps that one end has made and the other has not
 hull   without gradients, each coordinate stays between its least and its greatest start value
+
+Half-steps:
+
+sum    sum_i x_i(t) = sum_i x_i(0) - sum alpha (g - h) + steps that the sender has made and the receiver has not
+h      sum_i h_i(t) = l d of those of them whose link is up: a link that goes down takes back what it has taught
 """
 
 from __future__ import annotations
@@ -15,6 +20,7 @@ from simulated import simulator_of, tiny
 
 import efhc
 from efhc.core.device_state import is_idle
+from efhc.drivers.event_driven.half_step_links import HalfStepLinks
 from efhc.experiments.runs.draw import draw_scenario, load_data
 
 
@@ -141,3 +147,116 @@ def test_without_gradients_models_stay_among_the_first_ones(seed, journal):
 def test_without_gradients_models_stay_among_the_first_ones_in_more_runs(seed, journal):
     churn = {"leave_every": 15.0, "join_after": 2.0, "absent": (4,)}
     assert_hull_law(faults(seed, journal, churn=churn, give_up_seconds=5.0, seconds=40.0), seed)
+
+
+# Half-steps
+
+
+HALF_STEPS = [
+    efhc.OneWay(r=0.0, correction=0.0),
+    efhc.Entrywise(r=0.01, correction=0.0, bits=2),
+    efhc.OneWay(r=0.05),
+    efhc.Entrywise(r=0.01, momentum=0.9),
+    efhc.Composed(
+        trigger={"kind": "coin", "probability": 0.5},
+        local={"kind": "adam", "correction": 0.1, "steps": 2},
+        codec={"kind": "levels", "bits": 4},
+        mixing={"kind": "half-steps", "rate": 1.0, "guard": "degree"},
+    ),
+]
+
+
+class Books:
+    """What a run of half-steps has moved, seen from outside."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.descended: np.ndarray = np.zeros(4)
+        """sum alpha (u - h)"""
+        self.cut_off: np.ndarray = np.zeros(4)
+        """The steps of frames that only the sender had made when their link went down."""
+        for name in ("link_down", "part"):
+            patch.setattr(HalfStepLinks, name, self._noting_cuts(getattr(HalfStepLinks, name)))
+        patch.setattr(HalfStepLinks, "_descend", self._noting_descent(HalfStepLinks._descend))
+
+    def _noting_cuts(self, right: Any) -> Any:
+        def noting(links: Any, run: Any, number: int, neighbour: int) -> None:
+            for i, j in ((number, neighbour), (neighbour, number)):
+                if number in run.devices[neighbour].links:  # the first of the two ends to notice
+                    self.cut_off = self.cut_off + one_sided(run, i, j)[0]
+            right(links, run, number, neighbour)
+
+        return noting
+
+    def _noting_descent(self, right: Any) -> Any:
+        def noting(links: Any, numbers: list[int], devices: list[Any], alphas: list[float]) -> Any:
+            losses, down = right(links, numbers, devices, alphas)
+            self.descended = self.descended + (np.array(alphas)[:, None] * down).sum(axis=0)
+            return losses, down
+
+        return noting
+
+
+def one_sided(run: Any, i: int, j: int) -> tuple[np.ndarray, np.ndarray]:
+    """d and l d of the frame from device i to j that only i has counted in."""
+    end, other = run.devices[i].links.get(j), run.devices[j].links.get(i)
+    if end is None or end.pending is None or (other is not None and other.inn >= end.pending.number):
+        return np.zeros(4), np.zeros(4)
+    step = end.pending.weight * (end.pending_heard - end.told)
+    return step, end.pending.learning * step
+
+
+def assert_half_steps_sum_law(driver: efhc.EventDriven, seed: int, patch: pytest.MonkeyPatch) -> Any:
+    """At every sample. Returns the simulator after its run."""
+    books, strategy = Books(patch), HALF_STEPS[seed // 3 % len(HALF_STEPS)]
+    known = {"model": LinearLoss(), "iterations": 25, "bandwidths": [200, 400, 400, 800, 1600]}
+    experiment = tiny(5, links=None, driver=driver, strategies={"S": strategy}, network=network(seed), **known)
+    scenario = draw_scenario(experiment, load_data(experiment), seed)
+    simulator = simulator_of(experiment, seed, scenario=scenario)
+    reader, x = scenario.device_reader(), scenario.learner.data.x_train
+    first, gradients, made, looked = scenario.initial_models().sum(axis=0), np.zeros(4), 0, 0
+    while not simulator.is_over:
+        simulator.advance()
+        steps, timeline = simulator.record.steps, simulator.record.timeline
+        for device, k, *_ in steps[made:]:
+            z = x[reader.samples(device, k)].mean()
+            gradients = gradients + scenario.step_size(k) * np.array([z, -z, 1.0, -1.0])
+        made, looked = len(steps), looked + 1
+        pairs = [one_sided(simulator, i, j) for i in range(5) for j in range(5) if i != j]
+        under_way, untaught = (np.sum(found, axis=0) for found in zip(*pairs, strict=True))
+        expected = first - books.descended + books.cut_off
+        assert simulator.models.sum(axis=0) - expected == pytest.approx(under_way, abs=1e-9), f"at {simulator.now}"
+        assert np.linalg.norm(under_way) == pytest.approx(timeline[-1][-1], abs=1e-9)
+        if strategy.parts().local == efhc.SGD():
+            assert books.descended == pytest.approx(gradients, abs=1e-9)
+        h = simulator._links._rows.arrays.get("correction", np.zeros((5, 4)))
+        assert h.sum(axis=0) == pytest.approx(untaught, abs=1e-9), f"at {simulator.now}"
+    assert looked > 20
+    assert {row[8] for row in simulator.record.exchanges} >= {"committed"}
+    if all(device.is_idle for device in simulator.devices):
+        assert timeline[-1][-1] == 0.0  # at rest
+    return simulator
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_half_steps_keep_the_sum_of_all_models_under_faults(seed, monkeypatch):
+    simulator = assert_half_steps_sum_law(faults(seed), seed, monkeypatch)
+    steps = [(device, k) for device, k, *_ in simulator.record.steps]
+    assert len(set(steps)) == len(steps) == 5 * 25  # each step is made once, whatever crashed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(100, 300))
+def test_half_steps_keep_the_sum_of_all_models_under_more_faults(seed, monkeypatch):
+    assert_half_steps_sum_law(faults(seed), seed, monkeypatch)
+
+
+def test_half_steps_that_only_lose_messages_report_nothing_unresolved(monkeypatch):
+    driver = efhc.EventDriven(
+        links=efhc.SharedLinks(latency=0.3, loss=0.3, when_lost="drop"),
+        compute=efhc.LognormalCompute(median=0.7),
+        sample_seconds=0.3,
+    )
+    simulator = assert_half_steps_sum_law(driver, 0, monkeypatch)
+    assert {row[8] for row in simulator.record.exchanges} == {"committed"}
+    assert simulator.record.timeline[-1][-1] == 0.0
+    assert simulator.warnings == []

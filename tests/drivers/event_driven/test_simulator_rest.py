@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
+import numpy as np
 import pytest
 
 from efhc.core.device_state import is_idle
@@ -17,14 +19,20 @@ MOST_PIECES = 400
 """Calls of `advance` within which a run must end: each makes at most 10,000 instants."""
 
 
-def simulated(seed: int, **driver) -> Simulator:
+HALF_STEPS = {
+    "entrywise": {"kind": "entrywise", "r": 100.0, "momentum": 0.9},
+    "one-way": {"kind": "one-way", "r": 10.0},
+}
+
+
+def simulated(seed: int, strategy: Any = "zt", **driver) -> Simulator:
     fields = {
         "devices": 5,
         "iterations": 25,
         "seeds": [seed],
         "network": {"kind": "erdos-renyi", "probability": 0.7},
         "bandwidths": {"kind": "uniform", "nominal": 4000.0},
-        "strategies": {"S": "zt"},
+        "strategies": {"S": strategy},
         "test_samples": 10,
         "driver": {"kind": "event-driven", "patience_seconds": 3.0, "sample_seconds": 50.0, **driver},
     }
@@ -117,3 +125,60 @@ def random_settings(seed: int) -> dict:
 @pytest.mark.parametrize("seed", range(150))
 def test_random_links_come_to_rest(seed: int):
     assert_rest(simulated(seed, **random_settings(seed)))
+
+
+# Half-steps
+
+
+def assert_rest_of_half_steps(simulator: Simulator) -> None:
+    assert simulator.is_over
+    assert {row[8] for row in simulator.record.exchanges} == {"committed"}
+    assert all(device.is_idle and device.k == 25 for device in simulator.devices)
+    for device in simulator.devices:
+        for neighbour, end in device.links.items():
+            other = simulator.devices[neighbour].links[device.number]
+            assert end.out == other.inn
+            assert np.array_equal(end.told, other.heard)
+    assert simulator.record.timeline[-1][-1] == 0.0
+    h = simulator._links._rows.arrays["correction"]
+    assert np.abs(h.sum(axis=0)).max() <= 1e-4 * (1 + np.abs(h).max())
+
+
+@pytest.mark.parametrize("strategy", HALF_STEPS)
+@pytest.mark.parametrize("kind", ["per-link", "shared"])
+@pytest.mark.parametrize("what", [*LATE, "as slow as iterations are"])
+def test_half_steps_with_late_and_lost_messages_come_to_rest(kind: str, what: str, strategy: str):
+    links = {"kind": kind, **LATE.get(what, {"latency": 1.0, "loss": 0.2, "when_lost": "drop"})}
+    compute = {"kind": "lognormal", "median": 0.5}
+    assert_rest_of_half_steps(simulated(0, HALF_STEPS[strategy], links=links, compute=compute))
+
+
+@pytest.mark.parametrize("strategy", HALF_STEPS)
+@pytest.mark.parametrize("what", LATE)
+def test_every_link_goes_on_with_half_steps(what: str, strategy: str):
+    links, compute = {"kind": "per-link", **LATE[what]}, {"kind": "lognormal", "median": 0.5}
+    simulator = simulated(3, HALF_STEPS[strategy], links=links, compute=compute, seconds=300.0)
+    late = {row[2:4] for row in simulator.record.exchanges if row[8] == "committed" and row[1] > 200.0}
+    _, i, j = simulator.record.network[0]
+    assert late == {*zip(i, j, strict=True), *zip(j, i, strict=True)}
+
+
+@pytest.mark.parametrize("strategy", HALF_STEPS)
+@pytest.mark.parametrize("what", CHURN)
+@pytest.mark.parametrize("seed", range(4))
+def test_a_run_of_half_steps_whose_devices_come_and_go_comes_to_an_end(what: str, seed: int, strategy: str):
+    links = {"kind": "shared", "latency": 1.0, "jitter": 0.2, "loss": 0.2, "when_lost": "drop"}
+    churn = {"kind": "rates", **CHURN[what]}
+    compute = {"kind": "lognormal", "median": 0.5}
+    simulator = simulated(seed, HALF_STEPS[strategy], links=links, churn=churn, compute=compute, give_up_seconds=20.0)
+    assert simulator.is_over
+    there = [device for number, device in enumerate(simulator.devices) if simulator._presence.present[number]]
+    assert all(device.k == 25 and device.silent for device in there if device.model is not None)
+    assert all(device.is_idle for device in there)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", HALF_STEPS)
+@pytest.mark.parametrize("seed", range(150))
+def test_random_links_come_to_rest_with_half_steps(seed: int, strategy: str):
+    assert_rest_of_half_steps(simulated(seed, HALF_STEPS[strategy], **random_settings(seed)))

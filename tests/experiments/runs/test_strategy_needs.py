@@ -41,13 +41,18 @@ def test_a_run_counts_what_its_strategy_remembers():
     of_devices, of_links, spent = 4 * PARAMETERS * 4, 2 * 4 * 3 * 8, 4 * 8
     assert forecast(strategies={"mine": Remembers()}) == 2 * (of_devices + of_links + spent)
     assert forecast(strategies={"mine": Remembers()}, precision="float64") == 2 * (2 * of_devices + of_links + spent)
-    # Neighbours share one estimate of a device: the next one is computed beside it.
-    of_entrywise = forecast(strategies={"entrywise": efhc.Entrywise()})
-    assert of_entrywise == of_devices + 2 * (of_devices + spent)
-    both = {"mine": Remembers(), "entrywise": efhc.Entrywise(), "ZT": efhc.ZeroThreshold()}
+    # On a graph that stays, all neighbours know the same of a device: the next of that is computed beside it.
+    entrywise = {"entrywise": efhc.Entrywise()}
+    of_entrywise = forecast(strategies=entrywise)
+    steps, elapsed = 4 * 8, 2 * 4 * 8
+    assert of_entrywise == of_devices + 2 * (of_devices + spent + steps + elapsed)
+    both = {"mine": Remembers(), **entrywise, "ZT": efhc.ZeroThreshold()}
     assert forecast(strategies=both) == of_entrywise, "the most demanding of them"
-    per_link = forecast(strategies={"entrywise": efhc.Entrywise(per="link")})
-    assert per_link > 2 * 2 * 4 * PARAMETERS * 4, "an estimate per end of each link, and the next one"
+    # On one that changes, each end of a link has told and taught a model of its own.
+    links_up = efhc.RandomLinks(topology=efhc.Ring(), up_probability=1.0)
+    told_and_taught = 2 * 2 * 4 * PARAMETERS * 4
+    changing = forecast(strategies=entrywise, network=links_up)
+    assert changing == 2 * (of_devices + spent + steps + elapsed + told_and_taught)
 
 
 def test_a_strategy_that_needs_too_much_memory_is_refused(monkeypatch, tmp_path):

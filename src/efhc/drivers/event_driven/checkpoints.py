@@ -23,28 +23,30 @@ def set_attributes(part: Any, names: Sequence[str], state: Mapping[str, Any]) ->
 
 
 def packed(state: dict[str, Any], rows: Rows) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """Return the rows that a state holds, and the state as text."""
-    text = to_json(state)
+    """Return the rows and arrays that a state holds, and the state as text. Those that are shared stay so."""
+    text, arrays = to_json(state)
     places = rows_in(text)
-    return {"rows": rows.array[places], "places": np.array(places, dtype=np.int64)}, {"state": text}
+    tensors = {"rows": rows.array[places], "places": np.array(places, dtype=np.int64)}
+    return tensors | ({"arrays": np.stack(arrays)} if arrays else {}), {"state": text}
 
 
-def unpacked(
-    tensors: Mapping[str, np.ndarray], facts: Mapping[str, str], like: Rows, room: int, threads: int
-) -> tuple[dict[str, Any], Rows]:
-    """Return what `packed` was given, with new rows in room for at least `room`.
+def unpacked(tensors: Mapping[str, np.ndarray], facts: Mapping[str, str], rows: Rows, room: int) -> dict[str, Any]:
+    """Return what `packed` was given; its rows are put into `rows`, which then have room for at least `room`.
 
-    Raises `ValueError` if the models are not of the sort of the rows `like`.
+    Raises `ValueError` if the models are not of the sort of `rows`.
     """
     models, places = tensors["rows"], tensors["places"].tolist()
-    fits = models.dtype == like.array.dtype and models.shape == (len(places), like.array.shape[1])
-    if not fits or len(set(places)) < len(places) or not np.isfinite(models).all():
+    arrays = tensors.get("arrays", models)
+    fits = models.dtype == rows.array.dtype and models.shape == (len(places), rows.array.shape[1])
+    fits = fits and arrays.dtype == rows.array.dtype and arrays.shape[1:] == models.shape[1:]
+    if not fits or len(set(places)) < len(places) or not (np.isfinite(models).all() and np.isfinite(arrays).all()):
         raise ValueError("its models are not those of this run")
-    rows, handles = Rows.restored(models, places, room, threads)
+    handles = rows.restore(models, places, room if places else 0)
 
     def handle(index: int) -> Row:
         if index not in handles:
             raise ValueError(f"it has no model at place {index}")
         return handles[index]
 
-    return from_json(facts["state"], handle), rows
+    state: dict[str, Any] = from_json(facts["state"], handle, [array.copy() for array in arrays])
+    return state

@@ -1,6 +1,7 @@
 """Messages on their way between devices: those that take no time in a queue, all others as transfers.
 
-A model has n parameters, every other message is a header of size 0.
+In an exchange, a model has n parameters and every other message is a header of size 0. Messages of half-steps have the
+size of their bytes.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
+from efhc.core.half_steps import Frame
 from efhc.core.protocol import Body, GiveModel, Message, Token
 from efhc.drivers.event_driven.checkpoints import attributes, set_attributes
 from efhc.drivers.event_driven.transfers import Carrier
@@ -33,24 +35,27 @@ class Mail:
         """What each device measured of its own bandwidth."""
         self.silent: dict[int, float] = {}
         """Devices none of whose models has moved since one stalled, and since when: see `silent_devices`."""
-        self._under_way: dict[int, tuple[int, int, Message, float]] = {}
-        """By ticket: sender, receiver, message, when it was sent."""
+        self._under_way: dict[int, tuple[int, int, Any, float, float]] = {}
+        """By ticket: sender, receiver, message, when it was sent, and its size in parameters."""
         self._tickets = 0
         self._bodies: dict[Token, int] = {}
         """The tickets of the models under way, by the sender's token."""
         self.next_time = transfers.next_time
 
     def send(self, now: float, sender: int, receiver: int, message: Message) -> None:
-        """Put a message on its way."""
-        size = 0
-        if _is_model(message):
-            size = self._parameters
-            self.bytes += self._model_bytes
+        """Put a message of an exchange on its way."""
+        is_model = _is_model(message)
+        size, counted = (self._parameters, self._model_bytes) if is_model else (0, 0)
+        self.send_sized(now, sender, receiver, message, size, counted)
+
+    def send_sized(self, now: float, sender: int, receiver: int, message: Any, size: float, counted: int) -> None:
+        """Put a message on its way that takes as long as `size` parameters, and counts so many bytes."""
+        self.bytes += counted
         if self.models_at_once or (not size and self.headers_at_once):
             self.queue.append((sender, receiver, message))
             return
         ticket = self._tickets = self._tickets + 1
-        self._under_way[ticket] = sender, receiver, message, now
+        self._under_way[ticket] = sender, receiver, message, now, size
         if isinstance(message, Body):
             self._bodies[message.token] = ticket
         self._transfers.send(now, sender, receiver, size, ticket)
@@ -61,19 +66,19 @@ class Mail:
         for ticket, what in self._transfers.take(now):
             if ticket not in self._under_way:  # cut or cancelled at this very instant
                 continue
-            sender, receiver, message, sent = self._under_way[ticket]
+            sender, receiver, message, sent, size = self._under_way[ticket]
             found.append((what, sender, receiver, message))
             if what == "stalled":
-                if _is_model(message):
+                if size:
                     self._note_silence(sender, now)
                 continue
             del self._under_way[ticket]
-            if self.silent and what == "arrived" and _is_model(message):
+            if self.silent and what == "arrived" and size:
                 self.silent.pop(sender, None)
             if isinstance(message, Body):
                 self._bodies.pop(message.token, None)
-                if what == "arrived":
-                    self._measure(sender, now - sent)
+            if what == "arrived" and isinstance(message, Body | Frame):
+                self._measure(sender, size, now - sent)
         return found
 
     def _note_silence(self, sender: int, now: float) -> None:
@@ -88,8 +93,8 @@ class Mail:
         """
         moving = {
             sender
-            for ticket, (sender, _, message, _) in self._under_way.items()
-            if sender in self.silent and _is_model(message) and not self._transfers.is_stalled(ticket)
+            for ticket, (sender, _, _, _, size) in self._under_way.items()
+            if sender in self.silent and size and not self._transfers.is_stalled(ticket)
         }
         return {
             device: since
@@ -97,9 +102,9 @@ class Mail:
             if device not in moving and not self._transfers.could_send(device, since, now)
         }
 
-    def _measure(self, sender: int, seconds: float) -> None:
+    def _measure(self, sender: int, size: float, seconds: float) -> None:
         if seconds > 0:
-            self.measured[sender] += MEASURING * (self._parameters / seconds - self.measured[sender])
+            self.measured[sender] += MEASURING * (size / seconds - self.measured[sender])
 
     def withdraw(self, now: float, token: Token) -> None:
         """Stop sending the model of an exchange that is off."""

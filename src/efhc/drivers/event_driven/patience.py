@@ -9,7 +9,7 @@ from __future__ import annotations
 from heapq import heappush
 from typing import Any
 
-from efhc.drivers.event_driven.run import PATIENCE, Run
+from efhc.drivers.event_driven.run import RETRY, Run
 
 End = tuple[int, int]
 """A device, and the neighbour that it waits for."""
@@ -63,7 +63,7 @@ class Patience:
 
     def _plan(self, run: Run, end: End, since: float) -> None:
         self._planned.add(end)
-        heappush(run.due, (since + self._seconds, PATIENCE, *end))
+        heappush(run.due, (since + self._seconds, RETRY, *end))
 
     def state(self) -> dict[str, Any]:
         """Return plain data that `restore` goes on from."""

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
 import numpy as np
 
-from efhc.core import device_state, protocol
+from efhc.core import device_state, half_steps, protocol
 from efhc.drivers.event_driven.rows import Row
 
+
+def _name(kind: type) -> str:
+    """The name of a class of `core`: two link laws may have messages of one name."""
+    return f"{kind.__module__.rpartition('.')[2]}.{kind.__name__}"
+
+
 CLASSES = {
-    name: found
-    for module in (device_state, protocol)
-    for name, found in vars(module).items()
+    _name(found): found
+    for module in (device_state, protocol, half_steps)
+    for found in vars(module).values()
     if isinstance(found, type) and (is_dataclass(found) or hasattr(found, "_fields"))
 }
 """What a device and its messages are made of, by name."""
@@ -26,14 +32,20 @@ PLAIN = (int, float, str, bool, type(None))
 """What JSON holds as it is. NumPy's numbers become Python's."""
 
 
-def to_json(state: Any) -> str:
-    """Return plain data as JSON."""
-    return json.dumps(_packed(state))
+def to_json(state: Any) -> tuple[str, list[np.ndarray]]:
+    """Return plain data as JSON, and the arrays in it, each once."""
+    arrays: dict[int, tuple[int, np.ndarray]] = {}
+
+    def number_of(array: np.ndarray) -> int:
+        return arrays.setdefault(id(array), (len(arrays), array))[0]
+
+    text = json.dumps(_packed(state, number_of))
+    return text, [array for _, array in arrays.values()]
 
 
-def from_json(text: str, row: Callable[[int], Row]) -> Any:
+def from_json(text: str, row: Callable[[int], Row], arrays: Sequence[np.ndarray] = ()) -> Any:
     """Return what `to_json` was given; `row(index)` is the handle of a row, one object per index."""
-    return _unpacked(json.loads(text), row)
+    return _unpacked(json.loads(text), row, arrays)
 
 
 def rows_in(text: str) -> list[int]:
@@ -49,36 +61,41 @@ def rows_in(text: str) -> list[int]:
     return sorted(found)
 
 
-def _packed(value: Any) -> Any:
+def _packed(value: Any, number_of: Callable[[np.ndarray], int]) -> Any:
     kind = type(value)
     if kind in PLAIN or isinstance(value, np.number | np.bool_):
         return value if kind in PLAIN else value.item()
-    if kind is list:
-        return [_packed(one) for one in value]
-    if kind is tuple:
-        return {"tuple": [_packed(one) for one in value]}
-    if kind is Row:
-        return {"row": value.index}
+
+    def packed(values: Any) -> list[Any]:
+        return [_packed(one, number_of) for one in values]
+
+    if kind in (list, tuple):
+        return packed(value) if kind is list else {"tuple": packed(value)}
+    if kind in (np.ndarray, Row):
+        return {"row": value.index} if kind is Row else {"array": number_of(value)}
     if kind in (dict, set, deque):
         pairs = value.items() if kind is dict else ((one, None) for one in value)
-        return {kind.__name__: [[_packed(key), _packed(one)] for key, one in pairs]}
-    if CLASSES.get(kind.__name__) is kind:
+        return {kind.__name__: [packed(pair) for pair in pairs]}
+    if CLASSES.get(_name(kind)) is kind:
         own = [getattr(value, name.name) for name in fields(value)] if is_dataclass(value) else value
-        return {"class": kind.__name__, "values": [_packed(one) for one in own]}
+        return {"class": _name(kind), "values": packed(own)}
     raise TypeError(f"a checkpoint cannot hold {kind.__name__}")
 
 
-def _unpacked(value: Any, row: Callable[[int], Row]) -> Any:
+def _unpacked(value: Any, row: Callable[[int], Row], arrays: Sequence[np.ndarray]) -> Any:
+    def unpacked(values: Any) -> list[Any]:
+        return [_unpacked(one, row, arrays) for one in values]
+
     if isinstance(value, list):
-        return [_unpacked(one, row) for one in value]
+        return unpacked(value)
     if not isinstance(value, dict):
         return value
     if "class" in value:
-        return CLASSES[value["class"]](*(_unpacked(one, row) for one in value["values"]))
+        return CLASSES[value["class"]](*unpacked(value["values"]))
     ((kind, content),) = value.items()
-    if kind == "row":
-        return row(int(content))
+    if kind in ("row", "array"):
+        return row(int(content)) if kind == "row" else arrays[int(content)]
     if kind == "tuple":
-        return tuple(_unpacked(one, row) for one in content)
-    pairs = [(_unpacked(key, row), _unpacked(one, row)) for key, one in content]
+        return tuple(unpacked(content))
+    pairs = [unpacked(pair) for pair in content]
     return dict(pairs) if kind == "dict" else {"set": set, "deque": deque}[kind](key for key, _ in pairs)

@@ -5,15 +5,10 @@ from __future__ import annotations
 from heapq import heappush
 from typing import Any
 
-from efhc.core.device import restarted
-from efhc.core.device_state import Device, durable, is_idle
 from efhc.core.graph import Graph
-from efhc.core.protocol import Finish, GiveUp, Leave, LinkDown, LinkUp
 from efhc.drivers.event_driven.checkpoints import attributes, set_attributes
 from efhc.drivers.event_driven.churn import Churn
-from efhc.drivers.event_driven.exchanges import Exchanges
-from efhc.drivers.event_driven.iterations import Iterations
-from efhc.drivers.event_driven.run import CHURN, GIVE_UP, NETWORK, Run
+from efhc.drivers.event_driven.run import CHURN, GIVE_UP, NETWORK, Links, Run
 from efhc.drivers.event_driven.settings import EventDriven
 from efhc.network.over_time import StaticGraph
 from efhc.scenarios.scenario import Scenario
@@ -22,15 +17,8 @@ from efhc.scenarios.scenario import Scenario
 class Presence:
     """Who is there in one run, and which links are up."""
 
-    def __init__(
-        self,
-        scenario: Scenario,
-        settings: EventDriven,
-        churn: Churn,
-        exchanges: Exchanges,
-        iterations: Iterations,
-    ) -> None:
-        self._scenario, self._churn, self._exchanges, self._iterations = scenario, churn, exchanges, iterations
+    def __init__(self, scenario: Scenario, settings: EventDriven, churn: Churn, links: Links) -> None:
+        self._scenario, self._churn, self._links = scenario, churn, links
         self._network_seconds, self._give_up_seconds = settings.network_seconds, settings.give_up_seconds
         self._network_changes = not isinstance(scenario.network, StaticGraph)
         self._graph_number, self._graph = 0, scenario.network.graph(0)
@@ -42,7 +30,7 @@ class Presence:
         self.present = [device not in churn.absent for device in range(devices)]
         self.leaving: dict[int, float] = {}
         """Devices that end what is in flight before they go, and since when."""
-        self._journals: dict[int, Device] = {}
+        self._journals: dict[int, Any] = {}
         self._deadlines: dict[tuple[int, int], float] = {}
         """When a device gives up a neighbour out of reach."""
 
@@ -64,14 +52,9 @@ class Presence:
         """Return the numbers of the devices that are there."""
         return [number for number, present in enumerate(self.present) if present]
 
-    def new_device(self, run: Run, number: int, *, copies: bool = False) -> Device:
-        """Return a device with its initial model, in a new session."""
-        model = run.rows.holding(self._scenario.initial_model(number))
-        return Device(number, self._iterations.sessions[number], model, model, copies=copies)
-
-    def keep(self, device: Device) -> None:
+    def keep(self, device: Any) -> None:
         """A device writes its journal: a crash leaves that."""
-        self._journals[device.number] = durable(device)
+        self._journals[device.number] = self._links.durable(device)
 
     # Links that come and go
 
@@ -101,14 +84,13 @@ class Presence:
     def _connect(self, run: Run, i: int, j: int, *, new: bool = True) -> None:
         self._deadlines.pop((i, j), None)
         self._deadlines.pop((j, i), None)
-        for number, neighbour in ((i, j), (j, i)):
-            run.react(number, LinkUp(neighbour, new))
+        self._links.link_up(run, i, j, new=new)
 
     def _disconnect(self, run: Run, i: int, j: int) -> None:
-        self._exchanges.cut(run, i, j)
+        self._links.cut(run, i, j)
         for number, neighbour in ((i, j), (j, i)):
             if self.present[number]:
-                run.react(number, LinkDown(neighbour))
+                self._links.link_down(run, number, neighbour)
                 self._plan_to_give_up(run, number, neighbour)
 
     def _note_network(self, run: Run) -> None:
@@ -119,8 +101,7 @@ class Presence:
 
     def _plan_to_give_up(self, run: Run, number: int, neighbour: int) -> None:
         """A device in doubt about a neighbour out of reach does not wait for ever."""
-        link = run.devices[number].links.get(neighbour)
-        if link is not None and link.in_doubt:
+        if neighbour in self._links.in_doubt(run.devices[number]):
             self._deadlines[number, neighbour] = due = run.now + self._give_up_seconds
             heappush(run.due, (due, GIVE_UP, number, neighbour))
 
@@ -128,15 +109,13 @@ class Presence:
         """Patience with a neighbour out of reach ends, unless it was in reach since."""
         if self.present[number] and self._deadlines.get((number, neighbour)) == run.now:
             del self._deadlines[number, neighbour]
-            run.react(number, GiveUp(neighbour))
+            self._links.give_up(run, number, neighbour)
 
     def may_hear(self, run: Run) -> bool:
         """Whether a device in doubt may still come into reach of the one that can tell."""
         for number, device in enumerate(run.devices):
             kept = device if self.present[number] else self._journals.get(number)
-            if kept is not None and any(
-                link.in_doubt and self._may_meet(number, neighbour) for neighbour, link in kept.links.items()
-            ):
+            if kept is not None and any(self._may_meet(number, neighbour) for neighbour in self._links.in_doubt(kept)):
                 return True
         return False
 
@@ -153,7 +132,7 @@ class Presence:
         if not self.changes:
             return False
         away = (n for n, present in enumerate(self.present) if not present or n in self.leaving)
-        return any(self._iterations.has_steps_to_make(run.devices[n]) and self._comes_back(n) for n in away)
+        return any(self._links.has_steps_to_make(run.devices[n]) and self._comes_back(n) for n in away)
 
     # Devices that come and go
 
@@ -180,30 +159,23 @@ class Presence:
         """A device that leaves ends what is in flight before it goes."""
         self.leaving[number] = due = run.now + self._give_up_seconds
         heappush(run.due, (due, GIVE_UP, number, -1))
-        self._iterations.end_session(number)
-        run.react(number, Leave())
-        run.react(number, Finish())
-        if run.devices[number].steps:
-            run.apply(number)
+        self._links.end_session(number)
+        self._links.leave(run, number)
 
     def let_go(self, run: Run) -> None:
         """Let devices go that have nothing in flight any more, or have waited too long for that."""
         for number, deadline in list(self.leaving.items()):
-            if is_idle(run.devices[number]) or run.now >= deadline:
+            if self._links.is_idle(run.devices[number]) or run.now >= deadline:
                 self._switch_off(run, number)
 
     def _switch_off(self, run: Run, number: int) -> None:
         """A device is gone at once, and its neighbours notice."""
-        device = run.devices[number]
         self.leaving.pop(number, None)
         self.present[number] = False
-        self._iterations.end_session(number)
-        for neighbour, link in list(device.links.items()):
-            if link.exchange is not None and link.exchange.in_doubt:
-                self._exchanges.forget(link.exchange.token)
-            elif link.exchange is not None:
-                self._exchanges.note_end(run, number, neighbour, link.exchange, "withdrawn")
-            if link.up:
+        self._links.end_session(number)
+        for neighbour, is_up in self._links.linked(run.devices[number]):
+            self._links.part(run, number, neighbour)
+            if is_up:
                 self._disconnect(run, number, neighbour)
 
     def _switch_on(self, run: Run, number: int, *, anew: bool) -> None:
@@ -211,19 +183,14 @@ class Presence:
         if number in self.leaving:  # it has not gone yet: it goes now
             self._switch_off(run, number)
         if anew:
-            self._iterations.gradients.forget_local(number)
-            run.devices[number] = self.new_device(run, number, copies=self._churn.start == "copy")
+            run.devices[number] = self._links.new_device(number, copies=self._churn.start == "copy")
             self.keep(run.devices[number])
         else:
-            run.devices[number] = restarted(self._journals[number], self._iterations.sessions[number])
-            for neighbour in run.devices[number].links:
+            run.devices[number] = self._links.restarted(self._journals[number])
+            for neighbour in self._links.in_doubt(run.devices[number]):
                 self._plan_to_give_up(run, number, neighbour)
         self.present[number] = True
-        if run.devices[number].finished:
-            if run.devices[number].steps:  # of before the crash
-                run.apply(number)
-        elif not run.devices[number].copies:  # one that waits for a model begins when that is there
-            self._iterations.beginning.add(number)
+        self._links.switch_on(run, number, anew=anew)
         for i, j in self._graph.links[(self._graph.links == number).any(axis=1)].tolist():
             if self.present[i] and self.present[j]:
                 self._connect(run, i, j)

@@ -32,17 +32,18 @@ class Rows:
         self._free = list(range(room))[::-1]
         self._threads = threads
 
-    @classmethod
-    def restored(cls, models: Floats, places: Sequence[int], room: int, threads: int) -> tuple[Rows, dict[int, Row]]:
-        """Return rows, at least `room`, that hold these models at these places, and the handles by place.
+    def restore(self, models: Floats, places: Sequence[int], room: int) -> dict[int, Row]:
+        """Hold these models at these places, and nothing else, in at least `room` rows; returns the handles by place.
 
-        The free rows come in the order in which they would if the others had been taken one after the other.
+        The free rows come in the order in which they would if the others had been taken one after the other. Handles
+        of before must not be used any more.
         """
-        rows = cls(models.shape[1], str(models.dtype), max([room, *(place + 1 for place in places)]), threads)
-        rows.array[places] = models
+        count = max([room, *(place + 1 for place in places)], default=room)
+        self.array = np.empty((count, models.shape[1]), models.dtype)
+        self.array[places] = models
         taken = set(places)
-        rows._free[:] = [index for index in rows._free if index not in taken]
-        return rows, {index: Row(index, rows._free) for index in places}
+        self._free = [index for index in range(count)[::-1] if index not in taken]
+        return {index: Row(index, self._free) for index in places}
 
     def new(self) -> Row:
         """Return a row that nobody holds; what is in it is undefined."""

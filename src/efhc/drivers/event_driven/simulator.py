@@ -1,8 +1,9 @@
 """Devices on their own clocks, in virtual time: a heap of what is due, and one core per device.
 
-The rules of training and gossip are those of `core.device`; this decides what time and the network are. At one instant
-come, in this order: gradients that are there, links and devices that come and go, iterations that begin (Events 1 and
-2), messages, patience that ends, a sample. Nothing here reads a clock, and every fault comes from the seed.
+The rules of training and gossip are those of the link law (`ExchangeLinks` or `HalfStepLinks`); this decides what time
+and the network are. At one instant come, in this order: gradients that are there, links and devices that come and go,
+iterations that begin, messages, waits that end, a sample. Nothing here reads a clock, and every fault comes from the
+seed.
 """
 
 from __future__ import annotations
@@ -10,34 +11,32 @@ from __future__ import annotations
 import gc
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from heapq import heapify, heappop, heappush
 from typing import Any
 
 import numpy as np
 
-from efhc.base.arrays import Floats
-from efhc.core.device import react
+from efhc.base.arrays import Flags, Floats
 from efhc.core.graph import Graph
-from efhc.core.protocol import Apply, Copied, Effect, Ended, Event, Fired, Keep, Send, Stepped
 from efhc.core.randomness import Randomness
-from efhc.core.state import Local
+from efhc.core.state import Diverged, Local
 from efhc.drivers.event_driven.checkpoints import attributes, packed, set_attributes, unpacked
 from efhc.drivers.event_driven.churn import draw_churn
 from efhc.drivers.event_driven.compute import draw_compute_times
-from efhc.drivers.event_driven.exchanges import Exchanges
+from efhc.drivers.event_driven.exchange_links import ExchangeLinks
 from efhc.drivers.event_driven.gradients import Gradients
-from efhc.drivers.event_driven.iterations import Iterations
+from efhc.drivers.event_driven.half_step_links import HalfStepLinks
 from efhc.drivers.event_driven.links import draw_transfers
 from efhc.drivers.event_driven.mail import Mail
 from efhc.drivers.event_driven.presence import Presence
 from efhc.drivers.event_driven.record import EventRecord
 from efhc.drivers.event_driven.rows import Rows
-from efhc.drivers.event_driven.run import CHURN, GIVE_UP, GRADIENT, NETWORK, PATIENCE, SAMPLE
-from efhc.drivers.event_driven.samples import imbalance, quality
+from efhc.drivers.event_driven.run import CHURN, GIVE_UP, GRADIENT, NETWORK, RETRY, SAMPLE, Links
+from efhc.drivers.event_driven.samples import quality
 from efhc.drivers.event_driven.settings import EventDriven
 from efhc.scenarios.scenario import Scenario
-from efhc.strategies.forms import trigger_of
+from efhc.strategies.forms import form_of
 
 NUMBERS_AT_ONCE, INSTANTS_AT_ONCE = 1 << 25, 10_000
 """`advance` comes back after steps on this many parameters, or after this many instants, if no sample comes before."""
@@ -49,8 +48,7 @@ IDLE_SAMPLES = 100
 class Simulator:
     """One run: `advance` until it `is_over`.
 
-    This is its clock. `Iterations` are what devices do by themselves, `Exchanges` what two of them do with one another,
-    and `Presence` is who is there.
+    This is its clock. `Links` are what devices do by themselves and with one another, and `Presence` is who is there.
     """
 
     def __init__(
@@ -73,15 +71,19 @@ class Simulator:
         clock = draw_compute_times(settings.compute, count, randomness)
         churn = draw_churn(settings.churn, count, randomness)
         transfers = draw_transfers(settings.links, bandwidths.values, randomness)
-        self.rows = Rows(parameters, scenario.learner.data.precision, 3 * count + 64, threads)
-        model_bytes = parameters * self.rows.array.itemsize
-        self._mail = Mail(transfers, parameters, model_bytes, [bandwidths.nominal] * count)
-        self._exchanges = Exchanges(self._mail, settings, model_bytes, reorder)
-        gradients = Gradients(scenario, reader, self.rows)
-        self._iterations = Iterations(
-            scenario, trigger_of(strategy), settings, iterations, clock, gradients, self._exchanges
-        )
-        self._presence = Presence(scenario, settings, churn, self._exchanges, self._iterations)
+        model_bytes = parameters * np.dtype(scenario.learner.data.precision).itemsize
+        self._mail = mail = Mail(transfers, parameters, model_bytes, [bandwidths.nominal] * count)
+        self.rows = Rows(parameters, scenario.learner.data.precision, 0, threads)
+        """The models of exchanges; half-steps have arrays of their own."""
+        form = form_of(strategy)
+        self._links: Links
+        if form.half_steps is not None:
+            gradients = Gradients(scenario, reader)
+            self._links = HalfStepLinks(scenario, form, settings, iterations, clock, gradients, mail)
+        else:
+            self.rows = Rows(parameters, scenario.learner.data.precision, 3 * count + 64, threads)
+            self._links = ExchangeLinks(scenario, form, settings, iterations, clock, reader, self.rows, mail, reorder)
+        self._presence = Presence(scenario, settings, churn, self._links)
         self._sample_seconds = settings.sample_seconds or evaluate_every * float(
             np.median([clock.seconds(device, 0) for device in range(count)])
         )
@@ -98,7 +100,7 @@ class Simulator:
         """Whether no device makes steps any more, and only what is under way is awaited."""
         self._sampled_at: float | None = None
         self._sample_number = 0
-        self.devices = [self._presence.new_device(self, number) for number in range(count)]
+        self.devices: list[Any] = [self._links.new_device(number) for number in range(count)]
         self._start()
 
     # What others read
@@ -106,17 +108,17 @@ class Simulator:
     @property
     def models(self) -> Floats:
         """The models of all devices, (m, n); of those that are not there, the last."""
-        return self.rows.gathered([device.model for device in self.devices])
+        return self._links.models(self)
 
     @property
     def local(self) -> Local:
         """What devices keep to themselves."""
-        return self._iterations.gradients.local
+        return self._links.local
 
     @property
     def steps(self) -> int:
         """The number of steps that all devices have made."""
-        return self._iterations.steps
+        return self._links.steps
 
     @property
     def progress(self) -> float:
@@ -133,23 +135,27 @@ class Simulator:
         return self._presence.wiring
 
     def drifts(self) -> list[float]:
-        """Return how far each device's model is from its last broadcast."""
-        models = [device.model.index for device in self.devices]
-        return self.rows.drifts(models, [device.last_broadcast.index for device in self.devices])
+        """Return how far each device's model is from what its neighbours know of it."""
+        return self._links.drifts(self)
 
     def thresholds(self) -> list[float]:
         """Return the threshold of each device at its own iteration; infinite if it has none left to make."""
-        iterations = self._iterations
+        links = self._links
         return [
-            iterations.threshold(device.number, device.k) if iterations.has_steps_to_make(device) else math.inf
+            links.threshold(device.number, device.k) if links.has_steps_to_make(device) else math.inf
             for device in self.devices
         ]
+
+    def journal(self, number: int) -> None:
+        """A device writes down what must survive a crash, if there can be one."""
+        if self._presence.changes:
+            self._presence.keep(self.devices[number])
 
     # Time
 
     def advance(self) -> None:
         """Make what is due up to and including the next sample, or as much as takes a moment."""
-        target = self.steps + max(1, NUMBERS_AT_ONCE // self.rows.array.shape[1])
+        target = self.steps + max(1, NUMBERS_AT_ONCE // self._scenario.learner.backend.parameters)
         sampled, instants = len(self.record.timeline), 0
         collects = gc.isenabled()
         gc.disable()  # what is made here holds no cycles, and there is much of it
@@ -168,8 +174,8 @@ class Simulator:
 
     def _advance_to(self, time: float) -> None:
         """Make all that is due at one instant, or end the run if nothing is."""
-        iterations, presence, end = self._iterations, self._presence, self._settings.seconds
-        if (end is None and not iterations.running and not presence.anybody_to_come(self)) or time == math.inf:
+        links, presence, end = self._links, self._presence, self._settings.seconds
+        if (end is None and not links.running and not presence.anybody_to_come(self)) or time == math.inf:
             self.draining = True
         if (self.draining and not self._is_moving()) or (end is not None and time > end):
             self._finish(self.now if end is None else end)
@@ -179,17 +185,17 @@ class Simulator:
         if due and due[0][0] <= time:
             if due[0][1] <= CHURN:
                 if due[0][1] == GRADIENT:
-                    iterations.step(self, self._take(GRADIENT), presence.leaving)
+                    links.step(self, self._take(GRADIENT), presence.leaving)
                 for _ in self._take(NETWORK):
                     presence.change_network(self)
                 for (number,) in self._take(CHURN):
                     presence.make_churn(self, number)
-                if iterations.beginning:
-                    iterations.begin(self, sorted(iterations.beginning))
-            self._exchanges.deliver(self)
+                if links.beginning:
+                    links.begin(self, sorted(links.beginning))
+            links.deliver(self)
             if due and due[0][0] <= time:
                 self._end_waiting()
-        self._exchanges.deliver(self)
+        links.deliver(self)
         if presence.leaving:
             presence.let_go(self)
         if due and due[0][0] <= time and self._take(SAMPLE):
@@ -206,10 +212,10 @@ class Simulator:
         heappush(self.due, (self._sample_number * self._sample_seconds, SAMPLE))
 
     def _end_waiting(self) -> None:
-        """Patience ends, with an exchange that does not move or with a device that does not return."""
-        for number, neighbour in self._take(PATIENCE):
-            self._exchanges.end_patience(self, number, neighbour, is_there=self._presence.present[number])
-            self._exchanges.deliver(self)
+        """A wait is over: for an answer, or for a device that does not return."""
+        for number, neighbour in self._take(RETRY):
+            self._links.wait_is_over(self, number, neighbour, is_there=self._presence.present[number])
+            self._links.deliver(self)
         for number, neighbour in self._take(GIVE_UP):
             self._presence.give_up(self, number, neighbour)
 
@@ -223,84 +229,56 @@ class Simulator:
     def _start(self) -> None:
         self._presence.start(self)
         heappush(self.due, (0.0, SAMPLE))
-        self._iterations.begin(self, self._presence.there())
-        self._exchanges.deliver(self)
+        self._links.begin(self, self._presence.there())
+        self._links.deliver(self)
 
     def _is_moving(self) -> bool:
         """Whether anything under way can still arrive or be asked about, now that no device makes steps any more."""
         return (
             bool(self._mail.queue)
             or self._mail.next_time() < math.inf
-            or any(entry[1] == PATIENCE and self._may_get_on(*entry[2:]) for entry in self.due)
+            or any(entry[1] == RETRY and self._may_get_on(*entry[2:]) for entry in self.due)
             or self._presence.may_hear(self)
         )
 
     def _may_get_on(self, number: int, neighbour: int) -> bool:
-        exchanges = self._exchanges
-        in_flight = self._presence.present[number] and exchanges.is_in_flight(self, number, neighbour)
-        return in_flight and not exchanges.is_stalled(self, number, neighbour)
+        return self._presence.present[number] and self._links.may_get_on(self, number, neighbour)
 
     def _finish(self, time: float) -> None:
         """The run is over: what is still in flight is counted as it is."""
         self.now = time
         present = self._presence.present
-        for number, device in enumerate(self.devices):
-            for neighbour, link in device.links.items():
-                if link.exchange is not None and present[number]:
-                    self._exchanges.note_end(self, number, neighbour, link.exchange, "unfinished")
+        self._links.finish(self, present)
         if self._sampled_at != time:
             self._sample()
         self.is_over = True
         for number, since in self._mail.silent_devices(time).items():
             self.warnings.append(f"device {number} could send nothing from second {since:g} on: its rate is 0")
         for number, device in enumerate(self.devices):
-            if device.copies and present[number]:
+            if self._links.waits_for_model(device) and present[number]:
                 self.warnings.append(f"device {number} made no step: it found no neighbour whose model it could copy")
-        if unresolved := self._exchanges.unresolved:
-            text = f"{unresolved} exchange{'s'[: unresolved != 1]} left unresolved: a device did not come back"
-            self.warnings.append(f"{text} within give_up_seconds, {self._settings.give_up_seconds:g}")
+        if unresolved := self._links.unresolved:
+            self.warnings.append(self._links.unresolved_text(unresolved))
 
     def _sample(self) -> None:
         """How good the models are, and how far apart."""
         self._sampled_at = self.now
         there = self._presence.there()
-        accuracies, summary = quality(self, there, self._scenario.learner, self._threads)
+        models, local = self.models[there], {name: values[there] for name, values in self.local.items()}
+
+        def diverged(finite_there: Flags) -> Diverged:
+            finite = np.ones(len(self.devices), dtype=bool)
+            finite[there] = finite_there
+            return Diverged(max(self.devices[number].k for number in there), "model", finite)
+
+        when = f"at second {self.now:g}"
+        accuracies, summary = quality(models, local, when, self._scenario.learner, self._threads, diverged)
         self.record.timeline.append((
-            self.now, self.steps, self._iterations.broadcasts, self._exchanges.committed, self._mail.bytes, len(there),
-            *summary, imbalance(self.devices, self.rows),
+            self.now, self.steps, self._links.broadcasts, self._links.committed, self._mail.bytes, len(there),
+            *summary, self._links.imbalance(self),
         ))  # fmt: skip
         self.accuracies[:] = np.nan
         self.accuracies[there] = accuracies
-
-    # Devices
-
-    def react(self, number: int, event: Event) -> None:
-        """Let a device react, and carry out what it wants done, in order."""
-        self.carry_out(number, react(self.devices[number], event, self.rows.combined))
-
-    def carry_out(self, number: int, effects: Iterable[Effect]) -> None:
-        """Carry out what a device wants done, in order."""
-        for effect in effects:
-            if isinstance(effect, Send):
-                self._exchanges.send(self, number, effect.neighbour, effect.message)
-            elif isinstance(effect, Ended):
-                self._exchanges.end(self, number, effect.neighbour, effect.exchange, effect.outcome)
-            elif isinstance(effect, Keep):
-                if self._presence.changes:
-                    self._presence.keep(self.devices[number])
-            elif isinstance(effect, Fired):
-                self._iterations.note_broadcast(number)
-            elif isinstance(effect, Apply):
-                self.apply(number)
-            elif isinstance(effect, Copied):
-                self._iterations.begin(self, [number])
-
-    def apply(self, number: int) -> None:
-        """A device that has finished makes a step at once."""
-        row = self.rows.new()
-        self.rows.array[row.index] = 0
-        self.rows.step([self.devices[number]], [row], [0.0])
-        self.react(number, Stepped(row, len(self.devices[number].steps)))
 
     # Checkpoints
 
@@ -310,25 +288,22 @@ class Simulator:
         """Return all that the run needs to go on from here, between two instants."""
         state = {
             "run": attributes(self, self.SAVED),
-            "iterations": self._iterations.state(),
-            "exchanges": self._exchanges.state(),
+            "links": self._links.state(),
             "presence": self._presence.state(),
             "mail": self._mail.state(),
             "pieces": self.record.pieces,
         }
         tensors, facts = packed(state, self.rows)
-        return tensors | self._iterations.gradients.tensors(), facts
+        return tensors | self._links.tensors(), facts
 
     def restore(self, tensors: Mapping[str, np.ndarray], facts: Mapping[str, str]) -> None:
         """Go on from a checkpoint of the same run. Raises `ValueError` if it does not fit."""
-        state, rows = unpacked(tensors, facts, self.rows, 3 * len(self.devices) + 64, self._threads)
-        if "run" not in state:
+        state = unpacked(tensors, facts, self.rows, 3 * len(self.devices) + 64)
+        if "run" not in state or "links" not in state:
             raise ValueError("it was written by another version")
-        self.rows = rows
         set_attributes(self, self.SAVED, state["run"])
         heapify(self.due)
-        self._iterations.restore(state["iterations"], self.rows, tensors)
-        self._exchanges.restore(state["exchanges"])
+        self._links.restore(state["links"], tensors)
         self._presence.restore(state["presence"])
         self._mail.restore(state["mail"])
         self.record = EventRecord(pieces=state["pieces"])

@@ -26,9 +26,6 @@ from efhc.network.topologies import Geometric
 from efhc.strategies.forms import form_of
 from efhc.strategies.paper import EventTriggered, GlobalThreshold, RandomizedGossip, ZeroThreshold
 
-SCHEDULES = Family(SchedulePolicy, ("efhc.core.schedules",), ("__call__",), default="diminishing")
-AnySchedule = Annotated[SchedulePolicy, SCHEDULES]
-
 STRATEGIES = Family(Strategy, ("efhc.strategies.paper", "efhc.strategies"), ("thresholds", "fires", "parts", "step"))
 AnyStrategy = Annotated[Strategy, STRATEGIES]
 StrategyName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 .,_=+-]*$", max_length=60)]
@@ -39,6 +36,8 @@ PAPER_STRATEGIES: dict[str, Strategy] = {
     "ZT": ZeroThreshold(),
     "RG": RandomizedGossip(),
 }
+SCHEDULES = Family(SchedulePolicy, ("efhc.core.schedules",), ("__call__",), default="diminishing")
+AnySchedule = Annotated[SchedulePolicy, SCHEDULES]
 
 
 class Experiment(Policy):
@@ -154,12 +153,16 @@ class Experiment(Policy):
                 form = form_of(strategy, name)
             except InputError as error:
                 raise Unusable(error.field, error.given, error.allowed) from None
-            if isinstance(self.driver, EventDriven) and not form.is_papers:
-                given = "a strategy that changes more than the paper's trigger, while the driver is 'event-driven'"
-                raise Unusable(f"strategies.{name}", given, "driver.kind = 'lockstep'")
+            if isinstance(self.driver, EventDriven) and (reason := form.off_lockstep()):
+                raise Unusable(
+                    f"strategies.{name}", f"{reason}; the driver is 'event-driven'", "driver.kind = 'lockstep'"
+                )
+            if isinstance(self.driver, EventDriven) and self.driver.churn is not None and form.keeps_no_history:
+                given = "false, while devices come and go (driver.churn): h could not lose what their links taught it"
+                raise Unusable(f"strategies.{name}.mixing.take_back", given, "true; or no drift correction")
             if isinstance(self.driver, LockstepDriver) and self.driver.loss and form.needs_every_message:
                 given = f"{self.driver.loss}, while {name} needs every message: one lost message stays wrong for ever"
-                allowed = "0; or a strategy whose messages are acknowledged, such as estimates with per = 'link'"
+                allowed = "0; or driver.kind = 'event-driven' with driver.links.loss, where half-steps survive it"
                 raise Unusable("driver.loss", given, allowed)
         return self
 

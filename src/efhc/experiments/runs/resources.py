@@ -21,6 +21,7 @@ from efhc.learning.batches import MiniBatches
 from efhc.learning.data import Dataset
 from efhc.learning.learner import TOGETHER
 from efhc.learning.shared_blocks import SHARED_BYTES
+from efhc.network.over_time import GraphsOverTime, StaticGraph
 from efhc.strategies.forms import form_of
 
 LEFT_FREE = 256 * 2**20
@@ -91,14 +92,17 @@ def arrays_of(experiment: Experiment) -> int:
 
 
 def in_flight_bytes(experiment: Experiment, one_array: int) -> int:
-    """Return the bytes of all models that can be under way at once: one per end of each link, in G(0).
+    """Return the bytes of all models that can be under way at once: one per end of each link, in G(0); with half-steps
+    four, for what an end has told, told before, heard and been taught.
 
     Devices share what they send, so that a run seldom holds as many. Therefore this limits how many runs are made at
     once, but a single run is never refused for it.
     """
     if tables_of(experiment) is LOCKSTEP:
         return 0
-    return 2 * _links_at_start(experiment) * one_array // experiment.devices
+    forms = [form_of(strategy, name) for name, strategy in experiment.strategies.items()]
+    per_end = 4 if any(form.half_steps for form in forms) else 1
+    return 2 * per_end * len(_network(experiment).graph(0).links) * one_array // experiment.devices
 
 
 def step_bytes(experiment: Experiment, one_array: int) -> int:
@@ -122,18 +126,21 @@ def strategy_bytes(experiment: Experiment, data: Dataset) -> int:
     forms = [form_of(strategy, name) for name, strategy in experiment.strategies.items()]
     loses_messages = bool(getattr(experiment.driver, "loss", None))
     beyond = [form for form in forms if loses_messages or not form.is_papers]
-    is_per_link = any(memory.per == "link" for form in beyond for memory in form.memory.values())
-    links = _links_at_start(experiment) if is_per_link else 0
-    remembered = [total_bytes(form.memory, experiment.devices, links, parameters, precision) for form in beyond]
-    needed = [one_array * form.broadcasts + 2 * memory for form, memory in zip(beyond, remembered, strict=True)]
-    return max(needed, default=0)
+    if not beyond:
+        return 0
+    network, needed = _network(experiment), [0]
+    is_static, links = isinstance(network, StaticGraph), len(network.graph(0).links)
+    for form in beyond:
+        memories = form.memory(is_static=is_static)
+        remembered = total_bytes(memories, experiment.devices, links, parameters, precision)
+        needed.append(one_array * form.broadcasts(is_static=is_static) + 2 * remembered)
+    return max(needed)
 
 
-def _links_at_start(experiment: Experiment) -> int:
-    """Return the number of links of G(0), of the first seed."""
+def _network(experiment: Experiment) -> GraphsOverTime:
+    """Return the network of the first seed."""
     with within("network"), quoting(experiment.network, "kind"):
-        graph = experiment.network.over_time(experiment.devices, Randomness(experiment.seeds[0])).graph(0)
-    return len(graph.links)
+        return experiment.network.over_time(experiment.devices, Randomness(experiment.seeds[0]))
 
 
 def usable_cores() -> int:

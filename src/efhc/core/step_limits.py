@@ -1,0 +1,52 @@
+"""How far one message may move two devices: a factor on the weight of a half-step, which the sender chooses.
+
+The factor is part of the weight c that travels in the frame. So both ends make the same step, with opposite signs, and
+mixing never moves the mean model, whatever the factor is.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Literal
+
+import numpy as np
+from pydantic import Field
+
+from efhc.base.arrays import Floats
+from efhc.base.policy import Policy
+
+
+class StepLimit(Policy, ABC):
+    """A limit of steps that a config can name."""
+
+    @abstractmethod
+    def factor(self, own: Floats, other: Floats) -> float:
+        """Return by what the weight of a step is multiplied, from 0 to 1.
+
+        `own` is what the receiver now knows of the sender's model, `other` what the sender knows of the receiver's,
+        both (n,).
+        """
+
+
+class NoLimit(StepLimit):
+    """Every step counts in full."""
+
+    kind: Literal["none"] = "none"
+
+    def factor(self, own: Floats, other: Floats) -> float:
+        return 1.0
+
+
+class ClippedSteps(StepLimit):
+    """min(1, radius / ||other - own||): a neighbour that is far away pulls no more than one at the distance `radius`.
+
+    This is self-centred clipping (He, Karimireddy, Jaggi 2022) by the sender of a message.
+    """
+
+    kind: Literal["clip"] = "clip"
+    radius: float = Field(gt=0)
+    """The distance of two models up to which a step counts in full."""
+
+    def factor(self, own: Floats, other: Floats) -> float:
+        distance = float(np.linalg.norm(np.subtract(other, own, dtype=np.float64)))
+        return min(1.0, self.radius / distance) if distance > 0 else 1.0

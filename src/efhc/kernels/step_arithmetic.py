@@ -1,0 +1,54 @@
+"""The arithmetic of `core.half_steps` in compiled loops: one message, one step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from efhc.base.arrays import Floats
+from efhc.base.own_code import is_built_in
+from efhc.core.half_steps import Encoded
+from efhc.kernels import law_loops
+from efhc.kernels.codecs import SEND_ROWS
+
+
+class StepArithmetic:
+    """A `core.half_steps.Arithmetic`. A payload is what is known after it: ends in one process share the array."""
+
+    def __init__(self, codec: Any) -> None:
+        self._codec = codec
+        self._send_rows = SEND_ROWS.get(getattr(codec, "kind", "")) if is_built_in(codec) else None
+
+    def encode(self, model: Floats, told: Floats, threshold: float) -> Encoded | None:
+        """Return what is sent of model - told; None if that is nothing."""
+        if self._send_rows is None:
+            after, bits = self._codec.send(model, told, threshold)
+            known = np.array(after, model.dtype)  # a copy: the codec may use its array again
+            return Encoded(known, known, int(bits)) if bits else None
+        after, found = np.empty((1, len(model)), model.dtype), np.zeros(1, np.int64)
+        arguments = model[None], _FIRST, told[None], np.array([threshold]), _CHOSEN, after, found
+        self._send_rows(self._codec.parameter, *arguments, 0, 1)
+        return Encoded(after[0], after[0], int(found[0])) if found[0] else None
+
+    def decode(self, payload: Any, heard: Floats) -> Floats:
+        """Return what is known after a payload."""
+        after: Floats = payload
+        return after
+
+    def add_step(
+        self, sums: Sequence[Floats | None], weight: float, learning: float, plus: Floats, minus: Floats
+    ) -> None:
+        """Add the step d = weight (plus - minus): pull += d, learned += l d, taught += l d, in place."""
+        pull, learned, taught = sums
+        kind = plus.dtype.type
+        if learned is None:
+            law_loops.add_step(kind(weight), plus, minus, pull)
+        else:
+            law_loops.add_step_and_learn(kind(weight), kind(learning), plus, minus, pull, learned)
+        if taught is not None:
+            law_loops.learn(kind(weight), kind(learning), plus, minus, taught)
+
+
+_FIRST, _CHOSEN = np.zeros(1, np.int64), np.ones(1, bool)

@@ -1,0 +1,38 @@
+"""Whether a local step of the user's own looks at other devices: with its rows permuted, it must return the same."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from efhc.base.errors import InputError
+from efhc.base.own_code import is_built_in, quoting
+from efhc.core.local_steps import LocalStep, Moment
+
+DEVICES, PARAMETERS = 4, 12
+
+
+def check_row_wise(local: LocalStep, where: str) -> None:
+    """Raise `InputError` if a local step returns something else for a device when the others stand elsewhere.
+
+    What it remembers must be named in `memory`, each an array like the models.
+    """
+    if is_built_in(local):
+        return
+    rng, order = np.random.default_rng(0), np.array([2, 0, 3, 1])
+    names = ("model", *(["correction"] if local.correction else []), *local.memory)
+    rows = {name: rng.normal(size=(DEVICES, PARAMETERS)) for name in names}
+    gradient, ones = rng.normal(size=(DEVICES, PARAMETERS)), np.ones((DEVICES, 1))
+    moment = Moment(0.1 * ones, np.arange(1, DEVICES + 1), ones)
+    moved = Moment(0.1 * ones, moment.number[order], ones)
+    with quoting(local, where):
+        found = local.local(rows, gradient, moment)
+        again = local.local({name: array[order] for name, array in rows.items()}, gradient[order], moved)
+    if found.keys() != rows.keys():
+        given = f"a local step that remembers {', '.join(sorted(found.keys() - {'model', 'correction'})) or 'nothing'}"
+        raise InputError(where, given, f"what its `memory` names: {', '.join(local.memory) or 'nothing'}")
+    for name, array in found.items():
+        if np.shape(array) != (DEVICES, PARAMETERS):
+            raise InputError(where, f"{name} of shape {np.shape(array)}", f"one row per device, ({DEVICES}, n)")
+        if not np.array_equal(np.asarray(array)[order], again[name], equal_nan=True):
+            given = f"a local step whose {name} of a device depends on the rows of other devices"
+            raise InputError(where, given, "a function of each device's own row")
