@@ -51,8 +51,8 @@ lint: $(VENV)/.installed-dev ## Lint, types and import contract only
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-fuzz: $(VENV)/.installed-dev ## 10,000 hostile schedules of the one-device core, alone and by wire, 100,000 of streams
-	EFHC_SCHEDULES=10000 $(BIN)/python -m pytest --numprocesses 0 tests/core/device/test_device_laws.py -k no_schedule
+fuzz: $(VENV)/.installed-dev ## 10,000 hostile schedules of each link law, alone and by wire, 100,000 of streams
+	EFHC_SCHEDULES=10000 $(BIN)/python -m pytest --numprocesses 2 tests/core/device/test_device_laws.py tests/core/half_steps/test_half_steps_laws.py -k no_schedule
 	EFHC_SCHEDULES=$(or $(SCHEDULES),10000) EFHC_FRAMES=$(or $(FRAMES),100000) $(BIN)/python -m pytest --numprocesses 2 tests/runtime/test_wire_fuzz.py tests/runtime/test_core_through_wire.py -k 'no_stream or no_schedule'
 
 faults: $(VENV)/.installed-dev ## Break the network under real nodes, as root: all counts, or FAULTS=tenth or few

@@ -1,6 +1,7 @@
 """Real node processes in lockstep make what `efhc run` makes, bit for bit, over TLS.
 
-By default three of the 24 runs are made, which have every network, precision and model; with EFHC_FAULTS=all, all are.
+By default a few of the runs are made, which have every link law, network, precision and model; with EFHC_FAULTS=all,
+all are.
 """
 
 from __future__ import annotations
@@ -32,19 +33,38 @@ pytest.importorskip("cryptography")
 pytestmark = pytest.mark.slow
 
 DEVICES, ITERATIONS = 6, 30
-NETWORKS: dict[str, Any] = {"random-links": efhc.RandomLinks(), "waypoint": efhc.RandomWaypoint()}
+NETWORKS: dict[str, Any] = {
+    "static": efhc.Geometric(),
+    "random-links": efhc.RandomLinks(),
+    "waypoint": efhc.RandomWaypoint(),
+}
 MODELS: dict[str, dict[str, Any]] = {
     "SVM in float32": {},
     "SVM in float64": {"precision": "float64"},
     "MLP": {"model": efhc.MLP(), "backend": "loop"},
     "compiled MLP": {"model": efhc.MLP(hidden=(6,)), "backend": "compiled"},
 }
-ALL = list(product(PAPER_STRATEGIES, NETWORKS, MODELS))
+STRATEGIES: dict[str, Any] = {
+    **PAPER_STRATEGIES,
+    "entrywise": efhc.Entrywise(momentum=0.9, r=50.0),
+    "one-way": efhc.OneWay(r=20.0),
+    "Adam": efhc.Composed(
+        local={"kind": "adam", "correction": 0.1, "steps": 2},
+        trigger={"kind": "coin", "probability": 0.5},
+        codec={"kind": "levels", "bits": 4},
+        mixing={"kind": "half-steps"},
+    ),
+}
+HALF_STEPS = [name for name in STRATEGIES if name not in PAPER_STRATEGIES]
+ALL = list(product(STRATEGIES, NETWORKS, MODELS))
 SOME = [
     ("EF-HC", "random-links", "SVM in float32"),
     ("GT", "waypoint", "SVM in float64"),
     ("RG", "random-links", "MLP"),
     ("EF-HC", "waypoint", "compiled MLP"),
+    ("entrywise", "static", "SVM in float32"),
+    ("one-way", "random-links", "SVM in float64"),
+    ("Adam", "random-links", "compiled MLP"),
 ]
 
 
@@ -55,7 +75,7 @@ def experiment(strategy: str, network: str, model: str, **more: Any) -> Experime
         "seeds": [1],
         "evaluate_every": 10,
         "network": NETWORKS[network],
-        "strategies": {strategy: PAPER_STRATEGIES[strategy]},
+        "strategies": {strategy: STRATEGIES[strategy]},
     }
     return Experiment(**(fields | MODELS[model] | more))
 
@@ -85,6 +105,9 @@ def test_fired_sets_used_links_and_models_are_those_of_efhc_run(
     given = experiment(strategy, network, model)
     result = launch(given, tmp_path / "out", keep_nodes=True)
     assert_equal(result, given)
+    if strategy in HALF_STEPS:
+        assert result.events["fired"].list.len().sum() > 0
+        return
     used = result.events["link_from"].list.len().sum()
     one_model = result.models[strategy, 1].shape[1] * np.dtype(given.precision).itemsize
     ended = ended_lines(tmp_path / "out" / "nodes")
@@ -134,12 +157,12 @@ def final_models(folders: list[Path], iterations: int) -> np.ndarray:
     return np.stack([read_tensors(file)[0]["model"] for file in files])
 
 
-def begin(tmp_path: Path, iterations: int) -> tuple[Experiment, list[Path]]:
+def begin(tmp_path: Path, iterations: int, strategy: str = "EF-HC") -> tuple[Experiment, list[Path]]:
     """Write the files of nodes that have a lot to do."""
-    short = experiment("EF-HC", "random-links", "SVM in float32", iterations=1)
+    short = experiment(strategy, "random-links", "SVM in float32", iterations=1)
     launch(short, tmp_path / "out", keep_nodes=True)
-    given = experiment("EF-HC", "random-links", "SVM in float32", iterations=iterations)
-    nodes = tmp_path / "out" / "nodes" / "EF-HC.seed1"
+    given = experiment(strategy, "random-links", "SVM in float32", iterations=iterations)
+    nodes = tmp_path / "out" / "nodes" / f"{strategy}.seed1"
     tables = tomllib.loads((nodes / "experiment.toml").read_text())
     (nodes / "experiment.toml").write_text(tomli_w.dumps(tables | {"iterations": iterations}))
     folders = sorted(nodes.glob("device-*"))
@@ -168,8 +191,9 @@ def wait_until(condition: Any, seconds: float = 60.0) -> None:
         time.sleep(0.02)
 
 
-def test_a_node_that_is_stopped_and_started_again_changes_nothing(tmp_path: Path) -> None:
-    given, folders = begin(tmp_path, 150)
+@pytest.mark.parametrize("strategy", ["EF-HC", "entrywise"])
+def test_a_node_that_is_stopped_and_started_again_changes_nothing(tmp_path: Path, strategy: str) -> None:
+    given, folders = begin(tmp_path, 150, strategy)
     with NodeProcesses(folders) as processes:
         wait_until(lambda: iteration_of(folders[3]) > 30)
         pid = ask(folders[3] / "state" / "status.sock").status["pid"]  # type: ignore[index]
@@ -183,7 +207,7 @@ def test_a_node_that_is_stopped_and_started_again_changes_nothing(tmp_path: Path
             wait_until(lambda: not processes.running and not again.running)
             again.check()
         processes.check()
-    models = efhc.simulate(given).models["EF-HC", 1]
+    models = efhc.simulate(given).models[strategy, 1]
     assert np.array_equal(final_models(folders, 150), models)
 
 

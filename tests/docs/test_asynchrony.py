@@ -7,15 +7,18 @@ import re
 from pathlib import Path
 from typing import get_args
 
+import numpy as np
 import pytest
 
 import efhc
 from efhc.core import device, protocol
+from efhc.core.cost import ACKNOWLEDGEMENT_BYTES, FRAME_HEADER_BYTES
 from efhc.core.randomness import Randomness
 from efhc.drivers.event_driven import record
 from efhc.drivers.event_driven.churn import ChurnPolicy
+from efhc.drivers.event_driven.half_step_links import FIRST_TIMEOUT, MARGIN_SECONDS
 from efhc.drivers.event_driven.mail import MEASURING
-from efhc.drivers.event_driven.run import CHURN, GIVE_UP, GRADIENT, NETWORK, PATIENCE, SAMPLE
+from efhc.drivers.event_driven.run import CHURN, GIVE_UP, GRADIENT, NETWORK, RETRY, SAMPLE
 from efhc.drivers.event_driven.simulator import Simulator
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.runs.draw import draw_scenario, load_data
@@ -69,11 +72,11 @@ def test_settings_and_outcomes_exist():
 
 
 def test_the_order_of_an_instant():
-    assert sorted([GRADIENT, NETWORK, CHURN, PATIENCE, GIVE_UP, SAMPLE]) == [
-        GRADIENT, NETWORK, CHURN, PATIENCE, GIVE_UP, SAMPLE,
+    assert sorted([GRADIENT, NETWORK, CHURN, RETRY, GIVE_UP, SAMPLE]) == [
+        GRADIENT, NETWORK, CHURN, RETRY, GIVE_UP, SAMPLE,
     ]  # fmt: skip
     (order,) = re.findall(r"\*\*An instant\.\*\*.*?\n\n", PAGE, re.DOTALL)
-    words = ("gradients", "links", "devices that come", "begin", "messages", "patience", "given up", "sample")
+    words = ("gradients", "links", "devices that come", "begin", "messages", "sent again", "given", "sample")
     assert [order.index(word) for word in words] == sorted(order.index(word) for word in words)
 
 
@@ -90,13 +93,48 @@ def test_the_columns_of_the_tables_are_described():
     assert set(record.STEPS) <= set(in_code(steps))
 
 
-def test_offering_the_model_itself_is_unstable_and_setting_shares_aside_is_not(capsys):
-    """The sketch prints what the page says that it prints."""
-    text = section(PAGE, "Why not offer w_i itself?")
+def test_what_half_steps_wait_for_and_what_their_headers_take():
+    repetitions, limits = section(PAGE, "Acknowledgements and repetitions"), section(PAGE, "Limits")
+    assert f"{MARGIN_SECONDS:g} s more" in repetitions
+    assert f"after {FIRST_TIMEOUT:g} s" in repetitions
+    assert [str(FRAME_HEADER_BYTES), str(ACKNOWLEDGEMENT_BYTES)] == re.findall(r"(\d+) bytes", limits)
+
+
+@pytest.mark.parametrize("title", ["Why not offer w_i itself?", "Why the rate is at most 1/2"])
+def test_a_sketch_prints_what_the_page_says(title, capsys):
+    text = section(PAGE, title)
     (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    (printed,) = re.findall(r"```text\n(seed.*?)```", text, re.DOTALL)
+    (printed,) = re.findall(r"```text\n((?:seed|rate) .*?)```", text, re.DOTALL)
     exec(compile(code, "docs/asynchrony.md", "exec"), {"__name__": "__main__"})
     assert capsys.readouterr().out == printed
+
+
+@pytest.mark.parametrize(("rate", "guard"), [(0.5, None), (0.3, None), (1.0, "degree")])
+def test_without_delay_half_steps_are_the_recursion_of_the_page(rate, guard):
+    """x(k+1) = x(k) - L (x(k) + x(k-1)): whole models, no gradients worth mentioning, a graph that stays."""
+    mixing = efhc.HalfStepsMixing(rate=rate, guard=guard)
+    experiment = Experiment(
+        devices=8,
+        seeds=[0],
+        iterations=6,
+        step_size=efhc.Constant(value=1e-30),
+        precision="float64",
+        strategies={"one": efhc.Composed(trigger=efhc.AlwaysTrigger(), mixing=mixing)},
+        keep_models_every=1,
+    )
+    models = efhc.simulate(experiment).snapshots("one", 0)
+    graph = draw_scenario(experiment, load_data(experiment), 0).network.graph(0)
+    i, j = graph.links.T
+    most = np.maximum(graph.degrees[i], graph.degrees[j])
+    weights = np.minimum(rate / (1 + most), 1 / (2 * most))
+    laplacian = np.zeros((8, 8))
+    np.add.at(laplacian, (np.r_[i, j], np.r_[j, i]), np.r_[-weights, -weights])
+    np.fill_diagonal(laplacian, -laplacian.sum(axis=1))
+    before = x = models[0]
+    for k in range(1, 7):
+        before, x = x, x - laplacian @ (x + before)
+        assert np.allclose(models[k], x, rtol=0, atol=1e-12)
+        assert np.linalg.norm(x) <= np.linalg.norm(models[0])
 
 
 LATENCY, RATES = 0.5, (650.0, 65.0)

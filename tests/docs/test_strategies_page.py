@@ -10,13 +10,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
 
 import efhc
 from efhc.base.policy import Policy
 from efhc.base.registry import Family
-from efhc.core.parts import Budget
+from efhc.core.local_steps import LocalStep
+from efhc.core.parts import STEP_LIMITS, Budget
 from efhc.experiments.config.experiment import STRATEGIES
 from efhc.experiments.config.files import load_experiment
 from efhc.strategies.composed import LOCAL_STEPS, MIXINGS, TRIGGERS
@@ -30,7 +33,8 @@ FILES = {
     for language in ("python", "toml")
     for name, code in re.findall(rf"```{language}\n# ([\w-]+\.\w+)\n(.*?)```", PAGE, re.DOTALL)
 }
-OWN = {name: code for name, code in FILES.items() if name.endswith(".py")}
+OWN = {name: code for name, code in FILES.items() if name.endswith(".py") and "(efhc.Strategy)" in code}
+PARTS = {"codec": "fixed_grid.py", "local": "lion.py", "limit": "far_less.py"}
 COMMANDS = [
     line for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL) for line in block.splitlines() if line.strip()
 ]
@@ -40,6 +44,7 @@ FAMILIES = {
     "codec": CODECS,
     "links": LINKS,
     "mixing": MIXINGS,
+    "mixing.limit": STEP_LIMITS,
 }
 
 
@@ -49,7 +54,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     for name, code in FILES.items():
         (tmp_path / name).write_text(code)
     yield tmp_path
-    for name in OWN:
+    for name in FILES:
         sys.modules.pop(Path(name).stem, None)
 
 
@@ -67,6 +72,22 @@ def test_own_strategies_are_short_and_run_from_their_file(name, folder):
     strategies = {"mine": {"kind": f"{folder / name}:{last}"}}
     result = efhc.simulate(devices=5, iterations=5, seeds=0, evaluate_every=5, strategies=strategies)
     assert result.metrics["bits"].sum() > 0
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_an_own_part_is_one_short_class_that_runs_with_the_same_bits_in_both_drivers(part, folder):
+    code = FILES[PARTS[part]]
+    assert len([line for line in code.splitlines() if line.strip()]) < 25
+    (name,) = re.findall(r"^class (\w+)\(", code, re.MULTILINE)
+    own = {"kind": f"{folder / PARTS[part]}:{name}"}
+    table = {"kind": "composed", "trigger": "always", "mixing": {"kind": "half-steps"}}
+    table = table | ({"mixing": {"kind": "half-steps", "limit": own}} if part == "limit" else {part: own})
+    common = {"devices": 5, "iterations": 10, "seeds": 0, "step_size": efhc.Constant(value=0.003)}
+    plain = efhc.simulate(**common, strategies={"mine": efhc.Composed(trigger="always", mixing="half-steps")})
+    together = efhc.simulate(**common, strategies={"mine": table})
+    apart = efhc.simulate(**common, strategies={"mine": table}, driver=efhc.EventDriven(links=efhc.InstantLinks()))
+    assert np.array_equal(together.models["mine", 0], apart.models["mine", 0])
+    assert not np.array_equal(together.models["mine", 0], plain.models["mine", 0])  # the part is used
 
 
 def test_each_of_the_four_forms_has_an_example():
@@ -105,6 +126,7 @@ def parameters_told(text: str) -> dict[str, Any]:
     """`r = 250.0` in backticks is a setting with its default; of `codec` (default ...) the default is described."""
     told: dict[str, Any] = dict.fromkeys(re.findall(r"`(\w+)` \((?:θ; )?default", text))
     told |= dict.fromkeys(re.findall(r"`(\w+)`, default", text))
+    told |= dict.fromkeys(re.findall(r"`(\w+)`, required", text), PydanticUndefined)
     for assignment in re.findall(r"`(\w+ = [^`]+)`", text):
         told |= tomllib.loads(assignment)
     return told
@@ -158,12 +180,18 @@ def test_parameters_of_the_papers_strategies():
 @pytest.mark.parametrize("part", FAMILIES)
 def test_the_table_of_parts_has_every_kind_and_default(part):
     (row,) = re.findall(rf"^\| `{part}` \| (.*?) \|", sections()["The parts"], re.MULTILINE)
+    common = re.findall(rf"^\| `{part}`, every kind \| (.*?) \|", sections()["The parts"], re.MULTILINE)
     family: Family = FAMILIES[part]
     told = {}
     for text in row.split("; "):
         kind, _, rest = text.partition(" ")
-        told[kind.strip("`")] = parameters_told(rest)
+        told[kind.strip("`")] = parameters_told("".join(common)) | parameters_told(rest)
     assert told == {kind: parameters_of(policy) for kind, policy in family.built_in().items()}
+
+
+def test_what_every_local_step_has_is_on_the_page():
+    (row,) = re.findall(r"^\| `local`, every kind \| (.*?) \|", sections()["The parts"], re.MULTILINE)
+    assert parameters_told(row) == parameters_of(LocalStep)
 
 
 def test_a_budget_has_a_share_and_nothing_else():

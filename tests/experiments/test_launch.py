@@ -192,7 +192,7 @@ def test_the_break_before_a_resume_does_not_count_as_training(tmp_path: Path) ->
         (
             {"strategies": {"choco": efhc.ChocoSGD()}},
             {},
-            "strategies.choco: got 'choco'; allowed: strategies that differ",
+            "strategies.choco: got a strategy that no node can run: mixing is 'estimates'",
         ),
         ({}, {"seconds": 3.0}, "--seconds: got 3 with --mode lockstep; allowed: no value; or --mode free-running"),
         ({"driver": efhc.LockstepDriver(loss=0.1)}, {}, "driver.loss: got 0.1; allowed: no value"),

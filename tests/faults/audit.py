@@ -16,7 +16,7 @@ import numpy as np
 from counts import Counts
 from fleet import Fleet
 
-from efhc.core.device_state import Device
+from efhc.core.device_state import Device, Link
 from efhc.runtime.state.checkpoint import read_checkpoint
 from efhc.runtime.state.store import Restored, Store
 
@@ -62,13 +62,14 @@ def read_state(folder: Path) -> Restored:
 def audit(folders: Iterable[Path]) -> Audit:
     """Compare the two sides. Every node must have been stopped, or killed."""
     states = [read_state(folder) for folder in folders]
-    left = np.sum([_with_steps(state.device) for state in states], axis=0)
+    left = np.sum([_with_steps(state, states) for state in states], axis=0)
     right = np.sum([state.tensors["start"] - state.tensors["gradients"] for state in states], axis=0)
     size = sum(
         float(np.linalg.norm(state.device.model)) + float(np.linalg.norm(state.tensors["start"])) for state in states
     )
     spread = [float(np.linalg.norm(a.device.model - b.device.model)) for a in states for b in states if a is not b]
-    doubts = sum(link.exchange is not None for state in states for link in state.device.links.values())
+    links = [link for state in states for link in state.device.links.values()]
+    doubts = sum(link.exchange is not None for link in links if isinstance(link, Link))
     return Audit(
         off=float(np.linalg.norm(left - right)),
         rounding=ROUNDING * size,
@@ -80,10 +81,22 @@ def audit(folders: Iterable[Path]) -> Audit:
     )
 
 
-def _with_steps(device: Device) -> np.ndarray:
-    model = device.model.astype(np.float64)
-    for step in device.steps:
-        model += step.beta * (step.received - step.sent)
+def _with_steps(state: Restored, states: Iterable[Restored]) -> np.ndarray:
+    """The model, with the steps that it will have made when all that is under way has arrived."""
+    device, model = state.device, state.device.model.astype(np.float64)
+    if isinstance(device, Device):
+        for step in device.steps:
+            model += step.beta * (step.received - step.sent)
+        return np.asarray(model)
+    assert not state.frames, "a node that was stopped has written a checkpoint"
+    for other in states:
+        sent = other.device.links.get(device.number)
+        if (
+            sent is not None
+            and sent.pending is not None
+            and device.links[other.device.number].inn < sent.pending.number
+        ):
+            model -= sent.pending_step
     return np.asarray(model)
 
 

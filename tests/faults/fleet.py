@@ -32,6 +32,18 @@ TRIANGLE = [(0, 1), (0, 2), (1, 2)]
 FAST, SLOW = 5e6, 1e6
 """Bits per second."""
 
+LAWS = ("exchange", "half-steps")
+STRATEGIES: dict[str, dict[str, Any]] = {
+    "exchange": {"kind": "zt"},
+    "half-steps": {
+        "kind": "composed",
+        "trigger": "always",
+        "codec": "full",
+        "mixing": "half-steps",
+        "local": "corrected",
+    },
+}
+
 Status = dict[str, Any]
 _LIBC = ctypes.CDLL(None)
 
@@ -59,19 +71,20 @@ class Fleet:
         model_bytes: int = 400_000,
         pace: float = 0.2,
         settings: Mapping[str, Any] | None = None,
+        law: str = "exchange",
     ) -> None:
-        """`settings` are keys of every node file beside those that the fleet knows."""
+        """`settings` are keys of every node file beside those that the fleet knows; `law` is the link law."""
         self.folder, self.network, self.links = folder, network, list(links)
         self.devices = network.devices
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self._certificates = folder / "certificates"
         make_authority(self._certificates)
         issue(self._certificates, self.devices)
-        self._write_experiment(model_bytes)
+        self._write_experiment(model_bytes, STRATEGIES[law])
         for device in self.devices:
             self.write_node(device, pace=pace, **(settings or {}))
 
-    def _write_experiment(self, model_bytes: int) -> None:
+    def _write_experiment(self, model_bytes: int, strategy: Mapping[str, Any]) -> None:
         """A linear model of about so many bytes, in float64: what the sum is off by is then rounding, or a fault."""
         features = max(1, model_bytes // (8 * CLASSES) - 1)
         samples, random = 8 * CLASSES * len(self.devices), np.random.default_rng(0)
@@ -90,7 +103,7 @@ class Fleet:
             "model": {"kind": "softmax"},
             "network": {"kind": "complete"},
             "step_size": {"kind": "constant", "value": 0.01},
-            "strategies": {"ZT": {"kind": "zt"}},
+            "strategies": {"S": strategy},
         }
         (self.folder / "experiment.toml").write_text(tomli_w.dumps(experiment))
 

@@ -10,16 +10,17 @@ from pathlib import Path
 import pytest
 from audit import assert_the_sum_is_kept
 from counts import Counts, of
-from fleet import FAST, SLOW, TRIANGLE, Fleet
+from fleet import FAST, LAWS, SLOW, TRIANGLE, Fleet
 
 from efhc.experiments.nodes.namespaces import Fault, Namespaces
 
 
+@pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize("fault", ["carrier", "silent"])
-def test_a_cut_at_a_random_moment(folder: Path, counted: Callable[[str], Counts], fault: Fault):
-    counts, moments = counted(f"{fault} cut, at a random moment"), random.Random(f"cut {fault}")
+def test_a_cut_at_a_random_moment(folder: Path, counted: Callable[[str], Counts], fault: Fault, law: str):
+    counts, moments = counted(f"{law}: {fault} cut, at a random moment"), random.Random(f"cut {fault}")
     rates = dict.fromkeys(range(3), FAST)
-    with Namespaces(range(3), rates) as network, Fleet(folder, network, TRIANGLE) as fleet:
+    with Namespaces(range(3), rates) as network, Fleet(folder, network, TRIANGLE, law=law) as fleet:
         fleet.start_and_connect()
         for number in range(of(20)):
             with counts.one():

@@ -8,9 +8,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from audit import assert_the_sum_is_kept, audit
 from counts import Counts, of
-from fleet import FAST, SLOW, TRIANGLE, Fleet
+from fleet import FAST, LAWS, SLOW, TRIANGLE, Fleet
 
 from efhc.experiments.nodes.namespaces import Namespaces
 
@@ -29,9 +30,13 @@ def kill_once(fleet: Fleet, counts: Counts, victim: int, away: float) -> None:
         fleet.wait_for_exchange(one, another)
 
 
-def test_a_kill_at_a_random_moment_of_an_exchange(folder: Path, counted: Callable[[str], Counts]):
-    counts, moments = counted("kill -9, at a random moment"), random.Random("kill")
-    with Namespaces(range(3), dict.fromkeys(range(3), FAST)) as network, Fleet(folder, network, TRIANGLE) as fleet:
+@pytest.mark.parametrize("law", LAWS)
+def test_a_kill_at_a_random_moment_of_an_exchange(folder: Path, counted: Callable[[str], Counts], law: str):
+    counts, moments = counted(f"{law}: kill -9, at a random moment"), random.Random("kill")
+    with (
+        Namespaces(range(3), dict.fromkeys(range(3), FAST)) as network,
+        Fleet(folder, network, TRIANGLE, law=law) as fleet,
+    ):
         fleet.start_and_connect()
         for number in range(of(20)):
             with counts.one():
@@ -82,9 +87,13 @@ def test_without_a_journal_what_a_kill_loses_is_counted_on_both_ends(folder: Pat
         assert found.in_doubt == 0
 
 
-def test_a_device_that_is_stopped_for_a_while(folder: Path, counted: Callable[[str], Counts]):
-    counts = counted("stopped for 8 s")
-    with Namespaces(range(3), dict.fromkeys(range(3), FAST)) as network, Fleet(folder, network, TRIANGLE) as fleet:
+@pytest.mark.parametrize("law", LAWS)
+def test_a_device_that_is_stopped_for_a_while(folder: Path, counted: Callable[[str], Counts], law: str):
+    counts = counted(f"{law}: stopped for 8 s")
+    with (
+        Namespaces(range(3), dict.fromkeys(range(3), FAST)) as network,
+        Fleet(folder, network, TRIANGLE, law=law) as fleet,
+    ):
         fleet.start_and_connect()
         for _ in range(of(10)):
             with counts.one():

@@ -8,6 +8,7 @@ from itertools import count
 
 import numpy as np
 
+from efhc.core.half_steps import HalfSteps
 from efhc.experiments.config.files import build_experiment
 from efhc.experiments.nodes.assemble import choose_from
 from efhc.experiments.nodes.fingerprint import fingerprint, identity
@@ -26,6 +27,17 @@ from efhc.runtime.wire import ModelFormat
 SESSIONS = count(1000)
 """No session comes twice."""
 DEFAULTS = {"devices": 3, "iterations": 60, "seeds": 0, "precision": "float64", "strategies": {"ZT": {"kind": "zt"}}}
+
+
+def is_idle(device):
+    """Whether nothing of a device is under way, in doubt or owed."""
+    if isinstance(device, HalfSteps):
+        return device.is_idle and device.pull is None
+    return (
+        not device.unacknowledged
+        and not device.steps
+        and not any(link.exchange or link.owes for link in device.links.values())
+    )
 
 
 @dataclass
@@ -56,7 +68,7 @@ class Fleet:
     def trainer(self, device):
         chosen = choose_from(self.experiment, NodeSettings(experiment="e.toml", device=device))
         scenario = own_scenario(self.experiment, chosen.seed, device, None, apart=True)
-        return Trainer(scenario, device, chosen.trigger)
+        return Trainer(scenario, device, chosen.form)
 
     def add(self, device, **settings):
         """Make a node and start it."""
@@ -99,11 +111,7 @@ class Fleet:
 
     def is_idle(self):
         """Whether nothing is under way, in doubt or owed anywhere."""
-        devices = [node.mode._acting.device for node in self.nodes.values()]
-        return all(
-            not d.unacknowledged and not d.steps and not any(link.exchange or link.owes for link in d.links.values())
-            for d in devices
-        )
+        return all(is_idle(node.mode._acting.device) for node in self.nodes.values())
 
     async def kill(self, device):
         """End a node as kill -9 does: what it says and writes from now on counts for nothing."""
@@ -141,6 +149,9 @@ class Fleet:
             with Store(folder, identity(agreed, settings), trainer.parameters, self.experiment.precision) as store:
                 found = store.restore()
             total += found.device.model
-            total += sum(step.beta * (step.received - step.sent) for step in found.device.steps)
+            if isinstance(found.device, HalfSteps):
+                assert not found.frames, "a node that has stopped has written a checkpoint"
+            else:
+                total += sum(step.beta * (step.received - step.sent) for step in found.device.steps)
             total -= found.tensors["start"] - found.tensors["gradients"]
         return total

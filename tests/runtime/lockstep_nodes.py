@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from efhc import Experiment
+from efhc.core.half_steps import Frame
 from efhc.experiments.nodes.own_part import own_scenario
 from efhc.runtime.lockstep import Lockstep
-from efhc.runtime.messages import Hello, IterationModel, Message
+from efhc.runtime.messages import Hello, Message, model_in
 from efhc.runtime.mode import NodeParts
 from efhc.runtime.recording import Recorder
 from efhc.runtime.settings import Limits, Neighbour, NodeSettings, Recording
@@ -19,7 +20,7 @@ from efhc.runtime.state.iterations import IterationStore
 from efhc.runtime.status import NodeStatus
 from efhc.runtime.training import Trainer
 from efhc.runtime.transport import Listener, Traffic
-from efhc.strategies.forms import trigger_of
+from efhc.strategies.forms import form_of
 
 
 @dataclass
@@ -31,7 +32,7 @@ class Wires:
     up: dict[frozenset[int], int] = field(default_factory=dict)
     """The connections that are up, each with a number of its own."""
     lose_models: bool = False
-    """Whether models are lost on the way until the link is cut and heals."""
+    """Whether models and frames are lost on the way until the link is cut and heals."""
     count: int = 0
 
     def refresh(self) -> None:
@@ -88,19 +89,21 @@ class Wire:
         if connection is None:
             return
         self.sent.append((neighbour, message))
-        is_model = isinstance(message, IterationModel)
-        if is_model and self._wires.lose_models:
+        model, is_frame = model_in(message), isinstance(message, Frame)
+        if (model is not None or is_frame) and self._wires.lose_models:
             return
-        if is_model:
-            self.traffic(neighbour).model_bytes_sent += message.model.nbytes
+        if model is not None:
+            self.traffic(neighbour).model_bytes_sent += model.nbytes
 
         def deliver() -> None:
             if self._wires.up.get(pair) == connection and neighbour in self._wires.ends:
-                copy = message._replace(model=message.model.copy()) if isinstance(message, IterationModel) else message
+                copy = message if model is None else message._replace(model=model.copy())  # type: ignore[call-arg]
+                if is_frame:
+                    copy = copy._replace(bits=0)  # as it is on a wire
                 self._wires.ends[neighbour].listener.received(self._device, copy)
 
         loop = asyncio.get_running_loop()
-        if is_model:
+        if model is not None:
             loop.call_later(0.001, deliver)  # small messages overtake models
         else:
             loop.call_soon(deliver)
@@ -148,7 +151,7 @@ class Node:
         }
         self.settings = NodeSettings.model_validate(settings | more)
         scenario = own_scenario(experiment, seed, device, None, apart=False)
-        self.trainer = Trainer(scenario, device, trigger_of(strategy))
+        self.trainer = Trainer(scenario, device, form_of(strategy))
         self.store = IterationStore(state, {"device": str(device)}, self.trainer.parameters, experiment.precision)
         self.lines: list[dict[str, Any]] = []
         status = NodeStatus(device, session, "lockstep", "0", 0)

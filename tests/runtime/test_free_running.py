@@ -181,7 +181,7 @@ def test_models_that_are_not_finite_or_too_large_are_refused(tmp_path):
             await fleet.until(lambda before=before: fleet.status(0).refused > before)
         await fleet.until(lambda: fleet.status(0).neighbours[0].connected)
         fleet.nodes[1].transport.send(0, IterationHeader(0, True, 1))
-        await fleet.until(lambda: any("lockstep" in str(line) for line in fleet.nodes[0].log()))
+        await fleet.until(lambda: any("IterationHeader" in str(line) for line in fleet.nodes[0].log()))
         k = fleet.status(0).iteration
         await fleet.all_at(k + 5)  # training goes on
         log = fleet.nodes[0].log()

@@ -16,7 +16,9 @@ from lockstep_nodes import Node, Wire, Wires
 import efhc
 from efhc import Experiment
 from efhc.base.errors import EfhcError
+from efhc.core.cost import whole_message_bits
 from efhc.core.graph import Graph
+from efhc.core.half_steps import Frame, Introduction
 from efhc.network.over_time import GraphList
 from efhc.runtime.links_ahead import LinksAhead
 from efhc.runtime.messages import IterationModel
@@ -36,6 +38,41 @@ def experiment(**more: Any) -> Experiment:
         "strategies": {"EF-HC": efhc.EventTriggered(r=200.0)},
     }
     return Experiment(**(fields | more))
+
+
+LAWS = [efhc.EventTriggered(r=200.0), efhc.Entrywise(momentum=0.9, r=50.0)]
+"""A strategy of each link law."""
+HALF_STEPS: dict[str, dict[str, Any]] = {
+    "entrywise with momentum": {
+        "strategies": {"E": efhc.Entrywise(momentum=0.9, r=50.0)},
+        "network": efhc.Geometric(),
+        "initial_models": {"kind": "shared"},
+    },
+    "one-way": {"strategies": {"O": efhc.OneWay(r=20.0)}, "precision": "float64"},
+    "Adam, several steps, whole models": {
+        "strategies": {
+            "C": efhc.Composed(
+                local={"kind": "adam", "correction": 0.1, "steps": 2},
+                trigger={"kind": "coin", "probability": 0.5},
+                mixing={"kind": "half-steps", "rate": 0.4, "limit": {"kind": "clip", "radius": 0.5}},
+            )
+        },
+        "network": efhc.RandomWaypoint(radius=0.5, slowest=0.05, fastest=0.2),
+    },
+    "links that come when there is nothing to send": {
+        "strategies": {"L": efhc.OneWay(r=100.0, bits=3)},
+        "network": efhc.RandomLinks(up_probability=0.4),
+        "initial_models": {"kind": "shared"},
+        "devices": 7,
+        "batch_size": 4,
+        "iterations": 40,
+    },
+    "a budget": {
+        "strategies": {"B": efhc.Entrywise(r=10.0, budget={"share": 0.02})},
+        "network": efhc.Ring(),
+        "initial_models": {"kind": "zeros"},
+    },
+}
 
 
 def nodes_of(given: Experiment, folder: Path, wires: Wires, session: int = 1, **more: Any) -> list[Node]:
@@ -96,6 +133,24 @@ def test_models_and_fired_sets_are_those_of_efhc_run(tmp_path: Path, more: dict[
     assert sent == 2 * nodes[0].trainer.parameters * itemsize * used
 
 
+@pytest.mark.parametrize("case", HALF_STEPS)
+def test_models_fired_sets_and_bits_of_half_steps_are_those_of_efhc_run(tmp_path: Path, case: str) -> None:
+    given = experiment(**HALF_STEPS[case])
+    nodes = nodes_of(given, tmp_path, Wires())
+    assert bounded(run_all(nodes)) == [None] * given.devices
+    assert_same_as_run(given, nodes)
+    events = efhc.simulate(given).events
+    counted = sum(int(events[name].list.sum().sum()) for name in ("bits_forth", "bits_back"))
+    sent = [message for node in nodes for _, message in node.wire.sent]
+    frames = [message for message in sent if isinstance(message, Frame)]
+    introductions = [message for message in sent if isinstance(message, Introduction)]
+    assert frames
+    assert (len(introductions) == 0) == (case in ("entrywise with momentum", "a budget"))  # static, one start
+    whole = sum(whole_message_bits(message.model[None]) for message in introductions)
+    assert counted == whole + sum(frame.bits for frame in frames)
+    assert all(8 * len(frame.payload) <= frame.bits for frame in frames)
+
+
 def test_a_cut_link_is_waited_for_and_its_iteration_is_sent_again(tmp_path: Path) -> None:
     given, wires = experiment(iterations=20, strategies={"ZT": efhc.ZeroThreshold()}), Wires()
     nodes = nodes_of(given, tmp_path, wires, pace=0.01)
@@ -120,8 +175,9 @@ def test_a_cut_link_is_waited_for_and_its_iteration_is_sent_again(tmp_path: Path
     assert resent > 2 * efhc.simulate(given).events["link_from"].list.len().sum()
 
 
-def test_a_stopped_node_goes_on_while_the_others_wait(tmp_path: Path) -> None:
-    given, wires = experiment(iterations=20), Wires()
+@pytest.mark.parametrize("strategy", LAWS)
+def test_a_stopped_node_goes_on_while_the_others_wait(tmp_path: Path, strategy: Any) -> None:
+    given, wires = experiment(iterations=20, strategies={"S": strategy}), Wires()
     nodes = nodes_of(given, tmp_path, wires, pace=0.02)
 
     async def with_a_stop() -> list[Any]:
@@ -140,8 +196,9 @@ def test_a_stopped_node_goes_on_while_the_others_wait(tmp_path: Path) -> None:
     assert_same_as_run(given, nodes)
 
 
-def test_all_go_on_from_their_last_common_checkpoint(tmp_path: Path) -> None:
-    given = experiment(iterations=20)
+@pytest.mark.parametrize("strategy", LAWS)
+def test_all_go_on_from_their_last_common_checkpoint(tmp_path: Path, strategy: Any) -> None:
+    given = experiment(iterations=20, strategies={"S": strategy})
 
     async def stop_all(nodes: list[Node]) -> list[Any]:
         running = asyncio.create_task(run_all(nodes))
@@ -334,11 +391,26 @@ def test_a_bad_model_disconnects_with_a_reason(tmp_path: Path) -> None:
     assert_same_as_run(given, nodes)
 
 
+@pytest.mark.parametrize("change", [{"payload": b"\xff"}, {"number": 2}, {"used": 7}, {"source": (1, 0, 9)}])
+def test_a_frame_that_breaks_the_law_ends_the_run_on_all(tmp_path: Path, change: dict[str, Any]) -> None:
+    given = experiment(iterations=5, **HALF_STEPS["entrywise with momentum"])
+    nodes = nodes_of(given, tmp_path, Wires())
+    send = nodes[1].wire.send
+
+    def sends_other_frames(neighbour: int, message: Any) -> None:
+        send(neighbour, message._replace(**change) if isinstance(message, Frame) else message)
+
+    nodes[1].wire.send = sends_other_frames  # type: ignore[method-assign]
+    errors = bounded(run_all(nodes))
+    assert all("device 1 cannot be understood in iteration 0" in str(error) for error in errors)
+
+
+@pytest.mark.parametrize("strategy", [efhc.RandomizedGossip(), LAWS[1]])
 @pytest.mark.parametrize("schedule", range(4))
-def test_cuts_and_stops_at_random_moments_change_nothing(tmp_path: Path, schedule: int) -> None:
+def test_cuts_and_stops_at_random_moments_change_nothing(tmp_path: Path, schedule: int, strategy: Any) -> None:
     devices = 4
     network = efhc.RandomLinks() if schedule % 2 else efhc.Ring()
-    given = experiment(devices=devices, iterations=25, network=network, strategies={"RG": efhc.RandomizedGossip()})
+    given = experiment(devices=devices, iterations=25, network=network, strategies={"S": strategy})
     wires, random = Wires(), np.random.default_rng(schedule)
     nodes = nodes_of(given, tmp_path, wires, pace=0.01)
     sessions = 1

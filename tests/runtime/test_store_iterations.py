@@ -21,7 +21,7 @@ def store_in(folder: Path, **identity: str) -> IterationStore:
 def save_in(folder: Path, k: int) -> None:
     model = np.ones(PARAMETERS, dtype=np.float32)
     with store_in(folder) as store:
-        store.save(IterationState(k, model, model, {}))
+        store.save(IterationState(k, model, {"last_broadcast": model}))
 
 
 def test_a_free_running_and_a_lockstep_node_cannot_hold_one_folder(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from efhc.experiments.nodes.own_part import own_scenario
 from efhc.experiments.runs.draw import draw_scenario, load_data
 from efhc.runtime import training
 from efhc.runtime.training import Trainer, combined
+from efhc.strategies.forms import form_of
 
 
 def experiment_with(**fields):
@@ -21,7 +22,7 @@ def trainers(experiment):
     (strategy,) = experiment.strategies.values()
     (seed,) = experiment.seeds
     return [
-        Trainer(own_scenario(experiment, seed, device, None, apart=False), device, strategy)
+        Trainer(own_scenario(experiment, seed, device, None, apart=False), device, form_of(strategy))
         for device in range(experiment.devices)
     ]
 

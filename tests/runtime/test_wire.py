@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from efhc.core import protocol
+from efhc.core import half_steps, protocol
+from efhc.core.cost import ACKNOWLEDGEMENT_BYTES, FRAME_HEADER_BYTES
 from efhc.runtime import messages, wire
 from efhc.runtime.decoder import Decoder, Progress
 from efhc.runtime.wire_schema import as_text, markdown_table
@@ -38,6 +39,9 @@ SMALL = [
     protocol.Withdraw(TOKEN, OTHER),
     protocol.AskModel(),
     protocol.GiveModel(12, None),
+    half_steps.Introduction(TOKEN, 12, 5, None),
+    half_steps.Frame(TOKEN, OTHER, 4, 2, 0.125, 0.5, b"\1\2\3", 0, 12, 2, 5),
+    half_steps.Acknowledgement(TOKEN, OTHER, 4, 2, 5),
     messages.IterationHeader(12, fired=True, degree=5),
     messages.Presence(3, 41, (0, 50, 100)),
     messages.Presence(3, 41, ()),
@@ -48,6 +52,7 @@ MODEL = np.array([1.5, -2.0, 0.25], "float32")
 LARGE = [
     protocol.Body(TOKEN, OTHER, MODEL),
     protocol.GiveModel(12, MODEL),
+    half_steps.Introduction(TOKEN, 12, 5, MODEL),
     messages.IterationModel(12, MODEL),
 ]
 
@@ -77,7 +82,7 @@ def test_a_message_comes_back(message):
 def test_every_message_that_nodes_send_has_a_layout():
     sent = {*typing.get_args(messages.Message), messages.Hello, messages.Goodbye}
     assert sent <= {type(message) for message in SMALL + LARGE}
-    assert {wire.layout_of(message).name for message in SMALL + LARGE} | {"CHUNK"} == set(wire.BY_NAME)
+    assert {wire.layout_of(message).name for message in SMALL + LARGE} | {"CHUNK", "LONG_FRAME"} == set(wire.BY_NAME)
     assert len(wire.BY_KIND) == len(wire.BY_NAME) == len(wire.LAYOUTS)
 
 
@@ -260,7 +265,7 @@ def test_the_published_schema_is_that_of_the_code():
     assert markdown_table() in (DOCS / "wire.md").read_text()
 
 
-SCALARS = {"u32": "<I", "count": "<Q", "share": "<d", "flag": "<B", "version": "<H"}
+SCALARS = {"u32": "<I", "count": "<Q", "share": "<d", "weight": "<d", "learning": "<d", "flag": "<B", "version": "<H"}
 
 
 def read_by_schema(schema, data):
@@ -290,9 +295,14 @@ def read_by_schema(schema, data):
             return token() if scalar("flag") else None
         if type_ == "counts":
             return [scalar("count") for _ in range(scalar("u32"))]
-        if type_ == "model":
-            header = {"transfer": scalar("u32"), "values": scalar("count"), "dtype": scalar("flag")}
-            return {**header, "dtype": ["float16", "float32", "float64"][header["dtype"] - 1]}
+        if type_ in ("model", "payload"):
+            header = {"transfer": scalar("u32"), "size" if type_ == "payload" else "values": scalar("count")}
+            header |= {} if type_ == "payload" else {"dtype": scalar("flag")}
+            return (
+                header
+                if type_ == "payload"
+                else {**header, "dtype": ["float16", "float32", "float64"][header["dtype"] - 1]}
+            )
         rest, at = body[at:], len(body)
         return {"text": bytes.decode, "hello": json.loads, "bytes": bytes.hex}[type_](rest)
 
@@ -311,9 +321,46 @@ def test_the_examples_can_be_read_with_the_schema_alone():
 
 def test_the_examples_are_read_by_the_decoder_as_one_conversation():
     schema = json.loads((DOCS / "wire.json").read_text())
-    conversation = [example for example in schema["examples"] if example["name"] != "GOODBYE"]
+    conversation = [example for example in schema["examples"] if example["name"] not in ("GOODBYE", "LONG_FRAME")]
     models = wire.ModelFormat(schema["example_models"]["values"], schema["example_models"]["dtype"])
     decoder = Decoder(models)
     arrived = [each for example in conversation for each in decoder.feed(bytes.fromhex(example["hex"]))]
     assert isinstance(arrived[0], messages.Hello)
     assert any(isinstance(each, protocol.Body) for each in arrived)
+
+
+# Half-steps
+
+FRAME = half_steps.Frame(TOKEN, OTHER, 4, 2, 0.125, 0.5, b"", 0, 12, 2, 5)
+TLS_RECORD = 22
+"""Bytes that a record of TLS 1.3 adds."""
+
+
+def test_headers_have_the_bytes_that_the_simulator_counts():
+    assert len(wire.encode(FRAME)) + TLS_RECORD == FRAME_HEADER_BYTES
+    acknowledgement = half_steps.Acknowledgement(TOKEN, OTHER, 4, 2, 5)
+    assert len(wire.encode(acknowledgement)) + TLS_RECORD == ACKNOWLEDGEMENT_BYTES
+
+
+@pytest.mark.parametrize("size", [wire.LONGEST_PAYLOAD, wire.LONGEST_PAYLOAD + 1, 3 * wire.LONGEST_CHUNK + 5])
+def test_a_payload_of_any_length_comes_back(size):
+    message = FRAME._replace(payload=bytes(number % 251 for number in range(size)))
+    models = wire.ModelFormat(size // 4, "float32")
+    arrived = all_of(fresh(models), wire.encode_whole(message, 1, models))[-1]
+    assert arrived == message
+
+
+@pytest.mark.parametrize("size", [1, wire.LONGEST_PAYLOAD, MODELS.longest_payload + 1, 2**40])
+def test_a_long_frame_announces_no_more_than_a_model_can_need(size):
+    announced = FRAME._replace(payload=wire.PayloadHeader(1, size))
+    assert "LONG_FRAME" in refused(wire.encode(announced))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("weight", np.nan), ("weight", 1.5), ("weight", -0.1), ("learning", np.inf)]
+)
+def test_a_step_that_is_no_step_is_refused(field, value):
+    good = wire.encode(FRAME)
+    place = wire.HEADER.size + 2 * 20 + 8 + (8 if field == "learning" else 0)
+    payload = good[wire.HEADER.size : place] + np.float64(value).tobytes() + good[place + 8 :]
+    assert "FRAME" in refused(wire.frame(wire.BY_NAME["FRAME"].kind, payload))

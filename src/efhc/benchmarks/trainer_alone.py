@@ -24,7 +24,7 @@ def train_alone(file: Path) -> None:
     settings = read_node(file)
     chosen = choose(settings)
     scenario = own_scenario(chosen.experiment, chosen.seed, settings.device, settings.data, apart=True)
-    trainer = Trainer(scenario, settings.device, chosen.trigger)
+    trainer = Trainer(scenario, settings.device, chosen.form)
     trainer.warm_up()
     model = trainer.initial_model()
     for k in range(chosen.experiment.iterations):

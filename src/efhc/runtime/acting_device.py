@@ -1,186 +1,207 @@
-"""The device of `core.device`, and the hands that do what it wants done: messages, the disk, and counting.
+"""A free-running device with a network and a state folder: what the link laws share.
 
-Nothing here decides anything about an exchange, and nothing here knows time.
+A link law is a subclass: `ExchangeDevice` or `HalfStepsDevice`. It lets its core change the device and carries out what
+the core wants done: messages, the disk, and counting. Methods are called in the event loop, unless they say else.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+import asyncio
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar
 
 import numpy as np
 
 from efhc.base.arrays import Floats
-from efhc.core.device import react, restarted
-from efhc.core.device_state import Device, Exchange, Step, durable, steps_in_order
-from efhc.core.protocol import (
-    Apply,
-    Copied,
-    Effect,
-    Ended,
-    Event,
-    Fired,
-    GiveUp,
-    Keep,
-    Offer,
-    Received,
-    Send,
-    Stepped,
-)
-from efhc.runtime.logs import Log
+from efhc.core.local_rows import LocalRows
+from efhc.core.local_steps import Moment
+from efhc.core.state import Local
+from efhc.runtime.messages import Hello, Message
+from efhc.runtime.mode import NodeParts
 from efhc.runtime.neighbours import NeighbourRecord
 from efhc.runtime.outbox import STATE, Outbox
-from efhc.runtime.recording import Recorder
-from efhc.runtime.settings import NodeSettings
 from efhc.runtime.state.store import Restored, Store
-from efhc.runtime.status import NeighbourStatus, NodeStatus
-from efhc.runtime.training import Trainer, combined
+from efhc.runtime.status import NeighbourStatus
 from efhc.runtime.transport import Transport
+from efhc.runtime.worker import Worker
 
-JOURNALLED = {"ready", "commit", "withdrawn", "unresolved"}
-"""What a neighbour may rely on. The model itself is kept by checkpoints only."""
+FACTS = ("broadcasts", "unresolved", "unresolved_norm", "lost")
+"""What of the status a checkpoint keeps."""
 
 
-class ActingDevice:
-    """One device with a network and a state folder. Its methods are called in the event loop, unless they say else."""
+class ActingDevice(ABC):
+    """One device of a free-running node."""
 
-    device: Device
+    messages: ClassVar[tuple[type, ...]]
+    """What neighbours say with this link law."""
+    device: Any
 
     def __init__(
-        self,
-        settings: NodeSettings,
-        trainer: Trainer,
-        store: Store,
-        outbox: Outbox,
-        transport: Transport,
-        status: NodeStatus,
-        recorder: Recorder,
-        log: Log,
-    ) -> None:
-        self._settings, self._trainer, self._store, self._outbox = settings, trainer, store, outbox
-        self._transport, self._status, self._recorder, self._log = transport, status, recorder, log
+        self, parts: NodeParts, store: Store, outbox: Outbox, transport: Transport, training: Worker,
+        pause: threading.Event,
+    ) -> None:  # fmt: skip
+        self._settings, self._trainer, self._iterations, self._session = parts[:4]
+        _, self._status, self._recorder, self._log = parts[4:]
+        self._store, self._outbox, self._transport, self._training = store, outbox, transport, training
+        self._loop, self._pause = asyncio.get_running_loop(), pause
+        local = self._trainer.parts.local
+        self._rows = LocalRows(local, 1, self._trainer.parameters, self._trainer.dtype.name)
         self.neighbours: dict[int, NeighbourRecord] = {}
         """All that this node ever had to do with: if one comes back, the two ends compare what they counted."""
         self.gradients: Floats | None = None
-        """The sum of all gradient steps that the model contains, if it is recorded."""
+        """The sum of all local steps that the model contains, if it is recorded."""
         self._start: Floats | None = None
         self.checkpoints_waiting = 0
         """Checkpoints that are not on the disk yet; each holds a model."""
-        self.on_apply: Callable[[], None] = lambda: None
-        """Called when the steps of `steps_in_order` are to be made without a gradient."""
-        self.on_copied: Callable[[], None] = lambda: None
-        """Called when the device has its first model."""
+        self.bandwidth: Callable[[], float | None] = lambda: None
+        """Returns b_i for the threshold; None if it is the experiment's."""
+        self.on_failure: Callable[[asyncio.Task[None]], None] = lambda task: None
+        """Called when a task of the device has ended."""
+        self.has_model = asyncio.Event()
+        """Set once the device has a model."""
+
+    # What a link law does
+
+    @abstractmethod
+    def restore_or_begin(self) -> None:
+        """Make the device: from the state folder, or a new one. Called in the worker thread, before all else."""
+
+    @abstractmethod
+    def _durable(self) -> tuple[Any, dict[str, Any]]:
+        """Return what a checkpoint keeps of the device, and facts of this link law."""
+
+    @abstractmethod
+    async def iterate(self) -> None:
+        """Make one iteration."""
+
+    @abstractmethod
+    def finish(self) -> None:
+        """All iterations are made."""
+
+    @abstractmethod
+    def leave(self) -> None:
+        """The node is to stop: begin nothing new."""
+
+    @abstractmethod
+    def abandon(self) -> None:
+        """The node stops now: give up what may be given up."""
+
+    @property
+    @abstractmethod
+    def is_done(self) -> bool:
+        """Whether a device that has finished has nothing left to do with a neighbour that is connected."""
+
+    @abstractmethod
+    def may_settle(self, neighbour: int) -> bool:
+        """Whether something between the two is not over, and a connection is there to end it."""
+
+    @abstractmethod
+    def counts_for(self, neighbour: int) -> tuple[int, int]:
+        """Return `committed` and `undecided` of the HELLO to a neighbour."""
+
+    @property
+    @abstractmethod
+    def in_doubt(self) -> set[int]:
+        """The neighbours with which something is in doubt."""
+
+    @abstractmethod
+    def connected(self, neighbour: int, theirs: Hello, *, was_up: bool, is_same: bool) -> None:
+        """A connection is up. `was_up`: its link was, `is_same`: and the neighbour was not restarted meanwhile."""
+
+    @abstractmethod
+    def link_down(self, neighbour: int) -> None:
+        """A neighbour is out of reach, and may come back."""
+
+    @abstractmethod
+    def forget(self, neighbour: int) -> None:
+        """A neighbour was taken off the table."""
+
+    @abstractmethod
+    def received(self, neighbour: int, message: Any) -> str | None:
+        """A message has come. Returns why it is refused, if it is."""
+
+    @abstractmethod
+    def look_after(self, neighbour: int, now: float) -> None:
+        """Called twice a second: do what is due if nothing comes from a neighbour."""
 
     # State
 
-    def restore_or_begin(self, session: int, iterations: int) -> None:
-        """Make the device: from the state folder, or a new one. Called in the worker thread, before all else.
-
-        `session` must never have been one of this device, also if the folder was restored from a backup.
-        """
-        found = self._store.restore()
-        if found is None:
-            copies = self._settings.join == "copy"
-            model = None if copies else self._trainer.initial_model()
-            self.device = Device(self._settings.device, session, model, model, copies=copies)
-            self._note_start(model)
-        else:
-            self._take(found)
-            self.device = restarted(self._with_steps_made(found.device), session)
-            self.device.finished = self.device.finished and self.device.k >= iterations
-        self.device.rounds = self._settings.wire == "float16"
+    def _note_begun(self) -> None:
         self._status.session, self._status.iteration = self.device.session, self.device.k
+        if self.device.model is not None:
+            self.has_model.set()
 
     def _take(self, found: Restored) -> None:
         """Go on from the facts and tensors of the last checkpoint."""
         for note in found.notes:
             self._log("state mended", level="warning", what=note)
         facts, tensors = found.facts, found.tensors
-        for name in ("broadcasts", "unresolved", "unresolved_norm", "lost"):
+        for name in FACTS:
             setattr(self._status, name, facts[name])
         for number, of_neighbour in facts["neighbours"].items():
             self.record_of(int(number)).take(of_neighbour)
-        for step in found.device.steps[facts["pending"] :]:  # committed after the checkpoint
-            self._count(self.record_of(step.neighbour), "committed")
         self._trainer.local = {
             name.removeprefix("local/"): rows for name, rows in tensors.items() if name.startswith("local/")
         }
+        if self._rows.arrays:
+            self._rows.restore(tensors)
+        for name, rows in self._trainer.decisions.memory.items():
+            rows[self.device.number] = tensors[f"trigger/{name}"]
         self._start, self.gradients = tensors.get("start"), tensors.get("gradients")
-
-    def _with_steps_made(self, device: Device) -> Device:
-        """Make the steps of the journal, which the lost models contained, at once.
-
-        They were shares of different models: together they may be more than a single model can promise.
-        """
-        if device.steps:
-            steps, zeros = steps_in_order(device), np.zeros_like(device.model)
-            device.model = self._trainer.mixed(device.model, zeros, 0.0, steps)
-            device.steps = []
-        return device
 
     def _note_start(self, model: Floats | None) -> None:
         if self._settings.record.gradients and model is not None:
             self._start, self.gradients = model, np.zeros(len(model))
 
-    def checkpoint(self) -> None:
-        """Keep the whole state, and begin the journal anew."""
+    def checkpoint(self, lanes: Iterable[int] = ()) -> None:
+        """Keep the whole state, and begin the journal anew. What follows in `lanes` of the outbox waits for it."""
         self.checkpoints_waiting += 1
-        kept = durable(self.device)
-        facts = {
-            "broadcasts": self._status.broadcasts,
-            "unresolved": self._status.unresolved,
-            "unresolved_norm": self._status.unresolved_norm,
-            "lost": self._status.lost,
-            "pending": len(kept.steps),
-            "neighbours": {str(number): record.facts() for number, record in self.neighbours.items()},
-        }
+        kept, own_facts = self._durable()
+        facts = {name: getattr(self._status, name) for name in FACTS} | own_facts
+        facts["neighbours"] = {str(number): record.facts() for number, record in self.neighbours.items()}
         tensors = {f"local/{name}": np.asarray(rows) for name, rows in self._trainer.local.items()}
+        if self._rows.arrays:
+            tensors |= {name: rows.copy() for name, rows in self._rows.tensors().items()}
+        for name, rows in self._trainer.decisions.memory.items():
+            tensors[f"trigger/{name}"] = rows[self.device.number].copy()
         if self._start is not None and self.gradients is not None:
             tensors |= {"start": self._start, "gradients": self.gradients}
-        self._outbox.write(STATE, self._store.checkpoint, kept, facts, tensors)
+        self._outbox.write([STATE, *lanes], self._store.checkpoint, kept, facts, tensors)
         self._outbox.do(STATE, self._note_checkpoint)
 
     def _note_checkpoint(self) -> None:
         self.checkpoints_waiting -= 1
         self._recorder.flush()
 
-    # Events and effects
+    # Local steps
 
-    def react(self, event: Event) -> None:
-        """Let the core change the device, and carry out what it wants done."""
-        before = len(self.device.steps)
-        effects = react(self.device, event, self._combine)
-        fresh = [] if isinstance(event, Stepped) else self.device.steps[before:]
-        lane = event.neighbour if isinstance(event, Received | GiveUp) else STATE
-        for effect in effects:
-            self._carry_out(effect, lane, fresh)
+    async def _descend(self, k: int, model: Floats, gate: Callable[[], float]) -> tuple[float, Floats]:
+        """Return the loss, and u - h: the direction of the local steps of iteration k, which begin at `model`.
 
-    def _combine(self, terms: Sequence[tuple[float, Floats]]) -> Floats:
-        return combined(terms, "float16" if self.device.rounds else None)
+        `gate` returns how much momentum counts at the moment when a gradient is there.
+        """
+        trainer, steps, began = self._trainer, self._trainer.parts.local.steps, self._loop.time()
+        alpha = trainer.step_size(k)
+        column, x, first = np.full((1, 1), alpha, trainer.dtype), model, 0.0
+        for s in range(steps):
+            until = began + self._settings.pace if s == steps - 1 else 0.0
+            gradient, loss, trainer.local = await self._training.call(self._gradient, k * steps + s, x, until)
+            first = loss if s == 0 else first
+            moment = Moment(column, np.array([k * steps + s + 1]), np.array([[gate()]]))
+            down = self._rows.descent([0], x[None], gradient[None], [alpha], moment)[0]
+            if steps > 1:
+                x = x - column[0] * down
+        return first, down if steps == 1 else (model - x) / column[0]
 
-    def _carry_out(self, effect: Effect, lane: int, fresh: list[Step]) -> None:
-        """Do one thing. `lane` is the neighbour that may rely on what is kept, `fresh` the steps committed just now."""
-        match effect:
-            case Send(neighbour, message):
-                if isinstance(message, Offer):
-                    self._recorder.offered(message.token)
-                self._outbox.do(neighbour, self._transport.send, neighbour, message)
-            case Keep(what):
-                if what in JOURNALLED:
-                    self._outbox.write(lane, self._store.keep, durable(self.device), list(fresh))
-                    fresh.clear()
-                if what == "unresolved":
-                    self.checkpoint()  # its norm is a fact, which the journal does not have
-            case Ended(neighbour, exchange, outcome):
-                self._note_end(neighbour, exchange, outcome)
-            case Fired():
-                self._note_broadcast()
-            case Apply():
-                self.on_apply()
-            case Copied():
-                self._note_start(self.device.model)
-                self.checkpoint()
-                self._outbox.do(STATE, self.on_copied)
+    def _gradient(self, number: int, model: Floats, until: float) -> tuple[Floats, float, Local]:
+        """In the worker thread: a gradient, which takes until some time of the loop's clock."""
+        found = self._trainer.gradient(number, model)
+        left = until - self._loop.time()
+        if left > 0:
+            self._pause.wait(left)
+        return found
 
     # Counting
 
@@ -196,6 +217,12 @@ class ActingDevice:
         record.committed += outcome == "committed"
         record.given_up += outcome == "unresolved"
 
+    def _note_unresolved(self, neighbour: int, norm: float) -> None:
+        self._count(self.record_of(neighbour), "unresolved")
+        self._status.unresolved += 1
+        self._status.unresolved_norm += norm
+        self._log("unresolved", level="warning", neighbour=neighbour, norm=norm)
+
     def _note_broadcast(self) -> None:
         status = self._status
         status.broadcasts += 1
@@ -203,23 +230,8 @@ class ActingDevice:
             drift, threshold, bandwidth = status.drift, status.threshold, status.bandwidth
             self._log("broadcast", k=self.device.k, drift=drift, threshold=threshold, bandwidth=bandwidth)
 
-    def _note_end(self, neighbour: int, exchange: Exchange, outcome: str) -> None:
-        self._count(self.record_of(neighbour), outcome)
-        if outcome != "committed":
-            self._outbox.do(neighbour, self._transport.withdraw, neighbour, exchange.sent)
-        norm = math.nan
-        if outcome == "unresolved":
-            assert exchange.received is not None
-            step = exchange.share * np.subtract(exchange.received, exchange.sent, dtype=np.float64)
-            norm = float(np.linalg.norm(step))
-            self._status.unresolved += 1
-            self._status.unresolved_norm += norm
-            self._log("unresolved", level="warning", neighbour=neighbour, norm=norm)
-        self._recorder.exchange(neighbour, exchange, outcome, norm)
-
-    def may_settle(self, neighbour: int) -> bool:
-        """Whether something between the two is not over, and a connection is there to end it."""
-        link = self.device.links.get(neighbour)
-        under_way = link is not None and link.exchange is not None
-        decided = any(decision.neighbour == neighbour for decision in self.device.unacknowledged.values())
-        return self.record_of(neighbour).status.connected and (under_way or decided)
+    def problem_with(self, neighbour: int, message: Message) -> str | None:
+        """Return why a message cannot be one of this neighbour, if it cannot."""
+        if not isinstance(message, self.messages):
+            return f"it sent {type(message).__name__}, which is no message of this mode and link law"
+        return None

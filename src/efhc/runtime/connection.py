@@ -18,6 +18,7 @@ from typing import Any, Protocol, cast
 
 import numpy as np
 
+from efhc.core.half_steps import Frame, Introduction
 from efhc.core.protocol import Body, GiveModel, Model
 from efhc.runtime.arrivals import data_segments
 from efhc.runtime.bandwidth import Bucket, RateMeter, Uplink, Window
@@ -27,13 +28,14 @@ from efhc.runtime.reasons import reason_of
 from efhc.runtime.transport import Traffic
 from efhc.runtime.wire import (
     LONGEST_FRAME,
+    LONGEST_PAYLOAD,
     LONGEST_SMALL_FRAME,
     Cancel,
     Got,
     ModelFormat,
-    ModelHeader,
     Ping,
     WireError,
+    announcement,
     encode,
     encode_chunk,
 )
@@ -79,27 +81,33 @@ class Owner(Protocol):
 
 
 class _Outgoing:
-    """A model that waits or is under way."""
+    """A message that waits or is under way: one with a model or a long payload, or one that must not overtake it."""
 
     def __init__(self, message: Any, models: ModelFormat) -> None:
         self.message = message
-        self.model: Model = message.model
         self.transfer = 0
         self.offset = 0
-        array = np.ascontiguousarray(self.model)
-        if array.shape != (models.values,):
-            raise ValueError(f"a model of shape {array.shape}; expected {(models.values,)}")
-        wire = np.dtype(models.dtype).newbyteorder("<")
-        self._whole = array.data.cast("B") if array.dtype == wire else None
-        self._array, self._wire = array, wire
+        self.size, self.unit = 0, 1
+        """Bytes that go in chunks, and of which number of bytes the chunks are whole multiples."""
+        self._whole: memoryview | None = None
+        if isinstance(message, Frame):
+            if len(message.payload) > LONGEST_PAYLOAD:
+                self._whole = memoryview(message.payload)
+                self.size = len(self._whole)
+        elif (model := model_in(message)) is not None:
+            array = np.ascontiguousarray(model)
+            if array.shape != (models.values,):
+                raise ValueError(f"a model of shape {array.shape}; expected {(models.values,)}")
+            self._array, self._wire = array, np.dtype(models.dtype).newbyteorder("<")
+            self._whole = array.data.cast("B") if array.dtype == self._wire else None
+            self.size, self.unit = models.model_bytes, self._wire.itemsize
 
     def part(self, size: int) -> memoryview:
-        """Return the next bytes, of whole values."""
+        """Return the next bytes."""
         first, last = self.offset, self.offset + size
         if self._whole is not None:
             return self._whole[first:last]
-        values = self._array[first // self._wire.itemsize : last // self._wire.itemsize]
-        return values.astype(self._wire).data.cast("B")
+        return self._array[first // self.unit : last // self.unit].astype(self._wire).data.cast("B")
 
 
 class Connection(asyncio.Protocol):
@@ -177,17 +185,21 @@ class Connection(asyncio.Protocol):
         """Send a small message at once, or put a model behind those that wait."""
         if self.ended is not None:
             return
-        if model_in(message) is None:
+        outgoing = _Outgoing(message, self.models)
+        introduces = any(isinstance(each.message, Introduction) for each in self._waiting)
+        if not outgoing.size and not introduces:  # what follows an introduction means nothing before it
             self._send_small(message)
         elif isinstance(message, GiveModel) and any(isinstance(each.message, GiveModel) for each in self._waiting):
             return  # the other end has asked again before it has got its answer
         else:
-            self._waiting.append(_Outgoing(message, self.models))
+            self._waiting.append(outgoing)
             self._pump()
 
     def withdraw(self, model: Model) -> None:
         """Do not send this very array, or the rest of it, as the model of an exchange."""
-        for outgoing in [each for each in self._waiting if each.model is model and isinstance(each.message, Body)]:
+        for outgoing in [
+            each for each in self._waiting if isinstance(each.message, Body) and each.message.model is model
+        ]:
             self._waiting.remove(outgoing)
             if outgoing.transfer and self.ended is None:
                 self._send_small(Cancel(outgoing.transfer))
@@ -353,15 +365,19 @@ class Connection(asyncio.Protocol):
         while self._waiting and self.ended is None and self._refill is None:
             now = self._loop.time()
             outgoing = self._waiting[0]
+            if not outgoing.size:
+                self._waiting.popleft()
+                self._send_small(outgoing.message)
+                continue
             self.window.refresh(now)
-            rest = self.models.model_bytes - outgoing.offset
+            rest = outgoing.size - outgoing.offset
             size = min(self.window.chunk, rest, max(self.window.room, self.window.chunk // 2))
             if self._bucket is not None:
                 size = min(size, self._bucket.chunk)
                 if seconds := self._bucket.wait(now):
                     self._refill = self._loop.call_later(seconds, self._refilled)
                     return
-            size = max(self.models.itemsize, size - size % self.models.itemsize)
+            size = max(outgoing.unit, size - size % outgoing.unit)
             if size > self.window.room and self.window.on_way:
                 return
             if not self._uplink.allows(self.window, size, now):
@@ -377,14 +393,13 @@ class Connection(asyncio.Protocol):
         if not outgoing.transfer:
             self._transfers += 1
             outgoing.transfer = self._transfers
-            header = ModelHeader(outgoing.transfer, self.models.values, self.models.dtype)
-            self._send_small(outgoing.message._replace(model=header))
+            self._send_small(announcement(outgoing.message, outgoing.transfer, self.models))
             self.meter.begin(now)
         self.window.send(size, now)
         self.traffic.model_bytes_sent += size
         self._write(encode_chunk(outgoing.transfer, outgoing.offset, outgoing.part(size)))
         outgoing.offset += size
-        if outgoing.offset == self.models.model_bytes:
+        if outgoing.offset == outgoing.size:
             self._waiting.popleft()
 
     # Life and death

@@ -1,7 +1,8 @@
 """From bytes, as they come, to messages with whole models: all that is checked before a byte is kept.
 
-A model is put together in one array of this node's own n and precision, so a connection holds at most that array, one
-frame that is not whole, and what came with the last read: nothing is allocated on the other end's word.
+A model is put together in one array of this node's own n and precision, and a codec's message in as many bytes as have
+arrived, which n bounds. So a connection holds at most one of them, one frame that is not whole, and what came with the
+last read: nothing is allocated on the other end's word.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from efhc.core.half_steps import Frame
 from efhc.runtime.messages import Goodbye, Hello, model_in
 from efhc.runtime.wire import (
     BY_NAME,
@@ -20,11 +22,13 @@ from efhc.runtime.wire import (
     HEADER,
     LONGEST_CHUNK,
     LONGEST_FRAME,
+    LONGEST_PAYLOAD,
     NOT_COUNTED,
     PREFIX,
     Cancel,
     ModelFormat,
     ModelHeader,
+    PayloadHeader,
     WireError,
     check_header,
     decode,
@@ -37,14 +41,55 @@ class Progress(NamedTuple):
     model_bytes: int
 
 
-class _Incoming:
+class _IncomingModel:
     """A model that is under way."""
 
-    def __init__(self, message: Any, models: ModelFormat) -> None:
-        self.message = message
-        self.transfer: int = message.model.transfer
-        self.array = np.empty(models.values, dtype=models.precision)
+    def __init__(self, message: Any, header: ModelHeader, models: ModelFormat) -> None:
+        if header.values != models.values:
+            raise WireError(f"a model of {header.values} values; those of this node have {models.values}")
+        if header.dtype != models.dtype:
+            raise WireError(f"a model in {header.dtype}; this node was told {models.dtype}")
+        self._message, self.transfer, self.size = message, header.transfer, models.model_bytes
         self.arrived = 0
+        self._on_wire = np.dtype(models.dtype).newbyteorder("<")
+        self.unit = self._on_wire.itemsize
+        """Parts are whole multiples of this number of bytes."""
+        self._array = np.empty(models.values, dtype=models.precision)
+
+    def add(self, data: memoryview) -> None:
+        first = self.arrived // self.unit
+        self._array[first : first + len(data) // self.unit] = np.frombuffer(data, self._on_wire)
+        self.arrived += len(data)
+
+    @property
+    def message(self) -> Any:
+        """The message with its model, once it is whole."""
+        return self._message._replace(model=self._array)
+
+
+class _IncomingPayload:
+    """A codec's message that is under way."""
+
+    unit = 1
+
+    def __init__(self, message: Any, header: PayloadHeader, models: ModelFormat) -> None:
+        if not LONGEST_PAYLOAD < header.size <= models.longest_payload:
+            allowed = f"{LONGEST_PAYLOAD + 1} to {models.longest_payload}"
+            raise WireError(f"LONG_FRAME has a payload of {header.size} bytes; allowed: {allowed}")
+        self._message, self.transfer, self.size = message, header.transfer, header.size
+        self._data = bytearray()
+
+    @property
+    def arrived(self) -> int:
+        return len(self._data)
+
+    def add(self, data: memoryview) -> None:
+        self._data += data
+
+    @property
+    def message(self) -> Any:
+        """The message with its payload, once it is whole."""
+        return self._message._replace(payload=bytes(self._data))
 
 
 class Decoder:
@@ -61,8 +106,7 @@ class Decoder:
         self.model_bytes = 0
         self.messages = 0
         """What `Got` tells the other end."""
-        self._on_wire = np.dtype(models.dtype).newbyteorder("<")
-        self._incoming: _Incoming | None = None
+        self._incoming: _IncomingModel | _IncomingPayload | None = None
         self._last_transfer = 0
         self._rest = bytearray()
         self._needed = HEADER.size
@@ -127,24 +171,21 @@ class Decoder:
         elif isinstance(message, Cancel):
             self._cancel(message)
             return
-        elif isinstance(header := model_in(message), ModelHeader):
+        elif isinstance(header := _header_in(message), ModelHeader | PayloadHeader):
             self._announce(message, header)
             return
         elif isinstance(message, Goodbye):
             self.ended = True
         yield message
 
-    def _announce(self, message: Any, header: ModelHeader) -> None:
-        if header.values != self.models.values:
-            raise WireError(f"a model of {header.values} values; those of this node have {self.models.values}")
-        if header.dtype != self.models.dtype:
-            raise WireError(f"a model in {header.dtype}; this node was told {self.models.dtype}")
+    def _announce(self, message: Any, header: ModelHeader | PayloadHeader) -> None:
+        kind = _IncomingModel if isinstance(header, ModelHeader) else _IncomingPayload
         if header.transfer <= self._last_transfer:
             raise WireError(f"model {header.transfer} came twice")
         if self._incoming is not None:
             raise WireError(f"model {header.transfer} before model {self._incoming.transfer} was whole")
+        self._incoming = kind(message, header, self.models)  # type: ignore[arg-type] # of its own kind
         self._last_transfer = header.transfer
-        self._incoming = _Incoming(message, self.models)
 
     def _chunk(self, payload: memoryview) -> Iterator[Any]:
         incoming = self._incoming
@@ -155,18 +196,21 @@ class Decoder:
             raise WireError(f"a part of model {transfer}, which is not under way")
         if offset != incoming.arrived:
             raise WireError(f"a part of a model out of order: at byte {offset} instead of {incoming.arrived}")
-        size, itemsize = len(payload) - CHUNK_HEADER.size, self._on_wire.itemsize
-        if not 0 < size <= LONGEST_CHUNK or size % itemsize or offset + size > self.models.model_bytes:
-            raise WireError(f"a part of a model has {size} bytes at byte {offset} of {self.models.model_bytes}")
-        first = offset // itemsize
-        incoming.array[first : first + size // itemsize] = np.frombuffer(payload[CHUNK_HEADER.size :], self._on_wire)
-        incoming.arrived += size
+        size = len(payload) - CHUNK_HEADER.size
+        if not 0 < size <= LONGEST_CHUNK or size % incoming.unit or offset + size > incoming.size:
+            raise WireError(f"a part of a model has {size} bytes at byte {offset} of {incoming.size}")
+        incoming.add(payload[CHUNK_HEADER.size :])
         self.model_bytes += size
         yield Progress(size)
-        if incoming.arrived == self.models.model_bytes and self._incoming is incoming:
+        if incoming.arrived == incoming.size and self._incoming is incoming:
             self._incoming = None
-            yield incoming.message._replace(model=incoming.array)
+            yield incoming.message
 
     def _cancel(self, message: Cancel) -> None:
         if self._incoming is not None and self._incoming.transfer == message.transfer:
             self._incoming = None
+
+
+def _header_in(message: Any) -> Any:
+    """Return what stands for a model or for a codec's message, if something does."""
+    return message.payload if isinstance(message, Frame) else model_in(message)

@@ -1,26 +1,20 @@
-"""A node on its own clock: the law of docs/asynchrony.md with training, messages and timers.
+"""A node on its own clock: the laws of docs/asynchrony.md with training, messages and timers.
 
-Whatever happens becomes an event, `core.device` says what to do about it, and `ActingDevice` does it. Gradients are
-computed in the worker thread, so messages are answered meanwhile.
+Whatever happens becomes an event, the core of the link law says what to do about it, and an `ActingDevice` does it.
+Gradients are computed in the worker thread, so messages are answered meanwhile.
 """
 
 from __future__ import annotations
 
 import asyncio
-import math
 import threading
 from collections.abc import Sequence
-from typing import NamedTuple
 
-import numpy as np
-
-from efhc.base.arrays import Floats
-from efhc.core.device_state import steps_in_order
-from efhc.core.protocol import Begin, Finish, GiveUp, Leave, LinkDown, LinkUp, NoProgress, Received, Stepped
-from efhc.core.state import Diverged, Local
 from efhc.runtime.acting_device import ActingDevice
+from efhc.runtime.exchange_device import ExchangeDevice
+from efhc.runtime.half_steps_device import HalfStepsDevice
 from efhc.runtime.measured_bandwidth import MeasuredBandwidth
-from efhc.runtime.messages import LOCKSTEP_MESSAGES, Hello, Message, model_in
+from efhc.runtime.messages import Hello, Message, model_in
 from efhc.runtime.mode import ModeBase, NodeParts
 from efhc.runtime.outbox import Outbox
 from efhc.runtime.settings import Neighbour
@@ -32,19 +26,6 @@ TICK = 0.5
 """Seconds between two looks at the clock, for patience and checkpoints."""
 
 
-class Iterated(NamedTuple):
-    """What one iteration of the worker thread made."""
-
-    model: Floats
-    made: int
-    """The number of steps that it contains."""
-    loss: float
-    drift: float
-    local: Local
-    gradients: Floats | None
-    """The sum of all gradient steps that the model contains, if it is recorded."""
-
-
 class FreeRunning(ModeBase):
     """The mode `free-running`."""
 
@@ -53,15 +34,15 @@ class FreeRunning(ModeBase):
 
     def __init__(self, parts: NodeParts, store: Store) -> None:
         super().__init__(parts)
+        self._parts = parts
         settings, trainer = parts.settings, parts.trainer
         self._store, self._outbox = store, Outbox(self._disk)
         self._allowed: set[int] = set()
         parameter_bytes = 2 if settings.wire == "float16" else trainer.dtype.itemsize
         nominal = trainer.scenario.bandwidths.nominal
         self._bandwidth = MeasuredBandwidth(nominal, parameter_bytes, settings.limits.send)
-        self._pause, self._stopping, self._copied = threading.Event(), asyncio.Event(), asyncio.Event()
+        self._pause, self._stopping = threading.Event(), asyncio.Event()
         self._error: BaseException | None = None
-        self._applying: asyncio.Task[None] | None = None
 
     # The life of a node
 
@@ -88,10 +69,10 @@ class FreeRunning(ModeBase):
     async def _begin(self) -> None:
         """Make the device, and keep it. Nobody knows of it before that, so it may be stopped at any moment."""
         await self._training.call(self._trainer.warm_up)
-        parts = self._settings, self._trainer, self._store, self._outbox, self._transport
-        acting = ActingDevice(*parts, self._status, self._recorder, self._log)
-        acting.on_apply, acting.on_copied = self._apply, self._copied.set
-        await self._training.call(acting.restore_or_begin, self._session, self._iterations)
+        kind = ExchangeDevice if self._trainer.form.half_steps is None else HalfStepsDevice
+        acting = kind(self._parts, self._store, self._outbox, self._transport, self._training, self._pause)
+        acting.bandwidth, acting.on_failure = self._bandwidth_now, self._note_error
+        await self._training.call(acting.restore_or_begin)
         self._acting = acting
         self._log("begun", k=acting.device.k, session=acting.device.session)
         acting.checkpoint()
@@ -124,18 +105,15 @@ class FreeRunning(ModeBase):
         """Ask the node to stop: it begins nothing new, lets what is under way finish, and keeps its state."""
         self._pause.set()
         self._stopping.set()
-        self._copied.set()  # there is nothing to wait for any more
+        if hasattr(self, "_acting"):
+            self._acting.has_model.set()  # there is nothing to wait for any more
 
     async def _after_the_last(self, stopping: asyncio.Task[bool]) -> None:
         """All iterations are made: stay to answer, or go as soon as nothing is under way or owed."""
         if self._settings.stay:
             await stopping
             return
-        acting, device = self._acting, self._acting.device
-        while not self._stopping.is_set():
-            is_owed = any(link.owes and acting.record_of(j).status.connected for j, link in device.links.items())
-            if not device.steps and not is_owed and not any(map(acting.may_settle, acting.neighbours)):
-                return
+        while not self._stopping.is_set() and not self._acting.is_done:
             await asyncio.wait({stopping}, timeout=TICK / 5)
 
     async def _leave(self, training: asyncio.Task[None]) -> None:
@@ -148,13 +126,12 @@ class FreeRunning(ModeBase):
             self._error = self._outbox.failed
             return  # what could not be kept must not be relied on: nothing is said or written any more
         acting, deadline = self._acting, self._loop.time() + self._settings.stop_seconds
-        acting.react(Leave())
+        acting.leave()
         if not training.done():
             await asyncio.wait({training}, timeout=self._settings.stop_seconds)
         while any(map(acting.may_settle, acting.neighbours)) and self._loop.time() < deadline:
             await asyncio.sleep(TICK / 10)
-        for neighbour in list(acting.device.links):
-            acting.react(NoProgress(neighbour))  # withdraws what is not in doubt
+        acting.abandon()
         await self._transport.drain(max(0.1, deadline - self._loop.time()))
         acting.checkpoint()
         await self._outbox.wait()
@@ -163,52 +140,22 @@ class FreeRunning(ModeBase):
     # Training
 
     async def _train(self) -> None:
-        """Events 1 to 4, iteration after iteration."""
+        """Make one iteration after the other."""
         acting, device, status = self._acting, self._acting.device, self._status
-        if device.copies:
+        if not acting.has_model.is_set():
             status.state = "waiting"
-            await self._copied.wait()
-        if device.copies:
+            await acting.has_model.wait()
+        if device.model is None or self._stopping.is_set():
             return
-        drift = await self._training.call(self._trainer.drift, device.model, device.last_broadcast)
         await asyncio.sleep(self._recorder.seconds_to_start())
         while device.k < self._iterations and not self._stopping.is_set():
             status.state = "training"
-            k, broadcasts = device.k, status.broadcasts
-            threshold = self._trainer.threshold(k, self._bandwidth_now())
-            status.drift, status.threshold = drift, threshold
-            acting.react(Begin(drift, threshold))
-            iterated = await self._training.call(self._iterate, k, device.model, self._loop.time())
-            fired = status.broadcasts > broadcasts
-            self._recorder.step(k, fired, iterated.loss, drift, threshold, status.bandwidth or math.nan)
-            self._trainer.local, acting.gradients = iterated.local, iterated.gradients
-            acting.react(Stepped(iterated.model, iterated.made))
-            status.loss, status.iteration, drift = iterated.loss, device.k, iterated.drift
+            await acting.iterate()
             self._note_step(self._loop.time())
-            self._recorder.after_iteration(device.k, device.model, iterated.local)
         if not self._stopping.is_set():
             status.state = "finished"
             self._log("finished", k=device.k)
-            acting.react(Finish())
-            self._apply()  # what was committed since the last step
-
-    def _iterate(self, k: int, model: Floats, began: float) -> Iterated:
-        """In the worker thread: the gradient, and the steps of all exchanges that are committed when it is there."""
-        trainer, device = self._trainer, self._acting.device
-        gradient, loss, local = trainer.gradient(k, model)
-        left = began + self._settings.pace - self._loop.time()
-        if left > 0:
-            self._pause.wait(left)
-        alpha = trainer.step_size(k)
-        gradients = self._acting.gradients
-        if gradients is not None:
-            gradients = gradients + np.float64(trainer.dtype.type(alpha)) * gradient
-        taken = list(device.steps)  # in one go: the event loop may append more meanwhile
-        new = trainer.mixed(model, gradient, alpha, sorted(taken, key=lambda step: step.neighbour))
-        drift = trainer.drift(new, device.last_broadcast)
-        if not math.isfinite(drift):
-            raise Diverged(k, "model", np.arange(device.number + 1) != device.number)
-        return Iterated(new, len(taken), loss, drift, local, gradients)
+            acting.finish()
 
     def _bandwidth_now(self) -> float | None:
         """b_i for the threshold; None if it is the experiment's."""
@@ -225,19 +172,6 @@ class FreeRunning(ModeBase):
         self._status.bandwidth = given
         return given
 
-    def _apply(self) -> None:
-        """Make the steps of committed exchanges without a gradient: the device has finished."""
-        if self._applying is None or self._applying.done():
-            self._applying = asyncio.create_task(self._apply_all())
-            self._applying.add_done_callback(self._note_error)
-
-    async def _apply_all(self) -> None:
-        device = self._acting.device
-        while device.steps and self._outbox.failed is None:
-            steps = list(steps_in_order(device))
-            new = await self._training.call(self._trainer.mixed, device.model, np.zeros_like(device.model), 0.0, steps)
-            self._acting.react(Stepped(new, len(steps)))
-
     # What the transport tells
 
     def status_of(self, neighbour: int) -> NeighbourStatus:
@@ -245,13 +179,8 @@ class FreeRunning(ModeBase):
         return self._acting.record_of(neighbour).status
 
     def hello_for(self, neighbour: int) -> Hello:
-        device, record = self._acting.device, self._acting.record_of(neighbour)
-        undecided = record.given_up + self._is_in_doubt(neighbour)
-        return Hello(device.number, device.session, self._fingerprint, device.k, record.committed, undecided)
-
-    def _is_in_doubt(self, neighbour: int) -> bool:
-        link = self._acting.device.links.get(neighbour)
-        return link is not None and link.in_doubt
+        acting, device = self._acting, self._acting.device
+        return Hello(device.number, device.session, self._fingerprint, device.k, *acting.counts_for(neighbour))
 
     def connected(self, neighbour: int, theirs: Hello) -> None:
         record = self._acting.record_of(neighbour)
@@ -261,19 +190,7 @@ class FreeRunning(ModeBase):
         was_up, same = status.up, status.session == theirs.session
         status.connected, status.up, status.session, status.iteration = True, True, theirs.session, theirs.k
         self._log("connected", neighbour=neighbour, session=theirs.session, k=theirs.k)
-        if was_up and same:
-            status.interruptions += 1
-            self._acting.react(NoProgress(neighbour))  # what was under way is lost
-            return
-        if was_up:
-            self._acting.react(LinkDown(neighbour))
-            status.downs += 1
-        if lost := record.settle(theirs, self._is_in_doubt(neighbour)):
-            status.lost += lost
-            self._status.lost += lost
-            self._log("lost", level="warning", neighbour=neighbour, exchanges=lost)
-            self._acting.checkpoint()  # else the same would be counted again after a kill
-        self._acting.react(LinkUp(neighbour))
+        self._acting.connected(neighbour, theirs, was_up=was_up, is_same=same)
 
     def disconnected(self, neighbour: int, reason: str) -> None:
         record = self._acting.record_of(neighbour)
@@ -290,22 +207,19 @@ class FreeRunning(ModeBase):
             record.status.up = False
             record.status.downs += 1
             self._log("link down", neighbour=neighbour)
-            self._acting.react(LinkDown(neighbour))
+            self._acting.link_down(neighbour)
 
     def received(self, neighbour: int, message: Message) -> None:
         record, model = self._acting.record_of(neighbour), model_in(message)
         record.last_progress = self._loop.time()
-        if isinstance(message, LOCKSTEP_MESSAGES):
-            self._refuse_from(record.status, "it sent a message of the mode lockstep")
-            return
-        problem = record.problem_with(message)
+        problem = self._acting.problem_with(neighbour, message)
         if problem is None and model is not None:
             problem = self._problem_with(model, self._acting.device.model)
+        if problem is None:
+            record.status.iteration = getattr(message, "k", record.status.iteration)
+            problem = self._acting.received(neighbour, message)
         if problem is not None:
             self._refuse_from(record.status, problem)
-            return
-        record.status.iteration = getattr(message, "k", record.status.iteration)
-        self._acting.react(Received(neighbour, message))
 
     def moved(self, neighbour: int) -> None:
         self._acting.record_of(neighbour).last_progress = self._loop.time()
@@ -319,6 +233,7 @@ class FreeRunning(ModeBase):
             self._acting.record_of(number)
         for number in self._acting.neighbours.keys() - self._allowed:
             self._went_down(number)
+            self._acting.forget(number)
 
     async def _watch_the_clock(self) -> None:
         """Patience, giving up, checkpoints, and models to record."""
@@ -329,39 +244,18 @@ class FreeRunning(ModeBase):
                 self._recorder.at_time(device.k, device.model, self._trainer.local)
             now = self._loop.time()
             for neighbour in list(self._acting.neighbours):
-                self._look_after(neighbour, now)
+                self._acting.look_after(neighbour, now)
             is_full = self._store.journal_bytes > self._settings.limits.journal
             is_due = is_full or now - saved > self._settings.checkpoint_seconds
             if is_due and not self._acting.checkpoints_waiting:  # on a slow disk one may take long
                 saved = now
                 self._acting.checkpoint()
 
-    def _look_after(self, neighbour: int, now: float) -> None:
-        """Lose patience with a neighbour from which nothing comes; give up on one that does not return."""
-        record, limits = self._acting.record_of(neighbour), self._settings.limits
-        if self._waits_for(neighbour) and now - record.last_progress > limits.patience:
-            record.last_progress = now
-            self._log("no progress", neighbour=neighbour)
-            self._acting.react(NoProgress(neighbour))
-        if self._is_in_doubt(neighbour) and not record.status.connected:
-            if record.silent_since is None:  # in doubt since before this start
-                record.silent_since = now
-            if now - record.silent_since > limits.give_up:
-                self._acting.react(GiveUp(neighbour))
-
-    def _waits_for(self, neighbour: int) -> bool:
-        """Whether something is under way, unknown or owed on a link with a connection."""
-        device, link = self._acting.device, self._acting.device.links.get(neighbour)
-        if link is None or not link.up or not self._acting.record_of(neighbour).status.connected:
-            return False
-        owes = device.finished and link.owes > 0
-        return self._acting.may_settle(neighbour) or owes or device.asked == neighbour
-
     def status(self) -> NodeStatus:
         """How the node is."""
         if not hasattr(self, "_acting"):  # it is being restored
             return self._status
         acting = self._acting
-        in_doubt = {number for number, link in acting.device.links.items() if link.in_doubt}
+        in_doubt = acting.in_doubt
         self._status.in_doubt, self._status.journal_bytes = len(in_doubt), self._store.journal_bytes
         return self._with_traffic(acting.record_of(number).status for number in sorted(self._allowed | in_doubt))

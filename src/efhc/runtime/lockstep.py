@@ -1,7 +1,7 @@
 """A node that waits for its neighbours in each iteration: together the nodes make what `efhc run` makes, bit for bit.
 
-For each k, the neighbours of G(k) tell one another whether they fired, send models on the links that are used, and each
-computes its own row of W(k+1) = P(k) W(k) - alpha(k) G(k). A broken link is waited for. What a neighbour may still need
+For each k, the neighbours of G(k) tell one another whether they fired, send what the link law says, and wait until all
+of it is there (`lockstep_device`, `lockstep_half_steps`). A broken link is waited for. What a neighbour may still need
 is sent again; a neighbour that needs more than that has lost its state, and the run ends for all.
 """
 
@@ -11,16 +11,14 @@ import asyncio
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import NamedTuple
+from dataclasses import replace
 
-import numpy as np
-
-from efhc.base.arrays import Floats
 from efhc.base.errors import EfhcError
-from efhc.core.device_state import Step
-from efhc.core.state import Diverged, Local
-from efhc.runtime.links_ahead import LinksAhead, neighbours_in
-from efhc.runtime.lockstep_neighbours import NOT_BEGUN, Iteration, LockstepNeighbours
+from efhc.core.half_steps import Introduction
+from efhc.runtime.links_ahead import LinksAhead
+from efhc.runtime.lockstep_device import Heard, Iteration, LockstepDevice, LockstepExchange, Made
+from efhc.runtime.lockstep_half_steps import LockstepHalfSteps
+from efhc.runtime.lockstep_neighbours import NOT_BEGUN, LockstepNeighbours
 from efhc.runtime.messages import Hello, IterationModel, Message, Presence
 from efhc.runtime.mode import ModeBase, NodeParts
 from efhc.runtime.roll_call import RollCall
@@ -35,29 +33,21 @@ SAY_AGAIN = 60.0
 """Seconds after which the log says again for whom the node waits."""
 
 
-class Stepped(NamedTuple):
-    """What one iteration made."""
-
-    model: Floats
-    last_broadcast: Floats
-    drift: float
-    loss: float
-    local: Local
-
-
 class Lockstep(ModeBase):
     """The mode `lockstep`."""
 
     _neighbours: LockstepNeighbours
     _links: LinksAhead
     _loop: asyncio.AbstractEventLoop
-    _model: Floats
-    """w_i(k)"""
-    _last_broadcast: Floats
 
     def __init__(self, parts: NodeParts, store: IterationStore) -> None:
         super().__init__(parts)
-        self._device, self._store = parts.settings.device, store
+        self._number, self._store = parts.settings.device, store
+        self._device: LockstepDevice
+        if parts.trainer.form.half_steps is None:
+            self._device = LockstepExchange(parts.trainer)
+        else:
+            self._device = LockstepHalfSteps(parts.trainer, parts.settings.limits.norm)
         self._status.session = parts.session
         self._table: set[int] = set()
         """The devices in the table of neighbours."""
@@ -67,7 +57,6 @@ class Lockstep(ModeBase):
         """When a node that is to stop ceases to wait for its neighbours, by the loop's clock."""
         self._failed: BaseException | None = None
         self._saving: asyncio.Task[None] | None = None
-        self._drift = math.nan
         self._checkpoints: list[int] = []
 
     # The life of a node
@@ -109,7 +98,7 @@ class Lockstep(ModeBase):
                 return "all iterations are made"
             await self._leave()
         except Exception as error:
-            self._neighbours.end(f"device {self._device} has failed: {error}")
+            self._neighbours.end(f"device {self._number} has failed: {error}")
             with suppress(Exception):
                 await self._transport.drain(LAST_WORDS)
             raise
@@ -187,11 +176,11 @@ class Lockstep(ModeBase):
 
     def received(self, neighbour: int, message: Message) -> None:
         problem = None
-        if isinstance(message, IterationModel):
-            own = self._model if self._neighbours.k != NOT_BEGUN else None
-            problem = self._problem_with(message.model, own)
+        if isinstance(message, IterationModel | Introduction):
+            own = self._device.model if self._neighbours.k != NOT_BEGUN else None
+            problem = "it has no model" if message.model is None else self._problem_with(message.model, own)
             if problem is not None:
-                self._neighbours.refuse(neighbour, message, problem)
+                self._neighbours.refuse(neighbour, message.k, problem)
         if problem is None:
             problem = self._neighbours.hear(neighbour, message)
         if problem is not None:
@@ -208,26 +197,28 @@ class Lockstep(ModeBase):
         scenario = self._trainer.scenario
         devices = len(scenario.bandwidths.values)
         self._links = await self._training.call(
-            LinksAhead.of, scenario.network, devices, self._device, self._iterations
+            LinksAhead.of, scenario.network, devices, self._number, self._iterations
         )
         self._checkpoints = await self._disk.call(self._store.available)
         for note in self._store.notes:
             self._log("checkpoint left out", level="warning", what=note)
-        own = Presence(self._device, self._session, tuple(sorted({0, *self._checkpoints})))
+        own = Presence(self._number, self._session, tuple(sorted({0, *self._checkpoints})))
         self._neighbours = LockstepNeighbours(
             roll_call=RollCall(own, self._links.reachable),
             fingerprint=self._fingerprint,
             transport=self._transport,
             log=self._log,
             news=self._news,
+            messages=self._device.messages,
         )
         self.allow(self._settings.neighbours)
 
     async def _begin(self) -> None:
         """Wait for all, and go on from the latest checkpoint that all have; or alone, if the others have begun."""
         neighbours, roll_call = self._neighbours, self._neighbours.roll_call
-        has_made_all = roll_call.has_made(self._device, self._iterations)
-        if has_made_all and (await self._state_after(self._iterations)).sent == {}:
+        has_made_all = roll_call.has_made(self._number, self._iterations)
+        last = await self._state_after(self._iterations) if has_made_all else None
+        if last is not None and last.sent == {}:
             neighbours.is_under_way = True  # and over for everybody
         limit = self._settings.limits.give_up if has_made_all else math.inf
         with self._saying_for_whom(lambda: roll_call.missing, limit):
@@ -237,32 +228,28 @@ class Lockstep(ModeBase):
         alone = neighbours.is_under_way
         k = roll_call.own.checkpoints[-1] if alone else roll_call.common
         state = await self._state_after(k)
-        self._trainer.local = state.local
-        await self._take(state.model, state.last_broadcast)
-        neighbours.begin(k, state.sent, alone=alone)
+        try:
+            await self._training.call(self._device.begin, state)
+        except (KeyError, ValueError) as error:
+            raise self._damaged(k, error) from None
+        neighbours.begin(k, {} if state is None else state.sent, alone=alone)
         self._status.iteration = k
         if self._stop_at is None:
             self._status.state = "training"
         self._log("begun", k=k, alone=alone)
-        self._recorder.after_iteration(k, self._model, self._trainer.local)
+        self._recorder.after_iteration(k, self._device.model, self._trainer.local)
 
-    async def _state_after(self, k: int) -> IterationState:
-        """Return the state of a checkpoint, or the one that the run begins with."""
-        if k in self._checkpoints:
-            try:
-                return await self._disk.call(self._store.load, k)
-            except ValueError as error:
-                raise EfhcError(
-                    f"the checkpoint of iteration {k} in {self._store.folder} is damaged ({error})"
-                ) from None
-        model = await self._training.call(self._trainer.initial_model)
-        return IterationState(0, model, model, self._trainer.local, {})
+    async def _state_after(self, k: int) -> IterationState | None:
+        """Return the state of a checkpoint; None for the one that the run begins with."""
+        if k not in self._checkpoints:
+            return None
+        try:
+            return await self._disk.call(self._store.load, k)
+        except ValueError as error:
+            raise self._damaged(k, error) from None
 
-    async def _take(self, model: Floats, last_broadcast: Floats, drift: float | None = None) -> None:
-        """The device now has this model."""
-        if drift is None:
-            drift = await self._training.call(self._trainer.drift, model, last_broadcast)
-        self._model, self._last_broadcast, self._drift = model, last_broadcast, drift
+    def _damaged(self, k: int, error: Exception) -> EfhcError:
+        return EfhcError(f"the checkpoint of iteration {k} in {self._store.folder} is damaged ({error})")
 
     # Iterations
 
@@ -280,61 +267,52 @@ class Lockstep(ModeBase):
 
     async def _make_iteration(self) -> bool:
         """Make one iteration. Returns False if the node is to stop, and neighbours have not done their part."""
-        neighbours, model, began = self._neighbours, self._model, self._loop.time()
+        neighbours, device, began = self._neighbours, self._device, self._loop.time()
         k = neighbours.k
-        iteration = await self._training.call(self._look, k, model, self._drift)
-        self._status.drift, self._status.threshold = self._drift, iteration.threshold
+        iteration = await self._training.call(device.look, k)
         self._links.check_iteration(self._table, k, iteration.neighbours)
         neighbours.tell_of(iteration)
 
-        working = asyncio.ensure_future(self._training.call(self._trainer.gradient, k, model))
+        working = asyncio.ensure_future(self._training.call(device.descend, iteration))
         working.add_done_callback(lambda _: self._news.set())
         if not await self._until(working.done, patient=True):
             working.cancel()
             return False
-        gradient, loss, local = await working
-        await self._until(lambda: not neighbours.waits_for(iteration) or self._waits_in_vain(iteration), patient=True)
-        if neighbours.waits_for(iteration):
+        await working
+        if not iteration.is_decided:
+            if (heard := await self._all_heard(iteration)) is None:
+                return False
+            await self._training.call(device.send, iteration, heard)
+            neighbours.tell_of(iteration)
+        if (heard := await self._all_heard(iteration)) is None:
             return False
         await self._until(lambda: False, began + self._settings.pace - self._loop.time())
 
-        stepped = await self._training.call(self._step, iteration, gradient, loss, local)
-        bandwidth = float(self._trainer.scenario.bandwidths.values[self._device])
-        self._recorder.step(k, iteration.fired, loss, self._drift, iteration.threshold, bandwidth)
-        self._trainer.local = local
+        made = await self._training.call(device.finish, iteration, heard)
         neighbours.finish_iteration()
-        await self._take(stepped.model, stepped.last_broadcast, stepped.drift)
-        self._recorder.after_iteration(k + 1, stepped.model, local)
-        status = self._status
-        status.iteration, status.loss, status.bandwidth = k + 1, loss, bandwidth
-        self._note_step(self._loop.time())
-        status.broadcasts += iteration.fired
+        self._note(k, made)
         return True
 
-    def _look(self, k: int, model: Floats, drift: float) -> Iteration:
-        """In the worker thread: Events 1 and 2, and who is linked to this device."""
-        before, now = self._trainer.scenario.graphs(k)
-        own = neighbours_in(now, self._device)
-        new_links = now.links[now.new_since(before)]
-        of_device = new_links[(new_links == self._device).any(axis=1)]
-        new = frozenset(of_device.ravel().tolist()) - {self._device}
-        threshold = self._trainer.threshold(k)
-        neighbours = {number: int(now.degrees[number]) for number in own}
-        return Iteration(k, model, neighbours, new, threshold, bool(drift >= threshold))
+    async def _all_heard(self, iteration: Iteration) -> dict[int, Heard] | None:
+        """Wait for the neighbours. Returns what they have said; None if the node is to stop before that is all."""
+        neighbours = self._neighbours
+        await self._until(lambda: not neighbours.waits_for(iteration) or self._waits_in_vain(iteration), patient=True)
+        if neighbours.waits_for(iteration):
+            return None
+        return {number: neighbours.heard(number, iteration.k) for number in iteration.neighbours}
 
-    def _step(self, iteration: Iteration, gradient: Floats, loss: float, local: Local) -> Stepped:
-        """In the worker thread: Events 3 and 4."""
-        steps, model = [], iteration.model
-        for number, degree in iteration.neighbours.items():  # ascending
-            if self._neighbours.is_used(number, iteration):
-                beta = 1.0 / (1.0 + max(len(iteration.neighbours), degree))
-                steps.append(Step(number, beta, model, self._neighbours.pairs[number].models[iteration.k]))
-        new = self._trainer.mixed(model, gradient, self._trainer.step_size(iteration.k), steps)
-        last_broadcast = model if iteration.fired else self._last_broadcast
-        drift = self._trainer.drift(new, last_broadcast)
-        if not math.isfinite(drift):
-            raise Diverged(iteration.k, "model", np.arange(self._device + 1) != self._device)
-        return Stepped(new, last_broadcast, drift, loss, local)
+    def _note(self, k: int, made: Made) -> None:
+        """Record iteration k, which is made."""
+        recorder, status = self._recorder, self._status
+        bandwidth = float(self._trainer.scenario.bandwidths.values[self._number])
+        recorder.step(k, made.fired, made.loss, made.drift, made.threshold, bandwidth)
+        for number, bits in made.bits.items():
+            recorder.frame(recorder.seconds, number, (k, k), math.nan, "committed", -(-bits // 8))
+        recorder.after_iteration(k + 1, self._device.model, self._trainer.local)
+        status.iteration, status.loss, status.bandwidth = k + 1, made.loss, bandwidth
+        status.drift, status.threshold = made.drift, made.threshold
+        status.broadcasts += made.fired
+        self._note_step(self._loop.time())
 
     def _waits_in_vain(self, iteration: Iteration) -> bool:
         """Whether the node is to stop, and a neighbour that it waits for is gone."""
@@ -354,7 +332,7 @@ class Lockstep(ModeBase):
             sent = {}  # nobody needs anything any more
         elif with_sent:
             sent = {number: pair.sent_before() for number, pair in self._neighbours.pairs.items()}
-        state = IterationState(self._neighbours.k, self._model, self._last_broadcast, self._trainer.local, sent)
+        state = replace(self._device.state(self._neighbours.k), sent=sent)
         self._saving = asyncio.create_task(self._write(state))
         self._saving.add_done_callback(self._written)
 

@@ -1,18 +1,17 @@
-"""What a node in lockstep hears of its neighbours and says to them: headers, models, who is there, and how it ends."""
+"""What a node in lockstep hears of its neighbours and says to them: iterations, who is there, and how it ends."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import Any
 
-from efhc.base.arrays import Floats
 from efhc.base.errors import EfhcError
+from efhc.runtime.lockstep_device import Heard, Iteration
 from efhc.runtime.logs import Log
-from efhc.runtime.messages import Hello, IterationHeader, IterationModel, Message, Presence, RunEnded
+from efhc.runtime.messages import Hello, IterationHeader, Message, Presence, RunEnded
 from efhc.runtime.pairs import Pair
 from efhc.runtime.roll_call import RollCall
-from efhc.runtime.state.iterations import SentBefore
 from efhc.runtime.status import NeighbourStatus
 from efhc.runtime.transport import Transport
 
@@ -20,21 +19,6 @@ NOT_BEGUN = -1
 """The iteration that a node is in, before it knows from which one all go on."""
 NO_ITERATION = (1 << 63) - 1
 """What it then tells its neighbours: it needs nothing yet."""
-
-
-class Iteration(NamedTuple):
-    """One iteration at this device, before anything was heard of it."""
-
-    k: int
-    model: Floats
-    """w_i(k), which is sent on the links that are used."""
-    neighbours: dict[int, int]
-    """The neighbours in G(k), ascending, and the number of neighbours that each of them has."""
-    new: frozenset[int]
-    """Those to which the link is new (Event 1)."""
-    threshold: float
-    fired: bool
-    """Event 2."""
 
 
 class LockstepNeighbours:
@@ -48,11 +32,15 @@ class LockstepNeighbours:
         transport: Transport,
         log: Log,
         news: asyncio.Event,
+        messages: tuple[type, ...],
     ) -> None:
-        """`news` is set whenever something has happened that the node may wait for."""
+        """`messages` are those of which an iteration is made. `news` is set whenever something has happened that the
+        node may wait for.
+        """
         self.roll_call = roll_call
         self._device, self._session = roll_call.own.device, roll_call.own.session
         self._fingerprint, self._transport, self._log, self._news = fingerprint, transport, log, news
+        self._messages = messages
         self.pairs: dict[int, Pair] = {}
         self.k = NOT_BEGUN
         """The iteration that the node is in."""
@@ -67,7 +55,7 @@ class LockstepNeighbours:
 
     # Where the node is
 
-    def begin(self, k: int, sent: Mapping[int, Iterable[SentBefore]] | None, *, alone: bool) -> None:
+    def begin(self, k: int, sent: Mapping[int, Iterable[Any]] | None, *, alone: bool) -> None:
         """The node begins with iteration k, `alone` if the others have begun before.
 
         `sent` is what a checkpoint has kept of what was said to them. Raises `EfhcError` if a neighbour needs more.
@@ -92,13 +80,15 @@ class LockstepNeighbours:
     def tell_of(self, iteration: Iteration) -> None:
         """The node is at this iteration: tell all whom it is linked to, and hear what they have said of it already."""
         self._iteration = iteration
-        header = IterationHeader(iteration.k, iteration.fired, len(iteration.neighbours))
         for number in iteration.neighbours:
-            pair = self.pair(number)
-            pair.say(header)
-            if iteration.k in pair.headers:
-                self._check_degree(number, pair.headers[iteration.k], iteration)
+            header = self.heard(number, iteration.k).get(IterationHeader)
+            if header is not None:
+                self._check_degree(number, header, iteration)
             self._exchange(number)
+
+    def heard(self, number: int, k: int) -> Heard:
+        """Return what a neighbour has said of an iteration."""
+        return self.pair(number).heard.get(k, {})
 
     def finish_iteration(self) -> None:
         """The node has made this iteration."""
@@ -109,23 +99,12 @@ class LockstepNeighbours:
 
     def waits_for(self, iteration: Iteration) -> list[int]:
         """Return the neighbours of which this iteration needs something that is not here yet."""
-        return [number for number in iteration.neighbours if not self._has_heard(number, iteration)]
-
-    def _has_heard(self, number: int, iteration: Iteration) -> bool:
-        pair = self.pairs[number]
-        if iteration.k not in pair.headers:
-            return False
-        return iteration.k in pair.models or not self.is_used(number, iteration)
+        return [n for n in iteration.neighbours if iteration.lacks(n, self.heard(n, iteration.k))]
 
     @property
     def waits_now_for(self) -> list[int]:
         """The neighbours whose part in the present iteration is missing."""
         return [] if self._iteration is None else self.waits_for(self._iteration)
-
-    def is_used(self, number: int, iteration: Iteration) -> bool:
-        """Whether models are exchanged with a neighbour that has told whether it fired."""
-        header = self.pairs[number].headers.get(iteration.k)
-        return number in iteration.new or iteration.fired or (header is not None and header.fired)
 
     def _check_degree(self, number: int, header: IterationHeader, iteration: Iteration) -> None:
         """End the run unless a neighbour sees the same links in this iteration."""
@@ -138,8 +117,9 @@ class LockstepNeighbours:
     def _exchange(self, number: int) -> None:
         """Send a neighbour what it needs and does not have yet."""
         pair, iteration = self.pairs[number], self._iteration
-        if iteration is not None and number in iteration.neighbours and self.is_used(number, iteration):
-            pair.say_model(iteration.k, iteration.model)
+        if iteration is not None and number in iteration.neighbours:
+            for message in iteration.says(number, self.heard(number, iteration.k)):
+                pair.say(message)
         for message in pair.due():
             self._transport.send(number, message)
 
@@ -199,37 +179,35 @@ class LockstepNeighbours:
     def hear(self, neighbour: int, message: Message) -> str | None:
         """Take a message. Returns why it is not taken, if it is not."""
         match message:
-            case IterationHeader():
-                problem = self._hear_header(neighbour, message)
-            case IterationModel():
-                problem = self.pair(neighbour).hear_model(message, self.k)
             case Presence():
                 problem = self._hear_presence(neighbour, message)
             case RunEnded(reason):
                 self.end(reason)
                 problem = None
+            case _ if isinstance(message, self._messages):
+                problem = self._hear_part(neighbour, message)
             case _:
-                problem = f"it sends {type(message).__name__}, which is no message of lockstep"
+                problem = f"it sends {type(message).__name__}, which is no message of this mode and link law"
         if problem is None:
             self._exchange(neighbour)
             self._news.set()
         return problem
 
-    def refuse(self, neighbour: int, model: IterationModel, problem: str) -> None:
+    def refuse(self, neighbour: int, k: int, problem: str) -> None:
         """A model cannot be taken. It may come again over a new connection; the second time, the run ends."""
         pair = self.pair(neighbour)
-        if pair.refused == model.k:  # it would be sent again and again
-            self.end(f"device {neighbour} cannot be understood in iteration {model.k}: {problem}")
-        pair.refused = model.k
+        if pair.refused == k:  # it would be sent again and again
+            self.end(f"device {neighbour} cannot be understood in iteration {k}: {problem}")
+        pair.refused = k
 
-    def _hear_header(self, neighbour: int, header: IterationHeader) -> str | None:
+    def _hear_part(self, neighbour: int, message: Any) -> str | None:
         pair, iteration = self.pair(neighbour), self._iteration
-        pair.status.iteration = header.k
-        if pair.is_behind(header.k):
-            self._end_because_lost(neighbour, header.k)
-        if iteration is not None and header.k == iteration.k:
-            self._check_degree(neighbour, header, iteration)
-        return pair.hear(header, self.k)
+        pair.status.iteration = message.k
+        if pair.is_behind(message.k):
+            self._end_because_lost(neighbour, message.k)
+        if iteration is not None and message.k == iteration.k and isinstance(message, IterationHeader):
+            self._check_degree(neighbour, message, iteration)
+        return pair.hear(message, self.k)
 
     def _hear_presence(self, neighbour: int, presence: Presence) -> str | None:
         if not presence.checkpoints:

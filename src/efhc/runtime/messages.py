@@ -5,9 +5,9 @@ All of it is plain data; `runtime.wire` turns it into bytes.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
-from efhc.core import protocol
+from efhc.core import half_steps, protocol
 
 WIRE_VERSION = 1
 
@@ -42,6 +42,7 @@ class IterationHeader(NamedTuple):
 
     k: int
     fired: bool
+    """With half-steps: whether I send the receiver a frame."""
     degree: int
 
 
@@ -69,12 +70,12 @@ class RunEnded(NamedTuple):
     """One line for people."""
 
 
-Message = protocol.Message | IterationHeader | IterationModel | Presence | RunEnded
+Message = protocol.Message | half_steps.Message | IterationHeader | IterationModel | Presence | RunEnded
 """What a node sends once a connection is up."""
 
-
-LOCKSTEP_MESSAGES = (IterationHeader, IterationModel, Presence, RunEnded)
-"""Those that make no sense between free-running nodes."""
+EXCHANGE_MESSAGES = get_args(protocol.Message)
+HALF_STEPS_MESSAGES = (half_steps.Introduction, half_steps.Frame, half_steps.Acknowledgement)
+"""Those of each link law."""
 
 
 def model_in(message: Any) -> protocol.Model | None:

@@ -39,6 +39,21 @@ class NodeParts(NamedTuple):
     log: Log
 
 
+def problem_with_model(model: Floats, own: Floats | None, limit: float) -> str | None:
+    """Return why a received model is not taken, if it is not. `own` is this node's model, if it has one.
+
+    Its norm may be at most `limit` times that of `own`, or times 1.
+    """
+    norm = norm_of(model)
+    if not math.isfinite(norm) and not np.isfinite(model).all():
+        return "its model is not finite"
+    largest = float(np.finfo(np.float64).max)  # beyond, a norm is infinite although all numbers are finite
+    allowed = largest if own is None else limit * max(1.0, norm_of(own))
+    if norm > allowed:
+        return f"the norm of its model is {norm:.3g}, above the limit of {allowed:.3g}"
+    return None
+
+
 class ModeBase(ABC):
     """The part of a `Listener` that does not depend on the mode."""
 
@@ -87,15 +102,7 @@ class ModeBase(ABC):
         self._transport.disconnect(status.device, problem)
 
     def _problem_with(self, model: Floats, own: Floats | None) -> str | None:
-        """Return why a received model is not taken, if it is not. `own` is this node's model, if it has one."""
-        norm = norm_of(model)
-        if not math.isfinite(norm) and not np.isfinite(model).all():
-            return "its model is not finite"
-        largest = float(np.finfo(np.float64).max)  # beyond, a norm is infinite although all numbers are finite
-        allowed = largest if own is None else self._settings.limits.norm * max(1.0, norm_of(own))
-        if norm > allowed:
-            return f"the norm of its model is {norm:.3g}, above the limit of {allowed:.3g}"
-        return None
+        return problem_with_model(model, own, self._settings.limits.norm)
 
     def _with_traffic(self, neighbours: Iterable[NeighbourStatus]) -> NodeStatus:
         """Return how the node is, with these neighbours and what went over the connections to them."""

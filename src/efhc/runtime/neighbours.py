@@ -72,7 +72,7 @@ class NeighbourRecord:
         """Return what a checkpoint keeps."""
         status = self.status
         counts = {"committed": self.committed, "given_up": self.given_up}
-        return counts | {"exchanges": status.exchanges, "lost": status.lost, "downs": status.downs}
+        return counts | {"exchanges": dict(status.exchanges), "lost": status.lost, "downs": status.downs}
 
     def take(self, facts: Mapping[str, Any]) -> None:
         """Go on from what `facts` returned."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 from efhc.runtime.worker import Worker
@@ -39,14 +40,15 @@ class Outbox:
         else:
             call(*arguments)
 
-    def write(self, lane: int, call: Callable[..., Any], *arguments: Any) -> None:
-        """Call this in the disk thread, after all earlier writes and before all that follows in this lane."""
+    def write(self, lanes: Iterable[int], call: Callable[..., Any], *arguments: Any) -> None:
+        """Call this in the disk thread, after all earlier writes and before all that follows in these lanes."""
         if self.failed is not None:
             return
         written = self._disk.submit(call, *arguments)
-        self._lanes.setdefault(lane, deque()).append(written)
         self._idle.clear()
-        written.add_done_callback(lambda done: self._go_on(lane, done))
+        for lane in {*lanes} or {STATE}:
+            self._lanes.setdefault(lane, deque()).append(written)
+            written.add_done_callback(partial(self._go_on, lane))
 
     async def wait(self) -> None:
         """Wait until all that was given is done. Raises what the disk thread raised."""

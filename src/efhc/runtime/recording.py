@@ -113,9 +113,24 @@ class Recorder:
         if not self._is_on or not (exchange.decides or outcome == "unresolved"):
             return  # the row is written by the end that decides
         models = (exchange.partner is not None) + (exchange.received is not None) if outcome != "refused" else 0
+        iterations = exchange.k, exchange.partner_k
+        size = models * self._model_bytes
+        self._add_exchange(start, neighbour, iterations, exchange.share, exchange.event, outcome, size, norm)
+
+    def frame(
+        self, start: float, neighbour: int, iterations: tuple[int, int], weight: float, outcome: str, size: int,
+        norm: float = math.nan,
+    ) -> None:  # fmt: skip
+        """A frame that was first sent at the second `start` is acknowledged, or given up."""
+        if self._is_on:
+            self._add_exchange(start, neighbour, iterations, weight, 2, outcome, size, norm)
+
+    def _add_exchange(
+        self, start: float, neighbour: int, iterations: tuple[int, int], beta: float, event: int, outcome: str,
+        size: int, norm: float,
+    ) -> None:  # fmt: skip
         self._exchanges = self._exchanges or _Rows(self._folder / "exchanges.bin", EXCHANGE.itemsize)
-        row = (start, self.seconds, neighbour, exchange.k, exchange.partner_k, exchange.share, exchange.event,
-               OUTCOMES.index(outcome), models * self._model_bytes, norm)  # fmt: skip
+        row = start, self.seconds, neighbour, *iterations, beta, event, OUTCOMES.index(outcome), size, norm
         self._exchanges.add(np.array(row, dtype=EXCHANGE).tobytes())
 
     def after_iteration(self, k: int, model: Floats, local: Local = NOTHING_LOCAL) -> None:

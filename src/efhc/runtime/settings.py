@@ -52,6 +52,9 @@ def _address(text: str) -> str:
 AddressText = Annotated[str, AfterValidator(_address)]
 
 
+Mode = Literal["free-running", "lockstep"]
+
+
 class Neighbour(Policy):
     """A device that may connect to this one."""
 
@@ -135,7 +138,7 @@ class NodeSettings(Policy):
     the experiment's data."""
     state: Path = Field(default=Path("state"), strict=False)
     """Folder of the checkpoint, the journal and the status socket."""
-    mode: Literal["free-running", "lockstep"] = "free-running"
+    mode: Mode = "free-running"
     """Whether the device steps on its own clock, or waits for its neighbours in each iteration as `efhc run` does."""
     bandwidth: Annotated[float, Field(gt=0, strict=False)] | Literal["measured"] | None = None
     """b_i in parameters per second, or "measured". Default: the one that the experiment draws for this device."""

@@ -12,11 +12,14 @@ import numpy as np
 
 from efhc.base.arrays import Floats
 from efhc.core.device_state import Step
+from efhc.core.local_steps import SGD
 from efhc.core.protocol import Model
 from efhc.core.state import Diverged, Local
-from efhc.core.triggers import Trigger
 from efhc.kernels import model_loops as loops
+from efhc.runtime.wire_arithmetic import WireArithmetic
+from efhc.scenarios.decisions import Decisions
 from efhc.scenarios.scenario import Scenario
+from efhc.strategies.forms import Form
 
 COLUMNS = 64 * loops.TILE
 """Parameters that are mixed at a time: a whole number of tiles, so that the bits are those of whole rows."""
@@ -25,9 +28,12 @@ COLUMNS = 64 * loops.TILE
 class Trainer:
     """The learning problem of one device."""
 
-    def __init__(self, scenario: Scenario, device: int, trigger: Trigger) -> None:
-        self.scenario, self.device, self._trigger = scenario, device, trigger
+    def __init__(self, scenario: Scenario, device: int, form: Form) -> None:
+        assert form.parts is not None
+        self.scenario, self.device, self.form, self.parts = scenario, device, form, form.parts
         self._backend, self._reader = scenario.learner.backend, scenario.device_reader()
+        self.decisions = Decisions(self.parts.trigger, form.own_memory, self._reader)
+        """When the device sends."""
         self.parameters = self._backend.parameters
         """n"""
         self.dtype = np.dtype(scenario.learner.data.precision)
@@ -42,6 +48,15 @@ class Trainer:
         gradient, _, _ = self.gradient(0, model)
         self.mixed(model, gradient, 0.0, [Step(0, 0.5, model, model)])
         self.drift(model, model)
+        if self.form.half_steps is not None:
+            arithmetic = WireArithmetic(self.parts.codec)
+            arithmetic.encode(model + 1, model, 0.0)
+            arithmetic.add_step((gradient, gradient.copy(), gradient.copy()), 0.5, 0.5, model, model)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the local step is w - alpha g."""
+        return self.parts.local == SGD()
 
     def initial_model(self) -> Floats:
         """w_i(0), in memory of its own."""
@@ -49,9 +64,7 @@ class Trainer:
 
     def threshold(self, k: int, bandwidth: float | None = None) -> float:
         """threshold_i(k); `bandwidth` is b_i if it is not the scenario's."""
-        if bandwidth is None:
-            return float(self._reader.threshold(self._trigger, self.device, k))
-        return float(self._reader.threshold_with(self._trigger, self.device, k, bandwidth))
+        return float(self.decisions.threshold(self.device, k, bandwidth))
 
     def step_size(self, k: int) -> float:
         """alpha(k)"""

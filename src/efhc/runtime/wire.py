@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from efhc.base.errors import printable
-from efhc.core import protocol
+from efhc.core import half_steps, protocol
 from efhc.runtime import messages
 from efhc.runtime.messages import WIRE_VERSION
 
@@ -35,6 +35,8 @@ LONGEST_SMALL_FRAME = 16 * 1024
 """What `length` may be at most in any other frame."""
 LONGEST_TEXT = 2000
 """Bytes of UTF-8 of a text that people read."""
+LONGEST_PAYLOAD = 8 * 1024
+"""Bytes of a codec's message that FRAME carries itself. A longer one follows in chunks."""
 LARGEST_COUNT = 2**63 - 1
 """Counts fit the signed integers of every language."""
 
@@ -90,6 +92,15 @@ class ModelHeader(NamedTuple):
     dtype: str
 
 
+class PayloadHeader(NamedTuple):
+    """Stands for a codec's message in the frame that announces it; chunks with the same transfer number follow."""
+
+    transfer: int
+    """Counts the models and messages that the sender announced on this connection, from 1."""
+    size: int
+    """Bytes."""
+
+
 class ModelFormat(NamedTuple):
     """How models are sent. Both ends know it beforehand: what a header says is only compared with it."""
 
@@ -114,6 +125,14 @@ class ModelFormat(NamedTuple):
     def model_bytes(self) -> int:
         """Bytes of one model on the wire."""
         return self.values * self.itemsize
+
+    @property
+    def longest_payload(self) -> int:
+        """Bytes that a codec's message about one model has at most: all its numbers, or levels of 32 bits, and places.
+
+        See `efhc.strategies.parts.messages`.
+        """
+        return 18 + self.values * np.dtype(self.precision).itemsize + -(-self.values // 8)
 
 
 # Types of fields
@@ -258,12 +277,25 @@ def _get_model(reader: _Reader) -> ModelHeader:
     return ModelHeader(transfer, values, DTYPES[dtype])
 
 
+_PAYLOAD = struct.Struct("<IQ")
+
+
+def _put_payload(header: PayloadHeader) -> bytes:
+    return _PAYLOAD.pack(*header)
+
+
+def _get_payload(reader: _Reader) -> PayloadHeader:
+    return PayloadHeader(*_PAYLOAD.unpack(reader.take(_PAYLOAD.size)))
+
+
 TYPES: dict[str, FieldType] = {
     "u32": _U32,
     "count": _COUNT,
     "share": _number(
         "d", "a 64-bit float above 0 and at most 1", lambda value: math.isfinite(value) and 0 < value <= 1
     ),
+    "weight": _number("d", "a 64-bit float from 0 to 1", lambda value: 0 <= value <= 1),
+    "learning": _number("d", "a 64-bit float, finite and at least 0", lambda value: 0 <= value < math.inf),
     "flag": FieldType("one byte, 0 or 1", lambda value: bytes([value]), _get_flag),
     "token": FieldType("u32 device, count session, count number: 20 bytes", _put_token, _get_token),
     "optional token": FieldType(
@@ -279,6 +311,7 @@ TYPES: dict[str, FieldType] = {
         _put_model,
         _get_model,
     ),
+    "payload": FieldType("u32 transfer, count of bytes; CHUNK frames follow", _put_payload, _get_payload),
     "bytes": FieldType("bytes up to the end of the frame", bytes, _Reader.rest),
 }  # fmt: skip
 
@@ -307,6 +340,25 @@ class Layout(NamedTuple):
 _TOKEN_FIELD = Field("token", "token", "the sender's name of the exchange")
 _OF_FIELD = Field("of", "token", "the receiver's name of the exchange")
 _MODEL_FIELD = Field("model", "model", "what is announced")
+_INTRODUCTION = (
+    Field("source", "token", "the sender's name of this life of the link"),
+    Field("k", "count", "the sender's iteration"),
+    Field("degree", "u32", "number of neighbours that the sender has"),
+)
+_ENDS = (
+    Field("source", "token", "the sender's name of this life of the link"),
+    Field("target", "token", "the receiver's name of it"),
+)
+_FRAME = (
+    *_ENDS,
+    Field("number", "u32", "the version of the sender's model that the receiver has after it"),
+    Field("used", "u32", "the version of the receiver's model that the step was computed with"),
+    Field("weight", "weight", "c"),
+    Field("learning", "learning", "l"),
+    Field("k", "count", "the sender's iteration"),
+    Field("acknowledged", "u32", "the newest version of the receiver's model that the sender has"),
+    Field("degree", "u32", "number of neighbours that the sender has"),
+)
 
 
 def _hello(version: int, hello: messages.Hello) -> messages.Hello:
@@ -354,8 +406,24 @@ LAYOUTS: tuple[Layout, ...] = (
            "The model to start from follows."),
     Layout(26, "NO_MODEL", protocol.GiveModel, (Field("k", "count", "the sender's iteration"),),
            "The sender is new itself and has no model to give."),
+    Layout(27, "INTRODUCTION", half_steps.Introduction, (*_INTRODUCTION, _MODEL_FIELD),
+           "Half-steps: the link begins a new life. The sender's model, version 0, follows."),
+    Layout(28, "NEWCOMER", half_steps.Introduction, _INTRODUCTION,
+           "Half-steps: the link begins a new life, and the sender waits for a model to start from."),
+    Layout(29, "FRAME", half_steps.Frame, (
+        *_FRAME, Field("payload", "bytes", f"a codec's message, at most {LONGEST_PAYLOAD} bytes"),
+    ), "Half-steps: one step of both ends."),
+    Layout(30, "LONG_FRAME", half_steps.Frame, (*_FRAME, Field("payload", "payload", "a codec's message")),
+           "Half-steps: one step of both ends, whose codec's message follows in CHUNK frames."),
+    Layout(31, "FRAME_ACK", half_steps.Acknowledgement, (
+        *_ENDS,
+        Field("acknowledged", "u32", "the newest version of the receiver's model that the sender has"),
+        Field("sent", "u32", "number of the last frame that the sender has sent"),
+        Field("degree", "u32", "number of neighbours that the sender has"),
+    ), "Half-steps: the sender has kept the frames up to this one."),
     Layout(32, "ITERATION_HEADER", messages.IterationHeader, (
-        Field("k", "count", "the iteration"), Field("fired", "flag", "whether the sender broadcasts in it"),
+        Field("k", "count", "the iteration"),
+        Field("fired", "flag", "whether the sender broadcasts in it; with half-steps, whether FRAME follows"),
         Field("degree", "u32", "number of neighbours that the sender has in it"),
     ), "Lockstep: what the sender does in iteration k."),
     Layout(33, "ITERATION_MODEL", messages.IterationModel, (Field("k", "count", "the iteration"), _MODEL_FIELD),
@@ -371,7 +439,8 @@ LAYOUTS: tuple[Layout, ...] = (
 BY_KIND = {layout.kind: layout for layout in LAYOUTS}
 BY_NAME = {layout.name: layout for layout in LAYOUTS}
 CHUNK, HELLO, GOODBYE = BY_NAME["CHUNK"].kind, BY_NAME["HELLO"].kind, BY_NAME["GOODBYE"].kind
-_BY_MESSAGE = {layout.message: layout for layout in LAYOUTS if layout.name != "NO_MODEL"}
+_VARIANTS = {"NO_MODEL", "NEWCOMER", "LONG_FRAME"}
+_BY_MESSAGE = {layout.message: layout for layout in LAYOUTS if layout.name not in _VARIANTS}
 NOT_COUNTED = {BY_NAME[name].kind for name in ("PING", "GOT", "CHUNK")}
 """The frames that `Got.messages` does not count."""
 
@@ -382,11 +451,15 @@ def layout_of(message: Any) -> Layout:
         return BY_NAME["HELLO"]
     if isinstance(message, protocol.GiveModel) and message.model is None:
         return BY_NAME["NO_MODEL"]
+    if isinstance(message, half_steps.Introduction) and message.model is None:
+        return BY_NAME["NEWCOMER"]
+    if isinstance(message, half_steps.Frame) and isinstance(message.payload, PayloadHeader):
+        return BY_NAME["LONG_FRAME"]
     return _BY_MESSAGE[type(message)]
 
 
 def encode(message: Any) -> bytes:
-    """Return the frame of a message; a model in it must be a `ModelHeader`."""
+    """Return the frame of a message; a model in it must be a `ModelHeader`, a long payload a `PayloadHeader`."""
     layout = layout_of(message)
     if isinstance(message, messages.Hello):
         fields = [_put_version(WIRE_VERSION), _put_hello(message)]
@@ -413,13 +486,29 @@ _CRC_OF_CHUNK = zlib.crc32(bytes([CHUNK]))
 
 def encode_whole(message: Any, transfer: int, models: ModelFormat) -> bytes:
     """Return all frames of a message, the model that it may carry included, as if there were no credit to wait for."""
-    if messages.model_in(message) is None:
+    if (body := body_of(message, models)) is None:
         return encode(message)
-    body = memoryview(message.model.astype(np.dtype(models.dtype).newbyteorder("<")).tobytes())
-    header = ModelHeader(transfer, models.values, models.dtype)
     starts = range(0, len(body), LONGEST_CHUNK)
     chunks = [encode_chunk(transfer, at, body[at : at + LONGEST_CHUNK]) for at in starts]
-    return b"".join([encode(message._replace(model=header)), *chunks])
+    return b"".join([encode(announcement(message, transfer, models)), *chunks])
+
+
+def body_of(message: Any, models: ModelFormat) -> memoryview | None:
+    """Return what of a message goes in chunks: a model, without a copy if that is possible, or a long payload."""
+    if isinstance(message, half_steps.Frame):
+        return memoryview(message.payload) if len(message.payload) > LONGEST_PAYLOAD else None
+    if (model := messages.model_in(message)) is None:
+        return None
+    if model.shape != (models.values,):
+        raise ValueError(f"a model of shape {model.shape}; expected {(models.values,)}")
+    return np.ascontiguousarray(model, np.dtype(models.dtype).newbyteorder("<")).data.cast("B")
+
+
+def announcement(message: Any, transfer: int, models: ModelFormat) -> Any:
+    """Return a message with a header in place of what goes in chunks."""
+    if isinstance(message, half_steps.Frame):
+        return message._replace(payload=PayloadHeader(transfer, len(message.payload)))
+    return message._replace(model=ModelHeader(transfer, models.values, models.dtype))
 
 
 def decode(kind: int, payload: bytes | memoryview) -> Any:
@@ -434,9 +523,19 @@ def decode(kind: int, payload: bytes | memoryview) -> Any:
         raise WireError(f"{layout.name} has {len(reader.payload) - reader.at} bytes too many")
     if layout.name == "NO_MODEL":
         return protocol.GiveModel(values[0], None)
+    if layout.name == "NEWCOMER":
+        source, k, degree = values
+        return half_steps.Introduction(source, k, degree, None)
     if layout.message is _hello:
         return values[1]
-    return layout.message(**{field.name: value for field, value in zip(layout.fields, values, strict=True)})
+    named = {field.name: value for field, value in zip(layout.fields, values, strict=True)}
+    if layout.message is half_steps.Frame:
+        if not isinstance(named["payload"], PayloadHeader):
+            if len(named["payload"]) > LONGEST_PAYLOAD:
+                raise WireError(f"FRAME has a payload of {len(named['payload'])} bytes; allowed: {LONGEST_PAYLOAD}")
+            named["payload"] = bytes(named["payload"])
+        return half_steps.Frame(**named, bits=0)  # the sender alone counts bits
+    return layout.message(**named)
 
 
 def layout_of_kind(kind: int) -> Layout:

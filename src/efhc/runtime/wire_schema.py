@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from efhc.core import protocol
+from efhc.core import half_steps, protocol
 from efhc.runtime import messages, wire
 
 BEGIN, END = "<!-- kinds: made by efhc.runtime.wire_schema -->", "<!-- end of kinds -->"
@@ -36,13 +36,19 @@ EXAMPLES: tuple[Any, ...] = (
     protocol.GiveModel(12, wire.ModelHeader(2, 3, "float32")),
     wire.Cancel(2),
     protocol.GiveModel(12, None),
+    half_steps.Introduction(_TOKEN, 12, 5, wire.ModelHeader(3, 3, "float32")),
+    wire.Cancel(3),
+    half_steps.Introduction(_TOKEN, 12, 5, None),
+    half_steps.Frame(_TOKEN, _OTHER, 4, 2, 0.125, 0.5, bytes.fromhex("0100010000"), 40, 12, 2, 5),
+    half_steps.Acknowledgement(_TOKEN, _OTHER, 3, 5, 5),
     messages.IterationHeader(12, fired=True, degree=5),
-    messages.IterationModel(12, wire.ModelHeader(3, 3, "float32")),
+    messages.IterationModel(12, wire.ModelHeader(4, 3, "float32")),
     messages.Presence(3, 41, (0, 50)),
     messages.RunEnded("device 3 has lost its state"),
     messages.Goodbye("stopped by its user", final=True),
+    half_steps.Frame(_TOKEN, _OTHER, 5, 3, 0.125, 0.5, wire.PayloadHeader(4, 9000), 72000, 13, 3, 5),
 )
-"""One conversation, in which each kind comes at least once."""
+"""One conversation, in which each kind comes at least once; the last example is of larger models."""
 
 
 def schema() -> dict[str, Any]:
@@ -89,7 +95,7 @@ def _plain(message: Any) -> dict[str, Any]:
 
 
 def _plain_value(value: Any) -> Any:
-    if isinstance(value, wire.ModelHeader):
+    if isinstance(value, wire.ModelHeader | wire.PayloadHeader):
         return value._asdict()
     if isinstance(value, bytes):
         return value.hex()

@@ -11,12 +11,11 @@ from typing import NamedTuple, TypeVar
 from efhc import __version__
 from efhc.base.errors import EfhcError, InputError
 from efhc.base.saving import SaveError
-from efhc.core.triggers import Trigger
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.config.files import load_experiment
 from efhc.experiments.nodes.fingerprint import fingerprint, identity
+from efhc.experiments.nodes.own_form import own_form
 from efhc.experiments.nodes.own_part import own_scenario
-from efhc.experiments.nodes.own_trigger import own_trigger
 from efhc.runtime.free_running import FreeRunning
 from efhc.runtime.lockstep import Lockstep
 from efhc.runtime.logs import Log
@@ -31,6 +30,7 @@ from efhc.runtime.state.store import Store
 from efhc.runtime.status import NodeStatus
 from efhc.runtime.training import Trainer
 from efhc.runtime.wire import ModelFormat
+from efhc.strategies.forms import Form
 
 T = TypeVar("T")
 
@@ -47,7 +47,7 @@ class Chosen(NamedTuple):
     experiment: Experiment
     strategy: str
     seed: int
-    trigger: Trigger
+    form: Form
 
 
 def choose(settings: NodeSettings) -> Chosen:
@@ -63,7 +63,10 @@ def choose_from(experiment: Experiment, settings: NodeSettings) -> Chosen:
     for field, number in zip(["device", *["neighbours"] * len(settings.neighbours)], numbers, strict=True):
         if number >= experiment.devices:
             raise InputError(field, f"device {number}", f"0 to {experiment.devices - 1}, the experiment's devices")
-    return Chosen(experiment, strategy, seed, own_trigger(experiment, strategy))
+    form = own_form(experiment, strategy, settings.mode)
+    if settings.wire != "exact" and form.half_steps is not None:
+        raise InputError("wire", f"'{settings.wire}' with mixing 'half-steps'", "'exact'; the codec says what is sent")
+    return Chosen(experiment, strategy, seed, form)
 
 
 def _only(field: str, given: T | None, known: list[T]) -> T:
@@ -87,7 +90,7 @@ def run_node(
     security = security_of(settings, insecure=insecure, log=log)
     experiment, is_free = chosen.experiment, settings.mode == "free-running"
     scenario = own_scenario(experiment, chosen.seed, settings.device, settings.data, apart=is_free)
-    trainer = Trainer(scenario, settings.device, chosen.trigger)
+    trainer = Trainer(scenario, settings.device, chosen.form)
     agreed = fingerprint(settings, experiment, chosen.strategy, chosen.seed, trainer.parameters)
     log("fingerprint", level="debug", fingerprint=agreed)
     status = NodeStatus(settings.device, 0, settings.mode, __version__, os.getpid(), iterations=experiment.iterations)

@@ -11,6 +11,7 @@ import numpy as np
 from efhc.base.arrays import Flags, Floats, Ints
 from efhc.base.errors import EfhcError
 from efhc.base.saving import read_tensors
+from efhc.core.graph import Graph
 from efhc.core.state import Local
 from efhc.drivers.event_driven.record import EventRecord
 from efhc.drivers.record import Record
@@ -24,6 +25,7 @@ from efhc.runtime.recording import read_exchanges, read_models, read_steps
 from efhc.runtime.state.checkpoint import read_checkpoint
 from efhc.runtime.status import OUTCOMES
 from efhc.scenarios.scenario import Scenario
+from efhc.strategies.forms import form_of
 
 
 class Models(NamedTuple):
@@ -45,6 +47,8 @@ def collect_lockstep(run: Run, scenario: Scenario, states: Sequence[Path], keepe
     experiment, learner = run.experiment, scenario.learner
     iterations, parameters = experiment.iterations, learner.backend.parameters
     fired, losses = _steps_of_all(states, iterations)
+    (strategy,) = experiment.strategies.values()
+    sent = None if form_of(strategy).half_steps is None else _Sent(states)
     recorded = _Recorded(states)
     final = _last_models(states, iterations)
     wanted = set(snapshot_iterations(run)) if experiment.keep_models_every else set()
@@ -55,8 +59,9 @@ def collect_lockstep(run: Run, scenario: Scenario, states: Sequence[Path], keepe
         previous, graph = scenario.graphs(k)
         after = final if k + 1 == iterations else recorded.after(k + 1) if recorded.has(k + 1) else None
         error = np.nan if after is None else consensus_error(after.models)
+        bits = None if sent is None else sent.bits(k, graph)[None]
         record.add(
-            Steps(k, previous, graph, fired[k : k + 1], losses[k : k + 1], np.array([error])),
+            Steps(k, previous, graph, fired[k : k + 1], losses[k : k + 1], np.array([error]), bits),
             scenario.bandwidths.values,
             parameters,
         )
@@ -81,6 +86,25 @@ def _steps_of_all(states: Sequence[Path], iterations: int) -> tuple[Flags, Float
         if (missing := np.flatnonzero(np.isnan(losses[:, device]))).size:
             raise EfhcError(f"device {device} has recorded no iteration {missing[0]}; its files are in {state}")
     return fired, losses
+
+
+class _Sent:
+    """The bits that nodes with half-steps have sent to their neighbours, by iteration."""
+
+    def __init__(self, states: Sequence[Path]) -> None:
+        rows = [read_exchanges(state) for state in states]
+        ends = np.concatenate([np.column_stack([np.full(len(of), i), of["neighbour"]]) for i, of in enumerate(rows)])
+        k, sizes = _joined(rows, "device_k"), _joined(rows, "bytes")
+        order = np.argsort(k, kind="stable")
+        self._k, self._ends, self._bits = k[order], ends[order], 8 * sizes[order]
+
+    def bits(self, k: int, graph: Graph) -> Ints:
+        """Return the bits of iteration k over each directed link. Of an iteration that was made again, once."""
+        here = slice(*np.searchsorted(self._k, [k, k + 1]))
+        directed, found = graph.directed, np.zeros(2 * len(graph.links), np.int64)
+        codes = directed.sender * graph.devices + directed.receiver
+        found[np.searchsorted(codes, self._ends[here] @ [graph.devices, 1])] = self._bits[here]
+        return found
 
 
 class _Recorded:

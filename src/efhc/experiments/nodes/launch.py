@@ -25,7 +25,7 @@ from efhc.experiments.config.files import build_experiment
 from efhc.experiments.nodes.collect import collect_free_running, collect_lockstep
 from efhc.experiments.nodes.namespaces import Namespaces
 from efhc.experiments.nodes.node_folders import NodeFolders
-from efhc.experiments.nodes.own_trigger import own_trigger
+from efhc.experiments.nodes.own_form import own_form
 from efhc.experiments.nodes.processes import Command, NodeFailed, NodeProcesses, free_ports
 from efhc.experiments.nodes.status_query import Answer
 from efhc.experiments.runs.directory import RunDirectory
@@ -35,7 +35,6 @@ from efhc.experiments.runs.result import Result
 from efhc.experiments.runs.run import Run
 from efhc.experiments.runs.simulate import RunProgress, simulate
 from efhc.experiments.runs.store import Progress, Store
-from efhc.experiments.runs.tables import require_papers_form
 from efhc.runtime.settings import NodeSettings
 from efhc.scenarios.scenario import Scenario
 
@@ -107,9 +106,10 @@ def _for_nodes(experiment: Experiment, mode: Mode | None, seconds: float | None)
     experiment = experiment.model_copy(update={"log": ()})
     driver = experiment.driver
     mode = mode or ("free-running" if isinstance(driver, EventDriven) else "lockstep")
-    require_papers_form(experiment, "a node")
+    if loss := getattr(driver, "loss", None):
+        raise InputError("driver.loss", loss, "no value; real links lose messages by themselves")
     for name in experiment.strategies:
-        own_trigger(experiment, name)
+        own_form(experiment, name, mode)
     if mode == "lockstep":
         if seconds is not None:
             raise InputError("--seconds", f"{seconds:g} with --mode lockstep", "no value; or --mode free-running")

@@ -83,7 +83,8 @@ def device_from_json(
         links={neighbour: Link(up=False, exchange=_exchange(doubt, arrays)) for neighbour, doubt in promises["doubts"]},
         steps=[Step(neighbour, beta, arrays[sent], arrays[received]) for neighbour, beta, sent, received in steps],
         unacknowledged={
-            _token(token): Decision(neighbour, _token(partner)) for token, (neighbour, partner) in promises["decisions"]
+            token_from_json(token): Decision(neighbour, token_from_json(partner))
+            for token, (neighbour, partner) in promises["decisions"]
         },
         finished=device["finished"],
         copies=device["copies"],
@@ -93,19 +94,20 @@ def device_from_json(
 
 def _exchange(doubt: Mapping[str, Any], arrays: Mapping[int, np.ndarray]) -> Exchange:
     return Exchange(
-        token=_token(doubt["token"]),
+        token=token_from_json(doubt["token"]),
         sent=arrays[doubt["sent"]],
         share=doubt["share"],
         decides=False,
         event=doubt["event"],
         k=doubt["k"],
-        partner=_token(doubt["partner"]),
+        partner=token_from_json(doubt["partner"]),
         partner_k=doubt["partner_k"],
         received=arrays[doubt["received"]],
         ready=True,
     )
 
 
-def _token(given: list[int]) -> Token:
+def token_from_json(given: list[int]) -> Token:
+    """Return a token that was written as JSON."""
     device, session, count = given
     return device, session, count

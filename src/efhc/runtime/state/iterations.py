@@ -8,32 +8,24 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
 from efhc.base.arrays import Floats
 from efhc.base.saving import read_tensors, write_tensors, writing
-from efhc.core.state import Local
-from efhc.runtime.messages import IterationHeader
+from efhc.runtime.decoder import Decoder, Progress
 from efhc.runtime.state.folder import ITERATION_CHECKPOINTS, check_identity, opened
+from efhc.runtime.wire import ModelFormat, WireError, encode_whole
 
 NAME = re.compile(r"checkpoint-(\d+)\.safetensors")
 LOCAL, SENT = "local/", "sent/"
-"""In front of the names of what the device keeps to itself, and of the models that neighbours may still need."""
-
-
-@dataclass(frozen=True, eq=False)
-class SentBefore:
-    """What was sent to one neighbour in one iteration before the checkpoint, and may not have arrived."""
-
-    header: IterationHeader
-    model: Floats | None
+"""In front of the names of what the device keeps to itself, and of what neighbours may still need."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,12 +35,13 @@ class IterationState:
     k: int
     model: Floats
     """w_i(k)"""
-    last_broadcast: Floats
-    """w_hat_i"""
-    local: Local
-    """What the device keeps to itself, one row each."""
-    sent: Mapping[int, Iterable[SentBefore]] | None = None
-    """By neighbour, what may have to be sent again; None if the device was not asked to stop at this iteration."""
+    tensors: Mapping[str, np.ndarray]
+    """What else the device has, by name; what it keeps to itself, one row each, after `LOCAL`."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """What else the device has, as JSON."""
+    sent: Mapping[int, Sequence[Any]] | None = None
+    """By neighbour, the messages that may have to be sent again; None if the device was not asked to stop at this
+    iteration."""
 
 
 @dataclass
@@ -101,34 +94,36 @@ class IterationStore:
             raise ValueError(str(error.strerror)) from error
         try:
             told = json.loads(facts["efhc"])
-            identity, at, said = dict(told["identity"]), int(told["k"]), told["sent"]
-        except (KeyError, TypeError, ValueError) as error:
+            identity, at, own, told_to = dict(told["identity"]), int(told["k"]), dict(told["facts"]), told["sent"]
+            sent = None if told_to is None else {n: self._messages(tensors.pop(f"{SENT}{n}")) for n in told_to}
+        except (KeyError, TypeError, ValueError, WireError) as error:
             raise ValueError("it is no checkpoint of a node") from error
         check_identity(self.folder, identity, self.identity)
-        models = {name: tensor for name, tensor in tensors.items() if not name.startswith(LOCAL)}
-        if at != k or not {"model", "last_broadcast"} <= models.keys():
+        model = tensors.pop("model", None)
+        if at != k or model is None:
             raise ValueError("it is a checkpoint of another iteration, or not whole")
-        for name, model in models.items():
-            if model.shape != (self.parameters,) or model.dtype != self.precision or not np.isfinite(model).all():
-                raise ValueError(f"its {name} is not {self.parameters} finite numbers in {self.precision}")
-        local = {name.removeprefix(LOCAL): rows for name, rows in tensors.items() if name.startswith(LOCAL)}
-        return IterationState(k, models["model"], models["last_broadcast"], local, _sent(said, models))
+        if model.shape != (self.parameters,) or model.dtype != self.precision or not np.isfinite(model).all():
+            raise ValueError(f"its model is not {self.parameters} finite numbers in {self.precision}")
+        return IterationState(k, model, tensors, own, sent)
+
+    def _messages(self, content: np.ndarray) -> list[Any]:
+        decoder = Decoder(self._format)
+        decoder.greeted = True
+        return [message for message in decoder.feed(content.tobytes()) if not isinstance(message, Progress)]
 
     def save(self, state: IterationState) -> None:
         """Write the checkpoint of an iteration. Raises `SaveError` if the disk is full."""
-        tensors: dict[str, np.ndarray] = {"model": state.model, "last_broadcast": state.last_broadcast}
-        tensors |= {LOCAL + name: np.asarray(rows) for name, rows in state.local.items()}
-        said: dict[str, list[list[int | bool]]] | None = None
-        if state.sent is not None:
-            said = {}
-            for neighbour, before in state.sent.items():
-                said[str(neighbour)] = []
-                for one in before:
-                    said[str(neighbour)].append([*one.header, one.model is not None])
-                    if one.model is not None:
-                        tensors[f"{SENT}{one.header.k}"] = one.model
-        told = {"identity": dict(self.identity), "k": state.k, "sent": said}
+        tensors = {"model": state.model, **state.tensors}
+        for neighbour, messages in (state.sent or {}).items():
+            frames = (encode_whole(message, place, self._format) for place, message in enumerate(messages, 1))
+            tensors[f"{SENT}{neighbour}"] = np.array(bytearray(b"".join(frames)), np.uint8)
+        told_to = None if state.sent is None else list(state.sent)
+        told = {"identity": dict(self.identity), "k": state.k, "facts": dict(state.facts), "sent": told_to}
         write_tensors(self._file(state.k), tensors, {"efhc": json.dumps(told)})
+
+    @property
+    def _format(self) -> ModelFormat:
+        return ModelFormat(self.parameters, self.precision)
 
     def remove_before(self, k: int) -> None:
         """Remove the checkpoints of iterations before k."""
@@ -143,20 +138,3 @@ class IterationStore:
     def _iterations(self) -> list[int]:
         names = (NAME.fullmatch(file.name) for file in self.folder.glob(ITERATION_CHECKPOINTS))
         return sorted(int(name[1]) for name in names if name)
-
-
-def _sent(said: object, models: Mapping[str, Floats]) -> dict[int, list[SentBefore]] | None:
-    if said is None:
-        return None
-    try:
-        return {
-            int(neighbour): [
-                SentBefore(
-                    IterationHeader(int(k), bool(fired), int(degree)), models[f"{SENT}{k}"] if has_model else None
-                )
-                for k, fired, degree, has_model in before
-            ]
-            for neighbour, before in said.items()  # type: ignore[attr-defined]
-        }
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise ValueError("what it says of its neighbours is damaged") from error

@@ -1,8 +1,8 @@
 """An append-only file of records, each with its length and checksum, of which a kill leaves a beginning.
 
 A record holds the mark of its file, the CRC-32 of what follows, its kind, its length and its payload. `append` returns
-once all its records are on the disk. The last of them is a STATE, which seals those before it: `read` returns records
-up to the last STATE that is whole. The header of the file names the checkpoint that it follows.
+once all its records are on the disk. The last of them is a STATE or a FRAME, which seals those before it: `read`
+returns records up to the last one of these that is whole. The header of the file names the checkpoint that it follows.
 """
 
 from __future__ import annotations
@@ -35,9 +35,11 @@ class Kind(IntEnum):
     MODEL = 1
     STEP = 2
     STATE = 3
+    FRAME = 4
 
 
 _KINDS = frozenset(Kind)
+_SEALS = frozenset({Kind.STATE, Kind.FRAME})
 
 
 class Record(NamedTuple):
@@ -63,9 +65,9 @@ class Contents(NamedTuple):
     mark: bytes
     """The mark of that checkpoint."""
     records: list[Record]
-    """Up to the last STATE."""
+    """Up to the last STATE or FRAME."""
     length: int
-    """The position after the last STATE: what follows is to be cut."""
+    """The position after the last of them: what follows is to be cut."""
     cut: int
     """The number of bytes that follow."""
     damaged: bool
@@ -93,7 +95,7 @@ class Journal:
         return cls(path, mark, _START)
 
     def append(self, records: Iterable[tuple[Kind, Sequence[Buffer]]]) -> None:
-        """Write records, the last one a STATE, onto the disk. A payload is given in parts.
+        """Write records, the last one a STATE or a FRAME, onto the disk. A payload is given in parts.
 
         Raises `SaveError` if they cannot be written: then none is kept, nor is any later one. What an operating
         system has done with the pages of a file after an error is unknown, so only a new journal is written again.
@@ -152,7 +154,7 @@ def read(path: Path) -> Contents | None:
             records.append(record)
             position = record.end
         damaged = any(_record_at(file, mark_at, size, mark) for mark_at in _marks(file, position + 1, mark))
-    sealed = max((n for n, record in enumerate(records, 1) if record.kind is Kind.STATE), default=0)
+    sealed = max((n for n, record in enumerate(records, 1) if record.kind in _SEALS), default=0)
     length = records[sealed - 1].end if sealed else _START
     return Contents(number, mark, records[:sealed], length, size - length, damaged)
 

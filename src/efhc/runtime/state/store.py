@@ -1,9 +1,9 @@
 """The state folder of a free-running node: what a kill at any moment leaves of it.
 
 `checkpoint.safetensors` has the model of some iteration and all that belongs to it. `journal` has what happened since
-and must not be lost: committed steps, decisions, exchanges in doubt. A restart takes the checkpoint and applies the
-journal. A journal names the checkpoint that it follows, so one that a kill left beside a newer checkpoint is not
-applied again.
+and must not be lost: committed steps, decisions, exchanges in doubt; of half-steps, frames. A restart takes the
+checkpoint and applies the journal. A journal names the checkpoint that it follows, so one that a kill left beside a
+newer checkpoint is not applied again.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import numpy as np
 from efhc.base.errors import EfhcError
 from efhc.base.saving import SaveError, writing
 from efhc.core.device_state import Device, Step
+from efhc.core.half_steps import HalfSteps
 from efhc.runtime.state import journal as journal_file
 from efhc.runtime.state.array_numbers import ArrayNumbers
 from efhc.runtime.state.checkpoint import read_checkpoint, write_checkpoint
@@ -33,6 +34,7 @@ from efhc.runtime.state.contents import (
     step_as_json,
 )
 from efhc.runtime.state.folder import CHECKPOINT, JOURNAL, check_identity, opened
+from efhc.runtime.state.half_steps_contents import KeptFrame, half_steps_as_json, half_steps_from_json
 from efhc.runtime.state.journal import MARK_BYTES, Contents, Journal, Kind, read_payload, sync_folder
 
 _STEP = struct.Struct("<qdqq")
@@ -42,10 +44,14 @@ _ARRAY_NUMBER = struct.Struct("<q")
 class Restored(NamedTuple):
     """What a state folder holds."""
 
-    device: Device
-    """As `durable` left it. Its model, last broadcast, k, `finished` and `copies` are those of the checkpoint. Its
-    steps are those of the checkpoint and all of the journal: none is in the model yet. Their shares may add up to more
-    than 1, so they have to be made before the device offers anything."""
+    device: Any
+    """Of exchanges, as `durable` left it. Its model, last broadcast, k, `finished` and `copies` are those of the
+    checkpoint. Its steps are those of the checkpoint and all of the journal: none is in the model yet. Their shares may
+    add up to more than 1, so they have to be made before the device offers anything.
+
+    Of half-steps, the `snapshot` of the checkpoint."""
+    frames: list[KeptFrame]
+    """The frames that a device with half-steps has sent and received since the checkpoint."""
     facts: dict[str, Any]
     """What was given to the last checkpoint."""
     tensors: dict[str, np.ndarray]
@@ -82,7 +88,8 @@ class Store:
     @property
     def journal_bytes(self) -> int:
         """The size of the journal now."""
-        return 0 if self._journal is None else self._journal.length
+        journal = self._journal  # the disk thread may replace it meanwhile
+        return 0 if journal is None else journal.length
 
     # Reading
 
@@ -108,8 +115,19 @@ class Store:
         check_identity(self.folder, facts["identity"], self._identity)
         self._checkpoints = facts["checkpoint"]
         notes: list[str] = []
-        device = self._device_of(facts, tensors, self._read_journal(facts, notes))
-        return Restored(device, facts["given"], {name: tensors[name] for name in facts["given_tensors"]}, notes)
+        contents = self._read_journal(facts, notes)
+        given = {name: tensors[name] for name in facts["given_tensors"]}
+        if "links" in facts["device"]:
+            arrays = {number: tensors[name] for name, number in facts["arrays"].items()}
+            device: Any = half_steps_from_json(facts["device"], arrays)
+            return Restored(device, self._frames_in(contents), facts["given"], given, notes)
+        return Restored(self._device_of(facts, tensors, contents), [], facts["given"], given, notes)
+
+    def _frames_in(self, contents: Contents | None) -> list[KeptFrame]:
+        if contents is None or not contents.records:
+            return []
+        with self.journal_path.open("rb") as file:
+            return [KeptFrame.of(read_payload(file, record)) for record in contents.records]
 
     def _read_journal(self, facts: Mapping[str, Any], notes: list[str]) -> Contents | None:
         """Return what the journal of this checkpoint holds, and open it for more."""
@@ -212,14 +230,23 @@ class Store:
                 self._numbers.forget(array)
             raise
 
+    def keep_frames(self, frames: Sequence[KeptFrame]) -> None:
+        """Write frames that were just sent or received to the journal and onto the disk. It fails as `keep` does."""
+        if self._keeps_journal:
+            if self._journal is None:
+                raise SaveError(f"{self.journal_path} cannot be written (no checkpoint has been written before it)")
+            self._journal.append([(Kind.FRAME, frame.parts()) for frame in frames])
+
     def _numbers_of(self, array: np.ndarray) -> memoryview:
         """The bytes of a model, without a copy."""
         if array.shape != (self._parameters,) or array.dtype != self._dtype:
             raise ValueError(f"a model of {array.shape} {array.dtype} in a store of {self._parameters} {self._dtype}")
         return np.ascontiguousarray(array).view(np.uint8).data
 
-    def checkpoint(self, durable: Device, facts: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> None:
-        """Write a checkpoint of all that `durable(device)` holds, then empty the journal.
+    def checkpoint(
+        self, durable: Device | HalfSteps, facts: Mapping[str, Any], tensors: Mapping[str, np.ndarray]
+    ) -> None:
+        """Write a checkpoint of all that `durable(device)`, or `snapshot(device)`, holds, then empty the journal.
 
         The file's tensors are "model", those of `tensors` by their names, and the other arrays that the device needs.
         Raises `SaveError` if it cannot be written: the folder then holds what it held before, or the new checkpoint.
@@ -235,7 +262,10 @@ class Store:
                 arrays[name], names[name] = array, known
             return known
 
-        described = device_as_json(durable, number)
+        if isinstance(durable, HalfSteps):
+            described = half_steps_as_json(durable, number)
+        else:
+            described = device_as_json(durable, number)
         assert arrays.keys().isdisjoint(tensors), "the names of the device's own tensors are taken"
         mark = secrets.token_bytes(MARK_BYTES)
         everything = {

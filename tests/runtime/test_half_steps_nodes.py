@@ -1,0 +1,183 @@
+"""Free-running nodes with half-steps over a network in memory: sums of models and of h, with a real clock and files."""
+
+import asyncio
+
+import numpy as np
+import pytest
+from free_nodes import Fleet
+
+from efhc.core.half_steps import Frame
+from efhc.strategies.parts.messages import Message
+
+STRATEGIES = {
+    "entrywise": {"kind": "entrywise", "r": 50.0, "momentum": 0.9},
+    "whole models": {"kind": "composed", "trigger": "always", "mixing": "half-steps", "local": "corrected"},
+    "Adam": {"kind": "composed", "trigger": "always", "codec": "levels", "mixing": "half-steps", "local": "adam"},
+}
+
+
+def fleet_of(folder, strategy, **fields):
+    return Fleet(folder, strategies={"S": STRATEGIES[strategy]}, **fields)
+
+
+def corrections(fleet):
+    """The sum of h over all nodes that are there, and the largest entry of any."""
+    rows = [node.mode._acting._rows.arrays.get("correction") for node in fleet.nodes.values()]
+    found = np.array([row[0] for row in rows if row is not None])
+    return (np.abs(found.sum(axis=0)).max(), np.abs(found).max()) if len(found) else (0.0, 0.0)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_nodes_learn_together_and_keep_the_sums(tmp_path, strategy):
+    async def run():
+        fleet = fleet_of(tmp_path, strategy)
+        for device in range(3):
+            fleet.add(device, pace=0.01)
+        await fleet.all_at(60)
+        await fleet.until(fleet.is_idle)
+        models = [node.mode._acting.device.model for node in fleet.nodes.values()]
+        found = models, [fleet.status(d).neighbours for d in range(3)], corrections(fleet)
+        await fleet.stop()
+        return fleet, *found
+
+    fleet, models, neighbours, (total, largest) = asyncio.run(run())
+    assert np.abs(fleet.defect()).max() < 1e-11
+    assert total <= 1e-12 * max(1.0, largest)
+    started = [fleet.trainer(d).initial_model() for d in range(3)]
+    assert np.linalg.norm(models[0] - models[1]) < 0.5 * np.linalg.norm(started[0] - started[1])
+    for device, links in enumerate(neighbours):
+        for link in links:
+            back = next(one for one in neighbours[link.device] if one.device == device)
+            assert link.exchanges["committed"] == back.exchanges["committed"] > 5
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("strategy", ["entrywise", "whole models"])
+def test_the_sums_survive_loss_cuts_and_kills(tmp_path, strategy, seed):
+    async def run():
+        chance = np.random.default_rng(seed)
+        fleet = fleet_of(tmp_path, strategy, delay=0.002, loss=0.02, devices=4, iterations=400)
+        settings = {"limits": {"patience": 0.05}, "checkpoint_seconds": 0.2, "pace": 0.002}
+        for device in range(4):
+            fleet.add(device, **settings)
+        await fleet.all_at(20)
+        for _ in range(8):
+            await asyncio.sleep(float(chance.uniform(0.02, 0.15)))
+            one, other = (int(d) for d in chance.choice(4, 2, replace=False))
+            if chance.random() < 0.5:
+                fleet.network.cut(one, other)
+                await asyncio.sleep(float(chance.choice([0.02, 0.5])))  # shorter and longer than down_after
+                fleet.network.heal(one, other)
+            else:
+                await fleet.kill(one)
+                await asyncio.sleep(0.05)
+                fleet.add(one, **settings)
+        fleet.network.loss = 0.0
+        await fleet.until(lambda: all(fleet.status(d).links_up == 3 for d in range(4)))
+        await fleet.all_at(400, seconds=120)
+        await fleet.until(fleet.is_idle)
+        found = [fleet.status(d) for d in range(4)], corrections(fleet)
+        await fleet.stop()
+        return fleet, *found
+
+    fleet, statuses, (total, largest) = asyncio.run(run())
+    assert [(status.in_doubt, status.unresolved, status.lost) for status in statuses] == [(0, 0, 0)] * 4
+    assert np.abs(fleet.defect()).max() < 1e-11
+    assert total <= 1e-11 * max(1.0, largest)
+
+
+def test_a_newcomer_copies_model_and_iteration(tmp_path):
+    async def run():
+        fleet = fleet_of(tmp_path, "entrywise", iterations=10**6)
+        for device in range(2):
+            fleet.add(device, pace=0.002)
+        await fleet.all_at(50)
+        fleet.add(2, join="copy", pace=0.002)
+        await fleet.until(lambda: fleet.status(2).steps > 3)
+        k, steps = fleet.status(2).iteration, fleet.status(2).steps
+        await fleet.stop()
+        return k - steps
+
+    assert asyncio.run(run()) >= 50
+
+
+def test_a_neighbour_that_does_not_return_is_forgotten_with_what_it_taught(tmp_path):
+    async def run():
+        fleet = fleet_of(tmp_path, "whole models", iterations=10**6)
+        for device in range(3):
+            fleet.add(device, pace=0.005, limits={"give_up": 0.5})
+        await fleet.all_at(30)
+        await fleet.kill(2)
+        await fleet.until(lambda: all(fleet.nodes[d].mode._acting.device.degree == 1 for d in range(2)))
+        await fleet.until(lambda: any(line["event"] == "unresolved" for d in range(2) for line in fleet.nodes[d].log()))
+        for node in fleet.nodes.values():
+            node.mode._acting.device.silent = True
+        await fleet.until(fleet.is_idle)
+        found = corrections(fleet), [fleet.status(d) for d in range(2)]
+        await fleet.stop()
+        return found
+
+    (total, largest), statuses = asyncio.run(run())
+    assert total <= 1e-11 * max(1.0, largest)  # what the third had taught the others is taken back
+    assert sum(status.unresolved for status in statuses) <= 2  # one frame per direction at most
+    assert all(np.isfinite(status.unresolved_norm) for status in statuses)
+
+
+@pytest.mark.parametrize("value", [np.nan, 1e6])
+def test_a_frame_that_makes_a_model_too_large_is_refused(tmp_path, value):
+    async def run():
+        fleet = fleet_of(tmp_path, "whole models", devices=2, iterations=10**6)
+        for device in range(2):
+            fleet.add(device, pace=0.005, limits={"norm": 10.0})
+        await fleet.until(
+            lambda: fleet.status(1).iteration >= 5 and fleet.status(1).neighbours[0].exchanges["committed"]
+        )
+        model = fleet.nodes[0].mode._acting.device.model
+        end = fleet.nodes[1].mode._acting.device.links[0]
+        payload = Message(fleet.parameters, None, np.full(fleet.parameters, value)).encode()
+        fleet.nodes[1].mode._acting.device.silent = True
+        await fleet.until(lambda: end.pending is None)
+        forged = Frame(end.token, end.partner, end.out + 1, end.inn, 0.1, 0.0, payload, 0, 9, end.inn, 1)
+        fleet.nodes[1].transport.send(0, forged)
+        await fleet.until(lambda: fleet.status(0).refused > 0)
+        k = fleet.status(0).iteration
+        await fleet.until(lambda: fleet.status(0).iteration > k + 5)  # training goes on
+        after = fleet.nodes[0].mode._acting.device.model
+        await fleet.stop()
+        return model, after
+
+    model, after = asyncio.run(run())
+    assert np.linalg.norm(after) < 10 * max(1.0, np.linalg.norm(model))
+
+
+@pytest.mark.parametrize("how", ["without a journal", "from a backup"])
+def test_a_node_that_has_forgotten_frames_begins_its_links_anew(tmp_path, how):
+    async def run():
+        fleet = fleet_of(tmp_path, "whole models", devices=2, iterations=10**6)
+        settings = {"pace": 0.005, "journal": how == "from a backup", "limits": {"patience": 0.05}}
+        for device in range(2):
+            fleet.add(device, **settings)
+        await fleet.all_at(20)
+        state = tmp_path / "1"
+        backup = {path.name: path.read_bytes() for path in state.iterdir() if path.is_file()}
+        await fleet.all_at(60)
+        await fleet.kill(1)
+        if how == "from a backup":
+            for name, content in backup.items():
+                (state / name).write_bytes(content)
+        fleet.add(1, **settings)
+        committed = fleet.status(0).neighbours[0].exchanges["committed"]
+        await fleet.until(lambda: fleet.status(0).neighbours[0].exchanges["committed"] > committed + 20)
+        for node in fleet.nodes.values():
+            node.mode._acting.device.silent = True
+        await fleet.until(fleet.is_idle)
+        ends = [fleet.nodes[d].mode._acting.device.links[1 - d] for d in range(2)]
+        found = corrections(fleet), [fleet.status(d).lost for d in range(2)]
+        same = [np.array_equal(one.told, other.heard) for one, other in (ends, ends[::-1])]
+        await fleet.stop()
+        return *found, same
+
+    (total, largest), lost, same = asyncio.run(run())
+    assert same == [True, True]
+    assert total <= 1e-11 * max(1.0, largest)
+    assert (sum(lost) > 0) == (how == "from a backup")
