@@ -9,6 +9,7 @@ import pytest
 
 import efhc
 from efhc.core.local_steps import LocalStep
+from efhc.core.step_limits import StepLimit
 
 
 class SignDescent(LocalStep):
@@ -66,3 +67,61 @@ def test_one_that_looks_at_other_rows_is_refused(local, problem):
     strategy = {"kind": "composed", "local": local, "mixing": "half-steps"}
     with pytest.raises(efhc.InputError, match=problem):
         efhc.simulate(devices=4, iterations=2, strategies={"own": strategy})
+
+
+class Doubled(StepLimit):
+    """Would get around the largest rate."""
+
+    kind: Literal["doubled"] = "doubled"
+
+    def factor(self, own, other):
+        return 2.0
+
+
+class ThreeNumbers:
+    """A codec that forgets most of the model."""
+
+    def send(self, model, known, threshold):
+        return model[:3], 5
+
+
+class Longer(SignDescent):
+    """Returns numbers of another precision."""
+
+    kind: Literal["longer"] = "longer"
+
+    def direction(self, rows, gradient, moment):
+        return gradient.astype(np.float64), {"smoothed": rows["smoothed"]}
+
+
+BAD_PARTS = {
+    "a limit above 1": ({"mixing": efhc.HalfStepsMixing(limit=Doubled())}, "limit doubled: got 2.0"),
+    "a codec of another shape": ({"codec": ThreeNumbers()}, r"codec ThreeNumbers: got \w+ of shape \(3,\)"),
+    "another precision": ({"local": Longer()}, "model in float64"),
+}
+
+
+@pytest.mark.parametrize("driver", ["lockstep", "event-driven"])
+@pytest.mark.parametrize("what", BAD_PARTS)
+def test_what_own_parts_return_is_checked_by_every_driver(what, driver):
+    parts, problem = BAD_PARTS[what]
+    table = efhc.Parts(efhc.AlwaysTrigger(), **{"mixing": efhc.HalfStepsMixing()} | parts)
+
+    class Mine(efhc.Strategy):
+        kind: Literal["mine"] = "mine"
+
+        def parts(self):
+            return table
+
+    with pytest.raises(efhc.EfhcError, match=problem):
+        efhc.simulate(devices=3, iterations=4, seeds=[0], network="complete", strategies={"S": Mine()}, driver=driver)
+
+
+def test_a_run_directory_with_own_parts_can_be_opened(tmp_path):
+    (tmp_path / "parts.py").write_text(
+        "from efhc import LocalStep\n\n\nclass Half(LocalStep):\n"
+        "    def direction(self, rows, gradient, moment):\n        return 0.5 * gradient, {}\n"
+    )
+    strategy = {"kind": "composed", "trigger": "always", "local": f"{tmp_path}/parts.py:Half", "mixing": "half-steps"}
+    efhc.simulate(devices=3, iterations=4, seeds=[0], strategies={"S": strategy}, out=tmp_path / "out")
+    assert len(efhc.Result.load(tmp_path / "out").metrics) == 4

@@ -39,7 +39,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from efhc.base.arrays import Floats
-from efhc.core.step_limits import NoLimit, StepLimit
+from efhc.core.step_limits import NoLimit, StepLimit, factor_of
 
 NO_LIMIT = NoLimit()
 Token = tuple[int, int, int]
@@ -396,7 +396,7 @@ class HalfSteps:
 
     def _send(self, neighbour: int, end: LinkEnd, made: Encoded, arithmetic: Arithmetic, limit: StepLimit) -> Send:
         degree = max(self.degree, end.degree)
-        weight = min(self.rate * (1.0 / (1.0 + degree)), 0.5 / degree) * limit.factor(made.told, end.heard)
+        weight = min(self.rate * (1.0 / (1.0 + degree)), 0.5 / degree) * factor_of(limit, made.told, end.heard)
         learning = self.theta / end.elapsed
         assert end.partner is not None
         frame = Frame(

@@ -31,7 +31,7 @@ from efhc.core.local_steps import Moment, Rows
 from efhc.core.memory import both_have
 from efhc.core.parts import ChosenLinks, EstimatesMixing, ExchangeMixing, HalfStepsMixing, Parts
 from efhc.core.state import Diverged, State
-from efhc.core.step_limits import NoLimit
+from efhc.core.step_limits import NoLimit, factor_of
 from efhc.core.views import Now
 
 
@@ -177,7 +177,7 @@ class _Iteration:
         weights = np.minimum(mixing.rate * self.weights, highest[self.now.graph.directed.link])
         if not isinstance(mixing.limit, NoLimit):
             for e in np.flatnonzero(sends):
-                weights[e] *= mixing.limit.factor(after[mine[e]], known[theirs[e]])
+                weights[e] *= factor_of(mixing.limit, after[mine[e]], known[theirs[e]])
         places = _places(self.now.graph, sends.tobytes(), is_per_link="told" in self.memory, both_ends=True)
         terms = Terms(places, weights[places.message], learning[places.message])
         self.memory["steps"] = np.bincount(sender, sends.astype(np.int64) + receives, self.now.graph.devices)

@@ -7,12 +7,15 @@ mixing never moves the mean model, whatever the factor is.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from numbers import Real
 from typing import Literal
 
 import numpy as np
 from pydantic import Field
 
-from efhc.base.arrays import Floats
+from efhc.base.arrays import Floats, read_only
+from efhc.base.errors import InputError
+from efhc.base.own_code import is_built_in, quoting
 from efhc.base.policy import Policy
 
 
@@ -26,6 +29,18 @@ class StepLimit(Policy, ABC):
         `own` is what the receiver now knows of the sender's model, `other` what the sender knows of the receiver's,
         both (n,).
         """
+
+
+def factor_of(limit: StepLimit, own: Floats, other: Floats) -> float:
+    """Return the factor of a limit. Raises `InputError` if a limit of the user's own returns no number from 0 to 1."""
+    if is_built_in(limit):
+        return limit.factor(own, other)
+    name = f"limit {getattr(limit, 'kind', type(limit).__name__)}"
+    with quoting(limit, name):
+        factor = limit.factor(read_only(own), read_only(other))
+    if not isinstance(factor, Real) or not 0 <= factor <= 1:
+        raise InputError(name, f"{factor!r} from factor", "a number from 0 to 1")
+    return float(factor)
 
 
 class NoLimit(StepLimit):

@@ -15,6 +15,7 @@ from efhc.base.arrays import Flags, Floats, Ints, read_only
 from efhc.base.errors import InputError
 from efhc.base.own_code import is_built_in, quoting
 from efhc.core.arithmetic import finite_rows
+from efhc.core.checked_codec import CheckedCodec
 from efhc.core.cost import device_times
 from efhc.core.graph import Graph
 from efhc.core.law import Decision, Happened, iterate_parts, take_back
@@ -24,7 +25,7 @@ from efhc.core.randomness import Purpose
 from efhc.core.state import Diverged, State
 from efhc.core.views import Now, Seen
 from efhc.drivers.lockstep import Lockstep, refuse_used_up
-from efhc.drivers.referee import CheckedCodec, CheckedLinks, Referee
+from efhc.drivers.referee import CheckedLinks, Referee
 from efhc.drivers.steps import Steps
 from efhc.kernels.compiled_law import CompiledLaw
 from efhc.network.over_time import StaticGraph

@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from efhc.base.arrays import Flags, Floats, Ints, read_only
+from efhc.base.arrays import Flags, Floats, Ints
 from efhc.base.errors import InputError
 from efhc.base.own_code import is_built_in, quoting
 from efhc.core.arithmetic import finite_rows
+from efhc.core.checked_codec import MOST_BITS
 from efhc.core.graph import Graph
 from efhc.core.memory import Memories
-from efhc.core.parts import ChosenLinks, Codec, LinkChoice
+from efhc.core.parts import ChosenLinks, LinkChoice
 from efhc.core.state import Diverged
 from efhc.core.views import Moved, Now
 
@@ -81,30 +82,8 @@ class Referee:
         return kept
 
 
-MOST_BITS = 2.0**62
-
-
 def _first_bad_row(array: np.ndarray) -> int:
     return int(np.flatnonzero(~np.isfinite(array.reshape(len(array), -1)).all(axis=1))[0])
-
-
-class CheckedCodec:
-    """A codec of the user's own, whose messages are checked."""
-
-    def __init__(self, codec: Codec) -> None:
-        self._codec, self._name = codec, f"codec {getattr(codec, 'kind', type(codec).__name__)}"
-
-    def send(self, model: Floats, known: Floats, threshold: float) -> tuple[Floats, int]:
-        with quoting(self._codec, self._name):
-            after, bits = self._codec.send(read_only(model), read_only(known), threshold)
-        found = np.asarray(after)
-        if found.shape != known.shape or found.dtype.kind != "f":
-            raise InputError(self._name, f"{found.dtype} of shape {found.shape}", f"{known.dtype} of {known.shape}")
-        if np.isnan(found).any():
-            raise InputError(self._name, "NaN in what is known", "finite numbers")
-        if not isinstance(bits, int | np.integer) or not 0 <= bits < MOST_BITS:
-            raise InputError(self._name, f"{bits!r} bits", "a whole number from 0")
-        return found, int(bits)
 
 
 class CheckedLinks:

@@ -9,6 +9,7 @@ import numpy as np
 
 from efhc.base.arrays import Floats
 from efhc.base.own_code import is_built_in
+from efhc.core.checked_codec import CheckedCodec
 from efhc.core.half_steps import Encoded
 from efhc.kernels import law_loops
 from efhc.kernels.codecs import SEND_ROWS
@@ -18,7 +19,7 @@ class StepArithmetic:
     """A `core.half_steps.Arithmetic`. A payload is what is known after it: ends in one process share the array."""
 
     def __init__(self, codec: Any) -> None:
-        self._codec = codec
+        self._codec: Any = codec if is_built_in(codec) else CheckedCodec(codec)
         self._send_rows = SEND_ROWS.get(getattr(codec, "kind", "")) if is_built_in(codec) else None
 
     def encode(self, model: Floats, told: Floats, threshold: float) -> Encoded | None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from efhc.base.arrays import Floats
+from efhc.base.own_code import quoting
 from efhc.core.half_steps import Encoded
 from efhc.kernels.step_arithmetic import StepArithmetic
 from efhc.strategies.parts.codecs import CodecPolicy
@@ -20,13 +21,16 @@ class WireArithmetic(StepArithmetic):
     def __init__(self, codec: Any, problem_with: Callable[[Floats], str | None] = lambda model: None) -> None:
         """`problem_with` returns why a neighbour's model is refused, if it is."""
         super().__init__(codec)
-        self._codec, self._problem_with = codec, problem_with
+        self._messages = codec if isinstance(codec, CodecPolicy) else None
+        self._problem_with = problem_with
 
     def encode(self, model: Floats, told: Floats, threshold: float) -> Encoded | None:
         """Return what is sent of model - told; None if that is nothing."""
-        if isinstance(self._codec, CodecPolicy):
-            message = self._codec.message(model, told, threshold)
-            return None if message is None else Encoded(message.applied_to(told), message.encode(), message.bits)
+        codec = self._messages
+        if codec is not None:
+            with quoting(codec, f"codec {getattr(codec, 'kind', type(codec).__name__)}"):
+                message = codec.message(model, told, threshold)
+                return None if message is None else Encoded(message.applied_to(told), message.encode(), message.bits)
         after, bits = self._codec.send(model, told, threshold)
         if not bits:
             return None

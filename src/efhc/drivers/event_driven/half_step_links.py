@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from efhc.base.arrays import Floats
+from efhc.base.errors import InputError
 from efhc.core.cost import ACKNOWLEDGEMENT_BYTES, BITS_PER_NUMBER, FRAME_HEADER_BYTES, whole_message_bits
 from efhc.core.half_steps import (
     Acknowledgement,
@@ -72,6 +73,7 @@ class HalfStepLinks:
         self._decisions = Decisions(self._parts.trigger, form.own_memory, gradients.reader)
         devices, parameters = len(scenario.bandwidths.values), scenario.learner.backend.parameters
         self._rows = LocalRows(self._parts.local, devices, parameters, scenario.learner.data.precision)
+        self._keeps_no_history = form.keeps_no_history
         self._keeps_taught = self._law.take_back and self._parts.local.correction > 0
         self._bytes_per_number = np.dtype(scenario.learner.data.precision).itemsize
         self.steps = self.broadcasts = self.committed = self.unresolved = 0
@@ -367,6 +369,8 @@ class HalfStepLinks:
 
     def link_up(self, run: Run, i: int, j: int, *, new: bool) -> None:
         """Two devices have come into reach of one another; `new`: they have just met, and know nothing of another."""
+        if new and run.now > 0 and self._keeps_no_history:
+            raise InputError("mixing.take_back", "false on a network that changes", "true, or one that stays as it is")
         one, other = run.devices[i], run.devices[j]
         shared = not new and run.now == 0 and one.model is not None and np.array_equal(one.model, other.model)
         if shared:

@@ -147,7 +147,7 @@ class Experiment(Policy):
     @model_validator(mode="after")
     def _strategies_go_with_the_driver(self) -> Self:
         for name, strategy in self.strategies.items():
-            if isinstance(strategy, NotRun | NotKept):
+            if any(isinstance(one, NotRun | NotKept) for one in (strategy, *dict(strategy).values())):
                 continue
             try:
                 form = form_of(strategy, name)
