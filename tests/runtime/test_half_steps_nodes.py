@@ -181,3 +181,27 @@ def test_a_node_that_has_forgotten_frames_begins_its_links_anew(tmp_path, how):
     assert same == [True, True]
     assert total <= 1e-11 * max(1.0, largest)
     assert (sum(lost) > 0) == (how == "from a backup")
+
+
+def test_a_node_that_stops_does_not_wait_for_neighbours_that_go_on(tmp_path):
+    async def run():
+        fleet = fleet_of(tmp_path, "whole models", devices=2, iterations=10**6)
+        for device in range(2):
+            fleet.add(device, pace=0.002, stop_seconds=1e6)  # it would wait until the test's limit
+        await fleet.all_at(20)
+        fleet.nodes[1].mode.stop()
+        async with asyncio.timeout(60):
+            await fleet.nodes[1].task
+        fleet.nodes[1].store.__exit__(None, None, None)
+        fleet.add(1, pace=0.002)
+        k = fleet.status(0).neighbours[0].exchanges["committed"]
+        await fleet.until(lambda: fleet.status(0).neighbours[0].exchanges["committed"] > k + 10)
+        fleet.nodes[0].mode._settings = fleet.nodes[0].mode._settings.model_copy(update={"stop_seconds": 3.0})
+        await fleet.until(lambda: fleet.status(1).iteration > 30)
+        for node in fleet.nodes.values():
+            node.mode._acting.device.silent = True
+        await fleet.until(fleet.is_idle)
+        await fleet.stop()
+        return fleet
+
+    assert np.abs(asyncio.run(run()).defect()).max() < 1e-11

@@ -125,3 +125,18 @@ def test_a_run_directory_with_own_parts_can_be_opened(tmp_path):
     strategy = {"kind": "composed", "trigger": "always", "local": f"{tmp_path}/parts.py:Half", "mixing": "half-steps"}
     efhc.simulate(devices=3, iterations=4, seeds=[0], strategies={"S": strategy}, out=tmp_path / "out")
     assert len(efhc.Result.load(tmp_path / "out").metrics) == 4
+
+
+class Centred(SignDescent):
+    """Goes along the difference from the mean gradient: permuting the rows does not show it."""
+
+    kind: Literal["centred"] = "centred"
+
+    def direction(self, rows, gradient, moment):
+        return gradient - gradient.mean(axis=0), {"smoothed": rows["smoothed"]}
+
+
+def test_one_that_looks_at_the_mean_of_all_rows_is_refused():
+    strategy = {"kind": "composed", "local": Centred(), "mixing": "half-steps"}
+    with pytest.raises(efhc.InputError, match="depends on the rows of other devices"):
+        efhc.simulate(devices=3, iterations=4, seeds=[0], strategies={"S": strategy})

@@ -47,6 +47,8 @@ class HalfStepsDevice(ActingDevice):
     """Bits that the device may send, if it has a budget."""
     _spent = 0.0
     """The transmission time that the device has spent."""
+    _takes_nothing = False
+    """Whether the node is about to end: what comes is not acknowledged, so that it comes again."""
 
     # State
 
@@ -147,7 +149,8 @@ class HalfStepsDevice(ActingDevice):
         self.device.silent = True
 
     def abandon(self) -> None:
-        """What is not acknowledged is sent again after the next start."""
+        """Take nothing more: neighbours send again after the next start, and so does this device."""
+        self._takes_nothing = True
 
     @property
     def is_done(self) -> bool:
@@ -234,6 +237,8 @@ class HalfStepsDevice(ActingDevice):
             self._outbox.do(send.neighbour, self._transport.send, send.neighbour, send.message)
 
     def received(self, neighbour: int, message: Any) -> str | None:
+        if self._takes_nothing:
+            return None
         end = self.device.links.get(neighbour)
         if end is not None and (forgotten := forgotten_frames(end, message)):
             self._status.lost += forgotten
