@@ -147,7 +147,8 @@ class Experiment(Policy):
     @model_validator(mode="after")
     def _strategies_go_with_the_driver(self) -> Self:
         for name, strategy in self.strategies.items():
-            if any(isinstance(one, NotRun | NotKept) for one in (strategy, *dict(strategy).values())):
+            parts = dict(strategy).values() if isinstance(strategy, Policy) else ()
+            if any(isinstance(one, NotRun | NotKept) for one in (strategy, *parts)):
                 continue
             try:
                 form = form_of(strategy, name)

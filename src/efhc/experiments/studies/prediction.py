@@ -30,6 +30,7 @@ from efhc.experiments.runs.simulate import simulate
 from efhc.report.figures import run_title, save_figure
 from efhc.report.figures.prediction_figure import Curves, prediction_figure
 from efhc.report.predictions import compare
+from efhc.strategies.forms import form_of
 
 TABLE, CURVES, FIGURE = "prediction.csv", "prediction-curves.csv", "prediction.png"
 EXAMPLES = ("examples/prediction-svm.toml", "examples/prediction-lenet5.toml")
@@ -131,5 +132,9 @@ def check_comparable(experiment: Experiment) -> None:
         raise InputError("driver.links", "other links", "kind = 'shared' with constant rates, as an uplink is")
     if driver.links.loss or driver.churn is not None:
         raise InputError("driver", "a loss, or churn", "neither: nothing of the kind happens in the namespaces")
-    if not experiment.exchange_at_start:
+    laws = [form_of(strategy, name).half_steps for name, strategy in experiment.strategies.items()]
+    if not experiment.exchange_at_start and not all(laws):
         raise InputError("exchange_at_start", "false", "true: nodes that meet exchange models (Event 1)")
+    if experiment.exchange_at_start and any(laws):
+        given = "true with mixing 'half-steps'"
+        raise InputError("exchange_at_start", given, "false: nodes that start from one model know it")
