@@ -35,7 +35,7 @@ from efhc.runtime.mode import problem_with_model
 from efhc.runtime.outbox import STATE
 from efhc.runtime.state.half_steps_contents import KeptFrame, replay, snapshot
 from efhc.runtime.wire_arithmetic import WireArithmetic
-from efhc.scenarios.decisions import drift_of
+from efhc.scenarios.decisions import largest_drift
 
 
 class HalfStepsDevice(ActingDevice):
@@ -106,7 +106,7 @@ class HalfStepsDevice(ActingDevice):
         if not np.isfinite(y).all():
             raise Diverged(k, "model", np.arange(device.number + 1) != device.number)
         bandwidth = self.bandwidth()
-        status.threshold, status.drift = trainer.threshold(k, bandwidth), self._drift(y)
+        status.threshold, status.drift = trainer.threshold(k, bandwidth), largest_drift(y, device.links.values())
         decide = trainer.decisions.decide(device.number, k, y, (loss, self._spent, device.degree), bandwidth)
         affords = None if budget is None else self._affords
         if budget is not None and device.links:
@@ -130,11 +130,6 @@ class HalfStepsDevice(ActingDevice):
         is_enough = bits <= self._credit
         self._credit -= bits if is_enough else 0.0
         return is_enough
-
-    def _drift(self, model: Floats) -> float:
-        """Return how far the model is from what neighbours know of it: the largest over all links."""
-        versions = {id(end.told): end.told for end in self.device.links.values() if end.told is not None}
-        return max([0.0, *(drift_of(model, told) for told in versions.values())])
 
     def _add_pull(self) -> None:
         """x += f, and h and momentum follow."""

@@ -35,7 +35,7 @@ from efhc.runtime.state.half_steps_contents import half_steps_as_json, half_step
 from efhc.runtime.state.iterations import LOCAL, IterationState
 from efhc.runtime.training import Trainer
 from efhc.runtime.wire_arithmetic import WireArithmetic
-from efhc.scenarios.decisions import drift_of
+from efhc.scenarios.decisions import largest_drift
 
 
 @dataclass
@@ -191,7 +191,7 @@ class LockstepHalfSteps(LockstepDevice):
         y = device.model - self._down.dtype.type(alpha) * self._down
         if not np.isfinite(y).all():
             raise self._diverged(k)
-        self._drift = max([0.0, *(drift_of(y, end.told) for end in device.links.values())])
+        self._drift = largest_drift(y, device.links.values())
         bits = dict.fromkeys(iteration.introductions, whole_message_bits(y[None]))
         degree, budget = max(1, device.degree), self._parts.budget
         if budget is not None and device.links:

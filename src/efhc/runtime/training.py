@@ -17,7 +17,7 @@ from efhc.core.protocol import Model
 from efhc.core.state import Diverged, Local
 from efhc.kernels import model_loops as loops
 from efhc.runtime.wire_arithmetic import WireArithmetic
-from efhc.scenarios.decisions import Decisions
+from efhc.scenarios.decisions import Decisions, drift_of
 from efhc.scenarios.scenario import Scenario
 from efhc.strategies.forms import Form
 
@@ -84,9 +84,7 @@ class Trainer:
 
     def drift(self, model: Floats, last_broadcast: Floats) -> float:
         """(1/n)^(1/2) ||w_i - w_hat_i||"""
-        drift = np.empty(1)
-        loops.drift_rows(model[None], last_broadcast[None], drift, 0, 1)
-        return float(drift[0])
+        return drift_of(model, last_broadcast)
 
     def mixed(self, model: Floats, gradient: Floats, alpha: float, steps: Sequence[Step]) -> Floats:
         """Events 3 and 4: w_i + sum beta (u_j - u_i) - alpha g_i, in the gradient's memory; returns it.

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from efhc.base.arrays import Floats, read_only
 from efhc.base.own_code import quoting
+from efhc.core.half_steps import LinkEnd
 from efhc.core.memory import Memories
 from efhc.core.parts import FeedbackTrigger
 from efhc.core.triggers import Bandwidths
@@ -102,3 +103,9 @@ def drift_of(model: Floats, told: Floats) -> float:
     drift = np.empty(1)
     loops.drift_rows(model[None], told[None], drift, 0, 1)
     return float(drift[0])
+
+
+def largest_drift(model: Floats, links: Iterable[LinkEnd]) -> float:
+    """Return how far a model is from what neighbours know of it: the largest over the links; 0 without one."""
+    versions = {id(end.told): end.told for end in links if end.told is not None}
+    return max([0.0, *(drift_of(model, told) for told in versions.values())])

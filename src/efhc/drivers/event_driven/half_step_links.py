@@ -37,7 +37,7 @@ from efhc.drivers.event_driven.mail import Mail
 from efhc.drivers.event_driven.run import GRADIENT, RETRY, Run
 from efhc.drivers.event_driven.settings import EventDriven
 from efhc.kernels.step_arithmetic import StepArithmetic
-from efhc.scenarios.decisions import Decisions, drift_of
+from efhc.scenarios.decisions import Decisions, largest_drift
 from efhc.scenarios.scenario import Scenario
 from efhc.strategies.forms import Form
 
@@ -145,12 +145,10 @@ class HalfStepLinks:
 
     def drifts(self, run: Run) -> list[float]:
         """Return how far each device's model is from what its neighbours know of it: the largest over its links."""
-        found = []
-        for device in run.devices:
-            versions = {id(end.told): end.told for end in device.links.values() if end.told is not None}
-            known = device.model is not None
-            found.append(max([0.0, *(drift_of(device.model, told) for told in versions.values() if known)]))
-        return found
+        return [
+            0.0 if device.model is None else largest_drift(device.model, device.links.values())
+            for device in run.devices
+        ]
 
     def threshold(self, number: int, k: int) -> float:
         """threshold_i(k) of a device; NaN of a trigger that has none."""
