@@ -58,6 +58,18 @@ def start_run(folder: Path, *more: str, iterations: int) -> subprocess.Popen[byt
     return subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=os.environ)
 
 
+def run_until(process: subprocess.Popen[bytes], tab: Tab, condition: str) -> None:
+    """Let a process run for short times only, and stop it once a page shows something: it never runs far ahead."""
+    for _ in range(400):
+        process.send_signal(signal.SIGCONT)
+        tab.page.wait_for_timeout(100)
+        process.send_signal(signal.SIGSTOP)
+        tab.page.wait_for_timeout(200)
+        if tab.page.evaluate(condition):
+            return
+    pytest.fail(f"never came true: {condition}; the page shows {tab.text('main')[:600]!r}")
+
+
 def run_of(tab: Tab, name: str) -> Any:
     """The button of a run in the list, of the experiment in lockstep."""
     group = tab.page.locator(".group", has=tab.page.locator(".group-name", has_text="steps"))
@@ -352,6 +364,7 @@ def test_a_run_is_watched_killed_resumed_and_watched_to_its_end_by_two_pages(bro
     watched = tmp_path / "runs"
     watched.mkdir()
     folder = watched / "first"
+    running = "document.querySelector('.badge')?.innerText.includes('running')"
     iteration = "Number(document.querySelector('.numbers dd').innerText.split(' ')[0].replace(',', ''))"
     with Server(Watched(watched)) as server, httpx.Client(base_url=server.address) as client, stream(client) as heard:
         tabs = [Tab(browser, server.address), Tab(browser, server.address, 390, "dark")]
@@ -360,10 +373,10 @@ def test_a_run_is_watched_killed_resumed_and_watched_to_its_end_by_two_pages(bro
         process = start_run(folder, iterations=40_000)
         try:
             for tab in tabs:
-                tab.wait_for_text(".badge", "running", 60)
-                tab.wait("document.querySelector('.curves canvas').getAttribute('aria-valuetext').includes('EF-HC')")
+                run_until(process, tab, running)
+                run_until(process, tab, "document.querySelector('.curves canvas')?.ariaValueText?.includes('EF-HC')")
             before = tabs[0].page.evaluate(iteration)
-            tabs[0].wait(f"{iteration} > {before}")
+            run_until(process, tabs[0], f"{iteration} > {before}")
             assert tabs[0].page.evaluate("document.title").endswith("watched · efhc")
         finally:
             process.send_signal(signal.SIGKILL)
@@ -376,8 +389,9 @@ def test_a_run_is_watched_killed_resumed_and_watched_to_its_end_by_two_pages(bro
         resumed = start_run(folder, "--resume", iterations=40_000)
         try:
             for tab in tabs:
-                tab.wait_for_text(".badge", "running", 60)
-            tabs[0].wait(f"{iteration} > {reached}", 60)
+                run_until(resumed, tab, running)
+            run_until(resumed, tabs[0], f"{iteration} > {reached}")
+            resumed.send_signal(signal.SIGCONT)
             assert resumed.wait(timeout=200) == 0
         finally:
             resumed.kill()
