@@ -146,6 +146,7 @@ from efhc.strategies.exact_diffusion import ExactDiffusion as ExactDiffusion
 from efhc.strategies.gradient_tracking import GradientTracking as GradientTracking
 from efhc.strategies.matcha import Matcha as Matcha
 from efhc.strategies.one_way import OneWay as OneWay
+from efhc.strategies.paced import Paced as Paced
 from efhc.strategies.paper import EventTriggered as EventTriggered
 from efhc.strategies.paper import GlobalThreshold as GlobalThreshold
 from efhc.strategies.paper import Never as Never
@@ -157,6 +158,7 @@ from efhc.strategies.parts.codecs import LevelsCodec as LevelsCodec
 from efhc.strategies.parts.codecs import SignCodec as SignCodec
 from efhc.strategies.parts.codecs import TopKCodec as TopKCodec
 from efhc.strategies.parts.links import AllLinks as AllLinks
+from efhc.strategies.parts.links import BandwidthLinks as BandwidthLinks
 from efhc.strategies.parts.links import LinksPolicy as LinksPolicy
 from efhc.strategies.parts.links import MatchaLinks as MatchaLinks
 from efhc.strategies.parts.links import SampledLinks as SampledLinks
@@ -253,7 +255,7 @@ def simulate(
     bandwidths: BandwidthPolicy | str | Mapping[str, Any] | Literal["constant", "uniform", "beta", "list", "csv"] | _HasDraw | Sequence[float] | NDArray[Any] = ...,
     step_size: SchedulePolicy | str | Mapping[str, Any] | Literal["constant", "diminishing", "warm-up", "cosine"] | Callable[..., Any] = ...,
     threshold_decay: SchedulePolicy | str | Mapping[str, Any] | Literal["constant", "diminishing", "warm-up", "cosine"] | Callable[..., Any] | None = ...,
-    strategies: Mapping[str, Strategy | str | Mapping[str, Any] | Literal["ef-hc", "gt", "zt", "rg", "never", "beer", "central", "choco", "sparq", "composed", "entrywise", "d2", "dsgt", "matcha", "one-way", "periodic", "relay"] | _HasThresholds | _HasFires | _HasParts | _HasStep] = ...,
+    strategies: Mapping[str, Strategy | str | Mapping[str, Any] | Literal["ef-hc", "gt", "zt", "rg", "never", "beer", "central", "choco", "sparq", "composed", "entrywise", "d2", "dsgt", "matcha", "one-way", "paced", "periodic", "relay"] | _HasThresholds | _HasFires | _HasParts | _HasStep] = ...,
     driver: DriverPolicy | str | Mapping[str, Any] | Literal["lockstep", "event-driven"] = ...,
     log: Tracker | str | Mapping[str, Any] | Literal["mlflow", "tensorboard", "wandb"] | _HasOpen | Sequence[Tracker | str | Mapping[str, Any] | Literal["mlflow", "tensorboard", "wandb"] | _HasOpen] = ...,
 ) -> Result:

@@ -35,7 +35,17 @@ network.radius = [0.4, 0.6]
 
 def test_list_shows_every_figure_with_its_sizes(tmp_path, command):
     shown = command("reproduce", "list", cwd=tmp_path).stdout
-    for words in ("fig2a", "fig8", "100 x 10,000", "ResNet18", "core hours", "presets", "frontier"):
+    for words in (
+        "fig2a",
+        "fig8",
+        "100 x 10,000",
+        "ResNet18",
+        "core hours",
+        "presets",
+        "frontier",
+        "slow-links",
+        " x 60 s",
+    ):
         assert words in shown
 
 
@@ -228,3 +238,18 @@ def test_interrupted_it_says_that_the_same_command_goes_on(tmp_path):
     _, said = process.communicate(timeout=30)
     assert process.returncode == 130
     assert said == "efhc: stopped; the same command goes on from here\n"
+
+
+def test_reproduce_compares_a_strategy_with_its_controls(tmp_path, command):
+    (tmp_path / "mine.toml").write_text(
+        'devices = 3\nseeds = [7]\npartition = "iid"\ndriver = { kind = "event-driven", seconds = 6.0 }\n'
+        '[strategies]\npaced = "paced"\nall = { kind = "paced", links = "all" }\n'
+        '[figure]\nkind = "controls"\ntitle = "Mine"\nleader = "paced"\ncommon = "all"\ncontrols.all = "All links."\n'
+        '[figure.settings.base]\ntitle = "as it is"\n'
+    )
+    done = command("reproduce", "mine.toml", "--full", "--out", "out", "--jobs", 1, cwd=tmp_path, columns=200)
+    assert done.returncode == 0, done.stderr
+    assert "mine: 2 runs, about" in done.stdout
+    assert "mine-base: accuracy at the end, and the lead of paced" in done.stdout
+    assert "Lead over those that do not go by their own bandwidth: 1 seed is too few" in done.stdout
+    assert (tmp_path / "out" / "report.html").exists()

@@ -68,6 +68,18 @@ HALF_STEPS = {
     "limit": composed(mixing={"kind": "half-steps", "limit": {"kind": "clip", "radius": 0.2}}),
     "guard": composed(mixing={"kind": "half-steps", "rate": 1.0, "guard": "degree"}, trigger={"kind": "always"}),
     "budget": composed(trigger={"kind": "always"}, codec=LEVELS, budget={"share": 0.05}),
+    "settling": composed(mixing={"kind": "half-steps", "rate": 1.0, "settle": True}),
+    "settling with all parts": composed(
+        trigger=ENTRYWISE,
+        codec=LEVELS,
+        local={"kind": "momentum", "correction": 0.1},
+        mixing={"kind": "half-steps", "rate": 1.0, "settle": True, "most_steps": 8},
+    ),
+    "settling, a coin": composed(
+        trigger={"kind": "coin", "probability": 0.4},
+        local={"kind": "sgd", "correction": 0.3},
+        mixing={"kind": "half-steps", "rate": 0.7, "settle": True, "limit": {"kind": "clip", "radius": 0.2}},
+    ),
     "adam": composed(4000.0, local={"kind": "adam", "correction": 0.1}, codec=LEVELS),
     "three steps": composed(local={"kind": "sgd", "steps": 3}),
     "three steps of adam, clipped": composed(4000.0, local={"kind": "adam", "steps": 3, "clip": 0.5}, codec=LEVELS),

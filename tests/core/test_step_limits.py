@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 import efhc
-from efhc.core.half_steps import Frame, HalfSteps, PlainArithmetic, Send
+from efhc.core.half_steps import Frame, HalfSteps, LinkLaw, PlainArithmetic, Send
 from efhc.core.step_limits import ClippedSteps, NoLimit
 
 WHOLE = PlainArithmetic(lambda model, told, threshold: (model.copy(), 32 * len(model)))
 
 
-def a_pair(rate: float = 0.5) -> tuple[HalfSteps, HalfSteps]:
+def a_pair(rate: float = 0.5, *, settles: bool = False) -> tuple[HalfSteps, HalfSteps]:
     """Two neighbours with unlike models that know each other."""
-    one, other = (HalfSteps(i, 0, rate, 0.0, keeps_taught=False, model=np.full(4, 10.0 * i)) for i in range(2))
+    one, other = (HalfSteps(i, 0, LinkLaw(rate, settles=settles), np.full(4, 10.0 * i)) for i in range(2))
     one.link_up(1)
     other.link_up(0)
     waiting = [(0, effect) for effect in one.announce()] + [(1, effect) for effect in other.announce()]
@@ -26,8 +26,9 @@ def a_pair(rate: float = 0.5) -> tuple[HalfSteps, HalfSteps]:
     return one, other
 
 
-def test_a_clipped_step_is_the_same_at_both_ends_and_no_longer_than_the_radius():
-    one, other = a_pair()
+@pytest.mark.parametrize("settles", [False, True])
+def test_a_clipped_step_is_the_same_at_both_ends_and_no_longer_than_the_radius(settles):
+    one, other = a_pair(settles=settles)
     limit = ClippedSteps(radius=4.0)
     (effect,) = one.stepped(one.model, 0.1, lambda versions: [0.0] * len(versions), WHOLE, limit=limit)
     assert isinstance(effect, Send)

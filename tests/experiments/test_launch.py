@@ -18,6 +18,7 @@ import pytest
 import efhc
 from efhc import Experiment, Result
 from efhc.base.errors import InputError
+from efhc.core.cost import FRAME_HEADER_BYTES
 from efhc.experiments.nodes.launch import launch
 from efhc.experiments.nodes.processes import NodeFailed
 from efhc.experiments.nodes.status_query import Answer, ask, ask_all
@@ -93,6 +94,16 @@ def test_free_running_nodes_leave_the_tables_of_an_event_driven_run(tmp_path: Pa
     assert result.network.filter(pl.col("iteration") == 0)["link_from"].list.len().to_list() == [3]
     assert result.summary()["seconds"].to_list() == [4.0]
     assert (tmp_path / "out" / "nodes" / "ZT.seed0" / "device-2" / "log.jsonl").exists()
+
+
+@pytest.mark.slow
+def test_nodes_that_pace_themselves_train_and_end(tmp_path: Path) -> None:
+    result = launch(small(**{**TIMED, "strategies": {"P": efhc.Paced()}}), tmp_path / "out")
+    committed = result.exchanges.filter(outcome="committed")
+    assert result.timeline["accuracy"][-1] > result.timeline["accuracy"][0]
+    assert len(committed) == result.timeline["exchanges"][-1] > 10
+    assert (committed["bytes"] > FRAME_HEADER_BYTES).all()
+    assert set(result.exchanges["outcome"]) <= {"committed", "unfinished"}
 
 
 @pytest.mark.slow
@@ -193,6 +204,17 @@ def test_the_break_before_a_resume_does_not_count_as_training(tmp_path: Path) ->
             {"strategies": {"choco": efhc.ChocoSGD()}},
             {},
             "strategies.choco: got a strategy that no node can run: mixing is 'estimates'",
+        ),
+        (
+            {"strategies": {"P": efhc.Paced()}},
+            {},
+            "strategies.P: got a strategy that paces itself by its bandwidth, while nodes in lockstep wait for one "
+            "another; allowed: mode = 'free-running'; or a strategy without pacing",
+        ),
+        (
+            {**TIMED, "strategies": {"P": efhc.Paced(pacing={"bandwidth": "mean"})}},
+            {},
+            "strategies.P.pacing.bandwidth: got 'mean', which is a control for simulations; allowed: 'own'",
         ),
         ({}, {"seconds": 3.0}, "--seconds: got 3 with --mode lockstep; allowed: no value; or --mode free-running"),
         ({"driver": efhc.LockstepDriver(loss=0.1)}, {}, "driver.loss: got 0.1; allowed: no value"),

@@ -8,7 +8,7 @@ import pytest
 
 from efhc.base.errors import InputError
 from efhc.experiments.config.files import PRESETS, figure_names, load_experiment, to_tables
-from efhc.experiments.studies.presets import frontiers, load_figure, paper_figures
+from efhc.experiments.studies.presets import load_figure, other_figures, paper_figures
 from efhc.experiments.studies.reproduce import prepare
 from efhc.experiments.studies.sweep import load_sweep
 
@@ -19,8 +19,8 @@ COMPARED = ["fig2a", "fig2b", "fig3a", "fig3b", "fig4a", "fig4b", "fig8"]
 def test_every_figure_of_experiments_has_a_file():
     expected = ["fig2a", "fig2b", "fig3a", "fig3b", "fig4a", "fig4b", "fig6a", "fig6b", "fig7a", "fig7b", "fig8"]
     assert paper_figures() == expected
-    assert frontiers() == ["frontier"]
-    assert sorted([*paper_figures(), *frontiers()]) == figure_names()
+    assert other_figures() == ["frontier", "slow-links"]
+    assert sorted([*paper_figures(), *other_figures()]) == figure_names()
 
 
 @pytest.mark.parametrize("name", figure_names())
@@ -163,7 +163,7 @@ def test_runs_that_panels_share_are_counted_once(tmp_path):
 
 def test_an_unknown_figure_is_answered_with_the_list():
     with pytest.raises(
-        InputError, match=r"'fig2c', did you mean 'fig2[ab]'.*fig3b.*fig8, frontier, all, list"
+        InputError, match=r"'fig2c', did you mean 'fig2[ab]'.*fig3b.*fig8, frontier, slow-links, all, list"
     ) as error:
         load_figure("fig2c")
     assert "\n" not in str(error.value)

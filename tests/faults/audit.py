@@ -91,12 +91,8 @@ def _with_steps(state: Restored, states: Iterable[Restored]) -> np.ndarray:
     assert not state.frames, "a node that was stopped has written a checkpoint"
     for other in states:
         sent = other.device.links.get(device.number)
-        if (
-            sent is not None
-            and sent.pending is not None
-            and device.links[other.device.number].inn < sent.pending.number
-        ):
-            model -= sent.pending_step
+        if sent is not None and sent.pending:
+            model -= sent.steps_after(device.links[other.device.number].inn)
     return np.asarray(model)
 
 

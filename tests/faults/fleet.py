@@ -32,7 +32,7 @@ TRIANGLE = [(0, 1), (0, 2), (1, 2)]
 FAST, SLOW = 5e6, 1e6
 """Bits per second."""
 
-LAWS = ("exchange", "half-steps")
+LAWS = ("exchange", "half-steps", "paced half-steps")
 STRATEGIES: dict[str, dict[str, Any]] = {
     "exchange": {"kind": "zt"},
     "half-steps": {
@@ -42,6 +42,7 @@ STRATEGIES: dict[str, dict[str, Any]] = {
         "mixing": "half-steps",
         "local": "corrected",
     },
+    "paced half-steps": {"kind": "paced", "links": "all"},
 }
 
 Status = dict[str, Any]

@@ -147,7 +147,7 @@ MUTANTS = [
     Mutant("steps in the order of commits", "core/device_state.py", "sorted(device.steps, key=_neighbour_of)", "device.steps[::-1]", CLOCKS),
     Mutant("a model takes no time", "drivers/event_driven/mail.py", "size = self._parameters\n", "size = 0\n", CLOCKS),
     Mutant("nobody loses patience", "drivers/event_driven/patience.py", "if since + self._seconds > run.now:", "if True:", "tests/drivers/event_driven/test_hand_worked_times.py -k patience"),
-    Mutant("a repeated frame is a step again", "core/half_steps.py", "if frame.number <= end.inn:", "if frame.number < end.inn:", HALF_STEPS),
+    Mutant("a repeated frame is a step again", "core/half_steps.py", "is_repeated, made = frame.number <= end.inn, frame", "is_repeated, made = frame.number < end.inn, frame", HALF_STEPS),
     Mutant("h keeps what a link that is gone has taught it", "core/half_steps.py", "effects.append(TakeBack(neighbour, end.taught))", "pass", HALF_STEPS),
     Mutant("two that have just met wait for the trigger", "core/half_steps.py", "0.0 for _, end in free if end.is_new}", "0.0 for _, end in free if False}", "tests/conformance/test_drivers_agree.py -k half"),
     # Whom a node talks to

@@ -113,6 +113,11 @@ class Fleet:
         """Whether nothing is under way, in doubt or owed anywhere."""
         return all(is_idle(node.mode._acting.device) for node in self.nodes.values())
 
+    def finish(self):
+        """Let all nodes send nothing new, as after their last iteration."""
+        for node in self.nodes.values():
+            node.mode._acting.finish()
+
     async def kill(self, device):
         """End a node as kill -9 does: what it says and writes from now on counts for nothing."""
         node, state = self.nodes.pop(device), self.folder / str(device)

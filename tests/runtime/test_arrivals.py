@@ -3,11 +3,12 @@ from __future__ import annotations
 import socket
 import sys
 import time
+from contextlib import suppress
 
 import numpy as np
 import pytest
 
-from efhc.runtime.arrivals import data_segments
+from efhc.runtime.arrivals import data_segments, shortest_round_trip, unacknowledged_bytes
 from efhc.runtime.decoder import Decoder
 from efhc.runtime.messages import Hello
 from efhc.runtime.wire import ModelFormat, encode, encode_chunk
@@ -28,8 +29,24 @@ def test_packets_with_data_are_counted_before_they_are_read():
             assert data_segments(sender) == 0
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells")
+def test_what_the_other_end_has_no_room_for_is_counted():
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as sender:
+        receiver, _ = server.accept()
+        with receiver:
+            assert unacknowledged_bytes(sender) == 0
+            assert 0 < shortest_round_trip(sender) < 1
+            sender.setblocking(False)
+            with suppress(BlockingIOError):
+                while True:
+                    sender.send(bytes(65536))
+            assert unacknowledged_bytes(sender) > 65536
+    assert unacknowledged_bytes(sender) is None  # it is closed
+
+
 def test_a_socket_that_does_not_tell_is_unknown():
-    assert data_segments(None) is None
+    assert data_segments(None) is unacknowledged_bytes(None) is None
+    assert shortest_round_trip(None) == 0
     one, other = socket.socketpair()
     with one, other:
         assert data_segments(one) is None

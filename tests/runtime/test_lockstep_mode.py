@@ -40,8 +40,14 @@ def experiment(**more: Any) -> Experiment:
     return Experiment(**(fields | more))
 
 
-LAWS = [efhc.EventTriggered(r=200.0), efhc.Entrywise(momentum=0.9, r=50.0)]
-"""A strategy of each link law."""
+SETTLING: dict[str, Any] = {
+    "local": {"kind": "momentum", "correction": 0.1},
+    "trigger": {"kind": "entrywise", "r": 50.0},
+    "codec": {"kind": "levels"},
+    "mixing": {"kind": "half-steps", "rate": 1.0, "settle": True, "window": 4, "most_steps": 8},
+}
+LAWS = [efhc.EventTriggered(r=200.0), efhc.Entrywise(momentum=0.9, r=50.0), efhc.Composed(**SETTLING)]
+"""A strategy of each link law, and half-steps that settle."""
 HALF_STEPS: dict[str, dict[str, Any]] = {
     "entrywise with momentum": {
         "strategies": {"E": efhc.Entrywise(momentum=0.9, r=50.0)},
@@ -66,6 +72,17 @@ HALF_STEPS: dict[str, dict[str, Any]] = {
         "devices": 7,
         "batch_size": 4,
         "iterations": 40,
+    },
+    "steps that settle": {
+        "strategies": {"P": efhc.Composed(**SETTLING)},
+        "network": efhc.Geometric(),
+        "initial_models": {"kind": "shared"},
+        "iterations": 30,
+    },
+    "steps that settle, on links that come and go": {
+        "strategies": {"P": efhc.Composed(**SETTLING)},
+        "precision": "float64",
+        "iterations": 30,
     },
     "a budget": {
         "strategies": {"B": efhc.Entrywise(r=10.0, budget={"share": 0.02})},
@@ -145,7 +162,9 @@ def test_models_fired_sets_and_bits_of_half_steps_are_those_of_efhc_run(tmp_path
     frames = [message for message in sent if isinstance(message, Frame)]
     introductions = [message for message in sent if isinstance(message, Introduction)]
     assert frames
-    assert (len(introductions) == 0) == (case in ("entrywise with momentum", "a budget"))  # static, one start
+    assert (len(introductions) == 0) == (
+        case in ("entrywise with momentum", "steps that settle", "a budget")
+    )  # static, one start
     whole = sum(whole_message_bits(message.model[None]) for message in introductions)
     assert counted == whole + sum(frame.bits for frame in frames)
     assert all(8 * len(frame.payload) <= frame.bits for frame in frames)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import sys
 
 import numpy as np
 import pytest
 from peers import MODELS, Authority, Identity, Node, neighbours, some_model, transport
 
+from efhc.core.half_steps import Frame
 from efhc.core.protocol import Body, Offer
 from efhc.runtime import sockets
 from efhc.runtime.settings import Address
 from efhc.runtime.sockets import SocketTransport
-from efhc.runtime.wire import ModelFormat
+from efhc.runtime.wire import LONGEST_PAYLOAD, ModelFormat
 
 BIG = ModelFormat(200_000, "float32")
 
@@ -135,6 +137,44 @@ def test_the_limit_of_a_node_is_for_all_its_connections(identity):
             await each.stop("over")
 
     asyncio.run(scenario())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what its sockets hold")
+def test_what_the_other_end_does_not_take_is_a_backlog(identity):
+    async def scenario():
+        frame = Frame((0, 1, 1), (1, 1, 1), 1, 0, 0.1, 0.0, bytes(LONGEST_PAYLOAD), 0, 0, 0, 1)
+        async with Pair(identity) as pair:
+            (here, there), wide = pair.transports, 1e6
+            await pair.nodes[0].until(lambda: here.backlog(wide) == 0)
+            connection = there._links[0].connection.transport
+            connection.pause_reading()
+            for _ in range(512):  # more than sockets on loopback hold
+                here.send(1, frame)
+            busy = here.backlog(wide), here.backlog(wide / 2)
+            connection.resume_reading()
+            await pair.nodes[0].until(lambda: here.backlog(wide) == 0 and len(pair.nodes[1].got[0]) == 512)
+            return busy
+
+    seconds, longer = asyncio.run(scenario())
+    assert 0.5 < seconds < 6.0
+    assert seconds < longer
+
+
+def test_models_that_wait_for_credit_and_the_limit_of_a_node_are_a_backlog(identity):
+    async def scenario():
+        async with Pair(identity, models=BIG, send_limit=1e6) as pair:
+            here, there = pair.transports
+            here.send(1, Body((0, 1, 1), (1, 1, 1), some_model(BIG.values)))
+            waiting = here.backlog(1e5)
+            await pair.nodes[1].until(lambda: pair.nodes[1].got[0])
+            for _ in range(64):
+                there.send(0, Frame((1, 1, 1), (0, 1, 1), 1, 0, 0.1, 0.0, bytes(LONGEST_PAYLOAD), 0, 0, 0, 1))
+            await pair.nodes[0].until(lambda: len(pair.nodes[0].got[1]) == 64)
+            return waiting, there.backlog(1e9)
+
+    waiting, limited = asyncio.run(scenario())
+    assert 7.5 < waiting < 8.5  # 800 kB
+    assert 0 < limited < 0.5
 
 
 def test_both_dial_and_one_connection_stays(identity, monkeypatch):

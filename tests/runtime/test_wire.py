@@ -6,6 +6,7 @@ import json
 import struct
 import typing
 import zlib
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from efhc.core import half_steps, protocol
-from efhc.core.cost import ACKNOWLEDGEMENT_BYTES, FRAME_HEADER_BYTES
+from efhc.core.cost import ABOUT_BYTES, ACKNOWLEDGEMENT_BYTES, FRAME_HEADER_BYTES, NEIGHBOUR_BYTES
+from efhc.core.uplink import About
 from efhc.runtime import messages, wire
 from efhc.runtime.decoder import Decoder, Progress
 from efhc.runtime.wire_schema import as_text, markdown_table
@@ -41,6 +43,8 @@ SMALL = [
     protocol.GiveModel(12, None),
     half_steps.Introduction(TOKEN, 12, 5, None),
     half_steps.Frame(TOKEN, OTHER, 4, 2, 0.125, 0.5, b"\1\2\3", 0, 12, 2, 5),
+    half_steps.Frame(TOKEN, OTHER, 4, 2, 0.125, 0.5, b"\1\2\3", 0, 12, 2, 5, About(4000.0, True, (0, 7, 2**32 - 1))),
+    half_steps.Frame(TOKEN, OTHER, 4, 2, 0.125, 0.5, b"", 0, 12, 2, 5, About(5e-324, False, ())),
     half_steps.Acknowledgement(TOKEN, OTHER, 4, 2, 5),
     messages.IterationHeader(12, fired=True, degree=5),
     messages.Presence(3, 41, (0, 50, 100)),
@@ -79,10 +83,13 @@ def test_a_message_comes_back(message):
     assert wire.decode(wire.layout_of(message).kind, wire.encode(message)[wire.HEADER.size :]) == message
 
 
+LONG = {"CHUNK", "LONG_FRAME", "LONG_FRAME_ABOUT"}
+
+
 def test_every_message_that_nodes_send_has_a_layout():
     sent = {*typing.get_args(messages.Message), messages.Hello, messages.Goodbye}
     assert sent <= {type(message) for message in SMALL + LARGE}
-    assert {wire.layout_of(message).name for message in SMALL + LARGE} | {"CHUNK", "LONG_FRAME"} == set(wire.BY_NAME)
+    assert {wire.layout_of(message).name for message in SMALL + LARGE} | LONG == set(wire.BY_NAME)
     assert len(wire.BY_KIND) == len(wire.BY_NAME) == len(wire.LAYOUTS)
 
 
@@ -285,12 +292,16 @@ def read_by_schema(schema, data):
     def token():
         return [scalar("u32"), scalar("count"), scalar("count")]
 
+    def about():
+        found = {"rate": scalar("share"), "is_slow": scalar("version")}
+        return found | {"neighbours": [scalar("u32") for _ in range(scalar("version"))]}
+
+    readers = {name: partial(scalar, name) for name in SCALARS} | {"token": token, "about": about}
+
     def value(type_):
         nonlocal at
-        if type_ in SCALARS:
-            return scalar(type_)
-        if type_ == "token":
-            return token()
+        if type_ in readers:
+            return readers[type_]()
         if type_ == "optional token":
             return token() if scalar("flag") else None
         if type_ == "counts":
@@ -321,7 +332,7 @@ def test_the_examples_can_be_read_with_the_schema_alone():
 
 def test_the_examples_are_read_by_the_decoder_as_one_conversation():
     schema = json.loads((DOCS / "wire.json").read_text())
-    conversation = [example for example in schema["examples"] if example["name"] not in ("GOODBYE", "LONG_FRAME")]
+    conversation = [example for example in schema["examples"] if example["name"] not in {"GOODBYE", *LONG} - {"CHUNK"}]
     models = wire.ModelFormat(schema["example_models"]["values"], schema["example_models"]["dtype"])
     decoder = Decoder(models)
     arrived = [each for example in conversation for each in decoder.feed(bytes.fromhex(example["hex"]))]
@@ -340,19 +351,53 @@ def test_headers_have_the_bytes_that_the_simulator_counts():
     assert len(wire.encode(FRAME)) + TLS_RECORD == FRAME_HEADER_BYTES
     acknowledgement = half_steps.Acknowledgement(TOKEN, OTHER, 4, 2, 5)
     assert len(wire.encode(acknowledgement)) + TLS_RECORD == ACKNOWLEDGEMENT_BYTES
+    for neighbours in ((), (3, 4, 9)):
+        longer = FRAME._replace(about=About(4000.0, True, neighbours))
+        more = len(wire.encode(longer)) - len(wire.encode(FRAME))
+        assert more == ABOUT_BYTES + NEIGHBOUR_BYTES * len(neighbours)
 
 
+@pytest.mark.parametrize("told", [None, About(4000.0, True, (0, 7))])
 @pytest.mark.parametrize("size", [wire.LONGEST_PAYLOAD, wire.LONGEST_PAYLOAD + 1, 3 * wire.LONGEST_CHUNK + 5])
-def test_a_payload_of_any_length_comes_back(size):
-    message = FRAME._replace(payload=bytes(number % 251 for number in range(size)))
+def test_a_payload_of_any_length_comes_back(size, told):
+    message = FRAME._replace(payload=bytes(number % 251 for number in range(size)), about=told)
     models = wire.ModelFormat(size // 4, "float32")
     arrived = all_of(fresh(models), wire.encode_whole(message, 1, models))[-1]
     assert arrived == message
 
 
+def about(rate=4000.0, slow=0, neighbours=(1, 2), count=None):
+    """A frame that says this of its sender."""
+    head = wire.encode(FRAME)[wire.HEADER.size :]
+    number = len(neighbours) if count is None else count
+    said = struct.pack(f"<dHH{len(neighbours)}I", rate, slow, number, *neighbours)
+    return wire.frame(wire.BY_NAME["FRAME_ABOUT"].kind, head + said + b"payload")
+
+
+def test_what_a_device_says_of_itself_is_checked():
+    (arrived,) = all_of(fresh(), about())
+    assert (arrived.about, arrived.payload) == (About(4000.0, False, (1, 2)), b"payload")
+    for rate in (np.nan, np.inf, 0.0, -1.0):
+        assert "where a bandwidth belongs" in refused(about(rate))
+        with pytest.raises(ValueError, match="cannot be sent as a bandwidth"):
+            wire.encode(FRAME._replace(about=About(rate, False, ())))
+    assert "has 2 where 0 or 1 belongs" in refused(about(slow=2))
+    assert "not in ascending order" in refused(about(neighbours=(2, 1)))
+    assert "not in ascending order" in refused(about(neighbours=(1, 1)))
+    assert refused(about(count=1000)) == "FRAME_ABOUT is too short"
+    assert "has 1025 neighbours" in refused(about(neighbours=range(1025)))
+
+
+def test_a_device_with_very_many_neighbours_tells_the_lowest_ones():
+    crowded = FRAME._replace(payload=bytes(wire.LONGEST_PAYLOAD), about=About(4000.0, False, tuple(range(5000))))
+    (arrived,) = all_of(fresh(), wire.encode(crowded))
+    assert arrived == crowded._replace(about=About(4000.0, False, tuple(range(wire.MOST_NEIGHBOURS))))
+
+
+@pytest.mark.parametrize("told", [None, About(4000.0, True, (0, 7))])
 @pytest.mark.parametrize("size", [1, wire.LONGEST_PAYLOAD, MODELS.longest_payload + 1, 2**40])
-def test_a_long_frame_announces_no_more_than_a_model_can_need(size):
-    announced = FRAME._replace(payload=wire.PayloadHeader(1, size))
+def test_a_long_frame_announces_no_more_than_a_model_can_need(size, told):
+    announced = FRAME._replace(payload=wire.PayloadHeader(1, size), about=told)
     assert "LONG_FRAME" in refused(wire.encode(announced))
 
 

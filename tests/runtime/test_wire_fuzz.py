@@ -15,7 +15,8 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from efhc.core import protocol
+from efhc.core import half_steps, protocol
+from efhc.core.uplink import About
 from efhc.runtime import messages, wire
 from efhc.runtime.decoder import Decoder, Progress
 
@@ -33,6 +34,8 @@ headers = st.builds(
 chunks = st.builds(
     wire.Chunk, st.integers(0, 3), st.sampled_from([0, 4, 128]), st.integers(0, 300).map(lambda size: b"\x7f" * size)
 )
+numbers = st.integers(0, 2**32 - 1)
+abouts = st.builds(About, shares, st.booleans(), st.sets(numbers, max_size=4).map(sorted).map(tuple))
 small = st.one_of(
     st.builds(messages.Hello, counts, counts, st.dictionaries(st.text(), st.text(), max_size=3), counts),
     st.builds(messages.Goodbye, st.text(max_size=40), st.booleans()),
@@ -47,6 +50,21 @@ small = st.one_of(
     st.builds(protocol.Body, tokens, tokens, headers),
     st.builds(protocol.GiveModel, counts, st.none() | headers),
     st.builds(messages.IterationModel, counts, headers),
+    st.builds(
+        half_steps.Frame,
+        tokens,
+        tokens,
+        numbers,
+        numbers,
+        shares,
+        shares,
+        st.binary(max_size=20),
+        st.just(0),
+        counts,
+        numbers,
+        numbers,
+        st.none() | abouts,
+    ),
     chunks,
 ).map(wire.encode)
 whole = st.builds(

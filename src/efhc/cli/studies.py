@@ -37,10 +37,11 @@ from efhc.cli.watching import Watch, watching
 from efhc.report.numbers import TIME_UNIT
 
 if TYPE_CHECKING:
+    from efhc.experiments.config.experiment import Experiment
     from efhc.experiments.runs.store import RunStore
     from efhc.experiments.studies.changes import Size
-    from efhc.experiments.studies.frontier import FrontierRuns
-    from efhc.experiments.studies.reproduce import FigureRuns
+    from efhc.experiments.studies.controls_file import Controls
+    from efhc.experiments.studies.reproduce import AnyRuns
     from efhc.experiments.studies.tune import Tuning
     from efhc.report.claims.judging import Judgement
 
@@ -52,7 +53,7 @@ def reproduce(
         list[str],
         typer.Argument(
             metavar="FIGURE",
-            help="`list`, `all` of the paper's, or names: fig2a fig3b frontier, or your own files.",
+            help="`list`, `all` of the paper's, or names: fig2a frontier slow-links, or your own files.",
         ),
     ],
     quick: Annotated[bool, typer.Option("--quick", help="Small sizes, for a first look. This is the default.")] = False,
@@ -81,12 +82,13 @@ def reproduce(
     """Reproduce figures of the paper and judge its claims: make the missing runs, draw, and write report.html.
 
     `frontier` compares all strategies: accuracy against the share of ZT's transmission time that was spent, in several
-    settings, and who leads.
+    settings, and who leads. `slow-links` compares a strategy for slow links with its controls, on virtual clocks.
 
     The figures that train neural networks need PyTorch, the extra [deep].
     """
     use = choose_engine(engine, address, jobs)
 
+    from efhc.experiments.studies.controls_file import Controls
     from efhc.experiments.studies.frontier_file import Frontier
     from efhc.experiments.studies.presets import load_figure, paper_figures
 
@@ -123,13 +125,17 @@ def reproduce(
             judgements = reproducing.reproduce(
                 prepared, size, out, store, use, overview.progress, warn, followers=[overview.follower]
             )
-    for name in (figure.name for figure in loaded if isinstance(figure, Frontier)):
-        _print_means(out / "figures" / f"{name}.csv")
-    _print_judgements(judgements)
+    for figure in loaded:
+        numbers = out / "figures" / f"{figure.name}.csv"
+        if isinstance(figure, Frontier):
+            _print_means(numbers)
+        elif isinstance(figure, Controls):
+            _print_controls(figure, numbers, judgements)
+    _print_judgements([one for one in judgements if one.statement != "beats control"])
     print(f"\nReport: {out / 'report.html'}, figures and their numbers: {out / 'figures'}")
 
 
-def _print_estimates(figures: Sequence[FigureRuns | FrontierRuns], store: RunStore, jobs: int | None) -> None:
+def _print_estimates(figures: Sequence[AnyRuns], store: RunStore, jobs: int | None) -> None:
     """Print how long the missing runs of each figure will take on this machine, if each core makes one at a time."""
     from rich.status import Status
 
@@ -147,20 +153,28 @@ def _print_estimates(figures: Sequence[FigureRuns | FrontierRuns], store: RunSto
 
 def _list_figures(seeds: int | None) -> None:
     from efhc.experiments.config.files import PRESETS
-    from efhc.experiments.studies.presets import frontiers, load_figure, paper_figures
+    from efhc.experiments.studies.presets import load_figure, other_figures, paper_figures
 
     table = Table("figure", "--quick", "--full", "core hours", "", box=None)
-    for name in [*paper_figures(), *frontiers()]:
-        if name == next(iter(frontiers()), None):
+    others = other_figures()
+    for name in [*paper_figures(), *others]:
+        if name in others[:1]:
             table.add_section()
         small, large = load_figure(name, "quick", seeds), load_figure(name, "full", seeds)
-        sizes = [f"{figure.runs} x {figure.experiment.iterations:,}" for figure in (small, large)]
+        sizes = [f"{figure.runs} x {_length(figure.experiment)}" for figure in (small, large)]
         cost = f"{large.table.core_hours:g}" if large.table.core_hours else ""
         table.add_row(cell(name), *sizes, cost, cell(large.table.title))
     console.print(table)
-    print("Sizes: runs x iterations. Core hours: what --full takes, measured or estimated (docs/reproduction.md).")
-    print("`efhc reproduce all` makes the figures of the paper; a frontier is made if it is named.")
+    print("Sizes: runs x iterations, or x virtual seconds (s).")
+    print("Core hours: what --full takes, measured or estimated (docs/reproduction.md).")
+    print("`efhc reproduce all` makes the figures of the paper; the others are made if they are named.")
     print(f"Their config files: {PRESETS}")
+
+
+def _length(experiment: Experiment) -> str:
+    """Return how long the runs are: their iterations, or the virtual second at which they end."""
+    seconds = getattr(experiment.driver, "seconds", None)
+    return f"{experiment.iterations:,}" if seconds is None else f"{seconds:g} s"
 
 
 def _print_means(path: Path) -> None:
@@ -181,6 +195,36 @@ def _print_means(path: Path) -> None:
             cells = ["" if value is None else f"{value:.3f}" for value in values]
             table.add_row(cell(row["strategy"]), *cells, f"{100 * row['spends']:.3g} %")
         console.print(table)
+
+
+def _print_controls(figure: Controls, path: Path, judgements: Sequence[Judgement]) -> None:
+    """Print a table and a sentence per setting: accuracy at the end, and the lead over each control."""
+    import polars as pl
+
+    from efhc.report.claims.controls import end_means
+    from efhc.report.claims.intervals import bounds_words
+    from efhc.report.claims.wording import bought_words, finding_words
+    from efhc.report.numbers import MEGABYTE, number_words, signed
+
+    for (setting,), rows in pl.read_csv(path).group_by("setting", maintain_order=True):
+        label = f"{figure.name}-{setting}"
+        found = {one.names[1]: one for one in judgements if one.figures == (label,)}
+        bounds = bounds_words(one.findings[0].seeds for one in found.values())
+        title = f"{label}: accuracy at the end, and the lead of {figure.table.leader}"
+        table = Table("strategy", "accuracy", "least", "MB", "lead", bounds, "above on", "", title=cell(title))
+        table.title_justify = "left"
+        for row in end_means(rows).iter_rows(named=True):
+            cells = [f"{row['mean']:.3f}", f"{row['least']:.3f}", number_words(row["bytes"] / MEGABYTE)]
+            if one := found.get(row["strategy"]):
+                (finding,) = one.findings
+                between = f"{signed(finding.low)} to {signed(finding.high)}" if finding.seeds > 1 else ""
+                above = f"{finding.seeds_above} of {finding.seeds}"
+                cells += [signed(finding.mean), between, above, finding_words(finding)]
+            table.add_row(cell(row["strategy"]), *cells)
+        print_table(table)
+        marked = filter(None, (figure.table.common, figure.table.shuffled))
+        if words := bought_words([found[name].findings[0] for name in marked if name in found]):
+            print(words)
 
 
 def _print_judgements(judgements: list[Judgement]) -> None:

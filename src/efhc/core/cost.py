@@ -15,6 +15,8 @@ FRAME_HEADER_BYTES = 111
 """Bytes of a half-step's frame besides its payload: those of docs/wire.md, and 22 of a TLS record."""
 ACKNOWLEDGEMENT_BYTES = 83
 """Bytes of an acknowledgement of half-steps, likewise."""
+ABOUT_BYTES, NEIGHBOUR_BYTES = 12, 4
+"""Bytes that a frame is longer if it tells what its sender is, and for each neighbour of the sender."""
 BITS_PER_NUMBER = 32
 """Bits of one parameter of a model that is sent whole. Transmission time is counted in such numbers."""
 

@@ -26,6 +26,7 @@ from efhc.base.arrays import Flags, Floats, Ints
 from efhc.core.arithmetic import finite_rows
 from efhc.core.cost import BITS_PER_NUMBER, airtime_bits, exchange_bits, whole_message_bits
 from efhc.core.graph import Graph
+from efhc.core.half_steps import LEAST_SCALE, MOST_LOAD, steps_that_count
 from efhc.core.law_arithmetic import PLAIN_LAW, LawArithmetic, Messages, Places, Terms
 from efhc.core.local_steps import Moment, Rows
 from efhc.core.memory import both_have
@@ -121,6 +122,8 @@ class _Iteration:
         rows = {"model": models} | {name: memory[name] for name in ("correction", *local.memory) if name in memory}
         alpha = np.full((len(models), 1), now.step_size, models.dtype)
         degrees = now.graph.degrees
+        if "moved" in memory:  # by the links that are served
+            degrees = np.bincount(now.graph.links[self.links.active].ravel(), minlength=len(models))
         gate = np.ones((len(models), 1))
         if "steps" in memory:
             gate[:, 0] = np.where(degrees > 0, np.minimum(1.0, memory["steps"] / np.maximum(degrees, 1)), 1.0)
@@ -167,6 +170,8 @@ class _Iteration:
 
     def half_steps(self, rows: Rows, mixing: HalfStepsMixing) -> tuple[Rows, Floats, Happened]:
         """Each message is a step of its two ends: see `core.half_steps`, which is this law on a device's own clock."""
+        if mixing.settle:
+            return self.settling(rows, mixing)
         known, who, mine, theirs = self._known()
         after, bits, first, _ = self._send(rows["model"], known, who)
         sender, _, _, back = self.now.graph.directed
@@ -183,6 +188,87 @@ class _Iteration:
         self.memory["steps"] = np.bincount(sender, sends.astype(np.int64) + receives, self.now.graph.devices)
         fired = np.bincount(sender, sends, self.now.graph.devices) > 0
         return self._pulled(rows, known, after, terms, Happened(fired, bits + first, 0.0))
+
+    def settling(self, rows: Rows, mixing: HalfStepsMixing) -> tuple[Rows, Floats, Happened]:
+        """The same where what is known leaves out what the link itself has done, E = moved - moved of the other end.
+
+        A device sends one message after the other, by ascending neighbour: each tells of the steps of those before it.
+        """
+        memory, graph, local = self.memory, self.now.graph, self.parts.local
+        sender, _, _, back = graph.directed
+        x, known, link = rows["model"], memory["told"], memory["moved"] - memory["moved"][back]
+        scale = memory["scale"] * MOST_LOAD / np.where(memory["load"] > 0, memory["load"], MOST_LOAD)
+        memory["scale"] = np.where(memory["load"] > 0, np.clip(scale, LEAST_SCALE, 1.0), 1.0)
+        weights = np.minimum(mixing.rate * self.weights * memory["scale"][sender], MOST_LOAD / 2)
+        since = memory["since"] + 1
+        thresholds, chosen, first = self._asked(x, known + link, sender)
+        after, bits, step, pull, load = self._send_each(x, known, link, weights, (thresholds, chosen, first), mixing)
+        is_sent, made = bits > 0, (bits > 0) & (memory["news"] > 0) & (weights > 0)
+        learning = self._learning(is_sent, steps_that_count(since, since, mixing.most_steps, self.now.k))
+        memory["since"], memory["news"] = np.where(is_sent, 0.0, since), np.where(is_sent, 0.0, memory["news"])
+        memory["news"][is_sent[back]] = 1.0
+        learned, taught = np.zeros_like(x) if local.correction else None, memory.get("taught")
+        if taught is not None:
+            taught = memory["taught"] = taught.copy()
+        own, theirs = np.flatnonzero(made), np.flatnonzero(made[back])
+        np.add.at(pull, sender[theirs], -step[back[theirs]])
+        np.add.at(load, sender[theirs], weights[back[theirs]])
+        for ends, messages, sign in ((own, own, 1), (theirs, back[theirs], -1)):  # a device makes its own steps first
+            if learned is not None:
+                lessons = learning[messages, None].astype(x.dtype) * (sign * step[messages])
+                np.add.at(learned, sender[ends], lessons)
+                if taught is not None:
+                    taught[ends] += lessons
+        memory["told"], memory["moved"], memory["load"] = after, memory["moved"] + step, load
+        memory["steps"] = np.bincount(sender, made.astype(np.int64) + made[back], graph.devices)
+        rows = local.pulled(rows, pull, learned, np.full((graph.devices, 1), self.now.step_size))
+        fired = np.bincount(sender, is_sent, graph.devices) > 0
+        return rows, self.state.last_broadcast, Happened(fired, bits + first, 0.0)
+
+    def _send_each(
+        self,
+        x: Floats,
+        known: Floats,
+        link: Floats,
+        weights: Floats,
+        asked: tuple[Floats, Flags, Ints],
+        mixing: HalfStepsMixing,
+    ) -> tuple[Floats, Ints, Floats, Floats, Floats]:
+        """Send one message after the other. `weights` follow the limit of steps.
+
+        Returns what is known afterwards, the bits and the step of each directed link, and for each device the sum of
+        its own steps and of their weights.
+        """
+        graph, has_news, (thresholds, chosen, first) = self.now.graph, self.memory["news"] > 0, asked
+        sender, _, _, back = graph.directed
+        after, step, bits = known.copy(), np.zeros_like(known), np.zeros(len(sender), np.int64)
+        pull, load = np.zeros_like(x), np.zeros(graph.devices)
+        credit = self._credit() - airtime_bits(graph, first) if self.parts.budget else None
+        place = np.arange(len(sender)) - np.searchsorted(sender, sender)  # of a link among those of its sender
+        assert self.parts.codec is not None
+        for turn in range(int(place.max(initial=-1)) + 1):
+            those = np.flatnonzero(place == turn)
+            who = sender[those]
+            models, every = x[who] + pull[who] - link[those], np.arange(len(those))
+            messages = Messages(self.parts.codec, models, every, known[those], thresholds[those], chosen[those])
+            told, sent = self.arithmetic.send("message", messages)
+            goes = sent > 0
+            if credit is not None:
+                cost = sent / np.maximum(1, graph.degrees[who])
+                goes &= cost <= credit[who]
+                credit[who] -= np.where(goes, cost, 0.0)
+            sends = those[goes]
+            after[sends], bits[sends] = told[goes], sent[goes]
+            for e in sends.tolist():
+                weights[e] *= factor_of(mixing.limit, after[e] + link[e], known[back[e]] - link[e])
+            steps = sends[has_news[sends]]
+            difference = (known[back[steps]] - after[steps]) - x.dtype.type(2) * link[steps]
+            step[steps] = weights[steps, None].astype(x.dtype) * difference
+            pull[sender[steps]] += step[steps]
+            load[sender[steps]] += weights[steps]
+        if credit is not None:
+            self.memory["credit"] = credit
+        return after, bits, step, pull, load
 
     def estimates(self, rows: Rows, mixing: EstimatesMixing) -> tuple[Rows, Floats, Happened]:
         """All neighbours know the same of a device, and mix what they know: see `EstimatesMixing`."""
@@ -203,10 +289,8 @@ class _Iteration:
             return self.memory["told"], sender, np.arange(len(sender)), back
         return self.state.last_broadcast, np.arange(self.now.graph.devices), sender, receiver
 
-    def _send(self, y: Floats, known: Floats, who: Ints) -> tuple[Floats, Ints, Ints, Flags]:
-        """Return what is known after the messages, the bits of each directed link, of messages and of Event 1, and who
-        has sent, row by row of what is known.
-        """
+    def _asked(self, y: Floats, known: Floats, who: Ints) -> tuple[Floats, Flags, Ints]:
+        """Return the thresholds and who fires, row by row of what is known, and the bits of Event 1 of each link."""
         graph, decision, sender = self.now.graph, self.decision, self.now.graph.directed.sender
         active, per_link = self.links.active[graph.directed.link], "told" in self.memory
         # Per link, a neighbour is told the model when the link comes up, whether or not the link is chosen now.
@@ -225,6 +309,15 @@ class _Iteration:
             chosen, thresholds = chosen | row, np.where(row, 0.0, thresholds)
         if per_link:
             chosen = chosen & active
+        return thresholds, chosen, first
+
+    def _send(self, y: Floats, known: Floats, who: Ints) -> tuple[Floats, Ints, Ints, Flags]:
+        """Return what is known after the messages, the bits of each directed link, of messages and of Event 1, and who
+        has sent, row by row of what is known.
+        """
+        graph, sender, per_link = self.now.graph, self.now.graph.directed.sender, "told" in self.memory
+        active = self.links.active[graph.directed.link]
+        thresholds, chosen, first = self._asked(y, known, who)
         assert self.parts.codec is not None
         after, sent = self.arithmetic.send("told", Messages(self.parts.codec, y, who, known, thresholds, chosen))
         bits = sent if per_link else np.where(active, sent[sender], 0)
@@ -239,9 +332,9 @@ class _Iteration:
         places, learning = _places(self.now.graph, used.tobytes()), self._learning(used)
         return Terms(places, weights[places.message], learning[places.message])
 
-    def _learning(self, used: Flags) -> Floats:
-        """theta / (sum of alpha since a directed link was last used): what h learns of each term; 0 without h."""
-        theta = self.parts.local.correction
+    def _learning(self, used: Flags, steps: Floats | int = 1) -> Floats:
+        """theta steps / (sum of alpha since a directed link was last used): what h learns of a term; 0 without h."""
+        theta = self.parts.local.correction * steps
         if "elapsed" not in self.memory:
             return np.full(len(used), theta / self.now.step_size)
         elapsed = self.memory["elapsed"] + self.now.step_size

@@ -18,9 +18,11 @@ from efhc.base.arrays import Flags, Floats
 from efhc.base.errors import Unusable
 from efhc.base.policy import Policy
 from efhc.base.registry import Family
+from efhc.core.half_steps import MOST_WINDOW, LinkLaw
 from efhc.core.local_steps import SGD, LocalStep
 from efhc.core.memory import Memories
 from efhc.core.step_limits import NoLimit, StepLimit
+from efhc.core.uplink import Pacing
 from efhc.core.views import Moved, Now, Seen
 
 
@@ -72,7 +74,17 @@ class HalfStepsMixing(MixingPolicy):
     kind: Literal["half-steps"] = "half-steps"
     rate: float = Field(default=0.5, gt=0, le=1)
     """The share of beta_ij that one message moves. Two neighbours that both send move twice as much, so beyond 1/2
-    models could run apart: that needs a guard."""
+    models could run apart: that needs a guard, or steps that settle."""
+    settle: bool = False
+    """Whether what neighbours know of one another leaves out what their own link has done. Messages that come late, or
+    again and again without an answer, then bring two models to their average and no further. It costs two more models
+    per link end, and two per message under way."""
+    window: int = Field(default=1, ge=1, le=MOST_WINDOW)
+    """How many messages to a neighbour may be under way. More than one needs `settle`."""
+    most_steps: int = Field(default=1, ge=1)
+    """How many local steps count at most in what one message teaches the drift correction, until k = 50, of those since
+    the last message that was acknowledged. Afterwards it comes down like 50 / k, to half a step for all messages under
+    way: with delays, a correction that went on learning fast would run apart."""
     guard: Literal["degree"] | None = None
     """"degree": a message moves at most 1 / (2 max(d_i, d_j)), so that a rate above 1/2 counts where devices have few
     neighbours. Default: none, and a rate up to 1/2."""
@@ -84,8 +96,12 @@ class HalfStepsMixing(MixingPolicy):
 
     @model_validator(mode="after")
     def _is_guarded(self) -> Self:
-        if self.rate > MOST_RATE and self.guard is None:
-            raise Unusable("rate", f"{self.rate:g} without a guard", "at most 0.5; or guard = 'degree'")
+        if self.rate > MOST_RATE and self.guard is None and not self.settle:
+            raise Unusable(
+                "rate", f"{self.rate:g} without a guard", "at most 0.5; or settle = true, or guard = 'degree'"
+            )
+        if self.window > 1 and not self.settle:
+            raise Unusable("window", f"{self.window} without settle", "1; or settle = true")
         return self
 
 
@@ -150,7 +166,7 @@ class ChosenLinks(NamedTuple):
 
 
 class LinkChoice(Protocol):
-    """Chooses the links that may be used. Both ends of a link know of it without a message."""
+    """Chooses the links that may be used. Both ends of a link know of it without a message, in lockstep."""
 
     @property
     def is_fixed(self) -> bool:
@@ -187,6 +203,16 @@ class Parts:
     """None: all links."""
     mixing: MixingPolicy = field(default_factory=ExchangeMixing)
     budget: Budget | None = None
+    pacing: Pacing | None = None
+    """How a device uses its uplink. None: it sends to all neighbours at once, whenever the trigger fires."""
+
+    @property
+    def link_law(self) -> LinkLaw:
+        """The numbers of half-steps."""
+        mixing, theta = self.mixing, self.local.correction
+        assert isinstance(mixing, HalfStepsMixing)
+        keeps = mixing.take_back and theta > 0
+        return LinkLaw(mixing.rate, theta, keeps, mixing.settle, mixing.window, mixing.most_steps)
 
     @property
     def memory(self) -> Memories:

@@ -39,6 +39,7 @@ class Purpose(IntEnum):
     STRATEGY = 15
     MESSAGE_LOSS = 16
     TEST_SAMPLES = 17
+    OTHER_BANDWIDTHS = 18
 
 
 @dataclass(frozen=True)

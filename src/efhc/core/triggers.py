@@ -63,11 +63,13 @@ class TriggerPolicy(Policy, ABC):
         """threshold_i(k) for all devices; `gamma` is gamma(k). 0 always fires, infinity never."""
 
 
-Rho = Literal["own", "nominal", "mean"]
+Rho = Literal["own", "nominal", "mean", "one"]
 
 
 def _threshold_scale(rho: Rho, bandwidths: Bandwidths) -> Floats:
-    """Return rho_i of all devices: 1/b_i ("own"), or one for all: 1/b_M ("nominal"), or the mean of all 1/b_i."""
+    """Return rho_i of all devices: 1/b_i ("own"), or one for all: 1/b_M ("nominal"), the mean of all 1/b_i, or 1."""
+    if rho == "one":
+        return np.ones(len(bandwidths.values))
     if rho == "own":
         own: Floats = 1.0 / bandwidths.values
         return own
@@ -94,7 +96,7 @@ class NormTrigger(TriggerPolicy):
     """The threshold scale r."""
     rho: Rho = "own"
     """rho_i: 1/b_i of the device's own bandwidth ("own": a slow device waits for a larger drift), 1/b_M for all
-    ("nominal"), or the mean of all 1/b_i ("mean")."""
+    ("nominal"), the mean of all 1/b_i ("mean"), or 1 ("one")."""
     every: int = Field(default=1, ge=1)
     """Devices look at their drift only at multiples of this number of iterations."""
 
@@ -105,7 +107,7 @@ class NormTrigger(TriggerPolicy):
     def threshold_of(
         self, device: int, k: int, gamma: float, bandwidths: Bandwidths, coin: Callable[[int], Any]
     ) -> float:
-        if self.rho == "mean" or k % self.every:
+        if self.rho in ("mean", "one") or k % self.every:
             return float(self.thresholds(k, gamma, bandwidths, coin)[device])
         rho: float = 1.0 / (bandwidths.values[device] if self.rho == "own" else bandwidths.nominal)
         return self.r * rho * gamma
@@ -120,7 +122,8 @@ class EntrywiseTrigger(TriggerPolicy):
     r: float = Field(default=1000.0, ge=0)
     """The threshold scale r."""
     rho: Rho = "nominal"
-    """rho_i: 1/b_M for all ("nominal"), 1/b_i of the device's own bandwidth ("own"), or the mean of all 1/b_i."""
+    """rho_i: 1/b_M for all ("nominal"), 1/b_i of the device's own bandwidth ("own"), the mean of all 1/b_i, or 1: then
+    the threshold is r gamma(k), whatever the bandwidths are."""
 
     def thresholds(self, k: When, gamma: Decay, bandwidths: Bandwidths, coins: Callable[[Any], Floats]) -> Floats:
         return self.r * _threshold_scale(self.rho, bandwidths) * gamma

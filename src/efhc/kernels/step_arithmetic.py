@@ -22,8 +22,9 @@ class StepArithmetic:
         self._codec: Any = codec if is_built_in(codec) else CheckedCodec(codec)
         self._send_rows = SEND_ROWS.get(getattr(codec, "kind", "")) if is_built_in(codec) else None
 
-    def encode(self, model: Floats, told: Floats, threshold: float) -> Encoded | None:
-        """Return what is sent of model - told; None if that is nothing."""
+    def encode(self, model: Floats, told: Floats, threshold: float, most: int | None = None) -> Encoded | None:
+        """Return what is sent of model - told, in at most so many bits; None if that is nothing."""
+        threshold = self.fitted(model, told, threshold, most)
         if self._send_rows is None:
             after, bits = self._codec.send(model, told, threshold)
             known = np.array(after, model.dtype)  # a copy: the codec may use its array again
@@ -32,6 +33,13 @@ class StepArithmetic:
         arguments = model[None], _FIRST, told[None], np.array([threshold]), _CHOSEN, after, found
         self._send_rows(self._codec.parameter, *arguments, 0, 1)
         return Encoded(after[0], after[0], int(found[0])) if found[0] else None
+
+    def fitted(self, model: Floats, told: Floats, threshold: float, most: int | None) -> float:
+        """Return a threshold that lets no more coordinates pass than fit into so many bits; of own codecs, the same."""
+        coordinates = getattr(self._codec, "most_coordinates", None)
+        if most is None or coordinates is None:
+            return threshold
+        return raised_threshold(model, told, threshold, coordinates(most, len(model), model.dtype.itemsize))
 
     def decode(self, payload: Any, heard: Floats) -> Floats:
         """Return what is known after a payload."""
@@ -50,6 +58,37 @@ class StepArithmetic:
             law_loops.add_step_and_learn(kind(weight), kind(learning), plus, minus, pull, learned)
         if taught is not None:
             law_loops.learn(kind(weight), kind(learning), plus, minus, taught)
+
+    @np.errstate(over="ignore", invalid="ignore")
+    def add_settling_step(
+        self, sums: Sequence[Floats | None], weight: float, learning: float, plus: Floats, minus: Floats, link: Floats
+    ) -> Floats:
+        """Add the step d = weight ((plus - minus) - 2 link) likewise, and return it."""
+        kind, (pull, learned, taught) = plus.dtype.type, sums
+        step: Floats = kind(weight) * ((plus - minus) - kind(2) * link)
+        assert pull is not None
+        pull += step
+        if learned is not None:
+            lesson = kind(learning) * step
+            learned += lesson
+            if taught is not None:
+                taught += lesson
+        return step
+
+
+@np.errstate(over="ignore", invalid="ignore")
+def raised_threshold(model: Floats, told: Floats, threshold: float, most: int) -> float:
+    """Return the threshold, or a higher one that at most so many of |model - told| reach; infinity if most is 0."""
+    if most >= len(model):
+        return threshold
+    if most <= 0:
+        return np.inf
+    sizes = np.abs(model - told)
+    if np.count_nonzero(sizes >= np.float64(max(threshold, np.finfo(np.float64).tiny))) <= most:
+        return threshold
+    least = float(np.partition(sizes, len(sizes) - most)[len(sizes) - most])
+    is_too_many = np.count_nonzero(sizes >= np.float64(least)) > most  # some are equal
+    return max(threshold, float(np.nextafter(least, np.inf)) if is_too_many else least)
 
 
 _FIRST, _CHOSEN = np.zeros(1, np.int64), np.ones(1, bool)

@@ -1,4 +1,4 @@
-"""The data from which a frontier is drawn and judged."""
+"""The data from which a frontier is drawn and judged, and what other figures of several settings share with it."""
 
 from __future__ import annotations
 
@@ -32,17 +32,13 @@ class SettingData:
 
 
 @dataclass(frozen=True, eq=False)
-class FrontierData:
-    """A frontier: several settings, and the strategies that are said to lead."""
+class SettingsData:
+    """A figure of several settings."""
 
     name: str
     """The name of its file: `frontier`."""
     title: str
     settings: tuple[SettingData, ...]
-    leaders: tuple[str, ...]
-    """The first is compared with all others, the next with all others but the leaders before it."""
-    ceilings: tuple[str, ...] = ()
-    """References that compete with nobody."""
 
     @property
     def strategies(self) -> list[str]:
@@ -60,20 +56,52 @@ class FrontierData:
 
     @property
     def in_front(self) -> list[str]:
-        """The strategies that are drawn in front of the others: the leaders, EF-HC and ZT."""
-        return [name for name in dict.fromkeys((*self.leaders, "EF-HC", "ZT")) if name in self.strategies]
+        """The strategies that are drawn in front of the others, with bands."""
+        return []
+
+    @property
+    def behind_all(self) -> list[str]:
+        """The strategies that are drawn as references."""
+        return []
 
 
 @dataclass(frozen=True, eq=False)
-class FrontierSection:
-    """The part of the report that shows a frontier."""
+class FrontierData(SettingsData):
+    """A frontier, and the strategies that are said to lead."""
 
-    data: FrontierData
+    leaders: tuple[str, ...]
+    """The first is compared with all others, the next with all others but the leaders before it."""
+    ceilings: tuple[str, ...] = ()
+    """References that compete with nobody."""
+
+    @property
+    def in_front(self) -> list[str]:
+        """The leaders, EF-HC and ZT."""
+        return [name for name in dict.fromkeys((*self.leaders, "EF-HC", "ZT")) if name in self.strategies]
+
+    @property
+    def behind_all(self) -> list[str]:
+        """The ceilings that have runs."""
+        return [name for name in self.ceilings if name in self.strategies]
+
+
+@dataclass(frozen=True, eq=False)
+class SettingsSection:
+    """The part of the report that shows a figure of several settings."""
+
+    data: SettingsData
     configs: Mapping[str, str]
-    """The complete config of each setting, as TOML, by name."""
+    """The complete config of each setting, as TOML, by title."""
     tuned: str
     """How the parameters of the strategies were chosen."""
     facts: Mapping[str, str]
-    """The main facts: sizes, seeds, runs, time, and the command that makes the frontier."""
+    """The main facts: sizes, seeds, runs, time, and the command that makes the figure."""
     provenance: Mapping[str, Any]
     """The versions, git state and machine of its runs."""
+
+
+@dataclass(frozen=True, eq=False)
+class FrontierSection(SettingsSection):
+    """The part of the report that shows a frontier."""
+
+    data: FrontierData

@@ -12,8 +12,11 @@ KNOWN = dict(zip(("EF-HC", "GT", "ZT", "RG"), STYLES, strict=False)) | {
     "Never": ("#000000", ":"),
     "entrywise": ("#E69F00", "-"),
     "entrywise + momentum": ("#882255", "-"),
+    "paced": ("#C1121F", "-"),
+    "common": ("#332288", "--"),
+    "shuffled": ("#117733", "-."),
 }
-"""The look of the built-in strategies under their usual names."""
+"""The look of the built-in strategies, and of controls, under their usual names."""
 # Colours vary fastest, so that neighbours in this list differ in colour.
 OTHERS = [
     (colour, dash)

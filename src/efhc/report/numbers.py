@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import isfinite
+
 MEGABYTE = 1e6
 """In bytes."""
 
@@ -32,3 +34,8 @@ def cost_words(reached: float | None, without: float | None = None, unit: float 
 def percent(share: float) -> str:
     """Return the share as a percentage: `10 %`."""
     return f"{100 * share:g} %"
+
+
+def signed(value: float) -> str:
+    """Return a difference with its sign: `+0.0123`; `none` if it is not a number."""
+    return f"{value:+.3g}".replace("-", "\N{MINUS SIGN}") if isfinite(value) else "none"

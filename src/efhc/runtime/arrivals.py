@@ -1,4 +1,4 @@
-"""What has arrived at a socket, also if its owner cannot read it yet."""
+"""What the kernel knows of a TCP connection: what has arrived at it, and what it still has to send."""
 
 from __future__ import annotations
 
@@ -7,13 +7,25 @@ import struct
 import sys
 from typing import Protocol
 
-_DATA_SEGMENTS = struct.Struct("I")
-_OFFSET = 152
-"""Where `tcpi_data_segs_in` is in Linux' `struct tcp_info`, which is only ever extended at its end."""
+if sys.platform == "linux":
+    import fcntl
+    import termios
+
+CAN_COUNT = sys.platform == "linux"
+"""Whether the kernel says how much of what was sent has arrived."""
+_NUMBER = struct.Struct("I")
+_ACKNOWLEDGED, _SHORTEST_ROUND_TRIP, _DATA_SEGMENTS = 120, 148, 152
+"""Where `tcpi_bytes_acked`, `tcpi_min_rtt` and `tcpi_data_segs_in` are in Linux' `struct tcp_info`, which is only
+extended at its end."""
+_NO_ROUND_TRIP = 2**32 - 1
 
 
 class HasOptions(Protocol):
     """A socket, or what asyncio shows of one."""
+
+    def fileno(self) -> int:
+        """Return its file descriptor."""
+        ...
 
     def getsockopt(self, level: int, option: int, length: int, /) -> bytes:
         """Return a socket option."""
@@ -27,10 +39,41 @@ def data_segments(connection: HasOptions | None) -> int | None:
     only once it is whole. On a slow link each may take seconds, in which the other end is well and alive. The kernel of
     a process that hangs acknowledges what it is sent, but sends no data: so this number stands still then.
     """
+    return _tcp_info(connection, _DATA_SEGMENTS)
+
+
+def unacknowledged_bytes(connection: HasOptions | None) -> int | None:
+    """Return the bytes that were written and that the kernel of the other end has not acknowledged, or None.
+
+    They wait in this kernel and in front of the link, or are on their way.
+    """
+    if connection is None or sys.platform != "linux":
+        return None
+    try:
+        return int(_NUMBER.unpack(fcntl.ioctl(connection.fileno(), termios.TIOCOUTQ, bytes(_NUMBER.size)))[0])
+    except (OSError, ValueError):  # it is closed
+        return None
+
+
+def acknowledged_bytes(connection: HasOptions | None) -> int | None:
+    """Return the bytes that the kernel of the other end has acknowledged since the connection began, or None."""
+    low, high = _tcp_info(connection, _ACKNOWLEDGED), _tcp_info(connection, _ACKNOWLEDGED + _NUMBER.size)
+    if low is None or high is None:
+        return None
+    return low + (high << 32) if sys.byteorder == "little" else high + (low << 32)
+
+
+def shortest_round_trip(connection: HasOptions | None) -> float:
+    """Return the seconds of the shortest way there and back that was seen lately; 0 if it is unknown."""
+    found = _tcp_info(connection, _SHORTEST_ROUND_TRIP)
+    return 0.0 if found is None or found == _NO_ROUND_TRIP else found / 1e6
+
+
+def _tcp_info(connection: HasOptions | None, offset: int) -> int | None:
     if connection is None or not sys.platform.startswith("linux"):
         return None
     try:
-        info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _OFFSET + _DATA_SEGMENTS.size)
+        info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, offset + _NUMBER.size)
     except OSError:
         return None
-    return int(_DATA_SEGMENTS.unpack_from(info, _OFFSET)[0]) if len(info) >= _OFFSET + _DATA_SEGMENTS.size else None
+    return int(_NUMBER.unpack_from(info, offset)[0]) if len(info) >= offset + _NUMBER.size else None

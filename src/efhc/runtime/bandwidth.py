@@ -79,6 +79,38 @@ class RateMeter:
         self._bytes = 0
 
 
+class UplinkMeter:
+    """What the uplink of a node carries, by what has arrived from one local step to the next.
+
+    While something waits for the uplink all the time, that is its rate. If nothing waits, it carries at least what has
+    arrived, and perhaps more: a quarter more is tried.
+    """
+
+    PROBING = 1.25
+
+    def __init__(self) -> None:
+        self.rate: float | None = None
+        """In bytes per second; None until something has arrived."""
+        self._before: tuple[int, bool, float] | None = None
+
+    def sample(self, carried: int, is_busy: bool, now: float) -> None:
+        """`carried` bytes have arrived in all. `is_busy`: more wait for the uplink."""
+        before = self._before
+        if before is not None and carried <= before[0]:  # the time until something arrives counts
+            self._before = before[0], before[1] and is_busy, before[2]
+            return
+        self._before = carried, is_busy, now
+        if before is None or now <= before[2]:
+            return
+        sample = (carried - before[0]) / (now - before[2])
+        if self.rate is None:
+            self.rate = sample
+        elif not is_busy:
+            self.rate = max(self.rate, self.PROBING * sample)
+        elif before[1]:
+            self.rate += 2 * SMOOTHING * (sample - self.rate)
+
+
 class Way:
     """How long bytes take to the other end, against the shortest time seen: what is longer is a queue.
 

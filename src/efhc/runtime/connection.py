@@ -20,7 +20,7 @@ import numpy as np
 
 from efhc.core.half_steps import Frame, Introduction
 from efhc.core.protocol import Body, GiveModel, Model
-from efhc.runtime.arrivals import data_segments
+from efhc.runtime.arrivals import acknowledged_bytes, data_segments, shortest_round_trip, unacknowledged_bytes
 from efhc.runtime.bandwidth import Bucket, RateMeter, Uplink, Window
 from efhc.runtime.decoder import Decoder, Progress
 from efhc.runtime.messages import Goodbye, Hello, Message, model_in
@@ -137,6 +137,7 @@ class Connection(asyncio.Protocol):
         self.meter = RateMeter()
         """The owner replaces both by those of the neighbour."""
         self.window = Window()
+        self._carried = 0
         self._uplink = uplink or Uplink()
         self._bucket = bucket
         self._decoder = Decoder(models, limit=LONGEST_SMALL_FRAME)
@@ -206,6 +207,27 @@ class Connection(asyncio.Protocol):
         if not self._waiting and not self.window.on_way:
             self.meter.drop()  # nothing will end what it measures
         self._pump()
+
+    def newly_carried(self) -> int:
+        """Return the bytes that have arrived at the other end since the last call, as far as that is known."""
+        connection = None if self.transport is None else self.transport.get_extra_info("socket")
+        before, self._carried = self._carried, max(self._carried, acknowledged_bytes(connection) or 0)
+        return self._carried - before
+
+    @property
+    def queued(self) -> tuple[int, float]:
+        """The bytes that were sent and are not known to have arrived, and the seconds of a round trip without a queue.
+
+        The bytes wait here for credit, in asyncio or in the kernel, or are on their way.
+        """
+        if self.ended is not None or self.transport is None:
+            return 0, 0.0
+        connection = self.transport.get_extra_info("socket")
+        in_kernel = unacknowledged_bytes(connection)
+        waiting = sum(each.size - each.offset for each in self._waiting)
+        size = waiting + self.transport.get_write_buffer_size()
+        size += self.window.on_way if in_kernel is None else in_kernel
+        return size, shortest_round_trip(connection)
 
     @property
     def is_drained(self) -> bool:

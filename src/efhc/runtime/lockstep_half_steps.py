@@ -95,18 +95,15 @@ class LockstepHalfSteps(LockstepDevice):
     # Checkpoints
 
     def begin(self, state: IterationState | None) -> None:
-        theta = self._parts.local.correction
-        keeps_taught = self._law.take_back and theta > 0
         if state is None:
-            model = self._trainer.initial_model()
-            self._device = HalfSteps(self._number, 0, self._law.rate, theta, keeps_taught, model)
+            self._device = HalfSteps(self._number, 0, self._parts.link_law, self._trainer.initial_model())
             return
         tensors = {"array-0": state.model, **state.tensors}
         arrays = {
             int(name.removeprefix("array-")): array for name, array in tensors.items() if name.startswith("array-")
         }
-        device = self._device = snapshot(half_steps_from_json(state.facts["device"], arrays))
-        device.rate, device.theta, device.keeps_taught = self._law.rate, theta, keeps_taught
+        self._device = snapshot(half_steps_from_json(state.facts["device"], arrays))
+        self._device.law = self._parts.link_law
         self._credit, self._spent = state.facts["credit"], state.facts["spent"]
         self._rows.restore(tensors)
         for name, rows in self._trainer.decisions.memory.items():

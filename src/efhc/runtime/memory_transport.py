@@ -134,6 +134,12 @@ class MemoryTransport:
     def traffic(self, neighbour: int) -> Traffic:
         return self._traffic[neighbour]
 
+    def carried(self) -> int | None:
+        return None
+
+    def backlog(self, rate: float) -> float:
+        return 0.0  # what is sent is on its way at once
+
     async def drain(self, seconds: float) -> bool:
         loop = asyncio.get_running_loop()
         until = loop.time() + seconds

@@ -22,6 +22,7 @@ from typing import Any, Protocol
 
 from efhc.base.errors import EfhcError, printable
 from efhc.core.protocol import Model
+from efhc.runtime.arrivals import CAN_COUNT
 from efhc.runtime.bandwidth import Bucket, RateMeter, Uplink
 from efhc.runtime.connection import Connection
 from efhc.runtime.messages import Hello, Message
@@ -102,6 +103,7 @@ class SocketTransport:
         self._listen, self._security = listen, security
         self._uplink = Uplink()
         self._bucket = Bucket(send_limit) if send_limit is not None else None
+        self._carried = 0
         self._most_strangers = strangers
         self._strangers: dict[asyncio.Task[None], str] = {}
         """By the task that waits for it: the host, in the order in which they came."""
@@ -150,6 +152,21 @@ class SocketTransport:
 
     def traffic(self, neighbour: int) -> Traffic:
         return self._traffic.setdefault(neighbour, Traffic())
+
+    def carried(self) -> int | None:
+        if not CAN_COUNT:
+            return None
+        self._carried += sum(
+            link.connection.newly_carried() for link in self._links.values() if link.connection is not None
+        )
+        return self._carried
+
+    def backlog(self, rate: float) -> float:
+        queued = [link.connection.queued for link in self._links.values() if link.connection is not None]
+        total = sum(size for size, _ in queued)
+        way = sum(size * seconds for size, seconds in queued) / total if total else 0.0
+        limit = 0.0 if self._bucket is None else self._bucket.wait(asyncio.get_running_loop().time())
+        return max(0.0, total / rate - way, limit)
 
     async def drain(self, seconds: float) -> bool:
         loop = asyncio.get_running_loop()

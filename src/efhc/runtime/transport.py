@@ -92,6 +92,17 @@ class Transport(Protocol):
         """Return what went over the connections to this neighbour."""
         ...
 
+    def carried(self) -> int | None:
+        """Return the bytes that are known to have arrived at neighbours, on all links; None if nothing takes time."""
+        ...
+
+    def backlog(self, rate: float) -> float:
+        """Return the seconds after which all that was sent has left the node, at `rate` bytes per second for all links.
+
+        What is on its way does not count, nor do the acknowledgements of connections.
+        """
+        ...
+
     async def drain(self, seconds: float) -> bool:
         """Wait until all that was sent has been acknowledged, at most so long; returns whether it has."""
         ...

@@ -18,12 +18,14 @@ import math
 import struct
 import zlib
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from efhc.base.errors import printable
 from efhc.core import half_steps, protocol
+from efhc.core.uplink import About
 from efhc.runtime import messages
 from efhc.runtime.messages import WIRE_VERSION
 
@@ -37,6 +39,8 @@ LONGEST_TEXT = 2000
 """Bytes of UTF-8 of a text that people read."""
 LONGEST_PAYLOAD = 8 * 1024
 """Bytes of a codec's message that FRAME carries itself. A longer one follows in chunks."""
+MOST_NEIGHBOURS = 1024
+"""Numbers of neighbours that a device tells others. Of more, it tells the lowest ones."""
 LARGEST_COUNT = 2**63 - 1
 """Counts fit the signed integers of every language."""
 
@@ -288,6 +292,31 @@ def _get_payload(reader: _Reader) -> PayloadHeader:
     return PayloadHeader(*_PAYLOAD.unpack(reader.take(_PAYLOAD.size)))
 
 
+_ABOUT = struct.Struct("<dHH")
+
+
+def _put_about(about: About) -> bytes:
+    if not 0 < about.rate < math.inf:
+        raise ValueError(f"{about.rate!r} cannot be sent as a bandwidth")
+    neighbours = about.neighbours[:MOST_NEIGHBOURS]
+    head = _ABOUT.pack(about.rate, about.is_slow, len(neighbours))
+    return head + struct.pack(f"<{len(neighbours)}I", *neighbours)
+
+
+def _get_about(reader: _Reader) -> About:
+    rate, slow, count = _ABOUT.unpack(reader.take(_ABOUT.size))
+    if not 0 < rate < math.inf:
+        raise WireError(f"{reader.kind} has {rate} where a bandwidth belongs")
+    if slow > 1:
+        raise WireError(f"{reader.kind} has {slow} where 0 or 1 belongs")
+    if count > MOST_NEIGHBOURS:
+        raise WireError(f"{reader.kind} has {count} neighbours; allowed: {MOST_NEIGHBOURS}")
+    neighbours = struct.unpack(f"<{count}I", reader.take(4 * count))
+    if any(one >= other for one, other in pairwise(neighbours)):
+        raise WireError(f"{reader.kind} has neighbours that are not in ascending order")
+    return About(rate, slow == 1, neighbours)
+
+
 TYPES: dict[str, FieldType] = {
     "u32": _U32,
     "count": _COUNT,
@@ -312,6 +341,12 @@ TYPES: dict[str, FieldType] = {
         _get_model,
     ),
     "payload": FieldType("u32 transfer, count of bytes; CHUNK frames follow", _put_payload, _get_payload),
+    "about": FieldType(
+        "a 64-bit float, finite and above 0: parameters per second; a 16-bit integer, 1 if the sender is slow and else "
+        f"0; a 16-bit integer, at most {MOST_NEIGHBOURS}, and that many u32, ascending: its neighbours",
+        _put_about,
+        _get_about,
+    ),
     "bytes": FieldType("bytes up to the end of the frame", bytes, _Reader.rest),
 }  # fmt: skip
 
@@ -359,6 +394,9 @@ _FRAME = (
     Field("acknowledged", "u32", "the newest version of the receiver's model that the sender has"),
     Field("degree", "u32", "number of neighbours that the sender has"),
 )
+_ABOUT_FIELD = Field("about", "about", "the bandwidth of the sender's uplink, and its neighbours")
+_SHORT_PAYLOAD = Field("payload", "bytes", f"a codec's message, at most {LONGEST_PAYLOAD} bytes")
+_LONG_PAYLOAD = Field("payload", "payload", "a codec's message")
 
 
 def _hello(version: int, hello: messages.Hello) -> messages.Hello:
@@ -410,10 +448,8 @@ LAYOUTS: tuple[Layout, ...] = (
            "Half-steps: the link begins a new life. The sender's model, version 0, follows."),
     Layout(28, "NEWCOMER", half_steps.Introduction, _INTRODUCTION,
            "Half-steps: the link begins a new life, and the sender waits for a model to start from."),
-    Layout(29, "FRAME", half_steps.Frame, (
-        *_FRAME, Field("payload", "bytes", f"a codec's message, at most {LONGEST_PAYLOAD} bytes"),
-    ), "Half-steps: one step of both ends."),
-    Layout(30, "LONG_FRAME", half_steps.Frame, (*_FRAME, Field("payload", "payload", "a codec's message")),
+    Layout(29, "FRAME", half_steps.Frame, (*_FRAME, _SHORT_PAYLOAD), "Half-steps: one step of both ends."),
+    Layout(30, "LONG_FRAME", half_steps.Frame, (*_FRAME, _LONG_PAYLOAD),
            "Half-steps: one step of both ends, whose codec's message follows in CHUNK frames."),
     Layout(31, "FRAME_ACK", half_steps.Acknowledgement, (
         *_ENDS,
@@ -434,12 +470,16 @@ LAYOUTS: tuple[Layout, ...] = (
     ), "Lockstep: a device is there. Passed on by who hears it first."),
     Layout(35, "RUN_ENDED", messages.RunEnded, (Field("reason", "text", "one line for people"),),
            "Lockstep: the run cannot go on, for anybody. Passed on by who hears it first."),
+    Layout(36, "FRAME_ABOUT", half_steps.Frame, (*_FRAME, _ABOUT_FIELD, _SHORT_PAYLOAD),
+           "Half-steps: FRAME, with what the sender tells about itself so that its neighbours can choose links."),
+    Layout(37, "LONG_FRAME_ABOUT", half_steps.Frame, (*_FRAME, _ABOUT_FIELD, _LONG_PAYLOAD),
+           "Half-steps: LONG_FRAME, likewise."),
 )  # fmt: skip
 
 BY_KIND = {layout.kind: layout for layout in LAYOUTS}
 BY_NAME = {layout.name: layout for layout in LAYOUTS}
 CHUNK, HELLO, GOODBYE = BY_NAME["CHUNK"].kind, BY_NAME["HELLO"].kind, BY_NAME["GOODBYE"].kind
-_VARIANTS = {"NO_MODEL", "NEWCOMER", "LONG_FRAME"}
+_VARIANTS = {"NO_MODEL", "NEWCOMER", "LONG_FRAME", "FRAME_ABOUT", "LONG_FRAME_ABOUT"}
 _BY_MESSAGE = {layout.message: layout for layout in LAYOUTS if layout.name not in _VARIANTS}
 NOT_COUNTED = {BY_NAME[name].kind for name in ("PING", "GOT", "CHUNK")}
 """The frames that `Got.messages` does not count."""
@@ -453,8 +493,9 @@ def layout_of(message: Any) -> Layout:
         return BY_NAME["NO_MODEL"]
     if isinstance(message, half_steps.Introduction) and message.model is None:
         return BY_NAME["NEWCOMER"]
-    if isinstance(message, half_steps.Frame) and isinstance(message.payload, PayloadHeader):
-        return BY_NAME["LONG_FRAME"]
+    if isinstance(message, half_steps.Frame):
+        length = "LONG_" if isinstance(message.payload, PayloadHeader) else ""
+        return BY_NAME[f"{length}FRAME{'' if message.about is None else '_ABOUT'}"]
     return _BY_MESSAGE[type(message)]
 
 
@@ -532,7 +573,8 @@ def decode(kind: int, payload: bytes | memoryview) -> Any:
     if layout.message is half_steps.Frame:
         if not isinstance(named["payload"], PayloadHeader):
             if len(named["payload"]) > LONGEST_PAYLOAD:
-                raise WireError(f"FRAME has a payload of {len(named['payload'])} bytes; allowed: {LONGEST_PAYLOAD}")
+                size = len(named["payload"])
+                raise WireError(f"{layout.name} has a payload of {size} bytes; allowed: {LONGEST_PAYLOAD}")
             named["payload"] = bytes(named["payload"])
         return half_steps.Frame(**named, bits=0)  # the sender alone counts bits
     return layout.message(**named)

@@ -24,8 +24,9 @@ class WireArithmetic(StepArithmetic):
         self._messages = codec if isinstance(codec, CodecPolicy) else None
         self._problem_with = problem_with
 
-    def encode(self, model: Floats, told: Floats, threshold: float) -> Encoded | None:
-        """Return what is sent of model - told; None if that is nothing."""
+    def encode(self, model: Floats, told: Floats, threshold: float, most: int | None = None) -> Encoded | None:
+        """Return what is sent of model - told, in at most so many bits; None if that is nothing."""
+        threshold = self.fitted(model, told, threshold, most)
         codec = self._messages
         if codec is not None:
             with quoting(codec, f"codec {getattr(codec, 'kind', type(codec).__name__)}"):

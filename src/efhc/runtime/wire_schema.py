@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from efhc.core import half_steps, protocol
+from efhc.core.uplink import About
 from efhc.runtime import messages, wire
 
 BEGIN, END = "<!-- kinds: made by efhc.runtime.wire_schema -->", "<!-- end of kinds -->"
 
 _TOKEN, _OTHER = (3, 41, 7), (0, 5, 9)
+_ABOUT = About(4000.0, True, (0, 4, 7))
 EXAMPLE_MODELS = wire.ModelFormat(3, "float32")
 EXAMPLES: tuple[Any, ...] = (
     messages.Hello(3, 41, {"model": "svm", "parameters": "3"}, 12, committed=4, undecided=0),
@@ -40,6 +42,7 @@ EXAMPLES: tuple[Any, ...] = (
     wire.Cancel(3),
     half_steps.Introduction(_TOKEN, 12, 5, None),
     half_steps.Frame(_TOKEN, _OTHER, 4, 2, 0.125, 0.5, bytes.fromhex("0100010000"), 40, 12, 2, 5),
+    half_steps.Frame(_TOKEN, _OTHER, 5, 2, 0.125, 0.5, bytes.fromhex("0100010000"), 40, 12, 2, 5, _ABOUT),
     half_steps.Acknowledgement(_TOKEN, _OTHER, 3, 5, 5),
     messages.IterationHeader(12, fired=True, degree=5),
     messages.IterationModel(12, wire.ModelHeader(4, 3, "float32")),
@@ -47,8 +50,9 @@ EXAMPLES: tuple[Any, ...] = (
     messages.RunEnded("device 3 has lost its state"),
     messages.Goodbye("stopped by its user", final=True),
     half_steps.Frame(_TOKEN, _OTHER, 5, 3, 0.125, 0.5, wire.PayloadHeader(4, 9000), 72000, 13, 3, 5),
+    half_steps.Frame(_TOKEN, _OTHER, 6, 3, 0.125, 0.5, wire.PayloadHeader(5, 9000), 72000, 13, 3, 5, _ABOUT),
 )
-"""One conversation, in which each kind comes at least once; the last example is of larger models."""
+"""One conversation, in which each kind comes at least once; the last two examples are of larger models."""
 
 
 def schema() -> dict[str, Any]:
@@ -95,8 +99,8 @@ def _plain(message: Any) -> dict[str, Any]:
 
 
 def _plain_value(value: Any) -> Any:
-    if isinstance(value, wire.ModelHeader | wire.PayloadHeader):
-        return value._asdict()
+    if isinstance(value, wire.ModelHeader | wire.PayloadHeader | About):
+        return {name: _plain_value(each) for name, each in value._asdict().items()}
     if isinstance(value, bytes):
         return value.hex()
     return int(value) if isinstance(value, bool) else list(value) if isinstance(value, tuple) else value

@@ -107,5 +107,6 @@ def drift_of(model: Floats, told: Floats) -> float:
 
 def largest_drift(model: Floats, links: Iterable[LinkEnd]) -> float:
     """Return how far a model is from what neighbours know of it: the largest over the links; 0 without one."""
-    versions = {id(end.told): end.told for end in links if end.told is not None}
-    return max([0.0, *(drift_of(model, told) for told in versions.values())])
+    told = [end for end in links if end.told is not None]
+    versions = {id(end.told if end.heard_moved is None else end): end for end in told}
+    return max([0.0, *(drift_of(model, end.known()) for end in versions.values())])

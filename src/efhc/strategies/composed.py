@@ -12,6 +12,7 @@ from efhc.base.registry import Family
 from efhc.core.local_steps import SGD, LocalStep
 from efhc.core.parts import Budget, ExchangeMixing, MixingPolicy, Parts, Strategy
 from efhc.core.triggers import NormTrigger, TriggerPolicy
+from efhc.core.uplink import Pacing
 from efhc.strategies.forms import form_of
 from efhc.strategies.parts.codecs import AnyCodec, FullCodec
 from efhc.strategies.parts.links import AllLinks, AnyLinkChoice
@@ -47,10 +48,12 @@ class Composed(Strategy):
     """What devices make of what they have received."""
     budget: Budget | None = None
     """What a device may spend. Default: no limit."""
+    pacing: Pacing | None = None
+    """How a device uses its uplink; with mixing "half-steps". Default: it sends to all neighbours at once."""
 
     def parts(self) -> Parts:
         links = None if isinstance(self.links, AllLinks) else self.links
-        return Parts(self.trigger, self.local, self.codec, links, self.mixing, self.budget)
+        return Parts(self.trigger, self.local, self.codec, links, self.mixing, self.budget, self.pacing)
 
     @model_validator(mode="after")
     def _go_together(self) -> Self:

@@ -18,6 +18,7 @@ from efhc.core.parts import (
     MixingPolicy,
     Parts,
 )
+from efhc.core.uplink import Pacing
 from efhc.strategies.paper import ThresholdStrategy
 from efhc.strategies.parts.codecs import FullCodec
 from efhc.strategies.row_wise import check_row_wise
@@ -54,10 +55,15 @@ class Form:
         """The link law, if it is that of half-steps."""
         return self.parts.mixing if self.parts and isinstance(self.parts.mixing, HalfStepsMixing) else None
 
+    @property
+    def chooses_links(self) -> bool:
+        """Whether each device decides for itself over which links it sends."""
+        return self.parts is not None and bool(getattr(self.parts.links, "is_own_choice", False))
+
     def is_per_link(self, *, is_static: bool) -> bool:
         """Whether neighbours may know different things of a device in lockstep. `is_static`: the graph stays."""
         fixed = self.parts is None or self.parts.links is None or self.parts.links.is_fixed
-        return self.half_steps is not None and not (is_static and fixed)
+        return self.half_steps is not None and (self.half_steps.settle or not (is_static and fixed))
 
     def broadcasts(self, *, is_static: bool) -> bool:
         """Whether each device has one model that all neighbours know of it: the last broadcast, or the estimate."""
@@ -100,7 +106,10 @@ class Form:
             "mixing is 'estimates', with which two ends on clocks of their own make different steps": isinstance(
                 parts.mixing, EstimatesMixing
             ),
-            "it chooses links by iteration, and devices are in different ones": parts.links is not None,
+            "it chooses links by iteration, and devices are in different ones": (
+                parts.links is not None and not self.chooses_links
+            ),
+            "links chosen by bandwidth need pacing, which knows the bandwidth": self.chooses_links and not parts.pacing,
             "a drift correction needs mixing 'half-steps', in which the sender's step size counts at both ends": (
                 is_exchange and corrects
             ),
@@ -161,6 +170,7 @@ def _not_parts(parts: Any) -> str | None:
         "links": parts.links is None or callable(getattr(parts.links, "choose", None)),
         "mixing": isinstance(parts.mixing, MixingPolicy),
         "budget": parts.budget is None or isinstance(parts.budget, Budget),
+        "pacing": parts.pacing is None or isinstance(parts.pacing, Pacing),
     }
     return next((f"{name} = {getattr(parts, name)!r}" for name, is_fit in fits.items() if not is_fit), None)
 
@@ -194,6 +204,12 @@ def _memory(parts: Parts, *, is_per_link: bool) -> Memories:
             # A link that comes later teaches nothing at its first use: nobody knows since when its ends drift apart.
             # Half-steps count from the introduction.
             found["elapsed"] = Memory(per="link", dtype="float64", start=0.0 if is_half_steps else NEVER)
+    if isinstance(mixing, HalfStepsMixing) and mixing.settle:
+        found["moved"] = Memory(per="link", size="model")
+        found |= {name: Memory(per="link", dtype="float64", start=start) for name, start in (("since", 0), ("news", 1))}
+        found |= {
+            name: Memory(per="device", dtype="float64", start=start) for name, start in (("load", 0), ("scale", 1))
+        }
     if is_half_steps:
         found["steps"] = Memory(per="device", dtype="float64")
     if is_per_link:
@@ -208,6 +224,9 @@ def _memory(parts: Parts, *, is_per_link: bool) -> Memories:
 def _check(parts: Parts, where: str) -> None:
     """Refuse a combination without meaning."""
     mixing, is_entrywise = parts.mixing, getattr(parts.trigger, "is_entrywise", False)
+    if parts.pacing is not None and not isinstance(mixing, HalfStepsMixing):
+        given = "a pace, while devices wait for answers"
+        raise InputError(f"{where}.pacing", given, "none; or mixing.kind = 'half-steps'")
     if isinstance(mixing, ExchangeMixing):
         if parts.codec is not None and not isinstance(parts.codec, FullCodec):
             kind = getattr(parts.codec, "kind", type(parts.codec).__name__)

@@ -2,7 +2,7 @@
 
 A device's model and h belong to the driver. After a call of the core the driver carries out its effects, and sooner or
 later adds what links have added: x += f, h += learned. What a message claims is in the journal before the message
-leaves. Nothing here draws a random number.
+leaves. Frames that wait for others are in no journal. Nothing here draws a random number.
 """
 
 from __future__ import annotations
@@ -21,26 +21,45 @@ from efhc.core.half_steps import (
     Frame,
     HalfSteps,
     Introduction,
+    LinkLaw,
     Message,
     PlainArithmetic,
     Send,
     Start,
     TakeBack,
 )
+from efhc.core.uplink import Uplink
 from efhc.strategies.parts.codecs import CodecPolicy, FullCodec
 from half_steps.witness import Broken, Witness
 
 Link = tuple[int, int]
 
 
-class Differences(PlainArithmetic):
+NUMBER_BITS = 64
+
+
+class Models(PlainArithmetic):
+    """A payload is what is known after it; a message of few bits changes few coordinates, those that differ most."""
+
+    def encode(self, model: Floats, told: Floats, threshold: float, most: int | None = None) -> Encoded | None:
+        count = len(model) if most is None else most // NUMBER_BITS
+        places = np.argsort(-np.abs(model - told), kind="stable")[:count]
+        sent = told.copy()
+        sent[places] = model[places]
+        return self.encode_all(model if count >= len(model) else sent, told, threshold) if count else None
+
+    def encode_all(self, model: Floats, told: Floats, threshold: float) -> Encoded | None:
+        return super().encode(model, told, threshold)
+
+
+class Differences(Models):
     """A payload is a codec's message, which is applied to what the receiver knows."""
 
     def __init__(self, codec: CodecPolicy) -> None:
         super().__init__(codec.send)
         self.codec = codec
 
-    def encode(self, model: Floats, told: Floats, threshold: float) -> Encoded | None:
+    def encode_all(self, model: Floats, told: Floats, threshold: float) -> Encoded | None:
         message = self.codec.message(model, told, threshold)
         return None if message is None else Encoded(message.applied_to(told), message, message.bits)
 
@@ -77,8 +96,7 @@ class Driver:
     def __init__(
         self,
         parameters: int,
-        rate: float,
-        theta: float,
+        law: LinkLaw,
         *,
         codec: CodecPolicy | None = None,
         differences: bool = False,
@@ -86,10 +104,10 @@ class Driver:
         journalled: bool = True,
         trace: Callable[..., None] | None = None,
     ) -> None:
-        self.parameters, self.rate, self.theta = parameters, rate, theta
+        self.parameters, self.law = parameters, law
         codec = codec or FullCodec()
-        self.arithmetic = Differences(codec) if differences else PlainArithmetic(codec.send)
-        self.witness = Witness(parameters, rate, theta, self.arithmetic.decode, whole=whole)
+        self.arithmetic = Differences(codec) if differences else Models(codec.send)
+        self.witness = Witness(parameters, law, self.arithmetic.decode, whole=whole)
         self.trace = trace
         self.cores: dict[int, HalfSteps] = {}
         self.sessions: defaultdict[int, int] = defaultdict(int)
@@ -108,7 +126,7 @@ class Driver:
 
     def create(self, i: int, model: Floats | None) -> None:
         """A new device; without a model it waits for one."""
-        self.cores[i] = HalfSteps(i, self.sessions[i], self.rate, self.theta, keeps_taught=True, model=model)
+        self.cores[i] = HalfSteps(i, self.sessions[i], self.law, model)
         self.x[i], self.h[i] = model, np.zeros(self.parameters)
         if model is not None:
             self.witness.start(i, model)
@@ -135,8 +153,9 @@ class Driver:
         self.witness.crashed(i, self.x[i])
 
     def finish(self, i: int) -> None:
-        self.cores[i].silent = True
-        self.keep(i)
+        """Device i sends no new frames any more."""
+        self.react(i, self.cores[i].fall_silent(), keep=True)
+        self.witness.owes_nothing(i)
 
     def keep(self, i: int) -> None:
         """Begin a device's journal anew."""
@@ -153,6 +172,7 @@ class Driver:
     def react(self, i: int, effects: Sequence[Effect], *, keep: bool = False, forged: bool = False) -> None:
         """Carry out what device i wants; with `keep`, its journal begins anew before a message leaves."""
         core = self.cores[i]
+        self.witness.chooses(i, core.quiet, core.about)
         for effect in effects:
             if isinstance(effect, TakeBack):
                 self.h[i] = self.h[i] - effect.taught
@@ -187,16 +207,17 @@ class Driver:
         decide: Callable[[Sequence[Floats]], Sequence[float | None]] = lambda told: [0.0] * len(told),
         *,
         affordable: bool = True,
+        uplink: Uplink | None = None,
     ) -> None:
         """x <- x - alpha (g - h), and what is sent of it. Default: all links that are free fire."""
         self.absorb(i)
         core, x, h = self.cores[i], self.x[i], self.h[i]
         if x is None:
             return
-        self.witness.local_step(i, alpha, gradient, h)
+        self.witness.local_step(i, alpha, gradient, h, paced=uplink is not None)
         self.x[i] = self.witness.models[i] = y = x - alpha * (gradient - h)
         self.say(f"  {i}: local step to", y)
-        effects = core.stepped(y, alpha, decide, self.arithmetic, lambda bits: affordable)
+        effects = core.stepped(y, alpha, decide, self.arithmetic, lambda bits: affordable, uplink=uplink)
         for effect in effects:
             if isinstance(effect, Send) and isinstance(effect.message, Frame):
                 if core.silent or not affordable:
@@ -211,11 +232,19 @@ class Driver:
             return
         self.say(f"  {i}: from {j}:", message)
         self.witness.delivered(i, j, message)
-        before = core.links[j].inn if j in core.links else 0
+        end = core.links.get(j)
+        heard, before, frames = (None, 0, {}) if end is None else (end.heard, end.inn, dict(end.early))
         effects = core.received(j, message, self.arithmetic)
-        if isinstance(message, Frame) and j in core.links and core.links[j].inn > before:
-            self.write(i, "received", j, message, core.links[j].heard)
+        if isinstance(message, Frame) and end is not None:
+            frames[message.number] = message
+            for number in sorted(number for number in frames if before < number <= end.inn):
+                assert heard is not None
+                heard = self.arithmetic.decode(frames[number].payload, heard)
+                self.write(i, "received", j, frames[number], heard)
         self.react(i, effects, keep=isinstance(message, Introduction))
+        is_here = end is not None and isinstance(message, Frame) and message.number <= end.inn
+        if is_here and (core.silent or not core.is_paced):
+            self.witness.owes_nothing(i, [j])
 
     def deliver(self, i: int, j: int, place: int = 0) -> Message:
         """A message of device i arrives at j; returns the message."""
@@ -247,8 +276,8 @@ class Driver:
         for i in sorted({i for link in links for i in link}):
             self.react(i, self.cores[i].announce(), keep=True)
 
-    def retry(self, i: int, j: int) -> None:
-        self.react(i, self.cores[i].retry(j))
+    def retry(self, i: int, j: int, *, all_frames: bool = False) -> None:
+        self.react(i, self.cores[i].retry(j, all_frames=all_frames))
 
     def check_all(self) -> None:
         for i in self.cores:

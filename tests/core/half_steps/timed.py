@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from efhc.core.half_steps import Effect, HalfSteps, PlainArithmetic, Send
+from efhc.core.half_steps import Effect, HalfSteps, LinkLaw, PlainArithmetic, Send
 from efhc.core.step_limits import NoLimit, StepLimit
 
 WHOLE = PlainArithmetic(lambda model, told, threshold: (model, 32 * len(model)))
@@ -25,7 +25,7 @@ class Clockwork:
         values: Sequence[float],
         links: Sequence[tuple[int, int]],
         *,
-        rate: float,
+        law: LinkLaw,
         delay: Delay,
         compute: Sequence[float],
         limit: StepLimit | None = None,
@@ -35,9 +35,7 @@ class Clockwork:
         self.due: list[tuple[float, int, int, Callable[..., None], tuple[Any, ...]]] = []
         self.touched: set[int] = set()
         self.frames = 0
-        self.cores = [
-            HalfSteps(i, 0, rate, 0.0, keeps_taught=False, model=np.array([value])) for i, value in enumerate(values)
-        ]
+        self.cores = [HalfSteps(i, 0, law, np.array([value])) for i, value in enumerate(values)]
         for i, j in links:
             self.cores[i].link_up(j)
             self.cores[j].link_up(i)

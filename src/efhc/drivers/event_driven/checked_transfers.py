@@ -149,6 +149,12 @@ class CheckedTransfers:
 
     # Tickets
 
+    def backlog(self, now: float, sender: int, receiver: int) -> float:
+        return 0.0
+
+    def latency_of(self, ticket: int) -> float:
+        return 0.0
+
     def _note(self, ticket: int, sender: int, receiver: int) -> None:
         self._under_way[ticket] = sender, receiver
         self._between.setdefault((min(sender, receiver), max(sender, receiver)), set()).add(ticket)

@@ -15,7 +15,7 @@ import numpy as np
 
 from efhc.base.arrays import Floats
 from efhc.base.errors import InputError
-from efhc.core.cost import ACKNOWLEDGEMENT_BYTES, BITS_PER_NUMBER, FRAME_HEADER_BYTES, whole_message_bits
+from efhc.core.cost import BITS_PER_NUMBER, whole_message_bits
 from efhc.core.half_steps import (
     Acknowledgement,
     Effect,
@@ -26,10 +26,13 @@ from efhc.core.half_steps import (
     Start,
     TakeBack,
     Unresolved,
+    bytes_of,
 )
 from efhc.core.local_rows import LocalRows
 from efhc.core.local_steps import Moment
+from efhc.core.randomness import Randomness
 from efhc.core.state import Local
+from efhc.core.uplink import Uplink, bandwidths_to_go_by
 from efhc.drivers.event_driven.checkpoints import attributes, set_attributes
 from efhc.drivers.event_driven.compute import ComputeClock
 from efhc.drivers.event_driven.gradients import Gradients
@@ -43,6 +46,10 @@ from efhc.strategies.forms import Form
 
 FIRST_TIMEOUT = 1.0
 """Seconds after which an unacknowledged message is sent again before any round trip was measured."""
+OVERDUE = 1.25
+"""So many round trips after it was sent, a frame that is not acknowledged is lost, if the other end is heard."""
+PATIENT = 1.5
+"""A device that paces itself waits so many times longer: its neighbours acknowledge with their next frame."""
 MARGIN_SECONDS = 0.01
 """What is added to twice the measured round trip."""
 
@@ -62,6 +69,7 @@ class HalfStepLinks:
         clock: ComputeClock,
         gradients: Gradients,
         mail: Mail,
+        randomness: Randomness,
     ) -> None:
         assert form.parts is not None
         assert form.half_steps is not None
@@ -74,7 +82,8 @@ class HalfStepLinks:
         devices, parameters = len(scenario.bandwidths.values), scenario.learner.backend.parameters
         self._rows = LocalRows(self._parts.local, devices, parameters, scenario.learner.data.precision)
         self._keeps_no_history = form.keeps_no_history
-        self._keeps_taught = self._law.take_back and self._parts.local.correction > 0
+        self._other_bandwidths = bandwidths_to_go_by(self._parts.pacing, scenario.bandwidths.values, randomness)
+        self._link_law, self._chooses_links = self._parts.link_law, form.chooses_links
         self._bytes_per_number = np.dtype(scenario.learner.data.precision).itemsize
         self.steps = self.broadcasts = self.committed = self.unresolved = 0
         self.running: set[int] = set()
@@ -90,13 +99,21 @@ class HalfStepLinks:
         """Devices whose links have changed at this instant."""
         self._touched: set[int] = set()
         """Devices to which steps were added at this instant."""
-        self._sent_at: dict[Pair, tuple[float, int]] = {}
-        """When the unacknowledged frame of an end was first sent, and its bytes with all repetitions."""
+        self._sent_at: dict[tuple[int, int, int], tuple[float, int]] = {}
+        """By sender, receiver and number of an unacknowledged frame: when it was first sent, and its bytes so far."""
+        self._last_sent: dict[Pair, float] = {}
+        """When an end sent its last frame."""
         self._round_trips: dict[Pair, float] = {}
+        self._step_seconds = [0.0] * devices
+        """How long a local step takes, smoothed."""
         self._under_way: dict[tuple[int, int, bool], int] = {}
         """Number of messages between two devices, by sender, receiver, and whether they are introductions."""
         self._retries: set[Pair] = set()
         """The ends whose retry is on the heap."""
+        self._resends: dict[Pair, int] = {}
+        """How often an end has sent again since it last heard of the other."""
+        self._repeated_at: dict[Pair, float] = {}
+        """When an end has last sent again."""
         self._resent: set[Pair] = set()
         """The ends whose unacknowledged message was sent more than once."""
 
@@ -106,19 +123,18 @@ class HalfStepLinks:
         """Return a device with its initial model, in a new session; one that `copies` waits for a neighbour's."""
         model = None if copies else self._scenario.initial_model(number)
         self._rows.forget(number)
-        law, local = self._law, self._parts.local
-        return HalfSteps(number, self.sessions[number], law.rate, local.correction, self._keeps_taught, model)
+        return HalfSteps(number, self.sessions[number], self._link_law, model)
 
     def durable(self, device: HalfSteps) -> HalfSteps:
         """What a crash leaves: the model. Its links are gone when it comes back, and with them all of h."""
         kept = copy(device)
-        kept.links, kept.silent = {}, False
+        kept.links, kept.quiet, kept.silent = {}, set(), False
         return kept
 
     def restarted(self, kept: HalfSteps) -> HalfSteps:
         """The device that starts from what `durable` kept, in a new session and without a link."""
         device = copy(kept)
-        device.session, device.links = self.sessions[device.number], {}
+        device.session, device.links, device.quiet = self.sessions[device.number], {}, set()
         self._rows.forget(device.number)
         return device
 
@@ -166,13 +182,15 @@ class HalfStepLinks:
                 continue  # it begins when it has a model
             if not self.has_steps_to_make(device):
                 self.running.discard(number)
-                device.silent = True
+                self._carry_out(run, number, device.fall_silent())
                 continue
             self.running.add(number)
             self._began[number] = device.model
             first, count = device.k * self._parts.local.steps, self._parts.local.steps
             self.gradients.start(number, first, device.model)
             seconds = sum(self._clock.seconds(number, first + s) for s in range(count))
+            before = self._step_seconds[number]
+            self._step_seconds[number] = before + (seconds - before) / 4 if before else seconds
             heappush(run.due, (run.now + seconds, GRADIENT, number, self.sessions[number]))
 
     def step(self, run: Run, due: Iterable[tuple[Any, ...]], leaving: Collection[int]) -> None:
@@ -182,6 +200,11 @@ class HalfStepLinks:
             return
         devices = [run.devices[number] for number in numbers]
         alphas = [float(self._scenario.step_size(device.k)) for device in devices]
+        for device, alpha in zip(devices, alphas, strict=True):
+            if not alpha > 0:
+                raise InputError(
+                    "step_size", f"{alpha} at k = {device.k}", "a positive number, which half-steps divide by"
+                )
         losses, down = self._descend(numbers, devices, alphas)
         for device, alpha, loss, direction in zip(devices, alphas, losses, down, strict=True):
             number, k = device.number, device.k
@@ -190,9 +213,11 @@ class HalfStepLinks:
             measured = self._mail.measured[number] if self._measures else None
             decide = self._decisions.decide(number, k, model, seen, measured)
             affords = self._affords(device) if self._parts.budget else None
-            effects = device.stepped(model, alpha, decide, self._arithmetic, affords, self._law.limit)
-            self.broadcasts += bool(effects)
-            run.record.steps.append((number, k, run.now, bool(effects), loss))
+            uplink = self._uplink(run, number) if self._parts.pacing else None
+            effects = device.stepped(model, alpha, decide, self._arithmetic, affords, self._law.limit, uplink)
+            fired = any(isinstance(one, Send) and isinstance(one.message, Frame) for one in effects)
+            self.broadcasts += fired
+            run.record.steps.append((number, k, run.now, fired, loss))
             self._carry_out(run, number, effects)
             self._touched.add(number)
         self.steps += len(numbers)
@@ -215,6 +240,30 @@ class HalfStepLinks:
             if steps > 1:
                 x = x - column * down
         return losses, down if steps == 1 else (began - x) / column
+
+    def _uplink(self, run: Run, number: int) -> Uplink:
+        """What a device knows of its uplink now."""
+        assert self._parts.pacing is not None
+        known = self._mail.measured if self._measures else self._scenario.bandwidths.values
+        rate = float((known if self._other_bandwidths is None else self._other_bandwidths)[number])
+
+        def is_due(neighbour: int) -> bool:
+            """Frames under way to a neighbour are spread over a round trip; before it is known, there is one."""
+            trip, window = self._round_trips.get((number, neighbour)), self._law.window
+            if window == 1 or not run.devices[number].awaits(neighbour):
+                return True
+            return trip is not None and run.now - self._last_sent[number, neighbour] >= trip / window
+
+        return Uplink(
+            self._parts.pacing,
+            rate,
+            self._bytes_per_number,
+            lambda neighbour: self._mail.backlog(run.now, number, neighbour),
+            is_due,
+            self._step_seconds[number],
+            self._chooses_links,
+            not self._measures or number in self._mail.is_measured,
+        )
 
     def _affords(self, device: HalfSteps) -> Any:
         """Add this iteration's share of what ZT would spend to a device's credit; returns what pays from it."""
@@ -263,15 +312,16 @@ class HalfStepLinks:
             bits = message.bits
         elif isinstance(message, Introduction) and message.model is not None:
             bits = whole_message_bits(message.model[None])
-        is_frame = not isinstance(message, Acknowledgement)
-        size = -(-bits // 8) + (FRAME_HEADER_BYTES if is_frame else ACKNOWLEDGEMENT_BYTES)
-        degree = max(1, run.devices[sender].degree)
+        is_frame, size = not isinstance(message, Acknowledgement), bytes_of(message)
+        degree = max(1, len(run.devices[sender].links))
         self._spent[sender] += bits / degree / BITS_PER_NUMBER / float(self._scenario.bandwidths.values[sender])
         if isinstance(message, Introduction) and self._parts.budget:
             self._credit[sender] -= bits / degree  # on credit if need be
         if is_frame:
-            first, sent = self._sent_at.get((sender, receiver), (run.now, 0))
-            self._sent_at[sender, receiver] = first, sent + size
+            number = message.number if isinstance(message, Frame) else 0
+            first, sent = self._sent_at.get((sender, receiver, number), (run.now, 0))
+            self._sent_at[sender, receiver, number] = first, sent + size
+            self._last_sent[sender, receiver] = run.now
             if not self._mail.is_orderly:
                 self._plan_retry(run, sender, receiver)
         kind = sender, receiver, isinstance(message, Introduction)
@@ -307,24 +357,45 @@ class HalfStepLinks:
         device = run.devices[receiver]
         end = device.links.get(sender)
         before = None if end is None else (end.inn, end.acknowledged)
+        made = [message] if isinstance(message, Frame) else []
+        made += [end.early[one] for one in sorted(end.early)] if end is not None and made else []
         effects = device.received(sender, message, self._arithmetic)
         end = device.links.get(sender)
         if end is not None and before is not None:
             if end.acknowledged > before[1]:
-                self._note_round_trip(run, receiver, sender)
-            if isinstance(message, Frame) and end.inn > before[0]:
+                self._note_round_trip(run, receiver, sender, before[1])
+            for frame in made[: end.inn - before[0]]:
                 self.committed += 1
-                self._note(run, sender, receiver, message, "committed")
+                self._note(run, sender, receiver, frame, "committed")
                 self._touched.add(receiver)
         self._carry_out(run, receiver, effects)
+        if end is not None and end.pending and self._parts.pacing and not self._mail.is_orderly:
+            self._repeat_if_overdue(run, receiver, sender, end.pending[0].frame.number)
 
-    def _note_round_trip(self, run: Run, number: int, neighbour: int) -> None:
+    def _repeat_if_overdue(self, run: Run, number: int, neighbour: int, oldest: int) -> None:
+        """A neighbour is heard, and has not acknowledged a frame for longer than that takes: the frame is lost."""
+        trip = self._round_trips.get((number, neighbour))
+        first = self._sent_at.get((number, neighbour, oldest), (run.now, 0))[0]
+        since = max(first, self._repeated_at.get((number, neighbour), 0.0))
+        if trip is not None and run.now - since > OVERDUE * trip:
+            self._repeat(run, number, neighbour)
+
+    def _repeat(self, run: Run, number: int, neighbour: int) -> None:
+        self._resent.add((number, neighbour))
+        self._resends[number, neighbour] = self._resends.get((number, neighbour), 0) + 1
+        self._repeated_at[number, neighbour] = run.now
+        self._carry_out(run, number, run.devices[number].retry(neighbour))
+
+    def _note_round_trip(self, run: Run, number: int, neighbour: int, since: int) -> None:
         """What an end sent is acknowledged: learn how long that takes, unless it was sent more than once."""
-        found, was_resent = self._sent_at.pop((number, neighbour), None), (number, neighbour) in self._resent
+        was_resent, newest = (number, neighbour) in self._resent, run.devices[number].links[neighbour].acknowledged
         self._resent.discard((number, neighbour))
-        if found is not None and not was_resent:
-            seconds, before = run.now - found[0], self._round_trips.get((number, neighbour))
-            self._round_trips[number, neighbour] = seconds if before is None else before + (seconds - before) / 8
+        self._resends.pop((number, neighbour), None)
+        found = [self._sent_at.pop((number, neighbour, one), None) for one in range(since + 1, newest + 1)]
+        if found and found[-1] is not None and not was_resent:
+            seconds, before = run.now - found[-1][0], self._round_trips.get((number, neighbour))
+            weight = 4 if self._parts.pacing else 8
+            self._round_trips[number, neighbour] = seconds if before is None else before + (seconds - before) / weight
 
     def _add_pull(self, run: Run, device: HalfSteps) -> None:
         """x += f, and h and momentum follow."""
@@ -340,6 +411,8 @@ class HalfStepLinks:
             self._retries.add((number, neighbour))
             trip = self._round_trips.get((number, neighbour))
             wait = FIRST_TIMEOUT if trip is None else 2 * trip + MARGIN_SECONDS
+            if self._parts.pacing:
+                wait *= PATIENT * 2 ** min(6, self._resends.get((number, neighbour), 0))
             heappush(run.due, (run.now + wait, RETRY, number, neighbour))
 
     def wait_is_over(self, run: Run, number: int, neighbour: int, *, is_there: bool) -> None:
@@ -351,8 +424,7 @@ class HalfStepLinks:
         if any(self._under_way.get(kind) for kind in ((*out, True), (*out, False), (*back, False))):
             self._plan_retry(run, number, neighbour)
         else:
-            self._resent.add((number, neighbour))
-            self._carry_out(run, number, run.devices[number].retry(neighbour))
+            self._repeat(run, number, neighbour)
 
     def may_get_on(self, run: Run, number: int, neighbour: int) -> bool:
         """Whether waiting can still lead to something, now that no device makes steps any more."""
@@ -385,8 +457,10 @@ class HalfStepLinks:
 
     def _forget_times(self, number: int, neighbour: int) -> None:
         """A link is over: nothing that was sent over it is timed any more."""
-        self._sent_at.pop((number, neighbour), None)
+        for one in [key for key in self._sent_at if key[:2] == (number, neighbour)]:
+            del self._sent_at[one]
         self._resent.discard((number, neighbour))
+        self._resends.pop((number, neighbour), None)
 
     def cut(self, run: Run, i: int, j: int) -> None:
         """Lose everything that is under way between two devices."""
@@ -396,7 +470,7 @@ class HalfStepLinks:
 
     def leave(self, run: Run, number: int) -> None:
         """A device is to go: it sends nothing new, and goes once it is idle."""
-        run.devices[number].silent = True
+        self._carry_out(run, number, run.devices[number].fall_silent())
 
     def linked(self, device: HalfSteps) -> list[tuple[int, bool]]:
         """The neighbours of a device; all their links are up."""
@@ -429,7 +503,8 @@ class HalfStepLinks:
         self, run: Run, number: int, neighbour: int, frame: Frame | None, outcome: str, norm: float | None = None
     ) -> None:
         """Write the row of a frame: when it was first sent and received, and the bytes that it took."""
-        start, sent = self._sent_at.get((number, neighbour), (run.now, 0))
+        key = number, neighbour, 0 if frame is None else frame.number
+        start, sent = self._sent_at.get(key, (run.now, 0))
         k, weight = (frame.k, frame.weight) if frame is not None else (run.devices[number].k, None)
         run.record.exchanges.append(
             (start, run.now, number, neighbour, k, run.devices[neighbour].k, weight, 2, outcome, sent, norm)
@@ -443,8 +518,9 @@ class HalfStepLinks:
         """The run is over: what is still under way is counted as it is."""
         for device in run.devices:
             for neighbour, end in device.links.items():
-                if end.pending is not None and run.devices[neighbour].links[device.number].inn < end.pending.number:
-                    self._note(run, device.number, neighbour, end.pending, "unfinished")
+                for frame, *_ in end.pending:
+                    if run.devices[neighbour].links[device.number].inn < frame.number:
+                        self._note(run, device.number, neighbour, frame, "unfinished")
 
     def imbalance(self, run: Run) -> float:
         """The norm of the sum of the steps that the sender has made and the receiver has not."""
@@ -452,15 +528,16 @@ class HalfStepLinks:
         for device in run.devices:
             for neighbour, end in device.links.items():
                 other = run.devices[neighbour].links.get(device.number)
-                if end.pending is not None and (other is None or other.inn < end.pending.number):
-                    total = total + end.pending_step
+                if end.pending:
+                    total = total + end.steps_after(-1 if other is None else other.inn)
         return float(np.linalg.norm(total))
 
     # Checkpoints
 
     SAVED = (
         "steps", "broadcasts", "committed", "unresolved", "running", "beginning", "sessions", "_began", "_credit",
-        "_spent", "_sent_at", "_round_trips", "_under_way", "_retries", "_resent", "_changed",
+        "_spent", "_sent_at", "_last_sent", "_round_trips", "_step_seconds", "_resends",
+        "_repeated_at", "_under_way", "_retries", "_resent", "_changed",
     )  # fmt: skip
 
     def state(self) -> dict[str, Any]:

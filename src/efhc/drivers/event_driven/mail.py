@@ -9,13 +9,16 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from efhc.core.half_steps import Frame
 from efhc.core.protocol import Body, GiveModel, Message, Token
 from efhc.drivers.event_driven.checkpoints import attributes, set_attributes
 from efhc.drivers.event_driven.transfers import Carrier
 
 MEASURING = 0.25
 """Weight of the latest model sent in what a device measures of its own bandwidth."""
+
+
+SAMPLE_SECONDS = 2.0
+"""A busy uplink is measured in parts of so many seconds."""
 
 
 class Mail:
@@ -33,6 +36,10 @@ class Mail:
         """Bytes of all models whose sending began."""
         self.measured = rates
         """What each device measured of its own bandwidth."""
+        self._busy: dict[int, tuple[float, float, float]] = {}
+        """Of devices with half-steps, since and until when the uplink was busy without a pause, and what it sent."""
+        self.is_measured: set[int] = set()
+        """Those of them that have measured their uplink at least once."""
         self.silent: dict[int, float] = {}
         """Devices none of whose models has moved since one stalled, and since when: see `silent_devices`."""
         self._under_way: dict[int, tuple[int, int, Any, float, float]] = {}
@@ -77,8 +84,10 @@ class Mail:
                 self.silent.pop(sender, None)
             if isinstance(message, Body):
                 self._bodies.pop(message.token, None)
-            if what == "arrived" and isinstance(message, Body | Frame):
+            if what == "arrived" and isinstance(message, Body):
                 self._measure(sender, size, now - sent)
+            elif size and not isinstance(message, Body | GiveModel):
+                self._measure_uplink(sender, size, sent, now - self._transfers.latency_of(ticket))
         return found
 
     def _note_silence(self, sender: int, now: float) -> None:
@@ -106,6 +115,26 @@ class Mail:
         if seconds > 0:
             self.measured[sender] += MEASURING * (size / seconds - self.measured[sender])
 
+    def _measure_uplink(self, sender: int, size: float, sent: float, left: float) -> None:
+        """Measure what the uplink of a device carries while it is busy, whatever it is shared by."""
+        since, until, total = self._busy.get(sender, (sent, sent, 0.0))
+        if sent >= until and total and until > since:  # it had a pause: what it carried before is known
+            if sender in self.is_measured:
+                self._measure(sender, total, until - since)
+            self.is_measured.add(sender)
+            since, until, total = sent, sent, 0.0
+        until, total = max(until, left), total + size
+        if sender not in self.is_measured and until > since:
+            self.measured[sender] = total / (until - since)
+        elif until - since > SAMPLE_SECONDS:  # it may never have a pause
+            self._measure(sender, total, until - since)
+            since, total = until, 0.0
+        self._busy[sender] = since, until, total
+
+    def backlog(self, now: float, sender: int, receiver: int) -> float:
+        """Return the seconds until all is sent that waits in front of a link; 0 if that is not known."""
+        return self._transfers.backlog(now, sender, receiver)
+
     def withdraw(self, now: float, token: Token) -> None:
         """Stop sending the model of an exchange that is off."""
         ticket = self._bodies.pop(token, None)
@@ -130,7 +159,7 @@ class Mail:
         ticket = self._bodies.get(token)
         return ticket is not None and self._transfers.is_stalled(ticket)
 
-    SAVED = ("bytes", "measured", "silent", "_under_way", "_tickets", "_bodies")
+    SAVED = ("bytes", "measured", "_busy", "is_measured", "silent", "_under_way", "_tickets", "_bodies")
 
     def state(self) -> dict[str, Any]:
         """Return plain data that `restore` goes on from. Between two instants the queue is empty."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from efhc.core import device_state, half_steps, protocol
+from efhc.core import device_state, half_steps, protocol, uplink
 from efhc.drivers.event_driven.rows import Row
 
 
@@ -21,7 +21,7 @@ def _name(kind: type) -> str:
 
 CLASSES = {
     _name(found): found
-    for module in (device_state, protocol, half_steps)
+    for module in (device_state, protocol, half_steps, uplink)
     for found in vars(module).values()
     if isinstance(found, type) and (is_dataclass(found) or hasattr(found, "_fields"))
 }

@@ -79,7 +79,7 @@ class Simulator:
         self._links: Links
         if form.half_steps is not None:
             gradients = Gradients(scenario, reader)
-            self._links = HalfStepLinks(scenario, form, settings, iterations, clock, gradients, mail)
+            self._links = HalfStepLinks(scenario, form, settings, iterations, clock, gradients, mail, randomness)
         else:
             self.rows = Rows(parameters, scenario.learner.data.precision, 3 * count + 64, threads)
             self._links = ExchangeLinks(scenario, form, settings, iterations, clock, reader, self.rows, mail, reorder)

@@ -82,6 +82,7 @@ class TimedTransfers:
         self._on_link: dict[int, dict[int, None]] = {}  # sender * devices + receiver: tickets
         self._alone: dict[int, tuple[int, float, float]] = {}  # pipe: ticket, entered, leaves; only without a `_Pipe`
         self._pipes: dict[int, _Pipe] = {}
+        self._latencies: dict[int, float] = {}  # of the tickets that `take` has just told of
         self._counts: dict[int, int] = {}  # attempts on a link direction so far
 
     # What the simulator calls
@@ -118,6 +119,7 @@ class TimedTransfers:
     def take(self, now: float) -> list[Notice]:
         heap, messages = self._heap, self._messages
         notices: list[Notice] = []
+        self._latencies.clear()
         while heap and heap[0][0] <= now:
             time, serial, what = heappop(heap)
             if isinstance(what, _Pipe):
@@ -132,6 +134,7 @@ class TimedTransfers:
                 continue
             self._forget(what, message)
             notices.append(Notice(what, "lost" if message.lost else "arrived"))
+            self._latencies[what] = message.after
         return notices
 
     def cancel(self, now: float, ticket: int) -> None:
@@ -169,6 +172,19 @@ class TimedTransfers:
                 return True
             time = self._rates.next_change(device, time)
         return False
+
+    def latency_of(self, ticket: int) -> float:
+        return self._latencies.get(ticket, 0.0)
+
+    def backlog(self, now: float, sender: int, receiver: int) -> float:
+        """Return the seconds until all that waits has left the pipe of a sender, or of a link; infinity at rate 0."""
+        key = sender if self._shared else sender * self._devices + receiver
+        pipe, alone = self._pipes.get(key), self._alone.get(key)
+        if pipe is None:
+            return 0.0 if alone is None else max(0.0, alone[2] - now)
+        passed = (now - pipe.time) * pipe.rate  # of all messages together
+        waiting = sum(entry[0] - pipe.done for entry in pipe.queue if self._is_live(entry))
+        return max(0.0, waiting - passed) / pipe.rate if pipe.rate > 0 else math.inf
 
     # How messages move
 

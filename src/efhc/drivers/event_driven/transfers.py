@@ -84,6 +84,14 @@ class Carrier(Transfers, Protocol):
         """Return whether the rate of a device is known to have been above 0 at some time from `since` to `now`."""
         ...
 
+    def backlog(self, now: float, sender: int, receiver: int) -> float:
+        """Return the seconds until all is sent that waits in front of a link; 0 if that is not known."""
+        ...
+
+    def latency_of(self, ticket: int) -> float:
+        """Return how long a message that `take` has just told of was under way after the uplink; 0 if unknown."""
+        ...
+
 
 class InstantTransfers:
     """Every message arrives at the instant at which it is sent, in the order of sending."""
@@ -120,6 +128,12 @@ class InstantTransfers:
 
     def could_send(self, device: int, since: float, now: float) -> bool:
         return True
+
+    def backlog(self, now: float, sender: int, receiver: int) -> float:
+        return 0.0
+
+    def latency_of(self, ticket: int) -> float:
+        return 0.0
 
     def state(self) -> dict[str, Any]:
         return {"now": self._now, "messages": [[ticket, *ends] for ticket, ends in self._messages.items()]}

@@ -101,7 +101,8 @@ def _default(value: object) -> str:
     if value is PydanticUndefined:
         return "required"
     if isinstance(value, Policy):
-        return f'kind "{dict(value)["kind"]}"'
+        fields = dict(value)
+        return f'kind "{fields["kind"]}"' if "kind" in fields else f"`{json.dumps(fields)}`"
     return "none" if value is None else f"`{json.dumps(value)}`"
 
 

@@ -22,4 +22,11 @@ def own_form(experiment: Experiment, strategy: str, mode: Mode) -> Form:
     if mode == "lockstep" and not (form.is_papers or form.half_steps):
         given = "mixing 'exchange' with a local step other than SGD, while nodes are in lockstep"
         raise InputError(field, given, "mixing 'half-steps'; or mode = 'free-running'")
+    pacing = form.parts.pacing
+    if pacing is not None and pacing.bandwidth != "own":
+        given = f"'{pacing.bandwidth}', which is a control for simulations"
+        raise InputError(f"{field}.pacing.bandwidth", given, "'own'")
+    if mode == "lockstep" and (pacing or form.chooses_links):
+        given = "a strategy that paces itself by its bandwidth, while nodes in lockstep wait for one another"
+        raise InputError(field, given, "mode = 'free-running'; or a strategy without pacing")
     return form

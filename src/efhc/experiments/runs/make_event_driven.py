@@ -11,7 +11,25 @@ from efhc.drivers.event_driven.settings import EventDriven
 from efhc.drivers.event_driven.simulator import Simulator
 from efhc.experiments.runs.keeping import Checkpoint, Making, Stopped
 from efhc.experiments.runs.live.of_event_driven import EventDrivenTelling
+from efhc.experiments.runs.run import Run
 from efhc.experiments.runs.tables import require_lockstep
+from efhc.scenarios.scenario import Scenario
+
+
+def simulator_of(run: Run, scenario: Scenario, threads: int) -> Simulator:
+    """Return the simulator of a run at its start."""
+    experiment, settings = run.experiment, run.experiment.driver
+    assert isinstance(settings, EventDriven)
+    (strategy,) = experiment.strategies.values()
+    return Simulator(
+        scenario,
+        strategy,
+        settings,
+        experiment.iterations,
+        Randomness(run.seed),
+        evaluate_every=experiment.evaluate_every,
+        threads=threads,
+    )
 
 
 def make_event_driven(making: Making) -> tuple[Floats, Local]:
@@ -19,22 +37,9 @@ def make_event_driven(making: Making) -> tuple[Floats, Local]:
     run, keeper, experiment = making.run, making.keeper, making.run.experiment
     if making.observers:
         require_lockstep(experiment, "observers")
-    (trigger,) = experiment.strategies.values()
-
-    settings = experiment.driver
-    assert isinstance(settings, EventDriven)
 
     def begin() -> Simulator:
-        randomness = Randomness(run.seed)
-        return Simulator(
-            making.scenario,
-            trigger,
-            settings,
-            experiment.iterations,
-            randomness,
-            evaluate_every=experiment.evaluate_every,
-            threads=making.threads,
-        )
+        return simulator_of(run, making.scenario, making.threads)
 
     def restore(checkpoint: Checkpoint) -> Simulator:
         simulator = begin()

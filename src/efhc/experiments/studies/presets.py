@@ -2,13 +2,14 @@
 
 The file of a figure is an experiment, which gives panels (i)-(iii) and which `efhc run` accepts as it is. A table
 [sweep] over the radius adds panel (iv), and a table [figure] holds the number, the title and what --quick changes.
-A table [figure] of the kind "frontier" makes a frontier instead (frontier_file.py).
+A table [figure] with a `kind` makes another figure: a frontier (frontier_file.py), or a strategy and its controls
+(controls_file.py).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,11 +33,17 @@ from efhc.experiments.config.files import (
 )
 from efhc.experiments.runs.tables import require_lockstep
 from efhc.experiments.studies.changes import Size, merged
-from efhc.experiments.studies.frontier_file import Frontier, build_frontier, is_frontier
+from efhc.experiments.studies.controls_file import Controls, build_controls
+from efhc.experiments.studies.frontier_file import Frontier, build_frontier
 from efhc.experiments.studies.sweep import Point, sweep_points
 
 RADIUS = "network.radius"
 A_FIGURE = "a figure of the paper"
+OTHERS: Mapping[str, Callable[[Path, Mapping[str, Any], Size, int | None], Frontier | Controls]] = {
+    "frontier": build_frontier,
+    "controls": build_controls,
+}
+"""How figures that are not in the paper's form are made of their tables, by kind."""
 
 
 class FigureTable(Policy):
@@ -93,12 +100,19 @@ class PaperFigure:
 
 def paper_figures() -> list[str]:
     """Return the names of the paper's figures, in the paper's order."""
-    return [name for name in figure_names() if not is_frontier(read_tables(name))]
+    return [name for name in figure_names() if _kind(read_tables(name)) is None]
 
 
-def frontiers() -> list[str]:
-    """Return the names of the frontiers that ship with efhc."""
-    return [name for name in figure_names() if is_frontier(read_tables(name))]
+def other_figures() -> list[str]:
+    """Return the names of the figures beside the paper's that ship with efhc. They are made only if they are named."""
+    return [name for name in figure_names() if _kind(read_tables(name)) is not None]
+
+
+def _kind(tables: Mapping[str, Any]) -> str | None:
+    """Return one of the kinds of `OTHERS`, or None if these are the tables of a figure in the paper's form."""
+    figure = tables.get(FIGURE)
+    kind = figure.get("kind") if isinstance(figure, Mapping) else None
+    return kind if isinstance(kind, str) and kind in OTHERS else None
 
 
 def load_figure(
@@ -107,11 +121,11 @@ def load_figure(
     seeds: int | None = None,
     radii: Sequence[float] = (),
     log: Sequence[str] | None = None,
-) -> PaperFigure | Frontier:
-    """Load a figure of the paper or a frontier by name, or one of your own by its file.
+) -> PaperFigure | Frontier | Controls:
+    """Load a figure by name, or one of your own by its file.
 
-    If `seeds` is given, the seeds of a figure of the paper are 0 .. `seeds`-1 instead of those of the file, and a
-    frontier has `seeds` seeds from the file's first one on. If `radii` are given, panel (iv) has these instead of those
+    If `seeds` is given, the seeds of a figure of the paper are 0 .. `seeds`-1 instead of those of the file, and other
+    figures have `seeds` seeds from the file's first one on. If `radii` are given, panel (iv) has these instead of those
     of the file. Raises `InputError` if the figure has no panel (iv) then. If `log` is given, runs are logged there
     instead of where the file says.
     """
@@ -122,12 +136,13 @@ def load_figure(
     tables = read_tables(name)
     if log:
         tables = with_overrides(tables, [f"{LOG}={json.dumps(list(log))}"])
-    if radii and (is_frontier(tables) or SWEEP not in tables):
+    kind = _kind(tables)
+    if radii and (kind or SWEEP not in tables):
         raise InputError(
             "--radius", f"with {path.stem}, which has no panel (iv)", "a figure that has one, or no radius"
         )
-    if is_frontier(tables):
-        return build_frontier(path, tables, size, seeds)
+    if kind:
+        return OTHERS[kind](path, tables, size, seeds)
     return _build_paper_figure(path, tables, size, seeds, radii)
 
 

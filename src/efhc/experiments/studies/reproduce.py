@@ -24,14 +24,18 @@ from efhc.experiments.runs.provenance import provenance
 from efhc.experiments.runs.run import Run, Runs
 from efhc.experiments.runs.store import Engine, Failures, Progress, RunStore
 from efhc.experiments.studies.changes import Size
-from efhc.experiments.studies.frontier import FrontierRuns, write_frontier
+from efhc.experiments.studies.controls import ControlsRuns
+from efhc.experiments.studies.controls_file import Controls
+from efhc.experiments.studies.frontier import FrontierRuns
 from efhc.experiments.studies.frontier_file import Frontier
 from efhc.experiments.studies.presets import RADIUS, PaperFigure
+from efhc.report.claims.controls import judge_controls
 from efhc.report.claims.frontier import judge_frontier
 from efhc.report.claims.judging import Judgement
 from efhc.report.claims.panels import panels
 from efhc.report.claims.paper_claims import judge
 from efhc.report.claims.wording import findings_table
+from efhc.report.controls_data import ControlsSection
 from efhc.report.figure_data import FigureData, Illustration, Section
 from efhc.report.figures import save_figure
 from efhc.report.figures.paper_figure import paper_figure
@@ -73,21 +77,36 @@ class FigureRuns:
         lines |= {run.key: str(failures.get(run.key)) for run in self.curves}
         return [lines[run.key] for run in self.all if run.key in failures]
 
+    def show(self, size: Size, store: RunStore, failures: Failures, folder: Path) -> Section:
+        """Write the panels to `folder`, and return what the report shows. Raises the first failure if all failed."""
+        section = _section(self, size, store, failures)
+        _write_panels(section.data, folder)
+        return section
 
-def prepare(figures: Sequence[PaperFigure | Frontier]) -> list[FigureRuns | FrontierRuns]:
+
+AnyRuns = FigureRuns | FrontierRuns | ControlsRuns
+AnySection = Section | FrontierSection | ControlsSection
+
+
+def prepare(figures: Sequence[PaperFigure | Frontier | Controls]) -> list[AnyRuns]:
     """Load the data and find the runs of the figures. Raises `InputError` for whatever is wrong with them."""
     for name, files in Counter(figure.name for figure in figures).items():
         if files > 1:
             raise InputError("figure", f"{files} files named {name}", "different names: results are named after them")
-    runs = Runs()
-    return [
-        FrontierRuns.of(figure, runs) if isinstance(figure, Frontier) else FigureRuns.of(figure, runs)
-        for figure in figures
-    ]
+    runs, prepared = Runs(), list[AnyRuns]()
+    for figure in figures:
+        match figure:
+            case Frontier():
+                prepared.append(FrontierRuns.of(figure, runs))
+            case Controls():
+                prepared.append(ControlsRuns.of(figure, runs))
+            case _:
+                prepared.append(FigureRuns.of(figure, runs))
+    return prepared
 
 
 def reproduce(
-    figures: Sequence[FigureRuns | FrontierRuns],
+    figures: Sequence[AnyRuns],
     size: Size,
     out: Path,
     store: RunStore,
@@ -99,10 +118,10 @@ def reproduce(
     """Write everything to `out`, each figure as soon as its runs are made, and return the judged claims.
 
     Runs that fail are left out, listed in the report, and passed to `warn`, one line each. If all runs of panels
-    (i)-(iii), or all runs of a frontier, fail, the first failure is raised. Each of `followers` creates a follower of
-    each run that is made.
+    (i)-(iii), all runs of ZT in a frontier, or all runs of a strategy that has controls, fail, the first failure is
+    raised. Each of `followers` creates a follower of each run that is made.
     """
-    sections: list[Section | FrontierSection] = []
+    sections: list[AnySection] = []
     experiments = [experiment for of_figure in figures for experiment in of_figure.figure.experiments]
     names = {key: name for of_figure in reversed(figures) for key, name in of_figure.names.items()}
     with tracking(experiments, out, warn, name=lambda run: names[run.key]) as trackers:
@@ -110,27 +129,24 @@ def reproduce(
             failures = store.complete(of_figure.all, engine, progress, followers=[*trackers, *followers])
             for line in of_figure.failed(failures):
                 warn(f"{of_figure.figure.name}: {line}")
-            if isinstance(of_figure, FrontierRuns):
-                frontier = of_figure.section(size, store, failures)
-                write_frontier(frontier.data, out / "figures")
-                sections.append(frontier)
-            else:
-                section = _section(of_figure, size, store, failures)
-                _write_panels(section.data, out / "figures")
-                sections.append(section)
+            sections.append(of_figure.show(size, store, failures, out / "figures"))
     judgements = judge({one.data.name: one.data for one in sections if isinstance(one, Section)})
     for one in sections:
-        judgements += judge_frontier(one.data) if isinstance(one, FrontierSection) else []
+        match one:
+            case FrontierSection():
+                judgements += judge_frontier(one.data)
+            case ControlsSection():
+                judgements += judge_controls(one.data)
     write_safely(out / "claims.csv", findings_table(judgements).write_csv().encode())
     write_safely(out / "report.html", page(sections, judgements, _title(sections), provenance()).encode())
     return judgements
 
 
-def _title(sections: Sequence[Section | FrontierSection]) -> str:
+def _title(sections: Sequence[AnySection]) -> str:
     numbers = [section.data.number for section in sections if isinstance(section, Section)]
-    frontiers = [section.data.name for section in sections if isinstance(section, FrontierSection)]
+    others = [section.data.name for section in sections if not isinstance(section, Section)]
     listed = [f"figure{'s' if len(numbers) > 1 else ''} {', '.join(numbers)}"] if numbers else []
-    return f"EF-HC, {', '.join(listed + frontiers)}"
+    return f"EF-HC, {', '.join(listed + others)}"
 
 
 def _write_panels(data: FigureData, folder: Path) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 
 from efhc.report.claims.judging import Finding, Judgement, Measure, Quantity, Setting, Statement, find
-from efhc.report.claims.panels import RUN, over_seeds
+from efhc.report.claims.panels import RUN, means_over_seeds
 from efhc.report.frontier_data import PAPER, FrontierData, SettingData
 from efhc.report.numbers import percent
 
@@ -92,14 +92,9 @@ def frontier_curves(setting: SettingData, with_bands: tuple[str, ...] = ()) -> p
         rows = rows.filter(everyone)
         if not len(rows):
             continue
-        if strategy in with_bands:
-            table = over_seeds(rows, "share", "accuracy").select("strategy", "share", "mean", "low", "high")
-        else:
-            means = rows.group_by("strategy", "share", maintain_order=True).agg(mean=pl.col("accuracy").mean())
-            none = pl.lit(None, pl.Float64)
-            table = means.sort("share").with_columns(low=none, high=none)
+        table = means_over_seeds(rows, "share", "accuracy", with_band=strategy in with_bands)
         tables.append(table.with_columns(spends=pl.lit(spends)))
-    return pl.concat(tables).with_columns(pl.col("low", "high").fill_nan(None))
+    return pl.concat(tables)
 
 
 def judge_frontier(data: FrontierData) -> list[Judgement]:

@@ -31,7 +31,7 @@ class Verdict(StrEnum):
 
 
 class Statement(StrEnum):
-    """A statement of the paper, or of a frontier."""
+    """A statement of the paper, of a frontier, or of a strategy and its controls."""
 
     LESS_TIME = "less time"
     RG_LEAST_TIME = "RG least time"
@@ -49,6 +49,8 @@ class Statement(StrEnum):
     ABOVE_GT = "above GT"
     LEADS = "leads"
     """Of a frontier: a strategy is above the best of its rivals at every budget."""
+    BEATS_CONTROL = "beats control"
+    """Of event-driven runs: a strategy is above a control at the end."""
 
 
 class Setting(StrEnum):
@@ -70,7 +72,7 @@ class Measure(StrEnum):
     TIME_SAVED_ON_LOWEST = "time saved on lowest"
     """Of a strategy against the lowest of all others."""
     ACCURACY_LEAD = "accuracy lead"
-    """Of a strategy over another one, at a budget."""
+    """Of a strategy over another one, at a budget, or at the end of event-driven runs."""
     LATE_ACCURACY_LEAD = "late accuracy lead"
     """Of a strategy over another one, in the last tenth of the iterations."""
     LESS_LOSS_THAN_RG = "less loss than RG"
@@ -119,11 +121,11 @@ class Judgement:
     """A claim, judged by one figure or by one figure against another."""
 
     claim: int | None
-    """The number of the claim in docs/reproduction.md. None for the statement of a frontier."""
+    """The number of the claim in docs/reproduction.md. None for statements that are not the paper's."""
     statement: Statement
     setting: Setting
     figures: tuple[str, ...]
-    """The paper's numbers of the figures: `2(a)`. Of a frontier its setting: `frontier-beta`."""
+    """The paper's numbers of the figures: `2(a)`. Of others the setting: `frontier-beta`."""
     findings: tuple[Finding, ...]
     names: tuple[str, ...] = ()
     """The names that the statement's words contain, if they are not always the same."""

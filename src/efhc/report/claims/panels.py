@@ -100,6 +100,16 @@ def accuracy_within(curves: pl.DataFrame, budgets: Mapping[int, float]) -> pl.Da
     return pl.DataFrame(rows, schema={"strategy": pl.String, "seed": pl.Int64, "accuracy": pl.Float64}, orient="row")
 
 
+def means_over_seeds(rows: pl.DataFrame, x: str, value: str, *, with_band: bool) -> pl.DataFrame:
+    """Return strategy, x, mean, low and high, sorted by x; low and high are null without a band, or with one seed."""
+    if with_band:
+        table = over_seeds(rows, x, value).select("strategy", x, "mean", "low", "high")
+        return table.with_columns(pl.col("low", "high").fill_nan(None))
+    means = rows.group_by("strategy", x, maintain_order=True).agg(mean=pl.col(value).mean())
+    none = pl.lit(None, pl.Float64)
+    return means.sort(x).with_columns(low=none, high=none)
+
+
 def over_seeds(rows: pl.DataFrame, x: str, value: str) -> pl.DataFrame:
     """Return strategy, x, mean, low, high and the value of each seed, from one row per strategy, seed and x."""
     tables = []

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from math import isfinite
 
 import polars as pl
 
+from efhc.report.claims.intervals import FEWEST_SEEDS, bounds_words
 from efhc.report.claims.judging import Finding, Judgement, Measure, Quantity, Setting, Statement, Verdict
+from efhc.report.numbers import signed
 
 STATEMENTS = {
     Statement.LESS_TIME: "EF-HC takes less transmission time per iteration than ZT and GT",
@@ -28,6 +31,10 @@ STATEMENTS = {
     Statement.LEADS: (
         "{0} leads at every budget from {1} of ZT's time: "
         "its mean margin over the best of {2} with the same seed is above 0"
+    ),
+    Statement.BEATS_CONTROL: (
+        "{0} is above {1}: on these seeds of the setting, after {2} virtual seconds, "
+        "at bandwidths of {3} to {4} parameters per second"
     ),
 }
 QUANTITIES = {
@@ -102,10 +109,31 @@ def verdict_parts(judgement: Judgement) -> list[tuple[Verdict, str]]:
 def verdict_words(judgement: Judgement) -> str:
     """Return the whole verdict: `holds at budgets 2, 5 %; does not hold at 20, 50 %; undecided at 10 %`."""
     words = "; ".join(words for _, words in verdict_parts(judgement))
-    if judgement.statement is not Statement.LEADS:
+    if judgement.statement not in (Statement.LEADS, Statement.BEATS_CONTROL):
         return words
     least = min(judgement.findings, key=lambda finding: finding.seeds_above - finding.seeds)
-    return f"{words} (above on {least.seeds_above} of {least.seeds} seeds at the budget where it is on the fewest)"
+    where = " at the budget where it is on the fewest" if judgement.statement is Statement.LEADS else ""
+    return f"{words} (above on {least.seeds_above} of {least.seeds} seeds{where})"
+
+
+def bought_words(findings: Sequence[Finding]) -> str:
+    """Return the lead of a strategy whose devices go by their own bandwidths, over each of these controls."""
+    starts = {
+        Verdict.HOLDS: "{0:.3f} of accuracy against {1}",
+        Verdict.FAILS: "a loss of {0:.3f} of accuracy against {1}",
+        Verdict.UNDECIDED: "undecided against {1}",
+    }
+    too_few = "{2} too few to say against {1}"
+    parts = []
+    for finding in findings:
+        start = too_few if finding.seeds < FEWEST_SEEDS else starts[finding.verdict]
+        seeds = f"{finding.seeds} seed{'s are' if finding.seeds != 1 else ' is'}"
+        words = start.format(abs(finding.mean), finding.quantity.names[1], seeds)
+        numbers = [signed(finding.mean)] if finding.verdict is Verdict.UNDECIDED else []
+        if isfinite(finding.low):
+            numbers.append(f"{bounds_words([finding.seeds])}: {signed(finding.low)} to {signed(finding.high)}")
+        parts.append(f"{words} ({'; '.join(numbers)})")
+    return f"Lead over those that do not go by their own bandwidth: {', and '.join(parts)}." if parts else ""
 
 
 def findings_table(judgements: Iterable[Judgement]) -> pl.DataFrame:

@@ -6,7 +6,9 @@ spends; the dotted line after it is its accuracy at larger budgets.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
@@ -18,7 +20,7 @@ from matplotlib.ticker import FuncFormatter
 from efhc.report.claims.frontier import SHARES, frontier_curves
 from efhc.report.figures.paper_figure import with_interval
 from efhc.report.figures.style import LAYOUT, Picture
-from efhc.report.frontier_data import FrontierData, SettingData
+from efhc.report.frontier_data import FrontierData, SettingData, SettingsData
 from efhc.report.looks import strategy_styles
 from efhc.report.numbers import percent
 
@@ -41,26 +43,32 @@ class FrontierLine:
     is_ceiling: bool = False
 
 
-def frontier_lines(data: FrontierData) -> dict[str, FrontierLine]:
+def frontier_lines(data: SettingsData) -> dict[str, FrontierLine]:
     """Return the look of each strategy, in the order of the legend: those in front, the others, ceilings."""
     styles = strategy_styles(data.strategies)
-    behind = [name for name in data.strategies if name not in {*data.in_front, *data.ceilings}]
+    behind = [name for name in data.strategies if name not in {*data.in_front, *data.behind_all}]
     lines = {name: FrontierLine(styles[name][0], styles[name][1], 2.0, True) for name in data.in_front}
     lines |= {name: FrontierLine(_pale(styles[name][0]), styles[name][1], 1.0, False) for name in behind}
-    ceilings = [name for name in data.ceilings if name in data.strategies]
-    return lines | {name: FrontierLine("#5b6675", ":", 1.2, False, True) for name in ceilings}
+    return lines | {name: FrontierLine("#5b6675", ":", 1.2, False, True) for name in data.behind_all}
 
 
 def frontier_figure(data: FrontierData) -> Picture:
     """Draw one panel per setting, with a logarithmic horizontal axis from 0.1 to 100 %."""
     lines = frontier_lines(data)
+    return settings_figure(data, lines, partial(_draw, lines=lines, in_front=tuple(data.in_front)))
+
+
+def settings_figure(data: SettingsData, lines: dict[str, FrontierLine], draw: Callable[[Axes, Any], None]) -> Picture:
+    """Draw one panel per setting with a common legend; `draw` draws the lines of a setting and names its x axis."""
     columns = min(MOST_COLUMNS, len(data.settings))
     rows = -(-len(data.settings) // columns)
     with mpl.rc_context(LAYOUT):
         figure = Picture((max(6.0, 4.2 * columns), 3.4 * rows + 1.4))
         grid = figure.subplots(rows, columns, squeeze=False)
         for axes, setting in zip(grid.flat, data.settings, strict=False):
-            _draw(axes, setting, lines, tuple(data.in_front))
+            draw(axes, setting)
+            axes.set_ylabel("accuracy")
+            axes.set_title(setting.title, fontsize=10, parse_math=False)
         for axes in grid.flat[len(data.settings) :]:
             axes.set_visible(False)
         handles = [Line2D([], [], **_look(line)) for line in lines.values()]
@@ -89,18 +97,26 @@ def _draw(axes: Axes, setting: SettingData, lines: dict[str, FrontierLine], in_f
             rows.filter(pl.col("share") <= pl.col("spends")),
             rows.filter(pl.col("share") >= pl.col("spends")),
         )
-        axes.plot(until["share"], until["mean"], **_look(line), zorder=order)
+        draw_mean(axes, until, "share", line)
         axes.plot(beyond["share"], beyond["mean"], ":", color=line.color, linewidth=0.6 * line.width, zorder=order)
         if len(until) and len(beyond):
             axes.plot(until["share"][-1], until["mean"][-1], "o", color=line.color, markersize=2.5 * line.width**0.7)
-        shaded = with_interval(rows)
-        axes.fill_between(shaded["share"], shaded["low"], shaded["high"], color=line.color, alpha=0.15, linewidth=0)
+        shade_band(axes, rows, "share", line)
     axes.set_xscale("log")
     axes.set_xlim(SHARES[0], SHARES[-1])
     axes.xaxis.set_major_formatter(FuncFormatter(lambda share, _: percent(share)))
     axes.set_xlabel("transmission time, as a share of ZT's")
-    axes.set_ylabel("accuracy")
-    axes.set_title(setting.title, fontsize=10, parse_math=False)
+
+
+def draw_mean(axes: Axes, rows: pl.DataFrame, x: str, line: FrontierLine) -> None:
+    """Draw the mean of a strategy against column `x`."""
+    axes.plot(rows[x], rows["mean"], **_look(line), zorder=3 if line.in_front else 2)
+
+
+def shade_band(axes: Axes, rows: pl.DataFrame, x: str, line: FrontierLine) -> None:
+    """Shade the band of a strategy, if it has one."""
+    shaded = with_interval(rows)
+    axes.fill_between(shaded[x], shaded["low"], shaded["high"], color=line.color, alpha=0.15, linewidth=0)
 
 
 def _look(line: FrontierLine) -> dict[str, Any]:

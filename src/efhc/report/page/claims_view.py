@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from efhc.report.claims.judging import Finding, Judgement, Quantity, Verdict, everywhere
@@ -17,6 +17,7 @@ from efhc.report.claims.wording import (
     verdict_parts,
 )
 from efhc.report.figure_data import Section
+from efhc.report.numbers import signed
 
 # Each verdict has a class in page.css, and a sign for readers who do not see its colour.
 LOOKS = {
@@ -90,13 +91,18 @@ def _finding_views(findings: Sequence[Finding]) -> list[dict[str, Any]]:
         quantities.setdefault(finding.quantity, []).append(finding)
     views = []
     for same in quantities.values():
-        numbers = (abs(x) for finding in same for x in (finding.mean, finding.low, finding.high))
-        reach = max(filter(math.isfinite, numbers), default=0.0) or 1.0
-        views += [_finding_view(finding, reach) for finding in same]
+        views += [finding_view(finding, reach_of(same)) for finding in same]
     return views
 
 
-def _finding_view(finding: Finding, reach: float) -> dict[str, Any]:
+def reach_of(findings: Iterable[Finding]) -> float:
+    """Return the number at the right end of drawings that share a scale."""
+    numbers = (abs(x) for finding in findings for x in (finding.mean, finding.low, finding.high))
+    return max(filter(math.isfinite, numbers), default=0.0) or 1.0
+
+
+def finding_view(finding: Finding, reach: float) -> dict[str, Any]:
+    """Return a finding; `reach` is the number at the right end of its drawing."""
     has_interval = math.isfinite(finding.low) and math.isfinite(finding.high)
     low, mean, high = (
         f"{60 + 54 * value / reach:.1f}" if math.isfinite(value) else None
@@ -105,15 +111,12 @@ def _finding_view(finding: Finding, reach: float) -> dict[str, Any]:
     return {
         "quantity": quantity_words(finding.quantity),
         "budget": finding.budget,
-        "mean": _signed(finding.mean),
-        "interval": f"{_signed(finding.low)} to {_signed(finding.high)}" if has_interval else "none",
+        "mean": signed(finding.mean),
+        "interval": f"{signed(finding.low)} to {signed(finding.high)}" if has_interval else "none",
         "seeds": finding.seeds,
+        "seeds_above": finding.seeds_above,
         "badge": Badge(*LOOKS[finding.verdict], finding_words(finding)),
         # Horizontal places in a drawing that is 120 wide, with zero in the middle.
         "dot": mean,
         "line": (low, high) if has_interval else None,
     }
-
-
-def _signed(value: float) -> str:
-    return f"{value:+.3g}".replace("-", "\N{MINUS SIGN}") if math.isfinite(value) else "none"

@@ -17,12 +17,14 @@ from markupsafe import Markup
 
 from efhc.report.claims.intervals import FEWEST_SEEDS, RESAMPLES
 from efhc.report.claims.judging import Judgement
+from efhc.report.controls_data import ControlsSection
 from efhc.report.figure_data import Section
 from efhc.report.figures.frontier_figure import FrontierLine, frontier_lines
 from efhc.report.figures.paper_figure import Line, line_styles
-from efhc.report.frontier_data import FrontierSection
+from efhc.report.frontier_data import FrontierSection, SettingsSection
 from efhc.report.numbers import percent
 from efhc.report.page.claims_view import claim_numbers, claim_views, totals
+from efhc.report.page.controls_view import controls_view
 from efhc.report.page.drawings import network_drawing, raster_drawings
 from efhc.report.page.frontier_view import frontier_view
 from efhc.report.page.live.bundle import bundle, inside_an_element
@@ -37,7 +39,7 @@ SWATCH_DASHES = {"-": "none", "--": "7 3", "-.": "8 2.5 2 2.5", ":": "2 2.5"}
 
 
 def page(
-    sections: Sequence[Section | FrontierSection],
+    sections: Sequence[Section | SettingsSection],
     judgements: Sequence[Judgement],
     title: str,
     provenance: Mapping[str, Any],
@@ -85,26 +87,26 @@ def _own_file(name: str) -> Markup:
     return Markup(inside_an_element(files("efhc.report.page").joinpath(name).read_text("utf-8")))
 
 
-def _lead(sections: Sequence[Section | FrontierSection]) -> str:
+def _lead(sections: Sequence[Section | SettingsSection]) -> str:
     seeds = sorted({section.data.seeds for section in sections})
     many = " to ".join(map(str, dict.fromkeys([*seeds[:1], *seeds[-1:]])))
     told = f"{len(sections)} figure{'s' if len(sections) != 1 else ''}"
     return told + (f", {many} seed{'s' if many != '1' else ''} each" if sections else "")
 
 
-def _view(section: Section | FrontierSection, judgements: Sequence[Judgement]) -> dict[str, Any]:
+def _view(section: Section | SettingsSection, judgements: Sequence[Judgement]) -> dict[str, Any]:
     """What the page shows of a section, and the template that shows it."""
-    if isinstance(section, FrontierSection):
-        view = frontier_view(section, judgements)
-        own = {
-            "template": "frontier.html",
-            "label": section.data.title,
-            "legend": _legend(frontier_lines(section.data)),
-        }
+    if isinstance(section, Section):
+        view, template, label = _figure_view(section, judgements), "figure.html", f"Fig. {section.data.number}"
     else:
-        view = _figure_view(section, judgements)
-        own = {"template": "figure.html", "label": f"Fig. {section.data.number}"}
-    return view | own | {"provenance": list(_flat(section.provenance))}
+        label = section.data.title
+        if isinstance(section, ControlsSection):
+            view, template = controls_view(section), "controls.html"
+        else:
+            assert isinstance(section, FrontierSection)
+            view, template = frontier_view(section, judgements), "frontier.html"
+        view["legend"] = _legend(frontier_lines(section.data))
+    return view | {"template": template, "label": label, "provenance": list(_flat(section.provenance))}
 
 
 def _legend(lines: Mapping[str, Line | FrontierLine]) -> list[dict[str, str]]:

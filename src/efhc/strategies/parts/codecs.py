@@ -20,7 +20,7 @@ from pydantic import Field
 from efhc.base.arrays import Flags, Floats
 from efhc.base.policy import Policy
 from efhc.base.registry import Family
-from efhc.strategies.parts.messages import MOST_LEVEL_BITS, Message, dense_bits, sparse_bits
+from efhc.strategies.parts.messages import MOST_LEVEL_BITS, Message, dense_bits, most_sent, sparse_bits
 
 
 class CodecPolicy(Policy, ABC):
@@ -34,6 +34,15 @@ class CodecPolicy(Policy, ABC):
     def parameter(self) -> int | float:
         """The number that the compiled loop of this kind takes, see `efhc.kernels.codecs.SEND_ROWS`. Default: none."""
         return 0
+
+    @property
+    def level_bits(self) -> int:
+        """Bits per coordinate that is sent; 0 for whole numbers."""
+        return 0
+
+    def most_coordinates(self, bits: int, parameters: int, number_bytes: int) -> int:
+        """Return how many of n coordinates fit into a message of so many bits."""
+        return most_sent(parameters, bits, 8 * number_bytes, self.level_bits)
 
     def send(self, model: Floats, known: Floats, threshold: float) -> tuple[Floats, int]:
         """Return what the neighbours know afterwards, (n,), and the bits of the message; 0 if nothing is sent.
@@ -88,6 +97,10 @@ class LevelsCodec(CodecPolicy):
     def parameter(self) -> int:
         return self.bits
 
+    @property
+    def level_bits(self) -> int:
+        return self.bits
+
 
 class SignCodec(CodecPolicy):
     """x_hat_l moves by one length: q_l = sign(delta_l) mean |delta| over the coordinates sent, where sign(0) = 1.
@@ -98,6 +111,10 @@ class SignCodec(CodecPolicy):
     """
 
     kind: Literal["sign"] = "sign"
+
+    @property
+    def level_bits(self) -> int:
+        return 1
 
     @np.errstate(over="ignore", invalid="ignore")
     def message(self, model: Floats, known: Floats, threshold: float) -> Message | None:

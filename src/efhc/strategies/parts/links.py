@@ -1,4 +1,4 @@
-"""Which links may be used in an iteration. Devices know it without a message: it follows from graph and seed."""
+"""Which links may be used in an iteration. In lockstep devices know it without a message, from graph and seed."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pydantic import Field
 from efhc.base.policy import Policy
 from efhc.base.registry import Family
 from efhc.core.parts import ChosenLinks
+from efhc.core.uplink import About, quiet_links
 from efhc.core.views import Now
 from efhc.strategies.parts.matchings import matchings
 from efhc.strategies.parts.spanning_tree import links_in_tree
@@ -88,6 +89,31 @@ class MatchaLinks(LinksPolicy):
         found = matchings(now.graph, self.budget)
         drawn = now.random().random(len(found.probabilities)) < found.probabilities
         return ChosenLinks(drawn[found.of_link], np.full(len(found.of_link), found.weight))
+
+
+class BandwidthLinks(LinksPolicy):
+    """Slow devices leave out the links that a common neighbour makes up for with two better ones.
+
+    Each device decides for itself, by what its neighbours tell it (`core.uplink.quiet_links`); all links stay up, and
+    are used again when a better one is gone. In lockstep, where nothing takes time, every device counts as slow.
+    """
+
+    kind: Literal["bandwidth"] = "bandwidth"
+    is_fixed: ClassVar[bool] = True
+    is_own_choice: ClassVar[bool] = True
+    """Whether each device decides for itself."""
+
+    def choose(self, now: Now) -> ChosenLinks:
+        graph, rates = now.graph, now.bandwidths.values
+        neighbours: list[list[int]] = [[] for _ in range(graph.devices)]
+        for i, j in graph.links.tolist():
+            neighbours[i].append(j)
+            neighbours[j].append(i)
+        told = [About(float(rates[i]), True, tuple(sorted(those))) for i, those in enumerate(neighbours)]
+        quiet = [quiet_links(i, about, {j: told[j] for j in about.neighbours}) for i, about in enumerate(told)]
+        active = np.array([j not in quiet[i] for i, j in graph.links.tolist()], dtype=bool)
+        degrees = np.bincount(graph.links[active].ravel(), minlength=graph.devices)
+        return ChosenLinks(active, 1.0 / (1.0 + degrees[graph.links].max(axis=1)))
 
 
 LINKS = Family(LinksPolicy, (__name__,), ("choose",), default="all")

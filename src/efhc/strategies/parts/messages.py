@@ -22,7 +22,9 @@ nothing else and is never less than what `encode` needs. Decoding trusts nothing
 from __future__ import annotations
 
 import struct
+from bisect import bisect_right
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Self
 
 import numpy as np
@@ -64,6 +66,14 @@ def sparse_bits(parameters: int, sent: int, width: int, level_bits: int = 0) -> 
         return 0
     values = width + sent * level_bits if level_bits else sent * width
     return _whole_bytes(48 + values + position_bits(parameters, sent, rice_parameter(parameters, sent)))
+
+
+@lru_cache(maxsize=256)
+def most_sent(parameters: int, bits: int, width: int, level_bits: int = 0) -> int:
+    """Return the largest number of coordinates whose message has at most so many bits."""
+    if not level_bits and dense_bits(parameters, width) <= bits:
+        return parameters
+    return bisect_right(range(1, parameters + 1), bits, key=lambda s: sparse_bits(parameters, s, width, level_bits))
 
 
 def _whole_bytes(bits: int) -> int:

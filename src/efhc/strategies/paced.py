@@ -1,0 +1,75 @@
+"""Devices that send as fast as their own uplink allows."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from efhc.base.errors import Unusable
+from efhc.core.half_steps import MOST_WINDOW
+from efhc.core.parts import HalfStepsMixing, Parts
+from efhc.core.triggers import EntrywiseTrigger
+from efhc.core.uplink import Pacing
+from efhc.strategies.estimating import EstimatingStrategy, local_step
+from efhc.strategies.parts.codecs import LevelsCodec
+from efhc.strategies.parts.links import AllLinks, AnyLinkChoice, BandwidthLinks
+
+
+class Paced(EstimatingStrategy):
+    """For slow links: each device sends when its own uplink is idle, as much as that carries, over its best links.
+
+        y_i     = x_i - alpha (mu m_i + g_i - h_i)
+        q_il    = level_il max_l |delta_il| / 2     for those of the coordinates that differ most, and by r gamma(k)
+        told_ij <- told_ij + q_ij,  delta_ij = (y_i - E_ij) - told_ij
+
+    E_ij is what the link i, j has added to x_i so far. A message to j is a step d = c ((told_ji - told_ij) - 2 E_ij) of
+    i and the opposite one of j: repeated without news, it would bring both to their average. Each adds
+    d theta min(N, most_steps) / A to h, where A and N are the sum of alpha and the local steps since the last
+    acknowledged message; after 50 iterations it learns less. A device sends while its uplink has less than
+    `pacing.backlog` seconds to send, first to those that have waited longest, at most as much as it carries in
+    `pacing.seconds`; slow devices leave out links that common neighbours make up for.
+
+    Nothing has to be set by the bandwidth of the links. It is made for devices on their own clocks and for nodes; in
+    lockstep, where nothing takes time, devices send to all neighbours over the links that are left.
+    """
+
+    kind: Literal["paced"] = "paced"
+    r: float = Field(default=0.32, ge=0)
+    """The threshold of coordinates is r gamma(k). A larger one saves bytes where links are fast."""
+    rate: float = Field(default=1.0, gt=0, le=1)
+    """The share of beta_ij that one message moves."""
+    momentum: float = Field(default=0.9, ge=0, lt=1)
+    """mu: quasi-global momentum of the local step."""
+    correction: float = Field(default=0.1, ge=0, le=1)
+    """theta: how fast a device learns by how much its gradient differs from the others'."""
+    most_steps: int = Field(default=8, ge=1)
+    """How many local steps count at most in what one message teaches the drift correction, until k = 50; then fewer."""
+    bits: int = Field(default=2, ge=2, le=32)
+    """Bits per level: the levels are -L ... L without 0, L = 2^(bits - 1)."""
+    window: int = Field(default=4, ge=1, le=MOST_WINDOW)
+    """How many messages to a neighbour may be under way, spread over the measured round trip."""
+    pacing: Pacing | None = Pacing()
+    """How a device uses its uplink. None: it sends to all neighbours at once, whenever the trigger fires."""
+    links: AnyLinkChoice = BandwidthLinks()
+    """Over which links: "bandwidth" or "all"."""
+
+    @model_validator(mode="after")
+    def _goes_with_a_pace(self) -> Self:
+        if not isinstance(self.links, AllLinks | BandwidthLinks):
+            kind = getattr(self.links, "kind", type(self.links).__name__)
+            raise Unusable("links", f"'{kind}'", "'bandwidth' or 'all'")
+        if self.pacing is None and isinstance(self.links, BandwidthLinks):
+            raise Unusable("links", "'bandwidth' without a pace", "'all'; or a table `pacing`")
+        return self
+
+    def parts(self) -> Parts:
+        return Parts(
+            EntrywiseTrigger(r=self.r, rho="one"),
+            local_step(self.momentum, self.correction),
+            LevelsCodec(bits=self.bits),
+            None if isinstance(self.links, AllLinks) else self.links,
+            HalfStepsMixing(rate=self.rate, settle=True, window=self.window, most_steps=self.most_steps),
+            self.budget,
+            self.pacing,
+        )
