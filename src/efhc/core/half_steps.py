@@ -702,7 +702,7 @@ class HalfSteps:
         end.degree = message.degree
         self._note_acknowledged(end, message)
         if self.is_paced and not self.silent:  # with the next frame, or when the uplink is idle
-            end.owes = end.owes or end.degree_told != self.degree
+            end.owes = end.owes or (end.degree_told != self.degree and end.heard is not None)
             return []
         return self._tell_degree(neighbour, end)
 
