@@ -201,7 +201,7 @@ class _Iteration:
         memory["scale"] = np.where(memory["load"] > 0, np.clip(scale, LEAST_SCALE, 1.0), 1.0)
         weights = np.minimum(mixing.rate * self.weights * memory["scale"][sender], MOST_LOAD / 2)
         since = memory["since"] + 1
-        thresholds, chosen, first = self._asked(x, known + link, sender)
+        thresholds, chosen, first = self._firing(x, known + link, sender)
         after, bits, step, pull, load = self._send_each(x, known, link, weights, (thresholds, chosen, first), mixing)
         is_sent, made = bits > 0, (bits > 0) & (memory["news"] > 0) & (weights > 0)
         learning = self._learning(is_sent, steps_that_count(since, since, mixing.most_steps, self.now.k))
@@ -231,7 +231,7 @@ class _Iteration:
         known: Floats,
         link: Floats,
         weights: Floats,
-        asked: tuple[Floats, Flags, Ints],
+        firing: tuple[Floats, Flags, Ints],
         mixing: HalfStepsMixing,
     ) -> tuple[Floats, Ints, Floats, Floats, Floats]:
         """Send one message after the other. `weights` follow the limit of steps.
@@ -239,7 +239,7 @@ class _Iteration:
         Returns what is known afterwards, the bits and the step of each directed link, and for each device the sum of
         its own steps and of their weights.
         """
-        graph, has_news, (thresholds, chosen, first) = self.now.graph, self.memory["news"] > 0, asked
+        graph, has_news, (thresholds, chosen, first) = self.now.graph, self.memory["news"] > 0, firing
         sender, _, _, back = graph.directed
         after, step, bits = known.copy(), np.zeros_like(known), np.zeros(len(sender), np.int64)
         pull, load = np.zeros_like(x), np.zeros(graph.devices)
@@ -289,7 +289,7 @@ class _Iteration:
             return self.memory["told"], sender, np.arange(len(sender)), back
         return self.state.last_broadcast, np.arange(self.now.graph.devices), sender, receiver
 
-    def _asked(self, y: Floats, known: Floats, who: Ints) -> tuple[Floats, Flags, Ints]:
+    def _firing(self, y: Floats, known: Floats, who: Ints) -> tuple[Floats, Flags, Ints]:
         """Return the thresholds and who fires, row by row of what is known, and the bits of Event 1 of each link."""
         graph, decision, sender = self.now.graph, self.decision, self.now.graph.directed.sender
         active, per_link = self.links.active[graph.directed.link], "told" in self.memory
@@ -317,7 +317,7 @@ class _Iteration:
         """
         graph, sender, per_link = self.now.graph, self.now.graph.directed.sender, "told" in self.memory
         active = self.links.active[graph.directed.link]
-        thresholds, chosen, first = self._asked(y, known, who)
+        thresholds, chosen, first = self._firing(y, known, who)
         assert self.parts.codec is not None
         after, sent = self.arithmetic.send("told", Messages(self.parts.codec, y, who, known, thresholds, chosen))
         bits = sent if per_link else np.where(active, sent[sender], 0)

@@ -97,6 +97,16 @@ class Uplink:
         return 8 * int(min(max(payload, FRAME_HEADER_BYTES), 1 << 50))
 
 
+def is_due(window: int, awaits: bool, round_trip: float | None, since_last: float) -> bool:
+    """Whether a frame may follow the last one, of which something may be unacknowledged (`awaits`).
+
+    Frames under way are spread over a round trip; until that is known, there is one.
+    """
+    if window == 1 or not awaits:
+        return True
+    return round_trip is not None and since_last >= round_trip / window
+
+
 def bandwidths_to_go_by(pacing: Pacing | None, bandwidths: Floats, randomness: Randomness) -> Floats | None:
     """Return the bandwidths that devices take for their own, if these are those of a control."""
     if pacing is None or pacing.bandwidth == "own":

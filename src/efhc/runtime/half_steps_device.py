@@ -40,7 +40,7 @@ from efhc.core.half_steps import (
     Violation,
 )
 from efhc.core.state import Diverged
-from efhc.core.uplink import Uplink
+from efhc.core.uplink import Uplink, is_due
 from efhc.runtime.acting_device import ActingDevice
 from efhc.runtime.bandwidth import UplinkMeter
 from efhc.runtime.messages import HALF_STEPS_MESSAGES, Hello
@@ -191,19 +191,16 @@ class HalfStepsDevice(ActingDevice):
         rate = rate if limit is None else min(rate, limit / size)
         backlog = self._backlog(rate * size)
 
-        def is_due(neighbour: int) -> bool:
-            """Frames under way to a neighbour are spread over a round trip; before it is known, there is one."""
-            trip, window = self._round_trips.get(neighbour), device.law.window
-            if window == 1 or not device.awaits(neighbour):
-                return True
-            return trip is not None and now - self._last_sent.get(neighbour, now) >= trip / window
+        def may_follow(neighbour: int) -> bool:
+            since = now - self._last_sent.get(neighbour, now)
+            return is_due(device.law.window, device.awaits(neighbour), self._round_trips.get(neighbour), since)
 
         return Uplink(
             trainer.parts.pacing,
             rate,
             size,
             lambda neighbour: backlog,
-            is_due,
+            may_follow,
             self._step_seconds,
             trainer.form.chooses_links,
             is_known,

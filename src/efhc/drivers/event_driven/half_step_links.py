@@ -32,7 +32,7 @@ from efhc.core.local_rows import LocalRows
 from efhc.core.local_steps import Moment
 from efhc.core.randomness import Randomness
 from efhc.core.state import Local
-from efhc.core.uplink import Uplink, bandwidths_to_go_by
+from efhc.core.uplink import Uplink, bandwidths_to_go_by, is_due
 from efhc.drivers.event_driven.checkpoints import attributes, set_attributes
 from efhc.drivers.event_driven.compute import ComputeClock
 from efhc.drivers.event_driven.gradients import Gradients
@@ -247,19 +247,17 @@ class HalfStepLinks:
         known = self._mail.measured if self._measures else self._scenario.bandwidths.values
         rate = float((known if self._other_bandwidths is None else self._other_bandwidths)[number])
 
-        def is_due(neighbour: int) -> bool:
-            """Frames under way to a neighbour are spread over a round trip; before it is known, there is one."""
-            trip, window = self._round_trips.get((number, neighbour)), self._law.window
-            if window == 1 or not run.devices[number].awaits(neighbour):
-                return True
-            return trip is not None and run.now - self._last_sent[number, neighbour] >= trip / window
+        def may_follow(neighbour: int) -> bool:
+            pair = number, neighbour
+            since = run.now - self._last_sent.get(pair, run.now)
+            return is_due(self._law.window, run.devices[number].awaits(neighbour), self._round_trips.get(pair), since)
 
         return Uplink(
             self._parts.pacing,
             rate,
             self._bytes_per_number,
             lambda neighbour: self._mail.backlog(run.now, number, neighbour),
-            is_due,
+            may_follow,
             self._step_seconds[number],
             self._chooses_links,
             not self._measures or number in self._mail.is_measured,
