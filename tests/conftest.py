@@ -25,6 +25,10 @@ from efhc.cli import terminal
 from efhc.learning.data import FEMNIST, Dataset
 from efhc.learning.data.fashion_mnist import ARCHIVE
 
+# A shell that starts tests in the background ignores SIGINT for them, and all processes inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 # `make test` takes the quick profile, everything else the full one.
 hypothesis.settings.register_profile("full", deadline=None, max_examples=100)
 hypothesis.settings.register_profile("quick", deadline=None, max_examples=25)
@@ -133,18 +137,18 @@ CHROMIUM_OPTIONS = (
 )  # fmt: skip
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def playwright(chromium: Path) -> Iterator[Any]:
-    """What drives browsers. While it is there, no test of this process can run an event loop of its own."""
+    """What drives browsers. While it is there, no test of this module can run an event loop of its own."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as started:
         yield started
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def browser(playwright: Any, chromium: Path) -> Iterator[Any]:
-    """A browser of this test."""
+    """The browser of a module."""
     started = playwright.chromium.launch(executable_path=chromium, args=CHROMIUM_OPTIONS)
     yield started
     started.close()
@@ -169,18 +173,24 @@ class Done(NamedTuple):
 
 @pytest.fixture
 def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Done]:
-    """Run `efhc WORDS` in `tmp_path` or in `cwd`, as a shell would; `columns` is the width of the terminal."""
+    """Run `efhc WORDS` in `tmp_path` or in `cwd`, as a shell would; `columns` is the width of the terminal.
+
+    Further keyword arguments are variables of the environment.
+    """
     monkeypatch.setattr(signal, "signal", lambda number, handler: None)
     monkeypatch.setattr(cli, "debugging", False)
 
-    def call(*words: object, cwd: Path | None = None, columns: int = 120) -> Done:
+    def call(*words: object, cwd: Path | None = None, columns: int = 120, **variables: str) -> Done:
         monkeypatch.chdir(cwd or tmp_path)
         monkeypatch.setenv("COLUMNS", str(columns))
         monkeypatch.setattr(terminal.console, "width", columns)
         monkeypatch.setattr(sys, "argv", ["efhc", *map(str, words)])
         capsys.readouterr()
-        with pytest.raises(SystemExit) as end:
-            cli.main()
+        with monkeypatch.context() as patched:
+            for name, value in variables.items():
+                patched.setenv(name, value)
+            with pytest.raises(SystemExit) as end:
+                cli.main()
         return Done(end.value.code or 0, *capsys.readouterr())
 
     return call

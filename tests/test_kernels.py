@@ -11,8 +11,8 @@ from efhc.core.arithmetic import consensus_error
 from efhc.core.graph import Graph
 from efhc.kernels import iteration_loops, linear_loops, model_loops
 from efhc.kernels.compiled_arithmetic import links_of
-from efhc.kernels.iteration_loops import Buffers, Outcome, Plan
-from efhc.kernels.linear_loops import Batches, Inputs, Loss, Span
+from efhc.kernels.iteration_loops import Buffers, Outcome, StretchInputs
+from efhc.kernels.linear_loops import Batches, Loss, Span, TrainingInputs
 from efhc.kernels.model_loops import Mixture
 
 FEATURES = 7
@@ -120,7 +120,7 @@ def test_linear_models(precision, classes, features, kind):
     samples = 9
     models = drawn(precision, 2, classes * (features + 1))
     rows, labels = drawn(precision, samples, features), np.arange(samples) % classes
-    inputs = Inputs(rows, precision(1), precision(0), labels)
+    inputs = TrainingInputs(rows, precision(1), precision(0), labels)
     room = linear_loops.room_for(models, inputs)
     for array in room:
         array[:] = 0
@@ -161,7 +161,7 @@ def a_problem(precision, devices=3, classes=4, samples=2 * linear_loops.SAMPLES 
     """Models, samples as bytes, and a batch for each device."""
     rows = np.random.default_rng(1).integers(0, 256, (30, FEATURES), dtype=np.uint8)
     models = drawn(precision, devices, classes * (FEATURES + 1)) / 10
-    inputs = Inputs(rows, precision(0.01), precision(-1), np.arange(30) % classes)
+    inputs = TrainingInputs(rows, precision(0.01), precision(-1), np.arange(30) % classes)
     batch = np.random.default_rng(2).integers(0, 30, devices * samples).astype(np.int32)
     return models, inputs, Batches(batch, np.arange(devices + 1) * samples)
 
@@ -194,7 +194,9 @@ def a_stretch(precision, models, alpha, iterations=5, thresholds=(0.0, 0.05, np.
         Loss(kind, precision(l2)),
         Batches(batch[None], ends),
         links_of(graph, np.dtype(precision)),
-        Plan(np.array([True, False]), np.tile(thresholds, (iterations, 1)), np.full(iterations, alpha, precision)),
+        StretchInputs(
+            np.array([True, False]), np.tile(thresholds, (iterations, 1)), np.full(iterations, alpha, precision)
+        ),
         Outcome(np.zeros((iterations, devices), bool), np.zeros((iterations, devices)), np.zeros(iterations)),
     )
 

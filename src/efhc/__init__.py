@@ -14,12 +14,13 @@ from typing import Any
 __version__ = _version("efhc")
 
 # Names besides the kinds, and where they live. All names are loaded when they are first used: `import efhc` and
-# `efhc --help` stay quick. `__init__.pyi`, which type checkers read, is written by efhc.experiments.config.generated.
+# `efhc --help` stay quick. `__init__.pyi`, which type checkers read, is written by docs/reference_pages.py.
 _HOMES = {
     "simulate": "efhc.experiments.runs.simulate",
     "Experiment": "efhc.experiments.config.experiment",
     "load_experiment": "efhc.experiments.config.files",
     "Result": "efhc.experiments.runs.result",
+    "Study": "efhc.experiments.runs.study",
     "EfhcError": "efhc.base.errors",
     "InputError": "efhc.base.errors",
     "Dataset": "efhc.learning.data.dataset",
@@ -30,7 +31,7 @@ _HOMES = {
     "CodecPolicy": "efhc.strategies.parts.codecs",
     "LocalStep": "efhc.core.local_steps",
     "StepLimit": "efhc.core.step_limits",
-    "LinksPolicy": "efhc.strategies.parts.links",
+    "LinksPolicy": "efhc.strategies.parts.link_choices",
     "SchedulePolicy": "efhc.core.schedules",
     "Network": "efhc.network.over_time",
     "Topology": "efhc.network.topologies",
@@ -53,10 +54,10 @@ _HOMES = {
     "ChosenLinks": "efhc.core.parts",
     "Graph": "efhc.core.graph",
     "Memory": "efhc.core.memory",
-    "Moved": "efhc.core.views",
-    "Now": "efhc.core.views",
+    "Moved": "efhc.core.parts",
+    "Now": "efhc.core.parts",
     "Parts": "efhc.core.parts",
-    "Seen": "efhc.core.views",
+    "Seen": "efhc.core.parts",
     "Notice": "efhc.drivers.event_driven.transfers",
     "Purpose": "efhc.core.randomness",
     "Randomness": "efhc.core.randomness",

@@ -1,4 +1,4 @@
-# Written by `python -m efhc.experiments.config.generated`.
+# Written by `python docs/reference_pages.py`.
 # ruff: noqa: E501, I001
 # fmt: off
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +24,10 @@ from efhc.core.parts import ChosenLinks as ChosenLinks
 from efhc.core.parts import EstimatesMixing as EstimatesMixing
 from efhc.core.parts import ExchangeMixing as ExchangeMixing
 from efhc.core.parts import HalfStepsMixing as HalfStepsMixing
+from efhc.core.parts import Moved as Moved
+from efhc.core.parts import Now as Now
 from efhc.core.parts import Parts as Parts
+from efhc.core.parts import Seen as Seen
 from efhc.core.parts import Strategy as Strategy
 from efhc.core.randomness import Purpose as Purpose
 from efhc.core.randomness import Randomness as Randomness
@@ -44,9 +47,6 @@ from efhc.core.triggers import NeverTrigger as NeverTrigger
 from efhc.core.triggers import NormTrigger as NormTrigger
 from efhc.core.triggers import PeriodTrigger as PeriodTrigger
 from efhc.core.triggers import TriggerPolicy as TriggerPolicy
-from efhc.core.views import Moved as Moved
-from efhc.core.views import Now as Now
-from efhc.core.views import Seen as Seen
 from efhc.drivers.event_driven.churn import ChurnEvent as ChurnEvent
 from efhc.drivers.event_driven.churn import ChurnFile as ChurnFile
 from efhc.drivers.event_driven.churn import ChurnPolicy as ChurnPolicy
@@ -70,27 +70,28 @@ from efhc.drivers.event_driven.transfers import Notice as Notice
 from efhc.drivers.observers import ObserverFactory
 from efhc.experiments.config.experiment import Experiment as Experiment
 from efhc.experiments.config.files import load_experiment as load_experiment
-from efhc.experiments.runs.live.followers import FollowerFactory
+from efhc.experiments.runs.events import FollowerFactory
+from efhc.experiments.runs.progress import RunProgress
 from efhc.experiments.runs.result import Result as Result
-from efhc.experiments.runs.simulate import RunProgress
 from efhc.experiments.runs.store import Engine
+from efhc.experiments.runs.study import Study as Study
 from efhc.experiments.trackers.mlflow import MLflow as MLflow
 from efhc.experiments.trackers.tensorboard import TensorBoard as TensorBoard
 from efhc.experiments.trackers.tracker import Tracker as Tracker
 from efhc.experiments.trackers.wandb import WandB as WandB
 from efhc.learning.data.cifar10 import CIFAR10 as CIFAR10
-from efhc.learning.data.csv_file import CsvFile as CsvFile
 from efhc.learning.data.dataset import DataPolicy as DataPolicy
 from efhc.learning.data.dataset import Dataset as Dataset
 from efhc.learning.data.digits import Digits as Digits
 from efhc.learning.data.fashion_mnist import FashionMNIST as FashionMNIST
-from efhc.learning.data.femnist import FEMNIST as FEMNIST
 from efhc.learning.data.huggingface import HuggingFace as HuggingFace
 from efhc.learning.data.image_folder import ImageFolder as ImageFolder
+from efhc.learning.data.leaf import FEMNIST as FEMNIST
+from efhc.learning.data.leaf import Sent140 as Sent140
+from efhc.learning.data.leaf import Shakespeare as Shakespeare
 from efhc.learning.data.npz import NpzFile as NpzFile
-from efhc.learning.data.parquet_file import ParquetFile as ParquetFile
-from efhc.learning.data.sent140 import Sent140 as Sent140
-from efhc.learning.data.shakespeare import Shakespeare as Shakespeare
+from efhc.learning.data.table_files import CsvFile as CsvFile
+from efhc.learning.data.table_files import ParquetFile as ParquetFile
 from efhc.learning.initial import InitialModels as InitialModels
 from efhc.learning.initial import ModelFile as ModelFile
 from efhc.learning.initial import PerDevice as PerDevice
@@ -123,7 +124,6 @@ from efhc.network.bandwidths import UniformBandwidth as UniformBandwidth
 from efhc.network.changing import RandomLinks as RandomLinks
 from efhc.network.changing import RandomWaypoint as RandomWaypoint
 from efhc.network.changing import Rotating as Rotating
-from efhc.network.given import GivenLinks as GivenLinks
 from efhc.network.graph_files import EdgeListFile as EdgeListFile
 from efhc.network.graph_files import EdgeSequenceFile as EdgeSequenceFile
 from efhc.network.graph_files import GraphMLFile as GraphMLFile
@@ -131,6 +131,7 @@ from efhc.network.over_time import Network as Network
 from efhc.network.topologies import Complete as Complete
 from efhc.network.topologies import ErdosRenyi as ErdosRenyi
 from efhc.network.topologies import Geometric as Geometric
+from efhc.network.topologies import GivenLinks as GivenLinks
 from efhc.network.topologies import Grid as Grid
 from efhc.network.topologies import InternetAS as InternetAS
 from efhc.network.topologies import Ring as Ring
@@ -157,12 +158,12 @@ from efhc.strategies.parts.codecs import FullCodec as FullCodec
 from efhc.strategies.parts.codecs import LevelsCodec as LevelsCodec
 from efhc.strategies.parts.codecs import SignCodec as SignCodec
 from efhc.strategies.parts.codecs import TopKCodec as TopKCodec
-from efhc.strategies.parts.links import AllLinks as AllLinks
-from efhc.strategies.parts.links import BandwidthLinks as BandwidthLinks
-from efhc.strategies.parts.links import LinksPolicy as LinksPolicy
-from efhc.strategies.parts.links import MatchaLinks as MatchaLinks
-from efhc.strategies.parts.links import SampledLinks as SampledLinks
-from efhc.strategies.parts.links import TreeLinks as TreeLinks
+from efhc.strategies.parts.link_choices import AllLinks as AllLinks
+from efhc.strategies.parts.link_choices import BandwidthLinks as BandwidthLinks
+from efhc.strategies.parts.link_choices import LinksPolicy as LinksPolicy
+from efhc.strategies.parts.link_choices import MatchaLinks as MatchaLinks
+from efhc.strategies.parts.link_choices import SampledLinks as SampledLinks
+from efhc.strategies.parts.link_choices import TreeLinks as TreeLinks
 from efhc.strategies.periodic import PeriodicBroadcast as PeriodicBroadcast
 from efhc.strategies.relay import RelaySGD as RelaySGD
 
@@ -247,11 +248,11 @@ def simulate(
     backend: Literal["auto", "linear", "arrays", "compiled", "stacked", "loop"] = ...,
     device: str = ...,
     exchange_at_start: bool = ...,
-    data: DataPolicy | str | Mapping[str, Any] | Literal["digits", "cifar-10", "csv", "fashion-mnist", "femnist", "huggingface", "image-folder", "npz", "parquet", "sent140", "shakespeare"] | _HasLoad = ...,
+    data: DataPolicy | str | Mapping[str, Any] | Literal["digits", "cifar-10", "fashion-mnist", "huggingface", "image-folder", "femnist", "sent140", "shakespeare", "npz", "csv", "parquet"] | _HasLoad = ...,
     partition: Partition | str | Mapping[str, Any] | Literal["iid", "labels", "dirichlet", "groups", "writers", "shards", "quantities", "file"] | _HasSplit = ...,
     model: LinearModel | ModuleModel | str | Mapping[str, Any] | Literal["svm", "softmax", "least-squares", "lenet5", "resnet18", "mlp", "module"] | _HasLossAndGradient | _HasBuild | Callable[..., Any] = ...,
     initial_models: InitialModels | str | Mapping[str, Any] | Literal["per-device", "shared", "zeros", "npy"] | _HasModels = ...,
-    network: Network | str | Mapping[str, Any] | Literal["geometric", "erdos-renyi", "internet-as", "ring", "grid", "star", "complete", "random-links", "rotating", "waypoint", "links", "edge-list", "graphml", "edge-sequence"] | _HasOverTime | _HasEdges = ...,
+    network: Network | str | Mapping[str, Any] | Literal["geometric", "erdos-renyi", "internet-as", "ring", "grid", "star", "complete", "links", "random-links", "rotating", "waypoint", "edge-list", "graphml", "edge-sequence"] | _HasOverTime | _HasEdges = ...,
     bandwidths: BandwidthPolicy | str | Mapping[str, Any] | Literal["constant", "uniform", "beta", "list", "csv"] | _HasDraw | Sequence[float] | NDArray[Any] = ...,
     step_size: SchedulePolicy | str | Mapping[str, Any] | Literal["constant", "diminishing", "warm-up", "cosine"] | Callable[..., Any] = ...,
     threshold_decay: SchedulePolicy | str | Mapping[str, Any] | Literal["constant", "diminishing", "warm-up", "cosine"] | Callable[..., Any] | None = ...,
@@ -271,8 +272,8 @@ def simulate(
         Go on with the run that was stopped in `out`. On the same machine with the same packages, the result is bit for
         bit what it would have been. Without a run in `out`, a new one is begun.
     store
-        A folder of single runs. Runs that are there are not made again, and those that are made stay there.
-        Default: a folder within `out`, which is removed in the end.
+        A folder of runs. Runs that are there are not made again, and those that are made stay there.
+        Default: the folder `runs` within `out`.
     engine
         Where runs are made, with its own number of cores. Default: `jobs` cores of this machine.
     jobs
@@ -283,8 +284,8 @@ def simulate(
     observers
         Creates an observer for every run: see `efhc.drivers.observers`. For the driver `lockstep` only.
     followers
-        Creates a follower for every run, which hears of it while it is made: see
-        `efhc.experiments.runs.live.followers`. One factory, or several.
+        Creates a reader of the events of every run, such as a `Follower`: see `efhc.experiments.runs.events`. One
+        factory, or several.
     checkpoint_seconds
         The time between two checkpoints of the default engine.
     warn
@@ -300,21 +301,21 @@ def simulate(
     batch_size
         Number of samples per device and iteration, or "full" for all samples of the device.
     evaluate_every
-        Accuracy is measured after the first iteration, after each multiple of this number, and after the last.
+        Accuracy is measured after the first iteration, each multiple of this number, and the last.
     test_samples
-        Number of test samples that accuracy is measured on, spread evenly over the test set. Default: all.
+        Number of test samples for accuracy, spread evenly over the test set. Default: all.
     validation
-        Share of the training samples that is set aside; `efhc tune` chooses by the accuracy on them. Default: none.
+        Share of the training samples set aside for validation, by which `efhc tune` chooses.
     keep_models_every
-        Keep the models of every device after each multiple of this number of iterations, and at the start and the end. Default: keep the final models only.
+        Keep all models after each multiple of this number of iterations, at the start and at the end. Default: the final models only.
     precision
         Floating-point type of models and gradients.
     backend
-        How gradients are computed: by compiled loops ("linear" for linear models, "compiled" for small networks), by NumPy ("arrays"), or by torch for all devices at once ("stacked") or one after the other ("loop").
+        How gradients are computed: compiled loops ("linear", "compiled"), NumPy ("arrays"), or torch for all devices at once ("stacked") or one after the other ("loop").
     device
-        The processor on which torch computes: "cpu", "cuda" or "cuda:1". Not one of the `devices`.
+        Where torch computes: "cpu", "cuda" or "cuda:1".
     exchange_at_start
-        Whether the links of iteration 0 count as new, so that all neighbours exchange models then (Event 1).
+        Whether the links of iteration 0 count as new, so that all neighbours exchange models (Event 1).
     data
         The training and test samples.
     partition
@@ -334,9 +335,9 @@ def simulate(
     strategies
         The strategies to compare, by the name that figures and tables show.
     driver
-        Whether all devices step together, or each on its own clock over links that take time.
+        Whether devices step together, or on their own clocks.
     log
-        Where runs are logged while they are made, besides the run directory. It does not determine results: a run can go on with another value, and none is made again because of it.
+        Trackers that get the runs while they are made. It does not determine results.
 
     Returns
     -------

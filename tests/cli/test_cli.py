@@ -10,20 +10,22 @@ import subprocess
 import sys
 import time
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
-from polars.testing import assert_frame_equal
+import typer
 
 import efhc
+from efhc import cli
 from efhc.base.extras import Extra
 from efhc.cli.escaping import print_error
 from efhc.cli.terminal import RUNS_CODE
 from efhc.experiments import doctor
-from efhc.experiments.doctor import Check
-from efhc.learning.data.digits import SHA256
+from efhc.experiments.doctor import DoctorCheck
 
 EFHC = str(Path(sys.executable).with_name("efhc"))
 SMALL = "iterations = 40\nseeds = [0]\nevaluate_every = 20\n"
@@ -43,11 +45,12 @@ def config(tmp_path: Path) -> Path:
 
 
 def test_help_and_version_answer_without_the_heavy_parts():
-    heavy = ("numpy", "scipy", "polars", "matplotlib", "pydantic", "networkx")
-    code = f"import sys, efhc.cli; print([module for module in {heavy} if module in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
-    assert "demo" in process("--help").stdout
+    command = [sys.executable, "-X", "importtime", "-m", "efhc", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "demo" in done.stdout
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "efhc.cli.running" in imported
+    assert not imported & {"numpy", "scipy", "polars", "matplotlib", "pydantic", "networkx"}
     assert process("--version").stdout == f"efhc {efhc.__version__}\n"
 
 
@@ -57,24 +60,25 @@ def test_run_writes_a_run_directory_and_says_where(config, tmp_path, command):
     for word in ("EF-HC", "GT", "ZT", "RG", str(tmp_path / "out"), "comparison.png"):
         assert word in done.stdout
     assert tomllib.loads((tmp_path / "out" / "config.toml").read_text())["strategies"]["EF-HC"]["r"] == 100
-    assert len(pl.read_parquet(tmp_path / "out" / "metrics.parquet")) == 4 * 40
+    assert len(efhc.Result.load(tmp_path / "out").metrics) == 4 * 40
 
 
 def test_resume_without_a_run_begins_one_and_says_so(config, tmp_path, command):
     done = command("run", config, "iterations=2", "--out", tmp_path / "new", "--resume", "--no-figure")
     assert done.returncode == 0
-    assert "there is no run in" in done.stderr
+    assert "holds no run to resume" in done.stderr
     assert "units of parameters / bandwidth" in done.stdout
 
 
 def test_run_directory_is_named_after_the_file_by_default(config, tmp_path, command):
     assert command("run", config, "iterations=2", cwd=tmp_path).returncode == 0
-    assert (tmp_path / "runs" / "small" / "metrics.parquet").exists()
+    assert efhc.Result.load(tmp_path / "runs" / "small").is_finished
 
 
 @pytest.mark.slow
 def test_a_killed_run_leaves_no_half_file_and_resumes_bit_for_bit(config, tmp_path):
-    words = ["run", config, "iterations=4000", "evaluate_every=1000"]
+    strategies = 'strategies={EF-HC="ef-hc",ZT="zt"}'
+    words = ["run", config, "iterations=100000", "evaluate_every=10000", strategies, "--no-figure"]
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     assert process(*words, "--out", whole).returncode == 0
     words_of_killed = [EFHC, *map(str, words), "--out", str(killed), "--resume"]
@@ -91,18 +95,16 @@ def test_a_killed_run_leaves_no_half_file_and_resumes_bit_for_bit(config, tmp_pa
             assert running.returncode == -signal.SIGKILL
         else:
             assert running.returncode == 130, error
-            assert re.search(r"^efhc: stopped; go on with: \S*efhc run .* --resume$", error, re.MULTILINE)
+            assert re.search(r"^efhc: stopped; continue with: \S*efhc run .* --resume$", error, re.MULTILINE)
         for path in killed.rglob("*"):
             if path.suffix == ".json":
                 json.loads(path.read_text())
             elif path.suffix == ".toml":
                 tomllib.loads(path.read_text())
-    assert not (killed / "metrics.parquet").exists()
     assert process(*words, "--out", killed, "--resume").returncode == 0
-    for name in ("metrics", "events", "network", "devices"):
-        a, b = (pl.read_parquet(folder / f"{name}.parquet") for folder in (whole, killed))
-        assert_frame_equal(a, b, check_exact=True)
-    assert (whole / "models.safetensors").read_bytes() == (killed / "models.safetensors").read_bytes()
+    for kind in ("parquet", "safetensors"):
+        files = {file.relative_to(whole): file.read_bytes() for file in whole.rglob(f"*.{kind}")}
+        assert files == {file.relative_to(killed): file.read_bytes() for file in killed.rglob(f"*.{kind}")}
     assert json.loads((killed / "meta.json").read_text())["status"] == "complete"
 
 
@@ -130,7 +132,7 @@ def test_bad_inputs_get_one_line_and_leave_nothing(config, tmp_path, refused):
         (["bandwidths.kind=csv", "bandwidths.path=zero.csv"], ["bandwidths.path", "'0' for device 9", "above 0"]),
         (["bandwidths.kind=csv", "bandwidths.path=nan.csv"], ["bandwidths.path", "'nan' for device 9", "finite"]),
         ([*npz, "data.path=nan.npz"], ["data.x_train", "1 values that are NaN", "sample 7"]),
-        ([*npz, "data.path=short.npz"], ["data.path", "short.npz", "corrupt"]),
+        ([*npz, "data.path=short.npz"], ["data.path", "short.npz", "damaged"]),
         ([*edge_list, "network.path=loop.txt"], ["network.path", "self-loop at device 3", "line 2"]),
         ([*edge_list, "network.path=asymmetric.txt"], ["network.path", "asymmetric", "line 3"]),
         ([*edge_list, "network.path=beyond.txt"], ["network.path", "device 10", "line 2", "0 to 9"]),
@@ -153,9 +155,9 @@ def test_bad_inputs_get_one_line_and_leave_nothing(config, tmp_path, refused):
 def test_an_output_directory_that_holds_another_run_is_refused(config, tmp_path, command, refused):
     out = tmp_path / "out"
     assert command("run", config, "iterations=2", "--out", out).returncode == 0
-    assert "holds another run" in refused("run", config, "--out", out)
-    assert "holds this run already; allowed: --resume" in refused("run", config, "iterations=2", "--out", out)
-    assert "iterations: got 40 to resume" in refused("run", config, "--out", out, "--resume")
+    assert "holds another experiment" in refused("run", config, "--out", out)
+    assert "already holds this experiment. Add --resume" in refused("run", config, "iterations=2", "--out", out)
+    assert "was begun with 2, not 40" in refused("run", config, "--out", out, "--resume")
 
 
 @pytest.mark.parametrize(
@@ -177,6 +179,22 @@ def test_an_output_directory_that_holds_another_run_is_refused(config, tmp_path,
 def test_words_that_mean_nothing_are_one_line(tmp_path, words, refused):
     refused(*words, cwd=tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"small.toml"}
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ("--jobs two", "--jobs: use a whole number"),
+        ("--jobs 0", "--jobs: use a number greater than or equal to 1"),
+        ("--engine spark", "--engine: cannot use 'spark'. Use local or ray."),
+        ("--jbos 2", "No such option: --jbos (Possible options: --jobs). `efhc run --help` shows what it accepts."),
+        ("--strict", "--strict and --window need --monitor theory"),
+        ("--resume iterations", "override: cannot use 'iterations'. Use KEY=VALUE, such as network.radius=0.5."),
+    ],
+)
+@pytest.mark.usefixtures("config")
+def test_bad_options_say_what_to_use(words, line, refused):
+    assert refused("run", "small.toml", *words.split()) == f"efhc: {line}\n"
 
 
 def test_no_words_at_all_are_helped(command):
@@ -207,30 +225,10 @@ def test_config_show_prints_a_config_that_runs(config, tmp_path, command):
 
 
 def test_config_schema_is_json_schema(command):
-    schema = json.loads(command("config", "schema").stdout)
-    assert schema["properties"]["devices"]["minimum"] == 1
-
-
-def test_data_commands(tmp_path, command, refused, monkeypatch):
-    listed = command("data", "list").stdout
-    assert "digits" in listed
-    assert "fashion-mnist" in listed
-    assert "did you mean 'fashion-mnist'?" in refused("data", "verify", "fashion-mnits")
-    folder = tmp_path / "fashion-mnist"
-    folder.mkdir()
-    for name in ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"):
-        (folder / f"{name}-ubyte.gz").write_bytes(b"\x1f\x8bnot a gzip file")
-    verified = command("data", "verify", "digits").stdout
-    assert "ship with efhc" in verified
-    assert f"{SHA256}  digits" in verified
-    assert "ships with efhc" in refused("data", "fetch", "digits")
-    misspelled = refused("data", "fetch", "mnist")
-    assert "femnist" not in misspelled
-    assert "fashion-mnist" in misspelled
-    monkeypatch.setenv("EFHC_DATA", str(tmp_path))
-    done = command("data", "verify", "fashion-mnist")
-    assert done.returncode == 2
-    assert re.match(r"efhc: files: got .*train-images-idx3-ubyte.gz, truncated or corrupt", done.stderr)
+    shown = command("config", "schema").stdout
+    assert json.loads(shown)["properties"]["devices"]["minimum"] == 1
+    for kind in ("geometric", "waypoint", "edge-sequence", "beta", "dirichlet", "softmax", "npy", "never"):
+        assert f'"{kind}"' in shown
 
 
 @pytest.mark.slow
@@ -242,7 +240,11 @@ def test_doctor_finds_this_installation_sound(command):
 
 
 def test_doctor_says_what_is_bad_and_ends_with_1(command, monkeypatch):
-    found = [Check("fine", "ok", "[bold]1[/]"), Check("extra", "missing", "pip"), Check("engine", "bad", "\x1b[2J")]
+    found = [
+        DoctorCheck("fine", "ok", "[bold]1[/]"),
+        DoctorCheck("extra", "missing", "pip"),
+        DoctorCheck("engine", "bad", "\x1b[2J"),
+    ]
     monkeypatch.setattr(doctor, "checks", lambda: iter(found))
     done = command("doctor")
     assert done.returncode == 1
@@ -250,9 +252,6 @@ def test_doctor_says_what_is_bad_and_ends_with_1(command, monkeypatch):
     assert re.search(r"engine +│ bad +│ \\x1b\[2J ", done.stdout)
     monkeypatch.setattr(doctor, "checks", lambda: iter(found[:2]))
     assert command("doctor").returncode == 0
-
-
-# What is owed one line
 
 
 def one_line(done: subprocess.CompletedProcess[str]) -> str:
@@ -267,7 +266,7 @@ def test_a_closed_output_is_no_error():
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("words", [["config", "show"], ["--version"], ["--help"]], ids=" ".join)
+@pytest.mark.parametrize("words", [["config", "show"], ["--version"]], ids=" ".join)
 def test_output_on_a_full_disk_is_one_line(words):
     with Path("/dev/full").open("w") as full:
         done = subprocess.run([EFHC, *words], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
@@ -276,12 +275,9 @@ def test_output_on_a_full_disk_is_one_line(words):
 
 
 def test_a_reader_that_stops_reading_gets_no_traceback():
-    """`efhc config schema | head -1`: far more than fits into a pipe."""
     reading, writing = os.pipe()
     os.close(reading)
-    done = subprocess.run(
-        [EFHC, "config", "schema"], stdout=writing, stderr=subprocess.PIPE, text=True, timeout=60, check=False
-    )
+    done = subprocess.run([EFHC, "--help"], stdout=writing, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
     os.close(writing)
     assert (done.returncode, done.stderr) == (1, "")
 
@@ -313,17 +309,16 @@ def test_a_bug_of_ours_is_no_line(command, monkeypatch):
 def test_messages_break_between_words_at_a_terminal(monkeypatch, capsys):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "40")
-    print_error("network.radius: got a-word-longer-than-what-a-line-of-the-terminal-holds; allowed: numbers")
+    print_error("network.radius: cannot use a-word-longer-than-what-a-line-of-the-terminal-holds. Use numbers")
     assert capsys.readouterr().err.split() == [
-        *("efhc:", "network.radius:", "got"),
-        *("a-word-longer-than-what-a-line-of-the-terminal-holds;", "allowed:", "numbers"),
+        *("efhc:", "network.radius:", "cannot", "use"),
+        *("a-word-longer-than-what-a-line-of-the-terminal-holds.", "Use", "numbers"),
     ]
 
 
 def test_missing_extras_are_said_before_anything_is_read(refused, monkeypatch):
     monkeypatch.setattr(Extra, "is_installed", lambda self: False)
     assert refused("tune", "absent.toml") == "efhc: tuning needs Optuna: install the extra [tune] (docs/install.md)\n"
-    assert refused("bench") == "efhc: efhc bench needs PyTorch: install the extra [deep] (docs/install.md)\n"
     monkeypatch.setenv("EFHC_DATA", "/absent")
     example = Path(__file__).parents[2] / "examples" / "cifar10.toml"
     assert (
@@ -334,40 +329,29 @@ def test_missing_extras_are_said_before_anything_is_read(refused, monkeypatch):
         assert "install the extra [cluster] (docs/install.md)" in refused(name, "absent.toml", "--engine", "ray")
 
 
-def test_a_wrong_workload_is_refused_before_anything_is_imported(refused):
-    line = refused("bench", "svm-b17")
-    assert "workload: got 'svm-b17', did you mean 'svm-b1" in line
-    assert "svm-m10000" in line
-    assert "alone" in refused("bench", "svm-b1", "limit")
+def commands(group: Any, *words: str) -> Iterator[list[str]]:
+    """The words of a group and of all commands below it."""
+    yield list(words)
+    for name, inner in getattr(group, "commands", {}).items():
+        yield from commands(inner, *words, name)
 
 
-EVERY_COMMAND = [
-    [],
-    *(["demo"], ["run"], ["reproduce"], ["sweep"], ["tune"], ["doctor"], ["bench"]),
-    *(["config"], ["config", "show"], ["config", "schema"], ["theory"], ["theory", "check"], ["theory", "plan"]),
-    *(["data"], ["data", "list"], ["data", "fetch"], ["data", "verify"], ["data", "show"]),
-]
-
-
-@pytest.mark.parametrize("words", EVERY_COMMAND, ids=" ".join)
-def test_help_fits_80_columns_and_gives_flags_no_type(command, words):
-    shown = command(*words, "--help", columns=80).stdout
-    assert max(map(len, shown.splitlines())) <= 80
-    assert "<bool>" not in shown
-    if words in ([], ["config"]):
-        assert "..." not in shown.partition("Commands:")[2]  # no command's description is cut off
-
-
-@pytest.mark.parametrize("words", [[], ["config", "show"], ["run"], ["sweep"], ["tune"], ["reproduce"]], ids=" ".join)
-def test_help_says_that_settings_may_run_code(command, words):
-    assert RUNS_CODE in " ".join(command(*words, "--help").stdout.split())
+def test_every_help_page_fits_80_columns_and_says_what_runs_code(command):
+    runs_code = {"run", "launch", "predict", "reproduce", "sweep", "tune", "config show", "node run", "node init", ""}
+    every = [" ".join(words) for words in commands(typer.main.get_command(cli.app))]
+    assert len(every) > 30
+    for words in every:
+        shown = command(*words.split(), "--help", columns=80).stdout
+        assert max(map(len, shown.splitlines())) <= 80, words
+        assert "..." not in shown.partition("Commands:")[2], words  # no description of a command is cut off
+        options = [line for line in shown.partition("Options:")[2].splitlines() if line.lstrip().startswith("-")]
+        assert not any("<" in line for line in options), words  # a metavar, and no Python type
+        assert (RUNS_CODE in " ".join(shown.split())) == (words in runs_code), words
 
 
 def test_demo_draws_the_four_panels_and_says_what_to_try_next(tmp_path, command):
-    started = time.monotonic()
     done = command("demo", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert time.monotonic() - started < 60
     out = tmp_path / "runs" / "demo"
     assert (out / "figures" / "demo.png").read_bytes().startswith(b"\x89PNG")
     for word in ("global threshold", "zero threshold", "randomized gossip", "Try next", "demo.png"):
@@ -380,8 +364,3 @@ def test_demo_draws_the_four_panels_and_says_what_to_try_next(tmp_path, command)
     assert len(connectivity) == 5 * 5 * 3
     suggested = re.findall(r"efhc (run .*)", done.stdout)
     assert command(*suggested[0].split(), "iterations=3", cwd=tmp_path).returncode == 0
-
-
-def test_python_dash_m_works():
-    done = subprocess.run([sys.executable, "-m", "efhc", "--version"], capture_output=True, text=True, check=True)
-    assert done.stdout.startswith("efhc ")

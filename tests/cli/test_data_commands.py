@@ -2,53 +2,28 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
-from collections.abc import Iterator
+import re
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from efhc.cli import main
-from efhc.cli.terminal import console
+from efhc.learning.data.digits import SHA256
 
 
 @pytest.fixture
-def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[object]:
-    """Calls the command in an empty folder, on a machine without data."""
-    before = signal.getsignal(signal.SIGTERM)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    monkeypatch.setattr(console, "width", 120)
-
-    def run(*words: object, **variables: str) -> subprocess.CompletedProcess[str]:
-        command = ["efhc", "data", *map(str, words)]
-        with monkeypatch.context() as patched:
-            patched.delenv("EFHC_DATA", raising=False)
-            for name, value in variables.items():
-                patched.setenv(name, value)
-            patched.setattr(sys, "argv", command)
-            with pytest.raises(SystemExit) as ended:
-                main()
-        return subprocess.CompletedProcess(command, ended.value.code or 0, *capsys.readouterr())
-
-    yield run
-    signal.signal(signal.SIGTERM, before)
+def call(command: Callable[..., Any], no_data: None) -> Callable[..., Any]:
+    """`efhc data` on a machine without data."""
+    return partial(command, "data")
 
 
 @pytest.fixture
-def refused(call):
+def bad(refused: Callable[..., str], no_data: None) -> Callable[..., str]:
     """The one line that a bad input gets."""
-
-    def run(*words: object, **variables: str) -> str:
-        done = call(*words, **variables)
-        assert done.returncode == 2, done.stderr
-        assert done.stderr.count("\n") == 1, done.stderr
-        return done.stderr
-
-    return run
+    return partial(refused, "data")
 
 
 @pytest.fixture
@@ -83,13 +58,30 @@ def test_list_names_every_data_set_and_where_it_is(call, tmp_path, cifar):
     assert "preprocess.sh" in listed
 
 
-def test_fetch_of_what_cannot_be_downloaded_says_how_to_make_it(refused):
-    line = refused("fetch", "femnist")
+def test_digits_ship_with_efhc_and_names_are_suggested(call, bad):
+    assert "digits" in call("list").stdout
+    assert f"{SHA256}  digits" in call("verify", "digits").stdout
+    assert "ships with efhc" in bad("fetch", "digits")
+    assert "did you mean 'fashion-mnist'?" in bad("verify", "fashion-mnits")
+    assert bad("fetch", "mnist") == "efhc: data set: cannot use 'mnist'. Use fashion-mnist, cifar-10.\n"
+
+
+def test_a_damaged_file_is_one_line(bad, tmp_path):
+    for name in ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"):
+        (tmp_path / f"{name}-ubyte.gz").write_bytes(b"\x1f\x8bnot a gzip file")
+    assert re.match(
+        r"efhc: files: cannot use .*train-images-idx3-ubyte.gz, truncated or corrupt",
+        bad("verify", "fashion-mnist", "--path", tmp_path),
+    )
+
+
+def test_fetch_of_what_cannot_be_downloaded_says_how_to_make_it(bad):
+    line = bad("fetch", "femnist")
     assert "./preprocess.sh" in line
     assert "data.path" in line
 
 
-def test_verify_reports_the_checksums_of_a_copy_of_ones_own(call, refused, tmp_path, cifar):
+def test_verify_reports_the_checksums_of_a_copy_of_ones_own(call, bad, tmp_path, cifar):
     for done in (
         call("verify", "cifar-10", EFHC_DATA=str(tmp_path / "data")),
         call("verify", "cifar-10", "--path", cifar),
@@ -100,9 +92,9 @@ def test_verify_reports_the_checksums_of_a_copy_of_ones_own(call, refused, tmp_p
         assert all(len(line.split()[0]) == 64 for line in lines[:2])
         assert "compared with nothing" in lines[2]
         assert lines[3] == "40 training samples, 10 test samples, 10 classes"
-    assert "not on this machine" in refused("verify", "cifar-10")
+    assert "not on this machine" in bad("verify", "cifar-10")
     (cifar / "test_batch.bin").write_bytes(b"short")
-    assert "test_batch.bin of 5 bytes" in refused("verify", "cifar-10", "--path", cifar)
+    assert "test_batch.bin of 5 bytes" in bad("verify", "cifar-10", "--path", cifar)
 
 
 def test_verify_says_that_published_checksums_were_compared(call, fashion_files, tmp_path):
@@ -162,25 +154,25 @@ def test_show_of_a_table_names_its_groups_and_columns(call, tmp_path):
     assert sum(int(samples) for _, samples, *_ in rows) == 48
     assert "ill" in done.stdout
     assert "Features (2): age, pulse" in done.stdout
-    assert "Columns without a use (1): remark" in done.stdout
+    assert "Unused columns (1): remark" in done.stdout
 
 
 @pytest.mark.parametrize(
     ("override", "told"),
     [
-        ("data.label=stat", "efhc: data.label: got 'stat', which is no column of"),
-        ("data.features=['clinic']", "efhc: data.path: got 'clinic 0', which is no finite number, in line 2"),
-        ("devices=50", "efhc: partition.kind: got a partition that leaves device 48 without samples"),
-        ("data.test_share=2", "efhc: data.test_share: got 2"),
-        ("data.test_path=gone.csv", "efhc: data.test_path: got"),
+        ("data.label=stat", "efhc: data.label: cannot use 'stat', which is no column of"),
+        ("data.features=['clinic']", "efhc: data.path: cannot use 'clinic 0', which is no finite number, in line 2"),
+        ("devices=50", "efhc: partition.kind: cannot use a partition that leaves device 48 without samples"),
+        ("data.test_share=2", "efhc: data.test_share: cannot use 2"),
+        ("data.test_path=gone.csv", "efhc: data.test_path: cannot use"),
     ],
 )
-def test_show_refuses_a_table_that_does_not_fit(refused, tmp_path, override, told):
+def test_show_refuses_a_table_that_does_not_fit(bad, tmp_path, override, told):
     rows = "".join(f"{n},clinic {n % 6},{'ill' if n % 2 else 'well'}\n" for n in range(60))
     (tmp_path / "people.csv").write_text("age,clinic,state\n" + rows)
     config = tmp_path / "people.toml"
     config.write_text('partition = "iid"\ndata = { kind = "csv", path = "people.csv", label = "state" }\n')
-    assert refused("show", config, override).startswith(told)
+    assert bad("show", config, override).startswith(told)
 
 
 def test_show_ends_a_long_table(call, config, tmp_path):
@@ -189,11 +181,11 @@ def test_show_ends_a_long_table(call, config, tmp_path):
     assert "20 more devices" in done.stdout
 
 
-def test_show_refusals(refused, config, tmp_path):
-    assert "ends in .png" in refused("show", config, "--out", "parts.gif")
-    assert "--seed" in refused("show", config, "--seed", -1)
-    assert "partition.kind: got writers, which cifar-10" in refused("show", config, "partition=writers")
-    assert "data.path" in refused("show", config, "data.path=gone")
+def test_show_refusals(bad, config, tmp_path):
+    assert "ends in .png" in bad("show", config, "--out", "parts.gif")
+    assert "--seed" in bad("show", config, "--seed", -1)
+    assert "partition.kind: cannot use writers, because cifar-10" in bad("show", config, "partition=writers")
+    assert "data.path" in bad("show", config, "data.path=gone")
     assert not (tmp_path / "runs").exists()
 
 

@@ -40,7 +40,7 @@ def test_a_new_project_runs_as_it_was_made(command, executed, tmp_path):
 
 def test_a_bad_name_or_a_folder_that_exists_is_one_line_and_nothing_is_made(refused, tmp_path):
     for name in ("my project", "1st", ".", "..", "x" * 41, "naïve", "sub/$(rm)"):
-        assert "NAME: got" in refused("new", name)
+        assert "NAME: cannot use" in refused("new", name)
     assert not list(tmp_path.iterdir())
     (tmp_path / "taken").mkdir()
     (tmp_path / "file").write_text("mine")

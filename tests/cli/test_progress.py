@@ -11,7 +11,8 @@ from threading import Thread
 
 import efhc
 from efhc.cli.progress import LINE_SECONDS, NowAndThen, showing
-from efhc.experiments.runs.live.overview import Overview
+from efhc.experiments.runs.events import Evaluated
+from efhc.experiments.runs.progress import Overview
 from efhc.experiments.runs.run import Runs
 
 
@@ -34,7 +35,7 @@ def test_a_line_tells_of_every_run_that_is_being_made() -> None:
         tell("EF-HC", 0, 40 * seconds)
         tell("GT", 1, 10 * seconds)
     (run,) = Runs().of(efhc.Experiment(iterations=1000, seeds=(0,), strategies={"EF-HC": efhc.EventTriggered()}))
-    overview.follower(run).evaluated({"iteration": 399, "accuracy": 0.8125})
+    overview.follower(run)(Evaluated(0.0, 1, {"iteration": 399, "accuracy": 0.8125}))
     assert overview.line() == (
         "1 of 3 runs done, 51 it/s, 0:00:29 left; EF-HC, seed 0: 400 of 1,000, accuracy 0.812, 40 it/s, 0:00:15 left; "
         "GT, seed 1: 100 of 1,000, 10 it/s, 0:01:30 left"
@@ -48,7 +49,7 @@ def test_a_run_that_is_evaluated_before_it_is_first_reported_has_an_accuracy() -
     (run,) = Runs().of(efhc.Experiment(iterations=100, seeds=(0,), strategies={"A": efhc.EventTriggered()}))
     by_key, by_name = Overview(1, 100), Overview(1, 100)
     for overview in by_key, by_name:
-        overview.follower(run).evaluated({"iteration": 49, "accuracy": 0.5})
+        overview.follower(run)(Evaluated(0.0, 1, {"iteration": 49, "accuracy": 0.5}))
     by_key.progress(run, 0.5)
     by_name.progress_of(100)("A", 0, 50)
     assert by_key.line() == by_name.line() == "A, seed 0: 50 of 100, accuracy 0.500"

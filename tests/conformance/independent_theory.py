@@ -205,19 +205,6 @@ def printed_diminishing_limit(n: Numbers) -> float:
     return (1 - n.rho**2) / (root * n.B * n.L * (1 + gamma) ** (n.B - 1))
 
 
-def nu(n: Numbers, alpha: float) -> float:
-    grown = 1 + gamma1(n)
-    inner = grown * n.delta**2 / (math.sqrt(2) * n.L) + alpha * n.sigma**2
-    return (2 / n.mu) * (n.B - 1) * n.L**2 * grown ** (2 * (n.B - 1)) * inner
-
-
-def psi_ceiling(n: Numbers, steps: Steps, b: int) -> Array:
-    alpha = steps(b * n.B)
-    _, on_g, on_e = young(n)
-    inner = 2 * on_g * (n.delta**2 + 2 * n.mu * alpha * nu(n, alpha)) + on_e * n.sigma**2
-    return alpha**2 * n.B * np.array([n.sigma**2 / n.m + nu(n, alpha), n.m * n.B * inner])
-
-
 # The appendix on non-convex losses.
 
 
@@ -286,8 +273,6 @@ def mended_bound(n: Numbers, alpha: float, loss_gap: float, start: float, blocks
     growth = (2 * (1 + 2 * nonconvex_gamma1(n) ** 2)) ** (n.B - 1)
     c = n.m * alpha**2 * (16 * n.delta**2 + n.sigma**2)
     psi = 8 * on_g * (n.m * n.delta**2 + n.L**2 * (n.B - 1) * growth * c) + on_e * n.m * n.sigma**2
-    errors = start + (blocks + 1) * (n.B - 1) * c
-    for _ in range(blocks):
-        errors += n.B**2 * alpha**2 * psi
+    errors = start + (blocks + 1) * (n.B - 1) * c + blocks * n.B**2 * alpha**2 * psi
     last = blocks * n.B + 1
     return (loss_gap / (alpha * last) + growth * n.B * w2 * errors / last + w4 * alpha) / w1

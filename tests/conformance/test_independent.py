@@ -17,6 +17,8 @@ import tomli_w
 from safetensors.numpy import load_file
 from threadpoolctl import threadpool_limits
 
+import efhc
+
 FASHION = Path("/usr/share/datasets/fashion-mnist")
 DIGITS = Path(__file__).parents[2] / "src/efhc/learning/data/files/digits.csv.gz"
 DTYPES = {"float32": np.float32, "float64": np.float64}
@@ -195,12 +197,16 @@ def small_case(
 # Running, reading, comparing
 
 
-def efhc_run(folder: Path, config: dict) -> Path:
-    (folder / "case.toml").write_text(tomli_w.dumps(config))
-    out = folder / "out"
-    command = [sys.executable, "-m", "efhc", "run", "case.toml", "--out", str(out)]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+def efhc_run(folder: Path, config: dict, *, as_command: bool = False) -> Path:
+    """Run a config file, in this process or by the command line."""
+    path, out = folder / "case.toml", folder / "out"
+    path.write_text(tomli_w.dumps(config))
+    if as_command:
+        command = [sys.executable, "-m", "efhc", "run", "case.toml", "--out", str(out)]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+    else:
+        efhc.simulate(efhc.load_experiment(path), out=out, jobs=1)
     return out
 
 
@@ -213,13 +219,14 @@ class Results:
 
 
 def read(out: Path, strategy: str, seed: int) -> Results:
-    wanted = (pl.col("strategy") == strategy) & (pl.col("seed") == seed)
-    metrics = pl.read_parquet(out / "metrics.parquet").filter(wanted).sort("iteration")
-    events = pl.read_parquet(out / "events.parquet").filter(wanted).sort("iteration")
+    listed = json.loads((out / "meta.json").read_text())["runs"]
+    (folder,) = (out / "runs" / one["key"] for one in listed if (one["strategy"], one["seed"]) == (strategy, seed))
+    metrics = pl.read_parquet(folder / "metrics.parquet").sort("iteration")
+    events = pl.read_parquet(folder / "events.parquet").sort("iteration")
     assert metrics["iteration"].to_list() == events["iteration"].to_list() == list(range(len(metrics)))
     ends = zip(events["link_from"].to_list(), events["link_to"].to_list(), strict=True)
     used = [sorted((min(e), max(e)) for e in zip(*pair, strict=True)) for pair in ends]
-    models = load_file(out / "models.safetensors")[f"{strategy}/{seed}"]
+    (models,) = load_file(folder / "models.safetensors").values()
     return Results(metrics, [sorted(f) for f in events["fired"].to_list()], used, models)
 
 
@@ -457,7 +464,7 @@ def test_ties_are_broken_as_in_alg_1(precision: str, tmp_path: Path) -> None:
         iterations=3,
         dtype=DTYPES[precision],
     )
-    out = efhc_run(tmp_path, config)
+    out = efhc_run(tmp_path, config, as_command=True)
     for strategy, trigger, fired in [
         ("EF-HC", own.ef_hc(problem, 2.0), [[], [0], []]),
         ("GT", own.global_threshold(problem, 2.0, "nominal"), [[], [0, 1], []]),

@@ -23,9 +23,10 @@ from pathlib import Path
 
 import independent_figure as other
 import numpy as np
-import polars as pl
 import pytest
 from threadpoolctl import threadpool_limits
+
+import efhc
 
 PUBLISHED = Path(__file__).parents[2] / "docs" / "reproduction"
 SEEDS = (100, 101, 102, 103, 104)
@@ -59,8 +60,9 @@ def in_our_worlds(images: other.Images, tmp_path_factory: pytest.TempPathFactory
     out = tmp_path_factory.mktemp("worlds") / "run"
     command = [sys.executable, "-m", "efhc", "run", "fig2a", "iterations=1", "--jobs", "1", "--out", str(out)]
     subprocess.run(command, check=True, capture_output=True)
-    networks = pl.read_parquet(out / "network.parquet").sort("seed").rows(named=True)
-    devices = pl.read_parquet(out / "devices.parquet").sort("seed", "device").partition_by("seed", maintain_order=True)
+    result = efhc.Result.load(out)
+    networks = result.network.sort("seed").rows(named=True)
+    devices = result.devices.sort("seed", "device").partition_by("seed", maintain_order=True)
     x_test = other.inputs(images.x_test)
     rows: list[other.Row] = []
     for seed, network, device in zip(SEEDS, networks, devices, strict=True):

@@ -25,7 +25,7 @@ from efhc import Experiment, Result
 from efhc.base.saving import read_tensors
 from efhc.experiments.config.experiment import PAPER_STRATEGIES
 from efhc.experiments.nodes.launch import launch
-from efhc.experiments.nodes.processes import NodeFailed, NodeProcesses
+from efhc.experiments.nodes.processes import NodeProcesses
 from efhc.experiments.nodes.status_query import ask
 from efhc.experiments.runs.draw import draw_parts, load_data
 
@@ -209,33 +209,3 @@ def test_a_node_that_is_stopped_and_started_again_changes_nothing(tmp_path: Path
         processes.check()
     models = efhc.simulate(given).models[strategy, 1]
     assert np.array_equal(final_models(folders, 150), models)
-
-
-def test_a_node_that_lost_its_state_ends_all_and_they_go_on_from_a_common_checkpoint(tmp_path: Path) -> None:
-    given, folders = begin(tmp_path, 150)
-    with NodeProcesses(folders) as processes:
-        wait_until(lambda: iteration_of(folders[3]) > 50)
-        os.kill(ask(folders[3] / "state" / "status.sock").status["pid"], signal.SIGKILL)  # type: ignore[index]
-        wait_until(lambda: 3 not in processes.running)
-        shutil.rmtree(folders[3] / "state")
-        with NodeProcesses([folders[3]]) as again:
-            wait_until(lambda: not processes.running and not again.running)
-            with pytest.raises(NodeFailed, match="device 3 has lost its state: it is in iteration 0"):
-                again.check()
-    for folder in folders:
-        last = (folder / "log.jsonl").read_text().splitlines()[-1]
-        assert last.startswith("efhc: device 3 has lost its state: it is in iteration 0")
-    run_to_the_end(folders)
-    models = efhc.simulate(given).models["EF-HC", 1]
-    assert np.array_equal(final_models(folders, 150), models)
-
-
-def test_nodes_of_different_experiments_say_in_what_they_differ(tmp_path: Path) -> None:
-    _, folders = begin(tmp_path, 150)
-    settings = tomllib.loads((folders[0] / "node.toml").read_text())
-    other = tomllib.loads((folders[0].parent / "experiment.toml").read_text()) | {"iterations": 151}
-    (folders[0] / "other.toml").write_text(tomli_w.dumps(other))
-    (folders[0] / "node.toml").write_text(tomli_w.dumps(settings | {"experiment": "other.toml"}))
-    with NodeProcesses(folders[:2]):
-        for folder in folders[:2]:
-            wait_until(lambda folder=folder: "iterations differs" in (folder / "log.jsonl").read_text())

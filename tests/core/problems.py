@@ -1,4 +1,4 @@
-"""Random small problems for property tests."""
+"""Random small problems for property tests, and states of a run to compare."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from efhc.core.graph import Graph
+from efhc.core.state import State
 from efhc.core.triggers import Bandwidths
 from efhc.strategies.paper import EventTriggered, GlobalThreshold, Never, RandomizedGossip, ZeroThreshold
 
@@ -40,3 +41,19 @@ def triggers() -> st.SearchStrategy:
         st.builds(RandomizedGossip, probability=st.none() | st.floats(0.0, 1.0)),
         st.just(Never()),
     )
+
+
+def copied(state: State) -> State:
+    """The state in arrays of its own: a driver uses its arrays again."""
+    memory = {name: array.copy() for name, array in state.memory.items()}
+    return state._replace(models=state.models.copy(), last_broadcast=state.last_broadcast.copy(), memory=memory)
+
+
+def assert_same_state(a: State, b: State) -> None:
+    """Bit for bit."""
+    assert a.k == b.k
+    assert np.array_equal(a.models, b.models)
+    assert np.array_equal(a.last_broadcast, b.last_broadcast)
+    assert a.memory.keys() == b.memory.keys()
+    for name in a.memory:
+        assert np.array_equal(a.memory[name], b.memory[name]), name

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from problems import bandwidths, graphs, graphs_with_used_links, triggers
 
-from efhc.core.arithmetic import PLAIN, consensus_error, drift
+from efhc.core.arithmetic import PLAIN_LAW, consensus_error, drift
 from efhc.core.cost import transmission_time
 from efhc.core.graph import Graph
 from efhc.core.iteration import iterate
@@ -18,7 +18,7 @@ from efhc.core.reference import reference_iteration
 from efhc.core.state import Diverged, State
 from efhc.core.triggers import Bandwidths
 from efhc.kernels import compiled_arithmetic as compiled
-from efhc.kernels.compiled_arithmetic import CompiledArithmetic
+from efhc.kernels.compiled_law import InPlaceLaw
 from efhc.strategies.paper import EventTriggered, GlobalThreshold, Never, RandomizedGossip, ZeroThreshold
 
 
@@ -77,7 +77,7 @@ def test_the_bits_do_not_depend_on_the_number_of_threads(graph, seed, parameters
     models, last, gradients = (rng.normal(size=(graph.devices, parameters)).astype(np.float32) for _ in range(3))
     thresholds = np.ones(graph.devices)
     one, several = (
-        iterate(State(0, models, last.copy()), graph, graph, thresholds, gradients.copy(), 0.1, CompiledArithmetic(n))
+        iterate(State(0, models, last.copy()), graph, graph, thresholds, gradients.copy(), 0.1, InPlaceLaw(n))
         for n in (1, 3)
     )
     assert np.array_equal(one[0].models, several[0].models)
@@ -98,7 +98,7 @@ def test_an_iteration_changes_nothing_that_it_is_given_and_agrees_with_the_compi
     assert all(np.array_equal(*pair) for pair in zip(given_arrays, before, strict=True))
     assert not any(np.shares_memory(new, old) for new in state[1:3] for old in given_arrays)
     fast = State(3, models.copy(), last.copy())
-    fast, fast_info = iterate(fast, graph, previous, thresholds, gradients.copy(), 0.1, CompiledArithmetic())
+    fast, fast_info = iterate(fast, graph, previous, thresholds, gradients.copy(), 0.1, InPlaceLaw())
     tolerance = 1e-13 if dtype == np.float64 else 1e-5
     assert fast.k == state.k == 4
     assert np.allclose(fast.models, state.models, rtol=0, atol=tolerance)
@@ -118,7 +118,7 @@ def test_large_graphs_are_mixed_in_an_order_that_keeps_neighbours_close():
     assert np.abs(place[ring.links[:, 0]] - place[ring.links[:, 1]]).max() <= 2
 
 
-@pytest.mark.parametrize("arithmetic", [PLAIN, CompiledArithmetic()], ids=["plain", "compiled"])
+@pytest.mark.parametrize("arithmetic", [PLAIN_LAW, InPlaceLaw()], ids=["plain", "compiled"])
 @pytest.mark.parametrize("value", [np.inf, np.nan])
 def test_an_iteration_that_diverges_changes_nothing_and_names_the_device(value, arithmetic):
     graph, models = Graph.of(3, [(0, 1)]), np.arange(6.0).reshape(3, 2)
@@ -132,7 +132,7 @@ def test_an_iteration_that_diverges_changes_nothing_and_names_the_device(value, 
     assert np.array_equal(state.last_broadcast, models + 1)
 
 
-@pytest.mark.parametrize("arithmetic", [PLAIN, CompiledArithmetic()], ids=["plain", "compiled"])
+@pytest.mark.parametrize("arithmetic", [PLAIN_LAW, InPlaceLaw()], ids=["plain", "compiled"])
 def test_no_device_is_blamed_where_only_the_sum_of_squares_overflows(arithmetic):
     pair, models = Graph.of(2, []), np.array([[1e200], [-1e200]])
     with pytest.raises(Diverged, match="iteration 0: the consensus error of the models is too large") as e:
@@ -164,7 +164,7 @@ def test_an_iteration_follows_the_reference_on_random_graphs_that_change(data):
     b, trigger = data.draw(bandwidths(devices)), data.draw(triggers())
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
     coins = Coins(Randomness(data.draw(st.integers(0, 2**32))), devices).reader()
-    arithmetic = data.draw(st.sampled_from([PLAIN, CompiledArithmetic()]))
+    arithmetic = data.draw(st.sampled_from([PLAIN_LAW, InPlaceLaw()]))
     initial = rng.normal(size=(devices, 4))
     last = initial + rng.normal(size=(devices, 4)) * 0.1
     state, models, last_broadcast = State(0, initial.copy(), last.copy()), list(initial), list(last)

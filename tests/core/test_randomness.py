@@ -38,15 +38,23 @@ def test_coins_do_not_depend_on_the_order_of_asking():
     assert [coins(k).tolist() for k in reversed(range(600))] == forward[::-1]
 
 
-def test_coins_never_repeat():
-    coins = Coins(Randomness(5), 2).reader()
-    rows = {coins(k).tobytes() for k in range(6 * Coins.BLOCK)}
-    assert len(rows) == 6 * Coins.BLOCK
+def test_coins_are_uniform_and_never_repeat():
+    coins = Coins(Randomness(5), 4).reader()
+    tossed = np.array([coins(k) for k in range(6 * Coins.BLOCK)])
+    assert len(np.unique(tossed)) == tossed.size  # neither over blocks nor over devices
+    assert abs(tossed.mean() - 0.5) < 0.02
+    assert abs((tossed < 0.1).mean() - 0.1) < 0.02
     rows = {coins(block * Coins.BLOCK).tobytes() for block in (0, 1, 255, 256, 257, 65536)}
     assert len(rows) == 6
 
 
-@pytest.mark.parametrize("seed", [2**32, 2**32 + 7, 2**64 + 7, 2**128 + 7])
+def test_streams_of_purposes_and_places_differ():
+    randomness = Randomness(0)
+    drawn = {randomness.stream(purpose, *where).random() for purpose in Purpose for where in ((), (0,), (1,), (0, 1))}
+    assert len(drawn) == 4 * len(Purpose)
+
+
+@pytest.mark.parametrize("seed", [2**32, 2**40 + 5, 2**62 + 5, 2**32 + 7, 2**64 + 7, 2**128 + 7])
 def test_large_seeds_are_seeds_of_their_own(seed):
     for purpose in Purpose:
         own, small = (Randomness(s).stream(purpose, 0).random(4).tolist() for s in (seed, seed % 2**32))

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 import efhc
-from efhc.core.half_steps import Frame, HalfSteps, LinkLaw, PlainArithmetic, Send
+from efhc.core.half_step_messages import Frame, Send
+from efhc.core.half_steps import Arithmetic, HalfSteps, LinkLaw
 from efhc.core.step_limits import ClippedSteps, NoLimit
 
-WHOLE = PlainArithmetic(lambda model, told, threshold: (model.copy(), 32 * len(model)))
+WHOLE = Arithmetic(lambda model, told, threshold: (model.copy(), 32 * len(model)))
 
 
 def a_pair(rate: float = 0.5, *, settles: bool = False) -> tuple[HalfSteps, HalfSteps]:

@@ -6,6 +6,8 @@ A block of sh, bash or Python is run as it stands, unless a comment on the line 
     <!-- ci: run by FILE -->         a test of its own runs it, because it needs several terminals and the like
     <!-- ci: with WORDS -->          its commands that take settings get these words more, so that they are small
     <!-- ci: continues -->           Python that uses names of the block before it
+
+In Python, `print(...)  # -> TEXT` prints a line TEXT.
 """
 
 from __future__ import annotations

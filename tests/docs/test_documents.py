@@ -1,4 +1,4 @@
-"""README.md and the examples keep what they promise, and links between documents lead somewhere."""
+"""README.md is short, the examples are valid, and links between documents lead somewhere."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from blocks import PAGES, ROOT, blocks_of
+from blocks import PAGES, ROOT
 
 import efhc
 
@@ -15,12 +15,6 @@ DOCUMENTS = sorted({*PAGES, *ROOT.glob("*.md")})
 
 def test_readme_is_a_screen_and_a_half():
     assert len((ROOT / "README.md").read_text().splitlines()) <= 80
-
-
-def test_readme_example_is_ten_lines_and_draws():
-    (block,) = [block.code for block in blocks_of(ROOT / "README.md") if block.language == "python"]
-    assert len([line for line in block.splitlines() if line.strip()]) <= 12
-    assert 'result.plot("comparison.png")' in block
 
 
 @pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.toml")), ids=lambda path: path.stem)

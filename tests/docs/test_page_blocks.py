@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import shlex
@@ -11,6 +12,7 @@ import sys
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
@@ -22,7 +24,7 @@ from typer.main import get_command
 
 from efhc.cli import app
 
-NOT_RUN = 35
+NOT_RUN = 32
 """As many blocks at most are not run by any test."""
 YOURS = """
 iterations = 20
@@ -80,7 +82,10 @@ def test_the_blocks_of_a_page_run_one_after_the_other(page: Path, folder: Path, 
             continue
         if block.language == "python":
             names = names if block.mark == "continues" else {"__name__": "__main__"}
-            exec(compile(block.code, str(block), "exec"), names)
+            printed = io.StringIO()
+            with redirect_stdout(printed):
+                exec(compile(block.code, str(block), "exec"), names)
+            assert set(re.findall(r"# -> (.*)$", block.code, re.MULTILINE)) <= set(printed.getvalue().splitlines())
         else:
             run_shell(block, folder, command)
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+import runpy
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import efhc
-from efhc.experiments.config import generated
+
+generated = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[2] / "docs" / "reference_pages.py")))
 
 
 @pytest.mark.parametrize(

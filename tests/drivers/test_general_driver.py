@@ -6,6 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
+from problems import assert_same_state, copied
 
 import efhc
 from efhc.core.state import Diverged
@@ -23,19 +24,6 @@ SEVERAL_STEPS = efhc.Composed(local=efhc.Adam(steps=2, correction=0.1), trigger=
 def scenario_of(**fields):
     experiment = Experiment(devices=6, iterations=20, seeds=0, network=efhc.Ring(), **fields)
     return draw_scenario(experiment, Runs().inputs(experiment).data, 0)
-
-
-def copy_of(state):
-    memory = {name: array.copy() for name, array in state.memory.items()}
-    return state._replace(models=state.models.copy(), last_broadcast=state.last_broadcast.copy(), memory=memory)
-
-
-def assert_equal(state, other):
-    assert state.k == other.k
-    assert np.array_equal(state.models, other.models)
-    assert np.array_equal(state.last_broadcast, other.last_broadcast)
-    assert state.memory.keys() == other.memory.keys()
-    assert all(np.array_equal(state.memory[name], other.memory[name]) for name in state.memory)
 
 
 class Interrupted:
@@ -62,7 +50,7 @@ def test_what_is_raised_between_two_iterations_leaves_all_those_before_it(kind, 
     scenario = scenario_of()
     whole = GeneralLockstep(scenario, strategy)
     expected, _ = whole.advance(whole.initial_state(), 4)
-    expected = copy_of(expected)
+    expected = copied(expected)
 
     driver = GeneralLockstep(scenario, strategy)
     driver._backend = Interrupted(scenario.learner.backend, 5 * calls, error)
@@ -70,10 +58,10 @@ def test_what_is_raised_between_two_iterations_leaves_all_those_before_it(kind, 
     assert (state.k, len(steps)) == (4, 4)
     with pytest.raises(type(error)):
         driver.advance(state, 10)
-    assert_equal(state, expected)
+    assert_same_state(state, expected)
     state, _ = driver.advance(state, 6)
     others, _ = whole.advance(whole.advance(whole.initial_state(), 4)[0], 6)
-    assert_equal(state, others)
+    assert_same_state(state, others)
 
 
 @pytest.mark.parametrize("kind", ["entrywise", "one-way", "d2"])
@@ -83,14 +71,14 @@ def test_an_iteration_that_diverges_changes_nothing(kind):
     driver = GeneralLockstep(scenario, strategy)
     state = driver.initial_state()
     for _ in range(20):
-        before = copy_of(state)
+        before = copied(state)
         try:
             state, _ = driver.advance(state, 1)
         except Diverged:
             break
     else:
         pytest.fail("it did not diverge")
-    assert_equal(state, before)
+    assert_same_state(state, before)
 
 
 def test_only_what_differs_from_the_papers_form_has_the_general_driver():

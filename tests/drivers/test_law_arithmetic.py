@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import efhc
-from efhc.core.law_arithmetic import PLAIN_LAW
+from efhc.core.arithmetic import PLAIN_LAW
 from efhc.drivers.general import GeneralLockstep
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.runs.draw import draw_scenario

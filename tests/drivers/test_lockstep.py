@@ -249,7 +249,7 @@ class OwnStrategy:
 )
 def test_thresholds_that_are_not_numbers_for_all_devices_name_the_strategy(thresholds, found):
     _, scenario = scenario_of()
-    with pytest.raises(InputError, match=f"^strategy OwnStrategy: got .*{found}") as error:
+    with pytest.raises(InputError, match=f"^strategy OwnStrategy: cannot use .*{found}") as error:
         Lockstep(scenario, OwnStrategy(thresholds)).advance(scenario.initial_state())
     assert "\n" not in str(error.value)
 
@@ -262,25 +262,6 @@ def test_a_strategy_may_give_one_threshold_for_all_and_whole_numbers():
         assert steps.fired.all()
         ends.append(state.models)
     assert all(np.array_equal(ends[0], other) for other in ends[1:])
-
-
-def test_a_backend_of_ones_own_may_fuse_iterations():
-    """The driver knows of no particular backend: one that counts its stretches and has the linear one make them."""
-    experiment, scenario = scenario_of()
-
-    class Counting:
-        def __init__(self, backend):
-            self._backend, self.parameters, self.stretches = backend, backend.parameters, 0
-            self.initial_local, self.grads, self.accuracies = backend.initial_local, backend.grads, backend.accuracies
-
-        def stretch(self, *arguments):
-            self.stretches += 1
-            return self._backend.stretch(*arguments)
-
-    learner = scenario.learner
-    learner.backend = backend = Counting(learner.backend)
-    _, steps = Lockstep(scenario, experiment.strategies["ZT"]).advance(scenario.initial_state(), 5)
-    assert (len(steps), backend.stretches) == (5, 1)
 
 
 @pytest.mark.parametrize("fuse_up_to", [0, 10**9])

@@ -13,7 +13,6 @@ from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.config.files import (
     build_experiment,
     flat_settings,
-    json_schema,
     load_experiment,
     to_tables,
     to_toml,
@@ -32,15 +31,15 @@ def problem_with(*overrides: str) -> str:
 @pytest.mark.parametrize(
     ("override", "parts"),
     [
-        ("network.raduis=3", ["network.raduis", "did you mean 'radius'?", "allowed: "]),
+        ("network.raduis=3", ["network.raduis", "did you mean 'radius'?", "Use "]),
         ("netwrok.radius=3", ["netwrok", "did you mean 'network'?"]),
-        ("strategies.EF-HC.q=1", ["strategies.EF-HC.q", "unknown key", "kind, r"]),
-        ("strategies.zt.kind=ztt", ["strategies.zt.kind", "'ztt', did you mean 'zt'?"]),
+        ("strategies.EF-HC.q=1", ["strategies.EF-HC.q", "no such key", "kind, r"]),
+        ("strategies.zt.kind=ztt", ["strategies.zt.kind", "'ztt' (did you mean 'zt'?)"]),
         ("network.kind=geometrik", ["network.kind", "did you mean 'geometric'?", "ring"]),
         ("iterations=many", ["iterations", "'many'", "a whole number"]),
         ('iterations="100"', ["iterations", "'100'", "a whole number"]),
         ("iterations=2.5", ["iterations", "2.5", "a whole number"]),
-        ("devices=true", ["devices", "got true", "a whole number"]),
+        ("devices=true", ["devices", "cannot use true", "a whole number"]),
         ("devices=0", ["devices", "0", "greater than or equal to 1"]),
         ("batch_size=some", ["batch_size", "'some'", "a whole number or 'full'"]),
         ("batch_size=0", ["batch_size", "greater than or equal to 1 or 'full'"]),
@@ -51,21 +50,21 @@ def problem_with(*overrides: str) -> str:
         ("data.standardize=3", ["data.standardize", "3", "true or false or 'features' or 'minmax' or a table"]),
         ('bandwidths={kind="list",values=[5, 0]}', ["bandwidths.values.1", "0", "greater than 0"]),
         ('bandwidths={kind="list",values=[5, -2]}', ["bandwidths.values.1", "-2", "greater than 0"]),
-        ("bandwidths.kind=csv", ["bandwidths.path", "nothing", "required"]),
+        ("bandwidths.kind=csv", ["bandwidths.path", "required"]),
         ('network={kind="waypoint",fastest=0.001}', ["network", "must not be below slowest"]),
         ("strategies.mine.r=3", ["strategies.mine", "a table with a kind"]),
         ("strategies.EFHC.r=5", ["strategies.EFHC", "did you mean 'EF-HC'?", "kind: ef-hc, gt, zt"]),
         ("step_size=0.1", ["such as step_size.kind=constant step_size.value=0.1"]),
         ("threshold_decay=1", ["such as threshold_decay.kind=constant threshold_decay.value=1"]),
-        ("partition=idd", ["partition.kind", "'idd', did you mean 'iid'?"]),
+        ("partition=idd", ["partition.kind", "'idd' (did you mean 'iid'?)"]),
         ("network=3", ["network", "3", "a table with a kind"]),
         ("seeds=[9223372036854775808]", ["seeds.0", "less than 9223372036854775808"]),
-        ("seeds=[-1]", ["seeds.0", "-1", "greater than or equal to 0\n"]),
+        ("seeds=[-1]", ["seeds.0", "-1", "greater than or equal to 0."]),
         ("strategies={}", ["strategies", "at least 1 entry"]),
         ("devices=10000000000000", ["devices", "less than or equal to"]),
         ("bandwidths.nominal=1e308", ["bandwidths.nominal", "less than or equal to"]),
-        ("nonsense", ["override", "'nonsense'", "key.sub=value"]),
-        ("devices.kind=3", ["devices.kind", "devices, which is a value"]),
+        ("nonsense", ["override", "'nonsense'", "KEY=VALUE"]),
+        ("devices.kind=3", ["devices.kind", "devices has no settings of its own"]),
     ],
 )
 def test_a_bad_value_is_one_line_with_field_given_and_allowed(override, parts):
@@ -75,7 +74,7 @@ def test_a_bad_value_is_one_line_with_field_given_and_allowed(override, parts):
 
 
 def test_several_problems_are_counted():
-    assert "(and 1 more problem)" in problem_with("devices=0", "iterations=0")
+    assert "There is 1 more problem" in problem_with("devices=0", "iterations=0")
 
 
 def test_the_complete_config_reads_back_the_same():
@@ -180,12 +179,6 @@ def test_objects_made_in_python_run_but_are_not_written(tmp_path):
     arrays = efhc.Dataset(rng.normal(size=(40, 3)), np.arange(40) % 4, rng.normal(size=(8, 3)), np.arange(8) % 4)
     with pytest.raises(EfhcError, match="data: a Dataset made in Python"):
         to_toml(build_experiment({"data": arrays}))
-
-
-def test_schema_names_every_kind():
-    text = str(json_schema())
-    for kind in ("geometric", "waypoint", "edge-sequence", "beta", "dirichlet", "softmax", "npy", "never"):
-        assert f"'{kind}'" in text
 
 
 # What Python users pass

@@ -24,8 +24,8 @@ def test_a_missing_extra_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
     )
     with pytest.raises(EfhcError, match=r"^tuning needs Optuna: install the extra \[tune\] \(docs/install.md\)$"):
         require("tune")
-    with pytest.raises(EfhcError, match=r"^efhc bench needs Optuna"):
-        require("tune", "efhc bench")
+    with pytest.raises(EfhcError, match=r"^efhc tune needs Optuna"):
+        require("tune", "efhc tune")
 
 
 @pytest.mark.parametrize("code", ["raise OSError('libtorch.so: not found')", "import no_such_part", "1 / 0"])

@@ -119,7 +119,7 @@ def test_a_comparison_ends_with_a_table_a_figure_and_the_error(small: Path, tmp_
     assert (out / "prediction.png").read_bytes().startswith(b"\x89PNG")
     curves = pl.read_csv(out / "prediction-curves.csv")
     assert set(curves["source"]) == {"measured", "predicted"}
-    assert (out / "small" / "measured" / "timeline.parquet").exists()
+    assert [*(out / "small" / "measured" / "runs").glob("*/timeline.parquet")]
     # What is there is not run again.
     again = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert again.returncode == 0, again.stderr

@@ -128,9 +128,9 @@ def number_counts(line: str) -> bool:
 @pytest.mark.parametrize(
     ("content", "parts"),
     [
-        ("iterations = 5", ["figure.number", "required"]),
+        ("iterations = 5", ["figure: ", "has no table [figure]"]),
         ('[figure]\nnumber = "1"\ntitle = "x"\nnumbr = 2', ["figure.numbr", "did you mean 'number'"]),
-        ('[figure]\nnumber = "1"\ntitle = "x"\n[strategies]\nRG = "rg"', ["strategies", "also ZT"]),
+        ('[figure]\nnumber = "1"\ntitle = "x"\n[strategies]\nRG = "rg"', ["strategies", "ZT, too"]),
         ('[figure]\nnumber = "1"\ntitle = "x"\n[sweep]\ndevices = [3]', ["sweep", "network.radius"]),
         ('[figure]\nnumber = "1"\ntitle = "x"\nquick.iterations = 0', ["iterations", "0"]),
         ('[figure]\nnumber = "1"\ntitle = "x"\nvaries = "kind"', ["figure.varies", "'kind'", "a number"]),
@@ -163,7 +163,7 @@ def test_runs_that_panels_share_are_counted_once(tmp_path):
 
 def test_an_unknown_figure_is_answered_with_the_list():
     with pytest.raises(
-        InputError, match=r"'fig2c', did you mean 'fig2[ab]'.*fig3b.*fig8, frontier, slow-links, all, list"
+        InputError, match=r"'fig2c' \(did you mean 'fig2[ab]'.*fig3b.*fig8, frontier, slow-links, all, list"
     ) as error:
         load_figure("fig2c")
     assert "\n" not in str(error.value)
@@ -174,5 +174,5 @@ def test_radii_can_be_chosen_for_panel_iv():
     assert [point.settings["network.radius"] for point in figure.connectivity] == [0.4]
     assert figure.runs == 8
     for name in ("fig3b", "frontier"):
-        with pytest.raises(InputError, match=r"^--radius: got with .*, which has no panel \(iv\)"):
+        with pytest.raises(InputError, match=r"^--radius: cannot use a radius with .*, which has no panel \(iv\)"):
             load_figure(name, radii=[0.4])

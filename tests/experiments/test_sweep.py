@@ -26,11 +26,6 @@ from efhc.report.claims.intervals import interval
 BASE = {"iterations": 20, "evaluate_every": 10, "seeds": [0, 1], "strategies": {"ZT": "zt", "EF-HC": {"kind": "ef-hc"}}}
 
 
-class DeadStore(RunStore):
-    def complete(self, runs, engine, progress, observers=None, followers=()):
-        return {run.key: EfhcError("no core left") for run in runs}
-
-
 def run(points, out, store=RunStore):
     return run_sweep(runs_of(points), out, store(out / "runs"), LocalEngine(), lambda run, share: None)
 
@@ -70,14 +65,14 @@ def test_keys_may_be_quoted_or_nested(tmp_path):
     ("sweep", "parts"),
     [
         ({"network.radus": [0.3]}, ["network.radus", "did you mean 'radius'", "network.radus=0.3"]),
-        ({"nettwork": ["ring"]}, ["nettwork", "unknown key"]),
+        ({"nettwork": ["ring"]}, ["nettwork", "no such key"]),
         ({"network.radius": [0.3, -1.0]}, ["network.radius", "-1.0"]),
         ({"network.radius": []}, ["sweep.network.radius", "empty list", "at least one value"]),
-        ({"seeds": [1, 2]}, ["sweep.seeds", "every point is run with all of `seeds`"]),
+        ({"seeds": [1, 2]}, ["sweep.seeds", "every point runs with all of `seeds`"]),
         (3, ["sweep", "3", "tables"]),
         ([], ["sweep", "an empty list", "at least one table"]),
         ({}, ["sweep", "an empty table", "at least one setting"]),
-        ({"devices.kind": [1]}, ["devices.kind", "is a value"]),
+        ({"devices.kind": [1]}, ["devices.kind", "has no settings of its own"]),
     ],
     ids=["typo", "unknown", "out of range", "empty", "seeds", "number", "no tables", "no settings", "value as table"],
 )
@@ -239,9 +234,9 @@ def test_a_point_that_diverges_is_a_row_and_stops_no_other(tmp_path):
     assert (tmp_path / "both" / SUMMARY).exists()
 
 
-def test_if_all_runs_fail_the_sweep_fails(tmp_path):
-    with pytest.raises(EfhcError, match="no core left"):
-        run(sweep_points(BASE, {"network.radius": [0.4]}), tmp_path, DeadStore)
+def test_if_all_runs_fail_the_sweep_fails(tmp_path, failing_store):
+    with pytest.raises(EfhcError, match="no longer finite"):
+        run(sweep_points(BASE, {"network.radius": [0.4]}), tmp_path, failing_store())
 
 
 OWN_RING = """

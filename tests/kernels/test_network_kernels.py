@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from efhc.kernels import products
-from efhc.kernels.linear_loops import Inputs
-from efhc.kernels.network import Convolution, Linear, Network, Pooling, ReLU
+from efhc.kernels.linear_loops import TrainingInputs
+from efhc.kernels.network import CompiledNetwork, Convolution, Linear, Pooling, ReLU
 from efhc.kernels.network_loops import Kernels, kernels
-from efhc.kernels.products import Cross, Product, Terms
+from efhc.kernels.products import Cross, Product, SumTerms
 
 CONVOLUTIONS = (
     Convolution(7, (3, 2), (1, 0), True),
@@ -20,8 +20,8 @@ CONVOLUTIONS = (
     Linear(3, True),
 )
 NETWORKS = {
-    "convolution": Network((2, 4, 5), CONVOLUTIONS, "cross-entropy", "float64"),
-    "no bias": Network(
+    "convolution": CompiledNetwork((2, 4, 5), CONVOLUTIONS, "cross-entropy", "float64"),
+    "no bias": CompiledNetwork(
         (1, 3, 4), (Convolution(2, (2, 2), (0, 0), False), Convolution(2, (1, 2), (0, 1), False), Linear(3, False)),
         "multi-margin", "float64",
     ),
@@ -36,12 +36,12 @@ def close(a: np.ndarray, b: np.ndarray) -> bool:
 class Problem:
     """Models, inputs and room of a network."""
 
-    def __init__(self, network: Network, vectors: int) -> None:
+    def __init__(self, network: CompiledNetwork, vectors: int) -> None:
         stream = np.random.default_rng(0)
         self.kernels: Kernels = kernels(network, vectors)
         self.models = stream.normal(size=(2, network.parameters))
         rows = stream.integers(0, 256, (20, int(np.prod(network.shape))), dtype=np.uint8)
-        self.inputs = Inputs(rows, np.float64(0.01), np.float64(-1), np.arange(20) % 3)
+        self.inputs = TrainingInputs(rows, np.float64(0.01), np.float64(-1), np.arange(20) % 3)
 
     def room(self) -> np.ndarray:
         return np.zeros(self.kernels.layout.size)
@@ -98,7 +98,7 @@ def test_every_layer(case: str):
 @pytest.mark.parametrize("start", ["zero", "bias", "add"])
 def test_products_of_any_shape(precision, rows: int, columns: int, start):
     """Whole tiles and what is left of them; loops that are unrolled and loops that are not."""
-    terms = Terms(2, 11, 3 * columns), Terms(3, 2, columns)
+    terms = SumTerms(2, 11, 3 * columns), SumTerms(3, 2, columns)
     compute = products.product(Product(rows, columns, terms, 25, columns + 1, start))
 
     @numba.njit
@@ -127,7 +127,7 @@ def test_products_of_any_shape(precision, rows: int, columns: int, start):
 
 @pytest.mark.parametrize(("rows", "columns"), [(1, 1), (2, 5), (3, 7), (13, 3)])
 def test_sums_of_whole_vectors(rows: int, columns: int):
-    compute = products.cross(Cross(rows, columns, (Terms(2, 8, 4), Terms(9, 4, 4)), 12, 8, 4 * columns + 4))
+    compute = products.cross(Cross(rows, columns, (SumTerms(2, 8, 4), SumTerms(9, 4, 4)), 12, 8, 4 * columns + 4))
 
     @numba.njit
     def call(g, x, out):

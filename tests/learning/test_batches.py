@@ -51,13 +51,6 @@ def test_all_subsets_are_equally_likely(population: int, size: int):
     assert stats.chisquare(counts).pvalue > 1e-4
 
 
-def test_rows_are_independent():
-    drawn = draw_subsets(10, 1, 20_000, np.random.default_rng(3))[:, 0]
-    table = np.zeros((10, 10))
-    np.add.at(table, (drawn[:-1:2], drawn[1::2]), 1)
-    assert stats.chi2_contingency(table).pvalue > 1e-3
-
-
 @pytest.mark.parametrize("size", [1, 3, 12])
 def test_over_time_every_sample_is_drawn_as_often(size: int):
     batches = MiniBatches(parts(20, 20), size, SEED).reader()
@@ -77,13 +70,6 @@ def test_is_a_function_of_k_in_whatever_order(order: list[int]):
         assert np.array_equal(batches(k), MiniBatches(parts(9, 30, 14), 4, SEED).reader()(k))
 
 
-def test_iterations_and_seeds_differ():
-    batches, other = MiniBatches(parts(1000), 5, SEED).reader(), MiniBatches(parts(1000), 5, Randomness(3)).reader()
-    seen = {tuple(batches(k)[0]) for k in range(200)}
-    assert len(seen) == 200
-    assert not any(np.array_equal(batches(k), other(k)) for k in range(200))
-
-
 def test_a_further_device_leaves_the_others_batches_alone():
     small, large = MiniBatches(parts(9, 30), 4, SEED).reader(), MiniBatches(parts(9, 30, 14, 8), 4, SEED).reader()
     for k in (0, 1, 255, 256, 700):
@@ -92,7 +78,9 @@ def test_a_further_device_leaves_the_others_batches_alone():
 
 def test_a_batch_may_be_all_that_a_device_has_and_no_more():
     assert sorted(MiniBatches(parts(5), 5, SEED).reader()(0)[0]) == [0, 1, 2, 3, 4]
-    with pytest.raises(InputError, match=r"^batch_size: got 6; allowed: at most 5, the samples of device 1") as caught:
+    with pytest.raises(
+        InputError, match=r"^batch_size: cannot use 6. Use at most 5, the samples of device 1"
+    ) as caught:
         MiniBatches(parts(9, 5), 6, SEED)
     assert caught.value.field == "batch_size"
 
@@ -101,15 +89,6 @@ def test_blocks_do_not_repeat():
     batches = MiniBatches(parts(1000), 5, SEED)
     blocks = [batches.block(number).tobytes() for number in (0, 1, 2, 256)]
     assert len(set(blocks)) == 4
-
-
-def test_readers_do_not_disturb_each_other():
-    batches = MiniBatches(parts(9, 30), 4, SEED)
-    ahead, behind = batches.reader(), batches.reader()
-    expected = [batches.block(0)[k] for k in range(4)]
-    for k in range(4):
-        ahead(k + 512)
-        assert np.array_equal(behind(k), expected[k])
 
 
 @pytest.mark.parametrize("size", [1, 4, 9])

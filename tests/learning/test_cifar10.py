@@ -4,17 +4,16 @@ import dataclasses
 import io
 import tarfile
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import numpy as np
 import pytest
 from servers import leftovers, send, serving
 
-from efhc.base.errors import EfhcError, InputError
+from efhc.base.errors import InputError
 from efhc.base.inputs import sha256
 from efhc.learning.data import CIFAR10
-from efhc.learning.data.archives import MANIFEST, Place
+from efhc.learning.data.archives import MANIFEST
 from efhc.learning.data.cifar10 import ARCHIVE
 from efhc.learning.data.download import TarFile
 
@@ -105,7 +104,7 @@ def test_search_order_is_the_variables_folders_then_the_cache(tmp_path: Path, mo
         assert ARCHIVE.find() != ("$EFHC_DATA", folder)  # no test images yet
         put(folder, test_batch=records(1))
         assert ARCHIVE.find() == ("$EFHC_DATA", folder)
-    with pytest.raises(InputError, match=r"^path: got .*gone \(no such folder\); allowed: a folder with data_batch"):
+    with pytest.raises(InputError, match=r"^path: cannot use .*gone \(no such folder\). Use a folder with data_batch"):
         CIFAR10(path=tmp_path / "gone").load()
 
 
@@ -178,33 +177,6 @@ def test_fetches_into_the_cache_what_is_wanted_and_nothing_else(publish: Callabl
     assert (folder / NAMES[2]).read_bytes() == records(2, 2)
 
 
-@pytest.mark.parametrize("listed", ["", "damaged\n", f"{'0' * 64}  {NAMES[0]}\n", f"{'0' * 64}  ../../x\n"])
-def test_a_cache_whose_list_is_damaged_is_fetched_anew(
-    publish: Callable[[bytes], TarFile], tmp_path: Path, listed: str
-):
-    archive = publish(packed(WHOLE))
-    folder, _ = fetch(archive, tmp_path)
-    (folder / MANIFEST).write_text(listed)
-    assert archive.find() is None
-    with pytest.raises(InputError, match=MANIFEST):
-        list(archive.read(Place("cache", folder)))
-    assert len(fetch(archive, tmp_path)[1]) == 1
-    assert archive.find() == ("cache", folder)
-
-
-@pytest.mark.parametrize("damage", [lambda c: c[: len(c) // 2], lambda c: c + b"more", lambda c: b"<html>busy</html>"])
-def test_a_download_that_is_not_the_published_file_leaves_nothing_behind(
-    publish: Callable[[bytes], TarFile], tmp_path: Path, damage: Callable[[bytes], bytes]
-):
-    def respond(handler: BaseHTTPRequestHandler, body: bytes) -> None:
-        send(handler, damage(body))
-
-    archive = publish(packed(WHOLE))
-    with pytest.raises(InputError, match=r"cifar-10-binary\.tar\.gz with SHA-256"):
-        fetch(archive, tmp_path, respond=respond)
-    assert leftovers(archive.cache.folder) == []
-
-
 @pytest.mark.parametrize(
     ("content", "what"),
     [
@@ -223,25 +195,6 @@ def test_a_tar_file_without_the_files_is_refused_and_not_taken_for_whole(
         fetch(archive, tmp_path)
     assert "\n" not in str(caught.value)
     assert archive.find() is None
-
-
-def test_a_tar_file_that_unpacks_to_more_than_is_accepted_is_refused(
-    publish: Callable[[bytes], TarFile], tmp_path: Path
-):
-    archive = publish(packed({"zeros": b"\0" * (1 << 22), **WHOLE}))
-    with pytest.raises(InputError, match="unpacks to more than 1,048,576 bytes"):
-        fetch(dataclasses.replace(archive, most_bytes=1 << 20), tmp_path)
-    assert archive.find() is None
-    fetch(archive, tmp_path)
-    assert archive.find() == ("cache", archive.cache.folder)
-
-
-def test_what_a_copy_is_compared_with_is_said_exactly(publish: Callable[[bytes], TarFile], tmp_path: Path):
-    archive = publish(packed(WHOLE))
-    folder, _ = fetch(archive, tmp_path)
-    assert str(folder / MANIFEST) in archive.compared(archive.cache)  # not: with published checksums of these files
-    assert archive.sha256[:12] in archive.compared(archive.cache)
-    assert "with nothing" in archive.compared(Place("path", folder))
 
 
 def test_a_fetch_that_is_interrupted_is_not_taken_for_whole(
@@ -264,8 +217,3 @@ def test_a_fetch_that_is_interrupted_is_not_taken_for_whole(
     assert archive.find() is None
     fetch(archive, tmp_path)
     assert archive.find() == ("cache", archive.cache.folder)
-
-
-def test_a_server_that_is_not_there_gives_one_line_with_the_way_out(no_data: None):
-    with pytest.raises(EfhcError, match=r"127\.0\.0\.1:1/x.* cannot be reached .*EFHC_DATA/cifar-10-batches-bin"):
-        dataclasses.replace(ARCHIVE, address="http://127.0.0.1:1/x").fetch()

@@ -19,7 +19,7 @@ from torch import nn
 from efhc.base.errors import InputError
 from efhc.core.randomness import Randomness
 from efhc.learning.backends import backend_for
-from efhc.learning.backends.backend import Batch, ModuleMaker, RowBackend, ScoresNotFinite
+from efhc.learning.backends.backend import Batch, ScoresNotFinite
 from efhc.learning.backends.compiled_backend import CompiledBackend
 from efhc.learning.backends.loop import LoopBackend
 from efhc.learning.backends.stacked import StackedBackend
@@ -132,23 +132,13 @@ def test_many_test_samples_are_counted_in_pieces():
 def test_neither_threads_nor_other_devices_change_a_bit(case: str):
     problem = Problem(case, "float32")
     losses, gradients = problem.gradients()
-    for threads in (2, 3):
-        other = problem.gradients(problem.with_threads(threads))
-        assert np.array_equal(other[0], losses)
-        assert np.array_equal(other[1], gradients)
+    other = problem.gradients(problem.with_threads(3))
+    assert np.array_equal(other[0], losses)
+    assert np.array_equal(other[1], gradients)
     for i in reversed(range(len(LENGTHS))):
         loss, gradient = problem.gradients(devices=slice(i, i + 1))
         assert loss[0] == losses[i]
         assert np.array_equal(gradient[0], gradients[i])
-
-
-def test_bytes_are_read_as_scaled_numbers_are():
-    problem = Problem("mlp of numbers", "float32")
-    data = problem.data
-    numbers = Dataset(data.inputs(data.x_train), data.y_train, data.inputs(data.x_test), data.y_test, shape=data.shape)
-    backend = CompiledBackend(problem.model, numbers.prepared(False, "float32"), SEED)
-    for got, want in zip(problem.gradients(backend), problem.gradients(), strict=True):
-        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
 
 
 def test_the_first_of_equally_large_numbers_takes_the_gradient():
@@ -180,13 +170,6 @@ def test_what_is_not_finite_shows(bad: float):
     assert np.isfinite(problem.gradients()[0]).tolist() == [True, True, False, True, True]
 
 
-def test_it_makes_modules_and_takes_rows():
-    backend = Problem("mlp of numbers", "float32").backend
-    assert isinstance(backend, ModuleMaker)
-    assert isinstance(backend, RowBackend)
-    assert backend.initial_local(3) == {}
-
-
 # Which modules it takes
 
 
@@ -210,10 +193,6 @@ def hooked(register: str, hook: Callable[..., Any]) -> Module:
         return nn.Sequential(nn.Flatten(), nn.Linear(36, 8), layer)
 
     return Module(module=build)
-
-
-def doubled(module: nn.Module, gradients: tuple[torch.Tensor]) -> tuple[torch.Tensor]:
-    return (2 * gradients[0],)
 
 
 def with_a_method_set() -> nn.Module:
@@ -277,6 +256,7 @@ REFUSED = {
     "method": (Module(module=with_a_method_set), "methods set on the layer ReLU"),
     "parametrized": (Module(module=parametrized), r"the layer ParametrizedLinear\("),
     "another order": (Module(module=with_parameters_in_another_order), r"the layer Linear\("),
+    "unused": (Module(module=with_an_unused_parameter), "parameters that no layer uses"),
     "own loss": (MLP(hidden=(3,), loss=squared), "a loss of its own"),
     "stride": (of_layer(nn.Conv2d(1, 2, 3, stride=2)), "stride=.2, 2."),
     "dilation": (of_layer(nn.Conv2d(1, 2, 2, dilation=2)), "dilation=.2, 2."),
@@ -293,7 +273,7 @@ def test_other_modules_are_refused_by_name_in_one_line_and_left_to_torch_by_auto
     model, reason = REFUSED[case]
     data = images(6, 6, classes=5)
     with pytest.raises(
-        InputError, match=rf"^model.module: got .*{reason}.*; allowed: .*Sequential of Conv2d"
+        InputError, match=rf"^model.module: cannot use .*{reason}.*. Use .*Sequential of Conv2d"
     ) as caught:
         backend_for(model, data, SEED, "compiled")
     assert "\n" not in str(caught.value)
@@ -316,16 +296,6 @@ def test_backward_hooks_are_obeyed_by_the_loop_and_refused_by_others(register: s
     assert len(calls) == 1
 
 
-def test_a_backward_hook_may_change_gradients():
-    data, gradients = images(6, 6, classes=5), []
-    for hook in (doubled, lambda module, gradients: None):
-        model = hooked("register_full_backward_pre_hook", hook)
-        models = model.initial(data, np.random.default_rng(0))[None].astype(data.precision)
-        backend_for(model, data, SEED).grads(models, Batch(0, np.arange(4)[None]), {}, out := np.empty_like(models))
-        gradients.append(out)
-    assert np.array_equal(gradients[0], 2 * gradients[1])
-
-
 def test_hooks_of_all_modules_count():
     hook = nn.modules.module.register_module_forward_hook(lambda module, x, y: None)
     try:
@@ -333,11 +303,6 @@ def test_hooks_of_all_modules_count():
             backend_for(MLP(), images(6, 6), SEED, "compiled")
     finally:
         hook.remove()
-
-
-def test_every_parameter_is_one_of_a_layer():
-    with pytest.raises(InputError, match="parameters that no layer uses"):
-        backend_for(Module(module=with_an_unused_parameter), images(6, 6, classes=5), SEED, "compiled")
 
 
 def test_auto_takes_it_where_it_was_measured_to_be_faster():
@@ -356,25 +321,8 @@ def test_auto_takes_it_where_it_was_measured_to_be_faster():
     assert chosen(wide(32), 7) is StackedBackend  # vectors are not full
     assert chosen(wide(160), 16) is StackedBackend
     assert chosen(MLP(hidden=(2000,)), 16) is not CompiledBackend  # 1,590,010 parameters
-
-
-def test_it_computes_on_the_processor_only():
-    with pytest.raises(InputError, match=r"^device: got cuda; allowed: 'cpu' for backend = 'compiled'"):
-        backend_for(MLP(), images(6, 6), SEED, "compiled", "cuda")
-
-
-class NeverComputed(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(36, 5)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        raise AssertionError("computed")
-
-
-def test_what_is_refused_is_not_computed_first():
-    with pytest.raises(InputError, match="a NeverComputed with layers in an order of its own: it is not a Sequential"):
-        backend_for(Module(module=NeverComputed), images(6, 6, classes=5), SEED, "compiled")
+    with pytest.raises(InputError, match=r"^device: cannot use cuda. Use 'cpu' for backend = 'compiled'"):
+        backend_for(MLP(), data, SEED, "compiled", "cuda")
 
 
 SESSION = """

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from efhc.base.errors import EfhcError, InputError
+from efhc.base.errors import InputError
 from efhc.learning.data import FEMNIST, Dataset
 
 Write = Callable[..., Path]
@@ -87,10 +87,6 @@ def test_all_files_are_read_and_writers_are_numbered_by_their_sorted_names(write
     assert set(data.sha256) == {"train/0.json", "train/1.json", "test/0.json"}
 
 
-def test_there_are_62_classes_even_where_few_occur(write: Write):
-    assert FEMNIST(path=write()).load().classes == 62
-
-
 def test_values_that_are_no_bytes_stay_as_they_are(write: Write):
     folder = write(leaf(ann=user(1, value=1.0), bob=user(1, value=0.4 / 255)))
     data = FEMNIST(path=folder, standardize=False).load("float64")
@@ -113,34 +109,24 @@ def one(**changed: Any) -> dict[str, Any]:
     ("content", "what"),
     [
         ("", "line 1"),
-        ('{"users": ["ann"], "num_samples"', "line 1"),
         ("[" * 100_000, "recursion"),
         ("[1, 2]", "without users"),
         ({"users": [], "num_samples": []}, "without user_data"),
-        ({"users": [], "user_data": {}}, "without num_samples"),
-        ({"users": {}, "num_samples": [], "user_data": {}}, "without users"),
         ({"users": ["ann"], "num_samples": [], "user_data": {}}, "1 users with 0 num_samples"),
         ({"users": ["ann"], "num_samples": [1], "user_data": {}}, "user ann"),
         ({"users": [["ann"]], "num_samples": [1], "user_data": {}}, "user ['ann']"),
-        ({"users": ["ann"], "num_samples": [1], "user_data": {"ann": {"x": [[1.0] * 784]}}}, "user ann"),
-        ({"users": ["ann"], "num_samples": [1], "user_data": {"ann": [1, 2]}}, "user ann"),
         ({"users": ["ann"], "num_samples": [3], "user_data": {"ann": user(2)}}, "num_samples 3"),
         ({"users": ["ann"], "num_samples": [0], "user_data": {"ann": user(2)}}, "num_samples 0"),
         (one(x=[[1.0] * 784, [1.0] * 783]), "user bob"),
         (one(x=[[1.0] * 783] * 2), "x of shape (2, 783)"),
-        (one(x=[1.0] * 784), "x of shape (784,)"),
         (one(x=[["dark"] * 784] * 2), "user bob"),
-        (one(x=[[None] * 784] * 2), "user bob"),
-        (one(x=[[{}] * 784] * 2), "user bob"),
         (one(x=[[10**400] * 784] * 2), "user bob"),
         (one(x=[[255] * 784] * 2), "x from 255"),
         (one(x=[[float("nan")] * 784] * 2), "x from nan"),
         (one(y=[0, 62]), "labels 0 to 62"),
-        (one(y=[0, -1]), "labels -1 to 0"),
         (one(y=[0, 0.5]), "labels 0.0 to 0.5"),
-        (one(y=["a", "b"]), "user bob"),
         (one(y=[[0], [1]]), "y of shape (2, 1)"),
-        (leaf(), "no samples in train"),
+        (leaf(), "train, which has no samples"),
     ],
     ids=lambda value: value if isinstance(value, str) and len(value) < 40 else "",
 )
@@ -151,43 +137,5 @@ def test_misshapen_files_are_refused_by_file_and_user(write: Write, content: Any
     text = str(caught.value)
     assert caught.value.field == "files"
     assert what in text
-    assert what == "no samples in train" or str(folder / "train" / "0.json") in text
+    assert what == "train, which has no samples" or str(folder / "train" / "0.json") in text
     assert "\n" not in text
-
-
-# Where it is
-
-
-@pytest.mark.usefixtures("no_data")
-def test_it_is_found_in_the_variables_folder_or_its_subfolder(
-    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    folder = write()
-    monkeypatch.setenv("EFHC_DATA", str(folder))
-    assert len(FEMNIST().load().y_train) == 2
-    (tmp_path / "root").mkdir()
-    (tmp_path / "root" / "femnist").symlink_to(folder)
-    monkeypatch.setenv("EFHC_DATA", str(tmp_path / "root"))
-    assert len(FEMNIST().load().y_train) == 2
-
-
-@pytest.mark.usefixtures("no_data")
-def test_where_it_is_missing_one_line_says_where_it_was_looked_for_and_how_to_make_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    with pytest.raises(EfhcError, match="EFHC_DATA, which is not set"):
-        FEMNIST().load()
-    monkeypatch.setenv("EFHC_DATA", str(tmp_path))
-    with pytest.raises(EfhcError) as caught:
-        FEMNIST().load()
-    for part in (str(tmp_path / "femnist"), "./preprocess.sh -s niid", "data.path", "leaf"):
-        assert part in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("gone", ["train", "test"])
-def test_a_folder_without_one_of_the_two_parts(write: Write, gone: str):
-    folder = write()
-    (folder / gone / "0.json").unlink()
-    with pytest.raises(InputError, match=rf"^path: got .* without {gone}/\*\.json"):
-        FEMNIST(path=folder).load()

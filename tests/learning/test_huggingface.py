@@ -156,7 +156,7 @@ def test_images_of_two_sizes_and_missing_ones(save: Callable[[Any], Path], tmp_p
     flowers(image=clear).save_to_disk(str(tmp_path / "clear"))
     assert "mode RGBA in row 3" in str(refused(HuggingFace(path=tmp_path / "clear")))
     flowers(image=[*grey[:11], None]).save_to_disk(str(tmp_path / "gap"))
-    assert "no image in row 11" in str(refused(HuggingFace(path=tmp_path / "gap")))
+    assert "a missing image in row 11" in str(refused(HuggingFace(path=tmp_path / "gap")))
 
 
 def test_folders_that_are_none(tmp_path: Path):

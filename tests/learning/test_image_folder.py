@@ -81,102 +81,56 @@ def test_other_formats(folder: Path, name: str):
     assert path.exists()
 
 
-def no_train(folder: Path) -> Path:
-    shutil.rmtree(folder / "train")
-    return folder / "train"
+def without(name: str) -> Callable[[Path], Path]:
+    """Removes a folder; what is refused is it, or the one above if that has no other class."""
+
+    def spoil(folder: Path) -> Path:
+        shutil.rmtree(folder / name)
+        return folder / name.removesuffix("/cat")
+
+    return spoil
 
 
-def no_test(folder: Path) -> Path:
-    shutil.rmtree(folder / "test")
-    return folder / "test"
+def holding(spoil: Callable[[Path], object], name: str = "train/cat/d.png") -> Callable[[Path], Path]:
+    """Puts something there instead of a good image."""
+
+    def put(folder: Path) -> Path:
+        spoil(folder / name)
+        return folder / name
+
+    return put
 
 
-def no_classes(folder: Path) -> Path:
-    shutil.rmtree(folder / "test" / "cat")
-    return folder / "test"
+def cut_off(path: Path) -> None:
+    path.write_bytes(save(path, picture(4, 6)).read_bytes()[:60])
 
 
-def empty_class(folder: Path) -> Path:
-    (folder / "train" / "ant").mkdir()
-    return folder / "train" / "ant"
+BAD = {
+    "no train": without("train"),
+    "no test": without("test"),
+    "no classes": without("test/cat"),
+    "empty class": holding(Path.mkdir, "train/ant"),
+    "class only in test": holding(lambda path: save(path / "a.png", picture(4, 6)), "test/dog"),
+    "other size": holding(lambda path: save(path, picture(6, 4)), "test/cat/d.png"),
+    "other mode": holding(lambda path: save(path, picture(4, 6, 3))),
+    "transparent": holding(lambda path: save(path, picture(4, 6, 4))),
+    "16 bits": holding(lambda path: save(path, picture(4, 6).astype(np.uint16))),
+    "text": holding(lambda path: path.write_text("once upon a time")),
+    "cut off": holding(cut_off),
+    "another format": holding(lambda path: save(path, picture(4, 6), format="BMP")),
+    "a folder": holding(Path.mkdir),
+    "fifo": holding(os.mkfifo),
+    "device": holding(lambda path: path.symlink_to("/dev/zero")),
+}
 
 
-def class_only_in_test(folder: Path) -> Path:
-    return save(folder / "test" / "dog" / "a.png", picture(4, 6)).parent
-
-
-def other_size(folder: Path) -> Path:
-    return save(folder / "test" / "cat" / "d.png", picture(6, 4))
-
-
-def other_mode(folder: Path) -> Path:
-    return save(folder / "train" / "cat" / "d.png", picture(4, 6, 3))
-
-
-def transparent(folder: Path) -> Path:
-    return save(folder / "train" / "cat" / "d.png", picture(4, 6, 4))
-
-
-def deep(folder: Path) -> Path:
-    return save(folder / "train" / "cat" / "d.png", picture(4, 6).astype(np.uint16))
-
-
-def text(folder: Path) -> Path:
-    (folder / "train" / "cat" / "d.png").write_text("once upon a time")
-    return folder / "train" / "cat" / "d.png"
-
-
-def cut_off(folder: Path) -> Path:
-    path = save(folder / "train" / "cat" / "d.png", picture(4, 6))
-    path.write_bytes(path.read_bytes()[:60])
-    return path
-
-
-def another_format(folder: Path) -> Path:
-    return save(folder / "train" / "cat" / "d.png", picture(4, 6), format="BMP")
-
-
-def a_folder(folder: Path) -> Path:
-    (folder / "train" / "cat" / "d.png").mkdir()
-    return folder / "train" / "cat" / "d.png"
-
-
-def fifo(folder: Path) -> Path:
-    os.mkfifo(folder / "train" / "cat" / "d.png")
-    return folder / "train" / "cat" / "d.png"
-
-
-def device(folder: Path) -> Path:
-    (folder / "train" / "cat" / "d.png").symlink_to("/dev/zero")
-    return folder / "train" / "cat" / "d.png"
-
-
-BAD = [
-    fifo,
-    device,
-    no_train,
-    no_test,
-    no_classes,
-    empty_class,
-    class_only_in_test,
-    other_size,
-    other_mode,
-    transparent,
-    deep,
-    text,
-    cut_off,
-    another_format,
-    a_folder,
-]
-
-
-@pytest.mark.parametrize("spoil", BAD)
-def test_what_does_not_fit_is_refused_by_name(folder: Path, spoil: Callable[[Path], Path]):
-    culprit = spoil(folder)
+@pytest.mark.parametrize("case", BAD)
+def test_what_does_not_fit_is_refused_by_name(folder: Path, case: str):
+    culprit = BAD[case](folder)
     with pytest.raises(InputError) as caught:
         ImageFolder(path=folder).load()
     assert caught.value.field == "path"
-    assert f"got {culprit}" in str(caught.value)
+    assert f"cannot use {culprit}" in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
@@ -191,13 +145,6 @@ def test_a_name_that_is_not_utf8_is_refused_in_one_printable_line(folder: Path, 
         ImageFolder(path=folder).load()
     assert r"\xe9t\xe9" in str(caught.value)
     assert str(caught.value).isprintable()
-
-
-def test_a_path_that_does_not_exist(tmp_path: Path):
-    with pytest.raises(InputError, match=r"^path: got .*gone/train \(no such folder\)"):
-        ImageFolder(path=tmp_path / "gone").load()
-    with pytest.raises(InputError, match=r"^path: "):
-        ImageFolder(path=tmp_path / ("x" * 300)).load()
 
 
 def test_a_damaged_image_at_any_byte_loads_or_is_refused(folder: Path):

@@ -10,11 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-import efhc
 from efhc.base.errors import InputError
 from efhc.learning.data import Sent140, Shakespeare
-from efhc.learning.data.leaf import LeafData
-from efhc.learning.data.shakespeare import ALPHABET
+from efhc.learning.data.leaf import ALPHABET, LeafData
 
 SPEECH = (
     "From fairest creatures we desire increase, that thereby beauty's rose might never die, but as the riper should by "
@@ -98,23 +96,6 @@ def test_words_are_counted_by_their_checksums(tweets: Path):
     assert np.bincount(data.groups).tolist() == [24, 24]
     assert data.groups[0] == 1  # zoe comes first in the file
     assert data.inputs(data.x_train).max() == 2
-
-
-@pytest.mark.parametrize("policy", [Shakespeare(characters=8), Sent140(words=64)], ids=lambda policy: policy.kind)
-def test_devices_learn_texts_of_their_groups(policy: LeafData, plays: Path, tweets: Path):
-    folder = plays if isinstance(policy, Shakespeare) else tweets
-    result = efhc.simulate(
-        devices=2,
-        iterations=200,
-        step_size={"kind": "constant", "value": 2.0},
-        seeds=0,
-        data=policy.model_copy(update={"path": folder}),
-        partition="groups",
-        network="complete",
-        strategies={"ZT": "zt"},
-    )
-    accuracy = result.metrics["accuracy"].drop_nulls().to_list()
-    assert accuracy[-1] > 0.9
 
 
 @pytest.mark.parametrize(

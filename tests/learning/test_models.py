@@ -101,43 +101,9 @@ def test_all_devices_at_once_are_one_at_a_time(model: LinearModel, precision: st
         np.testing.assert_allclose(gradients[i], gradient, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("model", MODELS, ids=repr)
-def test_arguments_are_left_as_they_were(model: LinearModel):
-    given_arrays = problem(2, devices=3)
-    copies = [array.copy() for array in given_arrays]
-    model.loss_and_gradient(*given_arrays)
-    assert all(np.array_equal(a, b) for a, b in zip(given_arrays, copies, strict=True))
-
-
-@pytest.mark.parametrize("model", MODELS, ids=repr)
-def test_a_batch_is_the_mean_of_its_samples(model: LinearModel):
-    w, x, y = problem(3)
-    each = [model.loss_and_gradient(w, x[s : s + 1], y[s : s + 1]) for s in range(len(y))]
-    loss, gradient = model.loss_and_gradient(w, x, y)
-    assert loss == pytest.approx(np.mean([loss for loss, _ in each]))
-    np.testing.assert_allclose(gradient, np.mean([gradient for _, gradient in each], axis=0), atol=1e-13)
-
-
-def test_scores_are_those_of_torchs_linear():
-    w, x, _ = problem(4)
-    linear = torch_linear(w, 5, 4)
-    np.testing.assert_allclose(SVM.scores(w, x), linear(torch.from_numpy(x)).detach().numpy(), atol=1e-12)
-    stacked_w, stacked_x, _ = problem(5, devices=3)
-    stacked = SVM.scores(stacked_w, stacked_x)
-    for i in range(3):
-        np.testing.assert_allclose(stacked[i], SVM.scores(stacked_w[i], stacked_x[i]), atol=1e-13)
-
-
 def data_of(features: int, classes: int) -> Dataset:
     x, y = np.zeros((classes, features)), np.arange(classes)
     return Dataset(x, y, x, y)
-
-
-@given(features=st.integers(1, 50), classes=st.integers(1, 20))
-@settings(max_examples=20, deadline=None)
-def test_parameters_are_counted_as_torch_does(features: int, classes: int):
-    linear = torch.nn.Linear(features, classes)
-    assert SVM.parameters(data_of(features, classes)) == sum(parameter.numel() for parameter in linear.parameters())
 
 
 def test_initial_numbers_fill_torchs_range():

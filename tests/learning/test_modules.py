@@ -47,7 +47,7 @@ class OwnLinear(nn.Module):
 def test_a_network_beyond_memory_is_counted_and_refused_in_one_line(width: int):
     model, data = MLP(hidden=(width,)), images(8, 8)
     assert model.parameters(data) == 65 * width + 10 * (width + 1)
-    with pytest.raises(InputError, match=r"^hidden: got \[10+\], ") as caught:
+    with pytest.raises(InputError, match=r"^hidden: cannot use \[10+\], ") as caught:
         model.initial(data, np.random.default_rng(0))
     assert str(caught.value).isprintable()
 
@@ -122,27 +122,9 @@ def test_what_cannot_be_meant_is_refused_when_the_config_is_read(table):
         MODEL.validate_python(table)
 
 
-def test_the_schema_of_a_config_names_modules_as_text():
-    properties = MODEL.json_schema()["$defs"]["Module"]["properties"]
-    assert properties["module"]["type"] == "string"
-
-
 def test_models_can_be_chosen_without_importing_torch():
     code = "import sys, efhc; efhc.LeNet5(); assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
-
-
-def test_without_torch_one_line_says_how_to_get_it():
-    code = (
-        "import sys; sys.modules['torch'] = None\n"
-        "import numpy as np, efhc\n"
-        "x, y = np.zeros((4, 3)), np.arange(4)\n"
-        "data = efhc.Dataset(x, y, x, y).load()\n"
-        "try:\n    efhc.MLP().parameters(data)\n"
-        "except efhc.EfhcError as error:\n    print(error)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert done.stdout == "a neural network needs PyTorch: install the extra [deep] (docs/install.md)\n"
 
 
 SOURCE = """
@@ -173,7 +155,7 @@ def test_a_module_from_a_file_and_from_the_current_folder(tmp_path: Path, monkey
     ("module", "says"),
     [
         ("missing.py:make", "No such file"),
-        ("my_nets.py:mak", "no such name, did you mean 'make'?"),
+        ("my_nets.py:mak", "which does not exist (did you mean 'make'?)"),
         ("my_nets.py:constant", "not callable"),
         ("my_nets.py:broken", "OSError: no weights here)"),
         ("my_nets.py:number", "which returns a int"),
@@ -195,10 +177,3 @@ def test_what_makes_no_module_is_one_line(module: object, says: str, tmp_path: P
     assert says in str(caught.value)
     assert caught.value.field == "module"
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(("model", "shape"), [(LeNet5(), (8, 8)), (LeNet5(), (28, 32)), (LeNet5(), (784,)),
-                         (ResNet18(), (28, 28)), (ResNet18(), (2, 3, 32, 32))], ids=repr)  # fmt: skip
-def test_networks_for_images_say_which(model: ModuleModel, shape: tuple[int, ...]):
-    with pytest.raises(InputError, match=r"kind: got .* for samples of shape .*; allowed: images of"):
-        model.parameters(images(*shape))

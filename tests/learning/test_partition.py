@@ -1,6 +1,5 @@
 """Partitions give every device some of the training samples, none to two devices, as unevenly as was asked."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,14 +7,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import TypeAdapter
 
 from efhc.base.errors import InputError
 from efhc.core.randomness import Purpose, Randomness
 from efhc.learning.data import Dataset
 from efhc.learning.partition import (
     IID,
-    AnyPartition,
     Dirichlet,
     Groups,
     IndexFile,
@@ -41,7 +38,7 @@ def disjoint(parts: list[np.ndarray]) -> np.ndarray:
     return np.sort(given_out)
 
 
-DRAWN = [IID(), LabelsPerDevice(), LabelsPerDevice(labels_per_device=3), Dirichlet(), Groups(), Shards(), Quantities()]
+DRAWN = [IID(), LabelsPerDevice(labels_per_device=3), Dirichlet(), Groups(), Shards(), Quantities()]
 
 
 @pytest.mark.parametrize("policy", DRAWN, ids=repr)
@@ -64,12 +61,6 @@ def test_iid_gives_all_in_equal_parts(samples: int, devices: int, seed: int):
     assert len(parts) == devices
     assert np.array_equal(disjoint(parts), np.arange(samples))
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
-
-
-def test_iid_mixes_the_labels():
-    labels = np.repeat(np.arange(10), 100)  # sorted, as some files are
-    for part in IID().split(labelled(labels), 5, SEED):
-        assert (abs(np.bincount(labels[part], minlength=10) - 20) < 16).all()  # 4 sigma
 
 
 @given(classes=st.integers(1, 12), devices=st.integers(1, 25), seed=st.integers(0, 99), data=st.data())
@@ -99,14 +90,11 @@ def test_labels_are_dealt_in_an_order_of_the_seed():
     assert all(sorted(order) == list(range(10)) for order in orders)
 
 
-def test_more_labels_per_device_than_classes():
-    with pytest.raises(InputError, match=r"^labels_per_device: got 11; allowed: at most 10"):
-        LabelsPerDevice(labels_per_device=11).split(labelled(TEN), 5, SEED)
-
-
 @pytest.mark.parametrize("labels", [np.array([0, 1, 1, 1]), np.array([1, 1, 1, 1])])
 def test_labels_that_leave_a_device_empty_handed(labels: np.ndarray):
-    with pytest.raises(InputError, match=r"^labels_per_device: got 1: 2 devices hold label 0, with [01] samples"):
+    with pytest.raises(
+        InputError, match=r"^labels_per_device: cannot use 1: 2 devices hold label 0, with [01] samples"
+    ):
         LabelsPerDevice().split(labelled(labels), 4, SEED)
 
 
@@ -129,9 +117,19 @@ def test_dirichlet_nears_iid_as_its_concentration_grows():
     assert unevenness(10_000) < 1
 
 
-def test_dirichlet_gives_up_on_what_cannot_be():
-    with pytest.raises(InputError, match=r"^concentration: got 0.5, .*each of 4 draws"):
-        Dirichlet(attempts=4).split(labelled(np.array([0, 1])), 5, SEED)
+def test_dirichlet_cuts_each_label_at_the_nearest_sample():
+    """After device i, sum_{j <= i} share_j of the label's samples are given away, to within half a sample."""
+    devices, errors = 5, []
+    parts = Dirichlet(concentration=10.0).split(labelled(TEN), devices, Randomness(1))
+    stream = Randomness(1).stream(Purpose.PARTITION, 0)
+    for label in range(10):
+        samples = stream.permutation(np.flatnonzero(label == TEN))
+        shares = stream.dirichlet(np.full(devices, 10.0))
+        counts = [np.sum(TEN[part] == label) for part in parts]
+        errors.append(np.cumsum(counts) - np.cumsum(shares) * len(samples))
+    assert np.abs(errors).max() <= 0.5
+    assert np.max(errors) > 0.1  # up as well as down
+    assert np.min(errors) < -0.1
 
 
 # Groups
@@ -143,7 +141,7 @@ def test_groups_are_dealt_whole_and_equally_many(sizes: list[int], devices: int,
     groups = np.random.default_rng(seed).permutation(np.repeat(np.arange(len(sizes)) * 3, sizes))  # numbers may skip
     data = labelled(np.zeros(len(groups), int), groups)
     if len(sizes) < devices:
-        with pytest.raises(InputError, match=f"^kind: got {len(sizes)} groups for {devices} devices"):
+        with pytest.raises(InputError, match=f"^kind: cannot use {len(sizes)} groups for {devices} devices"):
             Groups().split(data, devices, Randomness(seed))
         return
     parts = Groups().split(data, devices, Randomness(seed))
@@ -157,23 +155,13 @@ def test_groups_are_dealt_whole_and_equally_many(sizes: list[int], devices: int,
     assert all((np.diff(part) > 0).all() for part in parts)
 
 
-def test_writers_are_groups():
+def test_writers_are_groups_and_data_must_tell_groups_apart():
     data = labelled(TEN, np.arange(1000) % 20)
     both = zip(Groups().split(data, 6, SEED), Writers().split(data, 6, SEED), strict=True)
     assert all(np.array_equal(a, b) for a, b in both)
-
-
-@pytest.mark.parametrize("policy", [Groups(), Writers()], ids=repr)
-def test_data_without_groups_cannot_be_dealt_by_group(policy: Groups):
-    with pytest.raises(InputError, match=f"^kind: got {policy.kind}, which your arrays does not tell apart"):
-        policy.split(labelled(TEN), 5, SEED)
-
-
-def test_real_writers_each_on_a_device_of_their_own(femnist: Dataset):
-    parts = Writers().split(femnist, 74, SEED)
-    assert sorted(map(len, parts)) == sorted(np.bincount(femnist.groups).tolist())
-    assert all(len(np.unique(femnist.groups[part])) == 1 for part in parts)
-    assert np.array_equal(disjoint(parts), np.arange(9619))
+    for policy in (Groups(), Writers()):
+        with pytest.raises(InputError, match=f"^kind: cannot use {policy.kind}, because your arrays has no groups"):
+            policy.split(labelled(TEN), 5, SEED)
 
 
 # Shards
@@ -193,7 +181,9 @@ def test_shards_are_consecutive_pieces_of_the_samples_sorted_by_label(
     labels = np.random.default_rng(seed).permutation(np.repeat(np.arange(classes), each))
     policy, pieces = Shards(shards_per_device=shards), devices * shards
     if pieces > len(labels):
-        with pytest.raises(InputError, match=f"^shards_per_device: got {shards}: {pieces} shards of {len(labels)}"):
+        with pytest.raises(
+            InputError, match=f"^shards_per_device: cannot use {shards}: {pieces} shards of {len(labels)}"
+        ):
             policy.split(labelled(labels), devices, Randomness(seed))
         return
     parts = policy.split(labelled(labels), devices, Randomness(seed))
@@ -207,13 +197,6 @@ def test_shards_are_consecutive_pieces_of_the_samples_sorted_by_label(
         assert of_pieces == [piece.tolist() for piece in np.sort(labels).reshape(pieces, size)]
         if size <= each:
             assert max(len(np.unique(labels[part])) for part in parts) <= 2 * shards
-
-
-def test_shards_of_mcmahan_leave_most_devices_two_labels():
-    labels = np.repeat(np.arange(10), 600)
-    held = [len(np.unique(labels[part])) for part in Shards().split(labelled(labels), 100, SEED)]
-    assert set(held) == {1, 2}  # 200 shards of 30: each has one label
-    assert held.count(2) > 75
 
 
 # Quantities
@@ -233,7 +216,9 @@ def test_quantities_give_all_samples_and_the_minimum_to_each(
     policy = Quantities(minimum=minimum, concentration=concentration)
     data = labelled(np.arange(samples) % 3)
     if devices * minimum > samples:
-        with pytest.raises(InputError, match=f"^minimum: got {minimum} for each of {devices} devices, with {samples}"):
+        with pytest.raises(
+            InputError, match=f"^minimum: cannot use {minimum} for each of {devices} devices, with {samples}"
+        ):
             policy.split(data, devices, Randomness(seed))
         return
     parts = policy.split(data, devices, Randomness(seed))
@@ -250,13 +235,6 @@ def test_quantities_differ_by_the_law_of_dirichlet():
         sizes = np.array([[len(part) for part in policy.split(data, m, Randomness(seed))] for seed in range(200)])
         shares = (sizes - 100) / 9000
         assert np.var(shares) == pytest.approx((1 / m) * (1 - 1 / m) / (m * a + 1), rel=0.15)
-
-
-def test_quantities_mix_the_labels():
-    labels = np.repeat(np.arange(10), 1000)
-    for part in Quantities(minimum=500).split(labelled(labels), 5, SEED):
-        expected = len(part) / 10
-        assert (abs(np.bincount(labels[part], minlength=10) - expected) < 5 * np.sqrt(expected)).all()
 
 
 # Files
@@ -282,15 +260,11 @@ def test_index_file_is_used_as_it_stands(write: Callable[[str], Path]):
     [
         ("[[0], [1]", "line 1"),
         ("[[0], [1]]", "2 entries"),
-        ("[[0], [1], [2], [3]]", "4 entries"),
         ('{"0": [0], "1": [1], "2": [2]}', "dict"),
         ("[[0], [], [2]]", "device 1"),
-        ("[[0], 1, [2]]", "device 1"),
         ("[[0], [1], [10]]", "sample 10 for device 2"),
-        ("[[0], [1], [-1]]", "sample -1 for device 2"),
         ("[[0], [1.0], [2]]", "sample 1.0 for device 1"),
         ("[[0], [true], [2]]", "sample True for device 1"),
-        ('[["0"], [1], [2]]', "sample '0' for device 0"),
         ("[[0], [1, 1], [2]]", "a sample twice for device 1"),
     ],
 )
@@ -301,13 +275,3 @@ def test_index_file_refusals(write: Callable[[str], Path], content: str, what: s
     assert caught.value.field == "path"
     assert what in str(caught.value)
     assert str(path) in str(caught.value)
-
-
-def test_index_file_missing(tmp_path: Path):
-    with pytest.raises(InputError, match=r"gone\.json"):
-        IndexFile(path=tmp_path / "gone.json").split(labelled(TEN), 3, SEED)
-
-
-def test_a_table_without_a_kind_is_labels():
-    assert TypeAdapter(AnyPartition).validate_python({"labels_per_device": 2}) == LabelsPerDevice(labels_per_device=2)
-    assert json.loads(IID().model_dump_json()) == {"kind": "iid"}

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from efhc.core.randomness import BlockReader, Randomness
-from efhc.learning.batches import MiniBatches
-from efhc.learning.shared_blocks import SHARED_BYTES, SharedBlocks
+from efhc.learning.batches import SHARED_BYTES, MiniBatches, SharedBlocks
 
 PARTS = [np.arange(30), np.arange(30, 50), np.arange(50, 90)]
 
@@ -73,18 +72,3 @@ def test_only_as_many_blocks_are_kept_as_there_is_room_for():
     large(7)
     large(7)
     assert drawn[4:] == [7]
-
-
-def test_a_draw_that_fails_fails_for_those_who_asked_and_is_tried_again():
-    answers = iter([ValueError("no"), np.ones(1)])
-
-    def draw(number: int) -> np.ndarray:
-        answer = next(answers)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    blocks = SharedBlocks(draw, 8)
-    with pytest.raises(ValueError, match="no"):
-        blocks(0)
-    assert blocks(0)[0] == 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,10 +15,8 @@ from pydantic import ValidationError
 
 from efhc.base.errors import InputError
 from efhc.base.inputs import sha256
-from efhc.core.randomness import Randomness
 from efhc.learning.data import CsvFile, Dataset, ParquetFile
 from efhc.learning.data.digits import read_digits
-from efhc.learning.partition import Groups
 
 KINDS = {"csv": CsvFile, "parquet": ParquetFile}
 Load = Callable[..., Dataset]
@@ -171,15 +168,6 @@ def test_the_share_is_of_every_label_the_same_each_time_and_never_all(
     assert np.array_equal(rows, np.arange(len(labels)))
 
 
-def test_groups_are_numbered_by_their_sorted_names_and_dealt_whole(load: Load):
-    data = load(group="vet", split=None, standardize=False)
-    vets = dict(zip(PETS["weight"], PETS["vet"], strict=True))
-    assert data.groups is not None
-    assert data.groups.tolist() == ["abc".index(vets[x[0]]) for x in data.x_train]
-    parts = Groups().split(data, 3, Randomness(0))
-    assert all(len(np.unique(data.groups[part])) == 1 for part in parts)
-
-
 def test_a_second_file_has_the_test_samples(load: Load, tmp_path: Path):
     held = PETS.tail(4).select("animal", "tame", "weight", "legs")  # columns in another order, and fewer of them
     data = load(PETS.head(6), held, standardize=False)
@@ -187,14 +175,6 @@ def test_a_second_file_has_the_test_samples(load: Load, tmp_path: Path):
     assert data.y_test.tolist() == [0, 1, 0, 1]
     assert len(data.y_train) == 6
     assert {Path(name).stem for name in data.sha256} == {"mine", "held"}
-
-
-def test_two_files_of_one_name_have_two_checksums(tmp_path: Path):
-    for folder in ("train", "test"):
-        (tmp_path / folder).mkdir()
-        write(PETS, tmp_path / folder / "pets.csv")
-    policy = CsvFile(path=tmp_path / "train" / "pets.csv", test_path=tmp_path / "test" / "pets.csv", label="animal")
-    assert set(policy.load().sha256) == {"train/pets.csv", "test/pets.csv"}
 
 
 # Refusals of both formats
@@ -207,13 +187,6 @@ def test_a_label_of_the_test_samples_only(load: Load):
     assert "'emu' in" in str(error)
     assert "held." in str(error)
     assert "cat, dog" in str(error)
-
-
-def test_a_test_file_without_a_column(load: Load):
-    assert "'animal', which is no column of" in str(refused(lambda: load(PETS, PETS.drop("animal"))))
-    error = refused(lambda: load(PETS, PETS.drop("legs")))
-    assert error.field == "features"
-    assert "'legs'" in str(error)
 
 
 @pytest.mark.parametrize(
@@ -251,7 +224,7 @@ def test_tables_that_cannot_teach(load: Load):
     assert "without a row" in str(refused(lambda: load(PETS.clear())))
     assert "no column of numbers" in str(refused(lambda: load(PETS.select("name", "animal"))))
     missing = PETS.with_columns(animal=pl.Series([None, *PETS["animal"][1:]]))
-    assert "no label in" in str(refused(lambda: load(missing)))
+    assert "a missing label in" in str(refused(lambda: load(missing)))
 
 
 @pytest.mark.parametrize(
@@ -309,9 +282,9 @@ def test_csv_as_programs_write_it(csv: Callable[..., CsvFile]):
     ("line", "told"),
     [
         ("1,,yes", "a missing value in line 12, column b"),
-        ("1", "no label in line 12, column y"),
-        ("1,2,", "no label in line 12, column y"),
-        ('1,2," "', "no label in line 12, column y"),
+        ("1", "a missing label in line 12, column y"),
+        ("1,2,", "a missing label in line 12, column y"),
+        ('1,2," "', "a missing label in line 12, column y"),
         ("1,oops,yes", "'oops' among numbers in line 12, column b"),
         ("1,NA,yes", "'NA' among numbers in line 12, column b"),
         ("1,-1e308,yes", "'-1e308', which is too large to compute with, in line 12, column b"),
@@ -340,17 +313,6 @@ def test_csv_that_is_none(csv: Callable[..., CsvFile], content: str | bytes, fie
     error = refused(csv(content).load)
     assert error.field == field
     assert told in str(error)
-
-
-def test_csv_with_many_columns_is_read_in_time_that_grows_with_their_number(csv: Callable[..., CsvFile]):
-    columns = 10_000
-    names = [f"pixel{n}" for n in range(columns)]
-    lines = [",".join([*names, "y"]), *(",".join([f"{n}.5"] * columns + [str(n % 2)]) for n in range(10))]
-    began = time.process_time()
-    data = csv("\n".join(lines), features=names, label="y").load()
-    assert data.features == columns
-    assert csv("\n".join(lines), label="y").load().feature_names == tuple(names)
-    assert time.process_time() - began < 4  # what is quadratic takes four times as long
 
 
 def test_csv_column_of_numbers_and_texts_may_be_left_out_by_name(csv: Callable[..., CsvFile]):
@@ -400,9 +362,3 @@ def test_parquet_types(tmp_path: Path):
     for feature in ("parts", "raw"):
         error = refused(ParquetFile(path=path, label="animal", features=[feature]).load)
         assert f"in row 0, counted from 0, column {feature}" in str(error)
-
-
-def test_no_such_file(tmp_path: Path):
-    for policy in (CsvFile, ParquetFile):
-        error = refused(policy(path=tmp_path / "gone", label="y").load)
-        assert (error.field, "gone" in str(error)) == ("path", True)

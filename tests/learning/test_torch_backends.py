@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable
+from functools import cache
 
 import numpy as np
 import pytest
@@ -21,7 +22,6 @@ from efhc.learning.backends.loop import LoopBackend
 from efhc.learning.backends.module_backend import ModuleBackend
 from efhc.learning.backends.numpy_backend import ArraysBackend
 from efhc.learning.backends.stacked import StackedBackend, UnstackableError
-from efhc.learning.data.dataset import Dataset
 from efhc.learning.learner import Learner
 from efhc.learning.models import MLP, SVM, LeNet5, Module, ModuleModel, ResNet18
 from efhc.learning.models.modules import input_shape
@@ -87,11 +87,8 @@ class Inner(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.before, self.inner = (
-            nn.Conv2d(1, 2, 3),
-            nn.Sequential(nn.Flatten(), nn.Linear(32, 36), nn.Unflatten(1, (6, 6))),
-        )
-        self.after = Untraceable()
+        self.before, self.after = nn.Conv2d(1, 2, 3), Untraceable()
+        self.inner = nn.Sequential(nn.Flatten(), nn.Linear(32, 36), nn.Unflatten(1, (6, 6)))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         scores: torch.Tensor = self.after(self.inner(self.before(x)))
@@ -103,12 +100,8 @@ class Tied(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.again, self.last, self.unused = (
-            nn.Linear(9, 9),
-            nn.Linear(9, 9),
-            nn.Linear(9, 5),
-            nn.Linear(2, 2),
-        )
+        self.first, self.again = nn.Linear(9, 9), nn.Linear(9, 9)
+        self.last, self.unused = nn.Linear(9, 5), nn.Linear(2, 2)
         self.again.weight = self.first.weight
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -195,6 +188,12 @@ class Problem:
         return torch.from_numpy(self.data.inputs(rows)).reshape(-1, *input_shape(self.data))
 
 
+@cache
+def torchs(case: str, precision: str, iterations: int) -> list[np.ndarray]:
+    """What the oracle says, once for all backends."""
+    return Problem(*CASES[case], precision=precision).oracle(iterations)
+
+
 def assert_close(got: list[np.ndarray], want: list[np.ndarray], tolerance: float) -> None:
     assert len(got) == len(want)
     for a, b in zip(got, want, strict=True):
@@ -204,18 +203,13 @@ def assert_close(got: list[np.ndarray], want: list[np.ndarray], tolerance: float
 
 @pytest.mark.parametrize("kind", BACKENDS)
 @pytest.mark.parametrize("case", CASES)
-def test_in_double_precision_all_ways_are_torchs(kind: type[ModuleBackend], case: str):
+def test_all_ways_are_torchs(kind: type[ModuleBackend], case: str):
     problem = Problem(*CASES[case])
-    assert_close(problem.run(problem.backend(kind)), problem.oracle(), 1e-10)
-
-
-@pytest.mark.parametrize("kind", BACKENDS)
-@pytest.mark.parametrize("case", CASES)
-def test_in_single_precision_they_agree_to_rounding(kind: type[ModuleBackend], case: str):
+    assert_close(problem.run(problem.backend(kind)), torchs(case, "float64", 3), 1e-10)
     problem = Problem(*CASES[case], precision="float32")
     results = problem.run(problem.backend(kind), iterations=1)
     assert results[0].dtype == results[1].dtype == np.float32
-    assert_close(results[:-1], problem.oracle(iterations=1)[:-1], 2e-5)
+    assert_close(results[:-1], torchs(case, "float32", 1)[:-1], 2e-5)
 
 
 @pytest.mark.slow
@@ -231,9 +225,8 @@ def test_resnet18():
 @pytest.mark.parametrize("case", [*CASES, "dropout"])
 def test_the_number_of_threads_does_not_change_a_bit(kind: type[ModuleBackend], case: str):
     problem = Problem(*CASES.get(case, (Module(module=dropped_out), (6, 6))), precision="float32")
-    first, *others = (problem.run(problem.backend(kind, threads=threads), iterations=2) for threads in (1, 2, 3))
-    for other in others:
-        assert all(np.array_equal(a, b) for a, b in zip(first, other, strict=True))
+    first, other = (problem.run(problem.backend(kind, threads=threads), iterations=2) for threads in (1, 3))
+    assert all(np.array_equal(a, b) for a, b in zip(first, other, strict=True))
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
@@ -286,17 +279,6 @@ def test_dropout_is_a_function_of_seed_and_iteration_also_among_threads(kind: ty
 
 
 @pytest.mark.parametrize("kind", BACKENDS)
-def test_without_a_hidden_layer_it_is_the_svm(kind: type[ModuleBackend]):
-    problem = Problem(MLP(hidden=(), loss="multi-margin"), (6, 6))
-    out = np.empty_like(problem.models)
-    losses, _ = problem.backend(kind).grads(problem.models, Batch(0, problem.samples), {}, out)
-    x = problem.data.inputs(problem.data.x_train[problem.samples])
-    want_losses, want = SVM().loss_and_gradient(problem.models, x, problem.data.y_train[problem.samples])
-    np.testing.assert_allclose(losses, want_losses, rtol=1e-12)
-    np.testing.assert_allclose(out, want, rtol=1e-10, atol=1e-14)
-
-
-@pytest.mark.parametrize("kind", BACKENDS)
 def test_batches_may_differ_in_length(kind: type[ModuleBackend]):
     problem = Problem(*CASES["batch norm"])
     backend = problem.backend(kind)
@@ -309,21 +291,6 @@ def test_batches_may_differ_in_length(kind: type[ModuleBackend]):
         np.testing.assert_allclose(out[i], own[0], rtol=1e-10, atol=1e-14)
         np.testing.assert_allclose(losses[i], loss[0], rtol=1e-12)
         assert all(np.allclose(after[name][i], own_after[name][0]) for name in after)
-
-
-@pytest.mark.parametrize("devices", [1, 2, 7, 13, 40])
-def test_parts_are_all_devices_once_few_at_a_time(devices: int):
-    backend = Problem(MLP(hidden=()), (4,)).backend(StackedBackend)
-    parts = backend._parts(np.zeros((devices, 1), np.int64))
-    assert [i for part in parts for i in range(part.start, part.stop)] == list(range(devices))
-    assert max(part.stop - part.start for part in parts) <= 6
-    assert len(parts) % 2 == 0 or devices == 1
-
-
-@pytest.mark.parametrize(("case", "by_layer"), [("lenet5", True), ("batch norm", True), ("untraceable", False)])
-def test_what_can_be_traced_is_computed_layer_by_layer(case: str, by_layer: bool):
-    networks = Problem(*CASES[case]).backend(StackedBackend)._networks
-    assert all(isinstance(network, torch.fx.GraphModule) is by_layer for network in networks.values())
 
 
 def test_torchs_settings_stay_as_they_are():
@@ -368,9 +335,9 @@ def made(module: Callable[[], nn.Module], **fields: object) -> Module:
     ("model", "says"),
     [
         (made(lambda: nn.Linear(7, 5)), r"fails on samples of shape \(1, 6, 6\) \(RuntimeError: mat1 and mat2"),
-        (made(lambda: nn.Linear(6, 5)), r"outputs \(2, 1, 6, 5\) for 2 samples; allowed: scores"),
-        (made(lambda: nn.Sequential(nn.Flatten(), nn.Linear(36, 4))), "4 outputs; allowed: 5, one per class"),
-        (made(batch_normed, loss=lambda outputs, labels: outputs), "loss: got a function that returns a Tensor"),
+        (made(lambda: nn.Linear(6, 5)), r"outputs \(2, 1, 6, 5\) for 2 samples. Use scores"),
+        (made(lambda: nn.Sequential(nn.Flatten(), nn.Linear(36, 4))), "4 outputs. Use 5, one per class"),
+        (made(batch_normed, loss=lambda outputs, labels: outputs), "loss: cannot use a function that returns a Tensor"),
         (made(batch_normed, loss=lambda outputs: outputs), "TypeError"),
         (made(nn.ReLU), "without trainable parameters"),
     ],
@@ -381,18 +348,9 @@ def test_a_network_that_does_not_fit_the_data_is_one_line(kind: type[ModuleBacke
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("kind", BACKENDS)
-def test_what_fails_only_in_training_is_one_line_too(kind: type[ModuleBackend]):
-    problem = Problem(Module(module=batch_normed), (6, 6))
-    backend = problem.backend(kind)
-    with pytest.raises(InputError, match="Expected more than 1 value per channel") as caught:
-        backend.grads(problem.models, Batch(0, problem.samples[:, :1]), backend.initial_local(5), problem.models.copy())
-    assert "\n" not in str(caught.value)
-
-
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a machine without CUDA")
 def test_cuda_that_is_not_there_is_one_line():
-    with pytest.raises(InputError, match="device: got cuda; allowed: cpu"):
+    with pytest.raises(InputError, match=r"device: cannot use cuda. Use cpu"):
         backend_for(MLP(), images(6, 6), Randomness(0), device="cuda")
 
 
@@ -426,22 +384,6 @@ def test_constants_that_a_module_draws_are_the_same_in_every_session():
     )
 
 
-def test_test_samples_are_all_counted():
-    data = images(6, 6, classes=5, samples=301)
-    model = MLP()
-    models = np.stack([model.initial(data, np.random.default_rng(i)) for i in range(3)])
-    accuracies = [kind(model, data, Randomness(0)).accuracies(models, {}) for kind in BACKENDS]
-    assert np.array_equal(*accuracies)
-    assert np.array_equal(np.rint(accuracies[0] * 301), accuracies[0] * 301)
-
-
-def test_data_is_left_as_it_was():
-    data: Dataset = images(6, 6, classes=5, precision="float64")
-    copy = data.x_train.copy()
-    Problem(*CASES["mlp"]).run(LoopBackend(MLP(hidden=(9, 8)), data, Randomness(0)))
-    assert np.array_equal(data.x_train, copy)
-
-
 @pytest.mark.parametrize("kind", BACKENDS)
 @pytest.mark.parametrize("case", ["batch norm of features", "batch norm", "tied", "plain parameters"])
 def test_a_module_with_a_devices_parameters_and_statistics_scores_what_the_evaluation_says(
@@ -470,7 +412,7 @@ def test_a_module_with_a_devices_parameters_and_statistics_scores_what_the_evalu
 def test_only_torch_modules_come_back_as_modules():
     data = images(6, 6, classes=5)
     learner = Learner(ArraysBackend(SVM(), data), data, [np.arange(4)], 2, Randomness(0))
-    with pytest.raises(InputError, match=r"^model: got a model that is not a torch module"):
+    with pytest.raises(InputError, match=r"^model: cannot use a model that is not a torch module"):
         learner.module(np.zeros((1, 185)), {}, 0)
 
 
@@ -494,13 +436,3 @@ def test_scores_that_are_not_finite_are_no_accuracy(kind: type[ModuleBackend]):
     problem = Problem(Module(module=NanWhenTested), (6, 6))
     with pytest.raises(ScoresNotFinite, match="device 0"):
         problem.backend(LoopBackend).accuracies(problem.models, {})
-
-
-def test_runs_that_share_a_backend_have_threads_of_their_own():
-    backend = Problem(MLP(hidden=(4,)), (6, 6)).backend(LoopBackend, threads=1)
-    mine, others = backend._workers(), []
-    thread = threading.Thread(target=lambda: others.append(backend._workers()))
-    thread.start()
-    thread.join()
-    assert backend._workers() is mine
-    assert others[0] is not mine

@@ -63,7 +63,7 @@ def test_neighbouring_iterations_are_kept_not_drawn_again(network: RandomLinks):
 # Random links
 
 
-@pytest.mark.parametrize("p", [0.1, 0.5, 0.8])
+@pytest.mark.parametrize("p", [0.0, 0.1, 0.8, 1.0])
 def test_each_link_is_up_a_share_p_of_the_time(p: float):
     devices, iterations = 10, 600
     over_time = RandomLinks(topology=Complete(), up_probability=p).over_time(devices, SEED)
@@ -73,8 +73,8 @@ def test_each_link_is_up_a_share_p_of_the_time(p: float):
         up[i, j] += 1
     shares = up[np.triu_indices(devices, 1)] / iterations
     sigma = np.sqrt(p * (1 - p) / iterations)
-    assert abs(shares.mean() - p) < 4 * sigma / np.sqrt(len(shares))
-    assert (abs(shares - p) < 4.5 * sigma).all()
+    assert abs(shares.mean() - p) <= 4 * sigma / np.sqrt(len(shares))
+    assert (abs(shares - p) <= 4.5 * sigma).all()
 
 
 def test_links_come_and_go_independently_over_time():
@@ -90,13 +90,6 @@ def test_only_links_of_the_topology_are_ever_up():
     seen = [pairs(over_time.graph(k)) for k in range(50)]
     assert all(links <= ring for links in seen)
     assert set.union(*seen) == ring
-
-
-def test_random_links_at_the_ends_of_their_probability():
-    never = RandomLinks(topology=Complete(), up_probability=0).over_time(5, SEED)
-    always = RandomLinks(topology=Complete(), up_probability=1).over_time(5, SEED)
-    assert all(not len(never.graph(k).links) for k in range(10))
-    assert all(len(always.graph(k).links) == 10 for k in range(10))
 
 
 def test_a_further_device_leaves_the_links_of_the_others_alone():
@@ -129,14 +122,11 @@ def test_windows_of_period_are_connected_and_no_shorter_ones(devices: int, seed:
     assert used <= pairs(topology.graph(devices, Randomness(seed)))
 
 
-def test_rotating_refuses_a_period_longer_than_a_tree_has_links():
-    with pytest.raises(InputError, match=r"^period: got 5; .*4"):
+def test_rotating_refuses_what_has_no_tree_of_so_many_links():
+    with pytest.raises(InputError, match=r"^period: cannot use 5. .*4"):
         Rotating(topology=Complete(), period=5).over_time(5, SEED)
-
-
-def test_rotating_refuses_a_disconnected_topology():
     apart = ErdosRenyi(probability=0, connected=False)
-    with pytest.raises(InputError, match=r"^topology: got a disconnected graph"):
+    with pytest.raises(InputError, match=r"^topology: cannot use a disconnected graph"):
         Rotating(topology=apart).over_time(5, SEED)
 
 
@@ -216,11 +206,6 @@ def test_a_further_walker_leaves_the_others_alone():
     assert np.array_equal(track(network, 60, devices=4), track(network, 60, devices=7)[:, :4])
 
 
-def test_fastest_below_slowest_is_refused():
-    with pytest.raises(ValidationError, match="fastest"):
-        RandomWaypoint(slowest=0.02, fastest=0.01)
-
-
 # Lists of graphs, and the union
 
 
@@ -238,3 +223,5 @@ def test_a_config_table_names_its_network():
     assert adapter.validate_python({"radius": 0.5}) == Geometric(radius=0.5)
     with pytest.raises(ValidationError):
         adapter.validate_python({"kind": "rotating", "period": 0})
+    with pytest.raises(ValidationError, match="fastest"):
+        RandomWaypoint(slowest=0.02, fastest=0.01)

@@ -52,15 +52,6 @@ def test_edge_list_with_comments_commas_and_blank_lines(write: Write):
     assert pairs(EdgeListFile(path=path).graph(5, SEED)) == {(0, 1), (1, 2), (2, 3), (0, 4)}
 
 
-def test_edge_list_of_windows(write: Write):
-    assert pairs(EdgeListFile(path=write("0 1\r\n1 2\r\n")).graph(3, SEED)) == {(0, 1), (1, 2)}
-
-
-def test_edge_list_in_both_directions(write: Write):
-    path = write("0 1\n1 0\n1 2\n2 1\n")
-    assert pairs(EdgeListFile(path=path).graph(3, SEED)) == {(0, 1), (1, 2)}
-
-
 @given(data=st.data(), devices=st.integers(2, 12), both=st.booleans())
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_graph_survives_the_file(tmp_path: Path, data: st.DataObject, devices: int, both: bool):
@@ -149,12 +140,6 @@ def test_graphml_directed_must_be_symmetric(tmp_path: Path):
     assert "1-2" in text
 
 
-def test_graphml_directed_with_no_link_back_at_all_is_asymmetric(tmp_path: Path):
-    path = tmp_path / "net.graphml"
-    nx.write_graphml(nx.DiGraph([(0, 1)]), path)
-    assert "asymmetric" in refused(lambda: GraphMLFile(path=path).graph(2, SEED))
-
-
 def test_graphml_of_the_wrong_size_with_a_loop_out_of_range_or_disconnected(tmp_path: Path):
     path = tmp_path / "net.graphml"
     nx.write_graphml(nx.path_graph(4), path)
@@ -219,11 +204,6 @@ def test_edge_sequence_refusals_name_the_place(write: Write, content: str, place
     assert place in refused(lambda: EdgeSequenceFile(path=path).over_time(3, SEED))
 
 
-def test_edge_sequence_missing(tmp_path: Path):
-    path = tmp_path / "gone.json"
-    assert str(path) in refused(lambda: EdgeSequenceFile(path=path).over_time(3, SEED))
-
-
 @pytest.mark.parametrize("content", ["[" * 100_000, "[[[0, " + "9" * 5000 + "]]]"], ids=["deep", "huge number"])
 def test_json_that_python_itself_cannot_read_is_refused_too(write: Write, content: str):
     path = write(content)
@@ -233,7 +213,7 @@ def test_json_that_python_itself_cannot_read_is_refused_too(write: Write, conten
 # Numbers as Python alone writes them, and files that hold more than a graph
 
 
-@pytest.mark.parametrize("line", ["0_1 2", "0 1_0", "\u0660 1", "0 1 2", "0.0 1", "1" * 5000 + " 0"])
+@pytest.mark.parametrize("line", ["0_1 2", "\u0660 1", "1" * 5000 + " 0"])
 def test_edge_lists_have_two_plain_numbers_a_line(write: Write, line: str):
     assert "two device numbers a line" in refused(lambda: EdgeListFile(path=write(line)).graph(20, SEED))
 

@@ -96,9 +96,10 @@ def test_the_wheel_holds_all_that_is_not_python(wheel: Path):
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The bin folder of a fresh environment with this wheel and, by path, with the packages it depends on."""
     folder = tmp_path_factory.mktemp("fresh")
-    venv.create(folder, with_pip=True)
+    venv.create(folder)
     python = folder / "bin" / "python"
-    run(python, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", wheel, cwd=folder)
+    pip = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps", "--no-index"]
+    run(*pip, wheel, cwd=folder)
     purelib = run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=folder).strip()
     (Path(purelib) / "others.pth").write_text(sysconfig.get_path("purelib") + "\n")
     return folder / "bin"
@@ -113,5 +114,5 @@ def test_the_wheel_works_where_there_is_no_checkout(installed: Path, tmp_path: P
     assert "fig2a" in run(installed / "efhc", "reproduce", "list", cwd=tmp_path)
     example = Path(home) / "examples" / "own-strategy.toml"
     run(installed / "efhc", "run", example, "iterations=20", "--out", "runs/own", cwd=tmp_path)
-    assert (tmp_path / "runs" / "own" / "metrics.parquet").is_file()
+    assert [*(tmp_path / "runs" / "own").glob("runs/*/metrics.parquet")]
     assert (tmp_path / "runs" / "own" / "figures" / "comparison.png").is_file()

@@ -17,10 +17,10 @@ from efhc.report.claims.frontier import (
     mean_table,
 )
 from efhc.report.claims.judging import Verdict, everywhere
-from efhc.report.claims.wording import findings_table, statement_words
-from efhc.report.figures.frontier_figure import frontier_figure, frontier_lines
-from efhc.report.frontier_data import FrontierData, SettingData
-from efhc.report.page.frontier_view import frontier_plots
+from efhc.report.claims.wording import findings_table
+from efhc.report.figure_data import FrontierData, SettingData
+from efhc.report.figures.settings_figure import frontier_figure, settings_lines
+from efhc.report.page.charts import settings_charts
 
 
 def run(strategy: str, seed: int, times: list[float], accuracies: list[float]) -> pl.DataFrame:
@@ -70,15 +70,14 @@ def test_the_table_has_every_budget_and_the_means_are_those_of_the_seeds():
 def test_who_is_above_the_best_of_all_others_on_every_seed_leads_and_the_next_leads_all_but_the_first():
     data = frontier(curves(A=0.9, B=0.85, C=0.2), leaders=("A", "B"))
     over_all, over_paper, b_over_rest, b_over_paper = judge_frontier(data)
-    assert [one.names[2] for one in (over_all, over_paper)] == ["all other strategies", "ZT"]
-    assert b_over_rest.names == ("B", "0.5 to 100 %", "all other strategies but A")
+    rivals = ("all other strategies", "ZT", "all other strategies but A")
+    for one, words in zip((over_all, over_paper, b_over_rest), rivals, strict=True):
+        assert f"the best of {words} with the same seed" in one.statement
     # At 0.5 % all but ZT are ahead by little; A and B start with one accuracy and rise with different slopes.
     assert {one.verdict for one in (over_all, over_paper, b_over_rest, b_over_paper)} == {Verdict.HOLDS}
     assert over_all.findings[-1].mean == pytest.approx(0.05)
     assert over_paper.findings[-1].mean == pytest.approx(0.4)
-    assert "A leads at every budget from 0.5 to 100 % of ZT's time" in statement_words(
-        over_all.statement, over_all.setting, over_all.names
-    )
+    assert "A leads at every budget from 0.5 to 100 % of ZT's time" in over_all.statement
 
 
 def test_a_ceiling_competes_with_nobody():
@@ -149,7 +148,7 @@ def test_curves_end_where_the_strategy_does_and_only_those_in_front_have_bands()
 def test_the_leaders_are_drawn_in_strong_colours_and_the_rest_behind_them():
     names = {f"other {n}": 0.4 for n in range(12)}
     data = frontier(curves(A=0.9, **names), curves(A=0.8, **names), ceilings=("other 11",))
-    lines = frontier_lines(data)
+    lines = settings_lines(data)
     assert list(lines)[:2] == ["A", "ZT"]
     assert list(lines)[-1] == "other 11"
     assert lines["A"].width > lines["other 3"].width
@@ -159,6 +158,7 @@ def test_the_leaders_are_drawn_in_strong_colours_and_the_rest_behind_them():
     assert {axes.get_xscale() for axes in figure.axes} == {"log"}
     (legend,) = figure.legends
     assert len(legend.get_texts()) == 14
-    for plot in frontier_plots(data):
-        assert {trace["meta"]["strategy"] for trace in plot.spec["data"]} == set(data.strategies)
-        assert plot.spec["data"][-1]["meta"]["strategy"] == "A"
+    for chart in settings_charts(data):
+        assert {line["name"] for line in chart["lines"]} == set(data.strategies)
+        assert chart["lines"][-1]["name"] == "A"
+        assert chart["lines"][-1]["spentAt"] == pytest.approx(50)

@@ -8,11 +8,11 @@ import pytest
 
 from efhc.report.claims.intervals import interval, of_other_seeds
 from efhc.report.claims.panels import (
-    accuracy_at,
     accuracy_at_share,
     accuracy_by_radius,
     accuracy_per_iteration,
     accuracy_per_time,
+    accuracy_within,
     panels,
     time_per_iteration,
 )
@@ -97,20 +97,24 @@ def test_a_strategy_that_never_sends_has_one_point():
     assert len(of(table, "ZT")) == 200
 
 
+def at_budget(curves: pl.DataFrame, budget: float) -> pl.DataFrame:
+    return accuracy_within(curves, dict.fromkeys(curves["seed"].unique(), budget))
+
+
 def test_accuracy_at_a_budget_is_linear_between_evaluations_and_the_last_where_it_is_never_spent():
-    table = accuracy_at(CURVES, 5.0)
+    table = at_budget(CURVES, 5.0)
     assert table.columns == ["strategy", "seed", "accuracy"]
     assert table.select("strategy", "seed").rows() == [("ZT", 3), ("ZT", 1), ("EF-HC", 3), ("EF-HC", 1)]
     assert table["accuracy"].to_list() == pytest.approx([0.25, 0.225, 0.5, 0.55])
-    assert accuracy_at(CURVES, 1e9)["accuracy"].to_list() == [0.7, 0.8, 0.5, 0.6]
-    assert accuracy_at(CURVES, 0.0)["accuracy"].to_list() == [0.1, 0.2, 0.1, 0.2]
+    assert at_budget(CURVES, 1e9)["accuracy"].to_list() == [0.7, 0.8, 0.5, 0.6]
+    assert at_budget(CURVES, 0.0)["accuracy"].to_list() == [0.1, 0.2, 0.1, 0.2]
 
 
 def test_iterations_without_an_evaluation_are_passed_over():
     with_gap = run("ZT", 0, [1.0, 2.0, 4.0], [0.1, 0.0, 0.7]).with_columns(
         accuracy=pl.when(pl.col("iteration") == 4).then(None).otherwise(pl.col("accuracy"))
     )
-    assert accuracy_at(with_gap, 2.5)["accuracy"].to_list() == pytest.approx([0.4])
+    assert at_budget(with_gap, 2.5)["accuracy"].to_list() == pytest.approx([0.4])
 
 
 def test_a_share_is_of_zero_thresholds_time_with_the_same_seed():

@@ -16,9 +16,10 @@ from efhc.report.looks import strategy_colours
 from efhc.report.theory_data import as_dict, plain
 from efhc.report.theory_figure import theory_figure
 from efhc.theory.bounds.recursion import Constants
-from efhc.theory.check.chosen_window import ChosenWindow
-from efhc.theory.check.strategy_check import Promises, SeedCheck, StrategyCheck
+from efhc.theory.check.assess import StrategyCheck
+from efhc.theory.check.promises import Promises, SeedCheck
 from efhc.theory.connectivity.contractions import Contractions
+from efhc.theory.connectivity.windows import ChosenWindow
 from efhc.theory.constants.measured import Measured
 
 FIELDS: dict[str, Any] = {
@@ -222,14 +223,6 @@ def test_a_panel_with_nothing_to_show_is_not_drawn(missing, kept):
     figure.draw_without_rendering()
 
 
-def test_a_panel_that_one_strategy_lacks_leaves_the_others_in_their_columns():
-    lacking = strategy_check("never", optimisation=NOTHING)
-    figure = theory_figure([strategy_check(contractions=contractions_of(0.5)), lacking])
-    assert quantities(figure) == [*EVERY_PANEL, "consensus", "gradients"]
-    assert figure.axes[4].get_title(loc="left") == "never"
-    assert figure.axes[4].get_subplotspec().colspan.start == 1
-
-
 @pytest.mark.parametrize("values", [(1e-4, 3e-4), (1e-9,), (0.0, 0.0), (3e-17, 1e-16, 0.0)])
 def test_small_contractions_are_visible(values):
     axes = theory_figure([strategy_check(contractions=contractions_of(*values))]).axes[3]
@@ -239,12 +232,6 @@ def test_small_contractions_are_visible(values):
     assert ((low < drawn) & (drawn < high)).all()
     assert axes.lines[0].get_marker() == "."  # one window is no line
     assert low < 1 < high
-
-
-def test_contractions_of_all_sizes_have_a_linear_axis():
-    axes = theory_figure([strategy_check(contractions=contractions_of(1e-5, 0.4, 1.0))]).axes[3]
-    assert axes.get_yscale() == "linear"
-    assert axes.get_ylim() == (0, 1.05)
 
 
 def test_a_strategy_has_the_same_colour_in_all_figures():

@@ -7,25 +7,33 @@ from dataclasses import dataclass, field
 from itertools import count
 
 import numpy as np
+from memory_transport import MemoryNetwork
 
 from efhc.core.half_steps import HalfSteps
 from efhc.experiments.config.files import build_experiment
-from efhc.experiments.nodes.assemble import choose_from
+from efhc.experiments.nodes.assemble import choose_from, mode_of
 from efhc.experiments.nodes.fingerprint import fingerprint, identity
 from efhc.experiments.nodes.own_part import own_scenario
 from efhc.runtime.free_running import FreeRunning
 from efhc.runtime.logs import Log
-from efhc.runtime.memory_transport import MemoryNetwork
 from efhc.runtime.mode import NodeParts
+from efhc.runtime.node_settings import NodeSettings, RecordingSettings
 from efhc.runtime.recording import Recorder
-from efhc.runtime.settings import NodeSettings, Recording
-from efhc.runtime.state.store import Store
+from efhc.runtime.state.node_store import NodeStore
 from efhc.runtime.status import NodeStatus
 from efhc.runtime.training import Trainer
 from efhc.runtime.wire import ModelFormat
 
 SESSIONS = count(1000)
 """No session comes twice."""
+STRATEGIES = {
+    "exchange": {"kind": "zt"},
+    "entrywise": {"kind": "entrywise", "r": 50.0, "momentum": 0.9},
+    "whole models": {"kind": "composed", "trigger": "always", "mixing": "half-steps", "local": "corrected"},
+    "Adam": {"kind": "composed", "trigger": "always", "codec": "levels", "mixing": "half-steps", "local": "adam"},
+    "paced": {"kind": "paced"},
+    "paced over all links": {"kind": "paced", "links": "all"},
+}
 DEFAULTS = {"devices": 3, "iterations": 60, "seeds": 0, "precision": "float64", "strategies": {"ZT": {"kind": "zt"}}}
 
 
@@ -36,20 +44,25 @@ def is_idle(device):
     return (
         not device.unacknowledged
         and not device.steps
-        and not any(link.exchange or link.owes for link in device.links.values())
+        and not any(link.exchange or link.pending_offer for link in device.links.values())
     )
 
 
 @dataclass
 class Node:
     mode: FreeRunning
-    store: Store
+    store: NodeStore
     transport: object
     task: asyncio.Task | None = None
     lines: io.StringIO = field(default_factory=io.StringIO)
 
     def log(self):
         return [json.loads(line) for line in self.lines.getvalue().splitlines()]
+
+
+def fleet_of(folder, strategy, **fields):
+    """Return a fleet of nodes with one of the `STRATEGIES`."""
+    return Fleet(folder, strategies={"S": STRATEGIES[strategy]}, **fields)
 
 
 class Fleet:
@@ -75,26 +88,31 @@ class Fleet:
         others = [{"device": j, "address": "127.0.0.1:1"} for j in range(self.experiment.devices) if j != device]
         given = {
             "experiment": "e.toml", "device": device, "neighbours": others, "state": self.folder / str(device),
-            "record": Recording(gradients=True), "wire": self.wire, "stop_seconds": 3.0, "down_after": 0.3,
+            "record": RecordingSettings(gradients=True), "wire": self.wire, "stop_seconds": 3.0, "down_after": 0.3,
         }  # fmt: skip
         settings = NodeSettings.model_validate(given | settings)
         trainer = self.trainer(device)
         agreed = fingerprint(settings, self.experiment, self.strategy, 0, trainer.parameters)
         belongs = identity(agreed, settings)
         precision = self.experiment.precision
-        store = Store(settings.state, belongs, trainer.parameters, precision, journal=settings.journal)
+        store = NodeStore(settings.state, belongs, trainer.parameters, precision, journal=settings.journal)
         status = NodeStatus(device, 0, settings.mode, "test", 0, iterations=self.experiment.iterations)
         recorder = Recorder(settings.state, settings.record, trainer.parameters, trainer.dtype)
         lines = io.StringIO()
         iterations, log = self.experiment.iterations, Log(device, lines)
         parts = NodeParts(settings, trainer, iterations, next(SESSIONS), agreed, status, recorder, log)
-        mode = FreeRunning(parts, store)
+        mode = mode_of(parts, store)
         node = Node(mode, store, self.network.transport(device), lines=lines)
         node.task = asyncio.create_task(mode.run(node.transport))
         self.nodes[device] = node
         return node
 
-    async def until(self, condition, seconds=90.0):
+    def add_all(self, **settings):
+        """Make all nodes and start them."""
+        for device in range(self.experiment.devices):
+            self.add(device, **settings)
+
+    async def until(self, condition, seconds=180.0):
         """Wait until a condition holds."""
         async with asyncio.timeout(seconds):
             while not condition():
@@ -111,12 +129,34 @@ class Fleet:
 
     def is_idle(self):
         """Whether nothing is under way, in doubt or owed anywhere."""
-        return all(is_idle(node.mode._acting.device) for node in self.nodes.values())
+        return all(is_idle(node.mode.device) for node in self.nodes.values())
+
+    def ends(self, one=0, other=1):
+        """Return the two ends of a link with half-steps."""
+        return [self.nodes[here].mode.device.links[there] for here, there in ((one, other), (other, one))]
+
+    def assert_corrections_cancel(self, tolerance=1e-11):
+        """Check that the sum of h over all nodes is 0, if there is a drift correction."""
+        rows = [node.mode._trainer.rows.arrays.get("correction") for node in self.nodes.values()]
+        found = np.array([row[0] for row in rows if row is not None])
+        if len(found):
+            assert np.abs(found.sum(axis=0)).max() <= tolerance * max(1.0, np.abs(found).max())
 
     def finish(self):
         """Let all nodes send nothing new, as after their last iteration."""
         for node in self.nodes.values():
-            node.mode._acting.finish()
+            node.mode.finish()
+
+    async def end(self, *, finish=True, tolerance=1e-11):
+        """Stop all nodes once nothing is under way, and check both laws of the sum. Returns the last statuses."""
+        if finish:
+            self.finish()
+        await self.until(self.is_idle)
+        statuses = [self.status(device) for device in self.nodes]
+        self.assert_corrections_cancel(tolerance)
+        await self.stop()
+        assert np.abs(self.defect()).max() < 1e-11
+        return statuses
 
     async def kill(self, device):
         """End a node as kill -9 does: what it says and writes from now on counts for nothing."""
@@ -136,7 +176,11 @@ class Fleet:
         """Stop all nodes, in order."""
         for node in self.nodes.values():
             node.mode.stop()
-        async with asyncio.timeout(90):
+        await self.ended()
+
+    async def ended(self):
+        """Wait until all nodes have ended, and close their folders."""
+        async with asyncio.timeout(180):
             await asyncio.gather(*(node.task for node in self.nodes.values()))
         for node in self.nodes.values():
             node.store.__exit__(None, None, None)
@@ -151,7 +195,7 @@ class Fleet:
             trainer = self.trainer(device)
             settings = NodeSettings(experiment="e.toml", device=device, wire=self.wire)
             agreed = fingerprint(settings, self.experiment, self.strategy, 0, trainer.parameters)
-            with Store(folder, identity(agreed, settings), trainer.parameters, self.experiment.precision) as store:
+            with NodeStore(folder, identity(agreed, settings), trainer.parameters, self.experiment.precision) as store:
                 found = store.restore()
             total += found.device.model
             if isinstance(found.device, HalfSteps):

@@ -8,14 +8,24 @@ from typing import Any
 import numpy as np
 
 from efhc.core.device_state import Decision, Device, Exchange, Link, Step, durable
-from efhc.runtime.state.store import Store
+from efhc.runtime.state.node_store import NodeStore, Restored
 
 PARAMETERS = 5
 IDENTITY = {"experiment": "0123abcd", "strategy": "EF-HC", "seed": "3", "device": "1"}
 
 
-def opened(folder: Path, *, parameters: int = PARAMETERS, precision: str = "float32", journal: bool = True) -> Store:
-    return Store(folder, IDENTITY, parameters, precision, journal=journal)
+def opened(
+    folder: Path, *, parameters: int = PARAMETERS, precision: str = "float32", journal: bool = True
+) -> NodeStore:
+    return NodeStore(folder, IDENTITY, parameters, precision, journal=journal)
+
+
+def found_in(folder: Path, **options: Any) -> Restored:
+    """Return what a folder holds."""
+    with opened(folder, **options) as store:
+        found = store.restore()
+    assert found is not None
+    return found
 
 
 class History:
@@ -82,7 +92,7 @@ class Expected:
         self.base: dict[str, Any] = {}
         self.steps: list[Any] = []
 
-    def checkpoint(self, store: Store) -> dict[str, Any]:
+    def checkpoint(self, store: NodeStore) -> dict[str, Any]:
         device = self.history.device
         facts, tensors = {"k": device.k}, {"start": np.arange(3.0)}
         store.checkpoint(durable(device), facts, tensors)
@@ -90,7 +100,7 @@ class Expected:
         self.base, self.steps = described(device), described(device)["steps"]
         return self.now()
 
-    def keep(self, store: Store) -> dict[str, Any]:
+    def keep(self, store: NodeStore) -> dict[str, Any]:
         store.keep(durable(self.history.device), self.history.new)
         self.steps = self.steps + [_step(step) for step in self.history.new]
         self.history.new.clear()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -70,11 +69,6 @@ def test_an_authority_is_never_overwritten(tmp_path: Path):
     assert files.key.read_bytes() == before[1]
 
 
-def test_two_authorities_have_two_names(tmp_path: Path):
-    names = {read_facts(make_authority(tmp_path / name).certificate).name for name in "ab"}
-    assert len(names) == 2
-
-
 def test_to_renew_is_to_issue_again_with_the_same_key(tmp_path: Path):
     make_authority(tmp_path)
     (files,) = issue(tmp_path, [3], days=1)
@@ -96,12 +90,12 @@ def test_what_is_no_certificate_or_key(tmp_path: Path):
     make_authority(tmp_path)
     (tmp_path / "junk.pem").write_text("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
     for path in (tmp_path / "junk.pem", tmp_path / "authority.key"):
-        with pytest.raises(InputError, match=r"^certificate: got .*; allowed: a certificate in PEM format"):
+        with pytest.raises(InputError, match=r"^certificate: cannot use .*. Use a certificate in PEM format"):
             read_facts(path)
     with pytest.raises(InputError, match="No such file"):
         read_facts(tmp_path / "nowhere.pem")
     (tmp_path / "device-5.key").write_text("hello")
-    with pytest.raises(InputError, match=r"^key: got .*device-5\.key"):
+    with pytest.raises(InputError, match=r"^key: cannot use .*device-5\.key"):
         issue(tmp_path, [5])
     assert (tmp_path / "device-5.key").read_text() == "hello"
 
@@ -116,15 +110,8 @@ def test_a_key_of_another_authority(tmp_path: Path):
 
 def test_no_certificate_outlives_its_authority(tmp_path: Path):
     make_authority(tmp_path, days=10)
-    with pytest.raises(InputError, match=r"^--days: got 11; allowed: at most (9|10), the days"):
+    with pytest.raises(InputError, match=r"^--days: cannot use 11. Use at most (9|10), the days"):
         issue(tmp_path, [0], days=11)
     with pytest.raises(InputError, match="year 10000"):
         issue(tmp_path, [0], days=10**9)
     assert not list(tmp_path.glob("device-*"))
-
-
-def test_many_certificates_take_no_time(tmp_path: Path):
-    make_authority(tmp_path)
-    start = time.monotonic()
-    assert len(issue(tmp_path, range(50))) == 50
-    assert time.monotonic() - start < 10

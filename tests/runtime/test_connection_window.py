@@ -6,7 +6,7 @@ import heapq
 
 import pytest
 
-from efhc.runtime.bandwidth import FIRST_WINDOW, LEAST_TOGETHER, Bucket, RateMeter, Uplink, Way, Window
+from efhc.runtime.bandwidth import FIRST_WINDOW, LEAST_TOGETHER, Bucket, NodeUplink, QueueDelay, RateMeter, SendWindow
 
 
 class Link:
@@ -14,8 +14,8 @@ class Link:
 
     def __init__(self, rate, *, connections=1, forth=0.001, back=0.001, skew=1000.0):
         self.rate, self.forth, self.back, self.skew = rate, forth, back, skew
-        self.uplink = Uplink()
-        self.windows = [Window() for _ in range(connections)]
+        self.uplink = NodeUplink()
+        self.windows = [SendWindow() for _ in range(connections)]
         self.now, self.free_at = 0.0, 0.0
         self.events = []
         self.delivered = [0] * connections
@@ -23,7 +23,7 @@ class Link:
 
     def ping(self):
         for window in self.windows:
-            window.way.took(self.skew + self.forth, self.now)
+            window.delay.add(self.skew + self.forth, self.now)
 
     def run(self, seconds):
         """Send as much as credit allows for so long. Returns the share of the rate that was used."""
@@ -102,7 +102,7 @@ def test_nine_that_begin_at_the_same_moment_share_one_queue():
 
 
 def test_one_that_is_stalled_holds_up_nobody():
-    uplink, stalled, other = Uplink(), Window(), Window()
+    uplink, stalled, other = NodeUplink(), SendWindow(), SendWindow()
     assert uplink.allows(stalled, 8000, 0.0)
     stalled.send(8000, 0.0)
     assert not uplink.allows(other, 4000, 1.0)
@@ -110,7 +110,7 @@ def test_one_that_is_stalled_holds_up_nobody():
 
 
 def test_an_acknowledgement_of_what_was_not_sent_is_refused():
-    window = Window()
+    window = SendWindow()
     window.send(1000, 0.0)
     for total in (1001, -1):
         with pytest.raises(ValueError, match="acknowledged of 1000 sent"):
@@ -122,12 +122,12 @@ def test_an_acknowledgement_of_what_was_not_sent_is_refused():
 
 
 def test_the_shortest_way_is_forgotten_after_ten_minutes():
-    way = Way()
-    assert way.took(5.0, 0.0) == 0.0
-    assert way.took(5.5, 1.0) == 0.5
+    delay = QueueDelay()
+    assert delay.add(5.0, 0.0) == 0.0
+    assert delay.add(5.5, 1.0) == 0.5
     for minute in range(1, 12):
-        way.took(5.5, 61.0 * minute)
-    assert way.took(5.5, 800.0) == 0.0
+        delay.add(5.5, 61.0 * minute)
+    assert delay.add(5.5, 800.0) == 0.0
 
 
 def test_the_rate_is_that_of_the_time_in_which_a_model_was_under_way():

@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import Awaitable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from lockstep_nodes import Node, Wire, Wires
+from lockstep_nodes import Node, Wires
 
 import efhc
 from efhc import Experiment
 from efhc.base.errors import EfhcError
 from efhc.core.cost import whole_message_bits
 from efhc.core.graph import Graph
-from efhc.core.half_steps import Frame, Introduction
+from efhc.core.half_step_messages import Frame, Introduction
 from efhc.network.over_time import GraphList
 from efhc.runtime.links_ahead import LinksAhead
-from efhc.runtime.messages import IterationModel
-from efhc.runtime.recording import read_models, read_steps
-from efhc.runtime.settings import Limits
+from efhc.runtime.node_messages import IterationModel
+from efhc.runtime.node_settings import Limits
+from efhc.runtime.recording import read_steps
 from efhc.runtime.status import READY_STATES
 
 DEVICES, ITERATIONS = 6, 12
@@ -96,14 +94,6 @@ def nodes_of(given: Experiment, folder: Path, wires: Wires, session: int = 1, **
     return [Node(given, device, folder / f"{device}", wires, session, **more) for device in range(given.devices)]
 
 
-def bounded(work: Awaitable[Any], seconds: float = 60.0) -> Any:
-    async def within() -> Any:
-        async with asyncio.timeout(seconds):
-            return await work
-
-    return asyncio.run(within())
-
-
 async def have_made(nodes: list[Node], iterations: int) -> None:
     """Wait until all of them have made so many iterations."""
     while min(node.mode.status().iteration for node in nodes) < iterations:
@@ -139,10 +129,10 @@ def assert_same_as_run(given: Experiment, nodes: list[Node]) -> None:
         {"strategies": {"RG": efhc.RandomizedGossip()}, "exchange_at_start": True, "network": efhc.Geometric()},
     ],
 )
-def test_models_and_fired_sets_are_those_of_efhc_run(tmp_path: Path, more: dict[str, Any]) -> None:
+async def test_models_and_fired_sets_are_those_of_efhc_run(tmp_path: Path, more: dict[str, Any]) -> None:
     given = experiment(**more)
     nodes = nodes_of(given, tmp_path, Wires())
-    assert bounded(run_all(nodes)) == [None] * DEVICES
+    assert await run_all(nodes) == [None] * DEVICES
     assert_same_as_run(given, nodes)
     used = efhc.simulate(given).events["link_from"].list.len().sum()
     itemsize = np.dtype(given.precision).itemsize
@@ -151,10 +141,10 @@ def test_models_and_fired_sets_are_those_of_efhc_run(tmp_path: Path, more: dict[
 
 
 @pytest.mark.parametrize("case", HALF_STEPS)
-def test_models_fired_sets_and_bits_of_half_steps_are_those_of_efhc_run(tmp_path: Path, case: str) -> None:
+async def test_models_fired_sets_and_bits_of_half_steps_are_those_of_efhc_run(tmp_path: Path, case: str) -> None:
     given = experiment(**HALF_STEPS[case])
     nodes = nodes_of(given, tmp_path, Wires())
-    assert bounded(run_all(nodes)) == [None] * given.devices
+    assert await run_all(nodes) == [None] * given.devices
     assert_same_as_run(given, nodes)
     events = efhc.simulate(given).events
     counted = sum(int(events[name].list.sum().sum()) for name in ("bits_forth", "bits_back"))
@@ -170,69 +160,36 @@ def test_models_fired_sets_and_bits_of_half_steps_are_those_of_efhc_run(tmp_path
     assert all(8 * len(frame.payload) <= frame.bits for frame in frames)
 
 
-def test_a_cut_link_is_waited_for_and_its_iteration_is_sent_again(tmp_path: Path) -> None:
-    given, wires = experiment(iterations=20, strategies={"ZT": efhc.ZeroThreshold()}), Wires()
-    nodes = nodes_of(given, tmp_path, wires, pace=0.01)
-
-    async def with_cuts() -> list[Any]:
-        running = asyncio.create_task(run_all(nodes))
-        random = np.random.default_rng(0)
-        for _ in range(8):
-            await asyncio.sleep(0.03)
-            wires.lose_models = True
-            await asyncio.sleep(0.02)
-            pairs = [tuple(random.choice(DEVICES, 2, replace=False).tolist()) for _ in range(6)]
-            wires.sever(*pairs, *((0, other) for other in range(1, DEVICES)))
-            wires.lose_models = False
-            wires.sever(*((a, b) for a in range(DEVICES) for b in range(a)))  # whatever was lost is sent again
-            wires.heal()
-        return await running
-
-    assert bounded(with_cuts()) == [None] * DEVICES
-    assert_same_as_run(given, nodes)
-    resent = sum(isinstance(message, IterationModel) for node in nodes for _, message in node.wire.sent)
-    assert resent > 2 * efhc.simulate(given).events["link_from"].list.len().sum()
-
-
 @pytest.mark.parametrize("strategy", LAWS)
-def test_a_stopped_node_goes_on_while_the_others_wait(tmp_path: Path, strategy: Any) -> None:
+async def test_a_stopped_node_goes_on_while_the_others_wait(tmp_path: Path, strategy: Any) -> None:
     given, wires = experiment(iterations=20, strategies={"S": strategy}), Wires()
     nodes = nodes_of(given, tmp_path, wires, pace=0.02)
-
-    async def with_a_stop() -> list[Any]:
-        running = [asyncio.create_task(node.run()) for node in nodes]
-        await have_made(nodes, 4)
-        nodes[2].mode.stop()
-        await running[2]
-        assert 0 < nodes[2].mode.status().iteration < 20
-        await asyncio.sleep(0.1)
-        nodes[2] = Node(given, 2, tmp_path / "2", wires, session=2)
-        running[2] = asyncio.create_task(nodes[2].run())
-        return await asyncio.gather(*running)
-
-    bounded(with_a_stop())
+    running = [asyncio.create_task(node.run()) for node in nodes]
+    await have_made(nodes, 4)
+    nodes[2].mode.stop()
+    await running[2]
+    assert 0 < nodes[2].mode.status().iteration < 20
+    nodes[2] = Node(given, 2, tmp_path / "2", wires, session=2)
+    running[2] = asyncio.create_task(nodes[2].run())
+    await asyncio.gather(*running)
     assert next(line for line in nodes[2].lines if line["event"] == "begun")["alone"]
     assert_same_as_run(given, nodes)
 
 
 @pytest.mark.parametrize("strategy", LAWS)
-def test_all_go_on_from_their_last_common_checkpoint(tmp_path: Path, strategy: Any) -> None:
+async def test_all_go_on_from_their_last_common_checkpoint(tmp_path: Path, strategy: Any) -> None:
     given = experiment(iterations=20, strategies={"S": strategy})
-
-    async def stop_all(nodes: list[Node]) -> list[Any]:
-        running = asyncio.create_task(run_all(nodes))
-        await have_made(nodes, 7)
-        for node in nodes:
-            node.mode.stop()
-        return await running
-
     first = nodes_of(given, tmp_path, Wires(), pace=0.02)
-    assert bounded(stop_all(first)) == [None] * DEVICES
+    running = asyncio.create_task(run_all(first))
+    await have_made(first, 7)
+    for node in first:
+        node.mode.stop()
+    assert await running == [None] * DEVICES
     made = {node.mode.status().iteration for node in first}
     assert min(made) > 5
     assert max(made) < 20
     second = nodes_of(given, tmp_path, Wires(), session=2)
-    assert bounded(run_all(second)) == [None] * DEVICES
+    assert await run_all(second) == [None] * DEVICES
     begun = {line["k"] for node in second for line in node.lines if line["event"] == "begun"}
     assert len(begun) == 1
     assert begun <= {5, 10, 15} | made
@@ -242,65 +199,56 @@ def test_all_go_on_from_their_last_common_checkpoint(tmp_path: Path, strategy: A
         assert len(node.store.available()) <= 3
 
 
-def test_a_node_that_lost_its_state_ends_the_run_on_all_in_one_line(tmp_path: Path) -> None:
+async def test_a_node_that_lost_its_state_ends_the_run_on_all_in_one_line(tmp_path: Path) -> None:
     given, wires = experiment(iterations=40, strategies={"ZT": efhc.ZeroThreshold()}), Wires()
     nodes = nodes_of(given, tmp_path, wires, pace=0.02)
-
-    async def with_a_kill() -> list[Any]:
-        running = [asyncio.create_task(node.run()) for node in nodes]
-        await have_made(nodes, 12)
-        running[4].cancel()  # nothing is kept, as after kill -9
-        with pytest.raises(asyncio.CancelledError):
-            await running[4]
-        for file in (tmp_path / "4").glob("checkpoint-*"):
-            file.unlink()
-        nodes[4] = Node(given, 4, tmp_path / "4", wires, session=2)
-        running[4] = asyncio.create_task(nodes[4].run())
-        return await asyncio.gather(*running, return_exceptions=True)
-
-    errors = bounded(with_a_kill())
+    running = [asyncio.create_task(node.run()) for node in nodes]
+    await have_made(nodes, 12)
+    running[4].cancel()  # nothing is kept, as after kill -9
+    with pytest.raises(asyncio.CancelledError):
+        await running[4]
+    for file in (tmp_path / "4").glob("checkpoint-*"):
+        file.unlink()
+    nodes[4] = Node(given, 4, tmp_path / "4", wires, session=2)
+    running[4] = asyncio.create_task(nodes[4].run())
+    errors = await asyncio.gather(*running, return_exceptions=True)
     assert all(isinstance(error, EfhcError) for error in errors)
-    for line in map(str, errors):  # by whichever neighbours noticed it
-        assert line.startswith("device 4 has lost its state: it is in iteration 0, and device")
-        assert line.endswith("start all nodes again, and they go on from their last common checkpoint")
+    assert all(str(error).startswith("device 4 has lost its state") for error in errors)
     again = nodes_of(given, tmp_path, Wires(), session=3)
-    assert bounded(run_all(again)) == [None] * DEVICES
+    assert await run_all(again) == [None] * DEVICES
     assert_same_as_run(given, again)
 
 
-def test_training_that_diverges_ends_the_run_on_all(tmp_path: Path) -> None:
+async def test_training_that_diverges_ends_the_run_on_all(tmp_path: Path) -> None:
     given = experiment(step_size=efhc.Constant(value=3e38), iterations=30)
-    errors = bounded(run_all(nodes_of(given, tmp_path, Wires())))
+    errors = await run_all(nodes_of(given, tmp_path, Wires()))
     assert all("training diverged" in str(error) for error in errors)
     assert sum(str(error).startswith("training diverged") for error in errors) >= 1
 
 
-def test_a_neighbour_that_is_missing_in_the_table_is_named_at_the_start(tmp_path: Path) -> None:
+async def test_a_neighbour_that_is_missing_in_the_table_is_named_at_the_start(tmp_path: Path) -> None:
     given = experiment(network=efhc.Ring())
     (node, *_) = nodes_of(given, tmp_path, Wires(), neighbours=())
-    with pytest.raises(EfhcError, match=r"neighbours: got no device 1, to which the experiment links device 0"):
-        bounded(node.run())
+    with pytest.raises(EfhcError, match="without device 1"):
+        await node.run()
 
 
-def test_a_table_without_a_neighbour_that_is_still_needed_is_refused_and_the_old_one_stays(tmp_path: Path) -> None:
+async def test_a_table_without_a_neighbour_that_is_still_needed_is_refused(
+    tmp_path: Path,
+) -> None:
     given = experiment(network=efhc.Ring(), iterations=20)
     nodes = nodes_of(given, tmp_path, Wires(), pace=0.02)
     table = {neighbour.device: neighbour for neighbour in nodes[0].settings.neighbours}
-
-    async def with_new_tables() -> list[Any]:
-        running = asyncio.create_task(run_all(nodes))
-        await have_made(nodes, 3)
-        problem = "neighbours: got no device 5, to which the experiment links device 0 in iterations yet to be made"
-        with pytest.raises(EfhcError, match=problem):
-            nodes[0].mode.allow([table[1]])
-        nodes[0].mode.allow([table[1], table[5]])  # 2, 3 and 4 are never linked to device 0
-        with pytest.raises(EfhcError, match="neighbours: got no device 1"):
-            nodes[0].mode.allow([])
-        errors = await running
-        nodes[0].mode.allow([])  # all is made
-        return errors
-
-    assert bounded(with_new_tables()) == [None] * DEVICES
+    running = asyncio.create_task(run_all(nodes))
+    await have_made(nodes, 3)
+    with pytest.raises(EfhcError, match="without device 5"):
+        nodes[0].mode.allow([table[1]])
+    nodes[0].mode.allow([table[1], table[5]])  # 2, 3 and 4 are never linked to device 0
+    with pytest.raises(EfhcError, match="without device 1"):
+        nodes[0].mode.allow([])
+    errors = await running
+    nodes[0].mode.allow([])  # all is made
+    assert errors == [None] * DEVICES
     assert_same_as_run(given, nodes)
 
 
@@ -313,97 +261,50 @@ def test_who_is_linked_in_later_iterations_is_known_in_advance(after: int) -> No
     assert links.reachable == {0, 1, 2, 3}
     links.check_table({}, after)
     for k in range(after):
-        with pytest.raises(EfhcError, match="no device 3"):
+        with pytest.raises(EfhcError, match="without device 3"):
             links.check_table({1}, k)
 
 
-class Busy(Wire):
-    """A network whose port is taken."""
-
-    async def start(self, listener: Any, neighbours: Any) -> None:
-        raise EfhcError("port 7700 is in use")
-
-
-def test_a_node_whose_port_is_taken_ends_as_any_other(tmp_path: Path) -> None:
-    (node, *_) = nodes_of(experiment(), tmp_path, wires := Wires())
-    node.wire = Busy(wires, 0)
-    before = {thread for thread in threading.enumerate() if thread.name.startswith("efhc-")}
-    assert before
-    with pytest.raises(EfhcError, match="in use"):
-        bounded(node.run())
-    assert node.lines[-1] == {
-        "event": "ended", "level": "info", "reason": "port 7700 is in use", "k": 0,
-        "model_bytes_sent": 0, "model_bytes_received": 0,
-    }  # fmt: skip
-    assert len({thread for thread in before if thread.is_alive()}) <= len(before) - 2
-
-
-def test_a_node_that_waits_for_a_neighbour_stays_ready_and_tells_for_whom_it_waits(tmp_path: Path) -> None:
+async def test_a_node_that_waits_for_a_neighbour_stays_ready_and_tells_for_whom_it_waits(tmp_path: Path) -> None:
     given, wires = experiment(network=efhc.Ring(), iterations=20), Wires()
     nodes = nodes_of(given, tmp_path, wires, pace=0.02)
-    states: list[set[str]] = [set() for _ in nodes]
-
-    async def with_a_cut() -> list[Any]:
-        assert nodes[0].mode.status().state not in READY_STATES
-        running = asyncio.create_task(run_all(nodes))
-        await have_made(nodes, 2)
-        wires.sever((0, 1))
-        for _ in range(60):
-            await asyncio.sleep(0.01)
-            for node, seen in zip(nodes, states, strict=True):
-                seen.add(node.mode.status().state)
-        assert nodes[0].mode.status().waits_for == [1]
-        assert nodes[1].mode.status().waits_for == [0]
-        wires.heal()
-        return await running
-
-    assert bounded(with_a_cut()) == [None] * DEVICES
-    assert states == [{"training"}] * DEVICES
+    states: list[str] = []
+    assert nodes[0].mode.status().state not in READY_STATES
+    running = asyncio.create_task(run_all(nodes))
+    await have_made(nodes, 2)
+    wires.sever((0, 1))
+    while [node.mode.status().waits_for for node in nodes[:2]] != [[1], [0]]:
+        await asyncio.sleep(0.001)
+    states.extend(node.mode.status().state for node in nodes)
+    wires.heal_all()
+    assert await running == [None] * DEVICES
+    assert states == ["training"] * DEVICES
 
 
-def test_a_node_that_has_made_all_says_at_once_for_whom_it_waits(tmp_path: Path) -> None:
+async def test_a_node_that_has_made_all_says_at_once_for_whom_it_waits(tmp_path: Path) -> None:
     given = experiment(devices=3, network=efhc.Ring(), iterations=5)
     (node, *_) = nodes = nodes_of(given, tmp_path, Wires())
-    assert bounded(run_all(nodes)) == [None] * 3
+    assert await run_all(nodes) == [None] * 3
     with node.store as store:  # as if it had been stopped before it knew that the others have made all, too
         store.save(replace(store.load(5), sent={1: []}))
     again = Node(given, 0, tmp_path / "0", Wires(), session=2, limits=Limits(give_up=0.3))
-    bounded(again.run(), 10.0)
+    await again.run()
     assert again.lines[0] == {"event": "waiting", "level": "info", "devices": [1, 2], "at_most_seconds": 0.3}
     assert again.lines[-1]["reason"] == "all iterations are made, and no neighbour has come back"
 
 
-def test_models_are_recorded_after_each_iteration(tmp_path: Path) -> None:
-    given = experiment(keep_models_every=1)
-    nodes = nodes_of(given, tmp_path, Wires())
-    bounded(run_all(nodes))
-    kept = efhc.simulate(given).snapshots("EF-HC", 3)
-    for node in nodes:
-        models = read_models(node.settings.state)
-        assert models["k"].tolist() == list(range(ITERATIONS + 1))
-        for row in models:
-            assert np.array_equal(row["model"], kept[int(row["k"])][node.settings.device])
-
-
-def test_a_bad_model_disconnects_with_a_reason(tmp_path: Path) -> None:
+async def test_a_bad_model_disconnects_with_a_reason(tmp_path: Path) -> None:
     given = experiment(iterations=5)
     wires = Wires()
     nodes = nodes_of(given, tmp_path, wires)
-
-    async def with_a_bad_model() -> None:
-        running = asyncio.create_task(run_all(nodes))
-        await asyncio.sleep(0)
-        mode = nodes[0].mode
-        while not nodes[0].lines:
-            await asyncio.sleep(0.001)
-        bad = np.full(nodes[0].trainer.parameters, np.nan, dtype=np.float32)
-        mode.received(1, IterationModel(0, bad))
-        await asyncio.sleep(0.01)
-        assert frozenset({0, 1}) in wires.cut
-        wires.heal()
-        await running
-
-    bounded(with_a_bad_model())
+    running = asyncio.create_task(run_all(nodes))
+    await asyncio.sleep(0)
+    mode = nodes[0].mode
+    while not nodes[0].lines:
+        await asyncio.sleep(0.001)
+    bad = np.full(nodes[0].trainer.parameters, np.nan, dtype=np.float32)
+    mode.received(1, IterationModel(0, bad))
+    await running
     assert {"event": "refused", "level": "warning", "neighbour": 1, "reason": "its model is not finite"} in nodes[
         0
     ].lines
@@ -411,7 +312,7 @@ def test_a_bad_model_disconnects_with_a_reason(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [{"payload": b"\xff"}, {"number": 2}, {"used": 7}, {"source": (1, 0, 9)}])
-def test_a_frame_that_breaks_the_law_ends_the_run_on_all(tmp_path: Path, change: dict[str, Any]) -> None:
+async def test_a_frame_that_breaks_the_law_ends_the_run_on_all(tmp_path: Path, change: dict[str, Any]) -> None:
     given = experiment(iterations=5, **HALF_STEPS["entrywise with momentum"])
     nodes = nodes_of(given, tmp_path, Wires())
     send = nodes[1].wire.send
@@ -420,41 +321,36 @@ def test_a_frame_that_breaks_the_law_ends_the_run_on_all(tmp_path: Path, change:
         send(neighbour, message._replace(**change) if isinstance(message, Frame) else message)
 
     nodes[1].wire.send = sends_other_frames  # type: ignore[method-assign]
-    errors = bounded(run_all(nodes))
+    errors = await run_all(nodes)
     assert all("device 1 cannot be understood in iteration 0" in str(error) for error in errors)
 
 
 @pytest.mark.parametrize("strategy", [efhc.RandomizedGossip(), LAWS[1]])
-@pytest.mark.parametrize("schedule", range(4))
-def test_cuts_and_stops_at_random_moments_change_nothing(tmp_path: Path, schedule: int, strategy: Any) -> None:
+@pytest.mark.parametrize("schedule", range(2))
+async def test_cuts_and_stops_at_random_moments_change_nothing(tmp_path: Path, schedule: int, strategy: Any) -> None:
     devices = 4
     network = efhc.RandomLinks() if schedule % 2 else efhc.Ring()
     given = experiment(devices=devices, iterations=25, network=network, strategies={"S": strategy})
     wires, random = Wires(), np.random.default_rng(schedule)
     nodes = nodes_of(given, tmp_path, wires, pace=0.01)
     sessions = 1
-
-    async def disturbed() -> None:
-        nonlocal sessions
-        running = [asyncio.create_task(node.run()) for node in nodes]
-        for _ in range(10):
-            await asyncio.sleep(random.uniform(0, 0.06))
-            wires.lose_models = bool(random.integers(2))
-            await asyncio.sleep(random.uniform(0, 0.02))
-            wires.sever(*((a, b) for a in range(devices) for b in range(a)))
-            wires.lose_models = False
-            chosen = int(random.integers(devices))
-            if random.integers(2) and not running[chosen].done():
-                nodes[chosen].mode.stop()
-                if random.integers(2):
-                    wires.heal()
-                await running[chosen]
-                sessions += 1
-                nodes[chosen] = Node(given, chosen, tmp_path / f"{chosen}", wires, sessions, pace=0.01)
-                running[chosen] = asyncio.create_task(nodes[chosen].run())
-            wires.heal()
-        await asyncio.gather(*running)
-
-    bounded(disturbed())
+    running = [asyncio.create_task(node.run()) for node in nodes]
+    for _ in range(10):
+        await asyncio.sleep(random.uniform(0, 0.06))
+        wires.lose_models = bool(random.integers(2))
+        await asyncio.sleep(random.uniform(0, 0.02))
+        wires.sever(*((a, b) for a in range(devices) for b in range(a)))
+        wires.lose_models = False
+        chosen = int(random.integers(devices))
+        if random.integers(2) and not running[chosen].done():
+            nodes[chosen].mode.stop()
+            if random.integers(2):
+                wires.heal_all()
+            await running[chosen]
+            sessions += 1
+            nodes[chosen] = Node(given, chosen, tmp_path / f"{chosen}", wires, sessions, pace=0.01)
+            running[chosen] = asyncio.create_task(nodes[chosen].run())
+        wires.heal_all()
+    await asyncio.gather(*running)
     assert sessions > 1
     assert_same_as_run(given, nodes)

@@ -1,7 +1,6 @@
 import pytest
 
-from efhc.runtime.bandwidth import UplinkMeter
-from efhc.runtime.measured_bandwidth import MeasuredBandwidth
+from efhc.runtime.bandwidth import MeasuredBandwidth, UplinkMeter
 
 
 def test_it_is_the_mean_over_links_in_parameters_per_second():

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 
 from efhc.core.device_state import Exchange
+from efhc.runtime.node_settings import RecordingSettings
 from efhc.runtime.recording import FOLDER, STEP, Recorder, last_second, read_exchanges, read_models, read_steps
-from efhc.runtime.settings import Recording
 from efhc.runtime.status import OUTCOMES
 
 PARAMETERS = 5
 
 
 def recorder(state: Path, **settings: object) -> Recorder:
-    return Recorder(state, Recording.model_validate({"start": 1.0} | settings), PARAMETERS, "float32")
+    return Recorder(state, RecordingSettings.model_validate({"start": 1.0} | settings), PARAMETERS, "float32")
 
 
 def model(value: float) -> np.ndarray:
@@ -25,7 +25,7 @@ def model(value: float) -> np.ndarray:
 
 
 def test_nothing_is_written_unless_it_is_asked_for(tmp_path: Path) -> None:
-    silent = Recorder(tmp_path, Recording(models_every=1, models_seconds=1.0), PARAMETERS, "float32")
+    silent = Recorder(tmp_path, RecordingSettings(models_every=1, models_seconds=1.0), PARAMETERS, "float32")
     silent.step(0, True, 1.0, 2.0, 3.0, 4.0)
     silent.after_iteration(1, model(1.0))
     silent.at_time(1, model(1.0))
@@ -103,10 +103,11 @@ def test_a_run_that_is_resumed_goes_on_at_the_second_at_which_it_was_stopped(
 
 
 def test_a_jump_of_the_wall_clock_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("efhc.runtime.recording.time.monotonic", lambda: 100.0)
     kept = recorder(tmp_path)
     before = kept.seconds
     monkeypatch.setattr("efhc.runtime.recording.time.time", lambda: 0.0)
-    assert 0 <= kept.seconds - before < 10
+    assert kept.seconds == before
 
 
 def exchange(*, decides: bool, **more: object) -> Exchange:
@@ -132,10 +133,3 @@ def test_the_end_that_decides_writes_the_row_of_an_exchange(tmp_path: Path) -> N
     assert rows["norm"][3] == 0.5
     assert np.isnan(rows["norm"][:3]).all()
     assert (rows["start"] <= rows["end"]).all()
-
-
-def test_many_rows_do_not_wait_in_memory(tmp_path: Path) -> None:
-    kept = Recorder(tmp_path, Recording(start=1.0, models_every=1), 1 << 18, "float32")
-    for k in range(3):
-        kept.after_iteration(k, np.zeros(1 << 18, dtype=np.float32))
-    assert (tmp_path / FOLDER / "models.bin").stat().st_size > 2 << 20

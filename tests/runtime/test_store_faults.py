@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from stored_devices import Expected, History, described, opened
+from stored_devices import Expected, History, described, found_in, opened
 
 from efhc.base.saving import SaveError
 
@@ -50,18 +50,6 @@ def fill(folder: Path, history: History, expected: Expected, *, at_most: int) ->
     raise AssertionError("the disk was never full")
 
 
-def test_a_full_disk_keeps_what_was_kept(small_disk: Path):
-    history = History(parameters=1000)
-    expected = Expected(history)
-    state, error = fill(small_disk / "state", history, expected, at_most=50)
-    assert str(error) == f"{small_disk}/state/journal cannot be written (No space left on device)"
-    with opened(small_disk / "state", parameters=1000) as store:
-        found = store.restore()
-        assert found is not None
-        assert described(found.device) == state
-        assert found.notes == []
-
-
 def test_a_checkpoint_on_a_full_disk_leaves_the_old_one_and_its_journal(small_disk: Path):
     history = History(parameters=1000)
     expected = Expected(history)
@@ -72,10 +60,7 @@ def test_a_checkpoint_on_a_full_disk_leaves_the_old_one_and_its_journal(small_di
         with pytest.raises(SaveError, match="No space left on device"):
             store.checkpoint(history.device, {}, {})
         assert sorted(path.name for path in folder.iterdir()) == ["checkpoint.safetensors", "journal", "lock"]
-    with opened(folder, parameters=1000) as store:
-        found = store.restore()
-        assert found is not None
-        assert described(found.device) == state
+    assert described(found_in(folder, parameters=1000).device) == state
 
 
 def test_a_checkpoint_makes_a_failed_journal_whole(small_disk: Path):
@@ -95,10 +80,7 @@ def test_a_checkpoint_makes_a_failed_journal_whole(small_disk: Path):
         expected.checkpoint(store)
         history.decide(4)
         state = expected.keep(store)
-    with opened(folder, parameters=1000) as store:
-        found = store.restore()
-        assert found is not None
-        assert described(found.device) == state
+    assert described(found_in(folder, parameters=1000).device) == state
 
 
 def test_a_file_that_may_not_grow_keeps_what_was_kept(tmp_path: Path):
@@ -111,10 +93,7 @@ def test_a_file_that_may_not_grow_keeps_what_was_kept(tmp_path: Path):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert "File too large" in str(error)
-    with opened(tmp_path / "state", parameters=1000) as store:
-        found = store.restore()
-        assert found is not None
-        assert described(found.device) == state
+    assert described(found_in(tmp_path / "state", parameters=1000).device) == state
 
 
 def test_a_disk_that_fails_to_sync_is_not_relied_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -137,10 +116,7 @@ def test_a_disk_that_fails_to_sync_is_not_relied_on(tmp_path: Path, monkeypatch:
                 store.keep(history.device, history.new)
         with pytest.raises(SaveError, match="an earlier write failed"):
             store.keep(history.device, history.new)
-    with opened(tmp_path / "state") as store:
-        found = store.restore()
-        assert found is not None
-        assert described(found.device) == state
+    assert described(found_in(tmp_path / "state").device) == state
 
 
 CHILD = """

@@ -11,11 +11,12 @@ import pytest
 from stored_devices import IDENTITY, PARAMETERS, opened
 
 from efhc.base.errors import EfhcError
-from efhc.core.half_steps import Acknowledgement, Frame, HalfSteps, LinkEnd, LinkLaw, Send
+from efhc.core.half_step_messages import Acknowledgement, Frame, Send
+from efhc.core.half_steps import HalfSteps, LinkEnd, LinkLaw
 from efhc.core.uplink import Pacing, Uplink
-from efhc.runtime.state.half_steps_contents import KeptFrame, replay, snapshot
-from efhc.runtime.state.store import Store
-from efhc.runtime.wire_arithmetic import WireArithmetic
+from efhc.runtime.half_steps_training import WireArithmetic
+from efhc.runtime.state.contents import KeptFrame, replay, snapshot
+from efhc.runtime.state.node_store import NodeStore
 from efhc.strategies.parts.codecs import FullCodec
 
 LAWS = {
@@ -56,9 +57,9 @@ class Devices:
         """Deliver messages; returns the answers."""
         answers = []
         for message in messages:
-            before = device.links[1 - device.number].inn
+            before = device.links[1 - device.number].last_received
             answers += device.received(1 - device.number, message, ARITHMETIC)
-            is_made = isinstance(message, Frame) and device.links[1 - device.number].inn > before
+            is_made = isinstance(message, Frame) and device.links[1 - device.number].last_received > before
             if device is self.one and is_made:
                 self.kept.append(KeptFrame(False, 0, message))
         device.take_pull()
@@ -118,7 +119,10 @@ def test_the_journal_makes_the_steps_since_the_checkpoint_again(tmp_path: Path, 
     made = replay(device, found.frames, ARITHMETIC)
     assert len(made) == len(devices.kept) > 40
     lived, end = devices.one.links[0], device.links[0]
-    same = ("out", "inn", "heard", "heard_moved", "served", "has_news", "taught", "about", "about_told", "degree_told")
+    same = (
+        "last_sent", "last_received", "heard", "heard_moved", "sent_at_k", "has_news", "taught", "about", "about_told",
+        "degree_told",
+    )  # fmt: skip
     for name in same:
         assert values(getattr(end, name)) == values(getattr(lived, name)), name
     assert [each.frame.number for each in lived.pending] == [each.frame.number for each in end.pending][
@@ -126,8 +130,8 @@ def test_the_journal_makes_the_steps_since_the_checkpoint_again(tmp_path: Path, 
     ]
     assert len(end.pending) <= len(end.versions) <= LAWS[law].window + 1
     assert values(end.versions[-1]) == values(lived.versions[-1])
-    assert (device.about, device.quiet) == (devices.one.about, devices.one.quiet)
-    answer = Acknowledgement(lived.partner, lived.token, lived.out, lived.inn, 1)
+    assert (device.about, device.redundant) == (devices.one.about, devices.one.redundant)
+    answer = Acknowledgement(lived.partner, lived.token, lived.last_sent, lived.last_received, 1)
     for one in (devices.one, device):
         one.received(0, answer, ARITHMETIC)
     assert values(end.versions) == values(lived.versions)
@@ -139,23 +143,19 @@ def test_frames_that_have_overtaken_others_are_not_kept(tmp_path: Path) -> None:
     devices.go_on(3)
     devices.step(devices.other)
     devices.give(devices.one, devices.step(devices.other))
-    assert devices.one.links[0].early
+    assert devices.one.links[0].out_of_order
     with opened(tmp_path) as store:
         store.checkpoint(snapshot(devices.one), {}, {})
         found = store.restore()
     assert found is not None
-    assert found.device.links[0].early == {}
+    assert found.device.links[0].out_of_order == {}
 
 
 def test_a_state_of_another_format_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     devices = Devices(LAWS["one frame"])
     with opened(tmp_path) as store:
-        monkeypatch.setattr("efhc.runtime.state.half_steps_contents.FORMAT", 1)
+        monkeypatch.setattr("efhc.runtime.state.contents.FORMAT", 1)
         store.checkpoint(snapshot(devices.one), {}, {})
     monkeypatch.undo()
-    with Store(tmp_path, IDENTITY, PARAMETERS, "float32") as store, pytest.raises(EfhcError) as error:
+    with NodeStore(tmp_path, IDENTITY, PARAMETERS, "float32") as store, pytest.raises(EfhcError, match="format 1"):
         store.restore()
-    assert str(error.value) == (
-        "the state folder of this node has format 1 of half-steps, and this version of efhc reads format 2; choose "
-        "another folder as `state`, or move this one away"
-    )

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stored_devices import Expected, History, described, opened
 
-from efhc.runtime.state.store import Store
+from efhc.runtime.state.node_store import NodeStore
 
 State = dict[str, Any]
 
@@ -64,7 +64,7 @@ def play(actions: list[tuple[str, int]], seed: int, folder: Path) -> list[tuple[
     return kept
 
 
-def found_in(store: Store) -> tuple[State, list[str]]:
+def found_in(store: NodeStore) -> tuple[State, list[str]]:
     found = store.restore()
     assert found is not None
     assert found.tensors["start"].tolist() == [0, 1, 2]

@@ -81,7 +81,7 @@ def test_one_that_remembers_is_refused():
             self.asked += 1
             return np.full(len(bandwidths.values), float(self.asked))
 
-    with pytest.raises(InputError, match="for the second time"):
+    with pytest.raises(InputError, match="computed twice"):
         thresholds_of(Constant()).of_many(Counting(), 0, 3)
 
 

@@ -12,9 +12,8 @@ from problems import graphs
 from efhc.base.arrays import read_only
 from efhc.core.graph import Graph
 from efhc.core.memory import begin, carry_over
-from efhc.core.parts import WholeStrategy
+from efhc.core.parts import Moved, Now, WholeStrategy
 from efhc.core.triggers import Bandwidths
-from efhc.core.views import Moved, Now
 
 
 class Quadratics(NamedTuple):

@@ -10,9 +10,9 @@ import pytest
 from polars.testing import assert_frame_equal
 
 from efhc.drivers.observers import LookAt, Observer
-from efhc.experiments.runs.directory import RunDirectory
 from efhc.experiments.runs.draw import draw_scenario
-from efhc.experiments.runs.keeping import Stopped
+from efhc.experiments.runs.folder import RunFolder
+from efhc.experiments.runs.keeping import RunOptions, Stopped
 from efhc.experiments.runs.make import make_run
 from efhc.experiments.runs.run import Run
 from efhc.experiments.runs.store import MemoryStore, RunStore
@@ -38,11 +38,12 @@ def assert_same_bits_if_stopped_after(k: int, run: Run, folder: Path) -> None:
     with memory.keeper(run) as keeper:
         make_run(run, scenario, keeper)
     with pytest.raises(Stopped), store.keeper(run) as keeper:
-        make_run(run, scenario, keeper, observers=[StopAt([k])])
+        make_run(run, scenario, keeper, RunOptions(observers=[StopAt([k])]))
     with store.keeper(run) as keeper:
-        make_run(run, scenario, keeper, observers=[begin])
+        make_run(run, scenario, keeper, RunOptions(observers=[begin]))
     assert begin.k == k
+    kept = RunFolder(store.directory(run))
     for name, table in memory.made[run.key].tables.items():
-        assert_frame_equal(store.table(run, name), table, check_exact=True)
-    (models,) = RunDirectory(store.directory(run)).load_models().values()
-    assert np.array_equal(models, memory.made[run.key].models)
+        assert_frame_equal(kept.table(name), table, check_exact=True)
+    (models,) = kept.models().values()
+    assert np.array_equal(models, memory.made[run.key].models())

@@ -10,6 +10,7 @@ import pytest
 from compositions import Case, cases
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from problems import assert_same_state, copied
 from resuming import assert_same_bits_if_stopped_after
 
 import efhc
@@ -21,11 +22,6 @@ from efhc.strategies.parts.messages import Message
 ITERATIONS = 8
 SOME = settings(max_examples=settings().max_examples // 4)
 """A quarter of the examples, where each of them takes longer."""
-
-
-def copied(state: Any) -> Any:
-    memory = {name: array.copy() for name, array in state.memory.items()}
-    return state._replace(models=state.models.copy(), last_broadcast=state.last_broadcast.copy(), memory=memory)
 
 
 def states_of(case: Case, scenario: Scenario, most: int = 1, threads: int = 1) -> list[Any]:
@@ -49,16 +45,6 @@ def stepped(case: Case, scenario: Scenario, state: Any) -> np.ndarray:
     if "steps" in state.memory:
         gate[degrees > 0, 0] = np.minimum(1, state.memory["steps"][degrees > 0] / degrees[degrees > 0])
     return state.models - scenario.step_size(state.k) * (mu * gate * m + gradients - h)
-
-
-def assert_same_state(a: Any, b: Any) -> None:
-    """Bit for bit."""
-    assert a.k == b.k
-    assert np.array_equal(a.models, b.models)
-    assert np.array_equal(a.last_broadcast, b.last_broadcast)
-    assert a.memory.keys() == b.memory.keys()
-    for name in a.memory:
-        assert np.array_equal(a.memory[name], b.memory[name]), name
 
 
 # What is conserved

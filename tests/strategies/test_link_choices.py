@@ -7,11 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import graphs
-from pydantic import TypeAdapter, ValidationError
 from quadratic_runs import now_at, ring
 
 from efhc.core.graph import Graph
-from efhc.strategies.parts import links, matchings
+from efhc.strategies.parts import link_choices, matchings
 from efhc.strategies.parts.edge_colouring import matching_of_links
 
 BUDGETS = [0.2, 0.5, 1.0]
@@ -34,55 +33,28 @@ def laplacians_of(graph, of_link):
     return [laplacian_of(graph, graph.links[of_link == number].tolist()) for number in range(of_link.max() + 1)]
 
 
-@pytest.mark.parametrize(
-    ("table", "made"),
-    [
-        ("all", links.AllLinks()),
-        ({}, links.AllLinks()),
-        ("tree", links.TreeLinks()),
-        ({"kind": "sampled", "probability": 0.25}, links.SampledLinks(probability=0.25)),
-        ({"kind": "matcha", "budget": 0.3}, links.MatchaLinks(budget=0.3)),
-    ],
-)
-def test_a_config_names_a_choice(table, made):
-    assert TypeAdapter(links.AnyLinkChoice).validate_python(table) == made
-
-
-@pytest.mark.parametrize(
-    "table",
-    [
-        {"kind": "sampled", "probability": 0.0},
-        {"kind": "sampled", "probability": 1.1},
-        {"kind": "matcha", "budget": 0.0},
-        {"kind": "matcha", "budget": 1.5},
-        {"kind": "forest"},
-    ],
-)
-def test_what_has_no_meaning_is_refused(table):
-    with pytest.raises(ValidationError):
-        TypeAdapter(links.AnyLinkChoice).validate_python(table)
-
-
 @given(graphs())
 def test_all_links_are_all(graph):
-    chosen = links.AllLinks().choose(now_at(0, graph))
+    chosen = link_choices.AllLinks().choose(now_at(0, graph))
     assert chosen.active.tolist() == [True] * len(graph.links)
     assert chosen.weights is None
 
 
 @given(graphs(), st.integers(0, 2))
 def test_a_tree_is_the_same_in_every_iteration_and_keeps_connected_what_was(graph, k):
-    active = links.TreeLinks().choose(now_at(k, graph)).active
+    active = link_choices.TreeLinks().choose(now_at(k, graph)).active
     tree = Graph.of(graph.devices, graph.links[active])
     assert np.array_equal(matchings.averaging_of_parts(tree), matchings.averaging_of_parts(graph))
     parts = np.linalg.matrix_rank(matchings.averaging_of_parts(graph))
     assert len(tree.links) == graph.devices - parts
-    assert np.array_equal(active, links.TreeLinks().choose(now_at(k + 1, graph)).active)
+    assert np.array_equal(active, link_choices.TreeLinks().choose(now_at(k + 1, graph)).active)
 
 
 def test_links_are_sampled_with_their_probability_and_independently():
     graph, draws = ring(6), 4000
-    active = np.array([links.SampledLinks(probability=0.3).choose(now_at(k, graph)).active for k in range(draws)])
+    active = np.array(
+        [link_choices.SampledLinks(probability=0.3).choose(now_at(k, graph)).active for k in range(draws)]
+    )
     deviation = np.sqrt(0.3 * 0.7 / draws)
     assert np.abs(active.mean(axis=0) - 0.3).max() < 4.5 * deviation
     both = active[:, 0] & active[:, 1]
@@ -91,7 +63,7 @@ def test_links_are_sampled_with_their_probability_and_independently():
     assert abs(follows.mean() - 0.09) < 4.5 * np.sqrt(0.09 * 0.91 / draws)
 
 
-@pytest.mark.parametrize("choice", [links.SampledLinks(), links.MatchaLinks()])
+@pytest.mark.parametrize("choice", [link_choices.SampledLinks(), link_choices.MatchaLinks()])
 def test_the_same_seed_and_iteration_choose_the_same_links_and_others_do_not(choice):
     draws = [choice.choose(now_at(k, GEOMETRIC, seed=seed)).active.tolist() for seed in range(4) for k in range(4)]
     again = [choice.choose(now_at(k, GEOMETRIC, seed=seed)).active.tolist() for seed in range(4) for k in range(4)]
@@ -170,7 +142,7 @@ def test_the_contraction_is_that_of_the_second_moment_over_all_draws_and_the_wei
 
 
 def test_matchings_are_drawn_as_wholes_with_their_probabilities_and_the_budget_is_kept_on_average():
-    draws, choice = 4000, links.MatchaLinks(budget=0.4)
+    draws, choice = 4000, link_choices.MatchaLinks(budget=0.4)
     of_link, p, weight = matchings.matchings(GEOMETRIC, 0.4)
     chosen = [choice.choose(now_at(k, GEOMETRIC)) for k in range(draws)]
     active = np.array([one.active for one in chosen])
@@ -185,10 +157,13 @@ def test_matchings_are_drawn_as_wholes_with_their_probabilities_and_the_budget_i
 
 
 def test_with_the_whole_budget_all_links_are_always_used():
-    assert links.MatchaLinks(budget=1.0).choose(now_at(3, GEOMETRIC)).active.all()
+    assert link_choices.MatchaLinks(budget=1.0).choose(now_at(3, GEOMETRIC)).active.all()
 
 
 @pytest.mark.parametrize("graph", [Graph.of(1, []), Graph.of(3, []), Graph.of(5, [(0, 1), (2, 3)])])
-@pytest.mark.parametrize("choice", [links.AllLinks(), links.TreeLinks(), links.SampledLinks(), links.MatchaLinks()])
+@pytest.mark.parametrize(
+    "choice",
+    [link_choices.AllLinks(), link_choices.TreeLinks(), link_choices.SampledLinks(), link_choices.MatchaLinks()],
+)
 def test_devices_without_neighbours_are_no_problem(graph, choice):
     assert choice.choose(now_at(0, graph)).active.shape == (len(graph.links),)

@@ -7,6 +7,7 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 from compositions import Case
+from problems import copied
 
 import efhc
 from efhc.core.local_steps import LocalStep
@@ -133,11 +134,6 @@ KINDS: dict[str, dict[str, Any]] = {
 def test_every_built_in_local_step_and_link_law_is_among_them():
     assert {local["kind"] for local in KINDS.values()} == LOCAL_STEPS.built_in().keys()
     assert MIXED.keys() == MIXINGS.built_in().keys()
-
-
-def copied(state: Any) -> Any:
-    memory = {name: array.copy() for name, array in state.memory.items()}
-    return state._replace(models=state.models.copy(), last_broadcast=state.last_broadcast.copy(), memory=memory)
 
 
 @pytest.mark.parametrize("correction", [None, 0.2])

@@ -22,8 +22,3 @@ def test_a_run_fires_at_those_iterations():
     strategies = {"P": {"kind": "periodic", "every": 4}}
     result = efhc.simulate(devices=5, iterations=10, seeds=0, strategies=strategies)
     assert result.metrics["fired"].to_list() == [5, 0, 0, 0, 5, 0, 0, 0, 5, 0]
-
-
-def test_every_is_at_least_one():
-    with pytest.raises(efhc.InputError, match="every"):
-        build_experiment({"strategies": {"P": {"kind": "periodic", "every": 0}}})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import plain_law as plain
-import pytest
 from compositions import PlainRun, cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -42,35 +41,6 @@ def test_an_exchange_is_the_iteration_of_the_paper(graphs, seed, threshold):
     assert np.allclose(devices.models, wanted[0], rtol=0, atol=1e-12)
     assert np.allclose([devices.known[i, i] for i in range(len(now))], wanted[1], rtol=0, atol=0)
     assert (done.fired, done.used) == wanted[2:]
-
-
-@given(VECTORS, st.integers(1, 8), st.floats(0, 10))
-def test_levels_are_within_half_a_step_of_what_is_sent(delta, bits, threshold):
-    sent = plain.levels(delta, bits, threshold)
-    step = max(map(abs, delta)) / 2 ** (bits - 1)
-    for c, entry in enumerate(delta):
-        if c in sent:
-            assert abs(sent[c] - entry) <= step / 2 * (1 + 1e-12)
-            assert abs(entry) >= threshold
-        else:
-            assert abs(entry) < threshold or abs(entry) <= step / 2 * (1 + 1e-12)
-
-
-@given(VECTORS, st.floats(0, 1))
-def test_the_largest_are_sent_and_none_that_is_larger_is_left_out(delta, share):
-    sent = plain.top_k(delta, share, 0.0)
-    differing = sum(entry != 0 for entry in delta)
-    assert len(sent) == min(differing, max(1, round(share * len(delta))))
-    assert all(sent[c] == delta[c] for c in sent)
-    left = [abs(entry) for c, entry in enumerate(delta) if c not in sent]
-    assert min(map(abs, sent.values()), default=0.0) >= max(left, default=0.0)
-
-
-@given(VECTORS)
-def test_signs_keep_the_sum_of_absolute_values(delta):
-    sent = plain.sign(delta, 0, 0.0)
-    assert sum(map(abs, sent.values())) == pytest.approx(sum(map(abs, delta)))
-    assert all(change * delta[c] >= 0 for c, change in sent.items())
 
 
 def test_a_hand_worked_iteration_with_estimates():

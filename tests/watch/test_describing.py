@@ -67,7 +67,7 @@ def test_a_stopped_run_goes_on_with_its_store(
             "launch CONFIG --out OUT --mode free-running --netns --resume",
         ),
         ({"sessions": [{"store": "/s"}]}, "run CONFIG --out OUT --store /s --resume"),
-        ({"sessions": [{"store": "/s"}, {}]}, "run CONFIG --out OUT --resume"),
+        ({"sessions": [{"store": "/s"}, {}]}, "run CONFIG --out OUT --store /s --resume"),
         ({"sessions": [{"store": "--help"}]}, "run CONFIG --out OUT --resume"),
         ({"sessions": [{"store": 3}]}, "run CONFIG --out OUT --resume"),
         ({"sessions": ["/s"]}, "run CONFIG --out OUT --resume"),

@@ -10,52 +10,62 @@ import pytest
 
 import efhc
 from efhc.watch.discovery import Discovery
-from efhc.watch.live_source import LiveSource
-from efhc.watch.table_source import MOST_ROWS, TableSource
-from efhc.watch.watched import Watched
+from efhc.watch.run_source import RunSource
+from efhc.watch.run_tables import MOST_ROWS, Tables
+from efhc.watch.watcher import Watcher
 
 FIELDS = {"devices": 6, "iterations": 40, "evaluate_every": 5, "seeds": (0,)}
 
 
-def made(folder: Path, **fields: object) -> tuple[efhc.Result, TableSource, LiveSource]:
-    """A complete run, its tables, and what was told while it was made."""
+def made(folder: Path, **fields: object) -> tuple[efhc.Result, RunSource, RunSource]:
+    """A complete run, its tables, and its live file."""
     strategies = {"EF-HC": efhc.EventTriggered(r=0.05)}
     result = efhc.simulate(out=folder / "run", strategies=strategies, **{**FIELDS, **fields})
     (group,) = Discovery(folder).find()
-    (run,) = group.runs
-    assert run.live is not None
-    live = LiveSource(run.live)
+    complete, live = RunSource(group.runs[0], Tables("tables", {})), RunSource(group.runs[0])
+    complete.read()
     live.read()
-    return result, TableSource(run), live
+    return result, complete, live
 
 
 # With 0.1, the times at which the network changes are rounded: the tenth change comes before second 1.
-@pytest.mark.parametrize(
-    ("network_seconds", "sample_seconds"), [(1.0, 1.0), (1.0, 0.5), (0.1, 1.0), (0.7, 1.4), (3.0, 2.0), (50.0, 1.0)]
-)
-def test_the_links_drawn_are_those_in_force_at_each_second(tmp_path, network_seconds, sample_seconds):
+@pytest.mark.parametrize("network_seconds", [1.0, 0.1, 0.7, 3.0, 50.0])
+def test_the_links_drawn_are_those_in_force_at_each_second(tmp_path, network_seconds):
     compute = {"kind": "lognormal", "median": 0.7}
-    driver = efhc.EventDriven(network_seconds=network_seconds, sample_seconds=sample_seconds, compute=compute)
+    driver = efhc.EventDriven(network_seconds=network_seconds, compute=compute)
     result, source, _ = made(tmp_path, network=efhc.RandomLinks(up_probability=0.5), driver=driver)
     events, network = source.rows("events").columns, source.rows("network").columns
     noted = {k: list(zip(a, b, strict=True)) for k, a, b in result.network.drop("seed").iter_rows()}
-    last_second = {steps // 6: seconds for seconds, steps in result.timeline.select("seconds", "steps").iter_rows()}
-    assert events["k"] == list(last_second)
+    steps = result.steps["seconds"].sort()
+    assert events["k"] == list(range(len(steps) // 6))
+    assert events["seconds"] == [*steps[5::6][: len(steps) // 6 - 1], steps[-1]]
     changes = list(accumulate(repeat(network_seconds, max(noted))))
-    shown = 0
-    for k, used in zip(events["k"], events["used"], strict=True):
-        number = sum(change <= last_second[k] for change in changes)
+    for k, second, used in zip(events["k"], events["seconds"], events["used"], strict=True):
+        number = sum(change <= second for change in changes)
         in_force = noted[max(one for one in noted if one <= number)]
         place = sum(one <= k for one in network["k"]) - 1
         assert network["links"][place] == in_force
         assert set(used) <= set(in_force)
-        shown += len(used)
-    assert shown > 0
+    assert any(events["used"])
     assert set(network["k"]) <= set(events["k"])
     assert all(one != other for one, other in pairwise(network["links"]))
     assert len(network["k"]) > 1 or network_seconds == 50
 
 
+def test_devices_that_fired_and_links_in_use_are_drawn_at_the_moment_they_did(tmp_path):
+    result, source, _ = made(tmp_path, network=efhc.Ring(), driver=efhc.EventDriven())
+    events = source.rows("events").columns
+    began = [-1.0, *events["seconds"][:-1]]
+    committed = result.exchanges.filter(outcome="committed")
+    for since, until, fired, used in zip(began, events["seconds"], events["fired"], events["used"], strict=True):
+        then = result.steps.filter("fired", pl.col("seconds") > since, pl.col("seconds") <= until)
+        assert fired == sorted(then["device"])
+        is_last = until == events["seconds"][-1]
+        ends = committed.filter(pl.col("end") > since, (pl.col("end") <= until) | is_last)
+        assert used == sorted({tuple(sorted(pair)) for pair in ends.select("device", "neighbour").iter_rows()})
+
+
+@pytest.mark.usefixtures("no_short_runs")
 @pytest.mark.parametrize("seconds", [None, 25.0])
 @pytest.mark.parametrize("churn", [None, efhc.ChurnRates(crash_every=20.0)])
 def test_k_is_the_mean_number_of_steps_while_a_run_is_made_and_afterwards(tmp_path, seconds, churn):
@@ -66,27 +76,28 @@ def test_k_is_the_mean_number_of_steps_while_a_run_is_made_and_afterwards(tmp_pa
     expected = {seconds: steps // 6 for seconds, steps in result.timeline.select("seconds", "steps").iter_rows()}
     last = max(expected.values())
     assert 10 < last != FIELDS["iterations"] or (seconds is None and churn is None)
-    assert live.run is not None
-    assert {one.row["seconds"]: one.k for one in live.run.rows} == expected
-    assert live.run.k == last
+    assert live.live.k == last
     best = dict(zip(expected.values(), result.timeline["accuracy_max"], strict=True))
     for source in (live, complete):
         curve, samples = source.rows("curve").columns, source.rows("samples").columns
         assert dict(zip(curve["seconds"], curve["k"], strict=True)) == expected
+        assert curve["bits"] == [8.0 * sent for sent in result.timeline["bytes"]]
+        assert curve["transmission_time"] == [None] * len(expected)
         assert samples["k"][-1] == last
         for k, accuracies in zip(samples["k"], samples["accuracy"], strict=True):
             known = [accuracy for accuracy in accuracies if accuracy is not None]
             assert max(known, default=None) == pytest.approx(best[k], abs=1e-4)
-        events = source.rows("events").columns["k"]
-        assert events == sorted(set(events))
-        assert events[-1] <= last
-    assert complete.rows("events").columns["k"] == sorted(set(expected.values()))
+        events = source.rows("events").columns
+        assert events["k"] == sorted(set(events["k"]))
+        assert events["k"][-1] <= last
+        assert events["seconds"] == sorted(events["seconds"])
+        assert 0.0 < events["seconds"][-1] <= result.timeline["seconds"].max()
 
 
 def many_rows(path: Path, rows: int) -> None:
     """Write a table of a few kilobytes with a lot of rows."""
     part = pl.select(
-        strategy=pl.repeat("EF-HC", 1_000_000), seed=pl.repeat(0, 1_000_000), accuracy=pl.repeat(0.5, 1_000_000)
+        strategy=pl.repeat("ef-hc", 1_000_000), seed=pl.repeat(0, 1_000_000), accuracy=pl.repeat(0.5, 1_000_000)
     )
     pl.concat([part.lazy()] * (rows // 1_000_000)).sink_parquet(path)
     assert path.stat().st_size < 1_000_000
@@ -100,24 +111,23 @@ def as_stated(rows: int, length: int) -> bytes:
 @pytest.mark.parametrize("stated", [MOST_ROWS + 1_000_000, 5])
 def test_a_table_with_more_rows_than_any_run_has_is_the_problem_of_its_folder(tmp_path, stated):
     made(tmp_path, driver=efhc.EventDriven())
-    table, rows = tmp_path / "run" / "timeline.parquet", MOST_ROWS + 1_000_000
+    (table,), rows = (tmp_path / "run").glob("runs/*/timeline.parquet"), MOST_ROWS + 1_000_000
     many_rows(table, rows)
     assert table.read_bytes().count(as_stated(rows, 4)) == 1
     table.write_bytes(table.read_bytes().replace(as_stated(rows, 4), as_stated(stated, 4)))
     assert pl.scan_parquet(table).select(pl.len()).collect().item() == stated
-    watched = Watched(tmp_path)
-    watched.refresh()
+    watched = Watcher.of(tmp_path, may_be_empty=True)
     (group,) = watched.tree["groups"]
     (run,) = group["runs"]
     words = "timeline.parquet has 21,000,000 rows; a page shows tables of at most 20,000,000"
-    assert run["problem"] == f"run: its files cannot be read ({words})"
+    assert run["problem"].endswith(f": its files cannot be read ({words})")
     with pytest.raises(efhc.EfhcError, match=words):
         watched.detail(run["id"])
 
 
 def test_a_link_that_takes_the_place_of_a_table_shows_nothing_from_elsewhere(tmp_path, monkeypatch):
     result, source, _ = made(tmp_path, driver=efhc.EventDriven())
-    table, elsewhere, scan = tmp_path / "run" / "timeline.parquet", tmp_path / "elsewhere.parquet", pl.scan_parquet
+    (table,), elsewhere, scan = (tmp_path / "run").glob("runs/*/timeline.parquet"), tmp_path / "other", pl.scan_parquet
     result.timeline.with_columns(accuracy=pl.lit(0.123)).write_parquet(elsewhere)
 
     def overtaken(file):
@@ -129,7 +139,7 @@ def test_a_link_that_takes_the_place_of_a_table_shows_nothing_from_elsewhere(tmp
         patched.setattr(pl, "scan_parquet", overtaken)
         assert source.rows("curve").columns["accuracy"] == result.timeline["accuracy"].to_list()
     with pytest.raises(OSError, match="symbolic link"):
-        source.scan("timeline")
+        source.metrics()
 
 
 def test_a_run_that_ends_after_some_seconds_has_the_iterations_that_were_made(tmp_path: Path) -> None:
@@ -137,6 +147,6 @@ def test_a_run_that_ends_after_some_seconds_has_the_iterations_that_were_made(tm
     experiment = {"devices": 4, "iterations": 7, "seeds": (0,), "driver": timed}
     strategies = {"EF-HC": efhc.EventTriggered()}
     efhc.simulate(out=tmp_path / "run", strategies=strategies, **experiment)
-    watched = Watched.of(tmp_path, may_be_empty=False)
+    watched = Watcher.of(tmp_path, may_be_empty=False)
     (run,) = watched.tree["groups"][0]["runs"]
     assert run["k"] == run["iterations"] == watched.detail(run["id"])["curve"]["k"][-1] != 7

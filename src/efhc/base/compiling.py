@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""Compiling loops with numba, and keeping the machine code on disk.
+"""Compile loops with numba, and keep the machine code on disk.
 
 | way            | called from            | sums              | kept on disk  | allocates |
 |----------------|------------------------|-------------------|---------------|-----------|
@@ -10,16 +10,20 @@
 | `part_for`     | loops of a key         | as written        | with callers  | yes       |
 | `joined_for`   | loops of a key         | it only calls     | with callers  | yes       |
 
-numba trusts its cache: a file that was cut short or damaged raises anything from `EOFError` to a crash when it is
-loaded. Here every file carries a checksum of its content and of what it was compiled for; what cannot be read is
-compiled again and written anew, and what cannot be written is done without. The user is told once.
+Two inner parts of numba are replaced. `numba.njit(cache=True)` optimises every loop that another one calls, and again
+in each of its callers: the first `efhc demo` then takes 1.5 times the processor time, and the cache three times the
+space. And numba's cache trusts its files: one that is cut short raises an error, a flipped bit may end the process or
+give wrong numbers, and a change in a loop of another file goes unnoticed.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 import pickle
 import secrets
+import shutil
+import time
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
@@ -28,10 +32,15 @@ from pathlib import Path
 from typing import Any
 
 import numba
-from numba.core.caching import FunctionCache, IndexDataCacheFile
+from numba.core.caching import NullCache
 from numba.core.codegen import JITCodeLibrary
+from numba.core.compiler import CompileResult
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import CPUDispatcher
+from numba.core.serialize import dumps
+from platformdirs import user_cache_path
+
+from efhc.base.saving import replacing
 
 REORDERED: dict[str, Any] = {"fastmath": {"reassoc", "contract", "nsz"}, "nogil": True, "forceinline": True}
 """Sums may be reordered: that is what turns them into vector instructions.
@@ -48,6 +57,9 @@ WITHIN: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 """For loops that only compiled code calls: what Python would call them by takes a fifth of the time of compiling."""
 
 
+KEPT_SECONDS = 30 * 86400.0
+
+
 class CacheWarning(UserWarning):
     """The cache of compiled loops is damaged or cannot be written."""
 
@@ -57,14 +69,8 @@ def compiled(function: Callable[..., Any], options: dict[str, Any] = REORDERED) 
 
     Only loops that are called from Python are kept, each with all that it calls.
     """
-    kernel = numba.njit(**options, **WITHIN)(function)
-    kernel.__class__ = _Kernel
-    kernel.whole = numba.njit(**{**options, "forceinline": False, "no_cfunc_wrapper": True})(function)
-    with suppress(RuntimeError):  # there is no place for it: neither beside its file nor in the user's cache
-        kernel.whole._cache = _Cache(function)
-    _name_apart(function)
-    result: Callable[..., Any] = kernel
-    return result
+    whole = _kept(function, {**options, "forceinline": False, "no_cfunc_wrapper": True})
+    return _within(function, options | WITHIN, whole)
 
 
 def as_written(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -91,23 +97,14 @@ def joined_for(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def compiled_for(key: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile a loop that was made for one key, which must describe it in full, and keep the code on disk.
-
-    numba would tell such loops apart by the parts that they call, and those differ from process to process. Here it is
-    the key that does.
-    """
-    kernel = numba.njit(**OF_A_KEY)(function)
-    with suppress(RuntimeError):  # as above
-        kernel._cache = _CacheFor(key, function)
-    _name_apart(function)
-    result: Callable[..., Any] = kernel
-    return result
+    """Compile a loop that was made for one key, which must describe it in full, and keep the code by that key."""
+    return _kept(function, OF_A_KEY, key)
 
 
 def is_to_be_kept(kernel: Any) -> bool:
     """Return whether a loop was never compiled on this machine, and will be kept on disk when it is."""
-    cache = kernel.whole._cache
-    return isinstance(cache, _Cache) and not cache.has_index
+    cache: _Cache = kernel.whole._cache
+    return cache.folder is not None and not any(cache.folder.glob(f"{cache.name}-*"))
 
 
 def _name_apart(function: Callable[..., Any]) -> None:
@@ -119,16 +116,37 @@ def _name_apart(function: Callable[..., Any]) -> None:
     function.__qualname__ += f".{secrets.token_hex(8)}"
 
 
+def _kept(function: Callable[..., Any], options: dict[str, Any], key: str = "") -> Callable[..., Any]:
+    """Return a loop that Python calls and whose machine code is kept on disk."""
+    cache = _Cache(function, key)
+    _name_apart(function)
+    kernel: Any = numba.njit(**options)(function)
+    kernel._cache = cache
+    result: Callable[..., Any] = kernel
+    return result
+
+
 def _part(function: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
     _name_apart(function)
-    kernel = numba.njit(**options)(function)
-    kernel.__class__ = _Part
+    return _within(function, options, function)
+
+
+def _within(function: Callable[..., Any], options: dict[str, Any], whole: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a loop for other loops. Python calls `whole` instead."""
+    kernel: Any = numba.njit(**options)(function)
+    kernel.__class__ = _Within
+    kernel.whole = whole
     result: Callable[..., Any] = kernel
     return result
 
 
 class _Within(CPUDispatcher):
     """A loop that is copied into the loops that call it, and optimised there."""
+
+    whole: Callable[..., Any]
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self.whole(*arguments)
 
     def compile(self, sig: Any) -> Any:
         context: Any = self.targetctx
@@ -165,108 +183,81 @@ class _Unfinished(JITCodeLibrary):
         """Nothing: there is no machine code that could use it."""
 
 
-class _Part(_Within):
-    """Called from Python, the text: there is no machine code that Python could call."""
+class _Cache(NullCache):
+    """The machine code of one function: a file per signature, processor and key, with a checksum in front.
 
-    def __call__(self, *arguments: Any) -> Any:
-        return self.py_func(*arguments)
+    The folder is named by the content of all source files beside the function's own, because loops call loops of those.
+    So a file holds what its name says or is damaged, whichever process wrote it. What is damaged is compiled again and
+    written anew, and what cannot be written is done without; the user is warned once.
+    """
 
-
-class _Kernel(_Within):
-    """Called from Python, the loop that is kept on disk; within another loop, a part that never is."""
-
-    whole: Any
-
-    def __call__(self, *arguments: Any) -> Any:
-        return self.whole(*arguments)
-
-
-class _Cache(FunctionCache):
-    """numba's cache of one function, which is done without where it fails."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__(function)
-        stamp = _stamp(Path(function.__code__.co_filename).parent)
-        self._cache_file = _CheckedFile(self._cache_path, self._impl.filename_base, stamp)
-
-    @property
-    def has_index(self) -> bool:
-        """Whether machine code was kept, be it of an older text of the function."""
-        return Path(self._cache_file._index_path).exists()
+    def __init__(self, function: Callable[..., Any], key: str = "") -> None:
+        source = Path(function.__code__.co_filename)
+        self.folder = _folder(source.parent)
+        self.name = f"{source.stem}.{function.__qualname__}-{function.__code__.co_firstlineno}".replace("<locals>.", "")
+        self._key = key
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
+        if self.folder is None:
+            return None
+        target_context.refresh()
+        file = self._file(sig, target_context.codegen())
         try:
-            return super().load_overload(sig, target_context)
-        except Exception as error:  # unpickling what is damaged raises anything
+            stored = file.read_bytes()
+            if stored[:32] != hashlib.sha256(stored[32:]).digest():
+                raise ValueError("it is damaged")
+            return CompileResult._rebuild(target_context, *pickle.loads(stored[32:]))
+        except FileNotFoundError:
+            return None
+        except Exception as error:
             self._warn("cannot be read", error)
-            with suppress(Exception):
-                self.flush()  # an index that cannot be read cannot be added to either
             return None
 
-    def save_overload(self, sig: Any, data: Any) -> None:
+    def save_overload(self, sig: Any, cres: Any) -> None:
+        if self.folder is None:
+            return
+        content: bytes = dumps(cres._reduce())
         try:
-            super().save_overload(sig, data)
-        except Exception as error:
+            with replacing(self._file(sig, cres.library.codegen)) as temporary:
+                temporary.write_bytes(hashlib.sha256(content).digest() + content)
+        except OSError as error:
             self._warn("cannot be written", error)
 
+    def _file(self, sig: Any, codegen: Any) -> Path:
+        assert self.folder is not None
+        made_for = repr((str(sig), codegen.magic_tuple(), self._key))
+        return self.folder / f"{self.name}-{hashlib.sha256(made_for.encode()).hexdigest()[:32]}"
+
     def _warn(self, what: str, error: Exception) -> None:
-        text = f"the compiled loops in {self._cache_path} {what} ({type(error).__name__}); they are compiled again"
         if not _warned:
+            text = f"the compiled loops in {self.folder} {what} ({type(error).__name__}); they are compiled again"
             _warned.append(text)
             warnings.warn(text, CacheWarning, stacklevel=2)
 
 
-class _CacheFor(_Cache):
-    """The cache of a function that is made anew for each of several keys."""
-
-    def __init__(self, key: str, function: Callable[..., Any]) -> None:
-        super().__init__(function)
-        self._key = key
-
-    def _index_key(self, sig: Any, codegen: Any) -> Any:
-        return sig, codegen.magic_tuple(), self._key
+_warned: list[str] = []
+"""The warning, once per process."""
 
 
 @cache
-def _stamp(folder: Path) -> Any:
-    """What changes if a file of a folder changes: loops call loops of other files beside their own."""
-    files = sorted([Path(__file__), *folder.glob("*.py")])
-    return [(file.name, file.stat().st_mtime_ns, file.stat().st_size) for file in files]
+def _folder(source: Path) -> Path | None:
+    """Return where the loops of a folder of source files are kept; None if no place can be written.
 
-
-_warned: list[str] = []
-"""What was said, once per process."""
-
-
-class _CheckedFile(IndexDataCacheFile):
-    """Machine code behind a checksum of it and of its key, so that damaged code is not executed.
-
-    This is no protection against somebody who may write to the cache: they could change the package as well.
+    Folders of other versions that were not written to for `KEPT_SECONDS` are removed when a new one is made.
     """
-
-    def save(self, key: Any, data: Any) -> None:
-        self._key = key
-        super().save(key, data)
-
-    def _data_name(self, number: int) -> Any:
-        # numba counts 1, 2, ...: two processes that compile at once would take the same number for different code.
-        return super()._data_name(int.from_bytes(self._checksum(b"")[:6], "big") + number)
-
-    def load(self, key: Any) -> Any:
-        self._key = key
-        return super().load(key)
-
-    def _save_data(self, name: str, data: Any) -> None:
-        content: bytes = self._dump(data)
-        with self._open_for_write(self._data_path(name)) as file:
-            file.write(self._checksum(content) + content)
-
-    def _load_data(self, name: str) -> Any:
-        stored = Path(self._data_path(name)).read_bytes()
-        checksum, content = stored[:32], stored[32:]
-        if checksum != self._checksum(content):
-            raise ValueError(f"{name} is damaged")
-        return pickle.loads(content)
-
-    def _checksum(self, content: bytes) -> bytes:
-        return hashlib.sha256(repr(self._key).encode() + content).digest()
+    digest = hashlib.sha256(numba.__version__.encode())
+    for file in sorted([Path(__file__), *source.glob("*.py")]):
+        digest.update(file.name.encode() + file.read_bytes())
+    chosen = numba.config.CACHE_DIR  # type: ignore[attr-defined]
+    places = [Path(chosen)] if chosen else [source / "__pycache__", user_cache_path("efhc")]
+    for place in places:
+        folder = place / f"loops-{source.name}-{digest.hexdigest()[:16]}"
+        with suppress(OSError):
+            if not folder.exists():
+                folder.mkdir(parents=True)
+                for old in place.glob(f"loops-{source.name}-*"):
+                    if old.stat().st_mtime < time.time() - KEPT_SECONDS:
+                        shutil.rmtree(old, ignore_errors=True)
+        if os.access(folder, os.W_OK):
+            return folder
+    return None

@@ -1,4 +1,4 @@
-"""Errors that a user can mend. The text of an `EfhcError` is the one line they see; other errors are bugs of efhc."""
+"""Errors that a user can fix. The text of an `EfhcError` is the one line they see; other errors are bugs of efhc."""
 
 from __future__ import annotations
 
@@ -81,21 +81,35 @@ class EfhcError(Exception):
 
 
 class InputError(EfhcError):
-    """A value that cannot be used: which field, what was given, what is allowed."""
+    """A value that cannot be used: which field, what was given, what is allowed.
 
-    def __init__(self, field: str, given: object, allowed: str) -> None:
+    It reads `step_size: cannot use -1. Use a number above 0.`, so `given` and `allowed` are nouns. Where that does not
+    read well, `problem` is the whole text after the field.
+    """
+
+    def __init__(self, field: str, given: object, allowed: str, problem: str | None = None) -> None:
+        self.field, self.given, self.allowed, self.problem = field, given, allowed, problem
         text = str(given)
         shown = text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
-        super().__init__(f"{field}: got {shown}; allowed: {allowed}")
-        self.field, self.given, self.allowed = field, given, allowed
+        what = "a value is missing" if shown in ("nothing", "none") else f"cannot use {shown}"
+        super().__init__(f"{field}: {problem or f'{what}. Use {allowed}.'}")
+
+    def renamed(self, field: str) -> InputError:
+        """Return the same error for a field of another name."""
+        return InputError(field, self.given, self.allowed, self.problem)
 
 
 class Unusable(ValueError):
-    """An `InputError` while pydantic validates a config; `base.problems` turns it into one with the full field name."""
+    """An `InputError` while pydantic validates a config; `base.policy` turns it into one with the full field name."""
 
-    def __init__(self, field: str, given: object, allowed: str) -> None:
+    def __init__(self, field: str, given: object, allowed: str, problem: str | None = None) -> None:
         super().__init__(allowed)
-        self.field, self.given, self.allowed = field, given, allowed
+        self.field, self.given, self.allowed, self.problem = field, given, allowed, problem
+
+    @classmethod
+    def of(cls, error: InputError) -> Unusable:
+        """Return an `InputError` as one that pydantic collects."""
+        return cls(error.field, error.given, error.allowed, error.problem)
 
 
 class AssumptionBroken(EfhcError):
@@ -108,12 +122,12 @@ def within(table: str) -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        raise InputError(f"{table}.{error.field}", error.given, error.allowed) from error
+        raise error.renamed(f"{table}.{error.field}") from error
     except MemoryError as error:
         raise InputError(table, "a size for which this machine has too little memory", "smaller sizes") from error
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return `, did you mean 'radius'?` if a known word is close to `word`, else an empty string."""
+    """Return ` (did you mean 'radius'?)` if a known word is close to `word`, else an empty string."""
     close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f", did you mean '{close[0]}'?" if close else ""
+    return f" (did you mean '{close[0]}'?)" if close else ""

@@ -28,13 +28,13 @@ class Extra:
 EXTRAS = {
     "deep": Extra("torch", "PyTorch", "a neural network"),
     "cluster": Extra("ray", "Ray", "--engine ray"),
-    "node": Extra("cryptography", "cryptography", "certificates of nodes"),
+    "node": Extra("cryptography", "cryptography", "making certificates"),
     "tune": Extra("optuna", "Optuna", "tuning"),
     "watch": Extra("starlette", "Starlette", "efhc watch"),
     "tensorboard": Extra("tensorboardX", "tensorboardX", "the tracker tensorboard"),
     "mlflow": Extra("mlflow", "MLflow", "the tracker mlflow"),
     "wandb": Extra("wandb", "W&B", "the tracker wandb"),
-    "huggingface": Extra("datasets", "Hugging Face datasets", "data of Hugging Face"),
+    "huggingface": Extra("datasets", "Hugging Face datasets", "reading data of Hugging Face"),
     "onnx": Extra("onnxscript", "onnxscript", "writing ONNX files"),
 }
 """The optional dependencies of pyproject.toml, by the name of the extra."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import json
+import math
 import os
 import stat
 import zipfile
@@ -13,7 +15,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, BinaryIO, NamedTuple
 
 import numpy as np
 from pydantic import BeforeValidator, ValidationInfo
@@ -36,14 +38,11 @@ def _absolute(path: object, info: ValidationInfo) -> object:
 
 
 InputFile = Annotated[Path, BeforeValidator(_absolute)]
-"""A path in a config."""
+"""A path in a config: of a file, or of a folder whose files the code that reads them hashes."""
 
 ZIP_FORMATS = (b"PK\x03\x04", b"PK\x05\x06")
 NUMPY_FORMATS = (*ZIP_FORMATS, b"\x93NUMPY")
 """The first bytes of .npz files and of .npy files."""
-
-InputFolder = InputFile
-"""A path of a folder in a config. The code that reads its files computes their checksums."""
 
 
 def is_folder(path: Path) -> bool:
@@ -61,10 +60,19 @@ class InputContent(NamedTuple):
 
 def read_input(path: Path, field: str = "path") -> InputContent:
     """Read the whole file. Raises `InputError` where that is impossible."""
-    if (remembered := _remembered(path)) is not None:
+    if (remembered := _known.get().get(path)) is not None:
         return remembered
-    content = _regular_content(path, field)
-    return InputContent(path, content, sha256(content))
+    try:
+        mode = path.stat().st_mode
+        if stat.S_ISREG(mode):
+            content = path.read_bytes()
+            return InputContent(path, content, sha256(content))
+        reason = "it is a folder" if stat.S_ISDIR(mode) else "not a regular file"  # a FIFO or a device may never end
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+    except MemoryError:
+        reason = "larger than the free memory"
+    raise InputError(field, f"{path} ({reason})", "a file that can be read")
 
 
 def read_bytes(path: Path, field: str = "path") -> bytes:
@@ -87,24 +95,6 @@ def using_inputs(contents: Mapping[str, InputContent]) -> Iterator[None]:
         yield
     finally:
         _known.reset(token)
-
-
-def _remembered(path: Path) -> InputContent | None:
-    return _known.get().get(path)
-
-
-def _regular_content(path: Path, field: str) -> bytes:
-    """Return the content of a regular file; a folder, FIFO, socket or device, which may never end, is refused."""
-    try:
-        mode = path.stat().st_mode
-        if stat.S_ISREG(mode):
-            return path.read_bytes()
-        reason = "a folder" if stat.S_ISDIR(mode) else "not a regular file"
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-    except MemoryError:
-        reason = "larger than the free memory"
-    raise InputError(field, f"{path} ({reason})", "a file that can be read")
 
 
 def read_text(path: Path, field: str = "path") -> str:
@@ -138,15 +128,46 @@ def parse_numpy(content: bytes, path: Path, allowed: str, field: str = "path") -
         return arrays
     except Exception as error:  # a damaged file raises whatever its first wrong byte leads numpy, zip and zlib to
         reason = "it holds Python objects, which are never loaded" if "pickle" in str(error) else error
-        raise InputError(field, f"{path}, corrupt or of another kind ({reason})", allowed) from error
+        raise InputError(field, f"{path}, which is damaged or of another kind ({reason})", allowed) from error
+
+
+def memory_of_machine() -> float:
+    """Return the memory of this machine in bytes; infinity if the system does not say."""
+    try:
+        return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    except (AttributeError, OSError, ValueError):
+        return math.inf
 
 
 def refuse_beyond_memory(unpacked: int) -> None:
     """Raise a MemoryError if a file says that it unpacks to more bytes than the machine has."""
-    if hasattr(os, "sysconf") and unpacked > os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"):
+    if unpacked > memory_of_machine():
         raise MemoryError(f"{unpacked:,} bytes once it is unpacked, more than the memory of this machine")
 
 
 def sha256(content: bytes) -> str:
     """Return the SHA-256 of `content` in hexadecimal digits."""
     return hashlib.sha256(content).hexdigest()
+
+
+# Files that somebody else may have put there
+
+FLAGS = os.O_RDONLY
+for _name in ("O_NONBLOCK", "O_NOFOLLOW", "O_CLOEXEC", "O_BINARY"):  # not every system has all of them
+    FLAGS |= getattr(os, _name, 0)
+
+
+def open_regular(path: Path, most_bytes: int | None = None) -> BinaryIO:
+    """Open a file to read it. Raises `OSError` if it is no regular file, a link, or larger than `most_bytes`.
+
+    A pipe would keep the reader waiting for ever, a link would show a file from elsewhere, and a huge file would fill
+    the memory. Default: of any size, for a library that reads parts of the file.
+    """
+    file = os.fdopen(os.open(path, FLAGS), "rb")
+    found = os.fstat(file.fileno())
+    if stat.S_ISREG(found.st_mode) and (most_bytes is None or found.st_size <= most_bytes):
+        return file
+    file.close()
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    raise OSError(errno.EFBIG, f"larger than {most_bytes:,} bytes", str(path))

@@ -3,6 +3,8 @@
 A family is everything that one setting may be: all networks, all partitions, ... Its kinds are the concrete subclasses
 of its base class that have a `kind`, in the modules and packages where the family lives, and those that installed
 packages add by an entry point of the group `efhc.kinds`. Configs, `efhc.NAME`, the docs and the errors read them here.
+
+A placeholder stands for a part that is not available: it can be read and written, and refuses to run.
 """
 
 from __future__ import annotations
@@ -15,26 +17,25 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationInfo
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
-from efhc.base.errors import Unusable
+from efhc.base.errors import EfhcError, Unusable
 from efhc.base.inputs import CONFIG_FOLDER
-from efhc.base.installed import installed_kinds, kind_of
-from efhc.base.own_code import ALLOWED, absolute_reference
-from efhc.base.own_parts import make_part
-from efhc.base.placeholders import NOT_KEPT, NotKept, NotRun
-from efhc.base.policy import Kinds, Policy
+from efhc.base.own_code import ALLOWED, absolute_reference, make_part
+from efhc.base.policy import Policy, installed_kinds, kind_of
 
 RUN_CODE = "run_code"
 """Key of the validation context that says whether code that a config names may run. Default: it may."""
 
+NOT_KEPT = "not-kept"
+
 
 @dataclass(frozen=True)
-class Family(Kinds):
+class Family:
     """All that one setting may be. As metadata, `Annotated[Network, Family(...)]`, it validates a field."""
 
     base: type[Policy] | tuple[type[Policy], ...]
@@ -125,3 +126,50 @@ def _modules(place: str) -> tuple[ModuleType, ...]:
     module = importlib.import_module(place)
     inner = sorted(one.name for one in pkgutil.iter_modules(getattr(module, "__path__", ())))
     return module, *(importlib.import_module(f"{place}.{name}") for name in inner)
+
+
+# Placeholders
+
+
+class Placeholder(Policy):
+    """Has every method that a part may have, and each raises `EfhcError`."""
+
+    def why(self) -> str:
+        """Return why the part is not available, and what to do."""
+        raise NotImplementedError
+
+    def refuse(self, *_args: Any, **_named: Any) -> Any:
+        """Raise `EfhcError`, in place of every method."""
+        raise EfhcError(self.why())
+
+
+METHODS = (
+    *("thresholds", "over_time", "graph", "draw", "load", "split", "models", "__call__"),
+    *("parameters", "initial", "loss_and_gradient"),
+    *("transfers", "events", "open"),
+)
+for _method in METHODS:
+    setattr(Placeholder, _method, Placeholder.refuse)
+
+
+class NotKept(Placeholder):
+    """Stands for a part that was made in Python, in the config of a result that was saved without it."""
+
+    kind: Literal["not-kept"] = "not-kept"
+    description: str
+    """What the part was."""
+
+    def why(self) -> str:
+        return f"this part was not kept: {self.description}; make the experiment in Python again to run it"
+
+
+class NotRun(Placeholder):
+    """Stands for a part of the user's own code, in an experiment that was built without running any code."""
+
+    kind: str
+    """The reference to the code."""
+    arguments: dict[str, Any]
+    """The parameters beside it."""
+
+    def why(self) -> str:
+        return f"the code of {self.kind} was not run; load the config with its code to run the experiment"

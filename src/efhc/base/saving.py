@@ -8,7 +8,8 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Iterable, Iterator, Mapping
+import shutil
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -39,7 +40,8 @@ def write_safely(path: Path, *content: bytes | memoryview) -> None:
     """
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        _write_and_move(path, content)
+        with replacing(path) as temporary, temporary.open("xb") as file:
+            file.writelines(content)
 
 
 @contextmanager
@@ -48,12 +50,10 @@ def writing(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError) as error:  # a ValueError for a path with a NUL in it
-        raise SaveError(f"{path} cannot be written ({getattr(error, 'strerror', None) or error})") from error
-
-
-def _write_and_move(path: Path, content: Iterable[bytes | memoryview]) -> None:
-    with replacing(path) as temporary, temporary.open("xb") as file:
-        file.writelines(content)
+        reason = (
+            "a file is where a folder is needed" if isinstance(error, FileExistsError | NotADirectoryError) else error
+        )
+        raise SaveError(f"{path} cannot be written ({getattr(reason, 'strerror', None) or reason})") from error
 
 
 @contextmanager
@@ -64,7 +64,7 @@ def replacing(path: Path) -> Iterator[Path]:
     """
     path = path.resolve() if path.is_symlink() else path
     if path.exists() and not path.is_file():
-        raise OSError(errno.EINVAL, "it is there and is no regular file", str(path))
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}{UNFINISHED}")
     try:
         yield temporary
@@ -74,6 +74,27 @@ def replacing(path: Path) -> Iterator[Path]:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def write_folder(path: Path, files: Mapping[str, bytes]) -> bool:
+    """Create a folder with these files in one step. Returns False if another process has created it meanwhile.
+
+    A process killed at any moment leaves no folder, or the whole one. A machine that loses power may leave damaged
+    files: use it for what can be made again, and check what is read. Raises `SaveError` if it cannot be written.
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}{UNFINISHED}")
+    with writing(path):
+        temporary.mkdir(parents=True)
+        try:
+            for name, content in files.items():
+                (temporary / name).write_bytes(content)
+            temporary.rename(path)
+        except OSError as error:
+            shutil.rmtree(temporary, ignore_errors=True)
+            if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+                return False
+            raise
+    return True
 
 
 # Arrays
@@ -87,11 +108,17 @@ _DTYPES = {
 
 
 def write_tensors(path: Path, tensors: Mapping[str, np.ndarray], facts: Mapping[str, str] | None = None) -> None:
-    """Write a .safetensors file straight from the arrays; the library's own `save` would hold a copy of all of them.
+    """Write a .safetensors file straight from the arrays. Raises `SaveError` if the file cannot be written."""
+    write_safely(path, *tensor_content(tensors, facts))
+
+
+def tensor_content(
+    tensors: Mapping[str, np.ndarray], facts: Mapping[str, str] | None = None
+) -> list[bytes | memoryview]:
+    """Return the content of a .safetensors file, in parts; the library's own `save` would copy all arrays.
 
     The file holds the length of the header in eight bytes, the header as JSON, and the numbers of all tensors end to
     end. With `facts` the header also holds these texts and the SHA-256 of the numbers, which `read_tensors` checks.
-    Raises `SaveError` if the file cannot be written.
     """
     arrays = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
     flat = [array.reshape(-1).view(np.uint8).data for array in arrays.values()]
@@ -107,7 +134,7 @@ def write_tensors(path: Path, tensors: Mapping[str, np.ndarray], facts: Mapping[
         header[name] = {"dtype": _DTYPES[array.dtype.name], "shape": array.shape, "data_offsets": [start, end]}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)  # so that the numbers are aligned to eight bytes
-    write_safely(path, len(text).to_bytes(8, "little"), text, *flat)
+    return [len(text).to_bytes(8, "little"), text, *flat]
 
 
 def read_tensors(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
@@ -123,20 +150,6 @@ def read_tensors(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     if expected is not None and hashlib.sha256(memoryview(content)[8 + length :]).hexdigest() != expected:
         raise ValueError("its numbers are not those that were written")
     return tensors, facts
-
-
-def map_tensors(path: Path) -> dict[str, np.ndarray]:
-    """Return the tensors of a .safetensors file that `write_tensors` wrote, as memory maps. Nothing is checked."""
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        header = json.loads(file.read(length))
-    names = {short: name for name, short in _DTYPES.items()}
-    content = np.memmap(path, dtype=np.uint8, mode="r", offset=8 + length)
-    return {
-        name: content[slice(*of["data_offsets"])].view(names[of["dtype"]]).reshape(of["shape"])
-        for name, of in header.items()
-        if name != "__metadata__"
-    }
 
 
 # Locks

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import warnings
@@ -13,12 +14,12 @@ import typer
 
 from efhc import __version__
 from efhc.base.errors import EfhcError
-from efhc.cli import certs, checking, data, launch, new, node, predicting, running, studies, theory, watching
+from efhc.cli import certs, checking, data, launch, node, predicting, running, studies, theory, watching
 from efhc.cli.escaping import print_error
-from efhc.cli.terminal import INTERRUPTED, RUNS_CODE
+from efhc.cli.terminal import INTERRUPTED, RUNS_CODE, flag
 
 UNREAD, REFUSED = 1, 2
-"""Exit codes: the reader of a pipe closed it; an error that the user can mend."""
+"""Exit codes: the reader of a pipe closed it; an error that the user can fix."""
 
 app = typer.Typer(
     help="Decentralized federated learning with personalized event-triggered communication (EF-HC).",
@@ -29,19 +30,18 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 COMMANDS: dict[Callable[..., None], str] = {
-    running.demo: "Compare EF-HC, its baselines and entrywise in under a minute.",
-    new.new: "Make a folder with an experiment, a strategy and a notebook of your own.",
-    running.run: "Run an experiment and keep it in a run directory.",
+    running.demo: "Compare EF-HC, its baselines and entrywise in about a minute.",
+    running.new: "Make a folder with an experiment and a strategy of your own.",
+    running.run: "Run an experiment and save its results to a directory.",
     studies.reproduce: "Reproduce figures of the paper and judge its claims.",
     studies.sweep: "Run an experiment at every point of a grid.",
     studies.tune: "Find the best r within a budget. Needs efhc[tune].",
     watching.watch: "Show runs and nodes on a live page. Needs efhc[watch].",
     watching.report: "Write one offline page that shows all runs in a folder.",
-    launch.launch: "Run an experiment by node processes on this machine. Needs efhc[node].",
-    predicting.predict: "Compare the simulator with nodes in network namespaces. Needs efhc[node], root.",
-    node.status: "Ask running nodes how they are.",
+    launch.launch: "Run an experiment with a process per device. Needs efhc[node].",
+    predicting.predict: "Compare the simulator with real nodes. Needs efhc[node] and root.",
+    node.status: "Show the status of the nodes on this machine.",
     checking.doctor: "Check this installation.",
-    checking.bench: "Measure how fast iterations are. Needs efhc[deep].",
 }
 READ_CONFIGS = {running.run, launch.launch, predicting.predict, studies.reproduce, studies.sweep, studies.tune}
 for command, in_short in COMMANDS.items():
@@ -58,15 +58,15 @@ UsageError: Any = typer.BadParameter.__base__  # typer does not export it by nam
 
 
 def main() -> None:
-    """Run the command line. What the user can mend is one line and exit code 2; `--debug` shows the traceback."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # asked to end: stop as with Ctrl-C
+    """Run the command line. An error that the user can fix is one line and exit code 2; `--debug` shows more."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # stop as with Ctrl-C
     if sys.argv[1:2] == ["node"]:
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # it asks a node to read its files, which it is about to do
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a node reads its files at SIGHUP; it is about to
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _in_one_line
-            code = app(standalone_mode=False)
-        if sys.stdout is not None:  # it is if it was closed
+            code = app(standalone_mode=False, prog_name="efhc")
+        if sys.stdout is not None:  # None: it was closed
             sys.stdout.flush()  # here, where a full disk is an error like others
         sys.exit(code)
     except (KeyboardInterrupt, typer.Abort):
@@ -83,9 +83,9 @@ def _in_one_line(message: Warning | str, *_where: Any, **_more: Any) -> None:
 
 
 def _one_line(error: Exception) -> str | None:
-    """Return what to tell the user about an error; None for a bug of ours, which deserves its traceback."""
+    """Return the line for an error that the user can fix; None for a bug of efhc, which gets its traceback."""
     if isinstance(error, UsageError):
-        return str(error.format_message())
+        return _in_our_words(error)
     if isinstance(error, EfhcError):
         return str(error)
     if isinstance(error, ImportError):
@@ -97,6 +97,24 @@ def _one_line(error: Exception) -> str | None:
         where = f"{error.filename}: " if error.filename is not None else ""
         return f"{where}{error.strerror or error}; `efhc --debug` shows where"
     return None
+
+
+_OUR_WORDS = {
+    "Invalid value for ": "",
+    "Input should be a valid integer, unable to parse string as an integer": "use a whole number",
+    "Input should be a valid number, unable to parse string as a number": "use a number",
+    "Input should be ": "use a number ",
+}
+
+
+def _in_our_words(error: Any) -> str:
+    """Return what typer says about the command line, in the words of other errors."""
+    text = str(error.format_message())
+    for theirs, ours in _OUR_WORDS.items():
+        text = text.replace(theirs, ours)
+    if error.ctx is None or ": use " in text or type(error).__name__ == "NoArgsIsHelpError":
+        return re.sub(r"^'(--[\w-]+)': ", r"\1: ", text)
+    return f"{text}{'' if text[-1] in '.?' else '.'} `{error.ctx.command_path} --help` shows what it accepts."
 
 
 def _refuse(error: Exception, text: str) -> NoReturn:
@@ -125,9 +143,9 @@ def _show_version(asked: bool) -> None:
 
 @app.callback()
 def _options(
-    debug: Annotated[bool, typer.Option("--debug", help="Show the full traceback of an error.")] = False,
+    debug: Annotated[bool, flag("Show the full traceback of an error.", "--debug")] = False,
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+        bool, flag("Show the version and exit.", "--version", callback=_show_version, is_eager=True)
     ] = False,
 ) -> None:
     global debugging  # noqa: PLW0603 - one process, one command line

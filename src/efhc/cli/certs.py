@@ -1,4 +1,4 @@
-"""efhc certs: an authority, the certificates that it issues to devices, and what a certificate says."""
+"""efhc certs: an authority, the certificates that it issues to devices, and their contents."""
 
 from __future__ import annotations
 
@@ -10,26 +10,28 @@ import typer
 from efhc.base.errors import InputError
 from efhc.base.extras import require
 from efhc.cli.escaping import plain
+from efhc.cli.terminal import argument, option
 
 MOST = 10_000
 """The largest number of certificates that one command issues."""
 
 app = typer.Typer(
-    help="Make an authority, issue certificates of devices, show what a certificate says. Needs efhc[node].",
+    help="Make an authority, issue certificates of devices, show certificates. Needs efhc[node].",
     no_args_is_help=True,
 )
 
-Folder = Annotated[Path, typer.Option("--out", "--certs", metavar="FOLDER", help="The folder of the certificates.")]
+Folder = Annotated[Path, option("FOLDER", "The folder of the certificates.", "--out", "--certs")]
 
 
-@app.command("init", short_help="Make an authority that can issue certificates.")
+@app.command()
 def init(
     folder: Folder = Path("certs"),
-    days: Annotated[int, typer.Option(min=1, metavar="N", help="Number of days that the authority is valid.")] = 3650,
+    days: Annotated[int, option("N", "Number of days that the authority is valid.", min=1)] = 3650,
 ) -> None:
-    """Make an authority: FOLDER/authority.pem, which every device gets, and FOLDER/authority.key, which stays here.
+    """Make an authority that can issue certificates.
 
-    Whoever has authority.key can make certificates of any device: keep it where no device can read it.
+    It is FOLDER/authority.pem, to be copied to every device, and FOLDER/authority.key, which stays here. Whoever has
+    authority.key can make certificates of any device: keep it where no device can read it.
     """
     require("node")
     from efhc.runtime.certificates import make_authority
@@ -39,19 +41,16 @@ def init(
     print(f"{plain(files.key)}: secret; keep it here, and keep a copy in a safe place")
 
 
-@app.command("issue", short_help="Issue or renew certificates of devices.")
+@app.command()
 def issue(
-    devices: Annotated[
-        list[str], typer.Option("--device", metavar="N", help="A device, or several: 3, 0-9, 1,4,7. May be repeated.")
-    ],
+    devices: Annotated[list[str], option("N", "Devices: 3, 0-9 or 1,4,7. May be repeated.", "--device")],
     folder: Folder = Path("certs"),
-    days: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Number of days that the certificates are valid.")
-    ] = 365,
+    days: Annotated[int, option("N", "Number of days that the certificates are valid.", min=1)] = 365,
 ) -> None:
-    """Issue certificates: FOLDER/device-3.pem and FOLDER/device-3.key. A device that has a key keeps it.
+    """Issue or renew certificates of devices.
 
-    To renew a certificate, issue it again and copy device-3.pem: a running node takes it up without a restart.
+    Device 3 gets FOLDER/device-3.pem and FOLDER/device-3.key; a key that exists is kept. To renew a certificate, issue
+    it again and copy device-3.pem: a running node uses it without a restart.
     """
     require("node")
     from efhc.runtime import certificates
@@ -61,9 +60,9 @@ def issue(
         print(f"{plain(files.certificate)}, {plain(files.key)} (secret): valid until {until:%Y-%m-%d}")
 
 
-@app.command("show", short_help="Show what a certificate says.")
-def show(files: Annotated[list[Path], typer.Argument(metavar="FILE", help="Certificates in PEM format.")]) -> None:
-    """Show who a certificate belongs to, who issued it, until when it is valid, and its fingerprint."""
+@app.command()
+def show(files: Annotated[list[Path], argument("FILE", "Certificates in PEM format.")]) -> None:
+    """Show certificates: name, issuer, validity and fingerprint."""
     require("node")
     from datetime import UTC, datetime
 

@@ -1,4 +1,4 @@
-"""efhc config, efhc doctor, efhc bench: the settings, the installation, the speed."""
+"""efhc config, efhc doctor: the settings, the installation."""
 
 from __future__ import annotations
 
@@ -6,13 +6,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
-from efhc.base.errors import InputError
-from efhc.benchmarks.names import ALONE, WORKLOAD_NAMES, check_names
 from efhc.cli.escaping import cell
-from efhc.cli.terminal import RUNS_CODE, Overrides, console
+from efhc.cli.terminal import RUNS_CODE, Overrides, argument, console
 
 config_app = typer.Typer(help="Show a complete config, or the schema of config files.", no_args_is_help=True)
 
@@ -21,9 +18,7 @@ COLOURS = {"ok": "green", "missing": "dim", "bad": "red"}
 
 @config_app.command("show", short_help="Print the complete config, with every default.", epilog=RUNS_CODE)
 def config_show(
-    file: Annotated[
-        Path | None, typer.Argument(metavar="FILE", help="A TOML file. Default: none, only the defaults.")
-    ] = None,
+    file: Annotated[Path | None, argument("FILE", "A TOML file. Default: none, only the defaults.")] = None,
     overrides: Overrides = None,
 ) -> None:
     """Print the complete config: what the file says, the overrides, and every default."""
@@ -62,66 +57,3 @@ def doctor() -> None:
     console.print(table)
     if not healthy:
         raise typer.Exit(1)
-
-
-def bench(
-    workloads: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="WORKLOAD",
-            help=f"{', '.join(WORKLOAD_NAMES)}; or one of {', '.join(ALONE)}. Default: all iterations.",
-        ),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    rounds: Annotated[int, typer.Option(min=1, metavar="N", help="Number of rounds, by turns. The median counts.")] = 5,
-    against: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Another checkout of efhc: measure its iterations, or commands, beside ours."),
-    ] = None,
-    out: Annotated[Path, typer.Option(metavar="FILE", help="The picture that `scaling` draws.")] = Path(
-        "runs/scaling.png"
-    ),
-) -> None:
-    """Measure our iterations against the plain per-device PyTorch loop, by turns in one process.
-
-    Needs PyTorch, the extra [deep]. `efhc bench e2e` measures whole commands. `efhc bench node` measures what
-    `efhc node` costs beside training; it needs the extra [node], and root for its slow links.
-    """
-    check_names(workloads or ())
-    if against and workloads and workloads[0] in ALONE and workloads != ["e2e"]:
-        raise InputError("--against", f"with {workloads[0]}", "--against with workloads of iterations, or with e2e")
-    from rich.status import Status
-
-    from efhc.benchmarks import bench as benches
-
-    with Status("measuring", console=Console(stderr=True)) as status:
-
-        def tell(what: str) -> None:
-            status.update(f"measuring {cell(what)}")
-
-        if workloads == ["limit"]:
-            found, tables = benches.bench_limit(rounds, tell), benches.limit_table
-        elif workloads == ["e2e"]:
-            found, tables = benches.bench_e2e(against, rounds, tell), benches.e2e_table
-        elif workloads == ["scaling"]:
-            found, tables = benches.bench_scaling(rounds, out, tell), benches.scaling_table
-        elif workloads == ["clocks"]:
-            found, tables = benches.bench_clocks(rounds, tell), benches.clocks_table
-        elif workloads == ["node"]:
-            found, tables = benches.bench_node(rounds, tell), benches.node_table
-        elif against:
-            found, tables = benches.bench_against(against, workloads or (), rounds, tell), benches.against_table
-        else:
-            found, tables = benches.bench(workloads or (), rounds, tell), benches.bench_table
-    if as_json:
-        import json
-
-        print(json.dumps(found, indent=2))
-        return
-    rows = tables(found)
-    table = Table(*rows[0])
-    for row in rows[1:]:
-        table.add_row(*row)
-    console.print(table)
-    if workloads == ["clocks"]:
-        print("Times are those of one step of one device.", *benches.clocks_legend(found), sep="\n")

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from efhc.base.errors import InputError, did_you_mean, printable, within
 from efhc.base.extras import require
-from efhc.cli.terminal import Overrides, console
+from efhc.cli.terminal import ExperimentFile, Overrides, argument, console, option, titled_table
 
 if TYPE_CHECKING:
     from efhc.experiments.config.experiment import Experiment
@@ -36,7 +36,7 @@ MOST_NAMES = 20
 
 @app.command("list")
 def data_list() -> None:
-    """List the data sets, where each is on this machine, or how to get it."""
+    """List data sets: where each is on this machine, or how to get it."""
     from efhc.learning.data import ARCHIVES
 
     table = Table("name", "where", "path, or how to get it")
@@ -51,24 +51,31 @@ def data_list() -> None:
 
 
 @app.command("fetch")
-def data_fetch(name: Annotated[str, typer.Argument(help="The data set.")]) -> None:
-    """Download a data set into the user's cache and check it by its published SHA-256."""
+def data_fetch(
+    name: Annotated[str, argument("NAME", "The data set; `efhc data list` shows all.")],
+) -> None:
+    """Download a data set into the user's cache.
+
+    It is checked by its published SHA-256.
+    """
     from efhc.learning.data.download import Download
 
     if name == "digits":
-        raise InputError("data set", "digits, which ships with efhc", "data sets that can be downloaded")
+        raise InputError("data set", name, "another", "digits ships with efhc and needs no download.")
     _fetch(_archive(name, suggested=Download))
 
 
 @app.command("verify")
 def data_verify(
-    name: Annotated[str, typer.Argument(help="The data set.")],
+    name: Annotated[str, argument("NAME", "The data set; `efhc data list` shows all.")],
     path: Annotated[
-        Path | None,
-        typer.Option(help="A folder of your own, as in data.path. Default: the first place that has the data set."),
+        Path | None, option("FOLDER", "A folder of your own, as in data.path. Default: where a run finds it.")
     ] = None,
 ) -> None:
-    """Read the copy that a run would use, show the SHA-256 of each file and say what they were compared with."""
+    """Read the copy that a run would use and show its checksums.
+
+    The last lines say what the SHA-256 of each file was compared with.
+    """
     from efhc.learning.data import STORED
 
     if name == "digits":
@@ -77,9 +84,8 @@ def data_verify(
     archive = _archive(name)
     found = archive.find(path)
     if not found:
-        raise InputError(
-            "data set", f"{name}, which is not on this machine", f"one that is; to get this one: {archive.source}"
-        )
+        problem = f"{name} is not on this machine. To get it: {archive.source}"
+        raise InputError("data set", name, "a data set on this machine", problem)
     data = STORED[name](path=path).load()
     for file, checksum in data.sha256.items():
         print(printable(f"{checksum}  {file}"))
@@ -89,16 +95,15 @@ def data_verify(
 
 @app.command("show")
 def data_show(
-    file: Annotated[Path, typer.Argument(help="The experiment, a TOML file.")],
+    file: ExperimentFile,
     overrides: Overrides = None,
-    out: Annotated[
-        Path | None, typer.Option(help="The figure to write. Default: runs/NAME-OF-FILE-partition.png.")
-    ] = None,
-    seed: Annotated[
-        int | None, typer.Option(min=0, help="The seed. Default: the first seed of the experiment.")
-    ] = None,
+    out: Annotated[Path | None, option("FILE", "The figure. Default: runs/NAME-OF-FILE-partition.png.")] = None,
+    seed: Annotated[int | None, option("N", "The seed. Default: the first seed of the experiment.", min=0)] = None,
 ) -> None:
-    """Show which device holds which labels and groups, as a figure and a table."""
+    """Show which device holds which labels and groups.
+
+    The output is a figure and a table.
+    """
     from efhc.core.randomness import Randomness
     from efhc.experiments.config.files import load_experiment
     from efhc.experiments.runs.draw import load_data
@@ -120,7 +125,7 @@ def data_show(
     names = [printable(name) for name in data.label_names]
     save_figure(partition_figure(counts, names, title), out)
     groups = [] if data.groups is None else ["groups"]
-    table = Table("device", "samples", *groups, "labels", "most samples of", title=escape(title), title_justify="left")
+    table = titled_table("device", "samples", *groups, "labels", "most samples of", title=escape(title))
     for device, (row, part) in enumerate(zip(counts[:MOST_ROWS], parts, strict=False)):
         held = [escape(names[label]) for label in (-row).argsort(kind="stable") if row[label]]
         shown = ", ".join(held[:10]) + (", ..." if len(held) > 10 else "")
@@ -129,7 +134,7 @@ def data_show(
     console.print(table)
     if len(counts) > MOST_ROWS:
         print(f"... and {len(counts) - MOST_ROWS} more devices")
-    for what, columns in (("Features", data.feature_names), ("Columns without a use", data.unused)):
+    for what, columns in (("Features", data.feature_names), ("Unused columns", data.unused)):
         if columns:
             listed = ", ".join(columns[:MOST_NAMES]) + (", ..." if len(columns) > MOST_NAMES else "")
             print(printable(f"{what} ({len(columns)}): {listed}"))
@@ -141,7 +146,7 @@ def _verify_digits(path: Path | None) -> None:
     from efhc.learning.data.digits import SHA256
 
     if path is not None:
-        raise InputError("--path", path, "nothing with digits, which ship with efhc")
+        raise InputError("--path", path, "no path", "digits ships with efhc. Leave --path out.")
     data = Digits().load()
     (found,) = data.sha256.values()
     if found != SHA256:
@@ -153,7 +158,7 @@ def _verify_digits(path: Path | None) -> None:
 
 
 def _archive(name: str, suggested: type | None = None) -> Archive:
-    """Return the archive of this name. For a misspelled name, those of the type `suggested` are suggested."""
+    """Return the archive of this name. For an unknown name, archives of the type `suggested` are suggested."""
     from efhc.learning.data import ARCHIVES
 
     if name not in ARCHIVES:
@@ -162,12 +167,14 @@ def _archive(name: str, suggested: type | None = None) -> Archive:
     return ARCHIVES[name]
 
 
-def require_extras(experiment: Experiment) -> None:
-    """Raise an `EfhcError` if the experiment trains a network and PyTorch is missing, before its data are fetched."""
+def prepare(*experiments: Experiment) -> None:
+    """Download data that are missing. Raises an `EfhcError` before if a model needs PyTorch, which is missing."""
     from efhc.learning.models import ModuleModel
 
-    if isinstance(experiment.model, ModuleModel):
+    if any(isinstance(experiment.model, ModuleModel) for experiment in experiments):
         require("deep")
+    for experiment in experiments:
+        fetch_missing(experiment)
 
 
 def fetch_missing(experiment: Experiment) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,10 +10,20 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from efhc.base.errors import InputError
-from efhc.cli.data import fetch_missing, require_extras
+from efhc.cli.data import prepare
 from efhc.cli.escaping import cell, plain
 from efhc.cli.node import answers_table
-from efhc.cli.terminal import INTERRUPTED, Overrides, console, print_summary, this_command, warn
+from efhc.cli.terminal import (
+    INTERRUPTED,
+    ExperimentFile,
+    Overrides,
+    console,
+    flag,
+    how_to_resume,
+    option,
+    print_summary,
+    warn,
+)
 
 if TYPE_CHECKING:
     from efhc.experiments.config.experiment import Experiment
@@ -26,58 +35,46 @@ MODES: dict[str, Mode] = {"lockstep": "lockstep", "free-running": "free-running"
 
 
 def launch(
-    file: Annotated[
-        Path,
-        typer.Argument(metavar="FILE", help="The experiment: a TOML file, or a figure of the paper such as fig2a."),
-    ],
+    file: ExperimentFile,
     overrides: Overrides = None,
-    out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="The run directory. Default: runs/NAME-OF-FILE-nodes.")
-    ] = None,
+    out: Annotated[Path | None, option("DIR", "Output directory. Default: runs/NAME-OF-FILE-nodes.")] = None,
     mode: Annotated[
         str | None,
-        typer.Option(
-            metavar="MODE",
-            help="lockstep: nodes wait for each other, as in `efhc run`; free-running: each has its own clock. "
-            "Default: by the driver of the experiment.",
+        option(
+            "MODE",
+            "lockstep: nodes wait for each other; free-running: each has its own clock. Default: as the driver.",
         ),
     ] = None,
-    strategy: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Only this strategy. May be repeated. Default: all.")
-    ] = None,
-    seed: Annotated[
-        list[int] | None, typer.Option(min=0, metavar="N", help="Only this seed. May be repeated. Default: all.")
-    ] = None,
+    strategy: Annotated[list[str] | None, option("NAME", "Only this strategy. May be repeated. Default: all.")] = None,
+    seed: Annotated[list[int] | None, option("N", "Only this seed. May be repeated. Default: all.", min=0)] = None,
     seconds: Annotated[
         float | None,
-        typer.Option(
+        option(
+            "S",
+            "Seconds that free-running nodes train. Default: driver.seconds, or until all iterations are made.",
             min=0.001,
-            metavar="S",
-            help="How long free-running nodes train. Default: driver.seconds, or until each has made all iterations.",
         ),
     ] = None,
     netns: Annotated[
-        bool,
-        typer.Option("--netns", help="A network namespace per device, with b_i as the rate of its uplink. Needs root."),
+        bool, flag("Give each device a network namespace with an uplink of rate b_i. Needs root.", "--netns")
     ] = False,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with what was stopped there.")] = False,
-    keep_nodes: Annotated[
-        bool, typer.Option("--keep-nodes", help="Keep the nodes' files and logs, in DIR/nodes.")
-    ] = False,
+    resume: Annotated[bool, flag("Resume the launch in --out.", "--resume")] = False,
+    keep_nodes: Annotated[bool, flag("Keep the files and logs of the nodes in DIR/nodes.", "--keep-nodes")] = False,
 ) -> None:
-    """Run each device of an experiment as a process of its own, over TLS, and collect one ordinary run directory."""
+    """Run each device of an experiment as its own process on this machine, connected over TLS.
+
+    The results are collected into an ordinary run directory.
+    """
     if mode is not None and mode not in MODES:
-        raise typer.BadParameter(f"got {mode}; allowed: {', '.join(MODES)}", param_hint="--mode")
+        raise InputError("--mode", f"'{mode}'", " or ".join(MODES))
     from efhc.experiments.config.files import load_experiment
     from efhc.experiments.nodes.launch import launch as launch_nodes
-    from efhc.experiments.nodes.launch import words_to_resume
 
     out = out or Path("runs") / f"{file.stem}-nodes"
     experiment = _chosen(load_experiment(file, overrides or ()), strategy, seed)
     if experiment.log:
-        warn("the setting log is not used here: nodes are not logged")
-    require_extras(experiment)
-    fetch_missing(experiment)
+        warn("the setting log has no effect here: trackers do not follow nodes")
+    prepare(experiment)
     try:
         with _live_table(len(experiment.strategies) * len(experiment.seeds)) as view:
             result = launch_nodes(
@@ -92,17 +89,7 @@ def launch(
                 warn=warn,
             )
     except KeyboardInterrupt:
-        words = words_to_resume(
-            file,
-            out,
-            mode=mode,
-            netns=netns,
-            overrides=overrides or (),
-            strategies=strategy or (),
-            seeds=seed or (),
-            seconds=seconds,
-        )
-        warn(f"stopped; go on with: {this_command()} {shlex.join(words)}")
+        warn(f"stopped; continue with: {how_to_resume()}")
         raise typer.Exit(INTERRUPTED) from None
     print_summary(result)
     print(plain(f"\nResults: {out}"))

@@ -1,4 +1,4 @@
-"""efhc node and efhc status: one device of an experiment as a process, and how running ones are."""
+"""efhc node and efhc status: one device of an experiment as a process, and the status of running ones."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from efhc.cli.escaping import cell, plain
-from efhc.cli.groups import DefaultCommandGroup
-from efhc.cli.terminal import RUNS_CODE, Overrides, console
+from efhc.cli.terminal import RUNS_CODE, DefaultCommandGroup, Overrides, argument, console, flag, option, warn
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 SILENT = 1
 """Exit code of `efhc status` if a node did not answer, or if there is none."""
 CAPTION = "drift: of the threshold; doubt: undecided exchanges; MB: sent"
-"""What the columns of the table of nodes mean, in one line below it. docs/node.md says more."""
+"""One line below the table of nodes that explains its columns. docs/node.md has more."""
 SOON_DAYS = 14
 """`efhc status` mentions a certificate that expires within this many days."""
 
@@ -33,24 +32,22 @@ class _NodeFileByDefault(DefaultCommandGroup):
 
 app = typer.Typer(
     cls=_NodeFileByDefault,
-    help="efhc node NODE.toml: run one device of an experiment on a real network, until SIGTERM or Ctrl-C.\n\n"
-    "It is short for `efhc node run NODE.toml`; `efhc node run --help` shows its options.",
+    help="Run one device of an experiment on a real network, until SIGTERM or Ctrl-C.\n\n"
+    "`efhc node NODE.toml` is short for `efhc node run NODE.toml`; `efhc node run --help` shows its options.",
     no_args_is_help=True,
 )
 
 
 @app.command("run", short_help="Run one device. `run` may be left out.", epilog=RUNS_CODE)
 def run(
-    file: Annotated[Path, typer.Argument(metavar="NODE.toml", help="The node file; `efhc node init` writes one.")],
+    file: Annotated[Path, argument("NODE.toml", "The node file; `efhc node init` writes one.")],
     overrides: Overrides = None,
-    insecure: Annotated[
-        bool, typer.Option("--insecure", help="Without TLS, if all addresses are of this machine alone.")
-    ] = False,
+    insecure: Annotated[bool, flag("Use no TLS. Allowed if all addresses are of this machine.", "--insecure")] = False,
 ) -> None:
-    """Run one device of an experiment. It logs JSON lines to stderr, and `efhc status` shows how it is.
+    """Run one device of an experiment.
 
-    SIGTERM and Ctrl-C stop it: exchanges under way finish, the state is kept, exit code 0. SIGHUP makes it read the
-    table of neighbours anew.
+    It logs JSON lines to stderr, and `efhc status` shows its state. SIGTERM and Ctrl-C stop it: exchanges under way
+    finish, the state is kept, and the exit code is 0. On SIGHUP it reads the table of neighbours again.
     """
     signal.signal(signal.SIGTERM, _stop_before_the_start)
     from efhc.experiments.nodes.assemble import run_node
@@ -67,28 +64,27 @@ def _stop_before_the_start(number: int, frame: object) -> None:
 
 @app.command("init", short_help="Write a complete node file for a device of an experiment.", epilog=RUNS_CODE)
 def init(
-    experiment: Annotated[str, typer.Argument(metavar="EXPERIMENT.toml", help="The experiment, a TOML file.")],
-    device: Annotated[int, typer.Option(min=0, metavar="N", help="The number of the device.")],
+    experiment: Annotated[str, argument("FILE", "The experiment, a TOML file.")],
+    device: Annotated[int, option("N", "The number of the device.", min=0)],
     overrides: Overrides = None,
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="The file to write. Default: device-N.toml.")] = None,
+    out: Annotated[Path | None, option("FILE", "The file to write. Default: device-N.toml.")] = None,
     listen: Annotated[
-        str | None,
-        typer.Option(metavar="HOST:PORT", help='Where to listen, or "none". Default: 0.0.0.0, on port 7700 + N.'),
+        str | None, option("HOST:PORT", 'Where to listen, or "none". Default: 0.0.0.0, on port 7700 + N.')
     ] = None,
     neighbours: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
+            "J=HOST:PORT",
+            "Where device J listens, or J alone if J connects to this device. May be repeated. Default: "
+            "placeholders for all devices that the network links to this one.",
             "--neighbour",
-            metavar="J=HOST:PORT",
-            help="Where device J listens; J alone if it has to connect by itself. May be repeated. Others that the "
-            "network links to the device get a placeholder.",
         ),
     ] = None,
-    certificates: Annotated[
-        Path, typer.Option("--certs", metavar="FOLDER", help="The folder with the device's certificate.")
-    ] = Path("certs"),
+    certificates: Annotated[Path, option("FOLDER", "The folder with the device's certificate.", "--certs")] = Path(
+        "certs"
+    ),
 ) -> None:
-    """Write a node file in which every setting is explained. An existing file is not overwritten."""
+    """Write a node file that explains every setting. An existing file is not overwritten."""
     from efhc.experiments.nodes.node_files import write_new_node
 
     file = out or Path(f"device-{device}.toml")
@@ -106,7 +102,7 @@ def init(
     if len(loaded.strategies) > 1 or len(loaded.seeds) > 1:
         strategies, seeds = ", ".join(loaded.strategies), ", ".join(map(str, loaded.seeds))
         print(f"strategy {plain(settings.strategy)} (of {plain(strategies)}), seed {settings.seed} (of {seeds});")
-        print("all devices need the same: strategy=NAME seed=N behind this command chooses others")
+        print("all devices need the same; to choose others, add strategy=NAME seed=N to this command")
     if "# CHANGE" in file.read_text():
         print("Change the addresses that are marked with CHANGE, then run it:")
     print(f"  efhc node {plain(file)}")
@@ -115,15 +111,17 @@ def init(
 def status(
     places: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="PLACE",
-            help="State folders, folders that hold some, node files, or addresses of this machine. Default: the "
-            "current folder.",
+        argument(
+            "PLACE",
+            "State folders, folders of several, node files or addresses of this machine. Default: this folder.",
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Annotated[bool, flag("Print JSON.", "--json")] = False,
 ) -> None:
-    """Ask running nodes of this machine how they are. Exit code 1 if one does not answer, or if none is running."""
+    """Show the status of the nodes on this machine.
+
+    The exit code is 1 if a node does not answer, or if none is running.
+    """
     from efhc.experiments.nodes.status_query import ask_all
 
     places = places or ["."]
@@ -135,7 +133,7 @@ def status(
     else:
         _print_answers(answers)
     if not answers:
-        print(f"no node is running here: {plain(', '.join(places))}", file=sys.stderr)
+        warn(f"no node is running in {', '.join(places)}; give its state folder, node file or address")
     if not answers or any(answer.status is None for answer in answers):
         raise typer.Exit(SILENT)
 
@@ -187,7 +185,7 @@ def _problems(answer: Answer) -> list[str]:
     device = answer.status["device"]
     links = [one for one in answer.status["neighbours"] if not one["connected"]]
     lines = [
-        f"device {device}: no connection to {one['device']}; {one['last_problem'] or 'it has not come yet'}"
+        f"device {device}: no connection to {one['device']}; {one['last_problem'] or 'it has not connected yet'}"
         for one in links
     ]
     expires = answer.status["certificate_expires"]

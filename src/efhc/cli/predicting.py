@@ -5,13 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
 from rich.console import Console
-from rich.table import Table
 
-from efhc.cli.data import fetch_missing, require_extras
+from efhc.cli.data import prepare
 from efhc.cli.escaping import cell, plain
-from efhc.cli.terminal import INTERRUPTED, print_table, warn
+from efhc.cli.terminal import argument, option, print_table, stoppable, titled_table, warn
 from efhc.report.numbers import MEGABYTE
 
 if TYPE_CHECKING:
@@ -23,17 +21,14 @@ if TYPE_CHECKING:
 
 def predict(
     files: Annotated[
-        list[Path] | None,
-        typer.Argument(metavar="FILE", help="Experiments, TOML files. Default: the two that come with efhc."),
+        list[Path] | None, argument("FILE", "Experiments, TOML files. Default: the two that come with efhc.")
     ] = None,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Where to keep tables, figure and runs.")] = Path(
-        "runs/prediction"
-    ),
+    out: Annotated[Path, option("DIR", "Where to keep tables, figure and runs.")] = Path("runs/prediction"),
 ) -> None:
-    """Run experiments by the simulator and by nodes in network namespaces, and compare them.
+    """Run experiments in the simulator and with nodes in network namespaces, and compare the two.
 
-    The table says what it takes until the target accuracy, in seconds and bytes, both ways, and the error of the
-    prediction. The same command goes on with what was stopped. Needs root and the extra [node].
+    The table shows the seconds and bytes until the target accuracy, as predicted and as measured, and the error of the
+    prediction. If the command is stopped, the same command continues. It needs root and the extra [node].
     """
     from rich.status import Status
 
@@ -43,10 +38,8 @@ def predict(
     from efhc.report.predictions import error_words
 
     experiments = [load_experiment(file) for file in files or EXAMPLES]
-    for experiment in experiments:
-        require_extras(experiment)
-        fetch_missing(experiment)
-    with Status("preparing", console=Console(stderr=True)) as status:
+    prepare(*experiments)
+    with stoppable(), Status("preparing", console=Console(stderr=True)) as status:
         doing = ""
 
         def tell(text: str) -> None:
@@ -59,21 +52,15 @@ def predict(
             at = f", iteration {min(trains)}" if len(trains) == len(answers) else ", starting"
             status.update(cell(f"{doing}, {run.name}{at}"))
 
-        try:
-            found = compare_both(experiments, out, tell, view, warn)
-        except KeyboardInterrupt:
-            warn("stopped; the same command goes on from here")
-            raise typer.Exit(INTERRUPTED) from None
+        found = compare_both(experiments, out, tell, view, warn)
     _print_comparison(found.table)
     print(error_words(found.table))
     print(f"Table: {plain(out / TABLE)}, curves: {plain(out / CURVES)}, figure: {plain(found.figure)}")
 
 
 def _print_comparison(rows: pl.DataFrame) -> None:
-    table = Table(title="until the target accuracy: measured with nodes, predicted by the simulator")
-    table.title_justify = "left"
-    for name in ("experiment", "strategy", "seed"):
-        table.add_column(name)
+    title = "until the target accuracy: measured with nodes, predicted by the simulator"
+    table = titled_table("experiment", "strategy", "seed", title=title)
     for name in ("s measured", "s predicted", "error", "MB measured", "MB predicted", "error"):
         table.add_column(name, justify="right")
     for row in rows.iter_rows(named=True):

@@ -15,7 +15,7 @@ from efhc.cli.escaping import cell, print_error
 from efhc.cli.terminal import console
 
 if TYPE_CHECKING:
-    from efhc.experiments.runs.live.overview import Overview
+    from efhc.experiments.runs.progress import Overview
 
 BAR_SECONDS = 0.1
 """The time between two movements of the bar."""
@@ -42,7 +42,7 @@ class NowAndThen:
 @contextmanager
 def showing(runs: int, iterations: int, lines: NowAndThen | None = None) -> Iterator[Overview]:
     """Show how far `runs` with `iterations` in all are. `lines` says how often to print if this is no terminal."""
-    from efhc.experiments.runs.live.overview import Overview
+    from efhc.experiments.runs.progress import Overview
 
     overview, began = Overview(runs, iterations), time.monotonic()
     if console.is_terminal:
@@ -61,7 +61,7 @@ def showing(runs: int, iterations: int, lines: NowAndThen | None = None) -> Iter
 def _bar(overview: Overview) -> Iterator[None]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-    from efhc.experiments.runs.live.overview import PREPARING
+    from efhc.experiments.runs.progress import PREPARING
 
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[words]}")
     with Progress(*columns, console=console) as bars:

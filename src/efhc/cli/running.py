@@ -1,4 +1,4 @@
-"""efhc demo, efhc run: one experiment."""
+"""efhc demo, efhc new, efhc run: one experiment."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from efhc.base.errors import AssumptionBroken, InputError
-from efhc.cli.data import fetch_missing, require_extras
+from efhc.base.errors import AssumptionBroken, EfhcError, InputError
+from efhc.cli.data import prepare
 from efhc.cli.escaping import plain
 from efhc.cli.progress import showing
 from efhc.cli.terminal import (
@@ -18,11 +18,16 @@ from efhc.cli.terminal import (
     INTERRUPTED,
     Address,
     EngineName,
+    ExperimentFile,
     Jobs,
     Log,
     Overrides,
+    argument,
     choose_engine,
     console,
+    flag,
+    how_to_resume,
+    option,
     print_summary,
     this_command,
     warn,
@@ -36,9 +41,9 @@ if TYPE_CHECKING:
 
 
 def demo(
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Where to keep the results.")] = Path("runs/demo"),
+    out: Annotated[Path, option("DIR", "Where to keep the results.")] = Path("runs/demo"),
 ) -> None:
-    """Compare EF-HC with GT, ZT, RG and entrywise on the digits, in under a minute: a table and four panels."""
+    """Compare EF-HC with GT, ZT, RG and entrywise on the digits data set: a table and four panels."""
     from efhc.experiments.studies.demo import EXPERIMENT, NAMES, RUNS, run_demo
 
     with showing(RUNS, RUNS * EXPERIMENT.iterations) as overview:
@@ -57,56 +62,58 @@ def demo(
     print(f"  {efhc} config show            every setting and its default")
 
 
+def new(
+    name: Annotated[Path, argument("NAME", "The folder to make; its last part is the name.")],
+) -> None:
+    """Make a folder with an experiment, a strategy of your own with its test, a notebook and a README."""
+    from efhc.experiments.new_project import make_project
+
+    for file in make_project(name):
+        print(plain(file))
+    console.print("\nTry next:", style="bold")
+    print(plain(f"  cd {shlex.quote(str(name))}"))
+    print(f"  {this_command()} run {name.name}.toml")
+    print("  pytest")
+    print(f"  jupyter lab {name.name}.ipynb")
+
+
 def run(
-    file: Annotated[
-        Path,
-        typer.Argument(metavar="FILE", help="The experiment: a TOML file, or a figure of the paper such as fig2a."),
-    ],
+    file: ExperimentFile,
     overrides: Overrides = None,
-    out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="The run directory. Default: runs/NAME-OF-FILE.")
-    ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run that was stopped there.")] = False,
+    out: Annotated[Path | None, option("DIR", "Output directory. Default: runs/NAME-OF-FILE.")] = None,
+    resume: Annotated[bool, flag("Resume the experiment in --out.", "--resume")] = False,
     store: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FOLDER", help="A folder of single runs: those in it are not made again, and new ones stay in it."
-        ),
+        Path | None, option("FOLDER", "Folder of runs to reuse; new runs are saved there. Default: DIR/runs.")
     ] = None,
     engine: EngineName = "local",
     address: Address = None,
     jobs: Jobs = None,
     log: Log = None,
     figure: Annotated[
-        bool,
-        typer.Option("--figure/--no-figure", help="Draw figures/comparison.png; of an event-driven run, seconds.png."),
+        bool, flag("Draw figures/comparison.png (event-driven: figures/seconds.png).", "--figure/--no-figure")
     ] = True,
-    monitor: Annotated[
-        str | None,
-        typer.Option(metavar="theory", help="`theory`: report each assumption of the paper that the run breaks."),
-    ] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="With --monitor: stop there, with exit code 3.")] = False,
+    monitor: Annotated[str | None, option("theory", "Report each assumption of the paper that a run breaks.")] = None,
+    strict: Annotated[
+        bool, flag("With --monitor: stop at the first broken assumption, with exit code 3.", "--strict")
+    ] = False,
     window: Annotated[
         int | None,
-        typer.Option(
+        option(
+            "N",
+            "With --monitor: iterations within which every device must fire and all be connected. Default: a quarter.",
             min=1,
-            metavar="N",
-            help="With --monitor: number of iterations within which every device must fire and be connected to all "
-            "others. Default: a quarter of the run.",
         ),
     ] = None,
     watch: Watch = False,
 ) -> None:
-    """Run an experiment and keep it in a run directory."""
+    """Run an experiment and save its results to a directory."""
     out = out or Path("runs") / file.stem
     if monitor not in (None, "theory"):
-        raise typer.BadParameter(f"got {monitor}; allowed: theory", param_hint="--monitor")
+        raise InputError("--monitor", f"'{monitor}'", "theory")
     if not monitor and (strict or window):
-        raise typer.BadParameter("they go with --monitor theory", param_hint="--strict or --window")
+        raise EfhcError("--strict and --window need --monitor theory")
     if monitor and engine != "local":
-        raise InputError(
-            "--monitor", f"{monitor} with --engine {engine}", "--engine local, where observers see the runs"
-        )
+        raise InputError("--monitor", f"{monitor} with --engine {engine}", "--engine local")
     use = choose_engine(engine, address, jobs)
     try:
         from efhc.experiments.config.files import SWEEP, load_experiment, read_tables
@@ -114,12 +121,11 @@ def run(
 
         experiment = load_experiment(file, with_log(overrides, log))
         if SWEEP in read_tables(file):
-            warn(f"the table [sweep] is not used here; `{this_command()} sweep {file}` runs it")
+            warn(f"`efhc run` ignores the table [sweep]; run it with `{this_command()} sweep {file}`")
         if resume and not _holds_run(out):
-            warn(f"there is no run in {out} to go on with; it is begun")
+            warn(f"{out} holds no run to resume; a new one begins")
         watcher = _watcher(experiment, strict, window) if monitor else None
-        require_extras(experiment)
-        fetch_missing(experiment)
+        prepare(experiment)
         runs = len(experiment.seeds) * len(experiment.strategies)
         with watching(out, watch, store), showing(runs, runs * experiment.iterations) as overview:
             result = simulate(
@@ -137,19 +143,8 @@ def run(
         if watcher:
             warn(watcher.summary())
     except (KeyboardInterrupt, AssumptionBroken) as stopped:
-        given = {
-            "--store": store,
-            "--engine": None if engine == "local" else engine,
-            "--address": address,
-            "--jobs": jobs,
-        }
-        options = [word for name, value in given.items() if value is not None for word in (name, str(value))]
-        options += [word for name in log or () for word in ("--log", name)]
-        options += [] if figure else ["--no-figure"]
-        words = shlex.join(["run", str(file), *(overrides or ()), "--out", str(out), *options, "--resume"])
-        go_on = f"go on with: {this_command()} {words}" if _holds_run(out) else "nothing was written"
         why = f", {stopped}" if str(stopped) else ""
-        warn(f"stopped{why}; {go_on}")
+        warn(f"stopped{why}; " + (f"continue with: {how_to_resume()}" if _holds_run(out) else "nothing was written"))
         raise typer.Exit(INTERRUPTED if isinstance(stopped, KeyboardInterrupt) else BROKEN) from None
     print_summary(result)
     drawn = out / "figures" / result.figure_name
@@ -169,6 +164,6 @@ def _watcher(experiment: Experiment, strict: bool, window: int | None) -> Theory
 
 
 def _holds_run(out: Path) -> bool:
-    from efhc.experiments.runs.directory import RunDirectory
+    from efhc.experiments.runs.experiment_folder import ExperimentFolder
 
-    return RunDirectory(out).is_begun
+    return ExperimentFolder(out).is_begun

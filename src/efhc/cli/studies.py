@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from itertools import groupby
 from pathlib import Path
@@ -14,22 +13,27 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from efhc.base.errors import InputError
+from efhc.base.errors import EfhcError
 from efhc.base.extras import require
-from efhc.cli.data import fetch_missing, require_extras
+from efhc.cli.data import prepare
 from efhc.cli.escaping import cell, plain
 from efhc.cli.progress import FIRST_SECONDS, LINE_SECONDS, NowAndThen, showing
 from efhc.cli.terminal import (
     FAILED,
-    INTERRUPTED,
     Address,
     EngineName,
+    ExperimentFile,
     Jobs,
     Log,
     Overrides,
+    argument,
     choose_engine,
     console,
+    flag,
+    option,
     print_table,
+    stoppable,
+    titled_table,
     warn,
     with_log,
 )
@@ -39,81 +43,64 @@ from efhc.report.numbers import TIME_UNIT
 if TYPE_CHECKING:
     from efhc.experiments.config.experiment import Experiment
     from efhc.experiments.runs.store import RunStore
-    from efhc.experiments.studies.changes import Size
-    from efhc.experiments.studies.controls_file import Controls
     from efhc.experiments.studies.reproduce import AnyRuns
+    from efhc.experiments.studies.settings_figures import Controls, Size
     from efhc.experiments.studies.tune import Tuning
     from efhc.report.claims.judging import Judgement
-
-File = Annotated[Path, typer.Argument(metavar="FILE", help="The experiment, a TOML file.")]
 
 
 def reproduce(
     figures: Annotated[
         list[str],
-        typer.Argument(
-            metavar="FIGURE",
-            help="`list`, `all` of the paper's, or names: fig2a frontier slow-links, or your own files.",
+        argument(
+            "FIGURE", "Names such as fig2a frontier slow-links, your own files, `all` figures of the paper, or `list`."
         ),
     ],
-    quick: Annotated[bool, typer.Option("--quick", help="Small sizes, for a first look. This is the default.")] = False,
-    full: Annotated[
-        bool, typer.Option("--full", help="The paper's sizes; `efhc reproduce list` shows the cost.")
-    ] = False,
-    seeds: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Number of seeds. Default: as many as each figure sets.")
-    ] = None,
+    quick: Annotated[bool, flag("Use small sizes. This is the default.", "--quick")] = False,
+    full: Annotated[bool, flag("Use the paper's sizes; `efhc reproduce list` shows the cost.", "--full")] = False,
+    seeds: Annotated[int | None, option("N", "Number of seeds. Default: as in each figure's file.", min=1)] = None,
     radius: Annotated[
-        list[float] | None,
-        typer.Option(min=0, metavar="R", help="A radius of panel (iv). May be repeated. Default: those of the file."),
+        list[float] | None, option("R", "A radius of panel (iv). May be repeated. Default: as in the file.", min=0)
     ] = None,
-    estimate: Annotated[
-        bool, typer.Option("--estimate", help="Print how long it will take on this machine, and make nothing.")
-    ] = False,
-    out: Annotated[
-        Path, typer.Option(metavar="DIR", help="Where to keep figures, tables, runs and report.html.")
-    ] = Path("runs/paper"),
+    estimate: Annotated[bool, flag("Print the estimated time on this machine and exit.", "--estimate")] = False,
+    out: Annotated[Path, option("DIR", "Where to keep figures, tables, runs and report.html.")] = Path("runs/paper"),
     engine: EngineName = "local",
     address: Address = None,
     jobs: Jobs = None,
     log: Log = None,
     watch: Watch = False,
 ) -> None:
-    """Reproduce figures of the paper and judge its claims: make the missing runs, draw, and write report.html.
+    """Reproduce figures of the paper and judge its claims.
 
-    `frontier` compares all strategies: accuracy against the share of ZT's transmission time that was spent, in several
-    settings, and who leads. `slow-links` compares a strategy for slow links with its controls, on virtual clocks.
+    Runs that exist are reused. The output is the figures, their numbers and report.html.
 
-    The figures that train neural networks need PyTorch, the extra [deep].
+    `frontier` compares the accuracy of all strategies at equal shares of ZT's transmission time. `slow-links` compares
+    a strategy for slow links with its controls, on virtual clocks. ZT (zero threshold) fires at every iteration.
+
+    Figures that train neural networks need PyTorch, the extra [deep].
     """
     use = choose_engine(engine, address, jobs)
 
-    from efhc.experiments.studies.controls_file import Controls
-    from efhc.experiments.studies.frontier_file import Frontier
     from efhc.experiments.studies.presets import load_figure, paper_figures
+    from efhc.experiments.studies.settings_figures import Controls, Frontier
 
     if quick and full:
-        raise InputError("size", "--quick and --full", "one of the two")
+        raise EfhcError("--quick and --full exclude each other; give one of them")
     size: Size = "full" if full else "quick"
     if figures == ["list"]:
         if radius or estimate:
-            raise InputError(
-                "figure", "list with --radius or --estimate", "the names of figures with them, or list alone"
-            )
+            raise EfhcError("`efhc reproduce list` takes neither --radius nor --estimate")
         _list_figures(seeds)
         return
     names = dict.fromkeys(one for name in figures for one in (paper_figures() if name == "all" else [name]))
     loaded = [load_figure(name, size, seeds, radius or (), log) for name in names]
     experiments = [experiment for figure in loaded for experiment in figure.experiments]
-    for experiment in experiments:
-        require_extras(experiment)
-    for experiment in experiments:
-        fetch_missing(experiment)
+    prepare(*experiments)
 
     from efhc.experiments.runs.store import RunStore
     from efhc.experiments.studies import reproduce as reproducing
 
-    with _stoppable():
+    with stoppable():
         prepared = reproducing.prepare(loaded)
         store = RunStore(out / "runs", warn)
         if estimate or (full and engine == "local"):
@@ -131,12 +118,12 @@ def reproduce(
             _print_means(numbers)
         elif isinstance(figure, Controls):
             _print_controls(figure, numbers, judgements)
-    _print_judgements([one for one in judgements if one.statement != "beats control"])
+    _print_judgements([one for one in judgements if one.control is None])
     print(f"\nReport: {out / 'report.html'}, figures and their numbers: {out / 'figures'}")
 
 
 def _print_estimates(figures: Sequence[AnyRuns], store: RunStore, jobs: int | None) -> None:
-    """Print how long the missing runs of each figure will take on this machine, if each core makes one at a time."""
+    """Print the estimated time of the missing runs of each figure, one run at a time per core."""
     from rich.status import Status
 
     from efhc.experiments.runs.resources import usable_cores
@@ -186,10 +173,8 @@ def _print_means(path: Path) -> None:
 
     columns = [percent(share) for share in SHOWN]
     for (setting,), rows in pl.read_csv(path).group_by("setting", maintain_order=True):
-        table = Table(
-            "strategy", *columns, "spends", title=cell(f"{path.stem}-{setting}: accuracy at shares of ZT's time")
-        )
-        table.title_justify = "left"
+        title = cell(f"{path.stem}-{setting}: accuracy at shares of ZT's time")
+        table = titled_table("strategy", *columns, "spends", title=title)
         for row in rows.iter_rows(named=True):
             values = [row[f"at {column}"] for column in columns]
             cells = ["" if value is None else f"{value:.3f}" for value in values]
@@ -203,38 +188,38 @@ def _print_controls(figure: Controls, path: Path, judgements: Sequence[Judgement
 
     from efhc.report.claims.controls import end_means
     from efhc.report.claims.intervals import bounds_words
-    from efhc.report.claims.wording import bought_words, finding_words
+    from efhc.report.claims.wording import VERDICTS, bought_words
     from efhc.report.numbers import MEGABYTE, number_words, signed
 
     for (setting,), rows in pl.read_csv(path).group_by("setting", maintain_order=True):
         label = f"{figure.name}-{setting}"
-        found = {one.names[1]: one for one in judgements if one.figures == (label,)}
+        found = {one.control: one for one in judgements if one.figures == (label,)}
         bounds = bounds_words(one.findings[0].seeds for one in found.values())
         title = f"{label}: accuracy at the end, and the lead of {figure.table.leader}"
-        table = Table("strategy", "accuracy", "least", "MB", "lead", bounds, "above on", "", title=cell(title))
-        table.title_justify = "left"
+        columns = ("strategy", "accuracy", "worst seed", "MB", "lead", bounds, "wins on", "")
+        table = titled_table(*columns, title=cell(title))
         for row in end_means(rows).iter_rows(named=True):
             cells = [f"{row['mean']:.3f}", f"{row['least']:.3f}", number_words(row["bytes"] / MEGABYTE)]
             if one := found.get(row["strategy"]):
                 (finding,) = one.findings
                 between = f"{signed(finding.low)} to {signed(finding.high)}" if finding.seeds > 1 else ""
                 above = f"{finding.seeds_above} of {finding.seeds}"
-                cells += [signed(finding.mean), between, above, finding_words(finding)]
+                cells += [signed(finding.mean), between, above, VERDICTS[finding.verdict]]
             table.add_row(cell(row["strategy"]), *cells)
         print_table(table)
         marked = filter(None, (figure.table.common, figure.table.shuffled))
-        if words := bought_words([found[name].findings[0] for name in marked if name in found]):
+        if words := bought_words({name: found[name].findings[0] for name in marked if name in found}):
             print(words)
 
 
 def _print_judgements(judgements: list[Judgement]) -> None:
-    from efhc.report.claims.wording import figures_words, statement_words, verdict_parts, verdict_words
+    from efhc.report.claims.wording import figures_words, verdict_parts, verdict_words
 
     colours = {"holds": "green", "fails": "red"}
-    for said, same in groupby(judgements, lambda one: (one.claim, one.statement, one.setting, one.names)):
-        (claim, *statement), group = said, list(same)
+    for (claim, statement), same in groupby(judgements, lambda one: (one.claim, one.statement)):
+        group = list(same)
         about = "claim" if claim is None else f"claim {claim}"
-        console.print(f"{about}: {cell(statement_words(*statement))}", style="bold", highlight=False)
+        console.print(f"{about}: {cell(statement)}", style="bold", highlight=False)
         width = max(8, *(len(figures_words(judgement)) for judgement in group))
         for judgement in group:
             colour = colours.get(verdict_parts(judgement)[0][0], "dim")
@@ -243,18 +228,19 @@ def _print_judgements(judgements: list[Judgement]) -> None:
 
 
 def sweep(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A TOML file: an experiment with a table [sweep].")],
+    file: Annotated[Path, argument("FILE", "A TOML file: an experiment with a table [sweep].")],
     overrides: Overrides = None,
-    out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Where to keep it. Default: runs/NAME-OF-FILE-sweep.")
-    ] = None,
+    out: Annotated[Path | None, option("DIR", "Output directory. Default: runs/NAME-OF-FILE-sweep.")] = None,
     engine: EngineName = "local",
     address: Address = None,
     jobs: Jobs = None,
     log: Log = None,
     watch: Watch = False,
 ) -> None:
-    """Run an experiment at every point of a grid or list of settings; all results go into one tidy table."""
+    """Run an experiment at every point of a grid or list of settings.
+
+    All results are collected in one table.
+    """
     use = choose_engine(engine, address, jobs)
 
     from efhc.experiments.runs.store import RunStore
@@ -262,11 +248,8 @@ def sweep(
 
     points = sweeping.load_sweep(file, with_log(overrides, log))
     out = out or Path("runs") / f"{file.stem}-sweep"
-    for point in points:
-        require_extras(point.experiment)
-    for point in points:
-        fetch_missing(point.experiment)
-    with _stoppable():
+    prepare(*(point.experiment for point in points))
+    with stoppable():
         runs = sweeping.runs_of(points)
         iterations = {run.key: run.experiment.iterations for _, run in runs}
         with watching(out, watch), showing(len(iterations), sum(iterations.values())) as overview:
@@ -275,8 +258,7 @@ def sweep(
             )
     header, rows = sweeping.summary_rows(table)
     caption = TIME_UNIT if "time" in header else None
-    shown = Table(*map(cell, header), title="means over seeds, at the end", title_justify="left", caption=caption)
-    shown.caption_justify = "left"
+    shown = titled_table(*map(cell, header), title="means over seeds, at the end", caption=caption)
     for row in rows:
         shown.add_row(*map(cell, row))
     print_table(shown)
@@ -292,65 +274,48 @@ def sweep(
 
 
 def tune(
-    file: File,
+    file: ExperimentFile,
     overrides: Overrides = None,
     budget: Annotated[
         str,
-        typer.Option(
-            metavar="BUDGET",
-            help="What one run may spend: transmission_time=T, broadcasts=N, or zt=P%, a share of what ZT takes.",
+        option(
+            "BUDGET", "What one run may spend: transmission_time=T, broadcasts=N, or zt=P%, a share of what ZT spends."
         ),
     ] = "",
     strategy: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="The strategy to tune. Default: that of --parameter, or the first EF-HC."),
+        str | None, option("NAME", "The strategy to tune. Default: that of --parameter, or the first EF-HC.")
     ] = None,
     parameter: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME=LOW:HIGH",
-            help="A number of the strategy and its range: r=100:4000, or strategies.X.mixing.rate=0.05:1 with the "
-            "strategy and a part of it. Give it several times to tune several. Default: r.",
+        option(
+            "NAME=LOW:HIGH",
+            "A numeric setting and its range: r=100:4000, strategies.X.mixing.rate=0.05:1. Repeatable. Default: r.",
         ),
     ] = None,
-    trials: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Total number of trials, earlier ones included.")
-    ] = 20,
+    trials: Annotated[int, option("N", "Total number of trials, earlier ones included.", min=1)] = 20,
     low: Annotated[
-        float | None,
-        typer.Option(
-            metavar="X",
-            help="The smallest value of a single parameter. Default: a hundredth of the file's, within its bounds.",
-        ),
+        float | None, option("X", "Lower end of the range of a single parameter. Default: 1/100 of the file's value.")
     ] = None,
-    high: Annotated[
-        float | None,
-        typer.Option(
-            metavar="X",
-            help="The largest value of a single parameter. Default: a hundred times the file's, within its bounds.",
-        ),
-    ] = None,
+    high: Annotated[float | None, option("X", "Upper end of that range. Default: 100 times the file's value.")] = None,
     on: Annotated[
         str,
-        typer.Option(
-            metavar="SAMPLES",
-            help="Choose by `validation` samples, a tenth of the training samples (or the share that the file sets as "
-            "`validation`), or by `test` samples.",
+        option(
+            "SAMPLES",
+            "Choose by `validation` samples (the share of the training samples that the setting `validation` gives, or "
+            "a tenth) or by `test` samples.",
         ),
     ] = "validation",
-    out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Where to keep it. Default: runs/NAME-OF-FILE-tune.")
-    ] = None,
+    out: Annotated[Path | None, option("DIR", "Output directory. Default: runs/NAME-OF-FILE-tune.")] = None,
     engine: EngineName = "local",
     address: Address = None,
     jobs: Jobs = None,
     log: Log = None,
     watch: Watch = False,
 ) -> None:
-    """Find the r, or other numbers, of the best accuracy within a communication budget, and write the tuned config.
+    """Tune r, or other parameters, for the best accuracy within a communication budget.
 
     Values are compared by their accuracy on validation samples, which no device trains on. The test accuracy of the
-    winner is measured once, at the end.
+    best value is measured once, at the end. The output is a table of trials and the tuned config.
 
     Needs Optuna, the extra [tune].
     """
@@ -360,18 +325,17 @@ def tune(
     from rich.status import Status
 
     from efhc.experiments.config.files import load_experiment
-    from efhc.experiments.runs.live.overview import Accuracies
-    from efhc.experiments.runs.tables import require_lockstep
+    from efhc.experiments.runs.driver_tables import require_lockstep
+    from efhc.experiments.runs.progress import Accuracies
     from efhc.experiments.studies import tune as tuning
 
     out = out or Path("runs") / f"{file.stem}-tune"
-    amount = tuning.Budget.parse(budget)
+    amount = tuning.TuningBudget.parse(budget)
     experiment = load_experiment(file, with_log(overrides, log))
     require_lockstep(experiment, "a tuning")
     strategy, ranges = tuning.read_ranges(parameter or ["r"], list(experiment.strategies), strategy, low, high)
-    require_extras(experiment)
-    fetch_missing(experiment)
-    with _stoppable(), watching(out, watch), use.session(), Status("preparing", console=Console(stderr=True)) as status:
+    prepare(experiment)
+    with stoppable(), watching(out, watch), use.session(), Status("preparing", console=Console(stderr=True)) as status:
         lines, accuracies = NowAndThen(FIRST_SECONDS, LINE_SECONDS), Accuracies()
 
         def tell(trial: int, values: Mapping[str, float], iterations: int, share: float) -> None:
@@ -400,7 +364,7 @@ def tune(
         warn(line)
     best = " ".join(_values_words(found.best_values)).removesuffix(",")
     print(f"Tuned config: {plain(out / tuning.TUNED)} ({plain(best)}), curve: {plain(out / tuning.FIGURES[0])}")
-    print("It has the seeds of the tuning. For a result, take others: efhc run FILE 'seeds=[...]'.")
+    print("It has the seeds of the tuning. For a result to report, use others: efhc run FILE 'seeds=[...]'.")
 
 
 def _values_words(values: Mapping[str, float]) -> list[str]:
@@ -410,10 +374,8 @@ def _values_words(values: Mapping[str, float]) -> list[str]:
 def _print_tuning(found: Tuning) -> None:
     search, names = found.search, found.search.names
     title = f"{search.on} accuracy within {search.budget.words}"
-    shown = Table(
-        *map(cell, names), "accuracy", f"{found.bounds} over seeds", "spent", "iterations", "", title=cell(title)
-    )
-    shown.title_justify = "left"
+    columns = (*map(cell, names), "accuracy", f"{found.bounds} over seeds", "spent", "iterations", "")
+    shown = titled_table(*columns, title=cell(title))
     # A single parameter is read along its values; of several, the best comes first.
     by_value = len(names) == 1
     table = found.table.sort(names[0]) if by_value else found.table.sort("accuracy", descending=True, nulls_last=True)
@@ -429,20 +391,10 @@ def _print_tuning(found: Tuning) -> None:
         shown.add_row(*numbers, "best" if best else row["state"], style="bold" if best else None)
     console.print(shown)
     if search.validation is None:
-        print("Chosen by the accuracy on the test samples, so the winner's accuracy is too good to quote.")
+        print("Chosen by the accuracy on the test samples, which makes the best accuracy too optimistic to report.")
         return
     print(f"Chosen by the accuracy on {search.validation:.0%} of the training samples, which no device trains on.")
     if found.test_accuracy is None:
-        print("The winner failed when it was trained on all training samples: it has no test accuracy.")
+        print("No test accuracy: the run of the winner on all training samples failed.")
     else:
         print(f"Test accuracy of the winner, trained on all training samples: {found.test_accuracy:.3f}")
-
-
-@contextmanager
-def _stoppable() -> Iterator[None]:
-    """Ctrl-C ends the command with one line. Runs are kept as far as they are, so the same command continues them."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        warn("stopped; the same command goes on from here")
-        raise typer.Exit(INTERRUPTED) from None

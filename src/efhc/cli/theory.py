@@ -14,15 +14,25 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from efhc.cli.groups import DefaultCommandGroup
-from efhc.cli.terminal import BROKEN, Overrides, console, warn
+from efhc.base.errors import InputError
+from efhc.cli.terminal import (
+    BROKEN,
+    DefaultCommandGroup,
+    ExperimentFile,
+    Overrides,
+    argument,
+    console,
+    flag,
+    option,
+    warn,
+)
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
     from efhc.experiments.studies.theory_plan import StrategyPlan
+    from efhc.theory.check.assess import StrategyCheck
     from efhc.theory.check.outcome import Check
-    from efhc.theory.check.strategy_check import StrategyCheck
     from efhc.theory.connectivity.windows import Window
 
 COLOURS = {
@@ -40,54 +50,52 @@ class _RunDirByDefault(DefaultCommandGroup):
 
 app = typer.Typer(
     cls=_RunDirByDefault,
-    help="efhc theory RUN_DIR: were the assumptions met, what did the theorems promise, what happened?\n\n"
-    "It is short for `efhc theory check RUN_DIR`; `efhc theory check --help` shows its options.",
+    help="Check a finished run against the paper's analysis, or plan one.\n\n"
+    "`efhc theory RUN_DIR` is short for `efhc theory check RUN_DIR`; `efhc theory check --help` shows its options.",
     no_args_is_help=True,
 )
 
 
 @app.command()
 def check(
-    directory: Annotated[Path, typer.Argument(help="The directory of a run that has finished.", metavar="RUN_DIR")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, nothing else.")] = False,
-    points: Annotated[
-        int | None, typer.Option(min=3, help="Number of iterations at which the models are looked at. Default: 40.")
-    ] = None,
+    directory: Annotated[Path, argument("RUN_DIR", "The folder of a finished experiment.")],
+    as_json: Annotated[bool, flag("Print JSON only.", "--json")] = False,
+    points: Annotated[int | None, option("N", "Iterations at which models are measured. Default: 40.", min=3)] = None,
     replay: Annotated[
         bool | None,
-        typer.Option(
+        flag(
+            "Replay the run to measure its models. Default: only if that is quick and the run kept no models.",
             "--replay/--no-replay",
-            help="Make the run again to look at its models, however long that takes. Default: only if it is quick "
-            "and the run kept no models.",
         ),
     ] = None,
     window: Annotated[
         str,
-        typer.Option(
-            help="Number of iterations B within which all devices count as connected; rho, limits and bounds are "
-            "computed with it. Allowed: promised (by Proposition III.6, from B1 and B2), observed (the least in this "
-            "run), a number."
+        option(
+            "B",
+            "Iterations within which all devices are connected, for rho, limits and bounds: a number, observed (the "
+            "smallest in this run) or promised (by Proposition III.6, from B1 and B2).",
         ),
     ] = "promised",
-    out: Annotated[Path | None, typer.Option(help="File of the figure. Default: RUN_DIR/figures/theory.png.")] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="End with exit code 3 if anything is broken.")] = False,
-    trust_code: Annotated[
-        bool, typer.Option("--trust-code", help="Execute the Python code that the run's config names.")
-    ] = False,
+    out: Annotated[Path | None, option("FILE", "The figure. Default: RUN_DIR/figures/theory.png.")] = None,
+    strict: Annotated[bool, flag("End with exit code 3 if anything is broken.", "--strict")] = False,
+    trust_code: Annotated[bool, flag("Execute the Python code that the run's config names.", "--trust-code")] = False,
 ) -> None:
-    """Check a finished run, assumption by assumption, and draw its errors under the bounds. `check` is optional."""
+    """Check a finished run, assumption by assumption.
+
+    The figure plots the errors of the run and the bounds of the paper. The word `check` may be left out.
+    """
     from efhc.experiments.studies.theory_check import iterate_checks
     from efhc.report.figures import save_figure
     from efhc.report.theory_figure import theory_figure
 
     length: Any = int(window) if window.isdecimal() and int(window) > 0 else window
     if length not in ("promised", "observed") and not isinstance(length, int):
-        raise typer.BadParameter(f"got {window}; allowed: promised, observed, a number from 1", param_hint="--window")
+        raise InputError("--window", f"'{window}'", "promised, observed, or a number from 1")
     if out and out.suffix not in (".png", ".pdf", ".svg"):
-        raise typer.BadParameter(f"got {out}; allowed: a .png, .pdf or .svg", param_hint="--out")
+        raise InputError("--out", out, "a file that ends in .png, .pdf or .svg")
     checks: list[StrategyCheck] = []
-    with _progress() as (bars, tell):
-        for each in iterate_checks(directory, points, replay, length, tell, trust_code=trust_code):
+    with _progress() as (bars, progress):
+        for each in iterate_checks(directory, points, replay, length, progress, trust_code=trust_code):
             checks.append(each)
             if not as_json:
                 bars.stop()  # it would be drawn over what is printed
@@ -111,7 +119,7 @@ def check(
 
 @contextmanager
 def _progress() -> Iterator[tuple[Progress, Callable[[str, float], None]]]:
-    """A bar on stderr that says what is done and how far it is."""
+    """Show a progress bar on stderr; yields the bar and the function that updates it."""
     from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bars
 
@@ -126,7 +134,7 @@ def _print_whether_theorems_apply(of: StrategyCheck) -> None:
     if not math.isfinite(of.curvature.L):
         _print(
             "No theorem of the paper applies: the loss is not smooth (L is infinite). Connectivity, weights and step "
-            "sizes are checked; there are no bounds, and models are not looked at."
+            "sizes are checked; there are no bounds, and models are not measured."
         )
         print()
 
@@ -137,8 +145,8 @@ def _print(text: str) -> None:
 
 
 def _print_check(of: StrategyCheck) -> None:
-    from efhc.theory.bounds.step_size_limits import LABELS
-    from efhc.theory.check.paper_labels import printed_name
+    from efhc.theory.check.sentences import printed_name
+    from efhc.theory.check.step_size_checks import LABELS
 
     seeds = len(of.seeds)
     _print_checks(f"{of.strategy}, {seeds} seed{'s' if seeds > 1 else ''}", of.checks)
@@ -155,8 +163,7 @@ def _print_check(of: StrategyCheck) -> None:
 
 
 def _print_checks(heading: str, checks: list[Check]) -> None:
-    from efhc.theory.check.paper_labels import printed_name
-    from efhc.theory.check.sentences import sentence, title, verdict_text
+    from efhc.theory.check.sentences import printed_name, sentence, title, verdict_text
 
     table = Table(title=escape(heading), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("verdict", no_wrap=True, min_width=len("held where looked"))
@@ -170,27 +177,27 @@ def _print_checks(heading: str, checks: list[Check]) -> None:
 
 @app.command()
 def plan(
-    file: Annotated[Path, typer.Argument(help="The experiment, a TOML file, or a figure of the paper: fig2a.")],
+    file: ExperimentFile,
     overrides: Overrides = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, nothing else.")] = False,
-    rehearse: Annotated[
-        int, typer.Option(min=1, help="Number of iterations that are rehearsed to see how fast devices drift.")
-    ] = 1000,
+    as_json: Annotated[bool, flag("Print JSON only.", "--json")] = False,
+    rehearse: Annotated[int, option("N", "Iterations to simulate, to see how fast devices drift.", min=1)] = 1000,
 ) -> None:
-    """Before a run: the largest step size the theorems allow, the B to expect, and who will not fire."""
+    """Show which step sizes the theorems allow, before a run.
+
+    It also estimates B from a short simulation, and lists devices that are predicted not to fire.
+    """
     from efhc.cli.data import fetch_missing
     from efhc.experiments.config.files import load_experiment
-    from efhc.experiments.runs.tables import require_lockstep, require_papers_form
+    from efhc.experiments.runs.driver_tables import require_lockstep, require_papers_form
     from efhc.experiments.studies.theory_plan import plan_theory
-    from efhc.theory.check.paper_labels import printed_name
-    from efhc.theory.check.sentences import sentence
+    from efhc.theory.check.sentences import printed_name, sentence
 
     experiment = load_experiment(file, overrides or ())
     require_lockstep(experiment, "the paper's analysis")
     require_papers_form(experiment, "the paper's analysis")
     fetch_missing(experiment)
-    with _progress() as (_, tell):
-        plans = plan_theory(experiment, rehearse, tell)
+    with _progress() as (_, progress):
+        plans = plan_theory(experiment, rehearse, progress)
     if as_json:
         import json
 

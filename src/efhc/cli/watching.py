@@ -9,44 +9,40 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from efhc.base.extras import require
 from efhc.cli.escaping import plain
-from efhc.cli.terminal import this_command, warn
+from efhc.cli.terminal import argument, flag, option, this_command, warn
 
-Watch = Annotated[bool, typer.Option("--watch", help="Show the runs in a browser while they run. Needs efhc[watch].")]
+Watch = Annotated[bool, flag("Show the runs in a browser while they run. Needs efhc[watch].", "--watch")]
 
 
 def watch(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A run directory, or any folder with runs or nodes.")],
-    port: Annotated[
-        int | None,
-        typer.Option(min=0, max=65535, metavar="N", help="The port. Default: 8787, or the next one that is free."),
-    ] = None,
-    open_page: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
+    folder: Annotated[Path, argument("DIR", "A run directory, or any folder with runs or nodes.")],
+    port: Annotated[int | None, option("N", "The port. Default: 8787, or the next free one.", min=0, max=65535)] = None,
+    open_page: Annotated[bool, flag("Open the page in the browser.", "--open")] = False,
     host: Annotated[
-        str, typer.Option(metavar="ADDRESS", help="The address to listen on. Other than loopback, it needs --token.")
+        str, option("ADDRESS", "The address to listen on. One that others can reach needs --token.")
     ] = "127.0.0.1",
     token: Annotated[
         str | None,
-        typer.Option(
-            metavar="TOKEN",
+        option(
+            "TOKEN",
+            "The token that a browser must present. `auto` creates one and prints it.",
             envvar="EFHC_WATCH_TOKEN",
-            help="The token that a browser must present. `auto` creates one and prints it.",
         ),
     ] = None,
 ) -> None:
-    """Show runs, sweeps, reproductions, tunings and nodes under DIR on a page, while they run and afterwards.
+    """Show all runs, studies and nodes under DIR on a live page.
 
-    It only reads; nothing leaves this machine. Ctrl-C ends it.
+    The command never writes to DIR. By default only this machine can open the page; --host and --token share it.
+    Press Ctrl-C to stop.
     """
     require("watch")
     from efhc.watch.server import Server
-    from efhc.watch.watched import Watched
+    from efhc.watch.watcher import Watcher
 
-    with Server(Watched.of(folder, may_be_empty=True), host=host, port=port, token=token) as server:
-        waits = "" if folder.is_dir() else "; the folder is not there yet, runs appear when it is"
+    with Server(Watcher.of(folder, may_be_empty=True), host=host, port=port, token=token) as server:
+        waits = "" if folder.is_dir() else "; the folder does not exist yet, and runs appear once it does"
         print(f"Watching {plain(folder)} at {server.address}  (Ctrl-C ends it{waits})", flush=True)
         if open_page:
             _open(server.address)
@@ -57,24 +53,24 @@ def watch(
 
 
 @contextmanager
-def watching(folder: Path, asked: bool, store: Path | None = None) -> Iterator[None]:
-    """Show what is made in a folder during the body, if that is `asked` for. `store` has its single runs."""
-    if not asked:
+def watching(folder: Path, wanted: bool, store: Path | None = None) -> Iterator[None]:
+    """Serve the page of a folder during the body, if `wanted`. `store` holds its single runs."""
+    if not wanted:
         yield
         return
     require("watch", "--watch")
     from efhc.watch.server import Server
-    from efhc.watch.watched import Watched
+    from efhc.watch.watcher import Watcher
 
-    with Server(Watched(folder, store)) as server:
-        warn(f"watch it at {server.address}")
+    with Server(Watcher(folder, store)) as server:
+        warn(f"watch the runs at {server.address}")
         _open(server.address)
         yield
-    warn(f"the page has ended with the command; {this_command()} watch {plain(folder)} shows it again")
+    warn(f"the page closed with this command; `{this_command()} watch {plain(folder)}` shows it again")
 
 
 def _open(address: str) -> None:
-    """Open the browser, where there is a screen: a browser in the terminal would be in the way."""
+    """Open the browser, but only where there is a screen: a text browser would take over the terminal."""
     has_screen = sys.platform in ("darwin", "win32") or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
     if has_screen:
         import webbrowser
@@ -83,10 +79,13 @@ def _open(address: str) -> None:
 
 
 def report(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A run directory, or any folder with runs.")],
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="The page. Default: NAME-OF-DIR.html here.")] = None,
+    folder: Annotated[Path, argument("DIR", "A run directory, or any folder with runs.")],
+    out: Annotated[Path | None, option("FILE", "The page. Default: NAME-OF-DIR.html in the current folder.")] = None,
 ) -> None:
-    """Write one page that shows all runs under DIR, with everything inside: it works offline and can be sent."""
+    """Write one offline page that shows all runs under DIR.
+
+    The file contains everything it needs: it can be sent by mail or archived.
+    """
     from efhc.watch.offline import write_page
 
     file = out or Path(f"{folder.absolute().name or 'runs'}.html")

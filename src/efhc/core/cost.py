@@ -16,7 +16,7 @@ FRAME_HEADER_BYTES = 111
 ACKNOWLEDGEMENT_BYTES = 83
 """Bytes of an acknowledgement of half-steps, likewise."""
 ABOUT_BYTES, NEIGHBOUR_BYTES = 12, 4
-"""Bytes that a frame is longer if it tells what its sender is, and for each neighbour of the sender."""
+"""Bytes that a description of the sender adds to a frame, and bytes for each neighbour in it."""
 BITS_PER_NUMBER = 32
 """Bits of one parameter of a model that is sent whole. Transmission time is counted in such numbers."""
 

@@ -1,4 +1,4 @@
-"""What a device remembers, as plain data that a checkpoint holds; `core.device` says what events do to it."""
+"""The state of a device that exchanges models: plain data, which a checkpoint can hold. `core.device` changes it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 from efhc.core.protocol import Body, Model, Token
 
 LEAST_SHARE = 1e-9
-"""A share that is not worth an exchange. It is also how far shares may add up beyond their sum by rounding."""
+"""A share that is not worth an exchange. Rounding may make the sum of shares exceed 1 by less than this."""
 
 
 @dataclass(slots=True)
@@ -22,46 +22,44 @@ class Exchange:
     """q_i, and beta once the other end's share is known."""
     decides: bool
     event: int
-    """1 or 2, for which event this end owed it; 0 if it only answers."""
+    """The event, 1 or 2, for which this end has begun the exchange; 0 if it answers an offer."""
     k: int
     partner: Token | None = None
     partner_k: int = -1
     received: Model | None = None
     """u_j"""
-    early: Body | None = None
-    """A body that overtook the message it follows."""
+    early_body: Body | None = None
+    """A body that overtook the offer or acceptance before it."""
     ready: bool = False
-    """The end that does not decide has kept the step: if that is this end, it waits to hear what was decided."""
+    """Whether the end that does not decide has stored the step. If that is this end, it waits for the decision."""
 
     @property
     def in_doubt(self) -> bool:
-        """Whether only the neighbour can say how it ends."""
+        """Whether only the neighbour knows how the exchange ended."""
         return self.ready and not self.decides
 
 
 @dataclass(slots=True)
 class Link:
-    """A link, and what is to be done on it."""
+    """A link, and the exchange on it."""
 
     up: bool = True
     new: bool = False
     """It came up since the last iteration began (Event 1)."""
-    owes: int = 0
-    """An offer is to be made once the link is free, for Event 1 or 2; 0 for none."""
+    pending_offer: int = 0
+    """The event, 1 or 2, for which an offer will be made once the link is free; 0 for none."""
     exchange: Exchange | None = None
     begun_in: int = -1
-    """The local iteration of the last exchange begun: one per iteration."""
-    offered: float = 0.0
-    """The share of an offer that is being answered at once; 0 between two instants."""
+    """The local iteration in which the last exchange began. There is at most one per iteration."""
 
     @property
     def in_doubt(self) -> bool:
-        """Whether only the neighbour can say how the exchange in flight ends."""
+        """Whether only the neighbour knows how the exchange in flight ended."""
         return self.exchange is not None and self.exchange.in_doubt
 
 
 class Step(NamedTuple):
-    """A committed exchange: beta (u_j - u_i) is to be added to the model."""
+    """A committed exchange, whose step beta (u_j - u_i) is not yet part of the model."""
 
     neighbour: int
     beta: float
@@ -70,7 +68,7 @@ class Step(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """A commit that the other end has not acknowledged yet."""
+    """A commit that the other end has not acknowledged."""
 
     neighbour: int
     partner: Token
@@ -78,42 +76,42 @@ class Decision(NamedTuple):
 
 @dataclass(slots=True)
 class Device:
-    """All that a device remembers. Its driver reads it, and changes it by events only (or by `core.at_once`)."""
+    """The state of a device. Its driver reads it, and changes it only by events (`core.device.react`)."""
 
     number: int
     session: int
-    """Counts the times the device was started, so that no token comes twice."""
+    """Counts the starts of the device, so that no token is used twice."""
     model: Model
     """w_i(k)"""
     last_broadcast: Model
     """w_hat_i"""
     k: int = 0
     links: dict[int, Link] = field(default_factory=dict)
-    """By neighbour: the links that are up, and those with an exchange in doubt."""
+    """The links that are up, and those with an exchange in doubt, by neighbour."""
     degree: int = 0
     """d_i, the number of links that are up."""
     steps: list[Step] = field(default_factory=list)
     """Committed, and not yet part of the model."""
     unacknowledged: dict[Token, Decision] = field(default_factory=dict)
-    """What this device decided, by its token, until the other end knows."""
+    """The commits of this device that the other end has not acknowledged, by token."""
     set_aside: list[tuple[float, Model]] = field(default_factory=list)
     """(q_e, u_e) of the exchanges that were in flight when the iteration began."""
     free: float = 1.0
     """1 - sum of all shares set aside, those of this iteration included."""
     offers: Model | None = None
-    """u_i of this iteration, once somebody has asked for it."""
+    """u_i of this iteration; None until it is needed."""
     count: int = 0
-    """Tokens given out in this session."""
+    """The number of tokens given out in this session."""
     finished: bool = False
     leaving: bool = False
     copies: bool = False
-    """Whether it waits for a neighbour's model to start from."""
-    asked: int | None = None
-    """The neighbour that it asked for one."""
-    newcomers: list[int] = field(default_factory=list)
-    """The neighbours that have none to give: they wait for one as well."""
+    """Whether the device waits for a neighbour's model to start from."""
+    model_requested_from: int | None = None
+    """The neighbour that was sent the request for a model."""
+    without_model: list[int] = field(default_factory=list)
+    """The neighbours that wait for a model themselves."""
     rounds: bool = False
-    """Whether models are sent with fewer digits than they have: `combine` then rounds to what can be sent."""
+    """Whether models are sent in a lower precision: `combine` then rounds them to it."""
 
 
 def steps_in_order(device: Device) -> list[Step]:
@@ -131,7 +129,7 @@ def take_share(device: Device) -> float:
 
 
 def give_back(device: Device, exchange: Exchange, share: float) -> None:
-    """Free what an exchange does not move after all: at once if it is of this iteration's u_i, else with the next."""
+    """Free a share that an exchange does not move after all: now if it is of this iteration's u_i, else in the next."""
     if exchange.sent is device.offers:
         device.free += share
 
@@ -142,7 +140,7 @@ def is_idle(device: Device) -> bool:
 
 
 def durable(device: Device) -> Device:
-    """What a crash leaves, if the last `Keep` was carried out: the model, steps, decisions and exchanges in doubt."""
+    """Return what is left after a crash: the model, steps, decisions and exchanges in doubt."""
     doubts = {j: Link(up=False, exchange=link.exchange) for j, link in device.links.items() if link.in_doubt}
     return Device(
         device.number, device.session, device.model, device.last_broadcast, device.k, doubts, 0, list(device.steps),

@@ -15,7 +15,7 @@ FEW_DEVICES = 256
 """Number of devices up to which the models of all fit into the cache in any order."""
 
 
-class Rows(NamedTuple):
+class Adjacency(NamedTuple):
     """The neighbours of device i are neighbours[starts[i] : starts[i + 1]], over the links of the same place."""
 
     starts: Ints
@@ -26,7 +26,7 @@ class Rows(NamedTuple):
 
 
 class Directed(NamedTuple):
-    """Every link twice, once in each direction, sorted by sender, then receiver: the order of `Rows.neighbours`."""
+    """Every link twice, once in each direction, sorted by sender, then receiver, as in `Adjacency.neighbours`."""
 
     sender: Ints
     receiver: Ints
@@ -73,14 +73,14 @@ class Graph:
         return np.ones(len(self.links), dtype=bool)
 
     @cached_property
-    def rows(self) -> Rows:
+    def rows(self) -> Adjacency:
         """The same links device by device."""
         i, j = self.links.T
         numbers = np.arange(len(i))
         here, there, link_of = np.concatenate([i, j]), np.concatenate([j, i]), np.concatenate([numbers, numbers])
         by_device = np.lexsort((there, here))
         starts = np.concatenate([[0], np.cumsum(self.degrees)])
-        return Rows(starts, there[by_device], link_of[by_device], self._near_each_other())
+        return Adjacency(starts, there[by_device], link_of[by_device], self._near_each_other())
 
     @cached_property
     def directed(self) -> Directed:

@@ -1,192 +1,98 @@
-"""Half-steps: a device's ends of its links. Calls in, effects out: no clock, no socket, no random number.
+"""Half-steps: the link law in which the sender of a message decides alone. Nothing here reads a clock, opens a socket
+or draws a random number: a driver calls the methods of `HalfSteps` and carries out the effects that they return.
 
-Each end of a link i, j keeps what the other end knows of its own model (`told`, version `out`), older versions, and
-what it knows of the other's (`heard`, version `inn`). After a local step, where the trigger fires,
+Each end of a link stores two estimates of models: `told`, the neighbour's estimate of this device's model, and `heard`,
+this device's estimate of the neighbour's model. Both have version numbers. After a local step for which the trigger
+fires, the device sends a frame, and both devices make one step:
 
     i sends       told <- told + C(y - told),  d = c (heard - told),              i adds d,   h += l d
     j receives    heard <- heard + payload,    d = c (heard - told of `used`),    j adds d,   h += l d
 
-The sender decides alone. Its frame carries c, l, its number and `used`, the version of the receiver's model that it
-computed with, so both ends compute the same d from the same numbers with opposite signs. Nothing is agreed upon and
-nothing is undone: mixing changes sum_i x_i and sum_i h_i only by the steps of frames that are under way.
+The frame carries c, l, its number and `used`, the version of the receiver's model with which the sender computed d. So
+both ends compute the same d from the same numbers, with opposite signs. No agreement or rollback is needed: up to
+rounding, mixing changes sum_i x_i and sum_i h_i only by the steps of frames in flight.
 
     c = min(rate / (1 + D), 1 / (2 D)),  D = max(d_i, d_j)
     l = theta N(k) / A,  A: the sum of alpha since the last acknowledged frame; N(k): see `steps_that_count`
 
-With a rate up to 1/2 the first is the smaller one. The sender may make c smaller still (`core.step_limits`).
+With a rate of at most 1/2 the first term is the smaller one. A step limit may make c smaller (`core.step_limits`).
 
-If the law `settles`, what is known leaves out what the link itself has done. With `moved`, the sum of the steps of an
-end's own frames, E = moved - (moved of the other end, as heard) is what the link has added to this model, and
+Settling. If the law `settles`, told and heard exclude the steps made over the link itself. With `moved`, the sum of the
+steps of an end's own frames, E = moved - (moved of the other end) is what the link has added to this end's model, and
 
     told <- told + C((y - E) - told),   d = c ((heard - told) - 2 E),   c = min(rate scale / (1 + D), MOST_LOAD / 2)
 
-where y holds the steps of all frames before this one. heard - E and told + E are the two models as both ends can know
-them, so that frames without news would settle at the average of the two: an old difference is not made up for again and
-again. An end that has heard nothing since its last frame makes no step with the next one (c = l = 0). After a local
-step in which a device moved further than `MOST_LOAD` of the way to its neighbours, its own steps become smaller:
+where y contains the steps of all frames sent before this one. The ends know each other's models as heard - E and
+told + E, so frames that carry no change would bring both to their average and no further. An end that has received
+nothing since its last frame makes no step with the next one (c = l = 0). A device that moved further than `MOST_LOAD`
+of the way to its neighbours in one local step makes its next steps smaller:
 scale <- min(1, scale MOST_LOAD / (the sum of c since the last local step)), at least `LEAST_SCALE`.
 
-Up to `window` frames per direction may be unacknowledged. They are sent again with the same content under the same
-number until the other end acknowledges them, and frames that overtake others wait for them. An end keeps the versions
-of `told` that frames may still use: those from `used` of the last frame received on, or from the version that the other
-end had acknowledged when it sent a frame that is here. It sends a new frame only while these are at most `window` older
-ones (docs/asynchrony.md has the proofs).
+Delivery. Up to `window` frames per direction may be unacknowledged. An end sends a frame again, with the same content
+and number, until it is acknowledged; the receiver holds frames that overtake others until the missing ones arrive. An
+end keeps every version of `told` that a frame may still use: those from `used` of the last frame received on, or from
+the version that the other end had acknowledged when it sent a frame that has arrived. An end sends a new frame only
+while at most `window` older versions are kept (docs/asynchrony.md has the proofs).
 
-A link that comes up begins with an introduction: each end sends its whole model, version 0, and no step is made on it.
-Between two ends that have just met (Event 1), the next frame is sent whatever the trigger says. Introductions name this
-life of the link by a token; frames of another life are ignored. When a link is given up, h loses what the link has
-taught it, `taught`, and unacknowledged frames are reported with the norm of their steps: the other end may or may not
+Links come and go. When a link comes up, each end sends its whole model, version 0, in an introduction, which makes no
+step. If the two devices have just met (Event 1), the next frame is sent whatever the trigger says. Introductions carry
+new tokens, and messages with other tokens are ignored. When a link goes down, its contribution to h (`taught`) is
+subtracted from h, and unacknowledged frames are reported with the norm of their steps: the neighbour may or may not
 have made them.
 
-A device may use its uplink as `core.uplink` says: it then also leaves out links, which stay up without its frames.
+A device on a slow uplink chooses when it sends, how much, and over which links (`core.uplink`).
 
-Arrays are never written to after they were handed over: ends of links share them. The only arrays that change are the
-sums `pull`, `learned` and `taught`.
+Arrays are never changed once they are handed over, because ends of links share them. The only exceptions are the sums
+`pull`, `learned` and `taught`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from efhc.base.arrays import Floats
-from efhc.core.cost import ACKNOWLEDGEMENT_BYTES, FRAME_HEADER_BYTES, whole_message_bits
+from efhc.core.cost import ACKNOWLEDGEMENT_BYTES, FRAME_HEADER_BYTES
+from efhc.core.half_step_messages import (
+    Acknowledgement,
+    Committed,
+    Effect,
+    Frame,
+    Introduction,
+    Message,
+    Send,
+    Start,
+    TakeBack,
+    Token,
+    Unresolved,
+    Violation,
+    bytes_of,
+)
 from efhc.core.step_limits import NoLimit, StepLimit, factor_of
-from efhc.core.uplink import About, Uplink, about, quiet_links
+from efhc.core.uplink import About, Uplink, describe, redundant_links, smoothed
 
 NO_LIMIT = NoLimit()
-Token = tuple[int, int, int]
-"""Names one life of a link at one end: the device, its session, a count. No token comes twice.
-
-Sessions have no order, so drivers see to it that no introduction of an earlier session comes after one of a later."""
 MOST_LOAD = 0.75
-"""How far a device should move towards its neighbours in one local step, if the law settles; 1 would be all the way."""
+"""How far a device should move towards its neighbours in one local step, if the law settles; 1 is all the way."""
 LEAST_SCALE = 0.25
-"""A device that many others move cannot help it: its own steps become no smaller than this."""
-EARLY = 50
-"""Iterations in which a late frame teaches h as much as it may. Afterwards it teaches less and less: with a delay, h
-would run apart if it went on learning so fast."""
+"""Lower bound of `scale`: below it, smaller steps of its own do not help a device whose neighbours move it too far."""
+FULL_LEARNING_ITERATIONS = 50
+"""Number of initial iterations in which a frame updates h for every local step it covers, up to `most_steps`. Later
+updates are smaller, because with delayed frames h could diverge otherwise."""
 MOST_WINDOW = 64
-"""Versions of a model are kept for each message under way."""
+"""The largest window. An end keeps a version of its model for each unacknowledged frame."""
 SHARED_START = 0
-"""The count of the tokens of links on which both ends know each other's model from the start, without a message."""
-
-
-# What devices say to one another
-
-
-class Introduction(NamedTuple):
-    """The whole model of the sender, version 0: the link has come up, or the sender has begun it anew."""
-
-    source: Token
-    """The sender's name of this life of the link."""
-    k: int
-    degree: int
-    """The number of neighbours of the sender."""
-    model: Any
-    """None if the sender waits for a model itself."""
-
-
-class Acknowledgement(NamedTuple):
-    """What the sender has received, and the number of its neighbours."""
-
-    source: Token
-    target: Token
-    """The receiver's name of this life of the link."""
-    acknowledged: int
-    """The newest version of the receiver's model that the sender has."""
-    sent: int
-    """The number of the last frame that the sender has sent."""
-    degree: int
-
-
-class Frame(NamedTuple):
-    """One half-step. All but `acknowledged` and `degree` stay the same when it is sent again."""
-
-    source: Token
-    target: Token
-    number: int
-    """The version of the sender's model that the receiver has after it."""
-    used: int
-    """The version of the receiver's model that the sender computed the step with."""
-    weight: float
-    """c"""
-    learning: float
-    """l"""
-    payload: Any
-    """What changes `told`, as the codec made it."""
-    bits: int
-    """The bits that the payload counts."""
-    k: int
-    acknowledged: int
-    degree: int
-    about: About | None = None
-    """What the sender has to tell about itself, if that is news."""
-
-    @property
-    def sent(self) -> int:
-        """The number of the last frame that the sender has sent."""
-        return self.number
-
-
-Message = Introduction | Acknowledgement | Frame
-
-
-def bytes_of(message: Message) -> int:
-    """Return the bytes that a message counts, its header included."""
-    if isinstance(message, Acknowledgement):
-        return ACKNOWLEDGEMENT_BYTES
-    if isinstance(message, Introduction):
-        return FRAME_HEADER_BYTES + (0 if message.model is None else whole_message_bits(message.model[None]) // 8)
-    return FRAME_HEADER_BYTES + -(-message.bits // 8) + (0 if message.about is None else message.about.bytes)
-
-
-# Effects
-
-
-class Send(NamedTuple):
-    """Send a message to a neighbour."""
-
-    neighbour: int
-    message: Message
-
-
-class TakeBack(NamedTuple):
-    """Subtract from h what a link has taught it: the link is over."""
-
-    neighbour: int
-    taught: Floats
-
-
-class Unresolved(NamedTuple):
-    """A frame was not acknowledged, and its link is over: the other end may not have made its step, of this norm."""
-
-    neighbour: int
-    norm: float
-
-
-class Start(NamedTuple):
-    """The device, which waited for a model, has one to start from: `HalfSteps.model` at iteration `HalfSteps.k`."""
-
-
-class Violation(NamedTuple):
-    """A neighbour sent what this law does not allow. Nothing was changed by it."""
-
-    neighbour: int
-    problem: str
-
-
-Effect = Send | TakeBack | Unresolved | Start | Violation
+"""The count in the tokens of links whose ends know each other's model from the start, without a message."""
 
 
 # Arithmetic
 
 
 class Encoded(NamedTuple):
-    """What a codec made of a difference."""
+    """A difference, as a codec encoded it."""
 
     told: Floats
     """What the receiver knows afterwards."""
@@ -194,38 +100,55 @@ class Encoded(NamedTuple):
     bits: int
 
 
-class Arithmetic(Protocol):
-    """How payloads are made and applied, and steps are added up. Drivers may share arrays or send bytes."""
+class Arithmetic:
+    """How payloads are made and applied, and how steps are added, in NumPy. Drivers may override each method.
+
+    Here a payload is what is known after it: both ends are in one process and share the array.
+    """
+
+    def __init__(self, send: Callable[[Floats, Floats, float], tuple[Floats, int]]) -> None:
+        """`send(model, told, threshold)` is that of a codec: it returns what is known afterwards, and the bits."""
+        self._codec_send = send
 
     def encode(self, model: Floats, told: Floats, threshold: float, most: int | None = None) -> Encoded | None:
-        """Return what is sent of model - told, in at most so many bits; None if that is nothing."""
-        ...
+        """Encode model - told in at most `most` bits. Returns None if nothing is to be sent."""
+        after, bits = self._codec_send(model, told, threshold)
+        return Encoded(after, after, bits) if bits else None
 
     def decode(self, payload: Any, heard: Floats) -> Floats:
-        """Return what is known after a payload. Raises `ValueError` if it does not fit."""
-        ...
+        """Return what the receiver of a payload knows after it. Raises `ValueError` if the payload does not fit."""
+        after: Floats = payload
+        return after
 
+    @np.errstate(over="ignore", invalid="ignore")
     def add_step(
-        self, sums: Sequence[Floats | None], weight: float, learning: float, plus: Floats, minus: Floats
-    ) -> None:
-        """Add the step d = weight (plus - minus) to `sums`, in place: pull += d, learned += l d, taught += l d.
+        self,
+        sums: Sequence[Floats | None],
+        weight: float,
+        learning: float,
+        plus: Floats,
+        minus: Floats,
+        link: Floats | None = None,
+    ) -> Floats | None:
+        """Add a step to the sums (pull, learned, taught), in place: pull += d, learned += l d, taught += l d.
 
-        l: `learning`. All is computed in the precision of the models, in this order of operations.
+        d = weight (plus - minus), or weight ((plus - minus) - 2 link) where `link`, which is E, is given; l:
+        `learning`. All is computed in the precision of the models, in this order of operations. Returns d if `link`
+        is given, else None.
         """
-        ...
+        kind = plus.dtype.type
+        step = kind(weight) * (plus - minus if link is None else (plus - minus) - kind(2) * link)
+        for total, added in zip(sums, (step, kind(learning) * step, kind(learning) * step), strict=True):
+            if total is not None:
+                np.add(total, added, out=total)
+        return None if link is None else step
 
-    def add_settling_step(
-        self, sums: Sequence[Floats | None], weight: float, learning: float, plus: Floats, minus: Floats, link: Floats
-    ) -> Floats:
-        """Add the step d = weight ((plus - minus) - 2 link) likewise, and return it; `link` is E."""
-        ...
 
-
-# State
+# The state of one end of a link
 
 
 class Version(NamedTuple):
-    """What the other end of a link knows of this one, after a frame."""
+    """What the other end of a link knows of this end after a frame."""
 
     told: Any
     moved: Any = None
@@ -233,7 +156,7 @@ class Version(NamedTuple):
 
 
 class Pending(NamedTuple):
-    """A frame that is not acknowledged, with the sum of alpha and the local steps that it was sent after."""
+    """An unacknowledged frame, with the sum of alpha and the number of local steps since the frame before it."""
 
     frame: Frame
     elapsed: float
@@ -242,56 +165,57 @@ class Pending(NamedTuple):
 
 @dataclass(slots=True)
 class LinkEnd:
-    """One end of a link."""
+    """One end of a link. "Other end" is the neighbour's."""
 
     token: Token
     partner: Token | None = None
-    """The other end's token, once its introduction is here."""
+    """The token of the other end, once its introduction has arrived."""
     versions: list[Version] = field(default_factory=list)
-    """What the other end knows of this one, or will know: the last has the number `out`, the first `oldest_usable`."""
+    """What the other end knows of this one, or will know: the numbers are `oldest_usable` to `last_sent`."""
     heard: Any = None
+    """What this end knows of the other's model; None until the introduction has arrived."""
     heard_moved: Any = None
-    """The sum of the steps of the other end's frames that are here; None if the law does not settle."""
-    out: int = 0
-    """The number of the last version: that of the last frame sent."""
-    inn: int = 0
-    """The version of `heard`: the number of the last frame received."""
+    """The sum of the steps of the frames received from the other end; None if the law does not settle."""
+    last_sent: int = 0
+    """The number of the last frame sent, and so of the last of `versions`."""
+    last_received: int = 0
+    """The number of the last frame received in order, and so the version of `heard`."""
     acknowledged: int = -1
     """The newest version that the other end is known to have; -1 until it has the introduction."""
-    known_to: Token | None = None
-    """A token of the other end that has this end's introduction, and whose own one is not here yet."""
+    introduced_to: Token | None = None
+    """The other end's token, from a message that arrived before its introduction."""
     oldest_usable: int = 0
     """No frame that is still to come uses a version before this one."""
-    later: tuple[int, int] = (0, 0)
-    """(s, a): once frame s is received, no frame that is still to come uses a version before a."""
+    usable_after: tuple[int, int] = (0, 0)
+    """(s, a): once frame s has been received, no frame that is still to come uses a version before a."""
     pending: list[Pending] = field(default_factory=list)
-    """The frames that are not acknowledged, oldest first."""
+    """The unacknowledged frames, oldest first."""
     pending_heard: Any = None
-    """What was known of the other end when the pending frame was sent, if the law does not settle."""
-    early: dict[int, Frame] = field(default_factory=dict)
+    """`heard` when the pending frame was sent; None if the law settles."""
+    out_of_order: dict[int, Frame] = field(default_factory=dict)
     """Frames that have overtaken others, by number."""
     elapsed: float = 0.0
     """The sum of alpha since the last frame."""
     local_steps: int = 0
     """The number of local steps since the last frame."""
-    served: int = -1
+    sent_at_k: int = -1
     """The iteration in which the last frame was sent."""
     has_news: bool = True
-    """Whether something was heard since the last frame."""
-    owes: bool = False
-    """Whether frames were received that are not acknowledged yet."""
+    """Whether a frame was received since the last one was sent."""
+    must_acknowledge: bool = False
+    """Whether an acknowledgement must still be sent. A paced device sends it with its next frame."""
     taught: Floats | None = None
-    """lambda: what this link has taught h. None if it is not kept."""
+    """lambda: the contribution of this link to h. None if it is not stored."""
     degree: int = 0
     """The other end's number of neighbours, as it last said."""
     degree_told: int = -1
-    """The number of neighbours that the other end was last told of; -1: it was told nothing yet."""
+    """The number of neighbours that the other end was last told; -1 before it was told any."""
     about: About | None = None
-    """What the other end has told about itself."""
+    """The other end's description of itself."""
     about_told: About | None = None
-    """What the other end was told about this one."""
+    """This device's description of itself that the other end was last told."""
     is_new: bool = False
-    """Whether the two ends have just met, and this one had no chance yet to send a frame."""
+    """Whether the two devices have just met, and this end had no chance yet to send a frame."""
 
     @property
     def told(self) -> Any:
@@ -299,7 +223,7 @@ class LinkEnd:
         return self.versions[-1].told if self.versions else None
 
     def version(self, number: int) -> Version | None:
-        """Return the version of this number, if it is still kept."""
+        """Return the version with this number; None if it is not kept any more."""
         place = number - self.oldest_usable
         return self.versions[place] if 0 <= place < len(self.versions) else None
 
@@ -308,23 +232,23 @@ class LinkEnd:
         """E: what this link has added to this end's model; None if the law does not settle."""
         return None if self.heard_moved is None else self.versions[-1].moved - self.heard_moved
 
-    def known(self) -> Floats:
-        """What the other end can know of this model once all frames are there."""
+    def known_model(self) -> Floats:
+        """Return this device's model as the other end knows it once all frames have arrived."""
         known: Floats = self.told if self.heard_moved is None else self.told + self.link_steps
         return known
 
     def may_send(self, window: int) -> bool:
-        """Whether a new frame may be sent: see the top of this module."""
+        """Return whether a new frame may be sent: see "Delivery" at the top of this module."""
         knows_both = self.partner is not None and self.heard is not None and self.acknowledged >= 0
-        return knows_both and self.out - self.oldest_usable < window
+        return knows_both and self.last_sent - self.oldest_usable < window
 
     def note_usable(self, used: int = 0) -> None:
-        """Note which versions may still be used, by `later`, the frames received and what the last of them used.
+        """Drop versions that no frame can use any more, and with them frames that the other end must have.
 
-        The other end has the oldest of them.
+        `used` is the version that the last received frame used.
         """
-        sent, usable = self.later
-        oldest = max(self.oldest_usable, used, usable if self.inn >= sent else 0)
+        sent, usable = self.usable_after
+        oldest = max(self.oldest_usable, used, usable if self.last_received >= sent else 0)
         del self.versions[: oldest - self.oldest_usable]
         self.oldest_usable = oldest
         self.acknowledged = max(self.acknowledged, oldest)
@@ -334,11 +258,11 @@ class LinkEnd:
 
     @property
     def is_fresh(self) -> bool:
-        """Whether this end has introduced itself, if at all, and nothing else has happened."""
-        return self.out == self.inn == 0 and self.token[2] != SHARED_START
+        """Whether this end has sent and received nothing but introductions."""
+        return self.last_sent == self.last_received == 0 and self.token[2] != SHARED_START
 
     def steps_after(self, received: int) -> Floats:
-        """Return the sum of the steps of the unacknowledged frames after this one, in double precision."""
+        """Return the sum of the steps of the unacknowledged frames after number `received`, in double precision."""
         frames = [one.frame for one in self.pending if one.frame.number > received]
         if not frames:
             return np.zeros_like(self.told, np.float64)
@@ -351,18 +275,21 @@ class LinkEnd:
         return moved
 
 
-def steps_that_count(since: Any, total: Any, most: int, k: int) -> Any:
-    """Return how many local steps count in what a frame of iteration k teaches h.
+# The law of a device
 
-    Of `total` steps since the last acknowledged frame and `since` the last one, these are min(total, most) at first. In
-    the end, all frames under way together count as half a step; with `most` 1, as one.
+
+def steps_that_count(since: Any, total: Any, most: int, k: int) -> Any:
+    """Return N(k): the number of local steps that a frame sent in iteration k contributes to the update of h.
+
+    There were `since` local steps since the last frame and `total` since the last acknowledged one. In early iterations
+    N = min(total, most). In the end all frames in flight together count half a step, or one step if `most` is 1.
     """
     share = since / total if most == 1 else 0.5 * since / total
-    return share + min(1.0, EARLY / max(1, k)) * (np.minimum(total, most) - share)
+    return share + min(1.0, FULL_LEARNING_ITERATIONS / max(1, k)) * (np.minimum(total, most) - share)
 
 
 class LinkLaw(NamedTuple):
-    """The numbers of the link law that all devices of a run have in common."""
+    """The numbers of the link law, which are the same for all devices of a run."""
 
     rate: float
     theta: float = 0.0
@@ -371,60 +298,70 @@ class LinkLaw(NamedTuple):
     """Whether each link remembers what it has taught h."""
     settles: bool = False
     window: int = 1
-    """How many frames per direction may be unacknowledged; more than one only if the law settles."""
+    """The largest number of unacknowledged frames per direction; more than one only if the law settles."""
     most_steps: int = 1
-    """How many local steps count at most in what one frame teaches h, at first: see `steps_that_count`."""
+    """The largest number of local steps that count in what one frame teaches h: see `steps_that_count`."""
+
+
+class Sending(NamedTuple):
+    """How frames are made after a local step: see `HalfSteps.stepped`."""
+
+    decide: Callable[[Sequence[Floats]], Sequence[float | None]]
+    arithmetic: Arithmetic
+    pays: Callable[[float], bool] | None
+    limit: StepLimit
+    uplink: Uplink | None
 
 
 @dataclass(slots=True)
 class HalfSteps:
-    """A device and the ends of its links. Plain data: checkpoints hold it."""
+    """A device and its ends of links. It is plain data, so that checkpoints can hold it."""
 
     number: int
     session: int
-    """Counts the times the device was started, so that no token comes twice."""
+    """Counts the starts of the device, so that no token is used twice."""
     law: LinkLaw
     model: Any
     """x_i. The driver replaces it after every local step and every `take_pull`. None while the device waits for one."""
     k: int = 0
     links: dict[int, LinkEnd] = field(default_factory=dict)
-    """By neighbour, the links that are up."""
+    """The links that are up, by neighbour."""
     pull: Floats | None = None
     """f: the sum of all steps since `take_pull`; None if there was none."""
     learned: Floats | None = None
     """The sum of l d since `take_pull`."""
     steps: int = 0
-    """The number of steps made over links since the last local step: it gates momentum."""
+    """The number of steps made over links since the last local step, which gates momentum."""
     load: float = 0.0
     """The sum of c of these steps."""
     scale: float = 1.0
-    """The factor of c that keeps the load small; see the top of this module."""
+    """The factor of c that keeps the load small: see "Settling" at the top of this module."""
     count: int = SHARED_START
-    """Tokens given out in this session."""
+    """The number of tokens given out in this session."""
     silent: bool = False
-    """Whether the device sends no new frames: it has finished, or is leaving. It still receives and acknowledges."""
+    """Whether the device sends no new frames, because it has finished or is leaving. It still receives."""
     is_paced: bool = False
-    """Whether acknowledgements wait for the next local step: the uplink is slow."""
+    """Whether acknowledgements wait for the next frame, because the uplink is slow."""
     about: About | None = None
-    """What the device tells its neighbours about itself, if it chooses links."""
+    """The device's description of itself for its neighbours, if it chooses links."""
     frame_bytes: float = 0.0
-    """How long its frames are, smoothed."""
-    quiet: set[int] = field(default_factory=set)
-    """The neighbours that the device need not send to: others have better links to them."""
+    """The length of the device's frames, smoothed."""
+    redundant: set[int] = field(default_factory=set)
+    """The neighbours that the device need not send to, because others have better links to them."""
 
     @property
     def degree(self) -> int:
         """The number of neighbours that the device sends to."""
-        return len(self.links) - len(self.quiet)
+        return len(self.links) - len(self.redundant)
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing waits for an acknowledgement; a device that waits for a model has nothing to lose."""
+        """Whether every message sent is acknowledged; True while the device waits for its initial model."""
         return self.model is None or not any(map(self.awaits, self.links))
 
     @property
     def gate(self) -> float:
-        """min(1, steps made over links since the last local step / number of neighbours): how much momentum counts."""
+        """min(1, steps over links since the last local step / number of neighbours): how much momentum counts."""
         return min(1.0, self.steps / self.degree) if self.degree else 1.0
 
     # Links come and go
@@ -433,10 +370,10 @@ class HalfSteps:
         self, neighbour: int, *, is_new: bool = False, shared_start: Floats | None = None,
         sessions: tuple[int, int] = (0, 0),
     ) -> None:  # fmt: skip
-        """A neighbour has come into reach; call `announce` afterwards. A link that is up begins a new life.
+        """A neighbour has come into reach; call `announce` afterwards. A link that is up already begins anew.
 
-        `is_new`: the two have just met (Event 1), not at the start of the run. `shared_start` is the model that both
-        ends started from, if both know that of one another without a message; `sessions` are then those of the two.
+        `is_new`: the two devices have just met (Event 1), after the start of the run. `shared_start`: the model from
+        which both devices started, if each knows without a message that the other did; `sessions` are then theirs.
         """
         if shared_start is not None:
             own, theirs = sessions
@@ -453,11 +390,11 @@ class HalfSteps:
         self.choose_links()
 
     def _begin_told(self, end: LinkEnd, model: Floats) -> None:
-        """The other end knows, or will know, this model: version 0."""
+        """Make this model version 0 of what the other end knows."""
         end.versions = [Version(model, np.zeros_like(model) if self.law.settles else None)]
 
     def _begin_heard(self, end: LinkEnd, model: Floats | None) -> None:
-        """The other end has introduced itself."""
+        """Take the model of the other end's introduction."""
         end.heard = model
         end.heard_moved = np.zeros_like(model) if self.law.settles and model is not None else None
 
@@ -475,17 +412,17 @@ class HalfSteps:
         return effects
 
     def announce(self) -> list[Effect]:
-        """Introduce this device on links that are new, and tell the others how many neighbours it has by now."""
+        """Introduce this device on new links, and send the others its number of neighbours if that has changed."""
         effects: list[Effect] = []
         for neighbour, end in self.links.items():
             if end.degree_told < 0 and end.acknowledged < 0:
                 effects.append(self._introduction(neighbour, end))
-            elif end.acknowledged >= 0:  # else with the next acknowledgement
-                effects += self._tell_degree(neighbour, end)
+            elif end.acknowledged >= 0:  # otherwise the next acknowledgement says it
+                effects += self._degree_update(neighbour, end)
         return effects
 
-    def _tell_degree(self, neighbour: int, end: LinkEnd) -> list[Effect]:
-        """Say how many neighbours this device has, if the other end does not know and has introduced itself."""
+    def _degree_update(self, neighbour: int, end: LinkEnd) -> list[Effect]:
+        """Send the number of neighbours, if the other end has introduced itself and does not know it."""
         is_news = end.degree_told != self.degree and end.heard is not None
         return [self._acknowledgement(neighbour, end)] if is_news else []
 
@@ -497,10 +434,11 @@ class HalfSteps:
 
     def _acknowledgement(self, neighbour: int, end: LinkEnd) -> Send:
         assert end.partner is not None
-        end.degree_told, end.owes = self.degree, False
-        return Send(neighbour, Acknowledgement(end.token, end.partner, end.inn, end.out, self.degree))
+        end.degree_told, end.must_acknowledge = self.degree, False
+        message = Acknowledgement(end.token, end.partner, end.last_received, end.last_sent, self.degree)
+        return Send(neighbour, message)
 
-    # Local steps
+    # Local steps, and the frames after them
 
     def stepped(
         self,
@@ -508,148 +446,164 @@ class HalfSteps:
         alpha: float,
         decide: Callable[[Sequence[Floats]], Sequence[float | None]],
         arithmetic: Arithmetic,
-        affords: Callable[[float], bool] | None = None,
+        pays: Callable[[float], bool] | None = None,
         limit: StepLimit = NO_LIMIT,
         uplink: Uplink | None = None,
     ) -> list[Effect]:
-        """A local step of size alpha has made this model: send frames on the links that are free and may fire.
+        """A local step of size alpha has made this model: send frames on the links where the trigger fires.
 
-        `decide(known)` has, for each model that neighbours know, the threshold of the codec's coordinates, or None if
-        nothing is sent. `affords(bits)` says whether the device can pay for these bits on the air; `limit`, how far a
-        step may go. With an `uplink`, the device paces itself.
+        `decide(known)` returns for each model in `known`, which neighbours know, the codec's threshold of coordinates;
+        None to send nothing. `pays(bits)` pays for these bits on the air and returns whether the budget allowed it.
+        `limit` bounds the step of a frame. With an `uplink`, the device is paced.
         """
         self.scale = min(1.0, max(LEAST_SCALE, self.scale * MOST_LOAD / self.load)) if self.load > 0 else 1.0
         self.model, self.steps, self.load, self.is_paced = model, 0, 0.0, uplink is not None
         for end in self.links.values():
             end.elapsed, end.local_steps = end.elapsed + alpha, end.local_steps + 1
-        free = [
-            (neighbour, end)
-            for neighbour, end in sorted(self.links.items())
-            if end.may_send(self.law.window) and not self.silent
-        ]
-        sending = _Sending(decide, arithmetic, affords, limit)
-        is_each = self.law.settles or uplink is not None
-        effects = self._send_each(free, sending, uplink) if is_each else self._send_all(free, sending)
+        effects = self._send_frames(Sending(decide, arithmetic, pays, limit, uplink))
         self.k += 1
         return effects
 
-    def _send_all(self, free: list[tuple[int, LinkEnd]], sending: _Sending) -> list[Effect]:
-        """Send to all neighbours for which the trigger fires, if the device can pay for all of it."""
-        frames = self._encoded(free, sending)
-        if frames and not sending.pays(sum(made.bits for *_, made in frames) / self.degree):
-            frames = []
-        for _, end in free:
-            end.is_new = False  # two devices have met once their first chance to send is over, taken or not
-        return [self._send(neighbour, end, made, sending) for neighbour, end, made in frames]
+    def _send_frames(self, sending: Sending) -> list[Effect]:
+        """Send frames in batches: a batch is encoded before any of its frames is sent, and is paid as a whole.
 
-    def _encoded(self, free: list[tuple[int, LinkEnd]], sending: _Sending) -> list[tuple[int, LinkEnd, Encoded]]:
-        """Encode once what several neighbours know in common: they then share what is told them, too.
+        All frames are one batch, unless the law settles or the device is paced: then each frame is a batch of its own
+        and contains the steps of the frames before it. A paced device sends acknowledgements last.
+        """
+        free, uplink, effects, planned = self._links_to_send_on(sending.uplink), sending.uplink, list[Effect](), 0
+        known = {neighbour: end.known_model() for neighbour, end in free}
+        models = {id(model): model for model in known.values()}  # several neighbours may know the same array
+        decided = dict(zip(models, sending.decide(list(models.values())), strict=True))
+        is_single = self.law.settles or uplink is not None
+        for batch in [[one] for one in free] if is_single else [free]:
+            thresholds = [decided[id(known[neighbour])] for neighbour, _ in batch]
+            encoded = self._encoded(batch, thresholds, sending, planned)
+            bits = sum(made.bits for *_, made in encoded)
+            if encoded and (sending.pays is None or sending.pays(bits / len(self.links))):
+                frames = [self._send(neighbour, end, made, sending) for neighbour, end, made in encoded]
+                planned += sum(bytes_of(frame.message) for frame in frames)
+                effects += frames
+        return effects if uplink is None else effects + self._send_acknowledgements(uplink, planned)
+
+    def _links_to_send_on(self, uplink: Uplink | None) -> list[tuple[int, LinkEnd]]:
+        """Return the links on which a frame may be sent now, in the order of sending.
+
+        They are ordered by neighbour. A paced device begins with the neighbours that have waited longest.
+        """
+        if uplink is not None and uplink.chooses_links:
+            self.about = describe(self.about, uplink, tuple(sorted(self.links)), self.frame_bytes)
+            self.choose_links()
+        ends = [] if self.silent else sorted(self.links.items())
+        free = [(neighbour, end) for neighbour, end in ends if end.may_send(self.law.window)]
+        if uplink is None:
+            return free
+        return sorted((one for one in free if self._may_send_to(*one, uplink)), key=_longest_waiting_first)
+
+    def _may_send_to(self, neighbour: int, end: LinkEnd, uplink: Uplink) -> bool:
+        """Return whether a paced device may send to a neighbour now. A redundant link carries only descriptions."""
+        if uplink.room(neighbour, 0) is None or (neighbour in self.redundant and end.about_told == self.about):
+            return False
+        return end.is_new or uplink.is_due(neighbour)
+
+    def choose_links(self) -> None:
+        """Find the redundant links, from the neighbours' descriptions of themselves."""
+        known = {neighbour: end.about for neighbour, end in self.links.items() if end.about is not None}
+        self.redundant = set() if self.about is None else redundant_links(self.number, self.about, known)
+
+    def _encoded(
+        self, batch: Iterable[tuple[int, LinkEnd]], thresholds: Iterable[float | None], sending: Sending, planned: int
+    ) -> list[tuple[int, LinkEnd, Encoded]]:
+        """Encode the frames of a batch, after `planned` bytes; one that several neighbours know alike is encoded once.
 
         The first frame to a neighbour that the device has just met is sent whatever the trigger says.
         """
-        versions = {id(end.told): end.told for _, end in free}
-        decided = dict(zip(versions, sending.decide(list(versions.values())), strict=True))
-        thresholds = {(name, False): threshold for name, threshold in decided.items() if threshold is not None}
-        thresholds |= {(id(end.told), True): 0.0 for _, end in free if end.is_new}
-        made = {
-            (name, is_new): sending.arithmetic.encode(self.model, versions[name], threshold)
-            for (name, is_new), threshold in thresholds.items()
-        }
-        return [(j, end, found) for j, end in free if (found := made.get((id(end.told), end.is_new))) is not None]
+        found: list[tuple[int, LinkEnd, Encoded]] = []
+        shared: dict[tuple[int, float], Encoded | None] = {}
+        for (neighbour, end), decided in zip(batch, thresholds, strict=True):
+            room, is_redundant = None, neighbour in self.redundant
+            if sending.uplink is not None:
+                room = sending.uplink.room(neighbour, planned)
+                if room is None:
+                    continue
+                room = min(room, 8 * FRAME_HEADER_BYTES) if is_redundant else room
+            threshold = 0.0 if end.is_new or is_redundant else decided
+            end.is_new = False  # the first chance to send is over, taken or not
+            if threshold is None:
+                continue
+            key = id(end.told), threshold
+            if key not in shared:
+                shared[key] = self._encode(end, threshold, sending, room)
+            if (made := shared[key]) is not None:
+                found.append((neighbour, end, made))
+        return found
 
-    def _send_each(self, free: list[tuple[int, LinkEnd]], sending: _Sending, uplink: Uplink | None) -> list[Effect]:
-        """Send one frame after the other: each tells of the steps of those before it.
+    def _encode(self, end: LinkEnd, threshold: float, sending: Sending, room: int | None) -> Encoded | None:
+        model = self.model if self.pull is None else self.model + self.pull
+        target = model if end.heard_moved is None else model - end.link_steps
+        return sending.arithmetic.encode(target, end.told, threshold, room)
 
-        With an uplink, while it is idle, first to those that have waited longest; then acknowledge, if it still is.
-        """
-        if uplink is not None:
-            if uplink.chooses_links:
-                self.about = about(self.about, uplink, tuple(sorted(self.links)), self.frame_bytes)
-                self.choose_links()
-            free = [one for one in free if self._may_serve(*one, uplink)]
-            free.sort(key=lambda one: (one[1].served, one[0]))
-        thresholds = sending.decide([end.known() for _, end in free])
+    def _send_acknowledgements(self, uplink: Uplink, planned: int) -> list[Effect]:
+        """Acknowledge the frames of neighbours that got no frame, as long as the uplink is idle."""
         effects: list[Effect] = []
-        planned = 0
-        for (neighbour, end), decided in zip(free, thresholds, strict=True):
-            most = None if uplink is None else uplink.room(neighbour, planned)
-            if uplink is not None and most is None:
-                continue
-            if neighbour in self.quiet and most is not None:
-                most = min(most, 8 * FRAME_HEADER_BYTES)
-            threshold = 0.0 if end.is_new or neighbour in self.quiet else decided
-            end.is_new = False
-            made = None if threshold is None else self._encode(end, threshold, sending, most)
-            if made is None or not sending.pays(made.bits / len(self.links)):
-                continue
-            sent = self._send(neighbour, end, made, sending)
-            size = bytes_of(sent.message)
-            planned, self.frame_bytes = planned + size, _smoothed(self.frame_bytes, size)
-            effects.append(sent)
-        for neighbour, end in sorted(self.links.items(), key=lambda one: (one[1].served, one[0])):
-            if uplink is not None and end.owes and uplink.room(neighbour, planned) is not None:
+        for neighbour, end in sorted(self.links.items(), key=_longest_waiting_first):
+            if end.must_acknowledge and uplink.room(neighbour, planned) is not None:
                 planned += ACKNOWLEDGEMENT_BYTES
                 effects.append(self._acknowledgement(neighbour, end))
         return effects
 
-    def _may_serve(self, neighbour: int, end: LinkEnd, uplink: Uplink) -> bool:
-        """Whether a frame may be sent to a neighbour now. Who is left out is still told what changes."""
-        if uplink.room(neighbour, 0) is None or (neighbour in self.quiet and end.about_told == self.about):
-            return False
-        return end.is_new or uplink.is_due(neighbour)
-
-    def _encode(self, end: LinkEnd, threshold: float, sending: _Sending, most: int | None) -> Encoded | None:
-        model = self.model if self.pull is None else self.model + self.pull
-        target = model if end.heard_moved is None else model - end.link_steps
-        return sending.arithmetic.encode(target, end.told, threshold, most)
-
-    def choose_links(self) -> None:
-        """Leave out the links that others make up for, by what neighbours have told."""
-        known = {neighbour: end.about for neighbour, end in self.links.items() if end.about is not None}
-        self.quiet = set() if self.about is None else quiet_links(self.number, self.about, known)
-
-    def _send(self, neighbour: int, end: LinkEnd, made: Encoded, sending: _Sending) -> Send:
-        law, degree = self.law, max(1, self.degree, end.degree)
-        weight = law.rate * (1.0 / (1.0 + degree))
-        weight = min(weight * self.scale, MOST_LOAD / 2) if law.settles else min(weight, 0.5 / degree)
-        link = end.link_steps
-        seen = (made.told, end.heard) if link is None else (made.told + link, end.heard - link)
-        weight *= factor_of(sending.limit, *seen)
-        elapsed = end.elapsed + sum(one.elapsed for one in end.pending)
-        local_steps = end.local_steps + sum(one.local_steps for one in end.pending)
-        learning = law.theta * steps_that_count(end.local_steps, local_steps, law.most_steps, self.k) / elapsed
-        if law.settles and not end.has_news:
+    def _send(self, neighbour: int, end: LinkEnd, made: Encoded, sending: Sending) -> Send:
+        weight, learning = self._weight(end, made, sending.limit), self._learning(end)
+        if self.law.settles and not end.has_news:
             weight = learning = 0.0
         assert end.partner is not None
-        news = None if self.about == end.about_told else self.about
         frame = Frame(
-            end.token, end.partner, end.out + 1, end.inn, weight, learning, made.payload, made.bits, self.k, end.inn,
-            self.degree, news,
+            end.token, end.partner, end.last_sent + 1, end.last_received, weight, learning, made.payload, made.bits,
+            self.k, end.last_received, self.degree, None if self.about == end.about_told else self.about,
         )  # fmt: skip
-        end.degree_told, end.served = self.degree, self.k
+        self.frame_bytes = smoothed(self.frame_bytes or None, bytes_of(frame))
+        end.degree_told, end.sent_at_k = self.degree, self.k
         self.commit_sent(end, frame, made.told, sending.arithmetic)
         return Send(neighbour, frame)
+
+    def _weight(self, end: LinkEnd, made: Encoded, limit: StepLimit) -> float:
+        """Return c."""
+        degree = max(1, self.degree, end.degree)
+        weight = self.law.rate * (1.0 / (1.0 + degree))
+        weight = min(weight * self.scale, MOST_LOAD / 2) if self.law.settles else min(weight, 0.5 / degree)
+        link = end.link_steps
+        own, other = (made.told, end.heard) if link is None else (made.told + link, end.heard - link)
+        return weight * factor_of(limit, own, other)
+
+    def _learning(self, end: LinkEnd) -> float:
+        """Return l = theta N(k) / A."""
+        elapsed = end.elapsed + sum(one.elapsed for one in end.pending)
+        local_steps = end.local_steps + sum(one.local_steps for one in end.pending)
+        counted = steps_that_count(end.local_steps, local_steps, self.law.most_steps, self.k)
+        return float(self.law.theta * counted / elapsed)
+
+    # The two halves of a step
 
     def commit_sent(self, end: LinkEnd, frame: Frame, told: Floats, arithmetic: Arithmetic) -> None:
         """Make the sender's half of a frame's step. A node that was killed makes it again from its journal.
 
-        The frame could be sent, so the other end had all but the last `window` versions: the journal does not say so.
+        A frame is sent only while at most `window` older versions are kept, so versions before that are dropped. The
+        journal does not say it, but it follows.
         """
         end.note_usable(frame.number - self.law.window)
         moved, link = end.versions[-1].moved, end.link_steps
         end.pending.append(Pending(frame, end.elapsed, end.local_steps))
-        end.elapsed, end.local_steps, end.has_news, end.owes = 0.0, 0, False, False
+        end.elapsed, end.local_steps, end.has_news, end.must_acknowledge = 0.0, 0, False, False
         end.pending_heard = end.heard if moved is None else None
         step = self._add_step(end, frame, end.heard, told, link, arithmetic)
         end.versions.append(Version(told, moved if step is None else moved + step))
-        end.out, end.about_told = frame.number, frame.about or end.about_told
+        end.last_sent, end.about_told = frame.number, frame.about or end.about_told
 
     def commit_received(self, end: LinkEnd, frame: Frame, heard: Floats, arithmetic: Arithmetic) -> None:
         """Make the receiver's half of a frame's step."""
         used = end.version(frame.used)
         assert used is not None
         link = None if used.moved is None else used.moved - end.heard_moved
-        end.heard, end.inn, end.has_news, end.owes = heard, frame.number, True, True
+        end.heard, end.last_received, end.has_news, end.must_acknowledge = heard, frame.number, True, True
         step = self._add_step(end, frame, heard, used.told, link, arithmetic)
         if step is not None:
             end.heard_moved = end.heard_moved - step
@@ -661,21 +615,19 @@ class HalfSteps:
     def _add_step(
         self, end: LinkEnd, frame: Frame, plus: Floats, minus: Floats, link: Floats | None, arithmetic: Arithmetic
     ) -> Floats | None:
-        """Add the step of a frame to what is pulled; returns it if the law settles and there is one."""
+        """Add the step of a frame to `pull` and h. Returns the step if the law settles and the weight is not 0."""
         if link is not None and frame.weight == 0:
             return None
         if self.pull is None:
             self.pull = np.zeros_like(plus)
             self.learned = np.zeros_like(plus) if self.law.theta else None
         self.steps, self.load = self.steps + 1, self.load + (0.0 if link is None else frame.weight)
-        sums = self.pull, self.learned, end.taught
-        if link is None:
-            arithmetic.add_step(sums, frame.weight, frame.learning, plus, minus)
-            return None
-        return arithmetic.add_settling_step(sums, frame.weight, frame.learning, plus, minus, link)
+        return arithmetic.add_step(
+            (self.pull, self.learned, end.taught), frame.weight, frame.learning, plus, minus, link
+        )
 
     def take_pull(self) -> tuple[Floats, Floats | None] | None:
-        """Return f and what h has learned since the last call, and begin anew; None if nothing was added.
+        """Return f and what h has learned since the last call, and start both anew; None if no step was made.
 
         The driver adds them, x += f and h += learned, and sets `model`.
         """
@@ -687,48 +639,52 @@ class HalfSteps:
     # Messages
 
     def received(self, neighbour: int, message: Message, arithmetic: Arithmetic) -> list[Effect]:
-        """A message has come."""
+        """A message has arrived."""
         end = self.links.get(neighbour)
         if end is None:
             return []
         if isinstance(message, Introduction):
             return self._on_introduction(neighbour, end, message)
-        if (message.source, message.target) != (end.partner, end.token):
+        if (message.source, message.target) != (end.partner, end.token):  # from before a link came up again
             if message.target == end.token:
-                end.known_to = message.source  # this has overtaken the introduction of its sender
-            return []  # of another life of the link
+                end.introduced_to = message.source  # the message has overtaken the introduction of its sender
+            return []
         if isinstance(message, Frame):
             return self._on_frame(neighbour, end, message, arithmetic)
         end.degree = message.degree
         self._note_acknowledged(end, message)
-        if self.is_paced and not self.silent:  # with the next frame, or when the uplink is idle
-            end.owes = end.owes or (end.degree_told != self.degree and end.heard is not None)
+        if self.is_paced and not self.silent:  # it goes with the next frame, or when the uplink is idle
+            is_news = end.degree_told != self.degree and end.heard is not None
+            end.must_acknowledge = end.must_acknowledge or is_news
             return []
-        return self._tell_degree(neighbour, end)
+        return self._degree_update(neighbour, end)
 
     def _on_frame(self, neighbour: int, end: LinkEnd, frame: Frame, arithmetic: Arithmetic) -> list[Effect]:
-        if end.heard is None or frame.number > end.inn + 1:
-            if end.inn < frame.number <= end.inn + self.law.window:
-                end.early[frame.number] = frame  # what came before it is missing
+        if end.heard is None or frame.number > end.last_received + 1:
+            if end.last_received < frame.number <= end.last_received + self.law.window:
+                end.out_of_order[frame.number] = frame
             return []
-        is_repeated, made = frame.number <= end.inn, frame
-        problem = None if is_repeated else self._make_step(end, frame, arithmetic)
-        if problem is not None:
-            return [Violation(neighbour, problem)]
-        while (waiting := end.early.pop(end.inn + 1, None)) is not None:
-            if self._make_step(end, waiting, arithmetic) is not None:
-                break  # it is not acknowledged, so it comes again, and is refused then
-            made = waiting
-        end.degree = made.degree
-        for message in (frame, made):
+        is_repeated, last, effects = frame.number <= end.last_received, frame, list[Effect]()
+        if not is_repeated:
+            if (problem := self._make_step(end, frame, arithmetic)) is not None:
+                return [Violation(neighbour, problem)]
+            effects.append(Committed(neighbour, frame))
+        while (following := end.out_of_order.pop(end.last_received + 1, None)) is not None:
+            if self._make_step(end, following, arithmetic) is not None:
+                break  # it is not acknowledged, so it is sent again, and refused then
+            last = following
+            effects.append(Committed(neighbour, following))
+        end.degree = last.degree
+        for message in (frame, last):
             self._note_acknowledged(end, message)
-        wait = self.is_paced and not is_repeated and not self.silent
-        return [] if wait else [self._acknowledgement(neighbour, end)]
+        if is_repeated or self.silent or not self.is_paced:
+            effects.append(self._acknowledgement(neighbour, end))
+        return effects
 
     def _make_step(self, end: LinkEnd, frame: Frame, arithmetic: Arithmetic) -> str | None:
-        """Make the step of a frame that is the next one, or return what is wrong with it."""
+        """Make the step of the next frame. Returns what is wrong with the frame, or None."""
         if end.version(frame.used) is None:
-            return f"a step with version {frame.used} of a model of version {end.out}"
+            return f"a step with version {frame.used} of a model of version {end.last_sent}"
         if not (0 <= frame.weight <= 0.5 and 0 <= frame.learning < np.inf):
             return f"a step with weight {frame.weight} and learning {frame.learning}"
         if frame.about is not None and not 0 < frame.about.rate < np.inf:
@@ -741,30 +697,31 @@ class HalfSteps:
         return None
 
     def _note_acknowledged(self, end: LinkEnd, message: Acknowledgement | Frame) -> None:
-        """Note which versions the other end has, and which it may still use."""
-        acknowledged = min(message.acknowledged, end.out)
+        """Note which versions the other end has, and which its frames may still use."""
+        acknowledged = min(message.acknowledged, end.last_sent)
         end.acknowledged = max(end.acknowledged, acknowledged)
-        end.later = max(end.later, (message.sent, acknowledged))
+        end.usable_after = max(end.usable_after, (message.sent, acknowledged))
         end.note_usable()
 
     def _on_introduction(self, neighbour: int, end: LinkEnd, message: Introduction) -> list[Effect]:
-        known, effects = end.partner, list[Effect]()
-        if known == message.source and (end.heard is not None or message.model is None):
+        before, effects = end.partner, list[Effect]()
+        if before == message.source and (end.heard is not None or message.model is None):  # it is repeated
             end.degree = message.degree
             return [] if end.heard is None else [self._acknowledgement(neighbour, end)]
-        if known is not None and known != message.source:
-            if message.source[1] == known[1] and message.source[2] < known[2]:
-                return []  # an older one, which was overtaken
-            if end.is_fresh:  # two ends that both began anew would do so for ever
-                end.acknowledged, end.oldest_usable, end.later, end.degree_told = -1, 0, (0, 0), -1
-                end.early.clear()
+        if before is not None and before != message.source:
+            if message.source[1] == before[1] and message.source[2] < before[2]:
+                return []  # a later introduction has overtaken this one
+            if end.is_fresh:  # keep the token: if both ends took new ones, they would do so for ever
+                end.acknowledged, end.oldest_usable, end.usable_after, end.degree_told = -1, 0, (0, 0), -1
+                end.must_acknowledge = False  # what was due was for the token that the other end had before
+                end.out_of_order.clear()
                 effects += [] if end.told is None else [self._introduction(neighbour, end)]
             else:
                 effects += self.link_down(neighbour)
                 self.link_up(neighbour)
                 end = self.links[neighbour]
         end.partner, end.degree = message.source, message.degree
-        if end.known_to == end.partner:
+        if end.introduced_to == end.partner:
             end.acknowledged = max(end.acknowledged, 0)
         self._begin_heard(end, message.model)
         if self.model is None:
@@ -776,24 +733,23 @@ class HalfSteps:
         return effects
 
     def _start_if_possible(self, message: Introduction) -> list[Effect]:
-        """A device that waits takes the first model that it is told, and goes on from that device's iteration."""
+        """Start a device that waits for a model from the first model that arrives, at its sender's iteration."""
         if message.model is None:
             return []
         self.model, self.k = message.model, message.k
-        if self.law.keeps_taught and self.law.theta:
-            for end in self.links.values():
-                end.taught = np.zeros_like(self.model)
         effects: list[Effect] = [Start()]
         for neighbour, end in self.links.items():
+            if self.law.keeps_taught and self.law.theta:
+                end.taught = np.zeros_like(self.model)
             effects.append(self._introduction(neighbour, end))
             if end.heard is not None:
                 effects.append(self._acknowledgement(neighbour, end))
         return effects
 
     def retry(self, neighbour: int, *, all_frames: bool = False) -> list[Effect]:
-        """Nothing was heard of a neighbour for longer than a round trip: send what it has not acknowledged again.
+        """A neighbour has been silent for longer than a round trip: send again what it has not acknowledged.
 
-        That is the oldest frame, since later ones may be there already; or `all_frames`, if they are known to be lost.
+        That is the oldest frame only, because later ones may have arrived; with `all_frames`, all of them.
         """
         end = self.links.get(neighbour)
         if end is None:
@@ -804,75 +760,28 @@ class HalfSteps:
         return [self._introduction(neighbour, end)] if end.acknowledged < 0 else []
 
     def _again(self, end: LinkEnd, frame: Frame) -> Frame:
-        """The last frame may acknowledge what has come since. One before it may not: those after it used less."""
-        acknowledged = end.inn if frame.number == end.out else frame.acknowledged
+        """Return a frame to send again.
+
+        Only the last frame may acknowledge what has arrived since: frames after an earlier one used older versions.
+        """
+        acknowledged = end.last_received if frame.number == end.last_sent else frame.acknowledged
         return frame._replace(acknowledged=acknowledged, degree=self.degree)
 
     def fall_silent(self) -> list[Effect]:
-        """Send no new frames from now on, and acknowledge what waited for the next one."""
+        """Stop sending new frames, and send the acknowledgements that would have gone with the next frame."""
         self.silent = True
-        return [self._acknowledgement(neighbour, end) for neighbour, end in self.links.items() if end.owes]
+        return [self._acknowledgement(neighbour, end) for neighbour, end in self.links.items() if end.must_acknowledge]
 
     def acknowledge(self, neighbour: int) -> list[Effect]:
-        """Tell a neighbour again what was received, and the number of neighbours: what was said last may be lost."""
+        """Send the last acknowledgement and the number of neighbours again, in case the previous message was lost."""
         end = self.links.get(neighbour)
         return [] if end is None or end.heard is None else [self._acknowledgement(neighbour, end)]
 
     def awaits(self, neighbour: int) -> bool:
-        """Whether something sent to a neighbour is not acknowledged."""
+        """Return whether something sent to a neighbour is not acknowledged."""
         end = self.links.get(neighbour)
-        return end is not None and end.acknowledged < end.out
+        return end is not None and end.acknowledged < end.last_sent
 
 
-class _Sending(NamedTuple):
-    """How frames are made after a local step: see `HalfSteps.stepped`."""
-
-    decide: Callable[[Sequence[Floats]], Sequence[float | None]]
-    arithmetic: Arithmetic
-    affords: Callable[[float], bool] | None
-    limit: StepLimit
-
-    def pays(self, bits: float) -> bool:
-        """Whether the device can pay for these bits; it has paid then."""
-        return self.affords is None or self.affords(bits)
-
-
-def _smoothed(before: float, size: int) -> float:
-    return before + 0.25 * (size - before) if before else float(size)
-
-
-class PlainArithmetic:
-    """`Arithmetic` in NumPy. A payload is what is known after it: ends in one process share the array."""
-
-    def __init__(self, send: Callable[[Floats, Floats, float], tuple[Floats, int]]) -> None:
-        """`send(model, told, threshold)` returns what is known afterwards and the bits of the message: a codec's."""
-        self._codec_send = send
-
-    def encode(self, model: Floats, told: Floats, threshold: float, most: int | None = None) -> Encoded | None:
-        after, bits = self._codec_send(model, told, threshold)
-        return Encoded(after, after, bits) if bits else None
-
-    def decode(self, payload: Any, heard: Floats) -> Floats:
-        after: Floats = payload
-        return after
-
-    @np.errstate(over="ignore", invalid="ignore")
-    def add_step(
-        self, sums: Sequence[Floats | None], weight: float, learning: float, plus: Floats, minus: Floats
-    ) -> None:
-        kind = plus.dtype.type
-        step = kind(weight) * (plus - minus)
-        for total, scaled in zip(sums, (step, kind(learning) * step, kind(learning) * step), strict=True):
-            if total is not None:
-                np.add(total, scaled, out=total)
-
-    @np.errstate(over="ignore", invalid="ignore")
-    def add_settling_step(
-        self, sums: Sequence[Floats | None], weight: float, learning: float, plus: Floats, minus: Floats, link: Floats
-    ) -> Floats:
-        kind = plus.dtype.type
-        step: Floats = kind(weight) * ((plus - minus) - kind(2) * link)
-        for total, scaled in zip(sums, (step, kind(learning) * step, kind(learning) * step), strict=True):
-            if total is not None:
-                np.add(total, scaled, out=total)
-        return step
+def _longest_waiting_first(link: tuple[int, LinkEnd]) -> tuple[int, int]:
+    return link[1].sent_at_k, link[0]

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from efhc.base.arrays import Flags, Floats
-from efhc.core.arithmetic import PLAIN, Arithmetic, finite_rows
+from efhc.core.arithmetic import PLAIN_LAW, LawArithmetic, finite_rows
 from efhc.core.graph import Graph
 from efhc.core.state import Diverged, State
 
@@ -34,7 +34,7 @@ def iterate(
     thresholds: Floats,
     gradients: Floats,
     step_size: float,
-    arithmetic: Arithmetic = PLAIN,
+    arithmetic: LawArithmetic = PLAIN_LAW,
 ) -> tuple[State, Info]:
     """W(k+1) = P(k) W(k) - alpha(k) G(k), by the four events of Alg. 1.
 
@@ -46,14 +46,15 @@ def iterate(
     i, j = graph.links.T
 
     new_links = graph.new_since(previous_graph)  # Event 1: neighbours that have just met exchange models
-    fired = arithmetic.drift(models, last_broadcast) >= thresholds  # Event 2: devices that drifted far enough broadcast
+    drifts = arithmetic.drift(models, np.arange(len(models)), last_broadcast)
+    fired = drifts >= thresholds  # Event 2: devices that drifted far enough broadcast
     used = new_links | fired[i] | fired[j]  # a device that hears a broadcast answers it
 
     # Events 3 and 4: both ends of a used link average, P W, and every device descends, - alpha G
-    next_models = arithmetic.mix_and_descend(graph, used, models, gradients, step_size)
+    next_models = arithmetic.mix_and_descend(graph, used, None, models, gradients, step_size)
 
     error = arithmetic.consensus_error(next_models)
     if not np.isfinite(error):
         raise Diverged(k, "model", finite_rows(next_models))
-    next_last_broadcast = arithmetic.replace_rows(last_broadcast, fired, models)  # w_hat_i(k+1) = w_i(k)
+    next_last_broadcast = arithmetic.replaced("told", last_broadcast, fired, models)  # w_hat_i(k+1) = w_i(k)
     return State(k + 1, next_models, next_last_broadcast, local), Info(fired, used, error)

@@ -1,16 +1,16 @@
-"""One iteration of a strategy that is a table of parts, for all devices at once. EF-HC is the case of `core.iteration`.
+"""One iteration of a strategy that is a table of parts, for all devices in lockstep. `core.iteration` is EF-HC's case.
 
     y_i = x_i - alpha (u_i - h_i)                      the local step; u_i = g_i for SGD (`core.local_steps`)
 
-Then the link law adds f_i, which links also teach h and momentum (`LocalStep.pulled`):
+Then the link law adds f_i to the model, and h and momentum follow (`LocalStep.pulled`):
 
     exchange     f_i = sum_j v_ij beta_ij (x_j - x_i), of the models before the local step
-    half-steps   x_hat_i <- x_hat_i + C(y_i - x_hat_i) where the trigger says so; each message from i to j is a step
-                 beta_ij rate (x_hat_j before - x_hat_i after) of i, and the opposite one of j (`core.half_steps`)
+    half-steps   x_hat_i <- x_hat_i + C(y_i - x_hat_i) where the trigger fires; each message from i to j is a step
+                 beta_ij rate (x_hat_j before - x_hat_i after) of i, and the opposite step of j (`core.half_steps`)
     estimates    x_hat_i likewise;  f_i = rate sum_j beta_ij (x_hat_j - x_hat_i), after all messages
 
-The two ends of a link add opposite terms, so that sum_i f_i = 0 and sum_i h_i = 0: mixing never moves the mean model,
-whatever is left out of messages. Nothing that comes in is changed, but that compiled arithmetic may write to gradients.
+The two ends of a link add opposite terms, so sum_i f_i = 0 and sum_i h_i = 0: mixing never moves the mean model,
+whatever a codec leaves out. No argument is changed, except that compiled arithmetic may write to the gradients.
 """
 
 from __future__ import annotations
@@ -23,32 +23,30 @@ from typing import NamedTuple
 import numpy as np
 
 from efhc.base.arrays import Flags, Floats, Ints
-from efhc.core.arithmetic import finite_rows
-from efhc.core.cost import BITS_PER_NUMBER, airtime_bits, exchange_bits, whole_message_bits
+from efhc.core.arithmetic import PLAIN_LAW, LawArithmetic, Messages, Places, Terms, finite_rows
+from efhc.core.cost import airtime_bits, exchange_bits, whole_message_bits
 from efhc.core.graph import Graph
 from efhc.core.half_steps import LEAST_SCALE, MOST_LOAD, steps_that_count
-from efhc.core.law_arithmetic import PLAIN_LAW, LawArithmetic, Messages, Places, Terms
-from efhc.core.local_steps import Moment, Rows
+from efhc.core.local_steps import Moment, Rows, total_descent
 from efhc.core.memory import both_have
-from efhc.core.parts import ChosenLinks, EstimatesMixing, ExchangeMixing, HalfStepsMixing, Parts
+from efhc.core.parts import ChosenLinks, EstimatesMixing, ExchangeMixing, HalfStepsMixing, Now, Parts
 from efhc.core.state import Diverged, State
 from efhc.core.step_limits import NoLimit, factor_of
-from efhc.core.views import Now
 
 
 @dataclass(frozen=True, eq=False)
-class Decision:
-    """What the trigger says in this iteration: thresholds, or who fires."""
+class TriggerDecision:
+    """The decision of the trigger in an iteration: thresholds, or which devices fire."""
 
     thresholds: Floats | None
     """threshold_i(k)"""
     fires: Callable[[Floats], Flags] | None = None
-    """v_i of all devices, given their drifts; of a trigger that looks at them."""
+    """Returns v_i of all devices from their drifts, for a trigger that looks at them."""
     is_entrywise: bool = False
-    """Whether thresholds are those of coordinates."""
+    """Whether thresholds apply to coordinates instead of the whole model."""
 
     def fired(self, drifts: Floats, devices: int, sender: Ints) -> Flags:
-        """Return who fires, where `drifts` has one entry per sender."""
+        """Return which senders fire, where `drifts` has one entry per sender."""
         if self.thresholds is not None:
             return drifts >= self.thresholds[sender]
         assert self.fires is not None
@@ -58,12 +56,12 @@ class Decision:
 
 
 class Happened(NamedTuple):
-    """What an iteration did, for people to look at."""
+    """What an iteration did. Only people read it."""
 
     fired: Flags
-    """Which devices sent something of their own accord."""
+    """Which devices sent something because their trigger fired."""
     bits: Ints
-    """Bits sent over each directed link, lost ones included."""
+    """Bits sent over each directed link, including those that were lost."""
     consensus_error: float
 
 
@@ -72,13 +70,13 @@ def iterate_parts(
     state: State,
     now: Now,
     gradients: Callable[[int, Floats], Floats],
-    decision: Decision,
+    decision: TriggerDecision,
     arithmetic: LawArithmetic = PLAIN_LAW,
 ) -> tuple[State, Happened]:
-    """Make one iteration. `state.memory` holds what `strategies.forms` says that these parts remember.
+    """Make one iteration. `state.memory` holds the arrays that `strategies.forms` declares for these parts.
 
-    `gradients(s, models)` are those of the s-th batch of the iteration. Raises `Diverged` if a model is no longer
-    finite; what came in is then as it was.
+    `gradients(s, models)` returns the gradients on batch s of the iteration. Raises `Diverged` if a model is no longer
+    finite; the arguments are then unchanged.
     """
     iteration = _Iteration(parts, state, now, decision, arithmetic)
     rows, down = iteration.descend(gradients)
@@ -100,12 +98,12 @@ def iterate_parts(
 
 @dataclass(eq=False)
 class _Iteration:
-    """One iteration under way; `memory` is what is remembered after it, but for the rows."""
+    """An iteration in progress. `memory` is what is remembered after it, except the rows of `LocalStep`."""
 
     parts: Parts
     state: State
     now: Now
-    decision: Decision
+    decision: TriggerDecision
     arithmetic: LawArithmetic
 
     def __post_init__(self) -> None:
@@ -114,28 +112,27 @@ class _Iteration:
         self.links = links.choose(self.now) if links else ChosenLinks(graph.all_links)
         weights = graph.metropolis_weights if self.links.weights is None else self.links.weights
         self.weights: Floats = weights[graph.directed.link]
-        """Of each directed link."""
+        """beta_ij of each directed link."""
 
     def descend(self, gradients: Callable[[int, Floats], Floats]) -> tuple[Rows, Floats]:
-        """Return what devices hold, and u - h: the local steps go down along it. With several, x is that before all."""
+        """Return the rows after the local steps, with the models from before them, and u - h."""
         local, memory, models, now = self.parts.local, self.memory, self.state.models, self.now
         rows = {"model": models} | {name: memory[name] for name in ("correction", *local.memory) if name in memory}
         alpha = np.full((len(models), 1), now.step_size, models.dtype)
         degrees = now.graph.degrees
-        if "moved" in memory:  # by the links that are served
+        if "moved" in memory:  # only chosen links count
             degrees = np.bincount(now.graph.links[self.links.active].ravel(), minlength=len(models))
         gate = np.ones((len(models), 1))
         if "steps" in memory:
             gate[:, 0] = np.where(degrees > 0, np.minimum(1.0, memory["steps"] / np.maximum(degrees, 1)), 1.0)
-        x: Floats = models
-        for s in range(local.steps):
-            number = np.full(len(models), now.k * local.steps + s + 1)
-            before = {**rows, "model": x}
-            down, remembered = self.arithmetic.descent(local, before, gradients(s, x), Moment(alpha, number, gate))
-            rows = {**rows, **remembered}
-            if local.steps > 1:
-                x = x - alpha * down
-        return rows, down if local.steps == 1 else (models - x) / alpha
+
+        def direction(s: int, x: Floats) -> Floats:
+            moment = Moment(alpha, np.full(len(models), now.k * local.steps + s + 1), gate)
+            down, remembered = self.arithmetic.descent(local, {**rows, "model": x}, gradients(s, x), moment)
+            rows.update(remembered)
+            return down
+
+        return rows, total_descent(local.steps, models, alpha, direction)
 
     # The paper's exchange
 
@@ -147,7 +144,7 @@ class _Iteration:
         fired = self.decision.fired(drifts, graph.devices, devices)
         used = self.links.active & (now.new_links | fired[i] | fired[j])
         bits = exchange_bits(graph, used, models.shape[1])
-        if self.parts.budget:  # a link is used if both ends can pay for all that they would like to use
+        if self.parts.budget:  # a link is used if both ends can pay for all links that they want to use
             credit, wanted = self._credit(), airtime_bits(graph, bits)
             affordable = credit >= wanted
             used = used & affordable[i] & affordable[j]
@@ -155,7 +152,7 @@ class _Iteration:
             paid = airtime_bits(graph, bits)
             fired = fired & affordable & ((paid > 0) | (wanted == 0))
             self.memory["credit"] = credit - paid
-        if now.lost is not None:  # an exchange of which a message is lost does not take place, and is paid for
+        if now.lost is not None:  # an exchange of which a message is lost is paid for, and does not take place
             lost = np.zeros(len(used), dtype=bool)
             np.logical_or.at(lost, graph.directed.link, now.lost)
             used = used & ~lost
@@ -166,17 +163,17 @@ class _Iteration:
         known = self.arithmetic.replaced("told", self.state.last_broadcast, fired, models)
         return {**rows, "model": x}, known, Happened(fired, bits, 0.0)
 
-    # What neighbours know of each other
+    # Half-steps and estimates: what neighbours know of each other
 
     def half_steps(self, rows: Rows, mixing: HalfStepsMixing) -> tuple[Rows, Floats, Happened]:
-        """Each message is a step of its two ends: see `core.half_steps`, which is this law on a device's own clock."""
+        """Make a step at both ends for each message: the law of `core.half_steps`, without delays."""
         if mixing.settle:
             return self.settling(rows, mixing)
         known, who, mine, theirs = self._known()
         after, bits, first, _ = self._send(rows["model"], known, who)
         sender, _, _, back = self.now.graph.directed
         sends = bits > 0
-        receives = sends[back]  # a message is a step of both ends
+        receives = sends[back]  # a message is a step at both ends
         learning, (i, j) = self._learning(sends), self.now.graph.links.T
         highest = 0.5 / np.maximum(self.now.graph.degrees[i], self.now.graph.degrees[j])
         weights = np.minimum(mixing.rate * self.weights, highest[self.now.graph.directed.link])
@@ -190,9 +187,9 @@ class _Iteration:
         return self._pulled(rows, known, after, terms, Happened(fired, bits + first, 0.0))
 
     def settling(self, rows: Rows, mixing: HalfStepsMixing) -> tuple[Rows, Floats, Happened]:
-        """The same where what is known leaves out what the link itself has done, E = moved - moved of the other end.
+        """Make the same steps where the law settles: E = moved - moved of the other end.
 
-        A device sends one message after the other, by ascending neighbour: each tells of the steps of those before it.
+        A device sends one message after the other, by ascending neighbour; each contains the steps of those before it.
         """
         memory, graph, local = self.memory, self.now.graph, self.parts.local
         sender, _, _, back = graph.directed
@@ -213,7 +210,8 @@ class _Iteration:
         own, theirs = np.flatnonzero(made), np.flatnonzero(made[back])
         np.add.at(pull, sender[theirs], -step[back[theirs]])
         np.add.at(load, sender[theirs], weights[back[theirs]])
-        for ends, messages, sign in ((own, own, 1), (theirs, back[theirs], -1)):  # a device makes its own steps first
+        # A device makes the steps of its own messages first.
+        for ends, messages, sign in ((own, own, 1), (theirs, back[theirs], -1)):
             if learned is not None:
                 lessons = learning[messages, None].astype(x.dtype) * (sign * step[messages])
                 np.add.at(learned, sender[ends], lessons)
@@ -234,9 +232,9 @@ class _Iteration:
         firing: tuple[Floats, Flags, Ints],
         mixing: HalfStepsMixing,
     ) -> tuple[Floats, Ints, Floats, Floats, Floats]:
-        """Send one message after the other. `weights` follow the limit of steps.
+        """Send one message after the other. The step limit is applied to `weights`, in place.
 
-        Returns what is known afterwards, the bits and the step of each directed link, and for each device the sum of
+        Returns what is known afterwards, the bits and the step of each directed link, and for each device the sums of
         its own steps and of their weights.
         """
         graph, has_news, (thresholds, chosen, first) = self.now.graph, self.memory["news"] > 0, firing
@@ -271,7 +269,7 @@ class _Iteration:
         return after, bits, step, pull, load
 
     def estimates(self, rows: Rows, mixing: EstimatesMixing) -> tuple[Rows, Floats, Happened]:
-        """All neighbours know the same of a device, and mix what they know: see `EstimatesMixing`."""
+        """Mix what neighbours know: see `EstimatesMixing`. All neighbours of a device know the same of it."""
         known, who, _, _ = self._known()
         after, bits, first, fired = self._send(rows["model"], known, who)
         _, _, link, back = self.now.graph.directed
@@ -283,17 +281,17 @@ class _Iteration:
         return self._pulled(rows, after, after, terms, Happened(fired, bits, 0.0))
 
     def _known(self) -> tuple[Floats, Ints, Ints, Ints]:
-        """Return what is known, the device of each row of it, and for each directed link the rows of its two ends."""
+        """Return what is known, the device of each of its rows, and the rows of the two ends of each directed link."""
         sender, receiver, _, back = self.now.graph.directed
         if "told" in self.memory:
             return self.memory["told"], sender, np.arange(len(sender)), back
         return self.state.last_broadcast, np.arange(self.now.graph.devices), sender, receiver
 
     def _firing(self, y: Floats, known: Floats, who: Ints) -> tuple[Floats, Flags, Ints]:
-        """Return the thresholds and who fires, row by row of what is known, and the bits of Event 1 of each link."""
+        """Return thresholds and which rows of what is known fire, and the bits of Event 1 of each directed link."""
         graph, decision, sender = self.now.graph, self.decision, self.now.graph.directed.sender
         active, per_link = self.links.active[graph.directed.link], "told" in self.memory
-        # Per link, a neighbour is told the model when the link comes up, whether or not the link is chosen now.
+        # If each link has its own version, both ends send their models when it comes up, whether or not it is chosen.
         meets = self.now.new_links[graph.directed.link] & (active | per_link)
         first = np.where(meets, whole_message_bits(y), 0)
         thresholds: Floats = np.zeros(len(who))
@@ -304,7 +302,7 @@ class _Iteration:
         else:
             chosen = decision.fired(self.arithmetic.drift(y, who, known), len(y), who)
         if isinstance(self.parts.mixing, HalfStepsMixing) and self.now.met is not None and self.now.met.any():
-            met = self.now.met[graph.directed.link]  # a device sends to those that it has just met in any case
+            met = self.now.met[graph.directed.link]  # a device always sends to neighbours that it has just met
             row = met if per_link else np.bincount(sender, met, len(who)) > 0
             chosen, thresholds = chosen | row, np.where(row, 0.0, thresholds)
         if per_link:
@@ -312,8 +310,8 @@ class _Iteration:
         return thresholds, chosen, first
 
     def _send(self, y: Floats, known: Floats, who: Ints) -> tuple[Floats, Ints, Ints, Flags]:
-        """Return what is known after the messages, the bits of each directed link, of messages and of Event 1, and who
-        has sent, row by row of what is known.
+        """Return what is known after the messages, their bits and those of Event 1 per directed link, and which rows
+        of what is known were sent.
         """
         graph, sender, per_link = self.now.graph, self.now.graph.directed.sender, "told" in self.memory
         active = self.links.active[graph.directed.link]
@@ -328,12 +326,12 @@ class _Iteration:
         return after, bits, first, sent > 0
 
     def _terms(self, used: Flags, weights: Floats) -> Terms:
-        """Return one term for each used directed link: of its sender, with what is known after all messages."""
+        """Return one term per used directed link, for its sender, with what is known after all messages."""
         places, learning = _places(self.now.graph, used.tobytes()), self._learning(used)
         return Terms(places, weights[places.message], learning[places.message])
 
     def _learning(self, used: Flags, steps: Floats | int = 1) -> Floats:
-        """theta steps / (sum of alpha since a directed link was last used): what h learns of a term; 0 without h."""
+        """Return theta steps / (sum of alpha since a directed link was last used): how much h learns of a term."""
         theta = self.parts.local.correction * steps
         if "elapsed" not in self.memory:
             return np.full(len(used), theta / self.now.step_size)
@@ -358,16 +356,16 @@ class _Iteration:
     # Budgets
 
     def _credit(self) -> Floats:
-        """Return each device's credit in bits, with this iteration's share of what ZT would spend."""
+        """Return each device's credit in bits, with the income of this iteration."""
         assert self.parts.budget is not None
-        income = self.parts.budget.share * BITS_PER_NUMBER * self.state.models.shape[1]
+        income = self.parts.budget.income(self.state.models.shape[1])
         credit: Floats = self.memory["credit"] + np.where(self.now.graph.degrees > 0, income, 0.0)
         return credit
 
     def _pay(self, first: Ints, messages: Ints) -> Flags:
-        """Pay for the bits of each directed link; returns the devices that cannot pay for all of their `messages`.
+        """Pay for the bits of each directed link. Returns the devices that cannot pay for all of their `messages`.
 
-        What new neighbours are told `first` is paid in any case.
+        The `first` models for new neighbours are paid in any case.
         """
         graph = self.now.graph
         credit, cost = self._credit() - airtime_bits(graph, first), airtime_bits(graph, messages)
@@ -378,7 +376,7 @@ class _Iteration:
 
 @lru_cache(maxsize=16)
 def _places(graph: Graph, used: bytes, *, is_per_link: bool = False, both_ends: bool = False) -> Places:
-    """Return where the terms of the used directed links are: of their senders; with `both_ends`, of receivers as well.
+    """Return the places of the terms of used directed links: for senders; with `both_ends`, for receivers as well.
 
     A device makes the steps of its own messages first, then those of its neighbours', each by ascending neighbour.
     """
@@ -396,7 +394,7 @@ def _places(graph: Graph, used: bytes, *, is_per_link: bool = False, both_ends: 
 
 
 def take_back(h: Floats, taught: Floats, before: Graph, now: Graph) -> Floats:
-    """Return h without what the links have taught it that are gone: h_i - sum_j lambda_ij, by ascending neighbour."""
+    """Return h_i - sum_j lambda_ij over the links that are gone, by ascending neighbour: h without what they taught."""
     stays = np.zeros(len(taught), dtype=bool)
     stays[both_have(before, now)[0]] = True
     h = h.copy()

@@ -1,4 +1,4 @@
-"""What devices remember for their local steps, one row per device, and the local steps of those that are due."""
+"""What local steps remember of each device, for drivers in which devices step one by one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from efhc.core.local_steps import LocalStep, Moment, Rows
 
 
 class LocalRows:
-    """The rows of all devices of a run, but for their models."""
+    """The arrays that local steps remember, one row per device of a run. Models are not among them."""
 
     def __init__(self, local: LocalStep, devices: int, parameters: int, precision: str) -> None:
         self.local = local
@@ -23,7 +23,7 @@ class LocalRows:
     def descent(
         self, numbers: Sequence[int], models: Floats, gradients: Floats, alphas: Sequence[float], moments: Moment
     ) -> Floats:
-        """Return u - h of these devices; what they remember follows."""
+        """Return u - h of these devices, and update what they remember."""
         down, remembered = self.local.descent(self._rows(numbers, models), gradients, moments)
         for name, rows in remembered.items():
             self.arrays[name][numbers] = rows
@@ -31,7 +31,7 @@ class LocalRows:
         return down
 
     def pulled(self, number: int, model: Floats, pull: Floats, learned: Floats | None = None) -> Floats:
-        """Return the model of a device after links have added `pull` to it; what it remembers follows."""
+        """Return the model of a device after links have added `pull` to it, and update what it remembers."""
         numbers, alpha = [number], self._alphas[[number], None]
         learned = None if learned is None else learned[None]
         rows = self.local.pulled(self._rows(numbers, model[None]), pull[None], learned, alpha)
@@ -41,11 +41,11 @@ class LocalRows:
         return after
 
     def take_back(self, number: int, taught: Floats) -> None:
-        """h loses what a link has taught it."""
+        """Subtract from h what a link has taught it."""
         self.arrays["correction"][number] -= taught
 
     def forget(self, number: int) -> None:
-        """A device starts anew."""
+        """Forget what a device remembers: it starts anew."""
         self._alphas[number] = np.inf
         for rows in self.arrays.values():
             rows[number] = 0

@@ -1,11 +1,11 @@
-"""What a device does with its gradient: local steps, row by row.
+"""Local steps: what a device does with its gradient.
 
     y = x - alpha (u - h)
 
 u is the direction of the kind, computed from the gradient g and what the device remembers; h is the drift correction,
-which links teach (`correction` is theta; 0 for none). `Rows` holds one row per device: all devices in lockstep, those
-that are due on their own clocks, one on a node. A local step never asks how many rows there are and never looks at
-another row. It returns new arrays and changes none.
+which links teach (`correction` is theta; 0 for none). `Rows` holds one row per device: all devices in lockstep, the
+devices that are due with clocks of their own, one device on a node. A local step treats each row by itself. It returns
+new arrays and changes none.
 
 A kind of your own derives from `LocalStep`, names the arrays it remembers in `memory` and has `direction`.
 """
@@ -13,7 +13,7 @@ A kind of your own derives from `LocalStep`, names the arrays it remembers in `m
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -23,19 +23,32 @@ from efhc.base.arrays import Floats, Ints
 from efhc.base.policy import Policy
 
 Rows = Mapping[str, Floats]
-"""What devices hold, by name, (rows, n): "model" is x; "correction" is h, if there is one; and what the local step
-remembers. All but the models are zero at first."""
+"""What devices hold, by name, (rows, n): "model" is x, "correction" is h if there is one, and the others are what the
+local step remembers. All but the models are zero at first."""
 
 
 class Moment(NamedTuple):
-    """What a local step is told besides the gradient, one entry per row."""
+    """The arguments of a local step besides the gradient, one entry per row."""
 
     alpha: Floats
     """alpha(k), (rows, 1), in the precision of the models."""
     number: Ints
-    """How many gradients the device has had, this one included, (rows,)."""
+    """The number of gradients of the device so far, this one included, (rows,)."""
     gate: Floats
     """How much momentum counts, from 0 to 1, (rows, 1): less than 1 where links have been silent. See `half_steps`."""
+
+
+def total_descent(steps: int, x: Floats, alpha: Floats, direction: Callable[[int, Floats], Floats]) -> Floats:
+    """Return u - h of the local steps of one iteration, which begin at x: (x - x after all of them) / alpha.
+
+    `direction(s, x)` returns u - h of local step s, whose gradient is taken at x.
+    """
+    first = x
+    for s in range(steps):
+        down = direction(s, x)
+        if steps > 1:
+            x = x - alpha * down
+    return down if steps == 1 else (first - x) / alpha
 
 
 class LocalStep(Policy, ABC):
@@ -45,13 +58,13 @@ class LocalStep(Policy, ABC):
     """Whether weight decay is added to u instead of the gradient."""
 
     correction: float = Field(default=0.0, ge=0, le=1)
-    """theta: how fast h learns by how much the device's own direction differs from that of all. 0: there is no h."""
+    """theta: how fast the drift correction h learns. 0: no h."""
     weight_decay: float = Field(default=0.0, ge=0)
-    """What is added to the gradient is weight_decay x."""
+    """Adds weight_decay x to the gradient."""
     clip: Annotated[float, Field(gt=0)] | None = None
-    """The largest norm of a gradient: a larger one is scaled down to it, before weight decay. Default: no limit."""
+    """Largest norm of a gradient, before weight decay. Default: no limit."""
     steps: int = Field(default=1, ge=1)
-    """Gradients per iteration, each with a batch of its own; the device sends after the last of them."""
+    """Gradients per iteration, each with its own batch."""
 
     @property
     def memory(self) -> tuple[str, ...]:
@@ -109,9 +122,9 @@ class SGD(LocalStep):
 class QuasiGlobalMomentum(LocalStep):
     """u = g + mu m, where m <- mu m + (1 - mu)(x - x_next) / alpha follows what the model really did, mixing included.
 
-    x_next is the model when the next gradient is there (Lin, Karimireddy, Stich, Jaggi, ICML 2021). It is written as
-    two steps: m <- mu m + (1 - mu)(u - h) by the local step, m <- m - (1 - mu) f / alpha when links add f. With
-    half-steps, momentum counts as far as links were used since the last gradient: u = g + mu gate m.
+    x_next is the model at the next gradient (Lin, Karimireddy, Stich, Jaggi, ICML 2021). In two steps: m <- mu m + (1 -
+    mu)(u - h) by the local step, m <- m - (1 - mu) f / alpha when links add f. With half-steps, momentum counts as far
+    as links were used since the last gradient: u = g + mu gate m.
     """
 
     kind: Literal["momentum"] = "momentum"
@@ -146,8 +159,8 @@ class QuasiGlobalMomentum(LocalStep):
 class DriftCorrected(QuasiGlobalMomentum):
     """y = x - alpha (g - h), where links teach h; with `momentum`, u is that of the kind "momentum".
 
-    h learns by how much the device's own gradient differs from that of all: in the end, mixing has nothing left to
-    undo. The h of all devices add up to 0.
+    h learns how the device's gradient differs from the mean gradient, until mixing has nothing left to undo. The h of
+    all devices add up to 0.
     """
 
     kind: Literal["corrected"] = "corrected"  # type: ignore[assignment]
@@ -186,17 +199,17 @@ class Nesterov(HeavyBall):
 class Adam(LocalStep):
     """u = m' / (sqrt(v') + epsilon), m' = m / (1 - beta1^t), v' = v / (1 - beta2^t) (Kingma & Ba, ICLR 2015).
 
-    m <- beta1 m + (1 - beta1) g,  v <- beta2 v + (1 - beta2) g^2;  t: the number of gradients so far. The step size is
-    `step_size`, so alpha = 0.001 is `step_size = { kind = "constant", value = 0.001 }`. h corrects u, not g.
+    m <- beta1 m + (1 - beta1) g, v <- beta2 v + (1 - beta2) g^2; t: the number of gradients so far. alpha is
+    `step_size`. h corrects u, not g.
     """
 
     kind: Literal["adam"] = "adam"
     beta1: float = Field(default=0.9, ge=0, lt=1)
-    """How long m remembers."""
+    """Decay of m."""
     beta2: float = Field(default=0.999, ge=0, lt=1)
-    """How long v remembers."""
+    """Decay of v."""
     epsilon: float = Field(default=1e-8, gt=0)
-    """What is added to the root, so that nothing is divided by 0."""
+    """Added to the root."""
 
     @property
     def memory(self) -> tuple[str, ...]:
@@ -220,4 +233,4 @@ class AdamW(Adam):
 
     kind: Literal["adamw"] = "adamw"  # type: ignore[assignment]
     weight_decay: float = Field(default=0.01, ge=0)
-    """What is added to u is weight_decay x."""
+    """Adds weight_decay x to u."""

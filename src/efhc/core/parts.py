@@ -1,33 +1,40 @@
-"""What a strategy is made of: a local step, a trigger, a codec, a choice of links, a mixing and perhaps a budget.
+"""The form of a strategy: what it sees, what it returns, and the parts that it is made of.
 
-`Parts` is that table, and `core.law` is one iteration of it. A strategy that does not fit the form is a
-`WholeStrategy`: it makes its iterations itself.
+    y_i = x_i - alpha (u_i - h_i)                 local step
+    x_hat_i <- x_hat_i + C(y_i - x_hat_i)         trigger (when), codec (what), links (to whom), budget, pacing
+    x_i <- y_i + f_i                              mixing: the link law
+
+`Parts` is the table of these parts, and `core.law` is one iteration of it. A strategy that does not fit this form is a
+`WholeStrategy`: it makes its iterations itself. Nothing is remembered except in the arrays that the driver hands out
+(`core.memory`).
 """
 
 from __future__ import annotations
 
 from abc import ABC
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol, Self, runtime_checkable
 
 import numpy as np
 from pydantic import ConfigDict, Field, model_validator
 
-from efhc.base.arrays import Flags, Floats
+from efhc.base.arrays import Flags, Floats, Ints
 from efhc.base.errors import Unusable
 from efhc.base.policy import Policy
 from efhc.base.registry import Family
+from efhc.core.cost import BITS_PER_NUMBER
+from efhc.core.graph import Graph
 from efhc.core.half_steps import MOST_WINDOW, LinkLaw
 from efhc.core.local_steps import SGD, LocalStep
 from efhc.core.memory import Memories
 from efhc.core.step_limits import NoLimit, StepLimit
+from efhc.core.triggers import Bandwidths
 from efhc.core.uplink import Pacing
-from efhc.core.views import Moved, Now, Seen
 
 
 class Strategy(Policy):
-    """A strategy that a config can name. It has one of four methods, whichever says it best:
+    """Base class of strategies that a config can name. A subclass implements one of four methods:
 
     thresholds(k, gamma, bandwidths, coins)    who fires, as a function of k; all else is the paper's
     fires(seen, memory)                        who fires, by what a device sees and remembers; all else is the paper's
@@ -41,6 +48,70 @@ class Strategy(Policy):
     """Whether `step` looks at `Now.lost`, so that messages may get lost."""
     needs_static_graph: ClassVar[bool] = False
     """Whether the graph must stay as it is."""
+
+
+# What a strategy sees and returns
+
+
+@dataclass(frozen=True, eq=False)
+class Now:
+    """Read-only inputs of a strategy in iteration k."""
+
+    k: int
+    step_size: float
+    """alpha(k)"""
+    threshold_decay: float
+    """gamma(k)"""
+    graph: Graph
+    """G(k)"""
+    new_links: Flags
+    """For each link of G(k), whether its devices must send each other their models because the link is new: those in
+    `met` and, at k = 0, those between devices with different initial models."""
+    bandwidths: Bandwidths
+    losses: Floats
+    """Each device's loss on its batch at its model, (m,)."""
+    spent: Floats
+    """The transmission time that each device has spent so far, (m,)."""
+    coins: Callable[[int], Floats]
+    """`coins(k)`: one uniform number per device, (m,), the same for all strategies."""
+    random: Callable[..., np.random.Generator]
+    """`random(a, b, ...)`: a stream of random numbers that is a function of the seed, k and these whole numbers."""
+    lost: Flags | None = None
+    """For each directed link, whether what is sent over it gets lost, (2 links,). None: nothing does."""
+    met: Flags | None = None
+    """For each link of G(k), whether its ends have just met (Event 1). None: none of them."""
+
+
+class Moved(NamedTuple):
+    """What a whole strategy did in an iteration."""
+
+    models: Floats
+    """W(k+1), (m, n)."""
+    bits: Ints | Floats
+    """Bits sent by each device to all of its neighbours, (m,); or, with per="link", over each directed link in the
+    order of `Graph.directed`, (2 links,)."""
+    fired: Flags | None = None
+    """Which devices sent something of their own accord, (m,). Default: those that sent any bits."""
+    per: Literal["device", "link"] = "device"
+    """What `bits` has an entry for."""
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """Inputs of a trigger in iteration k: one entry per device, (m,)."""
+
+    k: int
+    threshold_decay: float
+    """gamma(k)"""
+    drift: Floats
+    """(1/n)^(1/2) ||w_i - w_hat_i||_2; with estimates per link, the largest over the device's links."""
+    losses: Floats
+    """The loss on the device's batch."""
+    spent: Floats
+    """The transmission time that the device has spent so far."""
+    degrees: Ints
+    bandwidths: Bandwidths
+    coins: Callable[[int], Floats]
 
 
 # Mixing
@@ -57,42 +128,43 @@ class ExchangeMixing(MixingPolicy):
 
 
 MOST_RATE = 0.5
-"""The largest rate of half-steps with which models never run apart on any graph, if messages take no time."""
+"""Largest rate for which mixing is proved not to diverge on any fixed graph, with whole models, without gradients and
+delays (docs/asynchrony.md)."""
 STEP_LIMITS = Family(StepLimit, ("efhc.core.step_limits",), ("factor",), default="none")
 AnyStepLimit = Annotated[StepLimit, STEP_LIMITS]
 
 
 class HalfStepsMixing(MixingPolicy):
-    """A message changes what the receiver knows of the sender, and is a step of both: nobody has to answer it.
+    """Each message updates the receiver's estimate of the sender's model and moves both devices. It needs no reply.
 
-    The sender adds d = rate beta_ij (x_hat_j - x_hat_i) and the receiver -d, as soon as each can. It runs in lockstep,
-    on devices' own clocks and on nodes, and survives lost, late and repeated messages (`core.half_steps`).
+    The sender adds d = rate beta_ij (x_hat_j - x_hat_i) when it sends, and the receiver subtracts d when the message
+    arrives. It runs in lockstep,
+    event-driven and on nodes, and survives lost, late and repeated messages (`core.half_steps`).
     """
 
     model_config = ConfigDict(defer_build=True)  # kinds of installed packages may need what is here
 
     kind: Literal["half-steps"] = "half-steps"
     rate: float = Field(default=0.5, gt=0, le=1)
-    """The share of beta_ij that one message moves. Two neighbours that both send move twice as much, so beyond 1/2
-    models could run apart: that needs a guard, or steps that settle."""
+    """Share of beta_ij that one message moves. Two neighbours that both send move twice as much, so more than 1/2 needs
+    `guard` or `settle`."""
     settle: bool = False
-    """Whether what neighbours know of one another leaves out what their own link has done. Messages that come late, or
-    again and again without an answer, then bring two models to their average and no further. It costs two more models
-    per link end, and two per message under way."""
+    """Whether the neighbours' estimates of each other exclude the steps made over their own link. Late or repeated
+    messages then move two models to their average and no further. It takes two more models per end of a link and per
+    message in flight."""
     window: int = Field(default=1, ge=1, le=MOST_WINDOW)
-    """How many messages to a neighbour may be under way. More than one needs `settle`."""
+    """Largest number of unacknowledged messages to a neighbour. More than one needs `settle`."""
     most_steps: int = Field(default=1, ge=1)
-    """How many local steps count at most in what one message teaches the drift correction, until k = 50, of those since
-    the last message that was acknowledged. Afterwards it comes down like 50 / k, to half a step for all messages under
-    way: with delays, a correction that went on learning fast would run apart."""
+    """Largest number of local steps since the last acknowledged message that one message contributes to the drift
+    correction until k = 50. Afterwards the excess falls like 50 / k. In the limit all messages in flight together
+    contribute half a step, or one step if `most_steps` is 1. Otherwise the correction could diverge with delays."""
     guard: Literal["degree"] | None = None
-    """"degree": a message moves at most 1 / (2 max(d_i, d_j)), so that a rate above 1/2 counts where devices have few
-    neighbours. Default: none, and a rate up to 1/2."""
+    """"degree": a message moves at most 1 / (2 max(d_i, d_j)), which allows rates above 1/2. Default: none."""
     limit: AnyStepLimit = NoLimit()
     """How far one message may move two devices."""
     take_back: bool = True
-    """Whether each link remembers what it has taught the drift correction, one model per end, so that it can be taken
-    back when the link is gone. False is for networks in which links and devices stay."""
+    """Whether each end of a link stores the link's part of the drift correction (one model) and subtracts it when the
+    link goes down. False: only for networks whose links and devices never leave."""
 
     @model_validator(mode="after")
     def _is_guarded(self) -> Self:
@@ -108,28 +180,32 @@ class HalfStepsMixing(MixingPolicy):
 class EstimatesMixing(MixingPolicy):
     """f_i = gamma sum_j beta_ij (x_hat_j - x_hat_i), where x_hat_i is what the neighbours know of x_i.
 
-    A message changes what is known; nobody has to answer it. All neighbours of a device know the same of it. It runs in
-    lockstep only: if each end mixes on its own clock, the two ends of a link make different steps.
+    A message changes what all neighbours know; nobody answers. It runs in lockstep only, because ends that mix on their
+    own clocks would make different steps.
     """
 
     kind: Literal["estimates"] = "estimates"
     rate: float = Field(default=1.0, gt=0, le=1)
-    """gamma: the share of the way to its neighbours that a device goes in one iteration."""
+    """gamma: share of the way to the neighbours per iteration."""
     when: Literal["always", "sent"] = "always"
-    """Whether devices mix in every iteration ("always"), or only over links that something was just sent over."""
+    """Mix in every iteration ("always"), or only over links that were just used ("sent")."""
     every: int = Field(default=1, ge=1)
-    """Devices mix only at multiples of this number of iterations."""
+    """Mix at multiples of this number of iterations."""
 
 
 class Budget(Policy):
     """A device's credit grows by a share of what ZT would spend; it sends when it can pay for the whole message.
 
-    What estimates and half-steps tell new neighbours (Event 1) is paid in any case, on credit if need be: on a network
-    that changes a lot, devices may spend more than their share.
+    With estimates and half-steps, the models for new neighbours (Event 1) are always sent and charged, even if the
+    credit becomes negative: on a network that changes often, devices may spend more than their share.
     """
 
     share: float = Field(gt=0, le=1)
     """The share of ZT's transmission time that each device may spend."""
+
+    def income(self, parameters: int) -> float:
+        """Return the bits on the air by which the credit of a device grows in an iteration."""
+        return self.share * BITS_PER_NUMBER * parameters
 
 
 # What may be the user's own
@@ -149,7 +225,7 @@ class WholeStrategy(Protocol):
 
 @runtime_checkable
 class FeedbackTrigger(Protocol):
-    """A trigger that looks at what a device sees and remembers. It is asked when the iteration is made."""
+    """A trigger that depends on measurements and on its own memory. `fires` is called during the iteration."""
 
     def fires(self, seen: Seen, memory: dict[str, np.ndarray]) -> Flags:
         """Return v_i for all devices, (m,). Write what is remembered to the arrays of `memory`."""
@@ -166,11 +242,11 @@ class ChosenLinks(NamedTuple):
 
 
 class LinkChoice(Protocol):
-    """Chooses the links that may be used. Both ends of a link know of it without a message, in lockstep."""
+    """Chooses the links that may be used. In lockstep both ends of a link know the choice without a message."""
 
     @property
     def is_fixed(self) -> bool:
-        """Whether the links of a graph that stays the same stay the same too."""
+        """Whether the chosen links are constant as long as the graph is."""
         ...
 
     def choose(self, now: Now) -> ChosenLinks:
@@ -204,7 +280,7 @@ class Parts:
     mixing: MixingPolicy = field(default_factory=ExchangeMixing)
     budget: Budget | None = None
     pacing: Pacing | None = None
-    """How a device uses its uplink. None: it sends to all neighbours at once, whenever the trigger fires."""
+    """How a device uses its uplink. None: it sends to all neighbours whenever the trigger fires."""
 
     @property
     def link_law(self) -> LinkLaw:

@@ -1,6 +1,6 @@
-"""What devices say to one another (messages), what happens to a device (events), what it wants done (effects).
+"""Messages of the exchange between two devices, events of a device, and effects that its driver carries out.
 
-All of it is plain data. `core.device` is the only one who decides with it; docs/asynchrony.md draws who says what when.
+All of it is plain data; `core.device` is the law, and docs/asynchrony.md draws the order of the messages.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 Model = Any
 """An opaque handle: an array, or a row of one."""
 Token = tuple[int, int, int]
-"""The name that one end gives an exchange: its device, that device's session, a count. No token comes twice."""
+"""The name that one end gives an exchange: device, session of the device, count. No token is used twice."""
 
 
-# Messages. `token` is the sender's name of the exchange, `of` the receiver's.
+# Messages. `token` is the sender's name of the exchange, `of` is the receiver's.
 
 
 class Offer(NamedTuple):
-    """Let us exchange models: I am at my iteration k and set the share q_i aside."""
+    """The sender offers to exchange models. It is at its iteration k and has reserved the share q_i."""
 
     token: Token
     share: float
@@ -28,7 +28,7 @@ class Offer(NamedTuple):
 
 
 class Accept(NamedTuple):
-    """Yes; the share that I set aside is q_j."""
+    """The sender accepts an offer, and has reserved the share q_j."""
 
     token: Token
     of: Token
@@ -37,13 +37,13 @@ class Accept(NamedTuple):
 
 
 class Refuse(NamedTuple):
-    """Not now. I owe you an offer."""
+    """The sender cannot accept an offer now. It will make an offer itself."""
 
     of: Token
 
 
 class Body(NamedTuple):
-    """My model u_i: the only message that is large."""
+    """The model u_i of the sender. No other message is large."""
 
     token: Token
     of: Token
@@ -51,38 +51,38 @@ class Body(NamedTuple):
 
 
 class Ready(NamedTuple):
-    """I hold both models and have kept the step. Said again, it asks what you decided."""
+    """The sender has both models and has stored the step. When it is repeated, it requests the decision."""
 
     token: Token
     of: Token
 
 
 class Commit(NamedTuple):
-    """Both of us make the step."""
+    """The sender has decided: both ends make the step."""
 
     token: Token
     of: Token
 
 
 class Acknowledge(NamedTuple):
-    """I have kept that you committed."""
+    """The sender has stored the other end's commit."""
 
     of: Token
 
 
 class Withdraw(NamedTuple):
-    """The exchange is off: I did not commit it, and I never will."""
+    """The sender did not commit the exchange and never will."""
 
     token: Token
     of: Token | None
 
 
 class AskModel(NamedTuple):
-    """I am new: what are your model and your k?"""
+    """The sender is new and requests a model and its k."""
 
 
 class GiveModel(NamedTuple):
-    """My model w_i(k), for you to start from; None if I wait for one myself."""
+    """The model w_i(k) of the sender, to start from; None if the sender itself waits for one."""
 
     k: int
     model: Model | None
@@ -100,24 +100,22 @@ class Begin(NamedTuple):
     drift: float
     """(1/n)^(1/2) ||w_i(k) - w_hat_i||"""
     threshold: float
-    at_once: bool = False
-    """Only note what is owed: the driver makes those exchanges by `core.at_once`."""
 
 
 class Stepped(NamedTuple):
-    """The model is now this one: w_i(k+1), or w_i with further steps if the device has finished."""
+    """The device has a new model: w_i(k+1), or w_i with further steps if the device has finished."""
 
     model: Model
     made: int
-    """The number of steps that it contains, which `steps_in_order` gave. Later ones are made with the next model."""
+    """The number of steps of `steps_in_order` that it contains. Later steps are made with the next model."""
 
 
 class Finish(NamedTuple):
-    """The last iteration is done. The device fires no more, but it answers, and applies at once."""
+    """The last iteration is done. The device fires no more, but answers offers, and applies steps at once."""
 
 
 class Leave(NamedTuple):
-    """The device is to go: it begins nothing new, and may be switched off once it `is_idle`."""
+    """The device is leaving: it begins nothing new, and may be switched off once it `is_idle`."""
 
 
 class LinkUp(NamedTuple):
@@ -129,26 +127,26 @@ class LinkUp(NamedTuple):
 
 
 class LinkDown(NamedTuple):
-    """A neighbour is out of reach; whatever was under way between the two is lost."""
+    """A neighbour is out of reach; messages in flight between the two are lost."""
 
     neighbour: int
 
 
 class Received(NamedTuple):
-    """A message has come."""
+    """A message has arrived."""
 
     neighbour: int
     message: Message
 
 
 class NoProgress(NamedTuple):
-    """Nothing has moved on this link for longer than the device's patience."""
+    """Nothing has happened on a link for longer than the retry time."""
 
     neighbour: int
 
 
 class GiveUp(NamedTuple):
-    """A neighbour that has to say how an exchange ended will not return."""
+    """A neighbour that knows how an exchange ended will not return."""
 
     neighbour: int
 
@@ -167,7 +165,7 @@ class Send(NamedTuple):
 
 
 class Keep(NamedTuple):
-    """Make `durable(device)` durable before any later effect of the same reaction is carried out."""
+    """Store `durable(device)` before any later effect of the same reaction is carried out."""
 
     what: str
 

@@ -40,9 +40,9 @@ class Diminishing(SchedulePolicy):
     initial: float = Field(default=0.1, gt=0)
     """alpha_0, the value at k = 0."""
     timescale: float = Field(default=1.0, gt=0)
-    """eta, the number of iterations after which the value is divided by 2 ** power."""
+    """eta: number of iterations until the value is divided by 2 ** power."""
     power: float = Field(default=0.5, ge=0, le=1)
-    """theta, how fast the value falls."""
+    """theta."""
 
     def __call__(self, k: int) -> float:
         return float(self.initial / (1 + k / self.timescale) ** self.power)
@@ -53,7 +53,7 @@ class WarmUp(Diminishing):
 
     kind: Literal["warm-up"] = "warm-up"  # type: ignore[assignment]
     iterations: int = Field(default=100, ge=1)
-    """The number of iterations in which the value grows to that of `diminishing`."""
+    """Number of iterations of the warm-up."""
 
     def __call__(self, k: int) -> float:
         return min(1.0, (k + 1) / self.iterations) * super().__call__(k)
@@ -68,9 +68,9 @@ class Cosine(SchedulePolicy):
     final: float = Field(default=0.001, gt=0)
     """The value from k = `iterations` on."""
     iterations: int = Field(default=1000, ge=1)
-    """The number of iterations after which the final value is reached, warm-up included."""
+    """Number of iterations until the final value, warm-up included."""
     warm_up: int = Field(default=0, ge=0)
-    """The number of iterations in which the value grows linearly to `initial`. Default: none."""
+    """Number of iterations of the warm-up."""
 
     def __call__(self, k: int) -> float:
         if k < self.warm_up:

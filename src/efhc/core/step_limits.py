@@ -53,14 +53,14 @@ class NoLimit(StepLimit):
 
 
 class ClippedSteps(StepLimit):
-    """min(1, radius / ||other - own||): a neighbour that is far away pulls no more than one at the distance `radius`.
+    """min(1, radius / ||other - own||): a neighbour further away than `radius` pulls no more than one at that distance.
 
-    This is self-centred clipping (He, Karimireddy, Jaggi 2022) by the sender of a message.
+    Self-centred clipping (He, Karimireddy, Jaggi 2022) by the sender.
     """
 
     kind: Literal["clip"] = "clip"
     radius: float = Field(gt=0)
-    """The distance of two models up to which a step counts in full."""
+    """Distance of two models up to which a step counts in full."""
 
     def factor(self, own: Floats, other: Floats) -> float:
         distance = float(np.linalg.norm(np.subtract(other, own, dtype=np.float64)))

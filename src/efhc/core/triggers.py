@@ -95,10 +95,10 @@ class NormTrigger(TriggerPolicy):
     r: float = Field(default=250.0, ge=0)
     """The threshold scale r."""
     rho: Rho = "own"
-    """rho_i: 1/b_i of the device's own bandwidth ("own": a slow device waits for a larger drift), 1/b_M for all
-    ("nominal"), the mean of all 1/b_i ("mean"), or 1 ("one")."""
+    """rho_i: 1/b_i ("own": a slow device waits for a larger drift), 1/b_M ("nominal"), the mean of all 1/b_i ("mean"),
+    or 1 ("one")."""
     every: int = Field(default=1, ge=1)
-    """Devices look at their drift only at multiples of this number of iterations."""
+    """Drift is checked at multiples of this number of iterations."""
 
     def thresholds(self, k: When, gamma: Decay, bandwidths: Bandwidths, coins: Callable[[Any], Floats]) -> Floats:
         thresholds = self.r * _threshold_scale(self.rho, bandwidths) * gamma
@@ -114,7 +114,7 @@ class NormTrigger(TriggerPolicy):
 
 
 class EntrywiseTrigger(TriggerPolicy):
-    """A device sends the coordinates that differ enough from what its neighbours know: by r rho_i gamma(k)."""
+    """A device sends the coordinates that differ by r rho_i gamma(k) from what its neighbours know."""
 
     is_entrywise: ClassVar[bool] = True
 
@@ -122,8 +122,7 @@ class EntrywiseTrigger(TriggerPolicy):
     r: float = Field(default=1000.0, ge=0)
     """The threshold scale r."""
     rho: Rho = "nominal"
-    """rho_i: 1/b_M for all ("nominal"), 1/b_i of the device's own bandwidth ("own"), the mean of all 1/b_i, or 1: then
-    the threshold is r gamma(k), whatever the bandwidths are."""
+    """rho_i: 1/b_M ("nominal"), 1/b_i ("own"), the mean of all 1/b_i ("mean"), or 1 ("one")."""
 
     def thresholds(self, k: When, gamma: Decay, bandwidths: Bandwidths, coins: Callable[[Any], Floats]) -> Floats:
         return self.r * _threshold_scale(self.rho, bandwidths) * gamma
@@ -134,7 +133,7 @@ class CoinTrigger(TriggerPolicy):
 
     kind: Literal["coin"] = "coin"
     probability: float | None = Field(default=None, ge=0, le=1)
-    """The probability p with which a device fires. Default: 1/m."""
+    """Probability p of firing. Default: 1/m."""
 
     def thresholds(self, k: When, gamma: Decay, bandwidths: Bandwidths, coins: Callable[[Any], Floats]) -> Floats:
         p = 1.0 / len(bandwidths.values) if self.probability is None else self.probability
@@ -147,11 +146,11 @@ class CoinTrigger(TriggerPolicy):
 
 
 class PeriodTrigger(TriggerPolicy):
-    """threshold(k) = 0 if k is a multiple of `every`, else infinite: all devices fire together at fixed times."""
+    """threshold(k) = 0 if k is a multiple of `every`, else infinite: all devices fire together."""
 
     kind: Literal["period"] = "period"
     every: int = Field(default=10, ge=1)
-    """Number of iterations from one broadcast to the next."""
+    """Number of iterations between two broadcasts."""
 
     def thresholds(self, k: When, gamma: Decay, bandwidths: Bandwidths, coins: Callable[[Any], Floats]) -> Floats:
         return _the_same_for_all(np.where(k % self.every == 0, 0.0, np.inf), k, bandwidths)

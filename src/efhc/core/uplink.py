@@ -1,9 +1,9 @@
 """How a device uses a slow uplink: when it sends, how much, and over which links.
 
-A device that paces itself sends when its uplink has next to nothing left to send, to the neighbours that have waited
-longest, and each message is short enough for its own bandwidth. A device that also chooses links by bandwidth leaves
-out those that a common neighbour makes up for: see `quiet_links`. All of it is one device's own business: whoever
-sends a frame decides alone, and what a device leaves out, others may still send.
+A paced device sends when its uplink has almost nothing left to send, first to the neighbours that have waited longest,
+and each message is short enough for its own bandwidth. A device that also chooses links by bandwidth does not use a
+link that a common neighbour makes redundant (`redundant_links`). Each device decides alone; its neighbours may still
+send over a link that it does not use.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from efhc.core.cost import ABOUT_BYTES, FRAME_HEADER_BYTES, NEIGHBOUR_BYTES
 from efhc.core.randomness import Purpose, Randomness
 
 CHANGED = 1.5
-"""A device tells its neighbours its bandwidth again when it has changed by more than this factor."""
+"""A device sends its neighbours its bandwidth again when that has changed by more than this factor."""
 FIRST_BYTES = 4 * FRAME_HEADER_BYTES
-"""How long the payload of a device's first message is, as long as its bandwidth was not measured."""
+"""Bytes of the payload of a device's messages until its bandwidth is measured."""
 SLOW, RECOVERED = 0.5, 0.1
-"""A device is slow when its frames to all neighbours take longer than the first part of a local step; it is slow no
-more when they take less than the second."""
+"""A device becomes slow when its frames to all neighbours take longer than `SLOW` local steps, and stops being slow
+when they take less than `RECOVERED` local steps."""
 
 
 class Pacing(Policy):
@@ -47,39 +47,38 @@ class Pacing(Policy):
 
 
 class About(NamedTuple):
-    """What a device tells its neighbours of itself, so that they can choose links."""
+    """A device's description of itself, by which its neighbours choose links."""
 
     rate: float
     """The bandwidth of its uplink, in parameters per second."""
     is_slow: bool
-    """Whether its frames to all neighbours take long, compared with a local step."""
+    """Whether its frames to all neighbours take long compared with a local step."""
     neighbours: tuple[int, ...]
     """All devices that it has a link to, ascending."""
 
     @property
     def bytes(self) -> int:
-        """By how many bytes a frame is longer that tells it."""
+        """The number of bytes by which a frame with this description is longer."""
         return ABOUT_BYTES + NEIGHBOUR_BYTES * len(self.neighbours)
 
 
 @dataclass(frozen=True)
 class Uplink:
-    """What a device knows of its own uplink at a local step."""
+    """What a device knows of its own uplink after a local step."""
 
     pacing: Pacing
     rate: float
     """In parameters per second."""
     parameter_bytes: int
     backlog: Callable[[int], float]
-    """Seconds until all is sent that waits in front of the link to a neighbour."""
+    """Seconds until everything that waits in front of the link to a neighbour is sent."""
     is_due: Callable[[int], bool]
-    """Whether enough time has passed since the last frame to a neighbour: those under way are spread over a round trip.
-    """
+    """Whether a frame may follow the last one to a neighbour: frames in flight are spread over a round trip."""
     step_seconds: float
     """How long a local step takes."""
     chooses_links: bool
     is_known: bool = True
-    """Whether the rate is known; if it is a guess, the device begins with one short message."""
+    """Whether the rate is known. If it is a guess, the device begins with one short message."""
 
     @property
     def bytes_per_second(self) -> float:
@@ -98,9 +97,9 @@ class Uplink:
 
 
 def is_due(window: int, awaits: bool, round_trip: float | None, since_last: float) -> bool:
-    """Whether a frame may follow the last one, of which something may be unacknowledged (`awaits`).
+    """Return whether a frame may follow the last one; `awaits`: a frame is unacknowledged.
 
-    Frames under way are spread over a round trip; until that is known, there is one.
+    Frames in flight are spread over a round trip. Until that is known, only one frame is in flight.
     """
     if window == 1 or not awaits:
         return True
@@ -108,19 +107,19 @@ def is_due(window: int, awaits: bool, round_trip: float | None, since_last: floa
 
 
 def bandwidths_to_go_by(pacing: Pacing | None, bandwidths: Floats, randomness: Randomness) -> Floats | None:
-    """Return the bandwidths that devices take for their own, if these are those of a control."""
+    """Return the bandwidths that devices use in place of their own in a control experiment; None otherwise."""
     if pacing is None or pacing.bandwidth == "own":
         return None
     if pacing.bandwidth == "mean":
         return np.full(len(bandwidths), bandwidths.mean())
     order = randomness.stream(Purpose.OTHER_BANDWIDTHS).permutation(len(bandwidths))
     dealt = np.empty(len(bandwidths))
-    dealt[order] = bandwidths[np.roll(order, 1)]  # nobody keeps its own, unless it is alone
+    dealt[order] = bandwidths[np.roll(order, 1)]  # no device keeps its own, unless it is alone
     return dealt
 
 
-def about(before: About | None, uplink: Uplink, neighbours: tuple[int, ...], frame_bytes: float) -> About:
-    """Return what a device tells its neighbours now: what it told them before, as long as that is nearly true."""
+def describe(before: About | None, uplink: Uplink, neighbours: tuple[int, ...], frame_bytes: float) -> About:
+    """Return a device's description of itself. A rate that has hardly changed since `before` stays as it was."""
     rate, was_slow = uplink.rate, before is not None and before.is_slow
     if before is not None and before.rate / CHANGED <= rate <= before.rate * CHANGED:
         rate = before.rate
@@ -128,13 +127,18 @@ def about(before: About | None, uplink: Uplink, neighbours: tuple[int, ...], fra
     return About(rate, seconds > uplink.step_seconds * (RECOVERED if was_slow else SLOW), neighbours)
 
 
-def quiet_links(own: int, mine: About, others: Mapping[int, About]) -> set[int]:
-    """Return the neighbours that a device need not send to: a common neighbour has two better links.
+def smoothed(before: float | None, value: float, weight: float = 0.25) -> float:
+    """Return the exponential average before + weight (value - before); `value` if there was none before."""
+    return float(value) if before is None else before + weight * (value - before)
 
-    The link i, j is left out if i or j is slow and they have a common neighbour k such that the links i, k and j, k are
-    both better: by the smaller bandwidth of the two ends, then the larger, then the numbers of the devices. In every
-    triangle at most the worst link is left out, and the worst link of a cycle is in no maximum spanning tree. So where
-    all know the same, what is left contains the maximum spanning tree, and connects whatever the graph connects.
+
+def redundant_links(own: int, mine: About, others: Mapping[int, About]) -> set[int]:
+    """Return the neighbours to which the links of a device are redundant, because a common neighbour has better ones.
+
+    The link i, j is redundant if i or j is slow and they have a common neighbour k such that the links i, k and j, k
+    are both better: by the smaller bandwidth of the two ends, then the larger, then the numbers of the devices. At most
+    the worst link of a triangle is redundant, and the worst link of a cycle is in no maximum spanning tree. So if all
+    devices know the same, the other links contain the maximum spanning tree and connect what the graph connects.
     """
     found: set[int] = set()
     for j, theirs in others.items():
@@ -153,5 +157,5 @@ def quiet_links(own: int, mine: About, others: Mapping[int, About]) -> set[int]:
 
 
 def _rank(i: int, rate_i: float, j: int, rate_j: float) -> tuple[float, float, int, int]:
-    """A strict total order of links; a better one is larger."""
+    """Return the rank of a link in a strict total order; a better link has a larger one."""
     return min(rate_i, rate_j), max(rate_i, rate_j), -min(i, j), -max(i, j)

@@ -14,16 +14,14 @@ import numpy as np
 from efhc.base.arrays import Flags, Floats, Ints, read_only
 from efhc.base.errors import InputError
 from efhc.base.own_code import is_built_in, quoting
-from efhc.core.arithmetic import finite_rows
-from efhc.core.checked_codec import CheckedCodec
+from efhc.core.arithmetic import CheckedCodec, finite_rows
 from efhc.core.cost import device_times
 from efhc.core.graph import Graph
-from efhc.core.law import Decision, Happened, iterate_parts, take_back
+from efhc.core.law import Happened, TriggerDecision, iterate_parts, take_back
 from efhc.core.memory import Arrays, Memories, begin, carry_over
-from efhc.core.parts import ExchangeMixing, FeedbackTrigger, Parts
+from efhc.core.parts import ExchangeMixing, FeedbackTrigger, Now, Parts, Seen
 from efhc.core.randomness import Purpose
 from efhc.core.state import Diverged, State
-from efhc.core.views import Now, Seen
 from efhc.drivers.lockstep import Lockstep, refuse_used_up
 from efhc.drivers.referee import CheckedLinks, Referee
 from efhc.drivers.steps import Steps
@@ -35,7 +33,7 @@ from efhc.strategies.forms import OWN, Form, form_of
 AT_ONCE = 256
 """Iterations that one call makes at most, so that there is something to see."""
 RECORDED = 1 << 22
-"""Numbers that one call tells of at most, if that is more than one iteration."""
+"""The largest number of numbers that one call records, if that is more than one iteration."""
 
 
 def driver_for(scenario: Scenario, strategy: Any, threads: int = 1, loss: float = 0.0) -> Lockstep | GeneralLockstep:
@@ -106,7 +104,7 @@ class GeneralLockstep:
             except BaseException as error:
                 if not fired:
                     raise
-                self._raised = error  # the iterations before it are whole, and somebody must see them first
+                self._raised = error  # the caller must see the complete iterations before it first
                 break
             fired.append(happened.fired)
             losses.append(of_devices)
@@ -219,11 +217,11 @@ class GeneralLockstep:
         checked = self._referee.memory(own, expected, self._own_memories, k)
         return {OWN + name: array for name, array in checked.items()}
 
-    def _decision(self, now: Now, own: dict[str, np.ndarray]) -> Decision:
+    def _decision(self, now: Now, own: dict[str, np.ndarray]) -> TriggerDecision:
         """Ask the trigger for its thresholds, or find out how to ask it once drifts are known."""
         trigger = self._feedback
         if trigger is None:
-            return Decision(self._reader.thresholds(self._trigger, now.k), None, self._is_entrywise)
+            return TriggerDecision(self._reader.thresholds(self._trigger, now.k), None, self._is_entrywise)
 
         def fires(drift: Floats) -> Flags:
             degrees = read_only(now.graph.degrees)
@@ -231,7 +229,7 @@ class GeneralLockstep:
             with quoting(trigger, self._referee.name):
                 return self._referee.flags(trigger.fires(seen, own), "from fires", len(drift), now.k)
 
-        return Decision(None, fires)
+        return TriggerDecision(None, fires)
 
     def _whole(self, state: State, now: Now, own: dict[str, np.ndarray]) -> tuple[State, Happened]:
         """One iteration of a strategy that makes it itself."""

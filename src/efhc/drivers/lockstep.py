@@ -20,9 +20,9 @@ from efhc.core.iteration import iterate
 from efhc.core.memory import Memories
 from efhc.core.state import Diverged, State
 from efhc.drivers.steps import Steps
-from efhc.kernels.compiled_arithmetic import CompiledArithmetic
+from efhc.kernels.compiled_law import InPlaceLaw
 from efhc.kernels.iteration_loops import Buffers
-from efhc.learning.backends.backend import FusedBackend
+from efhc.learning.backends.linear_backend import LinearBackend
 from efhc.scenarios.scenario import Scenario
 from efhc.strategies.forms import trigger_of
 
@@ -54,9 +54,9 @@ class Lockstep:
         `fuse_up_to` is the number of entries of W up to which a fused backend makes its iterations in one thread.
         """
         self._scenario, self._trigger = scenario, trigger_of(strategy)
-        self._reader, self._arithmetic, self._fuse_up_to = scenario.reader(), CompiledArithmetic(threads), fuse_up_to
+        self._reader, self._arithmetic, self._fuse_up_to = scenario.reader(), InPlaceLaw(threads), fuse_up_to
         backend = scenario.learner.backend
-        self._backend, self._fused = backend, backend if isinstance(backend, FusedBackend) else None
+        self._backend, self._fused = backend, backend if isinstance(backend, LinearBackend) else None
         self._latest: State | None = None
         self._spare: Floats = np.empty((0, 0))
         self._drifts: Floats = np.empty(0)
@@ -119,7 +119,7 @@ class Lockstep:
         errors = np.array([info.consensus_error])
         return next_state._replace(local=local), Steps(k, previous_graph, graph, info.fired[None], losses[None], errors)
 
-    def _stretch(self, backend: FusedBackend, k: int, buffers: Buffers, most: int) -> tuple[int, Buffers, Steps]:
+    def _stretch(self, backend: LinearBackend, k: int, buffers: Buffers, most: int) -> tuple[int, Buffers, Steps]:
         """Iterations on one graph and with batches of one draw, in one call: their number, where W is, and steps."""
         scenario, reader, models = self._scenario, self._reader, buffers.models
         previous_graph, graph = scenario.graphs(k)

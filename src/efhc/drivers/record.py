@@ -10,15 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from math import isnan
 from typing import NamedTuple
 
 import numpy as np
 import polars as pl
 
 from efhc.base.arrays import Floats, Ints
-from efhc.core.cost import BITS_PER_NUMBER, exchange_airtime_bits
+from efhc.core.cost import BITS_PER_NUMBER
 from efhc.core.graph import Graph
+from efhc.core.state import State
+from efhc.drivers.observers import Observer
 from efhc.drivers.steps import Steps, both_ways
+from efhc.scenarios.scenario import Scenario
 
 METRICS: dict[str, pl.DataType] = {
     "iteration": pl.Int64(),
@@ -55,35 +59,28 @@ class Piece:
 
 def list_columns(columns: Mapping[str, Ints], counts: Ints) -> pl.DataFrame:
     """Columns of lists that are equally long: row r holds the next `counts[r]` of the values of each column."""
-    row = pl.Series(np.repeat(np.arange(len(counts)), counts)).set_sorted()
-    lists = pl.DataFrame({"row": row, **columns}).group_by("row", maintain_order=True).agg(*columns)
-    if counts.all():
-        return lists.drop("row")
-    rows = pl.DataFrame({"row": pl.Series(np.arange(len(counts))).set_sorted()})
-    joined = rows.join(lists, on="row", how="left", maintain_order="left")
-    return joined.select(pl.col(name).fill_null(pl.lit([], dtype=joined.schema[name])) for name in columns)
+    if not len(counts):
+        return pl.DataFrame(
+            {name: pl.Series([], dtype=pl.List(pl.Series(values).dtype)) for name, values in columns.items()}
+        )
+    rows = pl.DataFrame({"start": np.cumsum(counts) - counts, "length": counts})
+    whole = (pl.lit(pl.Series(name, values).implode()).first() for name, values in columns.items())
+    return rows.select(one.list.slice("start", "length") for one in whole)
 
 
 class _Stretch(NamedTuple):
-    """Iterations on one graph, in little memory. Arrays have one entry per iteration if nothing else is said."""
+    """Iterations on one graph, in little memory."""
 
     k: int
     graph: Graph
     is_new: bool
     """Whether the graph has other links than the one before."""
-    times: Floats
-    totals: Floats
-    losses: Floats
-    """The mean over devices."""
-    consensus_errors: Floats
+    metrics: dict[str, np.ndarray]
+    """The columns of the metrics by name, with one entry per iteration. NaN: not evaluated."""
     fired: Ints
     """The devices that fired, iteration after iteration."""
-    fired_counts: Ints
     used: Ints
     """The numbers of the links used, iteration after iteration."""
-    used_counts: Ints
-    on_air: Floats | None
-    """The bits on air. None: those of whole models in both directions."""
     bits: tuple[Ints, Ints] | None
     """Bits over each of `used` from its lower end to its higher end, and back. None: a whole model each."""
 
@@ -96,8 +93,6 @@ class Record:
     """The iteration of the next piece's first row."""
     time_total: float = 0.0
     """The transmission time of all iterations before the last row's."""
-    _accuracies: dict[int, tuple[float, ...]] = field(default_factory=dict)
-    """`ACCURACIES` of the models that an iteration left."""
     _stretches: list[_Stretch] = field(default_factory=list)
     _parameters: int = 0
     """n"""
@@ -115,124 +110,81 @@ class Record:
         return self._length >= PIECE_ROWS or self._entries >= PIECE_ENTRIES
 
     def add(self, steps: Steps, bandwidths: Floats, parameters: int) -> None:
-        """Note down what these iterations did."""
-        times = steps.transmission_times(bandwidths, parameters)
-        totals = np.concatenate([[self.time_total], times]).cumsum()[1:]
+        """Record what these iterations did: one entry per iteration in each column of `METRICS`."""
         used_at, used = np.nonzero(steps.used)
         fired_at, fired = np.nonzero(steps.fired)
-        on_air = bits = None
+        times = steps.transmission_times(bandwidths, parameters)
+        metrics = {
+            "iteration": np.arange(steps.k, steps.k + len(steps)),
+            "transmission_time": times,
+            "transmission_time_total": np.concatenate([[self.time_total], times]).cumsum()[1:],
+            "fired": np.bincount(fired_at, minlength=len(steps)),
+            "links_used": np.bincount(used_at, minlength=len(steps)),
+            "train_loss": np.add.reduce(steps.losses, axis=1, dtype=np.float64) / steps.losses.shape[1],
+            "consensus_error": steps.consensus_errors,
+            "bits": steps.bits_of_iterations(parameters),
+            **{name: np.full(len(steps), np.nan) for name in ACCURACIES},
+        }
+        bits = None
         if steps.bits is not None:
-            on_air = steps.bits_of_iterations(parameters)
             forth, back = both_ways(steps.graph)
             bits = steps.bits[used_at, forth[used]], steps.bits[used_at, back[used]]
+        is_new = steps.k == 0 or steps.has_other_links
         stretch = _Stretch(
-            steps.k,
-            steps.graph,
-            steps.k == 0 or steps.has_other_links,
-            times,
-            totals,
-            np.add.reduce(steps.losses, axis=1, dtype=np.float64) / steps.losses.shape[1],
-            steps.consensus_errors,
-            fired.astype(np.int32),
-            np.bincount(fired_at, minlength=len(steps)),
-            used.astype(np.int32),
-            np.bincount(used_at, minlength=len(steps)),
-            on_air,
-            bits,
-        )
+            steps.k, steps.graph, is_new, metrics, fired.astype(np.int32), used.astype(np.int32), bits
+        )  # fmt: skip
         self._stretches.append(stretch)
         self._parameters = parameters
-        self.time_total = float(totals[-1])
+        self.time_total = float(metrics["transmission_time_total"][-1])
         self._length += len(steps)
-        self._entries += len(fired) + len(used) + (2 * len(steps.graph.links) if stretch.is_new else 0)
+        self._entries += len(fired) + len(used) + (2 * len(steps.graph.links) if is_new else 0)
 
     def add_accuracies(self, accuracies: Floats, of_mean_model: float, iteration: int | None = None) -> None:
-        """Note down how good the models are that an iteration left, which was not taken yet. Default: the last one."""
-        row = self.end - 1 if iteration is None else iteration
+        """Record how good the models are that an iteration left, which was not taken yet. Default: the last one."""
+        stretch, place = self._place_of(self.end - 1 if iteration is None else iteration)
         values = accuracies.mean(), accuracies.min(), accuracies.max(), of_mean_model
-        self._accuracies[row] = tuple(map(float, values))
+        for name, value in zip(ACCURACIES, values, strict=True):
+            stretch.metrics[name][place] = value
 
     def row(self, iteration: int) -> dict[str, float | int | None]:
-        """The row of the metrics of an iteration that was not taken yet. Accuracies are None if not evaluated."""
-        stretch = next(one for one in reversed(self._stretches) if one.k <= iteration)
-        place = iteration - stretch.k
-        numbers: dict[str, float | int | None] = {
-            "iteration": iteration,
-            "transmission_time": float(stretch.times[place]),
-            "transmission_time_total": float(stretch.totals[place]),
-            "fired": int(stretch.fired_counts[place]),
-            "links_used": int(stretch.used_counts[place]),
-            "train_loss": float(stretch.losses[place]),
-            "consensus_error": float(stretch.consensus_errors[place]),
-            "bits": self._on_air_in(stretch, place),
-            **dict(zip(ACCURACIES, self._accuracies.get(iteration, [None] * len(ACCURACIES)), strict=True)),
-        }
-        return {name: numbers[name] for name in METRICS}
+        """Return the row of the metrics of an iteration that was not taken yet. None stands for not evaluated."""
+        stretch, place = self._place_of(iteration)
+        numbers = {name: stretch.metrics[name][place].item() for name in METRICS}
+        return {name: None if isnan(number) else number for name, number in numbers.items()}
 
-    def _on_air_in(self, stretch: _Stretch, place: int) -> float:
-        """The bits on air of one iteration."""
-        if stretch.on_air is not None:
-            return float(stretch.on_air[place])
-        count = stretch.used_counts[place : place + 1]
-        used = stretch.used[stretch.used_counts[:place].sum() :][: count[0]]
-        return float(
-            exchange_airtime_bits(stretch.graph.degrees[stretch.graph.links[used]], count, self._parameters)[0]
-        )
+    def _place_of(self, iteration: int) -> tuple[_Stretch, int]:
+        stretch = next(one for one in reversed(self._stretches) if one.k <= iteration)
+        return stretch, iteration - stretch.k
 
     def take(self) -> Piece:
-        """Everything recorded since the last piece. The record goes on after it."""
+        """Return everything recorded since the last piece. The record goes on after it."""
         ends = _joined((s.graph.links[s.used] for s in self._stretches), (0, 2))
         tables = {"metrics": self._metrics(), "events": self._events(ends), "network": self._network()}
         piece = Piece(self.first, self.end, tables)
-        self.first, self._length, self._entries = self.end, 0, 0
-        self._stretches, self._accuracies = [], {}
+        self.first, self._length, self._entries, self._stretches = self.end, 0, 0, []
         return piece
 
-    def _metrics(self) -> pl.DataFrame:
-        columns: dict[str, Floats | Ints] = {
-            "iteration": np.arange(self.first, self.end),
-            "transmission_time": self._column("times"),
-            "transmission_time_total": self._column("totals"),
-            "fired": self._column("fired_counts"),
-            "links_used": self._column("used_counts"),
-            "train_loss": self._column("losses"),
-            "consensus_error": self._column("consensus_errors"),
-            "bits": self._on_air(),
-            **{name: np.full(self._length, np.nan) for name in ACCURACIES},
-        }
-        for row, values in self._accuracies.items():
-            for name, value in zip(ACCURACIES, values, strict=True):
-                columns[name][row - self.first] = value
-        table = pl.DataFrame({name: columns[name] for name in METRICS})
-        return table.cast(METRICS).fill_nan(None)  # type: ignore[arg-type] # nothing that is recorded is NaN
-
     def _column(self, name: str) -> np.ndarray:
-        return np.concatenate([[], *(getattr(stretch, name) for stretch in self._stretches)])
+        return np.concatenate([[], *(stretch.metrics[name] for stretch in self._stretches)])
 
-    def _on_air(self) -> Floats:
-        """The bits on air of each iteration."""
-        degrees = _joined((s.graph.degrees[s.graph.links[s.used]] for s in self._stretches), (0, 2))
-        counts = _joined(s.used_counts for s in self._stretches)
-        bits = exchange_airtime_bits(degrees, counts, self._parameters)
-        for stretch in self._stretches:
-            if stretch.on_air is not None:
-                bits[stretch.k - self.first :][: len(stretch.times)] = stretch.on_air
-        return bits
+    def _metrics(self) -> pl.DataFrame:
+        # A NaN stands for what was not evaluated: nothing that is recorded is NaN.
+        return pl.DataFrame(
+            [
+                pl.Series(
+                    name, self._column(name).astype(np.int64 if kind.is_integer() else np.float64), nan_to_null=True
+                )
+                for name, kind in METRICS.items()
+            ]
+        )
 
     def _events(self, ends: Ints) -> pl.DataFrame:
-        fired, fired_counts = (_joined(getattr(s, name) for s in self._stretches) for name in ("fired", "fired_counts"))
-        bits = _joined((self._sent(stretch) for stretch in self._stretches), (0, 2))
-        counts = _joined(s.used_counts for s in self._stretches)
+        fired, bits = _joined(s.fired for s in self._stretches), _joined(map(self._sent, self._stretches), (0, 2))
+        fired_counts, counts = (self._column(name).astype(np.int64) for name in ("fired", "links_used"))
         of_links = {**_numbers_of_ends(ends), "bits_forth": bits[:, 0], "bits_back": bits[:, 1]}
         iterations = pl.DataFrame({"iteration": pl.Series(range(self.first, self.end), dtype=pl.Int64)})
-        return pl.concat(
-            [
-                iterations,
-                list_columns({"fired": fired.astype(np.int32)}, fired_counts),
-                list_columns(of_links, counts),
-            ],
-            how="horizontal",
-        )
+        lists = list_columns({"fired": fired.astype(np.int32)}, fired_counts), list_columns(of_links, counts)
+        return iterations.hstack([column for table in lists for column in table])
 
     def _sent(self, stretch: _Stretch) -> Ints:
         """Bits over each of the used links, forth and back, (used links, 2)."""
@@ -245,7 +197,7 @@ class Record:
         links = _joined((stretch.graph.links for stretch in changes), (0, 2))
         counts = np.array([len(stretch.graph.links) for stretch in changes], dtype=np.int64)
         iterations = pl.DataFrame({"iteration": pl.Series([stretch.k for stretch in changes], dtype=pl.Int64)})
-        return pl.concat([iterations, list_columns(_numbers_of_ends(links), counts)], how="horizontal")
+        return iterations.hstack(list_columns(_numbers_of_ends(links), counts))
 
 
 def _numbers_of_ends(links: Ints) -> dict[str, Ints]:
@@ -254,3 +206,14 @@ def _numbers_of_ends(links: Ints) -> dict[str, Ints]:
 
 def _joined(arrays: Iterable[Ints], empty: tuple[int, ...] = (0,)) -> Ints:
     return np.concatenate([np.empty(empty, dtype=np.int64), *arrays])
+
+
+class Recording(Observer):
+    """Adds every iteration to a record."""
+
+    def __init__(self, scenario: Scenario, record: Record) -> None:
+        self.record = record
+        self._bandwidths, self._parameters = scenario.bandwidths.values, scenario.learner.backend.parameters
+
+    def after(self, steps: Steps, state: State) -> None:
+        self.record.add(steps, self._bandwidths, self._parameters)

@@ -10,13 +10,11 @@ import numpy as np
 from efhc.base.arrays import Flags, Floats, Ints
 from efhc.base.errors import InputError
 from efhc.base.own_code import is_built_in, quoting
-from efhc.core.arithmetic import finite_rows
-from efhc.core.checked_codec import MOST_BITS
+from efhc.core.arithmetic import MOST_BITS, finite_rows
 from efhc.core.graph import Graph
 from efhc.core.memory import Memories
-from efhc.core.parts import ChosenLinks, LinkChoice
+from efhc.core.parts import ChosenLinks, LinkChoice, Moved, Now
 from efhc.core.state import Diverged
-from efhc.core.views import Moved, Now
 
 
 class Referee:

@@ -22,7 +22,7 @@ from efhc.learning.data.archives import cache_folder
 from efhc.network.changing import RandomLinks
 
 
-class Check(NamedTuple):
+class DoctorCheck(NamedTuple):
     """One line of `efhc doctor`."""
 
     name: str
@@ -31,43 +31,43 @@ class Check(NamedTuple):
     found: str
 
 
-def checks(extras: Iterable[str] = tuple(EXTRAS)) -> Iterator[Check]:
+def checks(extras: Iterable[str] = tuple(EXTRAS)) -> Iterator[DoctorCheck]:
     """Check versions, extras, what nodes need, machine, data, and that the engine computes what the paper says."""
-    yield Check("Python", "ok" if sys.version_info >= (3, 11) else "bad", sys.version.split()[0])
+    yield DoctorCheck("Python", "ok" if sys.version_info >= (3, 11) else "bad", sys.version.split()[0])
     optional = {extra.module for extra in EXTRAS.values()}
     for name, found in provenance()["versions"].items():
         if name not in {"python", *optional}:
-            yield Check(name, "ok", found)
+            yield DoctorCheck(name, "ok", found)
     for name in extras:
         yield check_extra(name)
     yield from check_node(most_open_files())
     facts = machine()
     memory = f"{facts['memory_bytes'] / 2**30:.0f} GiB" if facts["memory_bytes"] else "unknown"
-    yield Check("machine", "ok", f"{facts['cores']} cores, {memory}, {facts['system']}")
+    yield DoctorCheck("machine", "ok", f"{facts['cores']} cores, {memory}, {facts['system']}")
     existing = next(folder for folder in (cache_folder(), *cache_folder().parents) if folder.exists())
-    yield Check("cache", "ok" if os.access(existing, os.W_OK) else "bad", str(cache_folder()))
+    yield DoctorCheck("cache", "ok" if os.access(existing, os.W_OK) else "bad", str(cache_folder()))
     for archive in ARCHIVES.values():
         place = archive.find()
         missing = f"not on this machine; {archive.remedy}"
-        yield Check(archive.name, "ok" if place else "missing", str(place[1]) if place else missing)
+        yield DoctorCheck(archive.name, "ok" if place else "missing", str(place[1]) if place else missing)
     difference = engine_difference()
     words = f"differs from Alg. 1 in plain loops by at most {difference:.1e}"
-    yield Check("driver", "ok" if difference < 1e-12 else "bad", words)
+    yield DoctorCheck("driver", "ok" if difference < 1e-12 else "bad", words)
 
 
-def check_extra(name: str) -> Check:
+def check_extra(name: str) -> DoctorCheck:
     """Import the package of an extra: it is there, or missing, or broken."""
     extra, title = EXTRAS[name], f"efhc[{name}]"
     if not extra.is_installed():
-        return Check(title, "missing", f"{extra.package}, for {extra.purpose}: {how_to_install(name)}")
+        return DoctorCheck(title, "missing", f"{extra.package}, for {extra.purpose}: {how_to_install(name)}")
     try:
         with importing(name):
             import_module(extra.module)
     except EfhcError as error:
-        return Check(title, "bad", str(error))
+        return DoctorCheck(title, "bad", str(error))
     installed_as = packages_distributions().get(extra.module, ())  # mlflow-skinny, for example
     number = version(installed_as[0]) if installed_as else "of unknown version"
-    return Check(title, "ok", f"{extra.package} {number}, for {extra.purpose}")
+    return DoctorCheck(title, "ok", f"{extra.package} {number}, for {extra.purpose}")
 
 
 FEW_FILES = 256
@@ -76,20 +76,20 @@ NETNS_TOOLS = ("ip", "tc")
 """What `efhc launch --netns` calls."""
 
 
-def check_node(files: int | None, find: Callable[[str], str | None] = which) -> Iterator[Check]:
+def check_node(files: int | None, find: Callable[[str], str | None] = which) -> Iterator[DoctorCheck]:
     """Check what `efhc node` and `efhc launch` need besides certificates: TLS 1.3, open files, tools for namespaces.
 
     `files` is the number of files that a process may have open, None for any number; `find` looks for a command.
     """
-    yield Check("TLS 1.3", "ok" if ssl.HAS_TLSv1_3 else "bad", f"{ssl.OPENSSL_VERSION}, for efhc node")
+    yield DoctorCheck("TLS 1.3", "ok" if ssl.HAS_TLSv1_3 else "bad", f"{ssl.OPENSSL_VERSION}, for efhc node")
     if files is not None:
         advice = "" if files >= FEW_FILES else "; raise it with ulimit -n, or LimitNOFILE= of systemd"
-        yield Check("open files", "ok" if files >= FEW_FILES else "missing", f"at most {files} at once{advice}")
+        yield DoctorCheck("open files", "ok" if files >= FEW_FILES else "missing", f"at most {files} at once{advice}")
     missing = [tool for tool in NETNS_TOOLS if find(tool) is None]
     found = (
         f"{', '.join(missing)} of iproute2, for efhc launch --netns" if missing else "ip, tc, for efhc launch --netns"
     )
-    yield Check("namespaces", "missing" if missing else "ok", found)
+    yield DoctorCheck("namespaces", "missing" if missing else "ok", found)
 
 
 def most_open_files() -> int | None:

@@ -21,7 +21,7 @@ def make_project(folder: Path) -> list[Path]:
     Raises an `InputError` if the name cannot be used or the folder exists.
     """
     if not NAMES.fullmatch(folder.name):
-        allowed = "1 to 40 letters, digits, - and _, the first a letter; a folder before it, such as work/NAME"
+        allowed = "1 to 40 letters, digits, - and _ that begin with a letter, also in a folder: work/NAME"
         raise InputError("NAME", repr(str(folder)), allowed)
     folder.parent.mkdir(parents=True, exist_ok=True)
     try:

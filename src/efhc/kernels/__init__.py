@@ -10,5 +10,5 @@
 Small networks (`network`) have loops that are compiled for their shapes: `network_loops` for whole networks, made of
 `network_layers`, made of `products`. Both `products` and `lanes` emit instructions of LLVM (`emitting`).
 
-The theory keeps its own loops in `efhc.theory.connectivity.network_loops`.
+The theory keeps its own loops in `efhc.theory.connectivity.graph_loops`.
 """

@@ -5,8 +5,6 @@ Unlike the functions of `core`, those marked "in place" write to their arguments
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from efhc.base.arrays import Flags, Floats
@@ -25,49 +23,38 @@ def drift(models: Floats, last_broadcast: Floats, threads: int = 1) -> Floats:
 def consensus_error(models: Floats, threads: int = 1) -> float:
     """sum_i ||w_i - w_bar||^2, summed in double precision."""
     spreads = np.empty(-(-models.shape[1] // loops.TILE))
-
-    def spread_tiles(low: int, high: int) -> None:
-        loops.spread_tiles(loops.tile_room(models.dtype), models, spreads, low, high)
-
-    in_ranges(spread_tiles, (), len(spreads), threads)
+    spread_tiles(models, spreads, threads)
     return float(loops.added_up(spreads))
 
 
-def links_of(graph: Graph, precision: np.dtype[np.floating], weights: Floats | None = None) -> loops.Links:
+def spread_tiles(models: Floats, spreads: Floats, threads: int) -> None:
+    """Write the spread of every tile of columns to `spreads`."""
+
+    def of_range(low: int, high: int) -> None:
+        loops.spread_tiles(loops.tile_room(models.dtype), models, spreads, low, high)
+
+    in_ranges(of_range, (), len(spreads), threads)
+
+
+def links_of(graph: Graph, precision: np.dtype[np.floating], weights: Floats | None = None) -> loops.GraphLinks:
     """Return the links of a graph in the form that the loops take. Default of `weights`: those of Metropolis."""
     starts, neighbours, link_of, order = graph.rows
     beta = (graph.metropolis_weights if weights is None else weights).astype(precision)
     room = np.empty(len(neighbours), np.int64), np.empty(len(neighbours), precision)
-    return loops.Links(order, starts, neighbours, link_of, graph.links, beta, *room)
+    return loops.GraphLinks(order, starts, neighbours, link_of, graph.links, beta, *room)
 
 
 def mix_and_descend(
-    graph: Graph, used: Flags, models: Floats, gradients: Floats, step_size: float, threads: int = 1
+    graph: Graph,
+    used: Flags,
+    models: Floats,
+    gradients: Floats,
+    step_size: float,
+    threads: int = 1,
+    weights: Floats | None = None,
 ) -> Floats:
     """P W - alpha G in one pass over the rows of W. In place: the result takes the memory of `gradients`."""
     alpha = models.dtype.type(step_size)
-    arguments = (links_of(graph, models.dtype), used, models, gradients, alpha)
+    arguments = (links_of(graph, models.dtype, weights), used, models, gradients, alpha)
     in_ranges(loops.mix_rows, arguments, graph.devices, threads)
     return gradients
-
-
-@dataclass(frozen=True)
-class CompiledArithmetic:
-    """A `core.arithmetic.Arithmetic` for a driver that owns its arrays: it writes to `gradients` and `rows`."""
-
-    threads: int = 1
-
-    def drift(self, models: Floats, last_broadcast: Floats) -> Floats:
-        return drift(models, last_broadcast, self.threads)
-
-    def mix_and_descend(self, graph: Graph, used: Flags, models: Floats, gradients: Floats, step_size: float) -> Floats:
-        """In place: the result takes the memory of `gradients`."""
-        return mix_and_descend(graph, used, models, gradients, step_size, self.threads)
-
-    def consensus_error(self, models: Floats) -> float:
-        return consensus_error(models, self.threads)
-
-    def replace_rows(self, rows: Floats, chosen: Flags, by: Floats) -> Floats:
-        """In place: `rows` itself, changed."""
-        in_ranges(loops.copy_rows, (by, rows, chosen), len(rows), self.threads)
-        return rows

@@ -12,23 +12,23 @@ import numpy as np
 from efhc.base.arrays import Flags, Floats, Ints
 from efhc.base.own_code import is_built_in
 from efhc.base.threads import in_ranges
+from efhc.core.arithmetic import LawArithmetic, Messages, Terms, Versions
 from efhc.core.graph import Graph
-from efhc.core.law_arithmetic import PLAIN_LAW, Messages, Terms, Versions, sums_of
 from efhc.core.local_steps import SGD, DriftCorrected, LocalStep, Moment, QuasiGlobalMomentum, Rows
-from efhc.kernels import law_loops, model_loops
+from efhc.kernels import law_loops
 from efhc.kernels.codecs import SEND_ROWS
-from efhc.kernels.compiled_arithmetic import consensus_error, links_of
+from efhc.kernels.compiled_arithmetic import consensus_error, mix_and_descend
 
 
-class CompiledLaw:
-    """A `core.law_arithmetic.LawArithmetic` for a driver that owns its arrays."""
+class CompiledLaw(LawArithmetic):
+    """`LawArithmetic` for a driver that owns its arrays."""
 
     def __init__(self, threads: int = 1) -> None:
         self.threads = threads
         self._spare: dict[str, Floats] = {}
 
     def reuse(self, role: str, array: Floats) -> None:
-        """Take an array that nobody needs any more."""
+        """Take an array that is not needed any more."""
         self._spare[role] = array
 
     def _room(self, role: str, like: Floats) -> Floats:
@@ -41,21 +41,16 @@ class CompiledLaw:
     def descent(self, local: LocalStep, rows: Rows, gradients: Floats, moment: Moment) -> tuple[Floats, Rows]:
         """In place: u - h takes the memory of `gradients`."""
         if not _is_compiled(local):
-            down, remembered = local.descent(rows, gradients, moment)
+            down, remembered = super().descent(local, rows, gradients, moment)
             # What is remembered may be the direction or the gradient itself, and both are written to.
             kept = {name: np.array(array, gradients.dtype) for name, array in remembered.items()}
             np.copyto(gradients, down)
             return gradients, kept
-        return self._descended(local, rows, gradients, moment, is_step=False)
-
-    def _descended(
-        self, local: LocalStep, rows: Rows, gradients: Floats, moment: Moment, *, is_step: bool
-    ) -> tuple[Floats, Rows]:
         held, mu = _held(rows), getattr(local, "momentum", 0.0)
         next_m = self._room("momentum", held.momentum) if mu else held.momentum
         kind = gradients.dtype.type
         gates = (mu * moment.gate[:, 0]).astype(gradients.dtype)
-        arguments = (held, gradients, next_m, gates, kind(mu), kind(1 - mu), moment.alpha[:, 0], is_step)
+        arguments = (held, gradients, next_m, gates, kind(mu), kind(1 - mu))
         in_ranges(law_loops.descend_rows, arguments, len(gradients), self.threads)
         return gradients, {"momentum": next_m} if mu else {}
 
@@ -73,7 +68,7 @@ class CompiledLaw:
         codec, models, who, known, thresholds, chosen = messages
         send_rows, parameter = SEND_ROWS.get(getattr(codec, "kind", "")), getattr(codec, "parameter", None)
         if send_rows is None or not is_built_in(codec):  # a subclass may have changed what is sent
-            return PLAIN_LAW.send(role, messages)
+            return super().send(role, messages)
         after, bits = self._room(role, known), np.zeros(len(known), dtype=np.int64)
         arguments = (parameter, models, who, known, thresholds, chosen, after, bits)
         in_ranges(send_rows, arguments, len(known), self.threads)
@@ -96,9 +91,7 @@ class CompiledLaw:
         self, graph: Graph, used: Flags, weights: Floats | None, models: Floats, down: Floats, alpha: float
     ) -> Floats:
         """In place: the result takes the memory of `down`."""
-        arguments = (links_of(graph, models.dtype, weights), used, models, down, models.dtype.type(alpha))
-        in_ranges(model_loops.mix_rows, arguments, graph.devices, self.threads)
-        return down
+        return mix_and_descend(graph, used, models, down, alpha, self.threads, weights)
 
     def pulled(
         self,
@@ -112,7 +105,7 @@ class CompiledLaw:
     ) -> Rows:
         """In place, if the kind is compiled: the models are changed."""
         if not _is_compiled(local):
-            return PLAIN_LAW.pulled(local, rows, versions, terms, alpha, graph, taught)
+            return super().pulled(local, rows, versions, terms, alpha, graph, taught)
         y, held, mu = rows["model"], _held(rows), getattr(local, "momentum", 0.0)
         next_m = self._room("momentum after", held.momentum) if mu else held.momentum
         next_h = self._room("correction", held.correction) if local.correction else held.correction
@@ -129,12 +122,16 @@ class CompiledLaw:
         after = {**rows, **({"momentum": next_m} if mu else {})}
         return {**after, "correction": next_h} if local.correction else after
 
-    def remembered(self, local: LocalStep, rows: Rows, versions: Versions, terms: Terms, alpha: float) -> Rows:
-        after = local.pulled(rows, *sums_of(rows, versions, terms), np.full((len(rows["model"]), 1), alpha))
-        return {**after, "model": rows["model"]}
-
     def consensus_error(self, models: Floats) -> float:
         return consensus_error(models, self.threads)
+
+
+class InPlaceLaw(CompiledLaw):
+    """`CompiledLaw` for the paper's exchange: last broadcasts are changed in place, so that a run has three arrays."""
+
+    def replaced(self, role: str, known: Floats, chosen: Flags, models: Floats) -> Floats:
+        in_ranges(law_loops.copy_chosen, (models, known, chosen), len(known), self.threads)
+        return known
 
 
 def _is_compiled(local: LocalStep) -> bool:

@@ -3,7 +3,7 @@
 
     begin      Events 1 and 2: who fires, and which links are used
     step_rows  Events 3 and 4 of some devices: W(k+1) = P(k) W(k) - alpha(k) G(k), and how far W(k+1) has drifted
-    stretch    many iterations on one graph, while everything is in the cache
+    stretch    many iterations on one graph, while everything is in the cache; `stretch_of` makes it of other passes
 
 Each row of W(k+1) is made while its gradient is in the cache. Until an iteration is known to be finite, it has changed
 neither W(k) nor w_hat.
@@ -11,12 +11,13 @@ neither W(k) nor w_hat.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from efhc.base.compiling import as_written
-from efhc.kernels.linear_loops import Inputs, Room, Span, linear_row, room_for
+from efhc.kernels.linear_loops import Room, Span, TrainingInputs, linear_row, room_for
 from efhc.kernels.model_loops import (
     TILE,
     TileRoom,
@@ -43,7 +44,7 @@ class Buffers(NamedTuple):
     """(1/n)^(1/2) ||w_i - w_hat_i|| of each device; NaN where it is not known."""
 
 
-class Plan(NamedTuple):
+class StretchInputs(NamedTuple):
     """What the iterations of a stretch are given."""
 
     new_links: Any
@@ -61,7 +62,7 @@ class Outcome(NamedTuple):
     consensus_errors: Any
 
 
-class Step(NamedTuple):
+class StepInputs(NamedTuple):
     """One iteration."""
 
     samples: Any
@@ -93,8 +94,8 @@ class StretchRoom(NamedTuple):
     """v_ij of each link."""
 
 
-def stretch_room(models: Any, inputs: Inputs, links: int) -> StretchRoom:
-    """Memory for the iterations of a stretch on so many links."""
+def stretch_room(models: Any, inputs: TrainingInputs, links: int) -> StretchRoom:
+    """Memory for the iterations of a stretch on a graph with this number of links."""
     devices, n = models.shape
     spreads, drifts, used = np.empty(-(-n // TILE)), np.empty(devices), np.empty(links, bool)
     return StretchRoom(room_for(models, inputs), tile_room(models.dtype), spreads, drifts, used)
@@ -149,40 +150,48 @@ def step_rows(room, buffers, inputs, loss, ends, links, step, low, high):
             mix_row(models, mixture, spare)
 
 
-@as_written
-def stretch(room, buffers, inputs, loss, batches, links, plan, outcome):
-    """Iterations 0 .. len(plan.step_sizes)-1 of linear models on one graph; returns how many were made, and where W is.
+def stretch_of(step_devices: Any, add_up_tiles: Any, copy_models: Any) -> Callable[..., Any]:
+    """Return the loop over iterations, made of `step_rows`, `spread_tiles` and `copy_rows` or what does the same."""
 
-    An iteration is made whole or not at all: where a loss or a model is not finite, it is not made and the stretch
-    ends. `buffers.drifts` must be known if the first thresholds need them.
-    """
-    models, last_broadcast, spare, drifts = buffers
-    thresholds, used = plan.thresholds, room.used
-    iterations, devices = thresholds.shape
-    for e in range(len(used)):
-        used[e] = plan.new_links[e]
-    for k in range(iterations):
-        fired = outcome.fired[k]
-        begin(links, thresholds[k], drifts, used, fired)
-        following = min(k + 1, iterations - 1)
-        looks = needs_drifts(thresholds[following])
-        samples = batches.samples[k % len(batches.samples)]
-        upcoming = batches.samples[following % len(batches.samples)]
-        step = Step(samples, upcoming, used, fired, plan.step_sizes[k], looks, outcome.losses[k], room.drifts)
-        now = Buffers(models, last_broadcast, spare, drifts)
-        step_rows(room.samples, now, inputs, loss, batches.ends, links, step, 0, devices)
-        if not is_finite(outcome.losses[k]):
-            return k, now
-        spread_tiles(room.tile, spare, room.spreads, 0, len(room.spreads))
-        outcome.consensus_errors[k] = added_up(room.spreads)
-        if not np.isfinite(outcome.consensus_errors[k]):
-            return k, now
-        used[:] = False
-        for i in range(devices):
-            drifts[i] = room.drifts[i] if looks else np.nan
-        if fired.all():
-            models, last_broadcast, spare = spare, models, last_broadcast
-        else:
-            copy_rows(models, last_broadcast, fired, 0, devices)
-            models, spare = spare, models
-    return iterations, Buffers(models, last_broadcast, spare, drifts)
+    def stretch(room, buffers, inputs, loss, batches, links, plan, outcome):
+        """Make iterations 0 .. len(plan.step_sizes)-1 of linear models on one graph.
+
+        Returns how many were made, and where W is.
+        An iteration is made whole or not at all: where a loss or a model is not finite, it is not made and the stretch
+        ends. `buffers.drifts` must be known if the first thresholds need them.
+        """
+        models, last_broadcast, spare, drifts = buffers
+        thresholds, used = plan.thresholds, room.used
+        iterations, devices = thresholds.shape
+        for e in range(len(used)):
+            used[e] = plan.new_links[e]
+        for k in range(iterations):
+            fired = outcome.fired[k]
+            begin(links, thresholds[k], drifts, used, fired)
+            following = min(k + 1, iterations - 1)
+            looks = needs_drifts(thresholds[following])
+            samples = batches.samples[k % len(batches.samples)]
+            upcoming = batches.samples[following % len(batches.samples)]
+            step = StepInputs(samples, upcoming, used, fired, plan.step_sizes[k], looks, outcome.losses[k], room.drifts)
+            now = Buffers(models, last_broadcast, spare, drifts)
+            step_devices(room.samples, now, inputs, loss, batches.ends, links, step, 0, devices)
+            if not is_finite(outcome.losses[k]):
+                return k, now
+            add_up_tiles(room.tile, spare, room.spreads, 0, len(room.spreads))
+            outcome.consensus_errors[k] = added_up(room.spreads)
+            if not np.isfinite(outcome.consensus_errors[k]):
+                return k, now
+            used[:] = False
+            for i in range(devices):
+                drifts[i] = room.drifts[i] if looks else np.nan
+            if fired.all():
+                models, last_broadcast, spare = spare, models, last_broadcast
+            else:
+                copy_models(models, last_broadcast, fired, 0, devices)
+                models, spare = spare, models
+        return iterations, Buffers(models, last_broadcast, spare, drifts)
+
+    return stretch
+
+
+stretch = as_written(stretch_of(step_rows, spread_tiles, copy_rows))

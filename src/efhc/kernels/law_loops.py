@@ -1,7 +1,7 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls
-"""Compiled loops of `core.law`: what `core.law_arithmetic` and `core.local_steps` say, in few passes over memory.
+"""Compiled loops of `core.law`: what `core.arithmetic` and `core.local_steps` say, in few passes over memory.
 
-    descend_rows   u - h of `SGD` and `QuasiGlobalMomentum`, or y = x - alpha (u - h) at once
+    descend_rows   u - h of `SGD` and `QuasiGlobalMomentum`
     pull_rows      x' = y + f,  h' = h + sum_t l_t d_t,  m' = m - (1 - mu) f / alpha,  where f = sum_t d_t
 
 Every operation is made as it is written, in the precision of the models, so the bits are those of NumPy, whatever the
@@ -28,7 +28,7 @@ class Held(NamedTuple):
 
 
 class LoopTerms(NamedTuple):
-    """`core.law_arithmetic.Places` and `Terms` in the form that the loops take."""
+    """`core.arithmetic.Places` and `Terms` in the form that the loops take."""
 
     device: Any
     plus: Any
@@ -42,11 +42,11 @@ class LoopTerms(NamedTuple):
 
 
 @as_written
-def descend_rows(held, gradients, next_m, mus, mu, rest, alphas, is_step, low, high):
-    """gradients[i] = u_i - h_i; if `is_step`, x_i - alpha_i of it. next_m = mu m + (1 - mu)(u - h), rest: 1 - mu."""
+def descend_rows(held, gradients, next_m, mus, mu, rest, low, high):
+    """gradients[i] = u_i - h_i; next_m = mu m + (1 - mu)(u - h), rest: 1 - mu."""
     has_m, has_h = len(held.momentum) > 0, len(held.correction) > 0
     for i in range(low, high):
-        x, g = held.models[i], gradients[i]
+        g = gradients[i]
         if has_m:
             m, m_out, mu_i = held.momentum[i], next_m[i], mus[i]
             for t in range(len(g)):
@@ -58,10 +58,6 @@ def descend_rows(held, gradients, next_m, mus, mu, rest, alphas, is_step, low, h
         if has_m:
             for t in range(len(g)):
                 m_out[t] = mu * m[t] + rest * g[t]
-        if is_step:
-            alpha = alphas[i]
-            for t in range(len(g)):
-                g[t] = x[t] - alpha * g[t]
 
 
 @as_written

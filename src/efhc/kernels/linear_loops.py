@@ -41,7 +41,7 @@ CACHE_LINE = 64
 MULTI_MARGIN, CROSS_ENTROPY, SQUARED = 0, 1, 2
 
 
-class Inputs(NamedTuple):
+class TrainingInputs(NamedTuple):
     """Training samples; the input of a sample is scale * row + shift."""
 
     rows: Any
@@ -88,7 +88,7 @@ class Room(NamedTuple):
     """The derivatives of those samples, in the same places."""
 
 
-def room_for(models: Any, inputs: Inputs) -> Room:
+def room_for(models: Any, inputs: TrainingInputs) -> Room:
     """Memory for the samples of one device after the other."""
     features, line = inputs.rows.shape[1], CACHE_LINE // models.itemsize
     classes = models.shape[1] // (features + 1)

@@ -5,7 +5,7 @@
     mix_rows      P W - alpha G                           core.mixing.mix_and_descend
     mix_picked    w_i + sum beta (u_j - u_i) - alpha g_i  core.device, for the devices that step
     spread_tiles  sum_i ||w_i - w_bar||^2                 core.arithmetic.consensus_error
-    copy_rows     w_hat_i = w_i where device i fired      core.arithmetic.replace_rows
+    copy_rows     w_hat_i = w_i where device i fired      LawArithmetic.replaced
 
 Each loop works on a range of rows (or tiles of columns) that depends on nothing outside of it: the bits are the same
 however the ranges are spread over threads. A sum over a tile is made in the precision of the models, block by block;
@@ -37,7 +37,7 @@ ROWS = 16
 """Rows that are added up in the precision of the models."""
 
 
-class Links(NamedTuple):
+class GraphLinks(NamedTuple):
     """The links of one graph, device by device, and their weights; see `core.graph.Rows`."""
 
     order: Any
@@ -82,7 +82,7 @@ def tile_room(precision: Any) -> TileRoom:
     return TileRoom(np.empty(TILE, precision), *np.empty((3, TILE)))
 
 
-class Terms(NamedTuple):
+class AddedTerms(NamedTuple):
     """What is added to the models of some devices; see `mix_picked`."""
 
     places: Any

@@ -80,7 +80,7 @@ class ReLU(NamedTuple):
 Layer = Convolution | Linear | Pooling | ReLU
 
 
-class Network(NamedTuple):
+class CompiledNetwork(NamedTuple):
     """All that the machine code of a network depends on."""
 
     shape: Shape

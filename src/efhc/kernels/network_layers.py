@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple
 from efhc.base.compiling import part_for
 from efhc.kernels.lanes import BYTES, filled, larger, load, store, total, where_equal
 from efhc.kernels.network import Convolution, Linear, Pooling, Shape
-from efhc.kernels.products import Cross, Product, Terms, cross, product, transposed_tile
+from efhc.kernels.products import Cross, Product, SumTerms, cross, product, transposed_tile
 
 FAST_MEMORY = 20_000
 """Bytes that a tile of a convolution's weight gradient may look at again and again."""
@@ -75,11 +75,11 @@ def convolution(layer: Convolution, x: Value, y: Value, w_at: int, *, inner: boo
     b_at, x_at, y_at, dx_at, dy_at = w_at + weights, x.place, y.start, x.place + x.size, y.start + y.size
     x_row, x_channel, x_size, y_row, y_channel = x.row, x.channel, x.size, y.row, y.channel
 
-    window = Terms(inputs, of_kernel, x_channel), Terms(rows, columns, x_row), Terms(columns, 1, block)
+    window = SumTerms(inputs, of_kernel, x_channel), SumTerms(rows, columns, x_row), SumTerms(columns, 1, block)
     scores = product(Product(outputs, block, window, of_output, y_channel, "bias" if has_bias else "zero"))
-    spread = product(Product(inputs, block, (Terms(outputs, of_output, y_channel),), of_kernel, x_channel, "add"))
+    spread = product(Product(inputs, block, (SumTerms(outputs, of_output, y_channel),), of_kernel, x_channel, "add"))
     band = _band(height, 2 * y_row + x_row, rows * x_row, lanes)
-    pixels = Terms(band, y_row, x_row), Terms(width * block // lanes, lanes, lanes)
+    pixels = SumTerms(band, y_row, x_row), SumTerms(width * block // lanes, lanes, lanes)
     weigh = cross(Cross(outputs, columns, pixels, y_channel, block, of_output * lanes))
 
     @part_for
@@ -136,9 +136,9 @@ def linear(layer: Linear, x: Value, y: Value, w_at: int, *, inner: bool) -> Laye
     b_at, x_at, y_at, dx_at, dy_at = w_at + inputs * outputs, x.place, y.start, x.place + x.size, y.start + y.size
     has_bias, apart = layer.bias, y.channel  # if a convolution follows that pads, there is room between two outputs
     start: Literal["bias", "zero"] = "bias" if has_bias else "zero"
-    scores = product(Product(outputs, block, (Terms(inputs, 1, block),), inputs, apart, start))
-    spread = product(Product(inputs, block, (Terms(outputs, inputs, apart),), 1, block, "zero"))
-    weigh = product(Product(outputs, inputs, (Terms(block, 1, inputs),), apart, inputs, "add"))
+    scores = product(Product(outputs, block, (SumTerms(inputs, 1, block),), inputs, apart, start))
+    spread = product(Product(inputs, block, (SumTerms(outputs, inputs, apart),), 1, block, "zero"))
+    weigh = product(Product(outputs, inputs, (SumTerms(block, 1, inputs),), apart, inputs, "add"))
     transpose = transposing(inputs, block, block, inputs, lanes)
 
     @part_for

@@ -18,7 +18,7 @@ import numpy as np
 
 from efhc.base.compiling import compiled_for, joined_for, part_for
 from efhc.kernels.linear_loops import cross_entropy, multi_margin
-from efhc.kernels.network import Convolution, Layer, Linear, Network, Pooling, ReLU, Shape
+from efhc.kernels.network import CompiledNetwork, Convolution, Layer, Linear, Pooling, ReLU, Shape
 from efhc.kernels.network_layers import LayerLoops, Value, convolution, linear, pooling, relu, transposing
 
 TESTED_AT_ONCE = 256
@@ -32,10 +32,10 @@ class Kernels(NamedTuple):
     """(models, rows, inputs, samples, ends, losses, gradients, places, room, low, high)"""
     answers: Callable[..., None]
     """(models, inputs, right, bad, room, low, high): right answers, of pieces of the test samples."""
-    layout: Layout
+    layout: RoomLayout
 
 
-class Layout(NamedTuple):
+class RoomLayout(NamedTuple):
     """Where everything is in the room."""
 
     x: Value
@@ -48,7 +48,7 @@ class Layout(NamedTuple):
     """The layers, in their order."""
 
 
-def kernels(network: Network, vectors: int) -> Kernels:
+def kernels(network: CompiledNetwork, vectors: int) -> Kernels:
     """Return the loops of a network that takes as many samples at once as fit into one vector, or into two."""
     layout = laid_out(network, vectors)
     x, y = layout.x, layout.y
@@ -135,7 +135,7 @@ def answer_of(scores, s):
     return best, not has_nan and np.isfinite(scores[s, best])
 
 
-def laid_out(network: Network, vectors: int) -> Layout:
+def laid_out(network: CompiledNetwork, vectors: int) -> RoomLayout:
     """Give every value a place, and make the layers that read and write there."""
     block = vectors * network.lanes
     needs = [_scratch(layer, shape, network.lanes, block) for layer, shape in network.in_order()]
@@ -163,7 +163,7 @@ def laid_out(network: Network, vectors: int) -> Layout:
         else:
             loops.append(linear(layer, x, y, w_at, inner=w_at > 0))
         x, w_at = y, w_at + layer.parameters(shape)
-    return Layout(first, x, size, loops)
+    return RoomLayout(first, x, size, loops)
 
 
 def _scratch(layer: Layer, shape: Shape, lanes: int, block: int) -> int:

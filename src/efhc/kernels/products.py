@@ -29,7 +29,7 @@ UNROLLED = 8
 """Terms of an innermost loop that are written out, at most."""
 
 
-class Terms(NamedTuple):
+class SumTerms(NamedTuple):
     """One loop over the terms of a sum: how many, and how far they lie apart in either factor."""
 
     number: int
@@ -42,7 +42,7 @@ class Product(NamedTuple):
 
     rows: int
     columns: int
-    terms: tuple[Terms, ...]
+    terms: tuple[SumTerms, ...]
     """Nested loops, the outermost first."""
     row_step: int
     """How far the factors a of two rows lie apart."""
@@ -57,7 +57,7 @@ class Cross(NamedTuple):
 
     rows: int
     columns: int
-    terms: tuple[Terms, ...]
+    terms: tuple[SumTerms, ...]
     row_step: int
     column_step: int
     """How far the factors x of two columns lie apart."""

@@ -9,24 +9,24 @@ import numpy as np
 
 from efhc.base.arrays import Floats
 from efhc.base.own_code import is_built_in
-from efhc.core.checked_codec import CheckedCodec
-from efhc.core.half_steps import Encoded
+from efhc.core.arithmetic import CheckedCodec
+from efhc.core.half_steps import Arithmetic, Encoded
 from efhc.kernels import law_loops
 from efhc.kernels.codecs import SEND_ROWS
 
 
-class StepArithmetic:
-    """A `core.half_steps.Arithmetic`. A payload is what is known after it: ends in one process share the array."""
+class StepArithmetic(Arithmetic):
+    """`Arithmetic` of a codec, in compiled loops where they are compiled."""
 
     def __init__(self, codec: Any) -> None:
         self._codec: Any = codec if is_built_in(codec) else CheckedCodec(codec)
+        super().__init__(self._codec.send)
         self._send_rows = SEND_ROWS.get(getattr(codec, "kind", "")) if is_built_in(codec) else None
 
     def encode(self, model: Floats, told: Floats, threshold: float, most: int | None = None) -> Encoded | None:
-        """Return what is sent of model - told, in at most so many bits; None if that is nothing."""
         threshold = self.fitted(model, told, threshold, most)
         if self._send_rows is None:
-            after, bits = self._codec.send(model, told, threshold)
+            after, bits = self._codec_send(model, told, threshold)
             known = np.array(after, model.dtype)  # a copy: the codec may use its array again
             return Encoded(known, known, int(bits)) if bits else None
         after, found = np.empty((1, len(model)), model.dtype), np.zeros(1, np.int64)
@@ -35,21 +35,23 @@ class StepArithmetic:
         return Encoded(after[0], after[0], int(found[0])) if found[0] else None
 
     def fitted(self, model: Floats, told: Floats, threshold: float, most: int | None) -> float:
-        """Return a threshold that lets no more coordinates pass than fit into so many bits; of own codecs, the same."""
+        """Return a threshold with which a message has at most `most` bits, if the codec can tell."""
         coordinates = getattr(self._codec, "most_coordinates", None)
         if most is None or coordinates is None:
             return threshold
         return raised_threshold(model, told, threshold, coordinates(most, len(model), model.dtype.itemsize))
 
-    def decode(self, payload: Any, heard: Floats) -> Floats:
-        """Return what is known after a payload."""
-        after: Floats = payload
-        return after
-
     def add_step(
-        self, sums: Sequence[Floats | None], weight: float, learning: float, plus: Floats, minus: Floats
-    ) -> None:
-        """Add the step d = weight (plus - minus): pull += d, learned += l d, taught += l d, in place."""
+        self,
+        sums: Sequence[Floats | None],
+        weight: float,
+        learning: float,
+        plus: Floats,
+        minus: Floats,
+        link: Floats | None = None,
+    ) -> Floats | None:
+        if link is not None:
+            return super().add_step(sums, weight, learning, plus, minus, link)
         pull, learned, taught = sums
         kind = plus.dtype.type
         if learned is None:
@@ -58,27 +60,12 @@ class StepArithmetic:
             law_loops.add_step_and_learn(kind(weight), kind(learning), plus, minus, pull, learned)
         if taught is not None:
             law_loops.learn(kind(weight), kind(learning), plus, minus, taught)
-
-    @np.errstate(over="ignore", invalid="ignore")
-    def add_settling_step(
-        self, sums: Sequence[Floats | None], weight: float, learning: float, plus: Floats, minus: Floats, link: Floats
-    ) -> Floats:
-        """Add the step d = weight ((plus - minus) - 2 link) likewise, and return it."""
-        kind, (pull, learned, taught) = plus.dtype.type, sums
-        step: Floats = kind(weight) * ((plus - minus) - kind(2) * link)
-        assert pull is not None
-        pull += step
-        if learned is not None:
-            lesson = kind(learning) * step
-            learned += lesson
-            if taught is not None:
-                taught += lesson
-        return step
+        return None
 
 
 @np.errstate(over="ignore", invalid="ignore")
 def raised_threshold(model: Floats, told: Floats, threshold: float, most: int) -> float:
-    """Return the threshold, or a higher one that at most so many of |model - told| reach; infinity if most is 0."""
+    """Return the threshold, or a higher one that at most `most` of |model - told| reach; infinity if `most` is 0."""
     if most >= len(model):
         return threshold
     if most <= 0:

@@ -1,15 +1,17 @@
-"""Mini-batches: at each iteration a device draws distinct samples of its own, uniformly, anew."""
+"""Mini-batches: at each iteration, each device draws distinct samples of its part uniformly at random."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import Future
 from functools import partial
+from threading import Lock
 
 import numpy as np
 
-from efhc.base.arrays import Ints
+from efhc.base.arrays import Ints, read_only
 from efhc.base.errors import InputError
 from efhc.core.randomness import BlockReader, Purpose, Randomness
-from efhc.learning.shared_blocks import SharedBlocks
 
 
 def draw_subsets(population: int, size: int, rows: int, stream: np.random.Generator) -> Ints:
@@ -59,3 +61,33 @@ class MiniBatches:
     def of_device(self, device: int) -> BlockReader:
         """Return a reader of one device's batches: `reader(k)` has that of iteration k, (batch size,)."""
         return BlockReader(partial(self.block_of, device), self.BLOCK)
+
+
+SHARED_BYTES = 1 << 24
+"""Bytes up to which more than one block is kept for other readers."""
+
+
+class SharedBlocks:
+    """Blocks that all runs of a scenario read, from several threads. Each is drawn once, as long as it is kept."""
+
+    def __init__(self, draw: Callable[[int], np.ndarray], block_bytes: int) -> None:
+        self._draw, self._most = draw, max(1, SHARED_BYTES // max(1, block_bytes))
+        self._kept: dict[int, Future[np.ndarray]] = {}
+        """By number, the most recently used one last. Some may still be being drawn."""
+        self._looking = Lock()
+
+    def __call__(self, number: int) -> np.ndarray:
+        """Return a block, which is read-only."""
+        with self._looking:
+            found = self._kept.pop(number, None)
+            block = self._kept[number] = found or Future()
+            if len(self._kept) > self._most:
+                del self._kept[next(iter(self._kept))]
+        if found is None:
+            try:
+                block.set_result(read_only(self._draw(number)))
+            except BaseException as error:
+                block.set_exception(error)
+                with self._looking:
+                    self._kept.pop(number, None)
+        return block.result()

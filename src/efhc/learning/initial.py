@@ -15,48 +15,47 @@ from efhc.base.policy import Policy
 from efhc.base.registry import Family
 from efhc.core.randomness import Purpose, Randomness
 from efhc.learning.data.dataset import Dataset
-from efhc.learning.models import Model
+from efhc.learning.models import AnyModel
 
 
 class InitialModels(Policy, ABC):
     """Initial models that a config can name."""
 
     @abstractmethod
-    def models(self, model: Model, data: Dataset, devices: int, randomness: Randomness) -> Floats:
-        """The models (devices, n) in the precision of the data."""
+    def models(self, model: AnyModel, data: Dataset, devices: int, randomness: Randomness) -> Floats:
+        """Return the models (devices, n) in the precision of the data."""
 
-    def model_of(self, device: int, model: Model, data: Dataset, devices: int, randomness: Randomness) -> Floats:
-        """The model of one of the devices, (n,): its row of `models`, in memory of its own."""
+    def model_of(self, device: int, model: AnyModel, data: Dataset, devices: int, randomness: Randomness) -> Floats:
+        """Return the model of one device, (n,): a copy of its row of `models`."""
         own: Floats = self.models(model, data, devices, randomness)[device].copy()
         return own
 
 
 class RowByRow(InitialModels, ABC):
-    """Initial models that are made one at a time: nothing of their size in double precision is ever held."""
+    """Initial models that are made one at a time, so that not all of them are ever in memory in double precision."""
 
     @abstractmethod
-    def rows(self, model: Model, data: Dataset, devices: int, randomness: Randomness) -> Callable[[int], Floats]:
-        """The function that returns the model of a device, (n,), in whatever precision."""
+    def rows(self, model: AnyModel, data: Dataset, devices: int, randomness: Randomness) -> Callable[[int], Floats]:
+        """Return a function that returns the model of a device, (n,), in any floating-point type."""
 
-    def models(self, model: Model, data: Dataset, devices: int, randomness: Randomness) -> Floats:
+    def models(self, model: AnyModel, data: Dataset, devices: int, randomness: Randomness) -> Floats:
         row = self.rows(model, data, devices, randomness)
         models = np.empty((devices, model.parameters(data)), dtype=data.precision)
         for device in range(devices):
-            _write(models[device], row(device))
+            models[device] = _rounded(row(device), data.precision)
         return models
 
-    def model_of(self, device: int, model: Model, data: Dataset, devices: int, randomness: Randomness) -> Floats:
-        own = np.empty(model.parameters(data), dtype=data.precision)
-        _write(own, self.rows(model, data, devices, randomness)(device))
-        return own
+    def model_of(self, device: int, model: AnyModel, data: Dataset, devices: int, randomness: Randomness) -> Floats:
+        return _rounded(self.rows(model, data, devices, randomness)(device), data.precision)
 
 
-def _write(row: Floats, given: Floats) -> None:
-    """Write a model to its row, in the row's precision."""
+def _rounded(given: Floats, precision: str) -> Floats:
+    """Return a copy of a model in this precision."""
     with np.errstate(over="ignore"):
-        row[:] = given
-    if not np.isfinite(row).all():
-        raise InputError("kind", f"numbers too large for {row.dtype}", "smaller ones, or float64")
+        own: Floats = np.array(given, precision)
+    if not np.isfinite(own).all():
+        raise InputError("kind", f"numbers too large for {precision}", "smaller ones, or float64")
+    return own
 
 
 class PerDevice(RowByRow):
@@ -64,7 +63,7 @@ class PerDevice(RowByRow):
 
     kind: Literal["per-device"] = "per-device"
 
-    def rows(self, model: Model, data: Dataset, devices: int, randomness: Randomness) -> Callable[[int], Floats]:
+    def rows(self, model: AnyModel, data: Dataset, devices: int, randomness: Randomness) -> Callable[[int], Floats]:
         return lambda device: model.initial(data, randomness.stream(Purpose.INITIAL_MODELS, device))
 
 
@@ -73,21 +72,19 @@ class Shared(RowByRow):
 
     kind: Literal["shared"] = "shared"
 
-    def rows(self, model: Model, data: Dataset, devices: int, randomness: Randomness) -> Callable[[int], Floats]:
+    def rows(self, model: AnyModel, data: Dataset, devices: int, randomness: Randomness) -> Callable[[int], Floats]:
         drawn = model.initial(data, randomness.stream(Purpose.INITIAL_MODELS))
         return lambda device: drawn
 
 
-class Zeros(InitialModels):
+class Zeros(RowByRow):
     """All parameters are 0."""
 
     kind: Literal["zeros"] = "zeros"
 
-    def models(self, model: Model, data: Dataset, devices: int, randomness: Randomness) -> Floats:
-        return np.zeros((devices, model.parameters(data)), dtype=data.precision)
-
-    def model_of(self, device: int, model: Model, data: Dataset, devices: int, randomness: Randomness) -> Floats:
-        return np.zeros(model.parameters(data), dtype=data.precision)
+    def rows(self, model: AnyModel, data: Dataset, devices: int, randomness: Randomness) -> Callable[[int], Floats]:
+        zeros = np.zeros(model.parameters(data))
+        return lambda device: zeros
 
 
 class ModelFile(RowByRow):
@@ -97,7 +94,7 @@ class ModelFile(RowByRow):
     path: InputFile
     """The file."""
 
-    def rows(self, model: Model, data: Dataset, devices: int, randomness: Randomness) -> Callable[[int], Floats]:
+    def rows(self, model: AnyModel, data: Dataset, devices: int, randomness: Randomness) -> Callable[[int], Floats]:
         parameters = model.parameters(data)
         allowed = f"a .npy file of finite numbers of shape ({devices}, {parameters}) or ({parameters},)"
         given = parse_numpy(read_bytes(self.path), self.path, allowed).get("")

@@ -7,10 +7,9 @@ from typing import Any, Literal
 import numpy as np
 
 from efhc.base.arrays import Floats, Ints
-from efhc.base.errors import InputError
 from efhc.core.randomness import Randomness
 from efhc.core.state import Local
-from efhc.learning.backends.backend import Backend, ModuleMaker, ScoresNotFinite
+from efhc.learning.backends.backend import Backend, ScoresNotFinite
 from efhc.learning.batches import MiniBatches
 from efhc.learning.data.dataset import Dataset
 
@@ -19,7 +18,7 @@ TOGETHER = 1 << 22
 
 
 class Learner:
-    """The local problems of all devices. Nothing of it changes, so runs may share it."""
+    """The local problems of all devices. It is immutable, so runs may share it."""
 
     def __init__(
         self,
@@ -33,7 +32,7 @@ class Learner:
         self.batches = None if batch_size == "full" else MiniBatches(parts, batch_size, randomness)
 
     def accuracies(self, models: Floats, local: Local) -> tuple[Floats, float]:
-        """The share of test samples that each of the models (m, n) gets right, and that their mean gets right.
+        """Return the accuracy of each of the models (m, n), and that of their mean, on the test samples.
 
         Raises `ScoresNotFinite` if a largest score is not finite.
         """
@@ -50,12 +49,10 @@ class Learner:
         return np.array(found[:-1]), found[-1]
 
     def module(self, models: Floats, local: Local, device: int | Literal["mean"]) -> Any:
-        """A `torch.nn.Module` in evaluation mode, as it is evaluated: that of a device, or that of the mean model.
+        """Return the `torch.nn.Module` of a device, or of the mean model, in evaluation mode.
 
         Raises `InputError` if the model is not a torch module.
         """
-        if not isinstance(self.backend, ModuleMaker):
-            raise InputError("model", "a model that is not a torch module", "a torch module, to get one back")
         if device == "mean":
             return self.backend.module_for(*mean_of(models, local))
         return self.backend.module_for(models[device], {name: rows[device] for name, rows in local.items()})
@@ -68,6 +65,6 @@ def mean_of(models: Floats, local: Local) -> tuple[Floats, Local]:
 
 
 def _joined(one: tuple[Floats, Local], other: tuple[Floats, Local]) -> tuple[Floats, Local]:
-    """Models and what goes with them, one below the other."""
+    """Stack two sets of models and their local values."""
     (models, local), (more, more_local) = one, other
     return np.concatenate([models, more]), {name: np.concatenate([local[name], more_local[name]]) for name in local}

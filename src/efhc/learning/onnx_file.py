@@ -28,7 +28,7 @@ SAMPLES_TO_TRACE = 2
 def onnx_bytes(module: nn.Module, data: Dataset) -> bytes:
     """Return the content of the file: `samples` (any number, *shape) to `scores` (as many, classes).
 
-    Raises an `InputError` if the network does what ONNX cannot say.
+    Raises an `InputError` if the network has operations that ONNX lacks.
     """
     module = module.cpu()
     rows = data.inputs(data.x_test[:1]).repeat(SAMPLES_TO_TRACE, axis=0)
@@ -53,7 +53,7 @@ def onnx_bytes(module: nn.Module, data: Dataset) -> bytes:
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Keep what torch says of its own code, and of packages that are not needed here, to itself."""
+    """Suppress the warnings of torch about its own code and about packages that are not needed here."""
     logger = logging.getLogger("torch.onnx")
     before = logger.level
     logger.setLevel(logging.ERROR)

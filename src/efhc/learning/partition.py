@@ -17,13 +17,6 @@ from efhc.core.randomness import Purpose, Randomness
 from efhc.learning.data.dataset import Dataset
 
 
-def _without_empty(parts: list[Ints], allowed: str) -> list[Ints]:
-    for device, part in enumerate(parts):
-        if not len(part):
-            raise InputError("kind", f"a partition that leaves device {device} without samples", allowed)
-    return parts
-
-
 class Partition(Policy, ABC):
     """A partition that a config can name."""
 
@@ -38,14 +31,17 @@ class IID(Partition):
     kind: Literal["iid"] = "iid"
 
     def split(self, data: Dataset, devices: int, randomness: Randomness) -> list[Ints]:
+        if devices > (samples := len(data.y_train)):
+            given = f"a partition that leaves device {samples} without samples"
+            raise InputError("kind", given, f"at most {samples} devices, one per sample")
         shuffled = randomness.stream(Purpose.PARTITION).permutation(len(data.y_train))
-        return _without_empty(np.array_split(shuffled, devices), f"at most {len(data.y_train)} devices, one per sample")
+        return np.array_split(shuffled, devices)
 
 
 class LabelsPerDevice(Partition):
     """Each device has samples of a few labels only; devices that share a label get disjoint samples of it.
 
-    The labels are dealt round and round in one random order: each is held by equally many devices, to within one.
+    Labels are dealt in turn in one random order: each is held by equally many devices, to within one.
     """
 
     kind: Literal["labels"] = "labels"
@@ -106,19 +102,17 @@ class Dirichlet(Partition):
 
 
 class Groups(Partition):
-    """Each device has all the samples of some groups; they are dealt in a random order, equally many to within one.
+    """Each device has all samples of some groups, dealt at random, equally many to within one.
 
-    A group is whatever the data tell apart: a writer, a user, a hospital.
+    A group is a writer, a user, a hospital, ...
     """
 
     kind: Literal["groups"] = "groups"
 
     def split(self, data: Dataset, devices: int, randomness: Randomness) -> list[Ints]:
         if data.groups is None:
-            given = f"{self.kind}, which {data.name} does not tell apart"
-            allowed = (
-                "data with groups, as femnist, the group column of a table or an .npz file have; or another partition"
-            )
+            given = f"{self.kind}, because {data.name} has no groups"
+            allowed = "data with groups (femnist, a group column of a table, groups in an .npz), or another partition"
             raise InputError("kind", given, allowed)
         groups = np.unique(data.groups)
         if len(groups) < devices:
@@ -138,9 +132,8 @@ class Writers(Groups):
 class Shards(Partition):
     """The pathological partition of McMahan et al. 2017: few labels per device.
 
-    All samples, sorted by label, are cut into m s shards of equal size (to within one sample), where m is the number of
-    devices and s = `shards_per_device`; each device gets s of them, drawn at random. Samples of the same label are in
-    a random order. Where every label has at least as many samples as a shard, a shard has one or two labels.
+    All samples, sorted by label (in a random order within a label), are cut into m s equal shards, and each of the m
+    devices gets s = `shards_per_device` of them at random.
     """
 
     kind: Literal["shards"] = "shards"
@@ -160,20 +153,20 @@ class Shards(Partition):
 
 
 class Quantities(Partition):
-    """Devices hold unequal numbers of samples, whose labels are those of all samples (quantity skew).
+    """Devices hold unequal numbers of samples with the same distribution of labels (quantity skew).
 
     All n samples are shuffled, and device i of m gets
 
         n_i = minimum + (n - m minimum) q_i,    (q_1, ..., q_m) ~ Dirichlet(a, ..., a),
 
-    rounded so that all n are given out; a small a makes the numbers more unequal.
+    rounded so that all n are given out. A small a makes the numbers more unequal.
     """
 
     kind: Literal["quantities"] = "quantities"
     concentration: float = Field(default=0.5, gt=0)
     """The parameter a of the Dirichlet distribution."""
     minimum: int = Field(default=16, ge=1)
-    """Number of samples that every device has at least. A device needs as many as `batch_size`, which is 16 too."""
+    """Least number of samples of a device; at least `batch_size`."""
 
     def split(self, data: Dataset, devices: int, randomness: Randomness) -> list[Ints]:
         samples = len(data.y_train)
@@ -195,7 +188,7 @@ def _by_holder(holder: Ints, devices: int) -> list[Ints]:
 
 
 class IndexFile(Partition):
-    """Your own: a JSON file with one list of training-sample numbers per device, `[[0, 5, 7], [1, 2], ...]`."""
+    """A JSON file with one list of training-sample numbers per device, `[[0, 5, 7], [1, 2], ...]`."""
 
     kind: Literal["file"] = "file"
     path: InputFile
@@ -209,7 +202,7 @@ class IndexFile(Partition):
             raise InputError("path", f"{given} in {self.path}", allowed)
         for device, indices in enumerate(lists):
             if not isinstance(indices, list) or not indices:
-                raise InputError("path", f"no samples for device {device} in {self.path}", allowed)
+                raise InputError("path", f"{self.path}, which has no samples for device {device}", allowed)
             for index in indices:
                 if type(index) is not int or not 0 <= index < len(data.y_train):
                     raise InputError("path", f"sample {index!r} for device {device} in {self.path}", allowed)

@@ -108,7 +108,7 @@ class GivenBandwidths(BandwidthPolicy):
 
 
 class BandwidthFile(BandwidthPolicy):
-    """b_i from a CSV file: one number a line, device by device, or columns `device` and `bandwidth` under a header."""
+    """b_i from a CSV file: one number per line, or columns `device` and `bandwidth` with a header."""
 
     kind: Literal["csv"] = "csv"
     path: InputFile

@@ -22,7 +22,7 @@ class OverTopology(Network):
     model_config = ConfigDict(defer_build=True)  # until all topologies are there
 
     topology: AnyTopology = Geometric()
-    """The graph whose links change; any of the networks that stay as they are."""
+    """The graph whose links change; any network that is fixed."""
 
     def _all_links(self, devices: int, randomness: Randomness) -> Graph:
         with within("topology"):
@@ -37,24 +37,19 @@ class RandomLinks(OverTopology):
     """Probability that a link is up."""
 
     def over_time(self, devices: int, randomness: Randomness) -> GraphsOverTime:
-        return _RandomLinks(self._all_links(devices, randomness), self.up_probability, randomness)
+        links = self._all_links(devices, randomness).links
 
+        def draw(k: int) -> Graph:
+            coins = randomness.stream(Purpose.LINKS, k).random(len(links))
+            return Graph(devices, links[coins < self.up_probability])
 
-class _RandomLinks(DrawnGraphs):
-    def __init__(self, all_links: Graph, up_probability: float, randomness: Randomness) -> None:
-        super().__init__()
-        self._all_links, self._up_probability, self._randomness = all_links, up_probability, randomness
-
-    def draw(self, k: int) -> Graph:
-        coins = self._randomness.stream(Purpose.LINKS, k).random(len(self._all_links.links))
-        return Graph(self._all_links.devices, self._all_links.links[coins < self._up_probability])
+        return DrawnGraphs(draw)
 
 
 class Rotating(OverTopology):
-    """A random spanning tree of a topology, its links dealt into `period` hands, one hand up at a time.
+    """The links of a random spanning tree of a topology are dealt into `period` sets, of which one is up at a time.
 
-    Every window of `period` iterations has a connected union and no shorter one does: the graphs are
-    B1-connected with B1 = `period` exactly.
+    Every window of `period` iterations has a connected union, and no shorter one does: B1 = `period` exactly.
     """
 
     kind: Literal["rotating"] = "rotating"
@@ -87,9 +82,9 @@ class RandomWaypoint(Network):
     slowest: float = Field(default=0.002, gt=1e-9, le=1)
     """Least speed, in sides of the square per iteration."""
     fastest: float = Field(default=0.01, gt=1e-9, le=1)
-    """Greatest speed; each walk has one drawn uniformly between the two."""
+    """Greatest speed; drawn uniformly for each walk."""
     pause: int = Field(default=0, ge=0, le=10**9)
-    """Number of iterations that a device rests at each point."""
+    """Number of iterations of rest at each point."""
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
@@ -102,22 +97,18 @@ class RandomWaypoint(Network):
 
 
 class _Walkers(DrawnGraphs):
-    """Each thread that asks has walkers of its own, so that threads may be at different iterations."""
+    """Each thread has walkers of its own, so that threads may be at different iterations."""
 
     def __init__(self, policy: RandomWaypoint, devices: int, randomness: Randomness) -> None:
-        super().__init__()
-        self._policy, self._devices, self._randomness = policy, devices, randomness
-        self._walks = threading.local()
+        super().__init__(lambda k: Graph.of(devices, links_within(self.positions(k), policy.radius)))
+        self._given, self._walks = (policy, devices, randomness), threading.local()
 
     def positions(self, k: int) -> Floats:
         """The points (m, 2) at iteration k."""
         if not hasattr(self._walks, "walk"):
-            self._walks.walk = _Walk(self._policy, self._devices, self._randomness)
+            self._walks.walk = _Walk(*self._given)
         walk: _Walk = self._walks.walk
         return walk.positions(k)
-
-    def draw(self, k: int) -> Graph:
-        return Graph.of(self._devices, links_within(self.positions(k), self._policy.radius))
 
 
 class _Walk:

@@ -61,7 +61,7 @@ class FileTopology(Topology):
 
 
 class EdgeListFile(FileTopology):
-    """A text file with one link `i j` per line, devices from 0; `#` starts a comment; a comma may stand between."""
+    """A text file with one link `i j` per line, devices from 0; `#` starts a comment, and a comma may separate."""
 
     kind: Literal["edge-list"] = "edge-list"
 
@@ -79,7 +79,7 @@ class EdgeListFile(FileTopology):
 
 
 class GraphMLFile(FileTopology):
-    """A GraphML file. Node ids are the device numbers; ids that are not are numbered in the file's order."""
+    """A GraphML file. Node ids are device numbers, or are numbered in the file's order."""
 
     kind: Literal["graphml"] = "graphml"
 
@@ -109,7 +109,7 @@ class GraphMLFile(FileTopology):
 
 
 class EdgeSequenceFile(Network):
-    """One edge list per iteration: a JSON file `[[[0, 1], [1, 2]], [], [[0, 2]]]`, iteration by iteration."""
+    """A JSON file with one edge list per iteration, `[[[0, 1], [1, 2]], [], [[0, 2]]]`."""
 
     kind: Literal["edge-sequence"] = "edge-sequence"
     path: InputFile
@@ -130,7 +130,7 @@ class EdgeSequenceFile(Network):
         allowed = "a JSON list with, for each iteration, a list of [i, j] pairs"
         lists = read_json(self.path, allowed)
         if not isinstance(lists, list) or not lists:
-            raise InputError("path", f"no list of iterations in {self.path}", allowed)
+            raise InputError("path", f"{self.path}, which is no list of iterations", allowed)
         for k, links in enumerate(lists):
             if not isinstance(links, list):
                 raise InputError("path", f"{links!r} (iteration {k})", allowed)

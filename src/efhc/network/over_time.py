@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -61,21 +62,20 @@ class GraphList:
         return self._graphs[-1:] if self._hold_last else self._graphs
 
 
-class DrawnGraphs(ABC):
-    """Graphs drawn iteration by iteration. Each thread keeps its last two: an iteration looks at G(k-1) and G(k)."""
+class DrawnGraphs:
+    """Graphs drawn iteration by iteration. Each thread keeps its last two: an iteration looks at G(k-1) and G(k).
 
-    def __init__(self) -> None:
-        self._of_thread = threading.local()
+    `draw` returns G(k) anew. Threads may call it for different k at the same time.
+    """
 
-    @abstractmethod
-    def draw(self, k: int) -> Graph:
-        """G(k), anew. Threads may ask for different k at the same time."""
+    def __init__(self, draw: Callable[[int], Graph]) -> None:
+        self._draw, self._of_thread = draw, threading.local()
 
     def graph(self, k: int) -> Graph:
         recent: dict[int, Graph] = getattr(self._of_thread, "recent", {})
         if k not in recent:
             recent = {kept: graph for kept, graph in recent.items() if kept == k - 1}
-            recent[k] = self.draw(k)
+            recent[k] = self._draw(k)
             self._of_thread.recent = recent
         return recent[k]
 

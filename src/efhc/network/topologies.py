@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import os
 import sys
 from abc import abstractmethod
 from typing import Annotated, Any, ClassVar, Literal
@@ -13,10 +11,13 @@ from pydantic import Field
 
 from efhc.base.arrays import Floats, Ints
 from efhc.base.errors import InputError
+from efhc.base.inputs import memory_of_machine
 from efhc.base.registry import Family
 from efhc.core.graph import Graph
 from efhc.core.randomness import Purpose, Randomness
 from efhc.network.over_time import GraphsOverTime, Network, StaticGraph
+
+End = Annotated[int, Field(ge=0)]
 
 
 class Topology(Network):
@@ -48,11 +49,9 @@ class DrawnTopology(Topology):
             graph = self.draw(devices, randomness.stream(Purpose.TOPOLOGY, attempt))
             if graph.is_connected or not self.connected:
                 return graph
-        raise InputError(
-            "connected",
-            f"no connected graph on {devices} devices in {self.attempts} draws",
-            "parameters that make a denser graph, more attempts, or connected = false",
-        )
+        what = f"no connected graph on {devices} devices in {self.attempts} draws"
+        allowed = "parameters that make a denser graph, more attempts, or connected = false"
+        raise InputError("connected", what, allowed, f"{what}. Use {allowed}.")
 
 
 BYTES_PER_PAIR = 50
@@ -62,19 +61,11 @@ BYTES_PER_PAIR = 50
 def check_memory(devices: int) -> None:
     """Raise `InputError` if this machine has too little memory for a list of all pairs of devices."""
     needed = BYTES_PER_PAIR * devices * (devices - 1) // 2
-    if needed > (there_is := _memory()):
+    if needed > (there_is := memory_of_machine()):
         given = f"a list of all pairs of {devices} devices, {needed / 1e9:.0f} GB"
         raise InputError(
             "kind", given, f"fewer devices, or a sparse network; there are {there_is / 1e9:.0f} GB of memory"
         )
-
-
-def _memory() -> float:
-    """Return the memory of this machine in bytes; infinity if the system does not say."""
-    try:
-        return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-    except (AttributeError, OSError, ValueError):
-        return math.inf
 
 
 FEW_POINTS = 128
@@ -122,7 +113,7 @@ class ErdosRenyi(DrawnTopology):
 class InternetAS(DrawnTopology):
     """The Internet's autonomous systems (Elmokashfi et al. 2010), networkx `random_internet_as_graph`.
 
-    networkx documents it for 1000 to 10000 nodes; it also works for the paper's 10 and 30.
+    networkx documents it for 1000 to 10000 nodes; 10 and 30, as in the paper, also work.
     """
 
     kind: Literal["internet-as"] = "internet-as"
@@ -148,11 +139,11 @@ class Ring(Topology):
 
 
 class Grid(Topology):
-    """A rectangle of devices, each linked to those beside, above and below; as a torus it has no border."""
+    """A rectangle of devices, each linked to those beside, above and below; a torus has no border."""
 
     kind: Literal["grid"] = "grid"
     rows: int | None = Field(default=None, ge=1)
-    """Number of rows. Default: the rectangle that the devices fill which is closest to a square."""
+    """Number of rows. Default: as close to a square as possible."""
     torus: bool = False
     """Whether the first and last device of each row and column are linked too."""
 
@@ -190,9 +181,27 @@ class Complete(Topology):
         return Graph.of(devices, np.column_stack(np.tril_indices(devices, -1)))
 
 
+class GivenLinks(Topology):
+    """A list of links, `links = [[0, 1], [1, 2]]`; in Python also a networkx graph."""
+
+    kind: Literal["links"] = "links"
+    links: tuple[Annotated[tuple[End, End], Field(strict=False)], ...] = Field(strict=False)
+    """Pairs of devices, each link once."""
+    nodes: int | None = Field(default=None, ge=1)
+    """Number of devices that the list is for; others are refused. Default: any number."""
+
+    def graph(self, devices: int, randomness: Randomness) -> Graph:
+        if self.nodes not in (None, devices):
+            raise InputError("nodes", self.nodes, f"the number of devices, {devices}")
+        for i, j in self.links:
+            if i == j or max(i, j) >= devices:
+                raise InputError("links", f"[{i}, {j}]", f"two different devices, 0 to {devices - 1}")
+        return Graph.of(devices, self.links)
+
+
 def given_links(given: Any) -> Any:
     """Return the table of a networkx graph, which Python users may pass as a network; other values as they are."""
-    nx = sys.modules.get("networkx")  # whoever has such a graph has imported it
+    nx = sys.modules.get("networkx")  # a caller with such a graph has imported it
     if nx is None or not isinstance(given, nx.Graph):
         return given
     names = list(given)

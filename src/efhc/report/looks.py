@@ -35,10 +35,12 @@ def strategy_styles(names: Iterable[str]) -> dict[str, tuple[str, str]]:
     """
     ordered = list(dict.fromkeys(names))
     styles = {name: KNOWN[name] for name in ordered if name in KNOWN}
+    taken = set(styles.values())
     for name in sorted(set(ordered) - set(KNOWN)):
-        first = zlib.crc32(name.encode()) % len(OTHERS)
+        first = zlib.crc32(name.encode("utf-8", "surrogatepass")) % len(OTHERS)
         candidates = OTHERS[first:] + OTHERS[:first]
-        styles[name] = next((style for style in candidates if style not in styles.values()), candidates[0])
+        styles[name] = next((style for style in candidates if style not in taken), candidates[0])
+        taken.add(styles[name])
     return {name: styles[name] for name in ordered}
 
 

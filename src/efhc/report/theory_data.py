@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from efhc.theory.check.assess import StrategyCheck
 from efhc.theory.check.outcome import Check
-from efhc.theory.check.paper_labels import printed_name
-from efhc.theory.check.sentences import sentence, title
-from efhc.theory.check.strategy_check import SeedCheck, StrategyCheck
+from efhc.theory.check.promises import SeedCheck
+from efhc.theory.check.sentences import printed_name, sentence, title
 from efhc.theory.connectivity.windows import Connectivity
 from efhc.theory.constants.measured import Measured
 

@@ -12,8 +12,8 @@ from matplotlib.axes import Axes
 from efhc.base.arrays import Floats
 from efhc.report.figures import LAYOUT, Picture
 from efhc.report.looks import strategy_colours
-from efhc.theory.check.paper_labels import printed_name
-from efhc.theory.check.strategy_check import StrategyCheck
+from efhc.theory.check.assess import StrategyCheck
+from efhc.theory.check.sentences import printed_name
 
 LARGEST = 1e100
 """Larger bounds are not drawn: no axis would have room for anything else."""

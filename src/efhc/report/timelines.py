@@ -29,7 +29,7 @@ def timeline_summary(timeline: pl.DataFrame, target: float | None = None) -> pl.
     seeds, reached              how many seeds there are, and how many of them reach the target
     seconds_to_target           the mean over the seeds that reach it; null if none does
     seconds_to_target_low       the ends of the interval of that mean (see `claims.intervals`); null unless all seeds
-    seconds_to_target_high      reach the target, because those that do are not any seeds
+    seconds_to_target_high      reach the target: those that do are a biased sample
     seconds_without_target      the least of the seconds that the other seeds took in vain; null if there are none
 
     and the same for bytes.
@@ -100,6 +100,6 @@ def with_target_bounds(means: pl.DataFrame) -> pl.DataFrame:
 
 
 def bounds_of_all(per_seed: Sequence[float | None]) -> tuple[float | None, float | None]:
-    """Return the ends of the interval of the mean, or None if a seed has no value: the others are not any seeds."""
+    """Return the ends of the interval of the mean, or None if a seed has no value: the others are a biased sample."""
     values = [value for value in per_seed if value is not None]
     return bounds(values) if len(values) == len(per_seed) else (None, None)

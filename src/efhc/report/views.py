@@ -27,6 +27,15 @@ class RunSummary(TypedDict):
     problem: str | None
 
 
+class Look(TypedDict):
+    """How a strategy is drawn."""
+
+    name: str
+    color: str
+    dash: str
+    """A dash pattern of Matplotlib."""
+
+
 class Group(TypedDict):
     """Runs that belong together: an experiment, a point of a sweep, a figure, a set of nodes."""
 
@@ -38,6 +47,8 @@ class Group(TypedDict):
     state: State
     changed: float | None
     """When files were last added to its folders, in seconds since 1970, if that is known."""
+    strategies: list[Look]
+    """The look of each strategy, the same as in figures."""
     runs: list[RunSummary]
     problem: str | None
     """Why the runs cannot be shown, if they cannot."""
@@ -53,24 +64,16 @@ class Tree(TypedDict):
     """Which folders were not searched, in words."""
 
 
-class Curve(TypedDict):
-    """What was evaluated, as columns of equal length. `k` counts iterations made; unknown values are None."""
+Curve = dict[str, list[float | None]]
+"""What was evaluated, as columns of equal length. `k` counts iterations made; unknown values are None.
 
-    k: list[int]
-    accuracy: list[float | None]
-    accuracy_min: list[float | None]
-    accuracy_max: list[float | None]
-    mean_model_accuracy: list[float | None]
-    consensus_error: list[float | None]
-    train_loss: list[float | None]
-    transmission_time: list[float | None]
-    """Total up to here."""
-    bits: list[float | None]
-    """Total bits on air up to here."""
-    broadcasts: list[float | None]
-    """Total up to here."""
-    seconds: list[float | None]
-    """Seconds for which the run was made; of an event-driven run and of nodes, its own seconds."""
+`bits`, `broadcasts` and `transmission_time` are totals up to there. `seconds` are those for which the run was made; of
+an event-driven run and of nodes, its own. Columns besides `CURVE_COLUMNS` are further metrics of the run.
+"""
+CURVE_COLUMNS = (
+    "accuracy", "accuracy_min", "accuracy_max", "mean_model_accuracy", "consensus_error", "train_loss",
+    "transmission_time", "bits", "broadcasts", "seconds",
+)  # fmt: skip
 
 
 class DeviceSamples(TypedDict):
@@ -85,25 +88,27 @@ class DeviceSamples(TypedDict):
     threshold: list[list[float | None] | None]
 
 
-class Events(TypedDict):
+class EventsView(TypedDict):
     """Who fired and which links were used, in single iterations."""
 
     k: list[int]
     fired: list[list[int]]
     used: list[list[tuple[int, int]] | None]
     """None: there is no room for the links of this iteration."""
+    seconds: list[float | None]
+    """When it was, on devices' own clocks: virtual seconds, or those of nodes. None in lockstep."""
     is_sample: bool
     """Whether iterations are left out."""
 
 
-class Wiring(TypedDict):
-    """The physical links from iteration k on."""
+class Wirings(TypedDict):
+    """The physical links from single iterations on, until the next one."""
 
-    k: int
-    links: list[tuple[int, int]]
+    k: list[int]
+    links: list[list[tuple[int, int]]]
 
 
-class Device(TypedDict):
+class DeviceView(TypedDict):
     """One device."""
 
     device: int
@@ -124,18 +129,15 @@ class RunDetail(TypedDict):
     """The config file, as text."""
     repeat: str
     """The command that makes the run again."""
-    devices: list[Device]
-    network: list[Wiring]
+    devices: list[DeviceView]
+    network: Wirings
     curve: Curve
     samples: DeviceSamples
-    events: Events
+    events: EventsView
 
 
 class Delta(TypedDict):
-    """What became known since: of each column, keep the first `start` entries and append these.
-
-    The columns of the network are `k` and `links`, one entry per `Wiring`.
-    """
+    """What became known since: of each column of a part, keep the first `start` entries and append these."""
 
     id: str
     part: Literal["curve", "samples", "events", "network"]

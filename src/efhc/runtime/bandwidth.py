@@ -1,41 +1,46 @@
-"""How fast a link is, and how much may be on its way: rates that were measured, credit, and a limit for the node.
+"""Flow control: measured rates of links, the credit of each connection, and a limit for the node.
 
-All of it is arithmetic on times that the caller reads.
+Nothing here reads a clock: callers pass the time.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from efhc.runtime.wire import LONGEST_CHUNK
 
 FIRST_WINDOW = 4 * 1024
-"""Bytes that may be on their way when nothing is known about the link, or what was known is old."""
+"""Bytes that may be on their way while the rate of the link is unknown or its last measurement is old."""
 LEAST_TOGETHER = 8 * 1024
-"""Bytes that all connections of a node may have on their way, whatever is known: half a second at 128 kbit/s."""
+"""Bytes that all connections of a node may have on their way in any case: half a second at 128 kbit/s."""
 STALLED_SECONDS = 1.5
-"""Seconds without an acknowledgement after which a connection no longer counts among those that share the uplink."""
+"""Seconds without an acknowledgement after which a connection does not count as a user of the uplink."""
 LEAST_WINDOW = 4 * 1024
 LARGEST_WINDOW = 4 * 1024 * 1024
 QUEUE_SECONDS = 0.15
-"""The queue that is wanted in front of the link, in seconds of its rate, so that it never waits for this process."""
+"""The wanted queue in front of the link, in seconds of its rate, so that the link never waits for this process."""
 USUAL_CHUNK = 4 * 1024
 """Bytes of a chunk on slow links: a quarter of a second at 128 kbit/s."""
 MEMORY_SECONDS = 60.0
 MEMORIES = 10
-"""The shortest way is that of the last 10 minutes: the clocks of two machines do not run equally fast."""
+"""The shortest time counts for 10 minutes: the clocks of two machines do not run equally fast."""
 SHRINKING = 0.75
 """A window shrinks by a quarter at most with each acknowledgement."""
 RATE_SECONDS = 1.0
-"""The rate of the link is that of the last acknowledgements, over at least so long."""
+"""Seconds of acknowledgements, at least, from which the rate of a link is computed."""
 FRESH_SECONDS = 1.0
-"""Seconds without a model after which the rate of the link may be another one."""
+"""Seconds without a model after which the rate of the link must be measured again."""
 SAMPLE_SECONDS = 2.0
-"""A long transfer is measured in parts of so many seconds."""
+"""Seconds of each part in which a long transfer is measured."""
 SMOOTHING = 0.25
 """How far a sample moves the measured rate."""
+WIDEST = 1000.0
+"""The measured b_i stays within this factor of the nominal bandwidth."""
+SUSPICIOUS = 10.0
+"""A measured b_i that differs by this factor from the nominal one is worth a warning: r belongs to the nominal."""
 
 
 class RateMeter:
@@ -50,25 +55,25 @@ class RateMeter:
         self._bytes = 0
 
     def begin(self, now: float) -> None:
-        """A model is under way from now on, if none was."""
+        """Note that a model is under way."""
         if self._since is None:
             self._since, self._bytes = now, 0
 
     def acknowledged(self, size: int, now: float) -> None:
-        """The other end has these bytes."""
+        """Note that the other end has `size` more bytes."""
         self._bytes += size
         if self._since is not None and now - self._since >= SAMPLE_SECONDS:
             self._sample(now)
             self._since = now
 
     def end(self, now: float) -> None:
-        """Nothing is under way any more."""
+        """Note that no model is under way any more."""
         if self._since is not None:
             self._sample(now)
             self._since = None
 
     def drop(self) -> None:
-        """The connection is gone: what was not yet measured says nothing about the link's rate."""
+        """Discard the present sample: the connection is gone."""
         self._since = None
 
     def _sample(self, now: float) -> None:
@@ -80,7 +85,7 @@ class RateMeter:
 
 
 class UplinkMeter:
-    """What the uplink of a node carries, by what has arrived from one local step to the next.
+    """The rate of a node's uplink, measured by the bytes that arrive from one local step to the next.
 
     While something waits for the uplink all the time, that is its rate. If nothing waits, it carries at least what has
     arrived, and perhaps more: a quarter more is tried.
@@ -94,7 +99,7 @@ class UplinkMeter:
         self._before: tuple[int, bool, float] | None = None
 
     def sample(self, carried: int, is_busy: bool, now: float) -> None:
-        """`carried` bytes have arrived in all. `is_busy`: more wait for the uplink."""
+        """Note that `carried` bytes have arrived in all; `is_busy` if more wait for the uplink."""
         before = self._before
         if before is not None and carried <= before[0]:  # the time until something arrives counts
             self._before = before[0], before[1] and is_busy, before[2]
@@ -111,8 +116,8 @@ class UplinkMeter:
             self.rate += 2 * SMOOTHING * (sample - self.rate)
 
 
-class Way:
-    """How long bytes take to the other end, against the shortest time seen: what is longer is a queue.
+class QueueDelay:
+    """The time that bytes spend in queues on their way: the time they took, less the shortest time seen.
 
     The clocks of the two ends need not agree: only differences count.
     """
@@ -121,8 +126,8 @@ class Way:
         self._shortest: deque[float] = deque(maxlen=MEMORIES)
         self._since = 0.0
 
-    def took(self, seconds: float, now: float) -> float:
-        """Note how long something took by the two clocks. Returns the seconds for which it queued."""
+    def add(self, seconds: float, now: float) -> float:
+        """Note how long bytes took by the two clocks. Returns the seconds for which they queued."""
         if not self._shortest or now - self._since > MEMORY_SECONDS:
             self._shortest.append(seconds)
             self._since = now
@@ -130,7 +135,7 @@ class Way:
         return seconds - min(self._shortest)
 
 
-class _Sent(NamedTuple):
+class _SentChunk(NamedTuple):
     """A chunk that was sent."""
 
     until: int
@@ -138,7 +143,7 @@ class _Sent(NamedTuple):
     at: float
 
 
-class Window:
+class SendWindow:
     """The credit of a sender: how many bytes of models may be on their way.
 
     Acknowledgements say when bytes arrived, by the clock of the other end. They show the rate r at which they arrived,
@@ -156,13 +161,13 @@ class Window:
         self.size = FIRST_WINDOW
         self.sent = 0
         self.acknowledged = 0
-        self.way = Way()
+        self.delay = QueueDelay()
         self._last_time = 0.0
-        self.way_back: float | None = None
+        self.base_round_trip: float | None = None
         """d - q, smoothed."""
-        self._on_way: deque[_Sent] = deque()
+        self._on_way: deque[_SentChunk] = deque()
         self._arrivals: deque[tuple[float, int]] = deque(maxlen=64)
-        """When, by the clock of the other end, how many bytes had arrived."""
+        """Pairs of a time of the other end's clock and the number of bytes that had arrived by then."""
 
     @property
     def on_way(self) -> int:
@@ -180,21 +185,21 @@ class Window:
         return min(LONGEST_CHUNK, max(self.size // 4, min(self.size // 2, USUAL_CHUNK)))
 
     def refresh(self, now: float) -> None:
-        """Forget what is too old to be known. Call it before the size of a chunk is chosen."""
+        """Discard old measurements. Call it before the size of a chunk is chosen."""
         if not self._on_way and now - self._last_time > FRESH_SECONDS:
             self.size = FIRST_WINDOW
             self._arrivals.clear()
 
     def send(self, size: int, now: float) -> None:
-        """A chunk goes out."""
+        """Note that a chunk of `size` bytes is sent."""
         self.sent += size
         self._last_time = now
-        self._on_way.append(_Sent(self.sent, now))
+        self._on_way.append(_SentChunk(self.sent, now))
 
     def acknowledge(self, total: int, arrived: float, now: float) -> int:
         """The other end had this many bytes at this time of its clock. Returns how many are new.
 
-        Raises `ValueError` if that is more than was sent, or less than it said before.
+        Raises `ValueError` if that is more than was sent, or less than the last acknowledgement.
         """
         if not self.acknowledged <= total <= self.sent:
             raise ValueError(f"{total} bytes acknowledged of {self.sent} sent and {self.acknowledged} known")
@@ -205,7 +210,7 @@ class Window:
             last = self._on_way.popleft()
         if last is not None:
             self._last_time = now
-            queued = self.way.took(arrived - last.at, now)
+            queued = self.delay.add(arrived - last.at, now)
             self._adapt(now - last.at, queued, self._rate(arrived))
             self._arrivals.append((arrived, total))
         return new
@@ -220,40 +225,42 @@ class Window:
 
     def _adapt(self, seconds: float, queued: float, rate: float | None) -> None:
         way = max(0.0, seconds - queued)
-        self.way_back = way if self.way_back is None else self.way_back + SMOOTHING * (way - self.way_back)
+        self.base_round_trip = (
+            way if self.base_round_trip is None else self.base_round_trip + SMOOTHING * (way - self.base_round_trip)
+        )
         wanted = 2 * self.size
         if rate is not None:
-            wanted = min(wanted, int(rate * (self.way_back + QUEUE_SECONDS)) + self.chunk)
+            wanted = min(wanted, int(rate * (self.base_round_trip + QUEUE_SECONDS)) + self.chunk)
         self.size = max(LEAST_WINDOW, int(SHRINKING * self.size), min(LARGEST_WINDOW, wanted))
 
     def is_stalled(self, now: float) -> bool:
-        """Whether nothing was acknowledged for long, of what is on its way."""
+        """Return whether bytes are on their way and none was acknowledged for long."""
         return bool(self._on_way) and now - max(self._last_time, self._on_way[0].at) > STALLED_SECONDS
 
     def forget(self) -> None:
-        """The connection is gone, and with it what was on its way."""
+        """Discard the bytes on their way: the connection is gone."""
         self.acknowledged = self.sent
         self._on_way.clear()
 
 
-class Uplink:
-    """What the connections of a node have on their way together.
+class NodeUplink:
+    """The bytes that all connections of a node have on their way.
 
     Each has a window of its own. But a node that begins to send to nine neighbours at the same moment would put nine
     windows in front of a slow uplink that they share. So the same formula holds for all of them together, with the rate
-    at which all of them are acknowledged and the mean of their ways, and with at least `LEAST_TOGETHER`. Who finds no
-    room waits until something was acknowledged. A connection that is stalled holds up nobody.
+    at which all of them are acknowledged and the mean of their round trips, and with at least `LEAST_TOGETHER`. A
+    connection without room waits until something was acknowledged. A stalled connection delays no other.
     """
 
     def __init__(self) -> None:
-        self._windows: dict[Window, None] = {}
+        self._windows: dict[SendWindow, None] = {}
         self._waiting: deque[Callable[[], None]] = deque()
         self._total = 0
         self._acknowledged: deque[tuple[float, int]] = deque()
-        """When how many bytes had been acknowledged, over the last `RATE_SECONDS`."""
+        """Pairs of a time and the number of bytes acknowledged by then, over the last `RATE_SECONDS`."""
 
-    def allows(self, window: Window, size: int, now: float) -> bool:
-        """Whether this connection may send so many bytes now."""
+    def allows(self, window: SendWindow, size: int, now: float) -> bool:
+        """Return whether this connection may send `size` bytes now."""
         self._windows[window] = None
         for idle in [each for each in self._windows if not each.on_way and each is not window]:
             del self._windows[idle]
@@ -262,11 +269,11 @@ class Uplink:
         if not on_way or on_way + size <= LEAST_TOGETHER:
             return True
         rate = self._rate(now)
-        way = sum(each.on_way * (each.way_back or 0.0) for each in moving) / on_way
+        way = sum(each.on_way * (each.base_round_trip or 0.0) for each in moving) / on_way
         return on_way <= rate * (way + QUEUE_SECONDS)
 
     def acknowledged(self, size: int, now: float) -> None:
-        """One of the connections was told that these bytes have arrived. Those that wait try again, in their order."""
+        """Note that bytes of one connection have arrived, and let waiting connections try again in their order."""
         if self._acknowledged and now - self._acknowledged[-1][0] > FRESH_SECONDS:
             self._acknowledged.clear()
         self._total += size
@@ -280,12 +287,12 @@ class Uplink:
         return (known[-1][1] - known[0][1]) / (now - known[0][0]) if known and now > known[0][0] else 0.0
 
     def wait(self, again: Callable[[], None]) -> None:
-        """Call this when there may be room."""
+        """Call `again` when there may be room."""
         if again not in self._waiting:
             self._waiting.append(again)
 
     def wake(self) -> None:
-        """Let those that wait try again: a connection is gone, or time has passed."""
+        """Let waiting connections try again: a connection is gone, or time has passed."""
         waiting, self._waiting = self._waiting, deque()
         for again in waiting:
             again()
@@ -304,11 +311,11 @@ class Bucket:
 
     @property
     def chunk(self) -> int:
-        """Bytes of a chunk that does not hold up small messages for long."""
+        """Bytes of a chunk that does not delay small messages for long."""
         return max(1024, min(LONGEST_CHUNK, int(self.rate / 4)))
 
     def take(self, size: int, now: float) -> None:
-        """These bytes are sent."""
+        """Note that `size` bytes are sent."""
         self._refill(now)
         self._level -= size
 
@@ -320,3 +327,35 @@ class Bucket:
     def _refill(self, now: float) -> None:
         self._level = min(self.depth, self._level + (now - self._at) * self.rate)
         self._at = max(now, self._at)
+
+
+class MeasuredBandwidth:
+    """b_i: the mean over links of the parameters per second that were acknowledged while a model was under way."""
+
+    def __init__(self, nominal: float, parameter_bytes: int, send_limit: float | None = None) -> None:
+        """`nominal` is b_M, which counts until a rate was measured; `parameter_bytes` is the size of a parameter.
+
+        `send_limit` are the bytes per second that the node sends at most: no link can do better.
+        """
+        self._nominal, self._bytes = nominal, parameter_bytes
+        self._most = math.inf if send_limit is None else send_limit / parameter_bytes
+        self._warned = False
+        self.value = nominal
+
+    def update(self, rates: Sequence[float]) -> float:
+        """Return b_i, given the known rates of links in bytes of models per second."""
+        if rates:
+            measured = min(sum(rates) / len(rates) / self._bytes, self._most)
+            self.value = min(max(measured, self._nominal / WIDEST), self._nominal * WIDEST)
+        return self.value
+
+    def warning(self) -> str | None:
+        """Return one line, once, if the measured bandwidth is far from the nominal one."""
+        factor = self.value / self._nominal
+        if self._warned or 1 / SUSPICIOUS < factor < SUSPICIOUS:
+            return None
+        self._warned = True
+        return (
+            f"the measured bandwidth is {self.value:.3g} parameters per second, {factor:.2g} times the nominal "
+            f"{self._nominal:.3g}; r belongs to the nominal bandwidth: set bandwidths.nominal and r accordingly"
+        )

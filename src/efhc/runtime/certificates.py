@@ -1,6 +1,6 @@
 """Certificates of nodes: an authority of the user's own signs one certificate per device.
 
-A certificate says one thing: whoever has its key is `device-3.efhc`. Keys are written with mode 0600 and are never
+A certificate states one thing: the owner of its key is `device-3.efhc`. Keys are written with mode 0600 and are never
 overwritten. A running node does not need this module; `import` it after `base.extras.require("node")`.
 """
 
@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -44,18 +44,13 @@ def make_authority(folder: Path, days: int = AUTHORITY_DAYS, now: datetime | Non
     name = _common_name(f"efhc authority {os.urandom(4).hex()}")
     identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
     certificate = (
-        x509.CertificateBuilder(issuer_name=name, subject_name=name, public_key=key.public_key())
-        .serial_number(x509.random_serial_number())
+        _builder(name, name, key.public_key(), is_authority=True)
         .not_valid_before(now - EARLIER)
         .not_valid_after(until)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_usage(signs_certificates=True), critical=True)
         .add_extension(x509.NameConstraints([x509.DNSName(DOMAIN)], None), critical=True)
-        .add_extension(identifier, critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identifier), critical=False)
-        .sign(key, hashes.SHA256())
     )
-    write_safely(files.certificate, certificate.public_bytes(serialization.Encoding.PEM))
+    _sign(certificate, key, files.certificate)
     return files
 
 
@@ -79,28 +74,42 @@ def issue(
         files, name = device_files(folder, device), name_of(device)
         public_key = (_read_key(files.key) if files.key.exists() else _write_new_key(files.key)).public_key()
         certificate = (
-            x509.CertificateBuilder(authority.subject, _common_name(name), public_key)
-            .serial_number(x509.random_serial_number())
+            _builder(authority.subject, _common_name(name), public_key, is_authority=False)
             .not_valid_before(max(now - EARLIER, authority.not_valid_before_utc))
             .not_valid_after(until)
             .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
-            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(_usage(signs_certificates=False), critical=True)
-            .add_extension(_EITHER_END, critical=False)
-            .add_extension(x509.SubjectKeyIdentifier.from_public_key(public_key), critical=False)
+            .add_extension(x509.ExtendedKeyUsage(_EITHER_END), critical=False)
             .add_extension(identifier, critical=False)
-            .sign(signing_key, hashes.SHA256())
         )
-        write_safely(files.certificate, certificate.public_bytes(serialization.Encoding.PEM))
+        _sign(certificate, signing_key, files.certificate)
         issued.append(files)
     return issued
 
 
-_Kind = TypeVar("_Kind", bound=x509.ExtensionType)
+def _builder(
+    issuer: x509.Name, subject: x509.Name, key: ec.EllipticCurvePublicKey, *, is_authority: bool
+) -> x509.CertificateBuilder:
+    """Return what the certificates of an authority and of a device have in common."""
+    constraints = x509.BasicConstraints(ca=is_authority, path_length=0 if is_authority else None)
+    usage = x509.KeyUsage(
+        digital_signature=not is_authority, content_commitment=False, key_encipherment=False, data_encipherment=False,
+        key_agreement=False, key_cert_sign=is_authority, crl_sign=is_authority, encipher_only=False,
+        decipher_only=False,
+    )  # fmt: skip
+    return (
+        x509.CertificateBuilder(issuer, subject, key, x509.random_serial_number())
+        .add_extension(constraints, critical=True)
+        .add_extension(usage, critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+    )
+
+
+def _sign(certificate: x509.CertificateBuilder, key: ec.EllipticCurvePrivateKey, path: Path) -> None:
+    write_safely(path, certificate.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
 
 
 class Facts(NamedTuple):
-    """What a certificate says."""
+    """The contents of a certificate."""
 
     name: str
     issuer: str
@@ -112,26 +121,19 @@ class Facts(NamedTuple):
 
 
 def read_facts(path: Path) -> Facts:
-    """Return what a certificate says. Raises `InputError` if the file holds none."""
+    """Return the contents of a certificate. Raises `InputError` if the file holds none."""
     certificate = _read_certificate(path)
-    alternative = _extension(certificate, x509.SubjectAlternativeName)
-    constraints = _extension(certificate, x509.BasicConstraints)
-    names = alternative.get_values_for_type(x509.DNSName) if alternative else []
+    extensions = [each.value for each in certificate.extensions]
+    alternatives = [each for each in extensions if isinstance(each, x509.SubjectAlternativeName)]
+    names = [name for each in alternatives for name in each.get_values_for_type(x509.DNSName)]
     return Facts(
         ", ".join(names) or certificate.subject.rfc4514_string(),
         certificate.issuer.rfc4514_string(),
         certificate.not_valid_before_utc,
         certificate.not_valid_after_utc,
-        constraints is not None and constraints.ca,
+        any(isinstance(each, x509.BasicConstraints) and each.ca for each in extensions),
         certificate.fingerprint(hashes.SHA256()).hex(),
     )
-
-
-def _extension(certificate: x509.Certificate, kind: type[_Kind]) -> _Kind | None:
-    try:
-        return certificate.extensions.get_extension_for_class(kind).value
-    except x509.ExtensionNotFound:
-        return None
 
 
 def _read_authority(folder: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
@@ -148,7 +150,7 @@ def _read_certificate(path: Path) -> x509.Certificate:
     try:
         return x509.load_pem_x509_certificate(read_bytes(path, "certificate"))
     except ValueError:
-        raise InputError("certificate", f"{path} (something else)", "a certificate in PEM format") from None
+        raise InputError("certificate", f"{path} (it holds no certificate)", "a certificate in PEM format") from None
 
 
 def _read_key(path: Path) -> ec.EllipticCurvePrivateKey:
@@ -156,7 +158,7 @@ def _read_key(path: Path) -> ec.EllipticCurvePrivateKey:
     try:
         key = serialization.load_pem_private_key(read_bytes(path, "key"), password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
-        raise InputError("key", f"{path} (something else)", allowed) from None
+        raise InputError("key", f"{path} (it holds no such key)", allowed) from None
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise InputError("key", f"{path} (another kind of key)", allowed)
     return key
@@ -188,19 +190,5 @@ def _common_name(text: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
 
 
-_EITHER_END = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH])
+_EITHER_END = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
 """A node is the server of the connections that it accepts and the client of those that it makes."""
-
-
-def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=not signs_certificates,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=signs_certificates,
-        crl_sign=signs_certificates,
-        encipher_only=False,
-        decipher_only=False,
-    )

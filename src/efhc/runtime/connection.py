@@ -1,4 +1,4 @@
-"""One connection between two nodes: what is sent when, what counts as life, and what ends it.
+"""One connection between two nodes: flow control, keep-alive, and how it ends.
 
 Small messages are given to the network at once. Models go in chunks, one model at a time, and only as many bytes as
 the other end's credit allows (`bandwidth.Window`): so a small message waits for the little that is on its way, and
@@ -14,168 +14,126 @@ import socket
 import struct
 from collections import deque
 from contextlib import suppress
-from typing import Any, Protocol, cast
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
 
-import numpy as np
-
-from efhc.core.half_steps import Frame, Introduction
+from efhc.core.half_step_messages import Introduction
 from efhc.core.protocol import Body, GiveModel, Model
-from efhc.runtime.arrivals import acknowledged_bytes, data_segments, shortest_round_trip, unacknowledged_bytes
-from efhc.runtime.bandwidth import Bucket, RateMeter, Uplink, Window
-from efhc.runtime.decoder import Decoder, Progress
-from efhc.runtime.messages import Goodbye, Hello, Message, model_in
+from efhc.runtime.bandwidth import Bucket, NodeUplink, RateMeter, SendWindow
+from efhc.runtime.decoder import Decoder, ModelProgress
+from efhc.runtime.node_messages import Goodbye, Hello, Message
 from efhc.runtime.reasons import reason_of
-from efhc.runtime.transport import Traffic
+from efhc.runtime.tcp_info import acknowledged_bytes, data_segments, shortest_round_trip, unacknowledged_bytes
 from efhc.runtime.wire import (
     LONGEST_FRAME,
-    LONGEST_PAYLOAD,
     LONGEST_SMALL_FRAME,
     Cancel,
     Got,
     ModelFormat,
+    Outgoing,
     Ping,
     WireError,
-    announcement,
     encode,
-    encode_chunk,
 )
 
+if TYPE_CHECKING:
+    from efhc.runtime.sockets import SocketTransport
+
 PING_SECONDS = 1.0
-"""Seconds without anything sent after which PING is."""
+"""Seconds after the last sent byte after which PING is sent."""
 DEAD_SECONDS = 4.0
 """Seconds without any byte received after which a connection is dead."""
 TICK_SECONDS = 0.25
 GOT_BYTES, GOT_SECONDS = 4000, 0.05
-"""Bytes of models that are acknowledged at once; fewer are after so many seconds, together with what comes meanwhile.
-On a slow uplink acknowledgements are not for nothing."""
+"""An acknowledgement is sent after this number of bytes of models, or after this number of seconds if fewer came: on a
+slow uplink, acknowledgements take bandwidth from models."""
 MOST_MESSAGES = 5000
-"""Small messages per second that a neighbour may send. A node in lockstep at 500 iterations a second sends half."""
+"""Small messages per second that a neighbour may send: twice those of a node at 500 iterations a second in lockstep."""
 LINGER_SECONDS = 1.0
-"""Seconds for which a connection that was ended stays open, so that the other end hears why."""
+"""Seconds for which a connection that was ended stays open, so that the other end can read the reason."""
 LONGEST_BACKLOG = 8 * 1024 * 1024
 """Bytes of small messages and chunks that may wait because the other end does not read."""
 
 
-class Owner(Protocol):
-    """Who is told what happens on a connection."""
+@dataclass
+class Traffic:
+    """The traffic of all connections to one neighbour since the node started."""
 
-    def made(self, connection: Connection) -> None:
-        """The network's part is done, TLS included: `peer_certificate` says who the other end is."""
-        ...
-
-    def greeted(self, connection: Connection, hello: Hello) -> None:
-        """The other end has said who it is. The owner calls `open` or `close`."""
-        ...
-
-    def received(self, connection: Connection, message: Message) -> None:
-        """A message has come, on an open connection."""
-        ...
-
-    def moved(self, connection: Connection) -> None:
-        """A part of a model has arrived, or was acknowledged."""
-        ...
-
-    def lost(self, connection: Connection, reason: str, final: bool) -> None:
-        """The connection is over, unless the owner closed it itself."""
-        ...
-
-
-class _Outgoing:
-    """A message that waits or is under way: one with a model or a long payload, or one that must not overtake it."""
-
-    def __init__(self, message: Any, models: ModelFormat) -> None:
-        self.message = message
-        self.transfer = 0
-        self.offset = 0
-        self.size, self.unit = 0, 1
-        """Bytes that go in chunks, and of which number of bytes the chunks are whole multiples."""
-        self._whole: memoryview | None = None
-        if isinstance(message, Frame):
-            if len(message.payload) > LONGEST_PAYLOAD:
-                self._whole = memoryview(message.payload)
-                self.size = len(self._whole)
-        elif (model := model_in(message)) is not None:
-            array = np.ascontiguousarray(model)
-            if array.shape != (models.values,):
-                raise ValueError(f"a model of shape {array.shape}; expected {(models.values,)}")
-            self._array, self._wire = array, np.dtype(models.dtype).newbyteorder("<")
-            self._whole = array.data.cast("B") if array.dtype == self._wire else None
-            self.size, self.unit = models.model_bytes, self._wire.itemsize
-
-    def part(self, size: int) -> memoryview:
-        """Return the next bytes."""
-        first, last = self.offset, self.offset + size
-        if self._whole is not None:
-            return self._whole[first:last]
-        return self._array[first // self.unit : last // self.unit].astype(self._wire).data.cast("B")
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    model_bytes_sent: int = 0
+    """Bytes of models, without headers, that were given to the network."""
+    model_bytes_received: int = 0
+    rate: float | None = None
+    """Bytes of models per second that the neighbour acknowledged while one was under way, smoothed. None: unknown."""
 
 
 class Connection(asyncio.Protocol):
-    """One connection, from the moment its transport is there."""
+    """One connection, from the moment its asyncio transport exists."""
 
     def __init__(
         self,
-        owner: Owner,
+        owner: SocketTransport,
         models: ModelFormat,
         *,
         dialled: bool,
-        uplink: Uplink | None = None,
+        uplink: NodeUplink | None = None,
         bucket: Bucket | None = None,
     ) -> None:
         self.owner, self.models, self.dialled = owner, models, dialled
         self.neighbour: int | None = None
-        """Set by the owner once it is known who the other end is."""
+        """The device at the other end. The owner sets it once it is known."""
         self.name = ""
         """The other end in words, for logs."""
         self.was_open = False
         self.opened_at = 0.0
         self.is_open = False
-        """Whether both ends have said HELLO and agree."""
+        """Whether both ends have sent HELLO and agree."""
         self.ended: str | None = None
         """Why the connection is over, once it is."""
         self.traffic = Traffic()
         self.meter = RateMeter()
-        """The owner replaces both by those of the neighbour."""
-        self.window = Window()
+        """The owner replaces both by the traffic and the meter of the neighbour."""
+        self.window = SendWindow()
         self._carried = 0
-        self._uplink = uplink or Uplink()
+        self._uplink = uplink or NodeUplink()
         self._bucket = bucket
         self._decoder = Decoder(models, limit=LONGEST_SMALL_FRAME)
         self._loop = asyncio.get_running_loop()
         self.transport: asyncio.Transport | None = None
         """None until TLS is done."""
         self._timer: asyncio.TimerHandle | None = None
-        self._waiting: deque[_Outgoing] = deque()
+        self._waiting: deque[Outgoing] = deque()
         self._transfers = 0
         self._refill: asyncio.TimerHandle | None = None
         self._sent_messages = self._acknowledged_messages = 0
         self._last_sent = self._last_received = self._last_tick = 0.0
         self._segments: int | None = None
         self._allowance, self._counted_at = float(MOST_MESSAGES), 0.0
-        """How many small messages may come now, and when that was reckoned."""
+        """How many small messages may come now, and when that was computed."""
         self._pinged_at: float | None = None
-        self._told = 0
+        self._got_bytes = 0
         """Bytes of models that were acknowledged here."""
-        self._telling: asyncio.TimerHandle | None = None
+        self._got_timer: asyncio.TimerHandle | None = None
         self.closed: asyncio.Future[None] = self._loop.create_future()
         """Done when the transport is gone."""
         self.decided: asyncio.Future[None] = self._loop.create_future()
         """Done when the connection is open or over."""
 
-    # What the owner asks for
+    # Called by the transport
 
     @property
     def peer_certificate(self) -> dict[str, Any]:
-        """What the other end has proved to be; empty without TLS."""
+        """The certificate of the other end; empty without TLS."""
         assert self.transport is not None
         return self.transport.get_extra_info("peercert") or {}
 
     def greet(self, hello: Hello) -> None:
-        """Say HELLO."""
+        """Send HELLO."""
         self._send_small(hello)
 
     def open(self) -> None:
-        """Both ends agree: from now on models may come."""
+        """Open the connection: both ends agree, and models may come."""
         self.is_open = self.was_open = True
         self.opened_at = self._loop.time()
         self._decoder.limit = LONGEST_FRAME
@@ -183,10 +141,10 @@ class Connection(asyncio.Protocol):
         self._ping()  # its answer shows how long the way is as long as nothing queues
 
     def send(self, message: Message) -> None:
-        """Send a small message at once, or put a model behind those that wait."""
+        """Send a small message at once, or queue a model."""
         if self.ended is not None:
             return
-        outgoing = _Outgoing(message, self.models)
+        outgoing = Outgoing(message, self.models)
         introduces = any(isinstance(each.message, Introduction) for each in self._waiting)
         if not outgoing.size and not introduces:  # what follows an introduction means nothing before it
             self._send_small(message)
@@ -197,7 +155,7 @@ class Connection(asyncio.Protocol):
             self._pump()
 
     def withdraw(self, model: Model) -> None:
-        """Do not send this very array, or the rest of it, as the model of an exchange."""
+        """Stop sending this very array as the model of an exchange."""
         for outgoing in [
             each for each in self._waiting if isinstance(each.message, Body) and each.message.model is model
         ]:
@@ -231,7 +189,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_drained(self) -> bool:
-        """Whether the other end has all that was sent. If not, it is asked."""
+        """Whether the other end has acknowledged everything. If not, a PING asks for it."""
         if self.ended is not None:
             return True
         if self._waiting or self.window.on_way:
@@ -243,18 +201,18 @@ class Connection(asyncio.Protocol):
         return False
 
     def close(self, reason: str, *, final: bool = False) -> None:
-        """End the connection and tell the other end why. The owner is not told `lost`."""
+        """End the connection and tell the other end why. `owner.lost` is not called."""
         if self.ended is None:
             self._send_small(Goodbye(reason, final))
             self._end(reason)
             self._hang_up()
 
     def abort(self, reason: str) -> None:
-        """End the connection without a word. The owner is not told `lost`."""
+        """End the connection without GOODBYE. `owner.lost` is not called."""
         self._end(reason)
         self._reset()
 
-    # What asyncio tells
+    # Called by asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
@@ -267,15 +225,15 @@ class Connection(asyncio.Protocol):
         self.owner.made(self)
 
     def data_received(self, data: bytes) -> None:
-        if self.ended is not None:  # the other end is being told so: what it still sends does not matter
+        if self.ended is not None:  # GOODBYE was sent or received: later bytes do not matter
             return
         self._last_received = self._loop.time()
         self.traffic.bytes_received += len(data)
-        asked = False
+        is_pinged = False
         try:
             for message in self._decoder.feed(data):
                 self._count(message)
-                asked = isinstance(message, Ping) or asked
+                is_pinged = isinstance(message, Ping) or is_pinged
                 self._take(message)
                 if self.ended is not None:
                     return
@@ -284,11 +242,11 @@ class Connection(asyncio.Protocol):
             return
         if self._decoder.is_within_chunk:  # which may take long on a link that has become slow
             self.owner.moved(self)
-        news = self._decoder.model_bytes - self._told
-        if asked or news >= GOT_BYTES:
-            self._tell()
-        elif news and self._telling is None:
-            self._telling = self._loop.call_later(GOT_SECONDS, self._tell)
+        news = self._decoder.model_bytes - self._got_bytes
+        if is_pinged or news >= GOT_BYTES:
+            self._send_got()
+        elif news and self._got_timer is None:
+            self._got_timer = self._loop.call_later(GOT_SECONDS, self._send_got)
         if self._waiting:
             self._pump()
 
@@ -303,16 +261,16 @@ class Connection(asyncio.Protocol):
 
     # Receiving
 
-    def _tell(self) -> None:
+    def _send_got(self) -> None:
         """Acknowledge what has arrived."""
-        if self._telling is not None:
-            self._telling.cancel()
-            self._telling = None
-        self._told = self._decoder.model_bytes
-        self._write(encode(Got(self._told, self._decoder.messages, int(self._last_received * 1e6))))
+        if self._got_timer is not None:
+            self._got_timer.cancel()
+            self._got_timer = None
+        self._got_bytes = self._decoder.model_bytes
+        self._write(encode(Got(self._got_bytes, self._decoder.messages, int(self._last_received * 1e6))))
 
     def _take(self, message: Any) -> None:
-        if isinstance(message, Progress):
+        if isinstance(message, ModelProgress):
             self.traffic.model_bytes_received += message.model_bytes
             self.owner.moved(self)
         elif isinstance(message, Got):
@@ -330,7 +288,7 @@ class Connection(asyncio.Protocol):
 
     def _count(self, message: Any) -> None:
         """Raise `WireError` if small messages come faster than any node has reason to send them."""
-        if isinstance(message, Progress):
+        if isinstance(message, ModelProgress):
             return
         now = self._last_received
         self._allowance = min(MOST_MESSAGES, self._allowance + (now - self._counted_at) * MOST_MESSAGES) - 1
@@ -349,7 +307,7 @@ class Connection(asyncio.Protocol):
         self._acknowledged_messages = got.messages
         if self._pinged_at is not None:
             if not new:
-                self.window.way.took(got.clock / 1e6 - self._pinged_at, now)
+                self.window.delay.add(got.clock / 1e6 - self._pinged_at, now)
             self._pinged_at = None
         if new:
             self.meter.acknowledged(new, now)
@@ -411,20 +369,18 @@ class Connection(asyncio.Protocol):
         self._refill = None
         self._pump()
 
-    def _send_part(self, outgoing: _Outgoing, size: int, now: float) -> None:
+    def _send_part(self, outgoing: Outgoing, size: int, now: float) -> None:
         if not outgoing.transfer:
             self._transfers += 1
-            outgoing.transfer = self._transfers
-            self._send_small(announcement(outgoing.message, outgoing.transfer, self.models))
+            self._send_small(outgoing.announcement(self._transfers))
             self.meter.begin(now)
         self.window.send(size, now)
         self.traffic.model_bytes_sent += size
-        self._write(encode_chunk(outgoing.transfer, outgoing.offset, outgoing.part(size)))
-        outgoing.offset += size
+        self._write(outgoing.chunk(size))
         if outgoing.offset == outgoing.size:
             self._waiting.popleft()
 
-    # Life and death
+    # Keep-alive and the end
 
     def _tick(self) -> None:
         now = self._loop.time()
@@ -445,7 +401,7 @@ class Connection(asyncio.Protocol):
         self._timer = self._loop.call_later(TICK_SECONDS, self._tick)
 
     def _reset(self) -> None:
-        """End the transport so that the other end hears of it even if nothing from there gets through.
+        """End the transport so that the other end notices it even if nothing from there gets through.
 
         Without this option the kernel would first try for minutes to send what it still holds.
         """
@@ -457,13 +413,13 @@ class Connection(asyncio.Protocol):
             self.transport.abort()
 
     def _has_arrived(self) -> bool:
-        """Whether packets with data have arrived since this was last asked, also such that cannot be read yet."""
+        """Return whether packets with data have arrived since the last call, even if they cannot be read yet."""
         assert self.transport is not None
         before, self._segments = self._segments, data_segments(self.transport.get_extra_info("socket"))
         return self._segments != before
 
     def _fail(self, reason: str) -> None:
-        """End the connection because of what the other end did, and tell both."""
+        """End the connection because of an error of the other end, and notify both."""
         if self.ended is None:
             self.close(reason)
             self.owner.lost(self, reason, False)
@@ -476,7 +432,7 @@ class Connection(asyncio.Protocol):
             self.meter.drop()
             self.window.forget()
             self._loop.call_soon(self._uplink.wake)
-            for timer in (self._timer, self._refill, self._telling):
+            for timer in (self._timer, self._refill, self._got_timer):
                 if timer is not None:
                     timer.cancel()
             self._settle(self.decided)

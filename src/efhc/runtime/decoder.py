@@ -1,8 +1,8 @@
-"""From bytes, as they come, to messages with whole models: all that is checked before a byte is kept.
+"""From bytes to messages with whole models, with all checks before a byte is kept.
 
 A model is put together in one array of this node's own n and precision, and a codec's message in as many bytes as have
 arrived, which n bounds. So a connection holds at most one of them, one frame that is not whole, and what came with the
-last read: nothing is allocated on the other end's word.
+last read: nothing is allocated because the other end announces it.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from efhc.core.half_steps import Frame
-from efhc.runtime.messages import Goodbye, Hello, model_in
+from efhc.core.half_step_messages import Frame
+from efhc.runtime.node_messages import Goodbye, Hello, model_in
 from efhc.runtime.wire import (
-    BY_NAME,
     CHUNK,
     CHUNK_HEADER,
+    GOODBYE,
     HEADER,
+    HELLO,
     LONGEST_CHUNK,
     LONGEST_FRAME,
     LONGEST_PAYLOAD,
@@ -35,7 +36,7 @@ from efhc.runtime.wire import (
 )
 
 
-class Progress(NamedTuple):
+class ModelProgress(NamedTuple):
     """A part of a model has arrived. It is no message, but a sign that things move."""
 
     model_bytes: int
@@ -98,14 +99,14 @@ class Decoder:
     def __init__(self, models: ModelFormat, limit: int = LONGEST_FRAME) -> None:
         self.models = models
         self.limit = limit
-        """Largest length of a frame. A connection keeps it low until the other end has said who it is."""
+        """Largest length of a frame. A connection keeps it low until the other end has sent HELLO."""
         self.greeted = False
         """Whether HELLO has come: before it nothing else is read but GOODBYE."""
         self.ended = False
         """Whether GOODBYE has come: nothing after it is read."""
         self.model_bytes = 0
         self.messages = 0
-        """What `Got` tells the other end."""
+        """The numbers of bytes and messages that `Got` acknowledges."""
         self._incoming: _IncomingModel | _IncomingPayload | None = None
         self._last_transfer = 0
         self._rest = bytearray()
@@ -124,8 +125,8 @@ class Decoder:
         while not self.ended:
             left = len(view) - at
             if left < HEADER.size:
-                if left >= PREFIX:
-                    self._check_length(view[at : at + PREFIX])
+                if left >= PREFIX and not any(view[at : at + 4]):  # it has no kind: nothing of it is still to come
+                    raise WireError("a frame of no length")
                 self._needed = HEADER.size if left >= PREFIX else PREFIX
                 break
             length, checksum, kind = HEADER.unpack_from(view, at)
@@ -143,12 +144,6 @@ class Decoder:
                 yield from self._message(kind, body[1:])
         self._rest += view[at:]
 
-    @staticmethod
-    def _check_length(prefix: memoryview) -> None:
-        """Refuse a frame without a kind at once: nothing of it is still to come."""
-        if not any(prefix[:4]):
-            raise WireError("a frame of no length")
-
     @property
     def is_within_chunk(self) -> bool:
         """Whether a part of a model has arrived that is not whole yet."""
@@ -158,7 +153,7 @@ class Decoder:
         check_header(length, kind)
         if length > self.limit:
             raise WireError(f"a frame of {length} bytes; allowed by now: {self.limit}")
-        if not self.greeted and kind not in (BY_NAME["HELLO"].kind, BY_NAME["GOODBYE"].kind):
+        if not self.greeted and kind not in (HELLO, GOODBYE):
             raise WireError("the first frame is not HELLO")
 
     def _message(self, kind: int, payload: memoryview) -> Iterator[Any]:
@@ -169,7 +164,8 @@ class Decoder:
                 raise WireError("HELLO came twice")
             self.greeted = True
         elif isinstance(message, Cancel):
-            self._cancel(message)
+            if self._incoming is not None and self._incoming.transfer == message.transfer:
+                self._incoming = None
             return
         elif isinstance(header := _header_in(message), ModelHeader | PayloadHeader):
             self._announce(message, header)
@@ -201,16 +197,12 @@ class Decoder:
             raise WireError(f"a part of a model has {size} bytes at byte {offset} of {incoming.size}")
         incoming.add(payload[CHUNK_HEADER.size :])
         self.model_bytes += size
-        yield Progress(size)
+        yield ModelProgress(size)
         if incoming.arrived == incoming.size and self._incoming is incoming:
             self._incoming = None
             yield incoming.message
 
-    def _cancel(self, message: Cancel) -> None:
-        if self._incoming is not None and self._incoming.transfer == message.transfer:
-            self._incoming = None
-
 
 def _header_in(message: Any) -> Any:
-    """Return what stands for a model or for a codec's message, if something does."""
+    """Return the header in place of a model or of a codec's message, if there is one."""
     return message.payload if isinstance(message, Frame) else model_in(message)

@@ -1,52 +1,176 @@
-"""A node on its own clock: the laws of docs/asynchrony.md with training, messages and timers.
+"""A node on its own clock: the laws of docs/asynchrony.md with training, messages, timers and a disk.
 
-Whatever happens becomes an event, the core of the link law says what to do about it, and an `ActingDevice` does it.
-Gradients are computed in the worker thread, so messages are answered meanwhile.
+A link law is a subclass: `FreeRunningExchange` or `FreeRunningHalfSteps`. Every message and timer becomes an event of
+the law's core, and the node carries out the effects that the core returns. Gradients are computed in the worker thread,
+so messages are answered meanwhile. Methods are called in the event loop, unless they say otherwise.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, cast
 
-from efhc.runtime.acting_device import ActingDevice
-from efhc.runtime.exchange_device import ExchangeDevice
-from efhc.runtime.half_steps_device import HalfStepsDevice
-from efhc.runtime.measured_bandwidth import MeasuredBandwidth
-from efhc.runtime.messages import Hello, Message, model_in
-from efhc.runtime.mode import ModeBase, NodeParts
-from efhc.runtime.outbox import Outbox
-from efhc.runtime.settings import Neighbour
-from efhc.runtime.state.store import Store
+import numpy as np
+
+from efhc.base.arrays import Floats
+from efhc.runtime.bandwidth import MeasuredBandwidth
+from efhc.runtime.mode import Mode, NodeParts
+from efhc.runtime.node_messages import Hello, Message, model_in
+from efhc.runtime.node_settings import Neighbour
+from efhc.runtime.outbox import STATE, Outbox
+from efhc.runtime.sockets import SocketTransport
+from efhc.runtime.state.node_store import NodeStore, Restored
 from efhc.runtime.status import NeighbourStatus, NodeStatus
-from efhc.runtime.transport import Transport
+from efhc.runtime.training import Gradient
 
 TICK = 0.5
-"""Seconds between two looks at the clock, for patience and checkpoints."""
+"""Seconds between two looks at the clock, for timeouts and checkpoints."""
+FACTS = ("broadcasts", "unresolved", "unresolved_norm", "lost")
+"""The fields of the status that a checkpoint keeps."""
 
 
-class FreeRunning(ModeBase):
+@dataclass
+class NeighbourRecord:
+    """The record of one neighbour, beside the core of the link law."""
+
+    status: NeighbourStatus
+    committed: int = 0
+    """Exchanges with it that this node has committed and not lost."""
+    given_up: int = 0
+    """Exchanges with it that were given up in doubt since the two ends last compared their counts."""
+    last_progress: float = 0.0
+    """When something last moved between the two, by the loop's clock."""
+    silent_since: float | None = None
+    """Since when there is no connection; None while there is one."""
+    down_timer: asyncio.TimerHandle | None = field(default=None, repr=False)
+
+    def stop_timer(self) -> None:
+        """Cancel the timer that ends the link."""
+        if self.down_timer is not None:
+            self.down_timer.cancel()
+            self.down_timer = None
+
+    def is_silent_for(self, seconds: float, now: float) -> bool:
+        """Return whether there was no connection for this long. Before the first call, time does not count."""
+        if self.silent_since is None:
+            self.silent_since = now
+        return now - self.silent_since > seconds
+
+    def count(self, outcome: str) -> None:
+        """Count an exchange that is over."""
+        self.status.exchanges[outcome] += 1
+        self.committed += outcome == "committed"
+        self.given_up += outcome == "unresolved"
+
+    def facts(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps."""
+        status = self.status
+        counts = {"committed": self.committed, "given_up": self.given_up}
+        return counts | {"exchanges": dict(status.exchanges), "lost": status.lost, "downs": status.downs}
+
+    def restore(self, facts: Mapping[str, Any]) -> None:
+        """Continue from the facts of a checkpoint."""
+        self.committed, self.given_up = facts["committed"], facts["given_up"]
+        self.status.lost, self.status.downs = facts["lost"], facts["downs"]
+        self.status.exchanges |= facts["exchanges"]
+
+
+class FreeRunning(Mode):
     """The mode `free-running`."""
 
-    _acting: ActingDevice
-    _loop: asyncio.AbstractEventLoop
+    messages: ClassVar[tuple[type, ...]]
+    """The messages of this link law."""
+    record_type: ClassVar[type[Any]] = NeighbourRecord
+    device: Any
+    """The core of the link law."""
 
-    def __init__(self, parts: NodeParts, store: Store) -> None:
+    def __init__(self, parts: NodeParts, store: NodeStore) -> None:
         super().__init__(parts)
-        self._parts = parts
-        settings, trainer = parts.settings, parts.trainer
         self._store, self._outbox = store, Outbox(self._disk)
+        self.neighbours: dict[int, Any] = {}
+        """A record of each neighbour that this node ever had: if one comes back, both ends compare their counts."""
         self._allowed: set[int] = set()
-        parameter_bytes = 2 if settings.wire == "float16" else trainer.dtype.itemsize
-        nominal = trainer.scenario.bandwidths.nominal
-        self._bandwidth = MeasuredBandwidth(nominal, parameter_bytes, settings.limits.send)
-        self._pause, self._stopping = threading.Event(), asyncio.Event()
+        self.gradients: Floats | None = None
+        """The sum of all local steps that the model contains, if it is recorded."""
+        self._start: Floats | None = None
+        self._checkpoints_waiting = 0
+        """Number of checkpoints that are not on the disk yet; each holds a model."""
+        parameter_bytes = 2 if self._settings.wire == "float16" else self._trainer.dtype.itemsize
+        nominal = self._trainer.scenario.bandwidths.nominal
+        self._measured = MeasuredBandwidth(nominal, parameter_bytes, self._settings.limits.send)
+        self._pause, self._stopping, self._has_model = threading.Event(), asyncio.Event(), asyncio.Event()
+        self._is_restored = False
         self._error: BaseException | None = None
 
-    # The life of a node
+    # Defined by the link law
 
-    async def run(self, transport: Transport) -> None:
+    @abstractmethod
+    def _restore_or_begin(self) -> None:
+        """Set `device`: from the state folder, or a new one. Called in the worker thread, before all else."""
+
+    @abstractmethod
+    def _durable(self) -> tuple[Any, dict[str, Any]]:
+        """Return the part of the device that a checkpoint keeps, and facts of this link law."""
+
+    @abstractmethod
+    async def _iterate(self) -> None:
+        """Make one iteration."""
+
+    @abstractmethod
+    def finish(self) -> None:
+        """Called when all iterations are made."""
+
+    def _leave(self) -> None:
+        """Begin nothing new: the node is to stop."""
+        self.finish()
+
+    @abstractmethod
+    def _abandon(self) -> None:
+        """Give up what may be given up: the node stops now."""
+
+    @property
+    def _is_done(self) -> bool:
+        """Whether a device that has finished has nothing left to do with a connected neighbour."""
+        return not any(map(self._may_settle, self.neighbours))
+
+    @abstractmethod
+    def _may_settle(self, neighbour: int) -> bool:
+        """Whether something between the two is not over and a connection is there to end it."""
+
+    @abstractmethod
+    def _counts_for(self, neighbour: int) -> tuple[int, int]:
+        """Return `committed` and `undecided` of the HELLO to a neighbour."""
+
+    @property
+    @abstractmethod
+    def _in_doubt(self) -> set[int]:
+        """The neighbours with which something is in doubt."""
+
+    @abstractmethod
+    def _link_connected(self, neighbour: int, theirs: Hello, *, was_up: bool, is_same: bool) -> None:
+        """Handle a connection. `was_up`: the link was up; `is_same`: the neighbour was not restarted meanwhile."""
+
+    def _link_down(self, neighbour: int) -> None:
+        """Handle a neighbour that is out of reach. It may come back."""
+
+    def _forget(self, neighbour: int) -> None:
+        """Handle a neighbour that was taken off the table."""
+
+    @abstractmethod
+    def _take(self, neighbour: int, message: Any) -> str | None:
+        """Handle a message. Returns why it is refused, or None."""
+
+    @abstractmethod
+    def _check_timeouts(self, neighbour: int, now: float) -> None:
+        """Called twice a second: retry or give up if nothing comes from a neighbour."""
+
+    # From start to end
+
+    async def run(self, transport: SocketTransport) -> None:
         """Train and answer until asked to stop, or until the last iteration if the node is not to stay."""
         self._transport, self._loop = transport, asyncio.get_running_loop()
         self._outbox.on_failure = self.stop
@@ -67,15 +191,15 @@ class FreeRunning(ModeBase):
             raise self._error
 
     async def _begin(self) -> None:
-        """Make the device, and keep it. Nobody knows of it before that, so it may be stopped at any moment."""
+        """Make the device and keep it. Nobody knows of it before that, so it may be stopped at any moment."""
         await self._training.call(self._trainer.warm_up)
-        kind = ExchangeDevice if self._trainer.form.half_steps is None else HalfStepsDevice
-        acting = kind(self._parts, self._store, self._outbox, self._transport, self._training, self._pause)
-        acting.bandwidth, acting.on_failure = self._bandwidth_now, self._note_error
-        await self._training.call(acting.restore_or_begin)
-        self._acting = acting
-        self._log("begun", k=acting.device.k, session=acting.device.session)
-        acting.checkpoint()
+        await self._training.call(self._restore_or_begin)
+        self._status.session, self._status.iteration = self.device.session, self.device.k
+        self._is_restored = True
+        if not self._waits_for_model:
+            self._has_model.set()
+        self._log("begun", k=self.device.k, session=self.device.session)
+        self.checkpoint()
         await self._outbox.wait()
         self.allow(self._settings.neighbours)
 
@@ -83,14 +207,14 @@ class FreeRunning(ModeBase):
         """Train and answer until the end, and leave."""
         await self._transport.start(self, self._settings.neighbours)
         self.begun.set()
-        clock = asyncio.create_task(self._watch_the_clock())
+        clock = asyncio.create_task(self._watch_clock())
         clock.add_done_callback(self._note_error)
         training = asyncio.create_task(self._train())
         try:
             await asyncio.wait({training, stopping}, return_when=asyncio.FIRST_COMPLETED)
             if training.done() and training.exception() is None and not self._stopping.is_set():
-                await self._after_the_last(stopping)
-            await self._leave(training)
+                await self._after_last_iteration(stopping)
+            await self._end(training)
         finally:
             for task in (clock, training):
                 task.cancel()
@@ -102,98 +226,196 @@ class FreeRunning(ModeBase):
             self.stop()
 
     def stop(self) -> None:
-        """Ask the node to stop: it begins nothing new, lets what is under way finish, and keeps its state."""
+        """Ask the node to stop: it begins nothing new, lets exchanges under way finish, and keeps its state."""
         self._pause.set()
         self._stopping.set()
-        if hasattr(self, "_acting"):
-            self._acting.has_model.set()  # there is nothing to wait for any more
+        if self._is_restored:
+            self._has_model.set()  # nothing is waited for any more
 
-    async def _after_the_last(self, stopping: asyncio.Task[bool]) -> None:
-        """All iterations are made: stay to answer, or go as soon as nothing is under way or owed."""
+    async def _after_last_iteration(self, stopping: asyncio.Task[bool]) -> None:
+        """Stay to answer, or leave as soon as nothing is under way."""
         if self._settings.stay:
             await stopping
             return
-        while not self._stopping.is_set() and not self._acting.is_done:
+        while not self._stopping.is_set() and not self._is_done:
             await asyncio.wait({stopping}, timeout=TICK / 5)
 
-    async def _leave(self, training: asyncio.Task[None]) -> None:
-        """Begin nothing new, give what is under way some seconds to finish, and keep the state."""
+    async def _end(self, training: asyncio.Task[None]) -> None:
+        """Begin nothing new, give exchanges under way some seconds to finish, and keep the state."""
         self._status.state = "stopping"
         self._pause.set()
         if training.done() and not training.cancelled() and training.exception() is not None:
             self._error = training.exception()
         if self._outbox.failed is not None:
             self._error = self._outbox.failed
-            return  # what could not be kept must not be relied on: nothing is said or written any more
-        acting, deadline = self._acting, self._loop.time() + self._settings.stop_seconds
-        acting.leave()
+            return  # neighbours must not rely on what could not be kept: nothing is sent or written any more
+        deadline = self._loop.time() + self._settings.stop_seconds
+        self._leave()
         if not training.done():
             await asyncio.wait({training}, timeout=self._settings.stop_seconds)
-        while any(map(acting.may_settle, acting.neighbours)) and self._loop.time() < deadline:
+        while any(map(self._may_settle, self.neighbours)) and self._loop.time() < deadline:
             await asyncio.sleep(TICK / 10)
-        acting.abandon()
+        self._abandon()
         await self._transport.drain(max(0.1, deadline - self._loop.time()))
-        acting.checkpoint()
+        self.checkpoint()
         await self._outbox.wait()
-        self._log("stopped", k=acting.device.k)
+        self._log("stopped", k=self.device.k)
 
     # Training
 
     async def _train(self) -> None:
         """Make one iteration after the other."""
-        acting, device, status = self._acting, self._acting.device, self._status
-        if not acting.has_model.is_set():
+        device, status = self.device, self._status
+        if not self._has_model.is_set():
             status.state = "waiting"
-            await acting.has_model.wait()
+            await self._has_model.wait()
         if device.model is None or self._stopping.is_set():
             return
         await asyncio.sleep(self._recorder.seconds_to_start())
         while device.k < self._iterations and not self._stopping.is_set():
             status.state = "training"
-            await acting.iterate()
+            await self._iterate()
             self._note_step(self._loop.time())
         if not self._stopping.is_set():
             status.state = "finished"
             self._log("finished", k=device.k)
-            acting.finish()
+            self.finish()
+
+    async def _descend(self, k: int, momentum: Callable[[], float]) -> tuple[float, Floats]:
+        """Return the loss and the direction of the local steps of iteration k: see `Trainer.local_steps`."""
+        began = self._loop.time()
+        working, gradient = self._trainer.local_steps(k, self.device.model, momentum), None
+        last = (k + 1) * self._trainer.parts.local.steps - 1
+        while True:
+            try:
+                number, x = next(working) if gradient is None else working.send(gradient)
+            except StopIteration as done:
+                return cast(tuple[float, Floats], done.value)
+            until = began + self._settings.pace if number == last else 0.0
+            gradient = await self._training.call(self._gradient, number, x, until)
+
+    def _gradient(self, number: int, model: Floats, until: float) -> Gradient:
+        """In the worker thread: compute a gradient, which takes until some time of the loop's clock."""
+        found = self._trainer.gradient(number, model)
+        left = until - self._loop.time()
+        if left > 0:
+            self._pause.wait(left)
+        return found
+
+    def _add_gradients(self, alpha: float, down: Floats) -> Floats | None:
+        """Return the sum of all local steps after one more, if it is recorded."""
+        if self.gradients is None:
+            return None
+        return self.gradients + np.float64(self._trainer.dtype.type(alpha)) * down
 
     def _bandwidth_now(self) -> float | None:
-        """b_i for the threshold; None if it is the experiment's."""
+        """Return b_i for the threshold; None if it is the experiment's."""
         given = self._settings.bandwidth
         if given is None:
             self._status.bandwidth = float(self._trainer.scenario.bandwidths.values[self._settings.device])
             return None
         if given == "measured":
-            up = (neighbour for neighbour in self._allowed if self._acting.record_of(neighbour).status.up)
+            up = (neighbour for neighbour in self._allowed if self.record_of(neighbour).status.up)
             rates = [self._transport.traffic(neighbour).rate for neighbour in up]
-            given = self._bandwidth.update([rate for rate in rates if rate is not None])
-            if warning := self._bandwidth.warning():
+            given = self._measured.update([rate for rate in rates if rate is not None])
+            if warning := self._measured.warning():
                 self._log("bandwidth", level="warning", what=warning)
         self._status.bandwidth = given
         return given
 
-    # What the transport tells
+    # State
+
+    @property
+    def _waits_for_model(self) -> bool:
+        """Whether the device has no model yet to train."""
+        return self.device.model is None
+
+    def _note_start(self, model: Floats | None) -> None:
+        """Note the model that the device starts from, if that is recorded."""
+        if self._settings.record.gradients and model is not None:
+            self._start, self.gradients = model, np.zeros(len(model))
+
+    def _restore(self, found: Restored) -> None:
+        """Continue from the device, facts and tensors of the last checkpoint."""
+        self.device = found.device
+        for note in found.notes:
+            self._log("state mended", level="warning", what=note)
+        facts, tensors = found.facts, found.tensors
+        for name in FACTS:
+            setattr(self._status, name, facts[name])
+        for number, of_neighbour in facts["neighbours"].items():
+            self.record_of(int(number)).restore(of_neighbour)
+        self._trainer.restore(tensors)
+        self._start, self.gradients = tensors.get("start"), tensors.get("gradients")
+
+    def checkpoint(self, lanes: Iterable[int] = ()) -> None:
+        """Keep the whole state, and begin a new journal. What follows in `lanes` of the outbox waits for it."""
+        self._checkpoints_waiting += 1
+        kept, own_facts = self._durable()
+        facts = {name: getattr(self._status, name) for name in FACTS} | own_facts
+        facts["neighbours"] = {str(number): record.facts() for number, record in self.neighbours.items()}
+        tensors = self._trainer.tensors()
+        if self._start is not None and self.gradients is not None:
+            tensors |= {"start": self._start, "gradients": self.gradients}
+        self._outbox.write([STATE, *lanes], self._store.checkpoint, kept, facts, tensors)
+        self._outbox.do(STATE, self._note_checkpoint)
+
+    def _note_checkpoint(self) -> None:
+        self._checkpoints_waiting -= 1
+        self._recorder.flush()
+
+    # Counting
+
+    def record_of(self, neighbour: int) -> Any:
+        """Return the record of a neighbour."""
+        if neighbour not in self.neighbours:
+            self.neighbours[neighbour] = self.record_type(NeighbourStatus(neighbour))
+        return self.neighbours[neighbour]
+
+    def _note_unresolved(self, neighbour: int, norm: float) -> None:
+        self.record_of(neighbour).count("unresolved")
+        self._status.unresolved += 1
+        self._status.unresolved_norm += norm
+        self._log("unresolved", level="warning", neighbour=neighbour, norm=norm)
+
+    def _note_lost(self, neighbour: int, **lost: int) -> None:
+        """Count exchanges or frames that one end has and the other has lost."""
+        (number,) = lost.values()
+        self.record_of(neighbour).status.lost += number
+        self._status.lost += number
+        self._log("lost", level="warning", neighbour=neighbour, **lost)
+
+    def _note_broadcast(self) -> None:
+        status = self._status
+        status.broadcasts += 1
+        if self._settings.bandwidth == "measured":
+            drift, threshold, bandwidth = status.drift, status.threshold, status.bandwidth
+            self._log("broadcast", k=self.device.k, drift=drift, threshold=threshold, bandwidth=bandwidth)
+
+    # Called by the transport
 
     def status_of(self, neighbour: int) -> NeighbourStatus:
-        """What is known of a neighbour."""
-        return self._acting.record_of(neighbour).status
+        status: NeighbourStatus = self.record_of(neighbour).status
+        return status
 
     def hello_for(self, neighbour: int) -> Hello:
-        acting, device = self._acting, self._acting.device
-        return Hello(device.number, device.session, self._fingerprint, device.k, *acting.counts_for(neighbour))
+        device = self.device
+        return Hello(device.number, device.session, self._fingerprint, device.k, *self._counts_for(neighbour))
 
     def connected(self, neighbour: int, theirs: Hello) -> None:
-        record = self._acting.record_of(neighbour)
+        record = self.record_of(neighbour)
         status = record.status
         record.stop_timer()
         record.silent_since, record.last_progress = None, self._loop.time()
         was_up, same = status.up, status.session == theirs.session
         status.connected, status.up, status.session, status.iteration = True, True, theirs.session, theirs.k
+        status.interruptions += was_up and same
+        status.downs += was_up and not same
         self._log("connected", neighbour=neighbour, session=theirs.session, k=theirs.k)
-        self._acting.connected(neighbour, theirs, was_up=was_up, is_same=same)
+        self._link_connected(neighbour, theirs, was_up=was_up, is_same=same)
 
     def disconnected(self, neighbour: int, reason: str) -> None:
-        record = self._acting.record_of(neighbour)
+        record = self.record_of(neighbour)
         record.status.connected, record.status.last_problem = False, reason
         record.silent_since = self._loop.time()
         record.stop_timer()
@@ -201,61 +423,61 @@ class FreeRunning(ModeBase):
         self._log("disconnected", neighbour=neighbour, reason=reason)
 
     def _went_down(self, neighbour: int) -> None:
-        record = self._acting.record_of(neighbour)
+        record = self.record_of(neighbour)
         record.stop_timer()
         if record.status.up:
             record.status.up = False
             record.status.downs += 1
             self._log("link down", neighbour=neighbour)
-            self._acting.link_down(neighbour)
+            self._link_down(neighbour)
 
     def received(self, neighbour: int, message: Message) -> None:
-        record, model = self._acting.record_of(neighbour), model_in(message)
+        record, model = self.record_of(neighbour), model_in(message)
         record.last_progress = self._loop.time()
-        problem = self._acting.problem_with(neighbour, message)
-        if problem is None and model is not None:
-            problem = self._problem_with(model, self._acting.device.model)
+        problem = None
+        if not isinstance(message, self.messages):
+            problem = f"it sent {type(message).__name__}, which is no message of this mode and link law"
+        elif model is not None:
+            problem = self._problem_with(model, self.device.model)
         if problem is None:
             record.status.iteration = getattr(message, "k", record.status.iteration)
-            problem = self._acting.received(neighbour, message)
+            problem = self._take(neighbour, message)
         if problem is not None:
             self._refuse_from(record.status, problem)
 
     def moved(self, neighbour: int) -> None:
-        self._acting.record_of(neighbour).last_progress = self._loop.time()
+        self.record_of(neighbour).last_progress = self._loop.time()
 
     # Neighbours and timers
 
     def allow(self, neighbours: Sequence[Neighbour]) -> None:
-        """Take a table of neighbours; those that are no longer in it are gone."""
+        """Replace the table of neighbours. The links to devices that are no longer in it end."""
         self._allowed = {neighbour.device for neighbour in neighbours}
         for number in self._allowed:
-            self._acting.record_of(number)
-        for number in self._acting.neighbours.keys() - self._allowed:
+            self.record_of(number)
+        for number in self.neighbours.keys() - self._allowed:
             self._went_down(number)
-            self._acting.forget(number)
+            self._forget(number)
 
-    async def _watch_the_clock(self) -> None:
-        """Patience, giving up, checkpoints, and models to record."""
-        saved, device = self._loop.time(), self._acting.device
+    async def _watch_clock(self) -> None:
+        """Check timeouts, make checkpoints, and record models."""
+        saved, device = self._loop.time(), self.device
         while True:
             await asyncio.sleep(min(TICK, self._recorder.seconds_to_next_model()))
             if device.model is not None:
                 self._recorder.at_time(device.k, device.model, self._trainer.local)
             now = self._loop.time()
-            for neighbour in list(self._acting.neighbours):
-                self._acting.look_after(neighbour, now)
+            for neighbour in list(self.neighbours):
+                self._check_timeouts(neighbour, now)
             is_full = self._store.journal_bytes > self._settings.limits.journal
             is_due = is_full or now - saved > self._settings.checkpoint_seconds
-            if is_due and not self._acting.checkpoints_waiting:  # on a slow disk one may take long
+            if is_due and not self._checkpoints_waiting:  # on a slow disk one may take long
                 saved = now
-                self._acting.checkpoint()
+                self.checkpoint()
 
     def status(self) -> NodeStatus:
-        """How the node is."""
-        if not hasattr(self, "_acting"):  # it is being restored
+        if not self._is_restored:
             return self._status
-        acting = self._acting
-        in_doubt = acting.in_doubt
+        in_doubt = self._in_doubt
         self._status.in_doubt, self._status.journal_bytes = len(in_doubt), self._store.journal_bytes
-        return self._with_traffic(acting.record_of(number).status for number in sorted(self._allowed | in_doubt))
+        return self._with_traffic(self.record_of(number).status for number in sorted(self._allowed | in_doubt))

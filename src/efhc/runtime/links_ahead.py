@@ -1,21 +1,23 @@
-"""Whom the experiment links a device to, in all iterations of a run in lockstep. Nothing here changes while it runs."""
+"""The devices that an experiment links a device to, in all iterations of a run in lockstep."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
 
+import numpy as np
+
 from efhc.base.errors import InputError
 from efhc.core.graph import Graph
 from efhc.network.over_time import GraphsOverTime
 
 LOOK_AHEAD = 2000
-"""Iterations that are looked at in any case. Later ones are, until links of all iterations connect all devices."""
+"""Number of iterations that are always examined. Later ones are examined until their links connect all devices."""
 
 
 @dataclass(frozen=True)
 class LinksAhead:
-    """What G(0), ..., G(K-1) say of one device."""
+    """The links of one device in G(0), ..., G(K-1)."""
 
     device: int
     reachable: frozenset[int]
@@ -47,7 +49,8 @@ class LinksAhead:
                 is_connected = whole.is_connected
         if looked_at < iterations:
             linked = {neighbour: range(when.start, iterations) for neighbour, when in linked.items()}
-        return cls(device, _reachable(whole, device), linked)
+        reachable = np.flatnonzero(whole.parts == whole.parts[device])
+        return cls(device, frozenset(reachable.tolist()), linked)
 
     def check_table(self, table: Collection[int], k: int = 0) -> None:
         """Raise `InputError` unless all neighbours of iteration k and of later ones are in a table of neighbours."""
@@ -63,7 +66,7 @@ class LinksAhead:
                 raise self._missing(neighbour, f"iteration {k}")
 
     def _missing(self, neighbour: int, when: str) -> InputError:
-        given = f"no device {neighbour}, to which the experiment links device {self.device} in {when}"
+        given = f"a list without device {neighbour}, to which the experiment links device {self.device} in {when}"
         return InputError("neighbours", given, "all devices to which this one is linked in any iteration")
 
 
@@ -72,11 +75,3 @@ def neighbours_in(graph: Graph, device: int) -> list[int]:
     rows = graph.rows
     own: list[int] = rows.neighbours[rows.starts[device] : rows.starts[device + 1]].tolist()
     return own
-
-
-def _reachable(whole: Graph, device: int) -> frozenset[int]:
-    reached, edge = {device}, {device}
-    while edge:
-        edge = {there for here in edge for there in neighbours_in(whole, here)} - reached
-        reached |= edge
-    return frozenset(reached)

@@ -1,8 +1,8 @@
 """A node that waits for its neighbours in each iteration: together the nodes make what `efhc run` makes, bit for bit.
 
-For each k, the neighbours of G(k) tell one another whether they fired, send what the link law says, and wait until all
-of it is there (`lockstep_device`, `lockstep_half_steps`). A broken link is waited for. What a neighbour may still need
-is sent again; a neighbour that needs more than that has lost its state, and the run ends for all.
+For each k, the neighbours of G(k) tell one another whether they fired, send the messages of the link law, and wait for
+all of them to arrive (`lockstep_devices`). A node waits for a broken link. It sends again the messages that a neighbour
+may still need. A neighbour that needs older ones has lost its state, and the run ends for all.
 """
 
 from __future__ import annotations
@@ -12,56 +12,77 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from typing import Any
 
 from efhc.base.errors import EfhcError
-from efhc.core.half_steps import Introduction
+from efhc.core.half_step_messages import Introduction
 from efhc.runtime.links_ahead import LinksAhead
-from efhc.runtime.lockstep_device import Heard, Iteration, LockstepDevice, LockstepExchange, Made
-from efhc.runtime.lockstep_half_steps import LockstepHalfSteps
-from efhc.runtime.lockstep_neighbours import NOT_BEGUN, LockstepNeighbours
-from efhc.runtime.messages import Hello, IterationModel, Message, Presence
-from efhc.runtime.mode import ModeBase, NodeParts
-from efhc.runtime.roll_call import RollCall
-from efhc.runtime.settings import Neighbour
+from efhc.runtime.lockstep_devices import (
+    Iteration,
+    IterationResult,
+    LockstepDevice,
+    LockstepExchange,
+    LockstepHalfSteps,
+    Messages,
+)
+from efhc.runtime.lockstep_neighbours import LockstepMembership, Peer
+from efhc.runtime.mode import Mode, NodeParts
+from efhc.runtime.node_messages import Hello, IterationHeader, IterationModel, Message, Presence, RunEnded
+from efhc.runtime.node_settings import Neighbour
+from efhc.runtime.sockets import SocketTransport
 from efhc.runtime.state.iterations import IterationState, IterationStore
 from efhc.runtime.status import NeighbourStatus, NodeStatus
-from efhc.runtime.transport import Transport
 
-LAST_WORDS = 2.0
+NOT_BEGUN = -1
+"""The iteration of a node before it knows from which one all continue."""
+NO_ITERATION = (1 << 63) - 1
+"""The iteration in its HELLO until then: it needs nothing yet."""
+LAST_MESSAGES = 2.0
 """Seconds for telling the neighbours that the run has ended."""
-SAY_AGAIN = 60.0
-"""Seconds after which the log says again for whom the node waits."""
+LOG_AGAIN = 60.0
+"""Seconds between two lines of the log about the devices that the node waits for."""
 
 
-class Lockstep(ModeBase):
+class Lockstep(Mode):
     """The mode `lockstep`."""
 
-    _neighbours: LockstepNeighbours
+    members: LockstepMembership
+    """Set once the node has found its checkpoints."""
     _links: LinksAhead
-    _loop: asyncio.AbstractEventLoop
 
     def __init__(self, parts: NodeParts, store: IterationStore) -> None:
-        super().__init__(parts)
-        self._number, self._store = parts.settings.device, store
-        self._device: LockstepDevice
+        device: LockstepDevice
         if parts.trainer.form.half_steps is None:
-            self._device = LockstepExchange(parts.trainer)
+            device = LockstepExchange(parts.trainer)
         else:
-            self._device = LockstepHalfSteps(parts.trainer, parts.settings.limits.norm)
+            device = LockstepHalfSteps(parts.trainer, parts.settings.limits.norm)
+        super().__init__(parts)
+        self._number, self._device, self._store = parts.settings.device, device, store
         self._status.session = parts.session
+        self._news = asyncio.Event()
+        """Set at every change that the node may wait for."""
+        self.peers: dict[int, Peer] = {}
+        self.k = NOT_BEGUN
+        """The iteration that the node is in."""
+        self._iteration: Iteration | None = None
+        """The iteration whose messages are being sent."""
+        self._ended: str | None = None
+        """Why the run ended for all."""
+        self._is_under_way = False
+        """Whether a neighbour has said that the others have begun without this node's present session."""
+        self._began_alone = False
+        self._sessions_at_start: dict[int, int | None] = {}
         self._table: set[int] = set()
         """The devices in the table of neighbours."""
-        self._news = asyncio.Event()
-        """Set whenever something has happened that a wait may be for."""
         self._stop_at: float | None = None
-        """When a node that is to stop ceases to wait for its neighbours, by the loop's clock."""
+        """When a node that is to stop no longer waits for its neighbours, by the loop's clock."""
         self._failed: BaseException | None = None
         self._saving: asyncio.Task[None] | None = None
         self._checkpoints: list[int] = []
 
-    # The life of a node
+    # From start to end
 
-    async def run(self, transport: Transport) -> None:
+    async def run(self, transport: SocketTransport) -> None:
         """Make all iterations with the neighbours, or as many as there are until the node is asked to stop.
 
         Raises `EfhcError` if the run cannot go on, here or at another node.
@@ -69,7 +90,7 @@ class Lockstep(ModeBase):
         self._transport, self._loop = transport, asyncio.get_running_loop()
         reason = "stopped"
         try:
-            await self._call_the_roll()
+            await self._find_members()
             await transport.start(self, self._settings.neighbours)
             self.begun.set()
             reason = await self._work()
@@ -78,19 +99,15 @@ class Lockstep(ModeBase):
             raise
         finally:
             links = self.status().neighbours
-            sent, received = (
-                sum(link.model_bytes_sent for link in links),
-                sum(link.model_bytes_received for link in links),
-            )
-            self._log(
-                "ended", reason=reason, k=self._status.iteration, model_bytes_sent=sent, model_bytes_received=received
-            )
+            names = ("model_bytes_sent", "model_bytes_received")
+            totals = {name: sum(getattr(link, name) for link in links) for name in names}
+            self._log("ended", reason=reason, k=self._status.iteration, **totals)
             await transport.stop(reason)
             self._close_threads()
             self._recorder.flush()
 
     async def _work(self) -> str:
-        """Make iterations. Returns why the node ends; tells all neighbours if that is an error."""
+        """Make iterations. Returns why the node ends, and sends all neighbours an error if that is the reason."""
         try:
             await self._begin()
             if await self._make_iterations():
@@ -98,9 +115,9 @@ class Lockstep(ModeBase):
                 return "all iterations are made"
             await self._leave()
         except Exception as error:
-            self._neighbours.end(f"device {self._number} has failed: {error}")
+            self._end_run(f"device {self._number} has failed: {error}")
             with suppress(Exception):
-                await self._transport.drain(LAST_WORDS)
+                await self._transport.drain(LAST_MESSAGES)
             raise
         return "stopped" if self._stop_at is not None else "all iterations are made, and no neighbour has come back"
 
@@ -112,32 +129,33 @@ class Lockstep(ModeBase):
         self._news.set()
 
     def allow(self, neighbours: Sequence[Neighbour]) -> None:
-        """Take a table of neighbours. What was said to those that are no longer in it is kept: they may come back.
+        """Replace the table of neighbours. Messages to devices that are no longer in it are kept: they may come back.
 
         Raises `InputError`, and keeps the table of before, if a neighbour is missing that the run still needs.
         """
         table = {neighbour.device for neighbour in neighbours}
-        if hasattr(self, "_neighbours"):
-            self._links.check_table(table, max(0, self._neighbours.k))
-            for number in table:
-                self._neighbours.pair(number)
+        self._links.check_table(table, max(0, self.k))
+        for number in table:
+            self.peer(number)
         self._table = table
 
-    async def _until(self, condition: Callable[[], bool], at_most: float = math.inf, *, patient: bool = False) -> bool:
+    async def _until(
+        self, condition: Callable[[], bool], at_most: float = math.inf, *, may_finish: bool = False
+    ) -> bool:
         """Wait until the condition is true. Returns False after `at_most` seconds, or if the node is to stop before.
 
-        A `patient` wait goes on for `stop_seconds` when the node is to stop.
+        With `may_finish` it goes on for `stop_seconds` when the node is to stop.
         """
         end = self._loop.time() + at_most
         while True:
-            if self._neighbours.ended is not None:
-                raise EfhcError(self._neighbours.ended)
+            if self._ended is not None:
+                raise EfhcError(self._ended)
             if self._failed is not None:
                 raise self._failed
             if condition():
                 return True
             limit = end if self._stop_at is None else min(end, self._stop_at)
-            if self._loop.time() >= limit or (self._stop_at is not None and not patient):
+            if self._loop.time() >= limit or (self._stop_at is not None and not may_finish):
                 return False
             self._news.clear()
             with suppress(TimeoutError):
@@ -145,13 +163,13 @@ class Lockstep(ModeBase):
                     await self._news.wait()
 
     @contextmanager
-    def _saying_for_whom(self, waits_for: Callable[[], list[int]], at_most: float) -> Iterator[None]:
-        """Tell at once, and then once a minute, for whom the node waits in the body."""
+    def _logging_waits(self, waits_for: Callable[[], list[int]], at_most: float) -> Iterator[None]:
+        """Log at once, and then once a minute, which devices the node waits for in the body."""
 
         async def say() -> None:
             while devices := waits_for():
                 self._log("waiting", devices=devices, at_most_seconds=None if at_most == math.inf else at_most)
-                await asyncio.sleep(SAY_AGAIN)
+                await asyncio.sleep(LOG_AGAIN)
 
         saying = asyncio.create_task(say())
         try:
@@ -159,40 +177,10 @@ class Lockstep(ModeBase):
         finally:
             saying.cancel()
 
-    # What the transport tells
-
-    def status_of(self, neighbour: int) -> NeighbourStatus:
-        """What is known of a neighbour."""
-        return self._neighbours.pair(neighbour).status
-
-    def hello_for(self, neighbour: int) -> Hello:
-        return self._neighbours.hello()
-
-    def connected(self, neighbour: int, theirs: Hello) -> None:
-        self._neighbours.connected(neighbour, theirs)
-
-    def disconnected(self, neighbour: int, reason: str) -> None:
-        self._neighbours.disconnected(neighbour, reason)
-
-    def received(self, neighbour: int, message: Message) -> None:
-        problem = None
-        if isinstance(message, IterationModel | Introduction):
-            own = self._device.model if self._neighbours.k != NOT_BEGUN else None
-            problem = "it has no model" if message.model is None else self._problem_with(message.model, own)
-            if problem is not None:
-                self._neighbours.refuse(neighbour, message.k, problem)
-        if problem is None:
-            problem = self._neighbours.hear(neighbour, message)
-        if problem is not None:
-            self._refuse_from(self._neighbours.pair(neighbour).status, problem)
-
-    def moved(self, neighbour: int) -> None:
-        pass
-
     # From which iteration
 
-    async def _call_the_roll(self) -> None:
-        """Find out what this node has, and whom it has to hear of."""
+    async def _find_members(self) -> None:
+        """Find the checkpoints of this node, and the devices that take part."""
         self._status.state, self._status.iterations = "waiting", self._iterations
         scenario = self._trainer.scenario
         devices = len(scenario.bandwidths.values)
@@ -203,36 +191,42 @@ class Lockstep(ModeBase):
         for note in self._store.notes:
             self._log("checkpoint left out", level="warning", what=note)
         own = Presence(self._number, self._session, tuple(sorted({0, *self._checkpoints})))
-        self._neighbours = LockstepNeighbours(
-            roll_call=RollCall(own, self._links.reachable),
-            fingerprint=self._fingerprint,
-            transport=self._transport,
-            log=self._log,
-            news=self._news,
-            messages=self._device.messages,
-        )
+        self.members = LockstepMembership(own, self._links.reachable)
         self.allow(self._settings.neighbours)
 
     async def _begin(self) -> None:
         """Wait for all, and go on from the latest checkpoint that all have; or alone, if the others have begun."""
-        neighbours, roll_call = self._neighbours, self._neighbours.roll_call
-        has_made_all = roll_call.has_made(self._number, self._iterations)
+        members = self.members
+        has_made_all = members.has_made(self._number, self._iterations)
         last = await self._state_after(self._iterations) if has_made_all else None
         if last is not None and last.sent == {}:
-            neighbours.is_under_way = True  # and over for everybody
+            self._is_under_way = True  # and over for everybody
         limit = self._settings.limits.give_up if has_made_all else math.inf
-        with self._saying_for_whom(lambda: roll_call.missing, limit):
-            found = await self._until(lambda: neighbours.is_under_way or not roll_call.missing, limit)
+        with self._logging_waits(lambda: members.missing, limit):
+            found = await self._until(lambda: self._is_under_way or not members.missing, limit)
         if not found:
-            return  # asked to stop, or there is nothing left to do and nobody who needs this node
-        alone = neighbours.is_under_way
-        k = roll_call.own.checkpoints[-1] if alone else roll_call.common
+            return  # the node is to stop, or it has made all iterations and no device needs it
+        alone = self._is_under_way
+        k = members.own.checkpoints[-1] if alone else members.common
         state = await self._state_after(k)
         try:
             await self._training.call(self._device.begin, state)
         except (KeyError, ValueError) as error:
             raise self._damaged(k, error) from None
-        neighbours.begin(k, {} if state is None else state.sent, alone=alone)
+        self._began_alone = alone
+        self._sessions_at_start = {number: self.members.session_of(number) for number in self.peers}
+        sent = {} if state is None else state.sent
+        for number, peer in self.peers.items():
+            peer.begin(k, sent.get(number, ()) if alone and sent is not None else None)
+            if peer.status.connected and peer.needs <= peer.dropped:
+                raise EfhcError(
+                    f"device {number} needs what device {self._number} sent in iteration {peer.needs} and no longer "
+                    "has; start all nodes again, and they go on from their last common checkpoint"
+                )
+        self.k = k
+        for number, peer in self.peers.items():
+            if alone and peer.status.connected:
+                self._announce_start(number)
         self._status.iteration = k
         if self._stop_at is None:
             self._status.state = "training"
@@ -255,53 +249,56 @@ class Lockstep(ModeBase):
 
     async def _make_iterations(self) -> bool:
         """Make one iteration after the other. Returns whether all are made; else the node is to stop."""
-        neighbours = self._neighbours
-        if neighbours.k == NOT_BEGUN:
+        if self.k == NOT_BEGUN:
             return False
-        while neighbours.k < self._iterations:
+        while self.k < self._iterations:
             if self._stop_at is not None or not await self._make_iteration():
                 return False
-            if neighbours.k % self._settings.checkpoint_every == 0 and neighbours.k < self._iterations:
+            if self.k % self._settings.checkpoint_every == 0 and self.k < self._iterations:
                 await self._save()
         return True
 
     async def _make_iteration(self) -> bool:
         """Make one iteration. Returns False if the node is to stop, and neighbours have not done their part."""
-        neighbours, device, began = self._neighbours, self._device, self._loop.time()
-        k = neighbours.k
-        iteration = await self._training.call(device.look, k)
+        k, device, began = self.k, self._device, self._loop.time()
+        iteration = await self._training.call(device.start, k)
         self._links.check_iteration(self._table, k, iteration.neighbours)
-        neighbours.tell_of(iteration)
+        self._start_iteration(iteration)
 
         working = asyncio.ensure_future(self._training.call(device.descend, iteration))
         working.add_done_callback(lambda _: self._news.set())
-        if not await self._until(working.done, patient=True):
+        if not await self._until(working.done, may_finish=True):
             working.cancel()
             return False
         await working
         if not iteration.is_decided:
-            if (heard := await self._all_heard(iteration)) is None:
+            if (received := await self._wait_for_messages(iteration)) is None:
                 return False
-            await self._training.call(device.send, iteration, heard)
-            neighbours.tell_of(iteration)
-        if (heard := await self._all_heard(iteration)) is None:
+            await self._training.call(device.send, iteration, received)
+            self._start_iteration(iteration)
+        if (received := await self._wait_for_messages(iteration)) is None:
             return False
         await self._until(lambda: False, began + self._settings.pace - self._loop.time())
 
-        made = await self._training.call(device.finish, iteration, heard)
-        neighbours.finish_iteration()
+        made = await self._training.call(device.finish, iteration, received)
+        self._finish_iteration()
         self._note(k, made)
         return True
 
-    async def _all_heard(self, iteration: Iteration) -> dict[int, Heard] | None:
-        """Wait for the neighbours. Returns what they have said; None if the node is to stop before that is all."""
-        neighbours = self._neighbours
-        await self._until(lambda: not neighbours.waits_for(iteration) or self._waits_in_vain(iteration), patient=True)
-        if neighbours.waits_for(iteration):
-            return None
-        return {number: neighbours.heard(number, iteration.k) for number in iteration.neighbours}
+    async def _wait_for_messages(self, iteration: Iteration) -> dict[int, Messages] | None:
+        """Wait for the messages of all neighbours and return them; None if the node is to stop before."""
 
-    def _note(self, k: int, made: Made) -> None:
+        def is_hopeless() -> bool:
+            """Whether the node is to stop, and a neighbour that it waits for is gone."""
+            gone = not all(self.peers[number].status.connected for number in iteration.neighbours)
+            return self._stop_at is not None and gone
+
+        await self._until(lambda: not self._missing or is_hopeless(), may_finish=True)
+        if self._missing:
+            return None
+        return {number: self._messages_of(number, iteration.k) for number in iteration.neighbours}
+
+    def _note(self, k: int, made: IterationResult) -> None:
         """Record iteration k, which is made."""
         recorder, status = self._recorder, self._status
         bandwidth = float(self._trainer.scenario.bandwidths.values[self._number])
@@ -314,35 +311,30 @@ class Lockstep(ModeBase):
         status.broadcasts += made.fired
         self._note_step(self._loop.time())
 
-    def _waits_in_vain(self, iteration: Iteration) -> bool:
-        """Whether the node is to stop, and a neighbour that it waits for is gone."""
-        if self._stop_at is None:
-            return False
-        return not all(self._neighbours.pairs[number].status.connected for number in iteration.neighbours)
-
     # Checkpoints, and the end
 
-    async def _save(self, *, with_sent: bool = False) -> None:
+    async def _save(self, *, with_sent: bool = False) -> asyncio.Task[None]:
         """Write a checkpoint of this iteration while training goes on. Only one is written at a time."""
         if self._saving is not None:
             await self._saving
         self._recorder.flush()
         sent = None
-        if not self._neighbours.roll_call.who_has_not_made(self._iterations):
+        if not self.members.unfinished(self._iterations):
             sent = {}  # nobody needs anything any more
         elif with_sent:
-            sent = {number: pair.sent_before() for number, pair in self._neighbours.pairs.items()}
-        state = replace(self._device.state(self._neighbours.k), sent=sent)
+            sent = {number: peer.kept for number, peer in self.peers.items()}
+        state = replace(self._device.state(self.k), sent=sent)
         self._saving = asyncio.create_task(self._write(state))
         self._saving.add_done_callback(self._written)
+        return self._saving
 
     async def _write(self, state: IterationState) -> None:
         await self._disk.call(self._store.save, state)
-        roll_call = self._neighbours.roll_call
-        kept = {*roll_call.own.checkpoints, state.k}
-        roll_call.say(kept)
-        common = roll_call.common
-        self._neighbours.tell_all(roll_call.say({0, *(k for k in kept if k >= common)}))
+        members = self.members
+        kept = {*members.own.checkpoints, state.k}
+        members.announce(kept)
+        common = members.common
+        self._send_to_all(members.announce({0, *(k for k in kept if k >= common)}))
         await self._disk.call(self._store.remove_before, common)
 
     def _written(self, task: asyncio.Task[None]) -> None:
@@ -353,45 +345,205 @@ class Lockstep(ModeBase):
     async def _leave(self) -> None:
         """Keep the present iteration, so that this node can go on from there while the others wait for it."""
         self._status.state = "stopping"
-        if self._neighbours.k != NOT_BEGUN:
-            await self._save(with_sent=True)
-            assert self._saving is not None
-            await self._saving
+        if self.k != NOT_BEGUN:
+            await (await self._save(with_sent=True))
         await self._transport.drain(max(0.1, (self._stop_at or 0.0) - self._loop.time()))
 
     async def _stay_for_others(self) -> None:
         """Wait until the neighbours have made all iterations, too: until then they may need what was sent to them."""
-        await self._save(with_sent=True)
-        assert self._saving is not None
-        await self._saving
+        await (await self._save(with_sent=True))
         if self._stop_at is None:
             self._status.state = "finished"
         limit = self._settings.limits.give_up
-        with self._saying_for_whom(self._who_needs_this_node, limit):
-            found = await self._until(lambda: not self._who_needs_this_node(), limit)
+        with self._logging_waits(self._needed_by, limit):
+            found = await self._until(lambda: not self._needed_by(), limit)
         if not found and self._stop_at is None:
-            self._log("left", level="warning", what="neighbours have not said that they have made all iterations")
+            self._log("left", level="warning", what="neighbours are not known to have made all iterations")
         await self._transport.drain(self._settings.stop_seconds)
-        if not self._neighbours.roll_call.who_has_not_made(self._iterations):
-            await self._save()  # so that a node that is started again knows that all is over
-            await self._saving
+        if not self.members.unfinished(self._iterations):
+            await (await self._save())  # so that a node that is started again knows that all is over
 
-    def _who_needs_this_node(self) -> list[int]:
-        """Return the neighbours that were told something, and are not known to have made all iterations."""
-        told = {number for number, pair in self._neighbours.pairs.items() if pair.has_said}
-        return [number for number in self._neighbours.roll_call.who_has_not_made(self._iterations) if number in told]
+    def _needed_by(self) -> list[int]:
+        """Return the neighbours that may need messages of this node: they are not known to have made all iterations."""
+        sent = {number for number, peer in self.peers.items() if peer.kept}
+        return [number for number in self.members.unfinished(self._iterations) if number in sent]
 
     def status(self) -> NodeStatus:
-        """Return how the node is."""
-        if not hasattr(self, "_neighbours"):  # it reads its checkpoints
+        if not hasattr(self, "members"):  # it reads its checkpoints
             return self._status
-        self._status.waits_for = self._waits_for()
-        pairs = self._neighbours.pairs
-        return self._with_traffic(pairs[number].status for number in sorted(pairs))
+        if self.k == NOT_BEGUN:
+            self._status.waits_for = self.members.missing
+        else:
+            self._status.waits_for = self._needed_by() if self.k == self._iterations else self._missing
+        return self._with_traffic(self.peers[number].status for number in sorted(self.peers))
 
-    def _waits_for(self) -> list[int]:
-        """Return the devices that this node needs, or that need it, before it can go on or end."""
-        neighbours = self._neighbours
-        if neighbours.k == NOT_BEGUN:
-            return neighbours.roll_call.missing
-        return self._who_needs_this_node() if neighbours.k == self._iterations else neighbours.waits_now_for
+    # Messages of iterations
+
+    def _start_iteration(self, iteration: Iteration) -> None:
+        """Send the messages of an iteration as far as they are known, and check those that have come already."""
+        self._iteration = iteration
+        for number in iteration.neighbours:
+            header = self._messages_of(number, iteration.k).get(IterationHeader)
+            if header is not None:
+                self._check_degree(number, header, iteration)
+            self._send_due(number)
+
+    def _messages_of(self, number: int, k: int) -> Messages:
+        """Return the messages of a neighbour about an iteration."""
+        return self.peer(number).received.get(k, {})
+
+    def _finish_iteration(self) -> None:
+        """Go to the next iteration."""
+        self.k += 1
+        self._iteration = None
+        for peer in self.peers.values():
+            peer.forget_before(self.k)
+
+    @property
+    def _missing(self) -> list[int]:
+        """The neighbours whose messages the present iteration lacks."""
+        if (iteration := self._iteration) is None:
+            return []
+        return [n for n in iteration.neighbours if iteration.is_missing(n, self._messages_of(n, iteration.k))]
+
+    def _check_degree(self, number: int, header: IterationHeader, iteration: Iteration) -> None:
+        """End the run unless a neighbour sees the same links in this iteration."""
+        if (known := iteration.neighbours.get(number)) != header.degree:
+            self._end_run(
+                f"device {number} has {header.degree} neighbours in iteration {header.k} by its own count, and "
+                f"{known or 'none'} by that of device {self._number}; give all nodes the same network"
+            )
+
+    def _send_due(self, number: int) -> None:
+        """Send a neighbour the messages that it needs and does not have yet."""
+        peer, iteration = self.peers[number], self._iteration
+        if iteration is not None and number in iteration.neighbours:
+            for message in iteration.messages_to(number, self._messages_of(number, iteration.k)):
+                peer.keep(message)
+        for message in peer.due():
+            self._transport.send(number, message)
+
+    # The end
+
+    def _end_run(self, reason: str) -> None:
+        """End the run for all: tell all neighbours."""
+        if self._ended is None:
+            self._ended = reason
+            self._send_to_all(RunEnded(reason))
+        self._news.set()
+
+    def _end_because_lost(self, number: int, k: int) -> None:
+        self._end_run(
+            f"device {number} has lost its state: it is in iteration {k}, and device {self._number} in iteration "
+            f"{self.k}; start all nodes again, and they go on from their last common checkpoint"
+        )
+
+    # Called by the transport
+
+    def hello_for(self, neighbour: int) -> Hello:
+        k = self.k if self.k != NOT_BEGUN else NO_ITERATION
+        return Hello(self._number, self._session, self._fingerprint, k)
+
+    def connected(self, neighbour: int, theirs: Hello) -> None:
+        peer = self.peer(neighbour)
+        status = peer.status
+        status.interruptions += status.session == theirs.session
+        status.connected, status.up, status.session = True, True, theirs.session
+        status.iteration = None if theirs.k == NO_ITERATION else theirs.k
+        self._log("connected", neighbour=neighbour, session=theirs.session, k=status.iteration)
+        self.members.connect(neighbour, theirs.session)
+        can_continue = peer.connect(theirs.k)
+        for presence in self.members.known:
+            self._transport.send(neighbour, presence)
+        if self._ended is not None:
+            self._transport.send(neighbour, RunEnded(self._ended))
+        if self.k != NOT_BEGUN:
+            if not can_continue:
+                self._end_because_lost(neighbour, theirs.k)
+            if self._began_alone or self._sessions_at_start.get(neighbour) != theirs.session:
+                self._announce_start(neighbour)
+        self._send_due(neighbour)
+        self._news.set()
+
+    def disconnected(self, neighbour: int, reason: str) -> None:
+        status = self.peer(neighbour).status
+        status.connected = status.up = False
+        status.last_problem = reason
+        self.members.disconnect(neighbour)
+        self._log("disconnected", neighbour=neighbour, reason=reason)
+        self._news.set()
+
+    def received(self, neighbour: int, message: Message) -> None:
+        problem = None
+        if isinstance(message, IterationModel | Introduction):
+            own = self._device.model if self.k != NOT_BEGUN else None
+            problem = "it has no model" if message.model is None else self._problem_with(message.model, own)
+            if problem is not None:
+                self._refuse_model(neighbour, message.k, problem)
+        if problem is None:
+            problem = self._take(neighbour, message)
+        if problem is not None:
+            self._refuse_from(self.status_of(neighbour), problem)
+
+    def _take(self, neighbour: int, message: Message) -> str | None:
+        """Take a message. Returns why it is refused, or None."""
+        match message:
+            case Presence():
+                problem = self._take_presence(neighbour, message)
+            case RunEnded(reason):
+                self._end_run(reason)
+                problem = None
+            case _ if isinstance(message, self._device.messages):
+                problem = self._take_part(neighbour, message)
+            case _:
+                problem = f"it sends {type(message).__name__}, which is no message of this mode and link law"
+        if problem is None:
+            self._send_due(neighbour)
+            self._news.set()
+        return problem
+
+    def _refuse_model(self, neighbour: int, k: int, problem: str) -> None:
+        """Refuse a model. It may come again over a new connection; the second time, the run ends."""
+        peer = self.peer(neighbour)
+        if peer.refused == k:  # it would be sent again and again
+            self._end_run(f"device {neighbour} cannot be understood in iteration {k}: {problem}")
+        peer.refused = k
+
+    def _take_part(self, neighbour: int, message: Any) -> str | None:
+        peer, iteration = self.peer(neighbour), self._iteration
+        peer.status.iteration = message.k
+        if peer.is_behind(message.k):
+            self._end_because_lost(neighbour, message.k)
+        if iteration is not None and message.k == iteration.k and isinstance(message, IterationHeader):
+            self._check_degree(neighbour, message, iteration)
+        return peer.take(message, self.k)
+
+    def _take_presence(self, neighbour: int, presence: Presence) -> str | None:
+        if not presence.checkpoints:
+            if presence.device != neighbour:
+                return "it says of another device that it has begun"
+            self._is_under_way = True
+        elif self.members.update(presence):
+            for number in self.peers:
+                if number != neighbour:
+                    self._transport.send(number, presence)
+        return None
+
+    def _send_to_all(self, message: Message) -> None:
+        """Send a message to all connected neighbours."""
+        for number, peer in self.peers.items():
+            if peer.status.connected:
+                self._transport.send(number, message)
+
+    def _announce_start(self, number: int) -> None:
+        """Tell a neighbour that started later: no node goes back to a checkpoint for it."""
+        self._transport.send(number, Presence(self._number, self._session, ()))
+
+    def status_of(self, neighbour: int) -> NeighbourStatus:
+        return self.peer(neighbour).status
+
+    def peer(self, neighbour: int) -> Peer:
+        """Return the record of a neighbour. It is kept for one that leaves, because it may come back."""
+        if neighbour not in self.peers:
+            self.peers[neighbour] = Peer(NeighbourStatus(neighbour), dropped=self.k - 1)
+        return self.peers[neighbour]

@@ -1,237 +1,198 @@
-"""What a node in lockstep hears of its neighbours and says to them: iterations, who is there, and how it ends."""
+"""What a node in lockstep knows of the others: who takes part, and which messages a neighbour needs. No I/O.
+
+An iteration in which two devices are linked cannot end at one end before the other has begun it. So the other end can
+need the messages about the last two such iterations, and nothing older; and it can be ahead by one such iteration at
+most. An end sends at most one message of a type about an iteration.
+"""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
-from efhc.base.errors import EfhcError
-from efhc.runtime.lockstep_device import Heard, Iteration
-from efhc.runtime.logs import Log
-from efhc.runtime.messages import Hello, IterationHeader, Message, Presence, RunEnded
-from efhc.runtime.pairs import Pair
-from efhc.runtime.roll_call import RollCall
+from efhc.runtime.node_messages import IterationHeader, Presence
 from efhc.runtime.status import NeighbourStatus
-from efhc.runtime.transport import Transport
 
-NOT_BEGUN = -1
-"""The iteration that a node is in, before it knows from which one all go on."""
-NO_ITERATION = (1 << 63) - 1
-"""What it then tells its neighbours: it needs nothing yet."""
+KEPT_ITERATIONS = 2
+"""Number of iterations of which messages are kept in either direction."""
+NEVER, EARLIER = 0, -1
+"""In place of the number of a connection, which counts from 1: sent over none, or before this node's start."""
 
 
-class LockstepNeighbours:
-    """All neighbours of a node in lockstep. It makes no iteration: it is told where the node is, and tells them."""
+class LockstepMembership:
+    """Who takes part in a run, and from which iteration all continue. Nothing here sends anything.
 
-    def __init__(
-        self,
-        *,
-        roll_call: RollCall,
-        fingerprint: dict[str, str],
-        transport: Transport,
-        log: Log,
-        news: asyncio.Event,
-        messages: tuple[type, ...],
-    ) -> None:
-        """`messages` are those of which an iteration is made. `news` is set whenever something has happened that the
-        node may wait for.
-        """
-        self.roll_call = roll_call
-        self._device, self._session = roll_call.own.device, roll_call.own.session
-        self._fingerprint, self._transport, self._log, self._news = fingerprint, transport, log, news
-        self._messages = messages
-        self.pairs: dict[int, Pair] = {}
-        self.k = NOT_BEGUN
-        """The iteration that the node is in."""
-        self.ended: str | None = None
-        """Why the run ended for all."""
-        self.is_under_way = False
-        """Whether a neighbour has said that the others have begun without this node's present session."""
-        self._iteration: Iteration | None = None
-        """The iteration that the neighbours are being told of."""
-        self._began_alone = False
-        self._sessions_at_start: dict[int, int | None] = {}
+    Each node announces its checkpoints (`Presence`) and passes on each announcement that is new to it. So each node
+    learns of every other, and all find the same iteration: the latest one of which each has a checkpoint.
 
-    # Where the node is
+    A device that was restarted may have other checkpoints than before, while others still pass on the announcement of
+    its earlier session. Sessions have no order. So the announcement that a connected device makes itself counts; of
+    other devices, the session that was learned of last.
+    """
 
-    def begin(self, k: int, sent: Mapping[int, Iterable[Any]] | None, *, alone: bool) -> None:
-        """The node begins with iteration k, `alone` if the others have begun before.
+    def __init__(self, own: Presence, everyone: Collection[int]) -> None:
+        """`everyone` are the devices that messages can reach, including this one."""
+        self._everyone = frozenset(everyone)
+        self._own = own.device
+        self._known = {own.device: own}
+        self._connected: dict[int, int] = {}
+        """The session of each connected device."""
+        self._latest: dict[tuple[int, int], int] = {}
+        """By device and session, its last known checkpoint."""
 
-        `sent` is what a checkpoint has kept of what was said to them. Raises `EfhcError` if a neighbour needs more.
-        """
-        self._began_alone = alone
-        self._sessions_at_start = {number: self.roll_call.session_of(number) for number in self.pairs}
-        for number, pair in self.pairs.items():
-            pair.forget_before(k)
-            pair.dropped = k - 1
-            if alone and sent is not None:
-                pair.restore(sent.get(number, ()))
-            if pair.status.connected and pair.needs <= pair.dropped:
-                raise EfhcError(
-                    f"device {number} needs what device {self._device} sent in iteration {pair.needs} and no longer "
-                    "has; start all nodes again, and they go on from their last common checkpoint"
-                )
-        self.k = k
-        for number, pair in self.pairs.items():
-            if alone and pair.status.connected:
-                self._say_that_it_has_begun(number)
+    def connect(self, device: int, session: int) -> None:
+        """Note that a device is connected. Announcements of another session are out of date."""
+        self._connected[device] = session
 
-    def tell_of(self, iteration: Iteration) -> None:
-        """The node is at this iteration: tell all whom it is linked to, and hear what they have said of it already."""
-        self._iteration = iteration
-        for number in iteration.neighbours:
-            header = self.heard(number, iteration.k).get(IterationHeader)
-            if header is not None:
-                self._check_degree(number, header, iteration)
-            self._exchange(number)
+    def disconnect(self, device: int) -> None:
+        """Note that a device is not connected any more. It may be restarted, and others may learn of it first."""
+        self._connected.pop(device, None)
 
-    def heard(self, number: int, k: int) -> Heard:
-        """Return what a neighbour has said of an iteration."""
-        return self.pair(number).heard.get(k, {})
+    def update(self, presence: Presence) -> bool:
+        """Take note of an announcement. Returns whether it is new and must be passed on."""
+        device, session, checkpoints = presence
+        if device == self._own or device not in self._everyone:
+            return False  # an announcement of this node, perhaps before a restart, or of a device outside this run
+        is_other = session != self.session_of(device)
+        if device in self._connected:
+            is_out_of_date = session != self._connected[device]
+        else:
+            is_out_of_date = is_other and (device, session) in self._latest
+        is_known = not is_other and self._latest[device, session] >= checkpoints[-1]
+        if is_out_of_date or is_known:
+            return False
+        self._latest[device, session] = checkpoints[-1]
+        self._known[device] = presence
+        return True
 
-    def finish_iteration(self) -> None:
-        """The node has made this iteration."""
-        self.k += 1
-        self._iteration = None
-        for pair in self.pairs.values():
-            pair.forget_before(self.k)
-
-    def waits_for(self, iteration: Iteration) -> list[int]:
-        """Return the neighbours of which this iteration needs something that is not here yet."""
-        return [n for n in iteration.neighbours if iteration.lacks(n, self.heard(n, iteration.k))]
+    def announce(self, checkpoints: Iterable[int]) -> Presence:
+        """Return the announcement of this node, which now has these checkpoints."""
+        own = self.own._replace(checkpoints=tuple(sorted(checkpoints)))
+        self._known[self._own] = own
+        return own
 
     @property
-    def waits_now_for(self) -> list[int]:
-        """The neighbours whose part in the present iteration is missing."""
-        return [] if self._iteration is None else self.waits_for(self._iteration)
+    def own(self) -> Presence:
+        """The announcement of this node."""
+        return self._known[self._own]
 
-    def _check_degree(self, number: int, header: IterationHeader, iteration: Iteration) -> None:
-        """End the run unless a neighbour sees the same links in this iteration."""
-        if (known := iteration.neighbours.get(number)) != header.degree:
-            self.end(
-                f"device {number} has {header.degree} neighbours in iteration {header.k} by its own count, and "
-                f"{known or 'none'} by that of device {self._device}; give all nodes the same network"
-            )
+    @property
+    def known(self) -> list[Presence]:
+        """The last announcement of each device, including this one."""
+        return list(self._known.values())
 
-    def _exchange(self, number: int) -> None:
-        """Send a neighbour what it needs and does not have yet."""
-        pair, iteration = self.pairs[number], self._iteration
-        if iteration is not None and number in iteration.neighbours:
-            for message in iteration.says(number, self.heard(number, iteration.k)):
-                pair.say(message)
-        for message in pair.due():
-            self._transport.send(number, message)
+    @property
+    def missing(self) -> list[int]:
+        """The devices without an announcement of their present session."""
+        there = self._connected
+        present = {device for device, known in self._known.items() if there.get(device) in (None, known.session)}
+        return sorted(self._everyone - present)
 
-    # The end
+    @property
+    def common(self) -> int:
+        """The latest iteration of which every known device has a checkpoint."""
+        return max(set[int].intersection(*(set(presence.checkpoints) for presence in self._known.values())))
 
-    def end(self, reason: str) -> None:
-        """The run cannot go on: tell all neighbours."""
-        if self.ended is None:
-            self.ended = reason
-            self.tell_all(RunEnded(reason))
-        self._news.set()
+    def session_of(self, device: int) -> int | None:
+        """Return the last known session of a device."""
+        return self._known[device].session if device in self._known else None
 
-    def _end_because_lost(self, number: int, k: int) -> None:
-        self.end(
-            f"device {number} has lost its state: it is in iteration {k}, and device {self._device} in iteration "
-            f"{self.k}; start all nodes again, and they go on from their last common checkpoint"
-        )
+    def has_made(self, device: int, iterations: int) -> bool:
+        """Return whether a device is known to have made this number of iterations."""
+        return device in self._known and self._known[device].checkpoints[-1] >= iterations
 
-    # What the transport tells
+    def unfinished(self, iterations: int) -> list[int]:
+        """Return the devices that are not known to have made this number of iterations."""
+        return sorted(device for device in self._everyone if not self.has_made(device, iterations))
 
-    def hello(self) -> Hello:
-        """Return what to say first on a new connection."""
-        k = self.k if self.k != NOT_BEGUN else NO_ITERATION
-        return Hello(self._device, self._session, self._fingerprint, k)
 
-    def connected(self, neighbour: int, theirs: Hello) -> None:
-        """A connection is up."""
-        pair = self.pair(neighbour)
-        status = pair.status
-        status.interruptions += status.session == theirs.session
-        status.connected, status.up, status.session = True, True, theirs.session
-        status.iteration = None if theirs.k == NO_ITERATION else theirs.k
-        self._log("connected", neighbour=neighbour, session=theirs.session, k=status.iteration)
-        self.roll_call.meet(neighbour, theirs.session)
-        can_go_on = pair.connect(theirs.k)
-        for presence in self.roll_call.known:
-            self._transport.send(neighbour, presence)
-        if self.ended is not None:
-            self._transport.send(neighbour, RunEnded(self.ended))
-        if self.k != NOT_BEGUN:
-            if not can_go_on:
-                self._end_because_lost(neighbour, theirs.k)
-            if self._began_alone or self._sessions_at_start.get(neighbour) != theirs.session:
-                self._say_that_it_has_begun(neighbour)
-        self._exchange(neighbour)
-        self._news.set()
+@dataclass
+class _Kept:
+    message: Any
+    connection: int = NEVER
+    """The connection over which it was last sent."""
 
-    def disconnected(self, neighbour: int, reason: str) -> None:
-        """The connection is gone."""
-        status = self.pair(neighbour).status
-        status.connected = status.up = False
-        status.last_problem = reason
-        self.roll_call.part_from(neighbour)
-        self._log("disconnected", neighbour=neighbour, reason=reason)
-        self._news.set()
 
-    def hear(self, neighbour: int, message: Message) -> str | None:
-        """Take a message. Returns why it is not taken, if it is not."""
-        match message:
-            case Presence():
-                problem = self._hear_presence(neighbour, message)
-            case RunEnded(reason):
-                self.end(reason)
-                problem = None
-            case _ if isinstance(message, self._messages):
-                problem = self._hear_part(neighbour, message)
-            case _:
-                problem = f"it sends {type(message).__name__}, which is no message of this mode and link law"
-        if problem is None:
-            self._exchange(neighbour)
-            self._news.set()
-        return problem
+@dataclass
+class Peer:
+    """One neighbour: the messages to it that it may still need, and its messages about iterations to come."""
 
-    def refuse(self, neighbour: int, k: int, problem: str) -> None:
-        """A model cannot be taken. It may come again over a new connection; the second time, the run ends."""
-        pair = self.pair(neighbour)
-        if pair.refused == k:  # it would be sent again and again
-            self.end(f"device {neighbour} cannot be understood in iteration {k}: {problem}")
-        pair.refused = k
+    status: NeighbourStatus
+    dropped: int = -1
+    """The last iteration of which messages to the neighbour may no longer be kept."""
+    received: dict[int, dict[type, Any]] = field(default_factory=dict)
+    """Its messages about iterations that are not over here, by iteration and type."""
+    needs: int = 0
+    """The iteration that the neighbour is in: it needs the messages about this one and about later ones."""
+    refused: int = -1
+    """The iteration of the last message that was refused."""
+    _kept: dict[int, dict[type, _Kept]] = field(default_factory=dict)
+    _connections: int = 0
 
-    def _hear_part(self, neighbour: int, message: Any) -> str | None:
-        pair, iteration = self.pair(neighbour), self._iteration
-        pair.status.iteration = message.k
-        if pair.is_behind(message.k):
-            self._end_because_lost(neighbour, message.k)
-        if iteration is not None and message.k == iteration.k and isinstance(message, IterationHeader):
-            self._check_degree(neighbour, message, iteration)
-        return pair.hear(message, self.k)
+    def connect(self, k: int) -> bool:
+        """Note a new connection to the neighbour in iteration k. Returns False if that is too far behind."""
+        self._connections += 1
+        self.needs = k
+        return k > self.dropped
 
-    def _hear_presence(self, neighbour: int, presence: Presence) -> str | None:
-        if not presence.checkpoints:
-            if presence.device != neighbour:
-                return "it says of another device that it has begun"
-            self.is_under_way = True
-        elif self.roll_call.hear(presence):
-            for number in self.pairs:
-                if number != neighbour:
-                    self._transport.send(number, presence)
+    def keep(self, message: Any) -> None:
+        """Keep a message for the neighbour, instead of those about the last but one iteration."""
+        kept = self._kept.setdefault(message.k, {})
+        known = kept.setdefault(type(message), _Kept(message))
+        if known.connection == EARLIER and next(iter(kept.values())) is known:
+            # Made again after a restart: the first message tells the other end where this one is.
+            known.connection = NEVER
+        while len(self._kept) > KEPT_ITERATIONS:
+            self.dropped = min(self._kept)
+            del self._kept[self.dropped]
+
+    def due(self) -> list[Any]:
+        """Return the messages to send now: those that the neighbour needs and was not sent over this connection."""
+        due: list[Any] = []
+        if not self.status.connected:
+            return due
+        for k, messages in sorted(self._kept.items()):
+            for kept in messages.values():
+                if kept.connection == NEVER or (kept.connection != self._connections and k >= self.needs):
+                    kept.connection = self._connections
+                    due.append(kept.message)
+        return due
+
+    @property
+    def kept(self) -> list[Any]:
+        """The messages that the neighbour may still need. A checkpoint holds them."""
+        return [kept.message for messages in self._kept.values() for kept in messages.values()]
+
+    def begin(self, k: int, sent: Iterable[Any] | None) -> None:
+        """Begin with iteration k. `sent` are the messages of a checkpoint; None if the neighbour begins there, too."""
+        self.forget_before(k)
+        self.dropped = k - 1
+        if sent is not None:
+            self._kept = {}
+            for message in sent:
+                self._kept.setdefault(message.k, {})[type(message)] = _Kept(message, EARLIER)
+            self.dropped = min(self._kept) - 1 if self._kept else -1
+
+    def is_behind(self, k: int) -> bool:
+        """Return whether a neighbour that sends a message about iteration k is too far behind to be helped."""
+        if k >= self.needs:
+            return False
+        self.needs = k  # it had not begun when it connected, and this message shows where it began
+        return k <= self.dropped
+
+    def take(self, message: Any, k: int) -> str | None:
+        """Take a message while this node is in iteration k. Returns why it is refused, or None."""
+        if message.k < k:
+            return None  # sent again, and not needed
+        if message.k not in self.received and len(self.received) == KEPT_ITERATIONS:
+            return f"it speaks of iteration {message.k}, which is too far ahead of iteration {k}"
+        received = self.received.setdefault(message.k, {})
+        if isinstance(message, IterationHeader) and received.get(IterationHeader, message) != message:
+            return f"it says two different things of iteration {message.k}"
+        received.setdefault(type(message), message)
         return None
 
-    def tell_all(self, message: Message) -> None:
-        """Send a message to all neighbours that are connected."""
-        for number, pair in self.pairs.items():
-            if pair.status.connected:
-                self._transport.send(number, message)
-
-    def _say_that_it_has_begun(self, number: int) -> None:
-        """Tell a neighbour that started later: nobody goes back to a checkpoint for it."""
-        self._transport.send(number, Presence(self._device, self._session, ()))
-
-    def pair(self, neighbour: int) -> Pair:
-        """Return what there is between a neighbour and this node. It is kept for one that leaves: it may come back."""
-        if neighbour not in self.pairs:
-            self.pairs[neighbour] = Pair(NeighbourStatus(neighbour), dropped=self.k - 1)
-        return self.pairs[neighbour]
+    def forget_before(self, k: int) -> None:
+        """Drop its messages about iterations before k."""
+        self.received = {at: messages for at, messages in self.received.items() if at >= k}

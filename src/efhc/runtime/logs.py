@@ -1,7 +1,7 @@
-"""What a node says while it runs: one JSON object per line, on stderr or in a file.
+"""The log of a node: one JSON object per line, on stderr or in a file.
 
 Every line has `time` (wall clock, UTC), `seconds` (monotonic, since the start), `level`, `device` and `event`.
-Strangers may cause `LIMITED` events as often as they like: those beyond a limit are only counted.
+Strangers may cause `LIMITED` events as often as they like: beyond a limit they are only counted.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Log:
     def __call__(self, event: str, level: str = "info", **fields: Any) -> None:
         """Write one line. Of too many `LIMITED` events with one `reason`, only the number is written later."""
         with self._lock:
-            self._tell_what_was_left_out()
+            self._write_left_out()
             if event not in LIMITED or self._is_within_limits(event, str(fields.get("reason", ""))[:LONGEST]):
                 self._write(event, level, fields)
             else:
@@ -62,11 +62,11 @@ class Log:
         return True
 
     def close(self) -> None:
-        """Write what is left to be said. The stream stays open."""
+        """Write the number of lines that were left out. The stream stays open."""
         with self._lock:
-            self._tell_what_was_left_out(now=True)
+            self._write_left_out(now=True)
 
-    def _tell_what_was_left_out(self, *, now: bool = False) -> None:
+    def _write_left_out(self, *, now: bool = False) -> None:
         """Begin a new window once the last one is over."""
         if not now and self._clock() - self._window < WINDOW:
             return

@@ -8,43 +8,21 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from efhc.base.errors import EfhcError
 from efhc.runtime.logs import Log
-from efhc.runtime.pages import SOCKET_NAME, serve
+from efhc.runtime.mode import Mode
+from efhc.runtime.node_settings import Metrics, Neighbour
+from efhc.runtime.pages import SOCKET_NAME, Pages
 from efhc.runtime.security import Security
-from efhc.runtime.settings import Metrics, Neighbour
+from efhc.runtime.sockets import SocketTransport
 from efhc.runtime.status import NodeStatus
-from efhc.runtime.transport import Listener, Transport
-
-
-class Mode(Listener, Protocol):
-    """How a node runs: free-running or lockstep."""
-
-    begun: asyncio.Event
-    """Set once the node has begun to listen and to dial."""
-
-    async def run(self, transport: Transport) -> None:
-        """Do the work. Returns when it is done or `stop` was called; raises what ended it otherwise."""
-        ...
-
-    def stop(self) -> None:
-        """Ask for an orderly end."""
-        ...
-
-    def allow(self, neighbours: Sequence[Neighbour]) -> None:
-        """Take a new table of neighbours."""
-        ...
-
-    def status(self) -> NodeStatus:
-        """How the node is."""
-        ...
 
 
 async def run_until_stopped(
     mode: Mode,
-    transport: Transport,
+    transport: SocketTransport,
     state: Path,
     metrics: Metrics,
     read_neighbours: Callable[[], Sequence[Neighbour]],
@@ -105,7 +83,7 @@ async def run_until_stopped(
         loop.add_signal_handler(number, stop, number)
     loop.add_signal_handler(signal.SIGHUP, asked.set)
     reading = asyncio.create_task(read_anew_when_asked())
-    async with await serve(status, state / SOCKET_NAME, metrics.port) as pages:
+    async with Pages(status, state / SOCKET_NAME, metrics.port) as pages:
         log("starting", pid=os.getpid(), state=str(state), metrics_port=pages.port)
         await mode.run(transport)
     reading.cancel()

@@ -1,8 +1,8 @@
-"""Carry out what a device wants done: what relies on a write waits until it is on the disk, and nothing else does.
+"""Calls and writes in order: a call that relies on a write waits until it is on the disk, and no other call does.
 
-Things to do stand in lanes, one per neighbour and one for the state as a whole. In a lane all is done in order, and
-what follows a write waits for it. Lanes do not wait for one another, so a long write holds up nobody who does not rely
-on it. All writes go to the disk thread in the order in which they are given, whatever their lanes are.
+There is one lane per neighbour and one for the state as a whole. Within a lane all is done in order, and calls after a
+write wait for it. Lanes do not wait for one another, so a long write delays only the calls that rely on it. All writes
+go to the disk thread in the order in which they are given.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ STATE = -1
 
 
 class Outbox:
-    """What is to be done, and what waits for the disk."""
+    """The calls that wait for the disk, by lane."""
 
     def __init__(self, disk: Worker) -> None:
         self._disk = disk
@@ -28,7 +28,7 @@ class Outbox:
         self._idle = asyncio.Event()
         self._idle.set()
         self.failed: BaseException | None = None
-        """What the disk thread raised. Nothing is done after it: nobody may rely on what could not be kept."""
+        """The error of the disk thread. Nothing is done after it: no neighbour may rely on a write that failed."""
         self.on_failure: Callable[[], None] = lambda: None
 
     def do(self, lane: int, call: Callable[..., Any], *arguments: Any) -> None:

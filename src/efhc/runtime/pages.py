@@ -1,7 +1,7 @@
-"""How a node is, over HTTP: /metrics for Prometheus, /healthz, /readyz, /status as JSON.
+"""The status of a node over HTTP: /metrics for Prometheus, /healthz, /readyz, /status as JSON.
 
 They are served on `status.sock` in the state folder, which only the node's own user may open, and on a loopback port if
-the settings name one. Whoever asks cannot slow the node down: requests are small, quick and few at a time.
+the settings name one. Requests cannot slow the node down: they are limited in size, time and number.
 """
 
 from __future__ import annotations
@@ -35,40 +35,39 @@ METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Pages:
-    """The running servers of one node."""
+    """The servers of one node, for as long as `async with` lasts.
 
-    def __init__(self, status: Callable[[], NodeStatus], seconds: float = SECONDS) -> None:
-        self._status, self._seconds = status, seconds
+    A socket that a killed node left is replaced: the caller holds the lock of its folder.
+    """
+
+    def __init__(
+        self, status: Callable[[], NodeStatus], socket_path: Path, port: int | None = None, seconds: float = SECONDS
+    ) -> None:
+        """Serve what `status` returns at each request, which may take `seconds` together with its answer."""
+        self._status, self._socket, self._seconds = status, socket_path, seconds
         self._open = 0
         self._servers: list[asyncio.AbstractServer] = []
-        self._socket: Path | None = None
-        self.port: int | None = None
+        self.port = port
         """The loopback port, if there is one."""
 
-    async def start(self, socket_path: Path | None, port: int | None) -> None:
-        """Listen. Raises `EfhcError` if the port is in use or the socket cannot be made."""
-        if socket_path is not None:
-            listening = _unix_listener(socket_path)
-            self._servers.append(await asyncio.start_unix_server(self._answer, sock=listening, limit=LONGEST_REQUEST))
-            self._socket = socket_path
-        if port is not None:
-            listening = _loopback_listener(port)
-            self.port = listening.getsockname()[1]
-            self._servers.append(await asyncio.start_server(self._answer, sock=listening, limit=LONGEST_REQUEST))
-
-    async def stop(self) -> None:
-        """Stop listening and remove the socket."""
-        for server in self._servers:
-            server.close()
-        self._servers = []
-        if self._socket is not None:
-            self._socket.unlink(missing_ok=True)
-
     async def __aenter__(self) -> Self:
+        """Listen. Raises `EfhcError` if the port is in use or the socket cannot be made."""
+        listening = _unix_listener(self._socket)
+        self._servers.append(await asyncio.start_unix_server(self._answer, sock=listening, limit=LONGEST_REQUEST))
+        try:
+            if self.port is not None:
+                listening = _loopback_listener(self.port)
+                self.port = listening.getsockname()[1]
+                self._servers.append(await asyncio.start_server(self._answer, sock=listening, limit=LONGEST_REQUEST))
+        except BaseException:
+            await self.__aexit__()
+            raise
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.stop()
+        for server in self._servers:
+            server.close()
+        self._socket.unlink(missing_ok=True)
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._open += 1
@@ -78,7 +77,7 @@ class Pages:
                     writer.write(self._response(await reader.readuntil(b"\r\n\r\n")))
                     await writer.drain()
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            pass  # whoever asked has gone, is too slow, or says too much
+            pass  # the client has gone, is too slow, or sends too much
         finally:
             self._open -= 1
             writer.close()
@@ -103,23 +102,6 @@ class Pages:
         if page == "/status":
             return 200, "OK", json.dumps(_finite(asdict(self._status()))) + "\n", "application/json"
         return 404, "Not Found", "there are /metrics, /healthz, /readyz and /status\n", "text/plain"
-
-
-async def serve(
-    status: Callable[[], NodeStatus], socket_path: Path | None, port: int | None = None, seconds: float = SECONDS
-) -> Pages:
-    """Serve what `status` returns at each request, and return the servers, which `async with` stops.
-
-    A socket that a killed node left is replaced: the caller holds the lock of its folder. Raises `EfhcError` if the
-    port is in use or the socket cannot be made. `seconds` is what a request and its answer may take.
-    """
-    pages = Pages(status, seconds)
-    try:
-        await pages.start(socket_path, port)
-    except BaseException:
-        await pages.stop()
-        raise
-    return pages
 
 
 def _http(
@@ -177,14 +159,10 @@ def _unix_listener(path: Path) -> socket.socket:
 
 
 def _loopback_listener(port: int) -> socket.socket:
-    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind(("127.0.0.1", port))
-        listening.listen(AT_ONCE)
-        listening.setblocking(False)
+        listening = socket.create_server(("127.0.0.1", port), backlog=AT_ONCE)
     except OSError as error:
-        listening.close()
-        reason = error.strerror or error
+        reason = os.strerror(error.errno or 0)
         raise EfhcError(f"metrics.port: port {port} cannot be used ({reason}); choose another, or 0 for any") from error
+    listening.setblocking(False)
     return listening

@@ -1,4 +1,4 @@
-"""What errors of sockets and of TLS mean, as one line for people."""
+"""The meaning of errors of sockets and of TLS, as one line for people."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a node writes down for whoever collects the run: its steps, its exchanges, and its model now and then.
+"""The record of a node for the result of a run: its steps, its exchanges, and some of its models.
 
 The files lie in the folder `record` of the state folder and only grow: rows of one size, end to end, little-endian. A
 row that a kill has cut off is removed at the next start. Rows are written in large pieces, at checkpoints and at the
@@ -22,7 +22,7 @@ from efhc.base.saving import writing
 from efhc.core.device_state import Exchange
 from efhc.core.protocol import Token
 from efhc.core.state import NOTHING_LOCAL, Local
-from efhc.runtime.settings import Recording
+from efhc.runtime.node_settings import RecordingSettings
 from efhc.runtime.status import OUTCOMES
 
 FOLDER = "record"
@@ -74,9 +74,9 @@ class _Rows:
 
 
 class Recorder:
-    """Writes down what a node does, if its settings ask for it. All is called in the event loop."""
+    """Records what a node does, if its settings ask for it. All methods are called in the event loop."""
 
-    def __init__(self, state: Path, settings: Recording, parameters: int, dtype: np.dtype[Any] | str) -> None:
+    def __init__(self, state: Path, settings: RecordingSettings, parameters: int, dtype: np.dtype[Any] | str) -> None:
         self._settings, self._model_bytes = settings, parameters * np.dtype(dtype).itemsize
         self._folder, self._kind = state / FOLDER, _numbers(parameters, dtype)
         self._is_on = settings.start > 0

@@ -1,6 +1,6 @@
-"""Whom a node talks to: TLS 1.3, in which both ends show a certificate of one authority. There is no way around it.
+"""The identity of a node: TLS 1.3, in which both ends show a certificate of one authority. There is no way around it.
 
-A node checks its own files by shaking hands with itself: whatever its neighbours would refuse, it refuses at its start.
+A node checks its own files by a handshake with itself: it refuses at its start what its neighbours would refuse.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from efhc.base.errors import EfhcError, InputError
 from efhc.base.inputs import read_bytes
 from efhc.runtime.logs import Log
-from efhc.runtime.settings import Address, NodeSettings, Tls
+from efhc.runtime.node_settings import Address, NodeSettings, Tls
 
 DOMAIN = "efhc"
 SOON = 14 * 86400.0
@@ -102,20 +102,12 @@ class Security:
         return self._identity.server
 
     def client_context(self) -> ssl.SSLContext:
-        """Return the context of a connection that the node makes; `server_hostname` is the `server_name`."""
+        """Return the context of a connection that the node makes; `server_hostname` is the `name_of` the device."""
         self.refresh()
         return self._identity.client
 
-    def server_name(self, device: int) -> str:
-        """Return the name that the certificate of this device must have."""
-        return name_of(device)
-
-    def device_of(self, certificate: Mapping[str, Any] | None) -> int:
-        """Return whose certificate `getpeercert()` returned. Raises `ValueError` if it is no device's."""
-        return device_of(certificate)
-
     def refresh(self) -> None:
-        """Take up files that were changed. If they cannot be used, the node keeps what it has and tells why."""
+        """Take up files that were changed. If they cannot be used, the node keeps the old ones and logs why."""
         if (now := _versions(self._tls)) == self._seen:
             return
         self._seen = now
@@ -131,10 +123,10 @@ class Security:
 
     def _load(self) -> _Identity:
         identity = _load(self._tls, self._device)
-        identity.server.sni_callback = self._take_up_for
+        identity.server.sni_callback = self._use_present_context
         return identity
 
-    def _take_up_for(self, connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
+    def _use_present_context(self, connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
         """Let a connection that begins now have the certificate of now, whichever context its server was given."""
         connection.context = self.server_context()
 
@@ -164,7 +156,7 @@ def _load(tls: Tls, device: int) -> _Identity:
     for field, path in (("tls.authority", tls.authority), ("tls.certificate", tls.certificate)):
         _check_holds_certificates(field, path)
     _check_is_private(tls.key)
-    shown = _shown_to_oneself(tls)
+    shown = _own_certificate(tls)
     try:
         named = device_of(shown)
     except ValueError as error:
@@ -174,7 +166,7 @@ def _load(tls: Tls, device: int) -> _Identity:
         raise InputError("tls.certificate", given, f"that of device {device}, which this node is")
     server, client = _context(ssl.PROTOCOL_TLS_SERVER, tls), _context(ssl.PROTOCOL_TLS_CLIENT, tls)
     try:
-        _shake_hands(server, client, name_of(device))
+        _handshake(server, client, name_of(device))
     except ssl.SSLError as error:  # such as an authority that has expired
         reason = getattr(error, "verify_message", None) or error.reason
         raise InputError("tls", f"{tls.certificate}, which neighbours would refuse ({reason})", ISSUED) from None
@@ -186,7 +178,7 @@ def _check_holds_certificates(field: str, path: Path) -> None:
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(path)
     except ssl.SSLError:
-        raise InputError(field, f"{path} (something else)", "a certificate in PEM format") from None
+        raise InputError(field, f"{path} (it holds no certificate)", "a certificate in PEM format") from None
 
 
 def _check_is_private(key: Path) -> None:
@@ -215,7 +207,7 @@ def _context(protocol: int, tls: Tls) -> ssl.SSLContext:
         if error.reason == "KEY_VALUES_MISMATCH":
             given = f"{tls.key}, which does not belong to {tls.certificate}"
             raise InputError("tls.key", given, "the key that was issued with the certificate") from None
-        raise InputError("tls.key", f"{tls.key} (something else)", "a private key in PEM format") from None
+        raise InputError("tls.key", f"{tls.key} (it holds no key)", "a private key in PEM format") from None
     return context
 
 
@@ -228,14 +220,14 @@ def _refuse_passwords() -> str:
     raise _HasPassword
 
 
-def _shown_to_oneself(tls: Tls) -> dict[str, Any]:
+def _own_certificate(tls: Tls) -> dict[str, Any]:
     """Return the certificate that neighbours see. Raises `InputError` if the authority did not issue it for now."""
     server, client = _context(ssl.PROTOCOL_TLS_SERVER, tls), _context(ssl.PROTOCOL_TLS_CLIENT, tls)
     client.check_hostname = False
     for context in (server, client):  # what it says is only seen if it is accepted: name and time are looked at later
         context.verify_flags |= _NO_CHECK_TIME
     try:
-        shown = _shake_hands(server, client)
+        shown = _handshake(server, client)
     except ssl.SSLError as error:
         reason = getattr(error, "verify_message", None) or error.reason
         given = f"{tls.certificate}, which {tls.authority} did not issue for a node ({reason})"
@@ -251,7 +243,7 @@ def _shown_to_oneself(tls: Tls) -> dict[str, Any]:
     return shown
 
 
-def _shake_hands(server: ssl.SSLContext, client: ssl.SSLContext, name: str | None = None) -> dict[str, Any]:
+def _handshake(server: ssl.SSLContext, client: ssl.SSLContext, name: str | None = None) -> dict[str, Any]:
     """Return the certificate that the client showed the server, once both have accepted the other's."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     dialling = client.wrap_bio(to_client, to_server, server_hostname=name)
@@ -262,17 +254,16 @@ def _shake_hands(server: ssl.SSLContext, client: ssl.SSLContext, name: str | Non
     return answering.getpeercert() or {}
 
 
-def _versions(tls: Tls) -> list[tuple[int, ...] | None]:
+def _versions(tls: Tls) -> list[tuple[int, ...]]:
     """Return what changes when a file is replaced or written."""
-    return [_version(path) for path in (tls.authority, tls.certificate, tls.key)]
-
-
-def _version(path: Path) -> tuple[int, ...] | None:
-    try:
-        facts = os.stat(path)  # noqa: PTH116 - it is asked for each connection
-    except OSError:
-        return None
-    return facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
+    versions: list[tuple[int, ...]] = []
+    for path in (tls.authority, tls.certificate, tls.key):
+        try:
+            facts = os.stat(path)  # noqa: PTH116 - it is asked for each connection
+            versions.append((facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns))
+        except OSError:
+            versions.append(())
+    return versions
 
 
 def _day(seconds: float) -> str:

@@ -1,9 +1,9 @@
-"""The transport over TCP and TLS 1.3: who may connect, who dials whom, and which connection counts.
+"""The transport over TCP and TLS 1.3: who may connect, and which of two connections stays.
 
-Everyone who knows a neighbour's address dials it, again and again. The end that dialled says HELLO first; the other one
-checks it, and answers with HELLO or with GOODBYE and the reason. There is one connection per neighbour. If both dialled
-at the same time, the one that the lower number dialled stays; otherwise a new one replaces the old one, whose end may
-not have been noticed yet.
+A node dials each neighbour whose address it knows, again and again. The end that dialled sends HELLO first; the other
+one checks it, and answers with HELLO or with GOODBYE and the reason. There is one connection per neighbour. If both
+dialled at the same time, the connection from the lower number stays; otherwise a new one replaces the old one, whose
+end may not have been noticed yet.
 
 Until the other end has proved who it is, it is a stranger: it has five seconds, there are at most `strangers` of them,
 and if one more comes, the oldest one from the address that has most of them goes.
@@ -18,52 +18,35 @@ import socket
 import ssl
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from efhc.base.errors import EfhcError, printable
 from efhc.core.protocol import Model
-from efhc.runtime.arrivals import CAN_COUNT
-from efhc.runtime.bandwidth import Bucket, RateMeter, Uplink
-from efhc.runtime.connection import Connection
-from efhc.runtime.messages import Hello, Message
+from efhc.runtime.bandwidth import Bucket, NodeUplink, RateMeter
+from efhc.runtime.connection import Connection, Traffic
+from efhc.runtime.node_messages import Hello, Message
+from efhc.runtime.node_settings import Address, Neighbour
 from efhc.runtime.reasons import STRANGER_SECONDS, reason_of
-from efhc.runtime.settings import Address, Neighbour
-from efhc.runtime.transport import Listener, Traffic
+from efhc.runtime.security import Security, device_of, name_of
+from efhc.runtime.tcp_info import CAN_COUNT
 from efhc.runtime.wire import ModelFormat
+
+if TYPE_CHECKING:
+    from efhc.runtime.mode import Mode
 
 SHORTEST_WAIT, LONGEST_WAIT = 0.5, 15.0
 """Seconds between two attempts to connect; the wait doubles from one to the next."""
 HIGHER_WAITS = 0.25
 """Seconds by which the higher number dials later, so that the two seldom dial at the same time."""
 STEADY_SECONDS = 5.0
-"""A connection that lasted so long was a good one: the next attempt comes soon again."""
+"""Seconds that a connection must last so that the next attempt to connect comes soon again."""
 STOP_SECONDS = 2.0
 DRAIN_SECONDS = 0.05
-"""How often `drain` looks."""
+"""Seconds between two looks of `drain`."""
 
 
 class CannotListen(EfhcError):
-    """Raised when a node cannot listen where it is to: the port is in use, or the address is not there yet."""
-
-
-class Security(Protocol):
-    """What TLS needs: the node's identity, and who the other end is."""
-
-    def server_context(self) -> ssl.SSLContext:
-        """Return the context for a connection that comes in. Asked each time: a renewed certificate is in it."""
-        ...
-
-    def client_context(self) -> ssl.SSLContext:
-        """Return the context for a connection that goes out."""
-        ...
-
-    def server_name(self, device: int) -> str:
-        """Return the name that the certificate of this device must have."""
-        ...
-
-    def device_of(self, certificate: dict[str, Any]) -> int:
-        """Return whose certificate this is, as `SSLSocket.getpeercert` gives it. Raises `ValueError`."""
-        ...
+    """Raised when a node cannot listen: its port is in use, or its address does not exist yet."""
 
 
 class _Link:
@@ -81,7 +64,7 @@ class _Link:
         self.free.set()
         self.last_refusal = ""
         self.final = False
-        """Whether the other end said that to connect again soon makes no sense."""
+        """Whether the other end asked not to connect again soon."""
 
 
 class SocketTransport:
@@ -101,12 +84,12 @@ class SocketTransport:
         self.address: Address | None = None
         """Where the node listens, with the port that it got, once started."""
         self._listen, self._security = listen, security
-        self._uplink = Uplink()
+        self._uplink = NodeUplink()
         self._bucket = Bucket(send_limit) if send_limit is not None else None
         self._carried = 0
         self._most_strangers = strangers
         self._strangers: dict[asyncio.Task[None], str] = {}
-        """By the task that waits for it: the host, in the order in which they came."""
+        """The host of each connection whose other end is unknown, by its task, in the order of arrival."""
         self._links: dict[int, _Link] = {}
         self._traffic: dict[int, Traffic] = {}
         self._meters: dict[int, RateMeter] = {}
@@ -114,9 +97,10 @@ class SocketTransport:
         self._ending: set[Connection] = set()
         self._stopped = False
 
-    # The interface `Transport`
+    # Called by the node
 
-    async def start(self, listener: Listener, neighbours: Sequence[Neighbour]) -> None:
+    async def start(self, listener: Mode, neighbours: Sequence[Neighbour]) -> None:
+        """Listen and dial from now on. Raises `CannotListen` if the address cannot be listened on."""
         self._listener = listener
         if self._listen is not None:
             sockets = await self._bind(self._listen)
@@ -125,6 +109,7 @@ class SocketTransport:
         self.allow(neighbours)
 
     def allow(self, neighbours: Sequence[Neighbour]) -> None:
+        """Replace the table of neighbours, and end the connections to devices that are no longer in it."""
         table = {neighbour.device: neighbour for neighbour in neighbours}
         for device in [device for device in self._links if device not in table]:
             self.disconnect(device, f"device {device} is no longer a neighbour of device {self.device}", final=True)
@@ -138,46 +123,55 @@ class SocketTransport:
                     link.dial = asyncio.create_task(self._keep_dialling(link, Address.of(neighbour.address)))
 
     def send(self, neighbour: int, message: Message) -> None:
+        """Send a message, or drop it if there is no connection. A model in it must not be changed any more."""
         if (connection := self._connection(neighbour)) is not None:
             connection.send(message)
 
     def withdraw(self, neighbour: int, model: Model) -> None:
+        """Stop sending this very array as the `Body` of an exchange, whether it is under way or waits."""
         if (connection := self._connection(neighbour)) is not None:
             connection.withdraw(model)
 
     def disconnect(self, neighbour: int, reason: str, *, final: bool = False) -> None:
+        """End the connection to a neighbour and tell it why. If `final`, it should not connect again soon."""
         if (connection := self._connection(neighbour)) is not None:
             self._close(connection, reason, final=final)
             self._gone(connection, reason)
 
     def traffic(self, neighbour: int) -> Traffic:
+        """Return the traffic of the connections to a neighbour."""
         return self._traffic.setdefault(neighbour, Traffic())
 
     def carried(self) -> int | None:
+        """Return the bytes that are known to have arrived at neighbours, on all links; None if that cannot be known."""
         if not CAN_COUNT:
             return None
-        self._carried += sum(
-            link.connection.newly_carried() for link in self._links.values() if link.connection is not None
-        )
+        self._carried += sum(connection.newly_carried() for connection in self._connections)
         return self._carried
 
     def backlog(self, rate: float) -> float:
-        queued = [link.connection.queued for link in self._links.values() if link.connection is not None]
+        """Return the seconds after which everything sent has left the node, at `rate` bytes per second for all links.
+
+        Bytes on their way do not count, nor do the acknowledgements of connections.
+        """
+        queued = [connection.queued for connection in self._connections]
         total = sum(size for size, _ in queued)
         way = sum(size * seconds for size, seconds in queued) / total if total else 0.0
         limit = 0.0 if self._bucket is None else self._bucket.wait(asyncio.get_running_loop().time())
         return max(0.0, total / rate - way, limit)
 
     async def drain(self, seconds: float) -> bool:
+        """Wait for at most `seconds` until all messages are acknowledged; returns whether they are."""
         loop = asyncio.get_running_loop()
         until = loop.time() + seconds
-        while not self._is_drained():
+        while False in [connection.is_drained for connection in self._connections]:  # which asks each of them
             if loop.time() >= until:
                 return False
             await asyncio.sleep(DRAIN_SECONDS)
         return True
 
     async def stop(self, reason: str) -> None:
+        """Tell all neighbours why, and end all connections."""
         self._stopped = True
         tasks = [*self._accepting, *self._strangers]
         for link in self._links.values():
@@ -199,23 +193,19 @@ class SocketTransport:
     # Connections that come in
 
     async def _bind(self, address: Address) -> list[socket.socket]:
-        loop = asyncio.get_running_loop()
-        try:
-            found = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        except OSError as error:
-            raise CannotListen(f"listen: {address} cannot be listened on: {reason_of(error)}") from error
         sockets: list[socket.socket] = []
-        for family, *_, where in dict.fromkeys(found):
-            try:
+        try:
+            found = await asyncio.get_running_loop().getaddrinfo(
+                address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )
+            for family, *_, where in dict.fromkeys(found):
                 sockets.append(_listening(family, where))
-            except OSError as error:
-                for each in sockets:
-                    each.close()
-                if error.errno == errno.EADDRINUSE:
-                    reason = "the port is in use; stop what uses it (maybe another node), or take another port"
-                else:
-                    reason = reason_of(error)
-                raise CannotListen(f"listen: {address} cannot be listened on: {reason}") from error
+        except OSError as error:
+            for each in sockets:
+                each.close()
+            in_use = "the port is in use. Stop the process that uses it (another node?), or choose another port"
+            reason = in_use if error.errno == errno.EADDRINUSE else reason_of(error)
+            raise CannotListen(f"listen: cannot listen on {address}: {reason}") from error
         return sockets
 
     async def _accept(self, listening: socket.socket) -> None:
@@ -241,7 +231,7 @@ class SocketTransport:
         self._strangers.pop(task, None)
 
     def _make_room(self) -> None:
-        """If there are as many strangers as may be, end the oldest of the address that has most of them."""
+        """If there are too many strangers, end the oldest one of the address that has most of them."""
         if len(self._strangers) >= self._most_strangers:
             (crowd, _), *_ = Counter(self._strangers.values()).most_common(1)
             oldest = next(task for task, host in self._strangers.items() if host == crowd)
@@ -249,7 +239,7 @@ class SocketTransport:
             oldest.cancel("too many connections that have not said who they are")
 
     async def _welcome(self, accepted: socket.socket, who: str) -> None:
-        """See a stranger through TLS and HELLO, within its time."""
+        """Wait for TLS and HELLO of a stranger, within its time."""
         connection = Connection(self, self.models, dialled=False, uplink=self._uplink, bucket=self._bucket)
         connection.name = who
         try:
@@ -294,7 +284,7 @@ class SocketTransport:
             wait = min(2 * wait, LONGEST_WAIT)
 
     async def _dial(self, link: _Link, address: Address) -> None:
-        """Try once to open a connection, and note why if it cannot be."""
+        """Try once to open a connection, and note why if that fails."""
         loop = asyncio.get_running_loop()
         device = link.neighbour.device
         connection = Connection(self, self.models, dialled=True, uplink=self._uplink, bucket=self._bucket)
@@ -304,7 +294,7 @@ class SocketTransport:
             async with asyncio.timeout(STRANGER_SECONDS):
                 if self._security is not None:
                     options = _tls(self._security.client_context())
-                    options["server_hostname"] = self._security.server_name(device)
+                    options["server_hostname"] = name_of(device)
                 await loop.create_connection(lambda: connection, address.host, address.port, **options)
                 if link.connection is not None:  # the neighbour was faster
                     connection.abort("both ends dialled")
@@ -332,18 +322,18 @@ class SocketTransport:
             link.dial = None
 
     def _note(self, link: _Link, who: str, reason: str) -> None:
-        """Tell why there is no connection: once, until there is one or the reason is another."""
+        """Report why there is no connection, once for each reason."""
         self._listener.refused(who, reason, link.neighbour.device, again=link.last_refusal == reason)
         link.last_refusal = reason
 
-    # What connections tell (interface `Owner`)
+    # Called by connections
 
     def made(self, connection: Connection) -> None:
-        """Find out whose certificate it is. Without TLS, HELLO has to say."""
+        """Find out whose certificate a new connection has. Without TLS, HELLO has to say who it is."""
         if self._security is None or connection.dialled:
             return
         try:
-            device = self._security.device_of(connection.peer_certificate)
+            device = device_of(connection.peer_certificate)
         except ValueError as error:
             self._refuse(connection, str(error))
             return
@@ -354,6 +344,7 @@ class SocketTransport:
             self._refuse(connection, f"device {device} is no neighbour of device {self.device}")
 
     def greeted(self, connection: Connection, hello: Hello) -> None:
+        """Open or refuse a connection whose other end has sent HELLO."""
         if connection.neighbour is None and self._security is None:
             connection.neighbour = hello.device
         device = connection.neighbour
@@ -376,14 +367,17 @@ class SocketTransport:
             self._open(link, connection, hello)
 
     def received(self, connection: Connection, message: Message) -> None:
+        """Pass on a message of an open connection."""
         assert connection.neighbour is not None
         self._listener.received(connection.neighbour, message)
 
     def moved(self, connection: Connection) -> None:
+        """Pass on that a part of a model has arrived or was acknowledged."""
         assert connection.neighbour is not None
         self._listener.moved(connection.neighbour)
 
     def lost(self, connection: Connection, reason: str, final: bool) -> None:
+        """Handle a connection that has ended. It is not called for one that this transport closed itself."""
         self._ending_until_closed(connection)
         link = self._links.get(connection.neighbour) if connection.neighbour is not None else None
         if link is None:
@@ -454,14 +448,13 @@ class SocketTransport:
         link = self._links.get(neighbour)
         return link.connection if link is not None else None
 
-    def _is_drained(self) -> bool:
-        connections = [link.connection for link in self._links.values() if link.connection is not None]
-        drained = [connection.is_drained for connection in connections]  # which asks each of them
-        return all(drained)
+    @property
+    def _connections(self) -> list[Connection]:
+        return [link.connection for link in self._links.values() if link.connection is not None]
 
 
 def mismatch(ours: Hello, theirs: Hello) -> str:
-    """Return in what two fingerprints differ, as one line that both ends can read; empty if they agree."""
+    """Return the difference of two fingerprints as one line that both ends can read; empty if they agree."""
     for name in sorted({*ours.fingerprint, *theirs.fingerprint}):
         ends = {hello.device: hello.fingerprint.get(name, "nothing") for hello in (ours, theirs)}
         if len(set(ends.values())) > 1:
@@ -472,7 +465,7 @@ def mismatch(ours: Hello, theirs: Hello) -> str:
 
 
 def _tls(context: ssl.SSLContext) -> dict[str, Any]:
-    """Return what asyncio wants to be told about TLS."""
+    """Return the options of asyncio for TLS."""
     return {"ssl": context, "ssl_handshake_timeout": STRANGER_SECONDS, "ssl_shutdown_timeout": STOP_SECONDS}
 
 

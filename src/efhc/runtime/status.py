@@ -1,14 +1,20 @@
-"""How a node is, as plain data: what /status, /metrics and `efhc status` show."""
+"""The status of a node as plain data, which /status, /metrics and `efhc status` show."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 OUTCOMES = ("committed", "refused", "withdrawn", "unresolved")
 STATES = ("starting", "waiting", "training", "finished", "stopping")
-"""What a node does. It waits for a model to copy or, in lockstep, until it knows from which iteration all go on."""
+"""The states of a node. It waits for a model to copy or, in lockstep, for the iteration from which all continue."""
 READY_STATES = ("training", "finished")
-"""The states in which /readyz says yes."""
+"""The states in which /readyz answers 200."""
+
+
+def _metric(name: str, meaning: str, default: Any = 0) -> Any:
+    """Return a field that /metrics shows under a name. What ends in `_total` only grows, until a restart."""
+    return field(default=default, metadata={"metric": name, "meaning": meaning})
 
 
 @dataclass
@@ -16,24 +22,22 @@ class NeighbourStatus:
     """One neighbour, as seen by this node."""
 
     device: int
-    up: bool = False
-    """Whether the link counts as there; an interruption shorter than `down_after` does not end it."""
-    connected: bool = False
+    up: bool = _metric("up", "Whether the link is up; a short interruption does not end it.", False)
+    connected: bool = _metric("connected", "Whether there is a connection right now.", False)
     session: int | None = None
-    iteration: int | None = None
-    """The neighbour's iteration, when it last told."""
-    bytes_sent: int = 0
-    bytes_received: int = 0
-    model_bytes_sent: int = 0
-    model_bytes_received: int = 0
-    rate: float | None = None
-    """Bytes of models per second."""
+    iteration: int | None = _metric("iteration", "Iteration of the neighbour, as last received.", None)
+    bytes_sent: int = _metric("sent_bytes_total", "Bytes sent, all included.")
+    bytes_received: int = _metric("received_bytes_total", "Bytes received, all included.")
+    model_bytes_sent: int = _metric("sent_model_bytes_total", "Bytes of models sent.")
+    model_bytes_received: int = _metric("received_model_bytes_total", "Bytes of models received.")
+    rate: float | None = _metric(
+        "rate_bytes_per_second", "Bytes of models per second that the neighbour acknowledged.", None
+    )
     exchanges: dict[str, int] = field(default_factory=lambda: dict.fromkeys(OUTCOMES, 0))
-    lost: int = 0
-    """Exchanges that one end committed and the other end lost: without a journal, or with its state."""
-    interruptions: int = 0
-    downs: int = 0
-    """How often the link went down, by `down_after` or by a restart of the neighbour."""
+    lost: int = _metric("lost_total", "Exchanges that one of the two committed and the other lost.")
+    interruptions: int = _metric("interruptions_total", "Connections that broke.")
+    downs: int = _metric("downs_total", "How often the link went down.")
+    """By `down_after`, or by a restart of the neighbour."""
     last_problem: str = ""
 
 
@@ -42,37 +46,45 @@ class NodeStatus:
     """One node."""
 
     device: int
-    session: int
+    session: int = field(metadata={"metric": "session", "meaning": "Random number of this start of the device."})
     mode: str
     version: str
     pid: int
     state: str = "starting"
     """One of `STATES`."""
-    waits_for: list[int] = field(default_factory=list)
-    """The devices without which a node in lockstep cannot go on, or that need it before it can end."""
-    iteration: int = 0
-    iterations: int = 0
-    """The experiment's number of iterations."""
-    loss: float | None = None
-    drift: float | None = None
-    threshold: float | None = None
-    bandwidth: float | None = None
-    """b_i that the last threshold was computed with, in parameters per second."""
-    broadcasts: int = 0
-    steps: int = 0
-    """Gradient steps made in this session."""
-    steps_per_second: float | None = None
-    in_doubt: int = 0
-    """Exchanges that only the neighbour can decide."""
-    unresolved: int = 0
-    unresolved_norm: float = 0.0
-    """Sum of the norms of the steps that were given up in doubt."""
-    lost: int = 0
-    links_up: int = 0
-    refused: int = 0
-    """Connections of strangers, or of neighbours that do not agree, that were refused."""
-    journal_bytes: int = 0
-    certificate_expires: float | None = None
-    """Unix time."""
-    uptime: float = 0.0
+    waits_for: list[int] = field(
+        default_factory=list,
+        metadata={
+            "metric": "waits_for",
+            "meaning": "Number of devices without which a node in lockstep cannot go on.",
+        },
+    )
+    """Or that need it before it can end."""
+    iteration: int = _metric("iteration", "Iteration k of the device.")
+    iterations: int = _metric("iterations", "Number of iterations of the experiment.")
+    loss: float | None = _metric("loss", "Loss of the last mini-batch.", None)
+    drift: float | None = _metric("drift", "Drift from the last broadcast model, (1/n)^(1/2) ||w - w_hat||.", None)
+    threshold: float | None = _metric("threshold", "Drift at which the device broadcasts.", None)
+    bandwidth: float | None = _metric(
+        "bandwidth_parameters_per_second", "b_i that the threshold was computed with.", None
+    )
+    broadcasts: int = _metric("broadcasts_total", "How often the device fired.")
+    steps: int = _metric("steps_total", "Gradient steps made since the node started.")
+    steps_per_second: float | None = _metric(
+        "steps_per_second", "Gradient steps per second, over the last 5 s or so.", None
+    )
+    in_doubt: int = _metric("in_doubt", "Exchanges that only the neighbour can decide.")
+    unresolved: int = _metric("unresolved_total", "Exchanges that were given up in doubt.")
+    unresolved_norm: float = _metric(
+        "unresolved_norm_total", "Sum of the norms of the steps that were given up in doubt.", 0.0
+    )
+    lost: int = _metric("lost_total", "Exchanges that one end committed and the other end lost.")
+    links_up: int = _metric("links_up", "Number of links that are up.")
+    refused: int = _metric("refused_total", "Connections that were refused.")
+    """Of strangers, or of neighbours that do not agree."""
+    journal_bytes: int = _metric("journal_bytes", "Size of the journal.")
+    certificate_expires: float | None = _metric(
+        "certificate_expires_timestamp_seconds", "Unix time at which the certificate expires.", None
+    )
+    uptime: float = _metric("uptime_seconds", "Seconds since the node started.", 0.0)
     neighbours: list[NeighbourStatus] = field(default_factory=list)

@@ -1,28 +1,32 @@
-"""One device's row of the learning problem: batches, gradients, thresholds, and the arithmetic of Events 3 and 4.
+"""The learning problem of one device: batches, gradients, local steps, thresholds, and Events 3 and 4.
 
-The numbers are those that `efhc run` computes for this device. Nothing here waits or reads a clock. A node calls it in
-its worker thread, one call at a time.
+The numbers are those that `efhc run` computes for this device. Nothing here waits or reads a clock.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 
 import numpy as np
 
 from efhc.base.arrays import Floats
 from efhc.core.device_state import Step
-from efhc.core.local_steps import SGD
+from efhc.core.local_rows import LocalRows
+from efhc.core.local_steps import SGD, Moment
 from efhc.core.protocol import Model
 from efhc.core.state import Diverged, Local
 from efhc.kernels import model_loops as loops
-from efhc.runtime.wire_arithmetic import WireArithmetic
 from efhc.scenarios.decisions import Decisions, drift_of
 from efhc.scenarios.scenario import Scenario
 from efhc.strategies.forms import Form
 
 COLUMNS = 64 * loops.TILE
 """Parameters that are mixed at a time: a whole number of tiles, so that the bits are those of whole rows."""
+LOCAL = "local/"
+"""What comes before the name of an array that a device does not share, in checkpoints and records."""
+
+Gradient = tuple[Floats, float, Local]
+"""A gradient, the loss on its batch, and the arrays that the device does not share after it."""
 
 
 class Trainer:
@@ -37,21 +41,19 @@ class Trainer:
         self.parameters = self._backend.parameters
         """n"""
         self.dtype = np.dtype(scenario.learner.data.precision)
-        # The backend knows what each of m devices keeps to itself; this one holds its own row of it.
+        # The backend knows the arrays of m devices; this one holds its own row of each.
         first = self._backend.initial_local(1)
         self.local: Local = {name: rows[:1].copy() for name, rows in first.items()}
-        """What the device keeps to itself and never mixes, one row each."""
+        """The arrays that the device does not share, one row each."""
+        self.rows = LocalRows(self.parts.local, 1, self.parameters, self.dtype.name)
+        """The memory of local steps: momentum, drift correction and the like."""
 
     def warm_up(self) -> None:
-        """Compile what training needs, before anybody waits for an answer."""
+        """Compile all that training needs."""
         model = self.initial_model()
         gradient, _, _ = self.gradient(0, model)
         self.mixed(model, gradient, 0.0, [Step(0, 0.5, model, model)])
         self.drift(model, model)
-        if self.form.half_steps is not None:
-            arithmetic = WireArithmetic(self.parts.codec)
-            arithmetic.encode(model + 1, model, 0.0)
-            arithmetic.add_step((gradient, gradient.copy(), gradient.copy()), 0.5, 0.5, model, model)
 
     @property
     def is_plain(self) -> bool:
@@ -70,17 +72,37 @@ class Trainer:
         """alpha(k)"""
         return self.scenario.step_size(k)
 
-    def gradient(self, k: int, model: Floats) -> tuple[Floats, float, Local]:
-        """Return g_i(w_i(k)) in new memory, the loss on the batch, and what the device then keeps to itself.
-
-        Raises `Diverged` if the loss is not finite.
-        """
+    def gradient(self, k: int, model: Floats) -> Gradient:
+        """Return g_i(w_i(k)) in new memory. Raises `Diverged` if the loss is not finite."""
         batch = self._reader.batch(np.array([self.device]), np.array([k]))
         out = np.empty((1, self.parameters), dtype=self.dtype)
         losses, local = self._backend.grads(model[None], batch, self.local, out)
         if not np.isfinite(losses).all():
-            raise Diverged(k, "loss", np.arange(self.device + 1) != self.device)
+            raise self.diverged(k, "loss")
         return out[0], float(losses[0]), local
+
+    def diverged(self, k: int, what: str = "model") -> Diverged:
+        """Return the error of a loss or model of this device that is not finite."""
+        return Diverged(k, what, np.arange(self.device + 1) != self.device)
+
+    def local_steps(
+        self, k: int, model: Floats, momentum: Callable[[], float]
+    ) -> Generator[tuple[int, Floats], Gradient, tuple[float, Floats]]:
+        """Make the local steps of iteration k from `model`. Returns the first loss, and their direction u - h.
+
+        Yields the number of a batch and a model, and expects the gradient there. `momentum` returns the share of
+        momentum that counts when that gradient has come.
+        """
+        steps, alpha = self.parts.local.steps, self.step_size(k)
+        column, x, first = np.full((1, 1), alpha, self.dtype), model, 0.0
+        for s in range(steps):
+            gradient, loss, self.local = yield k * steps + s, x
+            first = loss if s == 0 else first
+            moment = Moment(column, np.array([k * steps + s + 1]), np.array([[momentum()]]))
+            down = self.rows.descent([0], x[None], gradient[None], [alpha], moment)[0]
+            if steps > 1:
+                x = x - column[0] * down
+        return first, down if steps == 1 else (model - x) / column[0]
 
     def drift(self, model: Floats, last_broadcast: Floats) -> float:
         """(1/n)^(1/2) ||w_i - w_hat_i||"""
@@ -104,7 +126,7 @@ class Trainer:
                 weights.append(-step.beta)
                 takes.append(False)
         rows = len(others)
-        terms = loops.Terms(
+        terms = loops.AddedTerms(
             np.array([[0, 1, 0, 0], [0, 0, 0, rows]]),
             np.arange(2, 2 + rows),
             np.array(weights, self.dtype),
@@ -117,6 +139,23 @@ class Trainer:
             loops.mix_picked(pool, terms, alphas, unused, 0, 1)
             gradient[columns] = pool[1]
         return gradient
+
+    # Checkpoints
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        """Return all that the device remembers besides its model, by name. Later steps do not change it."""
+        found = {LOCAL + name: np.asarray(rows) for name, rows in self.local.items()}
+        found |= {name: rows.copy() for name, rows in self.rows.tensors().items()}
+        return found | {f"trigger/{name}": rows[self.device].copy() for name, rows in self.decisions.memory.items()}
+
+    def restore(self, tensors: Mapping[str, np.ndarray]) -> None:
+        """Continue from the arrays that `tensors` returned. Raises `KeyError` if one is missing."""
+        self.local = {name.removeprefix(LOCAL): rows for name, rows in tensors.items() if name.startswith(LOCAL)}
+        names = self.rows.tensors().keys()
+        if self.rows.arrays or names <= tensors.keys():  # checkpoints of version 0.2 may lack the step sizes alone
+            self.rows.restore(tensors)
+        for name, rows in self.decisions.memory.items():
+            rows[self.device] = tensors[f"trigger/{name}"]
 
 
 def combined(terms: Sequence[tuple[float, Floats]], rounded_to: str | None = None) -> Floats:

@@ -1,4 +1,4 @@
-"""What nodes say as bytes: one table of layouts, from which encoding, decoding and the published schema come.
+"""Messages as bytes: one table of layouts, from which encoding, decoding and the published schema come.
 
 Nothing here reads a socket or a clock. Whatever the bytes are, `decode` returns a message of this table or raises
 `WireError`: nothing is executed, and nothing is allocated for what has not arrived. A frame is
@@ -24,10 +24,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from efhc.base.errors import printable
-from efhc.core import half_steps, protocol
+from efhc.core import half_step_messages as half_steps
+from efhc.core import protocol
 from efhc.core.uplink import About
-from efhc.runtime import messages
-from efhc.runtime.messages import WIRE_VERSION
+from efhc.runtime import node_messages
+from efhc.runtime.node_messages import WIRE_VERSION
 
 LONGEST_CHUNK = 256 * 1024
 """Bytes of a model that one frame carries at most."""
@@ -40,7 +41,7 @@ LONGEST_TEXT = 2000
 LONGEST_PAYLOAD = 8 * 1024
 """Bytes of a codec's message that FRAME carries itself. A longer one follows in chunks."""
 MOST_NEIGHBOURS = 1024
-"""Numbers of neighbours that a device tells others. Of more, it tells the lowest ones."""
+"""Number of neighbours in an `About`. Of more neighbours, the lowest numbers are sent."""
 LARGEST_COUNT = 2**63 - 1
 """Counts fit the signed integers of every language."""
 
@@ -51,10 +52,10 @@ CHUNK_HEADER = struct.Struct("<IQ")
 
 
 class WireError(Exception):
-    """Bytes that are not what this node can read; the text is one line that says why."""
+    """Raised for bytes that this node cannot read. The text is one line with the reason."""
 
 
-# What only connections say to one another
+# Messages between connections
 
 
 class Ping(NamedTuple):
@@ -106,7 +107,7 @@ class PayloadHeader(NamedTuple):
 
 
 class ModelFormat(NamedTuple):
-    """How models are sent. Both ends know it beforehand: what a header says is only compared with it."""
+    """How models are sent. Both ends know it beforehand, and headers are compared with it."""
 
     values: int
     """n"""
@@ -183,20 +184,41 @@ def _number(code: str, meaning: str, allowed: Callable[[Any], bool] = lambda val
     return FieldType(meaning, put, get)
 
 
+def _record(code: str, make: Callable[..., Any], meaning: str) -> FieldType:
+    """Return the layout of a tuple of numbers. `make` returns the value, or raises `ValueError` if there is none."""
+    layout = struct.Struct(f"<{code}")
+
+    def get(reader: _Reader) -> Any:
+        try:
+            return make(*layout.unpack(reader.take(layout.size)))
+        except ValueError as error:
+            raise WireError(f"{reader.kind} has {error}") from None
+
+    return FieldType(meaning, lambda value: layout.pack(*value), get)
+
+
+def _token(device: int, session: int, count: int) -> protocol.Token:
+    if max(session, count) > LARGEST_COUNT:
+        raise ValueError("a token beyond 2^63")
+    return device, session, count
+
+
+def _model_header(transfer: int, values: int, dtype: int) -> ModelHeader:
+    if dtype not in DTYPES:
+        raise ValueError(f"{dtype} as dtype; allowed: {', '.join(map(str, DTYPES))}")
+    return ModelHeader(transfer, values, DTYPES[dtype])
+
+
+DTYPES = {1: "float16", 2: "float32", 3: "float64"}
+_DTYPE_CODES = {name: code for code, name in DTYPES.items()}
 _COUNT = _number("Q", "a 64-bit unsigned integer below 2^63", lambda value: value <= LARGEST_COUNT)
 _U32 = _number("I", "a 32-bit unsigned integer")
-_TOKEN = struct.Struct("<IQQ")
-
-
-def _put_token(token: protocol.Token) -> bytes:
-    return _TOKEN.pack(*token)
-
-
-def _get_token(reader: _Reader) -> protocol.Token:
-    device, session, count = _TOKEN.unpack(reader.take(_TOKEN.size))
-    if max(session, count) > LARGEST_COUNT:
-        raise WireError(f"{reader.kind} has a token beyond 2^63")
-    return device, session, count
+_TOKEN = _record("IQQ", _token, "u32 device, count session, count number: 20 bytes")
+_MODEL = _record(
+    "IQB",
+    _model_header,
+    "u32 transfer, count of values, one byte of dtype (1 float16, 2 float32, 3 float64); CHUNK frames follow",
+)
 
 
 def _get_flag(reader: _Reader) -> bool:
@@ -207,7 +229,7 @@ def _get_flag(reader: _Reader) -> bool:
 
 
 def _get_optional_token(reader: _Reader) -> protocol.Token | None:
-    return _get_token(reader) if _get_flag(reader) else None
+    return _TOKEN.get(reader) if _get_flag(reader) else None
 
 
 def _put_text(text: str) -> bytes:
@@ -244,16 +266,16 @@ def _get_version(reader: _Reader) -> int:
     return WIRE_VERSION
 
 
-def _put_hello(hello: messages.Hello) -> bytes:
+def _put_hello(hello: node_messages.Hello) -> bytes:
     return json.dumps(hello._asdict(), separators=(",", ":"), sort_keys=True).encode()
 
 
-def _get_hello(reader: _Reader) -> messages.Hello:
+def _get_hello(reader: _Reader) -> node_messages.Hello:
     try:
         given = json.loads(str(reader.rest(), "utf-8"))
     except (ValueError, RecursionError):
         raise WireError("HELLO is not JSON") from None
-    names = messages.Hello.__annotations__
+    names = node_messages.Hello.__annotations__
     if not isinstance(given, dict) or set(given) != set(names):
         raise WireError(f"HELLO does not have exactly the keys {', '.join(names)}")
     for name in ("device", "session", "k", "committed", "undecided"):
@@ -262,34 +284,7 @@ def _get_hello(reader: _Reader) -> messages.Hello:
     fingerprint = given["fingerprint"]
     if not isinstance(fingerprint, dict) or not all(isinstance(value, str) for value in fingerprint.values()):
         raise WireError("HELLO has no table of texts as fingerprint")
-    return messages.Hello(**given)
-
-
-DTYPES = {1: "float16", 2: "float32", 3: "float64"}
-_DTYPE_CODES = {name: code for code, name in DTYPES.items()}
-_MODEL = struct.Struct("<IQB")
-
-
-def _put_model(header: ModelHeader) -> bytes:
-    return _MODEL.pack(header.transfer, header.values, _DTYPE_CODES[header.dtype])
-
-
-def _get_model(reader: _Reader) -> ModelHeader:
-    transfer, values, dtype = _MODEL.unpack(reader.take(_MODEL.size))
-    if dtype not in DTYPES:
-        raise WireError(f"{reader.kind} has {dtype} as dtype; allowed: {', '.join(map(str, DTYPES))}")
-    return ModelHeader(transfer, values, DTYPES[dtype])
-
-
-_PAYLOAD = struct.Struct("<IQ")
-
-
-def _put_payload(header: PayloadHeader) -> bytes:
-    return _PAYLOAD.pack(*header)
-
-
-def _get_payload(reader: _Reader) -> PayloadHeader:
-    return PayloadHeader(*_PAYLOAD.unpack(reader.take(_PAYLOAD.size)))
+    return node_messages.Hello(**given)
 
 
 _ABOUT = struct.Struct("<dHH")
@@ -326,21 +321,18 @@ TYPES: dict[str, FieldType] = {
     "weight": _number("d", "a 64-bit float from 0 to 1", lambda value: 0 <= value <= 1),
     "learning": _number("d", "a 64-bit float, finite and at least 0", lambda value: 0 <= value < math.inf),
     "flag": FieldType("one byte, 0 or 1", lambda value: bytes([value]), _get_flag),
-    "token": FieldType("u32 device, count session, count number: 20 bytes", _put_token, _get_token),
+    "token": _TOKEN,
     "optional token": FieldType(
-        "a flag, and if it is 1 a token", lambda token: b"\0" if token is None else b"\1" + _put_token(token),
+        "a flag, and if it is 1 a token",
+        lambda token: b"\0" if token is None else b"\1" + _TOKEN.put(token),
         _get_optional_token,
     ),
     "counts": FieldType("a u32, and that many counts", _put_counts, _get_counts),
     "text": FieldType(f"UTF-8 up to the end of the frame, at most {LONGEST_TEXT} bytes", _put_text, _get_text),
     "version": FieldType("a 16-bit unsigned integer: the version of all this", _put_version, _get_version),
     "hello": FieldType("a JSON object in UTF-8 up to the end of the frame", _put_hello, _get_hello),
-    "model": FieldType(
-        "u32 transfer, count of values, one byte of dtype (1 float16, 2 float32, 3 float64); CHUNK frames follow",
-        _put_model,
-        _get_model,
-    ),
-    "payload": FieldType("u32 transfer, count of bytes; CHUNK frames follow", _put_payload, _get_payload),
+    "model": _MODEL._replace(put=lambda header: _MODEL.put(header._replace(dtype=_DTYPE_CODES[header.dtype]))),
+    "payload": _record("IQ", PayloadHeader, "u32 transfer, count of bytes; CHUNK frames follow"),
     "about": FieldType(
         "a 64-bit float, finite and above 0: parameters per second; a 16-bit integer, 1 if the sender is slow and else "
         f"0; a 16-bit integer, at most {MOST_NEIGHBOURS}, and that many u32, ascending: its neighbours",
@@ -359,121 +351,58 @@ class Field(NamedTuple):
 
     name: str
     type: str
-    meaning: str
 
 
-class Layout(NamedTuple):
-    """One kind of frame."""
+class Layout:
+    """One kind of frame. `docs/wire_schema.py` says what each field means."""
 
-    kind: int
-    name: str
-    message: Callable[..., Any]
-    fields: tuple[Field, ...]
-    meaning: str
+    def __init__(self, kind: int, name: str, message: Callable[..., Any], fields: str, **constants: Any) -> None:
+        """`fields` are names and types in order; `constants`, values of the message that are not in the frame."""
+        self.kind, self.name, self.message, self.constants = kind, name, message, constants
+        self.fields = [Field(*field.split(" ", 1)) for field in fields.split(", ")] if fields else []
 
 
-_TOKEN_FIELD = Field("token", "token", "the sender's name of the exchange")
-_OF_FIELD = Field("of", "token", "the receiver's name of the exchange")
-_MODEL_FIELD = Field("model", "model", "what is announced")
-_INTRODUCTION = (
-    Field("source", "token", "the sender's name of this life of the link"),
-    Field("k", "count", "the sender's iteration"),
-    Field("degree", "u32", "number of neighbours that the sender has"),
-)
-_ENDS = (
-    Field("source", "token", "the sender's name of this life of the link"),
-    Field("target", "token", "the receiver's name of it"),
-)
+_INTRODUCTION = "source token, k count, degree u32"
 _FRAME = (
-    *_ENDS,
-    Field("number", "u32", "the version of the sender's model that the receiver has after it"),
-    Field("used", "u32", "the version of the receiver's model that the step was computed with"),
-    Field("weight", "weight", "c"),
-    Field("learning", "learning", "l"),
-    Field("k", "count", "the sender's iteration"),
-    Field("acknowledged", "u32", "the newest version of the receiver's model that the sender has"),
-    Field("degree", "u32", "number of neighbours that the sender has"),
+    "source token, target token, number u32, used u32, weight weight, learning learning, k count, acknowledged u32, "
+    "degree u32"
 )
-_ABOUT_FIELD = Field("about", "about", "the bandwidth of the sender's uplink, and its neighbours")
-_SHORT_PAYLOAD = Field("payload", "bytes", f"a codec's message, at most {LONGEST_PAYLOAD} bytes")
-_LONG_PAYLOAD = Field("payload", "payload", "a codec's message")
 
 
-def _hello(version: int, hello: messages.Hello) -> messages.Hello:
+def _hello(version: int, hello: node_messages.Hello) -> node_messages.Hello:
     return hello
 
 
 LAYOUTS: tuple[Layout, ...] = (
-    Layout(1, "HELLO", _hello, (
-        Field("version", "version", "of this protocol"),
-        Field("hello", "hello", "keys device, session, k, committed, undecided (counts), fingerprint (texts by name)"),
-    ), "Who the sender is. The first frame of each end; the one that dialled speaks first."),
-    Layout(2, "GOODBYE", messages.Goodbye, (
-        Field("final", "flag", "whether to connect again soon makes no sense"),
-        Field("reason", "text", "one line for people"),
-    ), "The sender closes the connection. Nothing follows."),
-    Layout(3, "PING", Ping, (), "The sender is alive, and asks for GOT."),
-    Layout(4, "GOT", Got, (
-        Field("model_bytes", "count", "bytes in all CHUNK frames that arrived on this connection"),
-        Field("messages", "count", "number of frames that arrived on this connection, but for PING, GOT and CHUNK"),
-        Field("clock", "count", "when that was so: microseconds of a clock of the sender's that never jumps"),
-    ), "What arrived. Sent after CHUNK frames, and in answer to PING."),
-    Layout(5, "CHUNK", Chunk, (
-        Field("transfer", "u32", "that of the model under way"),
-        Field("offset", "count", "bytes of this model that came before"),
-        Field("data", "bytes", f"whole values, at least one, at most {LONGEST_CHUNK} bytes"),
-    ), "A part of a model, in order and without gaps."),
-    Layout(6, "CANCEL", Cancel, (Field("transfer", "u32", "that of the model under way"),),
-           "The rest of this model will not come."),
-    Layout(16, "OFFER", protocol.Offer, (
-        _TOKEN_FIELD, Field("share", "share", "q_i"), Field("k", "count", "the sender's iteration"),
-    ), "Let us exchange models."),
-    Layout(17, "ACCEPT", protocol.Accept, (
-        _TOKEN_FIELD, _OF_FIELD, Field("share", "share", "q_j"), Field("k", "count", "the sender's iteration"),
-    ), "Yes."),
-    Layout(18, "REFUSE", protocol.Refuse, (_OF_FIELD,), "Not now. The sender will offer."),
-    Layout(19, "BODY", protocol.Body, (_TOKEN_FIELD, _OF_FIELD, _MODEL_FIELD), "The sender's model u follows."),
-    Layout(20, "READY", protocol.Ready, (_TOKEN_FIELD, _OF_FIELD), "The sender has kept the step and can make it."),
-    Layout(21, "COMMIT", protocol.Commit, (_TOKEN_FIELD, _OF_FIELD), "Both make the step."),
-    Layout(22, "ACKNOWLEDGE", protocol.Acknowledge, (_OF_FIELD,), "The sender has kept that it was committed."),
-    Layout(23, "WITHDRAW", protocol.Withdraw, (
-        _TOKEN_FIELD, Field("of", "optional token", "the receiver's name of the exchange, if the sender knows it"),
-    ), "The exchange is off, and the sender has not committed it."),
-    Layout(24, "ASK_MODEL", protocol.AskModel, (), "The sender is new: it asks for a model to start from."),
-    Layout(25, "GIVE_MODEL", protocol.GiveModel, (Field("k", "count", "the sender's iteration"), _MODEL_FIELD),
-           "The model to start from follows."),
-    Layout(26, "NO_MODEL", protocol.GiveModel, (Field("k", "count", "the sender's iteration"),),
-           "The sender is new itself and has no model to give."),
-    Layout(27, "INTRODUCTION", half_steps.Introduction, (*_INTRODUCTION, _MODEL_FIELD),
-           "Half-steps: the link begins a new life. The sender's model, version 0, follows."),
-    Layout(28, "NEWCOMER", half_steps.Introduction, _INTRODUCTION,
-           "Half-steps: the link begins a new life, and the sender waits for a model to start from."),
-    Layout(29, "FRAME", half_steps.Frame, (*_FRAME, _SHORT_PAYLOAD), "Half-steps: one step of both ends."),
-    Layout(30, "LONG_FRAME", half_steps.Frame, (*_FRAME, _LONG_PAYLOAD),
-           "Half-steps: one step of both ends, whose codec's message follows in CHUNK frames."),
-    Layout(31, "FRAME_ACK", half_steps.Acknowledgement, (
-        *_ENDS,
-        Field("acknowledged", "u32", "the newest version of the receiver's model that the sender has"),
-        Field("sent", "u32", "number of the last frame that the sender has sent"),
-        Field("degree", "u32", "number of neighbours that the sender has"),
-    ), "Half-steps: the sender has kept the frames up to this one."),
-    Layout(32, "ITERATION_HEADER", messages.IterationHeader, (
-        Field("k", "count", "the iteration"),
-        Field("fired", "flag", "whether the sender broadcasts in it; with half-steps, whether FRAME follows"),
-        Field("degree", "u32", "number of neighbours that the sender has in it"),
-    ), "Lockstep: what the sender does in iteration k."),
-    Layout(33, "ITERATION_MODEL", messages.IterationModel, (Field("k", "count", "the iteration"), _MODEL_FIELD),
-           "Lockstep: the sender's model w(k) follows."),
-    Layout(34, "PRESENCE", messages.Presence, (
-        Field("device", "u32", "who is there"), Field("session", "count", "which start of it"),
-        Field("checkpoints", "counts", "iterations that it can start from, ascending; empty: it has begun"),
-    ), "Lockstep: a device is there. Passed on by who hears it first."),
-    Layout(35, "RUN_ENDED", messages.RunEnded, (Field("reason", "text", "one line for people"),),
-           "Lockstep: the run cannot go on, for anybody. Passed on by who hears it first."),
-    Layout(36, "FRAME_ABOUT", half_steps.Frame, (*_FRAME, _ABOUT_FIELD, _SHORT_PAYLOAD),
-           "Half-steps: FRAME, with what the sender tells about itself so that its neighbours can choose links."),
-    Layout(37, "LONG_FRAME_ABOUT", half_steps.Frame, (*_FRAME, _ABOUT_FIELD, _LONG_PAYLOAD),
-           "Half-steps: LONG_FRAME, likewise."),
+    Layout(1, "HELLO", _hello, "version version, hello hello"),
+    Layout(2, "GOODBYE", node_messages.Goodbye, "final flag, reason text"),
+    Layout(3, "PING", Ping, ""),
+    Layout(4, "GOT", Got, "model_bytes count, messages count, clock count"),
+    Layout(5, "CHUNK", Chunk, "transfer u32, offset count, data bytes"),
+    Layout(6, "CANCEL", Cancel, "transfer u32"),
+    Layout(16, "OFFER", protocol.Offer, "token token, share share, k count"),
+    Layout(17, "ACCEPT", protocol.Accept, "token token, of token, share share, k count"),
+    Layout(18, "REFUSE", protocol.Refuse, "of token"),
+    Layout(19, "BODY", protocol.Body, "token token, of token, model model"),
+    Layout(20, "READY", protocol.Ready, "token token, of token"),
+    Layout(21, "COMMIT", protocol.Commit, "token token, of token"),
+    Layout(22, "ACKNOWLEDGE", protocol.Acknowledge, "of token"),
+    Layout(23, "WITHDRAW", protocol.Withdraw, "token token, of optional token"),
+    Layout(24, "ASK_MODEL", protocol.AskModel, ""),
+    Layout(25, "GIVE_MODEL", protocol.GiveModel, "k count, model model"),
+    Layout(26, "NO_MODEL", protocol.GiveModel, "k count", model=None),
+    Layout(27, "INTRODUCTION", half_steps.Introduction, _INTRODUCTION + ", model model"),
+    Layout(28, "NEWCOMER", half_steps.Introduction, _INTRODUCTION, model=None),
+    Layout(29, "FRAME", half_steps.Frame, _FRAME + ", payload bytes", bits=0),
+    Layout(30, "LONG_FRAME", half_steps.Frame, _FRAME + ", payload payload", bits=0),
+    Layout(31, "FRAME_ACK", half_steps.Acknowledgement,
+           "source token, target token, acknowledged u32, sent u32, degree u32"),
+    Layout(32, "ITERATION_HEADER", node_messages.IterationHeader, "k count, fired flag, degree u32"),
+    Layout(33, "ITERATION_MODEL", node_messages.IterationModel, "k count, model model"),
+    Layout(34, "PRESENCE", node_messages.Presence, "device u32, session count, checkpoints counts"),
+    Layout(35, "RUN_ENDED", node_messages.RunEnded, "reason text"),
+    Layout(36, "FRAME_ABOUT", half_steps.Frame, _FRAME + ", about about, payload bytes", bits=0),
+    Layout(37, "LONG_FRAME_ABOUT", half_steps.Frame, _FRAME + ", about about, payload payload", bits=0),
 )  # fmt: skip
 
 BY_KIND = {layout.kind: layout for layout in LAYOUTS}
@@ -487,7 +416,7 @@ NOT_COUNTED = {BY_NAME[name].kind for name in ("PING", "GOT", "CHUNK")}
 
 def layout_of(message: Any) -> Layout:
     """Return the layout with which a message is sent."""
-    if isinstance(message, messages.Hello):
+    if isinstance(message, node_messages.Hello):
         return BY_NAME["HELLO"]
     if isinstance(message, protocol.GiveModel) and message.model is None:
         return BY_NAME["NO_MODEL"]
@@ -502,7 +431,7 @@ def layout_of(message: Any) -> Layout:
 def encode(message: Any) -> bytes:
     """Return the frame of a message; a model in it must be a `ModelHeader`, a long payload a `PayloadHeader`."""
     layout = layout_of(message)
-    if isinstance(message, messages.Hello):
+    if isinstance(message, node_messages.Hello):
         fields = [_put_version(WIRE_VERSION), _put_hello(message)]
     else:
         fields = [TYPES[field.type].put(getattr(message, field.name)) for field in layout.fields]
@@ -525,31 +454,53 @@ def encode_chunk(transfer: int, offset: int, data: bytes | memoryview) -> bytes:
 _CRC_OF_CHUNK = zlib.crc32(bytes([CHUNK]))
 
 
+class Outgoing:
+    """A message to send, and how much was sent of what goes in chunks: its model or its long payload."""
+
+    def __init__(self, message: Any, models: ModelFormat) -> None:
+        self.message, self._models = message, models
+        self.transfer = self.offset = 0
+        self.size, self.unit = 0, 1
+        """Number of bytes to send in chunks, and the number of bytes of which each chunk is a multiple."""
+        self._whole: memoryview | None = None
+        if isinstance(message, half_steps.Frame):
+            if len(message.payload) > LONGEST_PAYLOAD:
+                self._whole = memoryview(message.payload)
+                self.size = len(self._whole)
+        elif (model := node_messages.model_in(message)) is not None:
+            self._array, self._wire = np.ascontiguousarray(model), np.dtype(models.dtype).newbyteorder("<")
+            if self._array.shape != (models.values,):
+                raise ValueError(f"a model of shape {self._array.shape}; expected {(models.values,)}")
+            self._whole = self._array.data.cast("B") if self._array.dtype == self._wire else None
+            self.size, self.unit = models.model_bytes, self._wire.itemsize
+
+    def announcement(self, transfer: int) -> Any:
+        """Return the message with a header in place of what goes in chunks, which begin."""
+        self.transfer = transfer
+        if isinstance(self.message, half_steps.Frame):
+            return self.message._replace(payload=PayloadHeader(transfer, self.size))
+        return self.message._replace(model=ModelHeader(transfer, self._models.values, self._models.dtype))
+
+    def chunk(self, size: int) -> bytes:
+        """Return the frame of the next bytes, at most this number."""
+        first, self.offset = self.offset, min(self.offset + size, self.size)
+        if self._whole is not None:
+            part = self._whole[first : self.offset]
+        else:
+            values = self._array[first // self.unit : self.offset // self.unit]
+            part = values.astype(self._wire).data.cast("B")
+        return encode_chunk(self.transfer, first, part)
+
+
 def encode_whole(message: Any, transfer: int, models: ModelFormat) -> bytes:
     """Return all frames of a message, the model that it may carry included, as if there were no credit to wait for."""
-    if (body := body_of(message, models)) is None:
+    outgoing = Outgoing(message, models)
+    if not outgoing.size:
         return encode(message)
-    starts = range(0, len(body), LONGEST_CHUNK)
-    chunks = [encode_chunk(transfer, at, body[at : at + LONGEST_CHUNK]) for at in starts]
-    return b"".join([encode(announcement(message, transfer, models)), *chunks])
-
-
-def body_of(message: Any, models: ModelFormat) -> memoryview | None:
-    """Return what of a message goes in chunks: a model, without a copy if that is possible, or a long payload."""
-    if isinstance(message, half_steps.Frame):
-        return memoryview(message.payload) if len(message.payload) > LONGEST_PAYLOAD else None
-    if (model := messages.model_in(message)) is None:
-        return None
-    if model.shape != (models.values,):
-        raise ValueError(f"a model of shape {model.shape}; expected {(models.values,)}")
-    return np.ascontiguousarray(model, np.dtype(models.dtype).newbyteorder("<")).data.cast("B")
-
-
-def announcement(message: Any, transfer: int, models: ModelFormat) -> Any:
-    """Return a message with a header in place of what goes in chunks."""
-    if isinstance(message, half_steps.Frame):
-        return message._replace(payload=PayloadHeader(transfer, len(message.payload)))
-    return message._replace(model=ModelHeader(transfer, models.values, models.dtype))
+    frames = [encode(outgoing.announcement(transfer))]
+    while outgoing.offset < outgoing.size:
+        frames.append(outgoing.chunk(LONGEST_CHUNK))
+    return b"".join(frames)
 
 
 def decode(kind: int, payload: bytes | memoryview) -> Any:
@@ -562,21 +513,13 @@ def decode(kind: int, payload: bytes | memoryview) -> Any:
     values = [TYPES[field.type].get(reader) for field in layout.fields]
     if reader.at != len(reader.payload):
         raise WireError(f"{layout.name} has {len(reader.payload) - reader.at} bytes too many")
-    if layout.name == "NO_MODEL":
-        return protocol.GiveModel(values[0], None)
-    if layout.name == "NEWCOMER":
-        source, k, degree = values
-        return half_steps.Introduction(source, k, degree, None)
     if layout.message is _hello:
         return values[1]
-    named = {field.name: value for field, value in zip(layout.fields, values, strict=True)}
-    if layout.message is half_steps.Frame:
-        if not isinstance(named["payload"], PayloadHeader):
-            if len(named["payload"]) > LONGEST_PAYLOAD:
-                size = len(named["payload"])
-                raise WireError(f"{layout.name} has a payload of {size} bytes; allowed: {LONGEST_PAYLOAD}")
-            named["payload"] = bytes(named["payload"])
-        return half_steps.Frame(**named, bits=0)  # the sender alone counts bits
+    named = layout.constants | {field.name: value for field, value in zip(layout.fields, values, strict=True)}
+    if layout.message is half_steps.Frame and not isinstance(named["payload"], PayloadHeader):
+        if (size := len(named["payload"])) > LONGEST_PAYLOAD:
+            raise WireError(f"{layout.name} has a payload of {size} bytes; allowed: {LONGEST_PAYLOAD}")
+        named["payload"] = bytes(named["payload"])
     return layout.message(**named)
 
 

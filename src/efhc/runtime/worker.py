@@ -20,17 +20,17 @@ class Worker:
         self._thread.start()
 
     def submit(self, function: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
-        """Let the thread call a function after all that was submitted before; the future has what it returns."""
+        """Let the thread call a function after all earlier ones. The future has the result."""
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._calls.put((future, lambda: function(*arguments)))
         return future
 
     async def call(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Return what the function returns, once the thread has called it. Cancelled, it is called all the same."""
+        """Return the result of the function, which the thread calls even if this task is cancelled."""
         return await self.submit(function, *arguments)
 
     def close(self, seconds: float) -> bool:
-        """Let the thread end after the calls that wait; returns whether it has ended within so many seconds."""
+        """Let the thread end after the calls that wait; returns whether it has ended within `seconds`."""
         self._calls.put(None)
         self._thread.join(seconds)
         return not self._thread.is_alive()

@@ -11,9 +11,8 @@ from efhc.base.arrays import Floats, read_only
 from efhc.base.own_code import quoting
 from efhc.core.half_steps import LinkEnd
 from efhc.core.memory import Memories
-from efhc.core.parts import FeedbackTrigger
+from efhc.core.parts import FeedbackTrigger, Seen
 from efhc.core.triggers import Bandwidths
-from efhc.core.views import Seen
 from efhc.kernels import model_loops as loops
 from efhc.scenarios.device_reader import DeviceReader
 
@@ -109,4 +108,4 @@ def largest_drift(model: Floats, links: Iterable[LinkEnd]) -> float:
     """Return how far a model is from what neighbours know of it: the largest over the links; 0 without one."""
     told = [end for end in links if end.told is not None]
     versions = {id(end.told if end.heard_moved is None else end): end for end in told}
-    return max([0.0, *(drift_of(model, end.known()) for end in versions.values())])
+    return max([0.0, *(drift_of(model, end.known_model()) for end in versions.values())])

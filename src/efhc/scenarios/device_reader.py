@@ -89,7 +89,7 @@ class DeviceReader:
         return float(self._thresholds.of_all(trigger, k, Bandwidths(read_only(values), true.nominal))[device])
 
     def thresholds(self, trigger: Trigger, k: int) -> Floats:
-        """threshold_i(k) of every device, (m,), which nobody may write to. Those of recent iterations are kept."""
+        """threshold_i(k) of every device, (m,), read-only. Those of recent iterations are kept."""
         self._turn_to(trigger)
         thresholds = self._of_all.pop(k, None)
         if thresholds is None:

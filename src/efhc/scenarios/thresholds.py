@@ -64,7 +64,7 @@ class Thresholds:
         Thresholds are asked for in advance, and again when a run is resumed.
         """
         if not is_built_in(trigger) and not np.array_equal(self.of_all(trigger, k, bandwidths), thresholds):
-            what = f"other thresholds when it was asked at k = {k} for the second time"
+            what = f"thresholds that differ when they are computed twice at k = {k}"
             allowed = "thresholds that depend on the arguments only; a strategy that remembers has `memory` and `fires`"
             raise InputError(f"strategy {type(trigger).__name__}", what, allowed)
 

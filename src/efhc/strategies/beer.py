@@ -8,11 +8,10 @@ import numpy as np
 from pydantic import Field
 
 from efhc.base.arrays import Floats, Ints
+from efhc.core.arithmetic import Messages
 from efhc.core.cost import whole_message_bits
-from efhc.core.law_arithmetic import Messages
 from efhc.core.memory import Arrays, Memories, Memory
-from efhc.core.parts import Codec, Strategy
-from efhc.core.views import Moved, Now
+from efhc.core.parts import Codec, Moved, Now, Strategy
 from efhc.strategies.parts.averaging import averaging_matrix, broadcast_bits
 from efhc.strategies.parts.codecs import AnyCodec, SignCodec
 
@@ -26,20 +25,18 @@ class Beer(Strategy):
         H(k+1) = H(k) + C(x(k+1) - H(k)),                         H(0) = x(0)
 
     x: `models`; g: `gradients`; alpha(k): `now.step_size`; gamma: `rate`; C: `codec`; V: the trackers, whose mean is
-    the mean gradient; H and G: what the neighbours know of x and V; W: the Metropolis weights of the current graph, on
-    all links. What is remembered of V is `correction`, c = V - g, whose mean is zero:
+    the mean gradient; H and G: what the neighbours know of x and V; W: the Metropolis weights. `correction` is c = V -
+    g, whose mean is zero:
 
         V = c + g,   c <- V + gamma (W - I) G - g
 
-    Every device sends two messages per iteration, C(V - G) and C(x - H), to all of its neighbours. The paper starts
-    from H = 0 and sends nothing of V(0); here C(V(0)) is sent, as in the authors' code, and H(0) = x(0), which is
-    known without a message if all devices start from one model. Otherwise, and over each new link of a graph that
-    changes (the paper's is fixed), what is known is sent in full once and paid for.
+    Every device sends two messages per iteration, C(V - G) and C(x - H), to all neighbours. As in the authors' code,
+    C(V(0)) is sent; unlike the paper, H(0) = x(0). What a new neighbour does not know is sent in full once.
     """
 
     kind: Literal["beer"] = "beer"
     rate: float = Field(default=0.8, gt=0, le=1)
-    """gamma: the share of the difference to the neighbours that a device removes in an iteration."""
+    """gamma: share of the way to the neighbours per iteration."""
     codec: AnyCodec = Field(default_factory=SignCodec)
     """How the differences are compressed."""
     memory: ClassVar[Memories] = {

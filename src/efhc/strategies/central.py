@@ -8,8 +8,7 @@ import numpy as np
 
 from efhc.base.arrays import Floats
 from efhc.core.memory import Arrays
-from efhc.core.parts import Strategy
-from efhc.core.views import Moved, Now
+from efhc.core.parts import Moved, Now, Strategy
 
 
 class CentralSGD(Strategy):
@@ -17,9 +16,8 @@ class CentralSGD(Strategy):
 
         x(k+1) = x(k) - alpha(k) (1/m) sum_i g_i(x(k))
 
-    x: the mean of `models`; g_i: `gradients`; alpha(k): `now.step_size`; m: the number of devices. Nothing is sent and
-    nothing is paid, also between devices that no path of links connects. If the devices start from different models,
-    x(0) is their mean, and only the gradients of k = 0 are those at the devices' own models.
+    x: the mean of `models`; g_i: `gradients`; alpha(k): `now.step_size`; m: the number of devices. Nothing is sent or
+    paid. If devices start apart, x(0) is their mean, and the gradients of k = 0 are at their own models.
     """
 
     kind: Literal["central"] = "central"

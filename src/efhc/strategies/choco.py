@@ -19,17 +19,15 @@ class ChocoSGD(EstimatingStrategy):
         x_hat_i <- x_hat_i + Q(y_i - x_hat_i)
         x_i <- y_i + gamma sum_j w_ij (x_hat_j - x_hat_i)
 
-    eta_t: alpha(k); Q: `codec`; gamma: `rate`; w_ij: the Metropolis weights. With a `budget`, devices mix only over
-    links that something was just sent over. They start from x_hat = 0; here x_hat is the start, which a shared
-    start makes known without a message.
+    Q: `codec`; gamma: `rate`; w_ij: the Metropolis weights; alpha: the paper's eta_t. With a `budget`, devices mix only
+    over links that were just used. The paper starts from x_hat = 0, this from x_hat = x(0).
     """
 
     model_config = ConfigDict(defer_build=True)  # kinds of installed packages may need what is here
 
     kind: Literal["choco"] = "choco"
     rate: float = Field(default=1.0, gt=0, le=1)
-    """gamma: the share of the way to its neighbours that a device goes in one iteration. Codecs that leave out much
-    need a small one."""
+    """gamma: share of the way to the neighbours per iteration. Codecs that leave out much need a small one."""
     codec: AnyCodec = LevelsCodec()
     """How the differences are compressed."""
 
@@ -41,9 +39,9 @@ class ChocoSGD(EstimatingStrategy):
 class SparqSGD(EstimatingStrategy):
     """SPARQ-SGD (Singh, Data, George, Diggavi 2019), their Alg. 1: CHOCO-SGD with local steps and a trigger.
 
-    At multiples of H iterations, device i sends C(y_i - x_hat_i) if ||y_i - x_hat_i||^2 > c_t eta_t^2, and all devices
-    mix what they know; in between they make local steps only. H: `every`; C: `codec`; c_t = n (r / b_M)^2, if gamma(k)
-    is alpha(k) as by default: the threshold r gamma(k) / b_M of the paper's global threshold; gamma: `rate`.
+    At multiples of H = `every` iterations, device i sends C(y_i - x_hat_i) if ||y_i - x_hat_i||^2 > c_t eta_t^2, and
+    all devices mix; in between they make local steps. C: `codec`; gamma: `rate`; c_t = n (r / b_M)^2, the threshold of
+    GT, if gamma(k) is alpha(k).
     """
 
     model_config = ConfigDict(defer_build=True)  # kinds of installed packages may need what is here
@@ -52,10 +50,9 @@ class SparqSGD(EstimatingStrategy):
     r: float = Field(default=250.0, ge=0)
     """The threshold scale r."""
     every: int = Field(default=5, ge=1)
-    """H: number of iterations from one look at the trigger to the next."""
+    """H: number of iterations between two checks of the trigger."""
     rate: float = Field(default=0.6, gt=0, le=1)
-    """gamma: the share of the way to its neighbours that a device goes when it mixes. Codecs that leave out much need a
-    small one."""
+    """gamma: share of the way to the neighbours per mixing. Codecs that leave out much need a small one."""
     codec: AnyCodec = LevelsCodec()
     """How the differences are compressed."""
 

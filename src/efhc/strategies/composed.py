@@ -7,15 +7,14 @@ from typing import Annotated, Literal, Self
 from pydantic import ConfigDict, model_validator
 
 from efhc.base.errors import InputError, Unusable
-from efhc.base.placeholders import Placeholder
-from efhc.base.registry import Family
+from efhc.base.registry import Family, Placeholder
 from efhc.core.local_steps import SGD, LocalStep
 from efhc.core.parts import Budget, ExchangeMixing, MixingPolicy, Parts, Strategy
 from efhc.core.triggers import NormTrigger, TriggerPolicy
 from efhc.core.uplink import Pacing
 from efhc.strategies.forms import form_of
 from efhc.strategies.parts.codecs import AnyCodec, FullCodec
-from efhc.strategies.parts.links import AllLinks, AnyLinkChoice
+from efhc.strategies.parts.link_choices import AllLinks, AnyLinkChoice
 
 TRIGGERS = Family(TriggerPolicy, ("efhc.core.triggers",), ("thresholds", "fires"), default="norm")
 AnyTrigger = Annotated[TriggerPolicy, TRIGGERS]
@@ -28,9 +27,11 @@ AnyMixing = Annotated[MixingPolicy, MIXINGS]
 class Composed(Strategy):
     """A strategy of parts that you choose. Every other kind is such a table, or makes its iterations itself.
 
-    y_i = x_i - alpha (u_i - h_i)                 local
-    x_hat_i <- x_hat_i + C(y_i - x_hat_i)         trigger (when), codec (what), links (to whom), budget
-    x_i <- y_i + f_i                              mixing
+        y_i = x_i - alpha (u_i - h_i)                 local
+        x_hat_i <- x_hat_i + C(y_i - x_hat_i)         trigger (when), codec (what), links (to whom), budget
+        x_i <- y_i + f_i                              mixing
+
+    u: the direction of the local step; h: the drift correction; C: the codec; f: what the links add.
     """
 
     model_config = ConfigDict(defer_build=True)  # kinds of installed packages may need what is here
@@ -49,7 +50,7 @@ class Composed(Strategy):
     budget: Budget | None = None
     """What a device may spend. Default: no limit."""
     pacing: Pacing | None = None
-    """How a device uses its uplink; with mixing "half-steps". Default: it sends to all neighbours at once."""
+    """How a device uses its uplink, with mixing "half-steps". Default: it sends to all neighbours at once."""
 
     def parts(self) -> Parts:
         links = None if isinstance(self.links, AllLinks) else self.links
@@ -62,5 +63,5 @@ class Composed(Strategy):
         try:
             form_of(self)
         except InputError as error:
-            raise Unusable(error.field.rpartition(".")[2], error.given, error.allowed) from None
+            raise Unusable.of(error.renamed(error.field.rpartition(".")[2])) from None
         return self

@@ -12,14 +12,13 @@ class EstimatingStrategy(Strategy):
     """A strategy in which neighbours know something of each other: only who sends pays, and for what was sent."""
 
     momentum: float = Field(default=0.0, ge=0, lt=1)
-    """mu: quasi-global momentum of the local step. Default: none."""
+    """mu: quasi-global momentum."""
     budget: Budget | None = None
-    """What a device may spend: `{ share = 0.01 }` is 1 % of what ZT would, and more on a network that changes, where
-    new neighbours are told all. Devices then mix only over links that something was just sent over. Default: no
-    limit."""
+    """What a device may spend: `{ share = 0.01 }` is 1 % of what ZT spends (more if new neighbours meet). Devices then
+    mix only over links that were just used. Default: no limit."""
 
     def estimates(self, rate: float, every: int = 1) -> EstimatesMixing:
-        """Return the mixing. What nobody can afford to bring up to date must not be mixed again and again."""
+        """Return the mixing. With a budget, outdated knowledge must not be mixed again and again."""
         return EstimatesMixing(rate=rate, every=every, when="sent" if self.budget else "always")
 
 

@@ -9,8 +9,7 @@ import numpy as np
 from efhc.base.arrays import Floats
 from efhc.core.cost import whole_message_bits
 from efhc.core.memory import Arrays, Memories, Memory
-from efhc.core.parts import Strategy
-from efhc.core.views import Moved, Now
+from efhc.core.parts import Moved, Now, Strategy
 from efhc.strategies.parts.averaging import averaging_matrix, broadcast_bits
 
 
@@ -20,14 +19,13 @@ class GradientTracking(Strategy):
         x_i(k+1) = sum_j w_ij (x_j(k) - alpha(k) s_j(k))
         s_i(k+1) = sum_j w_ij s_j(k) + g_i(k+1) - g_i(k),   s_i(0) = g_i(0)
 
-    x: `models`; g: `gradients`; alpha(k): `now.step_size`; w: the Metropolis weights of G(k), on all links. The mean of
-    the trackers s is the mean of the gradients, so that a constant step leads to the minimum of the mean loss, however
-    different the devices' own minima are. What is remembered is `correction`, c_i = s_i - g_i, whose mean is zero:
+    x: `models`; g: `gradients`; alpha(k): `now.step_size`; w: the Metropolis weights of G(k). The mean of the trackers
+    s is the mean gradient, so a constant step leads to the minimum of the mean loss, however different the devices'
+    data are. `correction` is c = s - g, whose mean is zero:
 
         s = c + g,   c <- W s - g
 
-    Every device sends two models per iteration, x - alpha s and s, to all of its neighbours. The paper's graph is
-    fixed; on one that changes, W is that of the current graph.
+    Every device sends two models per iteration, x - alpha s and s, to all neighbours.
     """
 
     kind: Literal["dsgt"] = "dsgt"

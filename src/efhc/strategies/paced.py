@@ -13,44 +13,44 @@ from efhc.core.triggers import EntrywiseTrigger
 from efhc.core.uplink import Pacing
 from efhc.strategies.estimating import EstimatingStrategy, local_step
 from efhc.strategies.parts.codecs import LevelsCodec
-from efhc.strategies.parts.links import AllLinks, AnyLinkChoice, BandwidthLinks
+from efhc.strategies.parts.link_choices import AllLinks, AnyLinkChoice, BandwidthLinks
 
 
 class Paced(EstimatingStrategy):
-    """For slow links: each device sends when its own uplink is idle, as much as that carries, over its best links.
+    """For slow links: each device sends when its own uplink is idle, as much as it carries, over its best links.
 
         y_i     = x_i - alpha (mu m_i + g_i - h_i)
         q_il    = level_il max_l |delta_il| / 2     for those of the coordinates that differ most, and by r gamma(k)
         told_ij <- told_ij + q_ij,  delta_ij = (y_i - E_ij) - told_ij
 
     E_ij is what the link i, j has added to x_i so far. A message to j is a step d = c ((told_ji - told_ij) - 2 E_ij) of
-    i and the opposite one of j: repeated without news, it would bring both to their average. Each adds
-    d theta min(N, most_steps) / A to h, where A and N are the sum of alpha and the local steps since the last
-    acknowledged message; after 50 iterations it learns less. A device sends while its uplink has less than
-    `pacing.backlog` seconds to send, first to those that have waited longest, at most as much as it carries in
-    `pacing.seconds`; slow devices leave out links that common neighbours make up for.
+    i and the opposite step of j: repeated without news, it brings both to their average. Each adds d theta min(N,
+    most_steps) / A to h; A and N are the sum of alpha and the number of local steps since the last acknowledged
+    message. A device sends while its uplink has less than `pacing.backlog` seconds to send, first to the neighbours
+    that have waited longest, at most what it carries in `pacing.seconds`. Slow devices leave out links that common
+    neighbours make up for.
 
-    Nothing has to be set by the bandwidth of the links. It is made for devices on their own clocks and for nodes; in
-    lockstep, where nothing takes time, devices send to all neighbours over the links that are left.
+    It needs no settings by bandwidth. It is made for event-driven runs and nodes; in lockstep devices send to all
+    neighbours over the links that are left.
     """
 
     kind: Literal["paced"] = "paced"
     r: float = Field(default=0.32, ge=0)
-    """The threshold of coordinates is r gamma(k). A larger one saves bytes where links are fast."""
+    """The threshold of coordinates is r gamma(k). A larger r saves bytes on fast links."""
     rate: float = Field(default=1.0, gt=0, le=1)
-    """The share of beta_ij that one message moves."""
+    """Share of beta_ij that one message moves."""
     momentum: float = Field(default=0.9, ge=0, lt=1)
-    """mu: quasi-global momentum of the local step."""
+    """mu: quasi-global momentum."""
     correction: float = Field(default=0.1, ge=0, le=1)
-    """theta: how fast a device learns by how much its gradient differs from the others'."""
+    """theta: how fast the drift correction learns."""
     most_steps: int = Field(default=8, ge=1)
-    """How many local steps count at most in what one message teaches the drift correction, until k = 50; then fewer."""
+    """Largest number of local steps that one message teaches the drift correction until k = 50; then fewer."""
     bits: int = Field(default=2, ge=2, le=32)
-    """Bits per level: the levels are -L ... L without 0, L = 2^(bits - 1)."""
+    """Bits per level -L ... L (without 0), L = 2^(bits - 1)."""
     window: int = Field(default=4, ge=1, le=MOST_WINDOW)
-    """How many messages to a neighbour may be under way, spread over the measured round trip."""
+    """Largest number of messages under way to a neighbour, spread over the measured round trip."""
     pacing: Pacing | None = Pacing()
-    """How a device uses its uplink. None: it sends to all neighbours at once, whenever the trigger fires."""
+    """How a device uses its uplink. None: it sends to all neighbours whenever the trigger fires."""
     links: AnyLinkChoice = BandwidthLinks()
     """Over which links: "bandwidth" or "all"."""
 

@@ -44,7 +44,7 @@ class GlobalThreshold(ThresholdStrategy):
     r: float = Field(default=250.0, ge=0)
     """The threshold scale r."""
     rho: Literal["nominal", "mean"] = "nominal"
-    """rho = 1/b_M as the paper prints it, or the mean of all 1/b_i, as it describes it."""
+    """rho: "nominal" is 1/b_M as printed in the paper, "mean" the mean of all 1/b_i as described there."""
 
     def parts(self) -> Parts:
         return Parts(NormTrigger(r=self.r, rho=self.rho))
@@ -71,7 +71,7 @@ class RandomizedGossip(ThresholdStrategy):
 
 
 class Never(ThresholdStrategy):
-    """No device ever fires: only neighbours that have just met (Event 1) exchange models. The floor to beat."""
+    """No device ever fires: only new neighbours (Event 1) exchange models. The floor to beat."""
 
     kind: Literal["never"] = "never"
 

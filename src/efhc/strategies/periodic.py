@@ -12,14 +12,11 @@ from efhc.strategies.paper import ThresholdStrategy
 
 
 class PeriodicBroadcast(ThresholdStrategy):
-    """threshold(k) = 0 if k is a multiple of `every`, else infinite: all devices fire together at fixed times.
-
-    Between two broadcasts devices make local steps only.
-    """
+    """threshold(k) = 0 if k is a multiple of `every`, else infinite: all devices fire together."""
 
     kind: Literal["periodic"] = "periodic"
     every: int = Field(default=10, ge=1)
-    """Number of iterations from one broadcast to the next."""
+    """Number of iterations between two broadcasts."""
 
     def parts(self) -> Parts:
         return Parts(PeriodTrigger(every=self.every))

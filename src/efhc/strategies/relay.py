@@ -10,8 +10,7 @@ from efhc.base.arrays import Floats, Ints
 from efhc.core.cost import whole_message_bits
 from efhc.core.graph import Graph
 from efhc.core.memory import Arrays, Memories, Memory
-from efhc.core.parts import Strategy
-from efhc.core.views import Moved, Now
+from efhc.core.parts import Moved, Now, Strategy
 from efhc.strategies.parts.spanning_tree import NO_PARENT, parents_in_tree
 
 BITS_OF_COUNT = 32
@@ -27,14 +26,12 @@ class RelaySGD(Strategy):
         x_i(k+1) = (y_i + sum_j M_ji(k)) / (1 + sum_j c_ji(k))
 
     x: `models`; g: `gradients`; alpha(k): `now.step_size`; M_ij, c_ij: the sum of models and their number that i sends
-    to j; all neighbours are those in the spanning tree of G(0) that begins in the middle of the graph (see
-    `parts.spanning_tree`). Once news has come from everywhere, x_i is the mean of the m models, each as old as the way
-    to it is long. Until then x_i is the mean of those that have come, and on a graph in several parts that of its part;
-    the authors' code fills in x(0) for models that have not come yet. Every link of the tree carries one model and one
-    count in each direction; other links carry nothing.
+    to j, over the spanning tree of G(0) from the middle of the graph (`parts.spanning_tree`). In the end x_i is the
+    mean of all m models, each as old as the path to it is long; until then of those that have come (the authors' code
+    fills in x(0)). Links outside of the tree carry nothing.
 
-    What is remembered: `parents` of the tree; per device, what it sent `up` to its parent and what came `down` from it,
-    each with its count. The graph must stay as it is: a driver refuses one that changes.
+    Memory: `parents` of the tree; per device, what it sent `up` to its parent and what came `down` from it, each with
+    its count. A graph that changes is refused.
     """
 
     kind: Literal["relay"] = "relay"

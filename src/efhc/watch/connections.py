@@ -1,4 +1,4 @@
-"""Connections that do not ask: whoever opens many and sends half a request on each must not lock others out."""
+"""Limits on connections: a client that opens many and sends half a request on each must not lock others out."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class PromptProtocol(H11Protocol):
         super().connection_lost(exc)
 
     def _give_way(self) -> None:
-        """Close at once, and count no longer: the loop tells that a connection is lost only later."""
+        """Close at once and free the place: the event loop calls `connection_lost` only later."""
         self._stop_waiting()
         self.connections.discard(self)
         self.transport.abort()

@@ -1,21 +1,20 @@
-"""What to know about a run, in words: where it comes from, how long it took, and how to make it again."""
+"""Facts about a run in words: where it comes from, how long it took, and how to make it again."""
 
 from __future__ import annotations
 
-import json
 import math
 import shlex
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from efhc.base.regular_files import read_regular
-from efhc.experiments.nodes.launch import mode_in, words_to_resume
-from efhc.watch.discovery import MOST_BYTES, FoundGroup, FoundRun
+from efhc.experiments.nodes.launch import mode_in
+from efhc.watch.discovery import FoundGroup, FoundRun, store_in
 
 
-def describe_run(run: FoundRun) -> dict[str, str]:
-    """Return facts about a run, by name. What is not known is left out."""
+def describe(run: FoundRun | None, group: FoundGroup) -> dict[str, str]:
+    """Return facts about a run, or about a set of nodes, by name. Unknown facts are left out."""
+    if run is None:
+        return {"nodes in": group.folder.name, "made by": "nodes of the network runtime, which answer on their sockets"}
     meta = run.meta
     machine, versions, git = (_table(meta, name) for name in ("machine", "versions", "git"))
     warnings = meta.get("warnings")
@@ -29,7 +28,7 @@ def describe_run(run: FoundRun) -> dict[str, str]:
         "model": _kind(run, "model"),
         "network": _kind(run, "network"),
         "driver": run.driver,
-        "made by": str(meta.get("made_by", "")),
+        "made by": str(group.meta.get("made_by", "")),
         "started": str(meta.get("started", "")),
         "finished": str(meta.get("finished", "")),
         "time": _seconds(meta),
@@ -46,40 +45,29 @@ def describe_run(run: FoundRun) -> dict[str, str]:
     return {name: fact for name, fact in facts.items() if fact}
 
 
-def describe_nodes(group: FoundGroup) -> dict[str, str]:
-    """Return facts about a set of nodes."""
-    return {"nodes in": group.folder.name, "made by": "nodes of the network runtime, which answer on their sockets"}
-
-
 def repeat_command(run: FoundRun | None, group: FoundGroup) -> str:
     """Return the command that makes a run again or, if it was stopped, goes on with it."""
     if run is None:
         return shlex.join(["efhc", "status", str(group.folder)])
     config = str(run.folder / "config.toml")
     if group.kind == "run":
-        out, config = group.folder, str(group.folder / "config.toml")
+        config = str(group.folder / "config.toml")
         if not group.is_complete:
-            return shlex.join(["efhc", *_words_to_resume(config, out)])
+            return shlex.join(["efhc", *_words_to_resume(config, group)])
     return shlex.join(["efhc", "run", config, "--out", f"runs/{group.folder.name or 'run'}-again"])
 
 
-def _words_to_resume(config: str, out: Path) -> list[str]:
+def _words_to_resume(config: str, group: FoundGroup) -> list[str]:
     """Return the words that follow `efhc` on the command line to go on with an experiment, as it was made so far.
 
-    Whoever wrote its meta.json has no say in them but for the mode of its nodes and the place of its store.
+    Of its meta.json, which others may have written, only the mode of its nodes and the place of its store are used.
     """
-    try:
-        meta = json.loads(read_regular(out / "meta.json", MOST_BYTES))
-    except (OSError, ValueError, RecursionError):  # not written yet, or damaged
-        meta = {}
-    meta = meta if isinstance(meta, dict) else {}
-    if (mode := mode_in(meta)) is not None:
-        return words_to_resume(config, out, mode=mode, netns=meta.get("netns") is True)
-    sessions = meta.get("sessions")
-    last = sessions[-1] if isinstance(sessions, list) and sessions else None
-    store = last.get("store") if isinstance(last, dict) else None
-    elsewhere = ["--store", store] if isinstance(store, str) and Path(store).is_absolute() else []
-    return ["run", config, "--out", str(out), *elsewhere, "--resume"]
+    if (mode := mode_in(group.meta)) is not None:
+        netns = ["--netns"] if group.meta.get("netns") is True else []
+        return ["launch", config, "--out", str(group.folder), "--mode", mode, *netns, "--resume"]
+    store = store_in(group.meta)
+    elsewhere = ["--store", str(store)] if store is not None else []
+    return ["run", config, "--out", str(group.folder), *elsewhere, "--resume"]
 
 
 def _table(meta: Mapping[str, Any], name: str) -> Mapping[str, Any]:

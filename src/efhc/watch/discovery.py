@@ -1,10 +1,10 @@
 """Which runs lie under a folder. Configs are read as plain tables: no code that they name is run.
 
-a folder with config.toml     an experiment: its strategies and seeds are runs; while it is unfinished, their own
-                              directories are in its folder `runs`
-a folder of run directories   a store, or the folder `runs` of a reproduction, a sweep or a tuning: runs whose settings
-                              are the same but for strategy and seed are a group
-folders with a status.sock    the state folders of running nodes
+a folder with config.toml    an experiment: its strategies and seeds are runs, whose folders are in its folder `runs` or
+                             in a store elsewhere; efhc 0.2 has left the tables of complete ones in its own folder
+a folder of run folders      a store, or the folder `runs` of a reproduction, a sweep or a tuning: runs whose settings
+                             differ in strategy and seed only are a group
+folders with a status.sock   the state folders of running nodes
 """
 
 from __future__ import annotations
@@ -13,29 +13,24 @@ import hashlib
 import json
 import os
 import re
-import stat
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple
 
+from efhc.base.inputs import open_regular
 from efhc.base.own_code import in_one_line
-from efhc.base.regular_files import read_regular
-from efhc.experiments.runs.directory import COLLECTED, OWN_RUNS, RunDirectory
-from efhc.experiments.runs.live.reading import LIVE
+from efhc.experiments.runs.driver_tables import EVENT_DRIVEN, LOCKSTEP, RunTables
+from efhc.experiments.runs.experiment_folder import OWN_RUNS
+from efhc.experiments.runs.live_file import LIVE
+from efhc.experiments.runs.naming import NamedRun, asked_as, label_runs, name_groups, names_in, settings_of_group
+from efhc.experiments.runs.run import file_name
 from efhc.experiments.runs.single_runs import KEY, parse_config, same_run, single_runs
-from efhc.experiments.runs.tables import LOCKSTEP
 from efhc.runtime.pages import SOCKET_NAME
-from efhc.watch.checking import check_content, check_runs, may_enter
-from efhc.watch.naming import NOT_OF_GROUP, Names, label_runs, name_groups, names_in
+from efhc.watch.folders import Walk, check_content, check_runs, is_own, is_socket, may_enter, stamp_of
 
-T = TypeVar("T")
-
-MOST_FOLDERS, DEPTH = 20_000, 8
-"""How many folders are searched, and how deep: the watched folder may be a whole disk."""
-WITHOUT_RUNS = frozenset({"node_modules", "site-packages", "__pycache__"})
-"""Folders that are not searched. Nor are hidden ones and virtual environments: they have thousands of folders."""
+COLLECTED = "live"
+"""The folder of the live files in an experiment that efhc 0.2 completed."""
 MOST_BYTES = 2_000_000
 """The largest size of a config.toml or meta.json."""
 
@@ -51,28 +46,18 @@ STUDIES: Mapping[str, Kind] = {
 
 
 @dataclass(frozen=True)
-class FoundRun:
+class FoundRun(NamedRun):
     """One strategy with one seed, where its files are, and what its config says."""
 
     id: str
-    strategy: str
-    """Its name for people."""
-    seed: int
-    folder: Path
-    """The directory with its config.toml and meta.json."""
-    config: Mapping[str, Any]
-    strategy_there: str
-    """The name of the strategy in the tables of that directory."""
     is_complete: bool
-    """Whether the tables are there."""
+    """Whether its tables are in its folder."""
     live: Path | None
     """Its live file, if its place is known."""
     problem: str | None = None
     """Why the run failed, if it did."""
-    experiment: str | None = None
-    """The name of the experiment that asked for it, if it is kept by its key and that is known."""
     config_text: str = ""
-    """The config.toml in its folder, as it was when it was parsed."""
+    """The config.toml of the experiment or of the run, as it was when it was parsed."""
     meta: Mapping[str, Any] = field(default_factory=dict)
     """The meta.json in its folder."""
 
@@ -81,6 +66,11 @@ class FoundRun:
         """The kind of its driver."""
         driver = self.config.get("driver", LOCKSTEP.driver)
         return str(driver.get("kind") if isinstance(driver, dict) else driver)
+
+    @property
+    def tables(self) -> RunTables:
+        """The tables that the run leaves."""
+        return EVENT_DRIVEN if self.driver == EVENT_DRIVEN.driver else LOCKSTEP
 
     @property
     def seconds(self) -> float | None:
@@ -114,18 +104,30 @@ class FoundGroup:
     is_complete: bool = True
     """Whether everything that belongs to the group was made."""
     problem: str | None = None
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    """The meta.json of an experiment."""
+
+
+class _File(NamedTuple):
+    """A file as it was when it was read last."""
+
+    stamp: object
+    content: Any = None
+    """The parsed content. None: it is missing or damaged."""
+    text: str = ""
+    is_own: bool = False
+    """Whether it belongs to the reader or to root."""
 
 
 class Discovery:
-    """Looks for runs again and again. A file is read only if it has changed since."""
+    """Searches for runs again and again. A file is read only if it has changed since."""
 
     def __init__(self, root: Path, store: Path | None = None) -> None:
-        """`store` is a folder elsewhere that has the single runs of unfinished experiments."""
+        """`store` is a folder elsewhere that has the runs of the experiments in `root`."""
         self.root, self._store_elsewhere = root, store
-        self._read: dict[Path, tuple[object, Any]] = {}
-        """What was made of each file, and its stamp then."""
-        self._texts: dict[Path, str] = {}
-        """The files themselves, as they were then: whoever may write there may put others in their place."""
+        self._files: dict[Path, _File] = {}
+        self._used: set[Path] = set()
+        """The files that belong to what this search has found."""
         self.left_out: str | None = None
         """What the last search left out, in words."""
 
@@ -133,22 +135,20 @@ class Discovery:
         """Return all groups, by place and name."""
         groups: list[FoundGroup] = []
         sockets: dict[Path, list[Path]] = {}
-        used: set[Path] = set()
-        walk = _Walk()
+        self._used, walk = set(), Walk()
         for folder, names in walk.folders(self.root):
             try:
                 if "config.toml" in names:
-                    groups += list(self._experiment(folder, names, used))
+                    groups.append(self._experiment(folder, names))
                 elif any(map(KEY.fullmatch, names)):
-                    groups += list(self._store(folder, names, used))
+                    groups += list(self._store(folder, names))
             except Exception as error:  # whatever is in one folder, the others are shown
                 groups.append(self._damaged(folder, in_one_line(error)))
-            if SOCKET_NAME in names and _is_socket(folder / SOCKET_NAME):
+            if SOCKET_NAME in names and is_socket(folder / SOCKET_NAME):
                 sockets.setdefault(_home(folder, self.root), []).append(folder / SOCKET_NAME)
         for home, found in sockets.items():
             groups.append(FoundGroup(self.id("nodes", home), _name(home), "nodes", home, sockets=tuple(sorted(found))))
-        self._read = {path: content for path, content in self._read.items() if path in used}
-        self._texts = {path: text for path, text in self._texts.items() if path in used}
+        self._files = {path: file for path, file in self._files.items() if path in self._used}
         self.left_out = walk.left_out
         return sorted(
             groups, key=lambda group: (group.kind == "nodes", self.place(group.folder), _in_order(group.name))
@@ -159,114 +159,137 @@ class Discovery:
         return str(path.relative_to(self.root)) if path.is_relative_to(self.root) else path.name
 
     def id(self, *parts: object) -> str:
-        """Return the name of something in addresses: it is looked up, and says nothing about where it lies."""
+        """Return the id of something in addresses, which does not reveal where it lies."""
         words = [self.place(part) if isinstance(part, Path) else str(part) for part in parts]
         return hashlib.blake2s("\0".join(words).encode("utf-8", "surrogateescape"), digest_size=8).hexdigest()
 
-    def _cached(self, path: Path, parse: Callable[[bytes], T], used: set[Path]) -> T | None:
-        """Return what `parse` makes of a file. None: it is missing or damaged."""
-        used.add(path)
+    def _file(self, path: Path, parse: Callable[[bytes], Any]) -> _File:
+        """Return a file, with what `parse` makes of it."""
+        self._used.add(path)
         stamp = stamp_of(path)
-        if stamp is not None and (known := self._read.get(path)) is not None and known[0] == stamp:
-            return known[1]  # type: ignore[no-any-return]
-        content = None
-        try:
-            found = read_regular(path, MOST_BYTES)
-            parsed = parse(found)
-            check_content(parsed)
-            self._texts[path], content = found.decode("utf-8", "replace"), parsed
-        except (OSError, ValueError, RecursionError):
-            pass
-        self._read[path] = stamp, content
-        return content
+        known = self._files.get(path)
+        if known is None or stamp is None or known.stamp != stamp:
+            known = self._files[path] = _read(path, stamp, parse)
+        return known
 
-    def _experiment(self, folder: Path, names: Iterable[str], used: set[Path]) -> Iterator[FoundGroup]:
-        config = self._cached(folder / "config.toml", parse_config, used)
-        meta = self._cached(folder / "meta.json", _meta, used) if "meta.json" in names else {}
-        if config is None:
-            yield self._damaged(folder, "config.toml is damaged")
-            return
-        if meta is None:
-            yield self._damaged(folder, "meta.json is damaged")
-            return
-        check_runs(config["strategies"], config["seeds"])
-        is_complete = meta.get("status") == "complete"
-        failed = {(one["strategy"], one["seed"]): one["reason"] for one in meta.get("failed", [])}
-        singles = {} if is_complete else self._singles(self._store_elsewhere or folder / OWN_RUNS, used)
+    def _config(self, folder: Path) -> dict[str, Any] | None:
+        """Return the config in the folder of a run. None: it is missing or damaged, or must not be read."""
+        config: dict[str, Any] | None = None
+        if may_enter(folder, self.root):
+            config = self._file(folder / "config.toml", parse_config).content
+        return config
+
+    # Experiments
+
+    def _experiment(self, folder: Path, names: set[str]) -> FoundGroup:
+        config = self._file(folder / "config.toml", parse_config)
+        meta_file = self._file(folder / "meta.json", _meta) if "meta.json" in names else _File(None, {})
+        meta = meta_file.content
+        if config.content is None or meta is None:
+            return self._damaged(folder, f"{'config.toml' if config.content is None else 'meta.json'} is damaged")
+        check_runs(config.content["strategies"], config.content["seeds"])
+        if "asked_as" in meta or LIVE in names:  # the folder of a single run
+            single = self._single(folder)
+            runs = [] if single is None else [single]
+        else:
+            runs = self._runs(folder, config, meta_file)
+        name = str(config.content.get("name", "run"))
+        return FoundGroup(
+            self.id("run", folder), _name(folder) if name == "run" else name, "run", folder, tuple(runs),
+            is_complete=meta.get("status") == "complete", meta=meta,
+        )  # fmt: skip
+
+    def _runs(self, folder: Path, config: _File, meta: _File) -> list[FoundRun]:
+        """Return the runs of an experiment: those in its own tables, or those in its store."""
+        is_complete = meta.content.get("status") == "complete"
+        holds_tables = is_complete and "runs" not in meta.content  # completed by efhc 0.2, or saved from memory
+        failed = {(one["strategy"], one["seed"]): one["reason"] for one in meta.content.get("failed", [])}
+        singles = {} if holds_tables else self._singles(folder, config.content, meta)
+        missing = "its folder is missing; `efhc run --resume` makes it again"
         runs = []
-        for strategy, table in config["strategies"].items():
-            for seed in config["seeds"]:
-                where = {"id": self.id(folder, strategy, seed), "strategy": strategy, "seed": seed, "config": config}
-                single = singles.get(same_run(table, seed))
+        for strategy in config.content["strategies"]:
+            for seed in config.content["seeds"]:
+                problem, single = failed.get((strategy, seed)), singles.get((strategy, seed))
+                where: dict[str, Any] = {"id": self.id(folder, strategy, seed), "strategy": strategy}
+                where |= {"config": config.content, "config_text": config.text, "problem": problem}
                 if single is not None:
-                    runs.append(
-                        FoundRun(
-                            **where, folder=single.folder, strategy_there=single.strategy_there,
-                            is_complete=single.is_complete, live=single.live, config_text=single.config_text,
-                            meta=single.meta,
-                        )
-                    )  # fmt: skip
+                    is_there = single.is_complete and problem is None
+                    runs.append(replace(single, **where, is_complete=is_there, experiment=None))
                     continue
-                live = RunDirectory(folder).live_file(strategy, seed) if is_complete else None
-                if LIVE in names:  # a single run that is looked at alone
-                    live = folder / LIVE
-                is_within = live is None or live.parent in (folder, folder / COLLECTED)  # a name may be "../.."
-                if live is not None and not (is_within and may_enter(live.parent, self.root)):
-                    live = None
-                problem = failed.get((strategy, seed))
+                if is_complete and not holds_tables and problem is None:
+                    where["problem"] = missing
                 runs.append(
                     FoundRun(
-                        **where, folder=folder, strategy_there=strategy, is_complete=is_complete and problem is None,
-                        live=live, problem=problem, config_text=self._texts[folder / "config.toml"], meta=meta,
+                        **where, seed=seed, folder=folder, strategy_there=strategy, meta=meta.content,
+                        live=self._collected(folder, strategy, seed) if holds_tables else None,
+                        is_complete=holds_tables and problem is None,
                     )
                 )  # fmt: skip
-        name = str(config.get("name", "run"))
-        named = _name(folder) if name == "run" else name
-        yield FoundGroup(self.id("run", folder), named, "run", folder, tuple(runs), is_complete=is_complete)
+        return runs
+
+    def _collected(self, folder: Path, strategy: str, seed: int) -> Path | None:
+        """Return the live file of a run in an experiment that efhc 0.2 completed."""
+        live = folder / COLLECTED / f"{file_name(strategy, seed)}.jsonl"
+        is_within = live.parent == folder / COLLECTED  # a strategy may be named "../.."
+        return live if is_within and may_enter(live.parent, self.root) else None
+
+    def _singles(self, folder: Path, config: Mapping[str, Any], meta: _File) -> dict[tuple[str, int], FoundRun]:
+        """Return the runs of an experiment that have a folder, by strategy and seed.
+
+        A store outside of the watched folder is read only if the experiment's meta.json, which names it, belongs to
+        the reader or to root. Otherwise anybody who may write in the watched folder could show what the reader alone
+        may read.
+        """
+        store, elsewhere = folder / OWN_RUNS, store_in(meta.content)
+        if self._store_elsewhere is not None:
+            store = self._store_elsewhere
+        elif elsewhere is not None and (meta.is_own or elsewhere.resolve().is_relative_to(self.root.resolve())):
+            store = elsewhere
+        elif not may_enter(store, self.root):
+            return {}
+        if listed := meta.content.get("runs", []):
+            folders = {(one["strategy"], one["seed"]): store / one["key"] for one in listed}
+        else:  # begun by efhc 0.2
+            found = single_runs(store, lambda path: self._config(path.parent))
+            which = {
+                (name, seed): same_run(table, seed)
+                for name, table in config["strategies"].items()
+                for seed in config["seeds"]
+            }
+            folders = {pair: found[one].folder for pair, one in which.items() if one in found}
+        runs = {pair: self._single(path) for pair, path in folders.items()}
+        return {pair: run for pair, run in runs.items() if run is not None}
 
     def _damaged(self, folder: Path, problem: str) -> FoundGroup:
         return FoundGroup(self.id("run", folder), _name(folder), "run", folder, problem=problem)
 
-    def _singles(self, store: Path, used: set[Path]) -> dict[str, FoundRun]:
-        """Return the runs in a folder of run directories, by strategy and seed."""
-        if store != self._store_elsewhere and not may_enter(store, self.root):
-            return {}
-        found = single_runs(store, lambda config: self._config(config.parent, used))
-        runs = {which: self._single(one.folder, used) for which, one in found.items()}
-        return {which: run for which, run in runs.items() if run is not None}
+    # Single runs
 
-    def _config(self, folder: Path, used: set[Path]) -> dict[str, Any] | None:
-        """Return the config in the directory of a single run. None: it is missing or damaged, or not to be read."""
-        return self._cached(folder / "config.toml", parse_config, used) if may_enter(folder, self.root) else None
-
-    def _single(self, folder: Path, used: set[Path]) -> FoundRun | None:
-        """Return the run in a directory of its own."""
-        config = self._config(folder, used)
+    def _single(self, folder: Path) -> FoundRun | None:
+        """Return the run in a folder of its own. None: there is none."""
+        config = self._config(folder)
         if config is None or not config["strategies"] or not config["seeds"]:
             return None
-        meta = self._cached(folder / "meta.json", _meta, used) or {}
-        there, seed, live = next(iter(config["strategies"])), config["seeds"][0], folder / LIVE
-        is_complete = meta.get("status") == "complete"
-        names = self._names(live, used)
-        strategy, experiment = (names.strategy, names.experiment) if names else (there, None)
+        meta = self._file(folder / "meta.json", _meta).content or {}
+        there, live = next(iter(config["strategies"])), folder / LIVE
+        strategy, experiment = asked_as(meta) or self._names(live) or (there, None)
         return FoundRun(
-            self.id(folder), strategy, seed, folder, config, there, is_complete, live, experiment=experiment,
-            config_text=self._texts[folder / "config.toml"], meta=meta,
+            strategy, config["seeds"][0], there, config, folder, self.id(folder), meta.get("status") == "complete",
+            live, experiment=experiment, config_text=self._files[folder / "config.toml"].text, meta=meta,
         )  # fmt: skip
 
-    def _names(self, live: Path, used: set[Path]) -> Names | None:
-        """Return the names in a live file, which stay the same while it grows."""
-        used.add(live)
-        if (known := self._read.get(live)) is None and (names := names_in(live)) is not None:
-            known = self._read[live] = None, names
-        return known[1] if known else None
+    def _names(self, live: Path) -> tuple[str, str] | None:
+        """Return the names of strategy and experiment in a live file, which stay the same while it grows."""
+        self._used.add(live)
+        if (known := self._files.get(live)) is None and (names := names_in(live)) is not None:
+            known = self._files[live] = _File(None, names)
+        return known.content if known else None
 
-    def _store(self, folder: Path, names: Iterable[str], used: set[Path]) -> Iterator[FoundGroup]:
+    def _store(self, folder: Path, names: Iterable[str]) -> Iterator[FoundGroup]:
         alike: dict[str, list[FoundRun]] = {}
-        found = [self._single(folder / name, used) for name in sorted(names) if KEY.fullmatch(name)]
+        found = [self._single(folder / name) for name in sorted(names) if KEY.fullmatch(name)]
         for run in label_runs([run for run in found if run is not None]):
-            settings = {key: value for key, value in run.config.items() if key not in NOT_OF_GROUP}
-            alike.setdefault(json.dumps(settings, sort_keys=True, default=str), []).append(run)
+            alike.setdefault(settings_of_group(run), []).append(run)
         is_of_study = folder.name == OWN_RUNS and folder != self.root
         place = folder.parent if is_of_study else folder
         kind: Kind = "store"
@@ -276,86 +299,26 @@ class Discovery:
             yield FoundGroup(self.id("store", folder, same), name, kind, place, tuple(runs))
 
 
-def stamp_of(path: Path) -> tuple[int, int, int] | None:
-    """Return what changes whenever a file is written. None: there is no file."""
+def _read(path: Path, stamp: object, parse: Callable[[bytes], Any]) -> _File:
+    """Read a file. Its owner is that of the content, whatever is put in its place meanwhile."""
     try:
-        found = path.stat()
-    except (OSError, ValueError):
-        return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
+        with open_regular(path, MOST_BYTES) as file:
+            owner, content = os.fstat(file.fileno()).st_uid, file.read(MOST_BYTES + 1)
+        if len(content) > MOST_BYTES:
+            raise ValueError("it has grown meanwhile")
+        parsed = parse(content)
+        check_content(parsed)
+    except (OSError, ValueError, RecursionError):
+        return _File(stamp)
+    return _File(stamp, parsed, content.decode("utf-8", "replace"), is_own(owner))
 
 
-class _Walk:
-    """One search. Folders near its beginning come first."""
-
-    def __init__(self) -> None:
-        self._is_cut = self._is_deeper = False
-
-    @property
-    def left_out(self) -> str | None:
-        """What was not searched, in words."""
-        if self._is_cut:
-            return f"Only the nearest {MOST_FOLDERS:,} folders were searched. To see more, watch a folder further down."
-        if self._is_deeper:
-            return f"Folders more than {DEPTH} levels down were not searched. To see more, watch a folder further down."
-        return None
-
-    def folders(self, root: Path) -> Iterator[tuple[Path, set[str]]]:
-        """Yield folders with the names in them. Folders of run directories and of experiments are not looked into."""
-        waiting = deque([(root, 0)])
-        seen: set[tuple[int, int]] = set()
-        while waiting:
-            if len(seen) >= MOST_FOLDERS:
-                self._is_cut = True
-                return
-            folder, depth = waiting.popleft()
-            try:
-                with os.scandir(folder) as entries:
-                    found = list(entries)
-                of_folder = folder.stat()
-            except OSError:  # deleted meanwhile, or not ours to read
-                continue
-            if (of_folder.st_dev, of_folder.st_ino) in seen:  # a link that leads back
-                continue
-            seen.add((of_folder.st_dev, of_folder.st_ino))
-            names = {entry.name for entry in found}
-            yield folder, names
-            inner = _inner(found, names, root)
-            if depth == DEPTH:
-                self._is_deeper = self._is_deeper or bool(inner)
-            else:
-                waiting += [(Path(entry.path), depth + 1) for entry in inner]
-
-
-def _inner(found: Iterable[os.DirEntry[str]], names: set[str], root: Path) -> list[os.DirEntry[str]]:
-    """Return the folders to be searched within one, given what is in it."""
-    if "pyvenv.cfg" in names:  # a virtual environment
-        return []
-    is_experiment = "config.toml" in names
-    return [
-        entry
-        for entry in sorted(found, key=lambda entry: entry.name)
-        if (entry.name == "nodes" or not is_experiment)
-        and not entry.name.startswith(".")
-        and entry.name not in WITHOUT_RUNS
-        and not KEY.fullmatch(entry.name)
-        and _is_folder(entry, root)
-    ]
-
-
-def _is_folder(entry: os.DirEntry[str], root: Path) -> bool:
-    try:
-        return entry.is_dir() and (not entry.is_symlink() or may_enter(Path(entry.path), root))
-    except OSError:
-        return False
-
-
-def _is_socket(path: Path) -> bool:
-    """Return whether a path is a socket itself: a link may lead to one of another program."""
-    try:
-        return stat.S_ISSOCK(path.lstat().st_mode)
-    except OSError:
-        return False
+def store_in(meta: Mapping[str, Any]) -> Path | None:
+    """Return the store elsewhere that the meta.json of an experiment names. None: its runs are in its own folder."""
+    sessions = meta.get("sessions")
+    stores = [one.get("store") for one in sessions if isinstance(one, dict)] if isinstance(sessions, list) else []
+    named = [Path(store) for store in stores if isinstance(store, str) and Path(store).is_absolute()]
+    return named[-1] if named else None
 
 
 def _home(state: Path, root: Path) -> Path:
@@ -378,13 +341,18 @@ def _name(folder: Path) -> str:
 
 def _meta(content: bytes) -> dict[str, Any]:
     meta = json.loads(content)
-    failed = meta.get("failed", []) if isinstance(meta, dict) else None
-    if not isinstance(failed, list) or not all(map(_is_failure, failed)):
+    is_table = isinstance(meta, dict)
+    if not is_table or not _are_runs(meta, "failed", "reason") or not _are_runs(meta, "runs", "key"):
         raise ValueError("it does not describe a run")
+    if not all(KEY.fullmatch(one["key"]) for one in meta.get("runs", [])):
+        raise ValueError("a run has another name than its key")
     return meta  # type: ignore[no-any-return]
 
 
-def _is_failure(one: Any) -> bool:
-    if not isinstance(one, dict):
-        return False
-    return [type(one.get(name)) for name in ("strategy", "seed", "reason")] == [str, int, str]
+def _are_runs(meta: Mapping[str, Any], name: str, fact: str) -> bool:
+    """Return whether a list in meta.json, if it is there, has a strategy, a seed and a fact in every entry."""
+    listed = meta.get(name, [])
+    return isinstance(listed, list) and all(
+        isinstance(one, dict) and [type(one.get(of)) for of in ("strategy", "seed", fact)] == [str, int, str]
+        for one in listed
+    )

@@ -1,10 +1,10 @@
-"""Who may read the page: its law is that only the page itself gets an answer, and only by asking for what is listed.
+"""Who may read the page. Law: only the page itself gets an answer, and only to requests that are listed.
 
 - Other methods than GET and HEAD are refused: there is nothing to change.
 - On a loopback address, the Host header must name loopback. A page of a stranger whose name was pointed at 127.0.0.1
   (DNS rebinding) sends its own name.
-- The browser says who asks (Sec-Fetch-Site, Origin). Other sites may lead to the page, but get none of its data.
-- With a token, whoever does not know it gets nothing.
+- The browser names the site of a request (Sec-Fetch-Site, Origin). Other sites may link to the page, but get no data.
+- With a token, requests without it get nothing.
 - No answer has a CORS header, so no script of another origin can read one.
 """
 
@@ -65,8 +65,8 @@ def choose_token(host: str, token: str | None) -> str | None:
         got = f"{len(token)} characters" + ("" if len(token) < SHORTEST_TOKEN else ", some of which are not allowed")
         raise InputError("--token", got, f"{AUTO}, or at least {SHORTEST_TOKEN} of A-Z, a-z, 0-9, _ and -")
     if token is None and not is_loopback(host):
-        allowed = f"127.0.0.1, or {host} with --token {AUTO}; ssh -L reaches a loopback address from elsewhere"
-        raise InputError("--host", f"{host} without --token, so that others could read everything", allowed)
+        allowed = f"{host} with --token {AUTO}, or 127.0.0.1, which `ssh -L` makes reachable from elsewhere"
+        raise InputError("--host", f"{host} without --token: others could read the runs", allowed)
     return token
 
 
@@ -99,7 +99,7 @@ class Guards:
         if not self._names_us(request):
             return Refusal(421, "this server does not answer to that name; open it by its loopback address")
         if not _is_asked_by_us(request):
-            return Refusal(403, "asked by another site")
+            return Refusal(403, "the request comes from another site")
         if self.token is not None and not self._has_token(request):
             return Refusal(401, "a token is needed: open the address that `efhc watch` printed")
         return None
@@ -119,7 +119,7 @@ class Guards:
         return any(self.is_token(given) for given in self._given(request))
 
     def is_token(self, given: str) -> bool:
-        """Return whether this is the token, in a time that does not tell how much of it is right."""
+        """Return whether this is the token, in a time that does not depend on how much of it is right."""
         return self.token is not None and hmac.compare_digest(given.encode(), self.token.encode())
 
     def _given(self, request: Request) -> list[str]:
@@ -142,7 +142,7 @@ def is_the_page(request: Request) -> bool:
 
 
 def _is_asked_by_us(request: Request) -> bool:
-    """Return whether our page or the user asks. A link of another site may lead to the page, which holds no data."""
+    """Return whether a request comes from our page or the user. Other sites may link to the page: it holds no data."""
     site = request.headers.get("sec-fetch-site", "none")
     leads_here = is_the_page(request) and request.headers.get("sec-fetch-mode") == "navigate"
     if site not in ("same-origin", "none") and not leads_here:

@@ -1,4 +1,4 @@
-"""What nodes of the network runtime say of themselves, remembered while somebody watches."""
+"""The status of nodes of the network runtime over time, kept while a page is open."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, S
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
-from threading import Lock, Thread
+from threading import Thread
 from typing import Any, NamedTuple
 
 from efhc.experiments.nodes.status_query import Answer, ask
-from efhc.report.views import Device, RunSummary, State
-from efhc.watch.checking import LARGEST, check_content
-from efhc.watch.sources import Columns, Part, Rows, as_columns, in_force
+from efhc.report.views import DeviceView, RunSummary, State
+from efhc.watch.folders import LARGEST, check_content
+from efhc.watch.sources import Part, Row, Source, in_force
 
-MOST_LOOKS = 1_000
-"""Half of the largest number of looks that are remembered. At that number, every other look is forgotten."""
+MOST_POLLS = 1_000
+"""Half of the largest number of polls that are kept. At that number, every other poll is dropped."""
 MOST_NUMBERS = 200_000
-"""The largest number of numbers in the looks that are remembered. Beyond that, every other look is forgotten."""
+"""The largest number of numbers in the polls that are kept. Beyond that, every other poll is dropped."""
 MOST_SHOWN = 5_000
 """The largest number of devices that are shown: nodes that answered and, while there is room, their neighbours."""
 MOST_DEVICES = 100_000
@@ -27,49 +27,52 @@ MOST_DEVICES = 100_000
 NAMED = re.compile(r"(.+)\.seed(\d+)")
 """The folder of the nodes of one run of `efhc launch`."""
 ELSEWHERE = {"state": "elsewhere", "problem": "it is known from its neighbours only"}
-SILENT = {"state": "silent", "problem": "it does not answer any more; this is what it said last"}
+SILENT = {"state": "silent", "problem": "it does not answer any more; this is its last status"}
 
 Status = Mapping[str, Any]
 Link = tuple[int, int]
 
 
-class _Look(NamedTuple):
-    """What one look at the nodes has found. Devices are named by their numbers, those that did not answer are not."""
+class _Poll(NamedTuple):
+    """The answers of one poll. Devices are named by their numbers; those that did not answer are left out."""
 
     k: int
-    curve: tuple[Any, ...]
-    """The row of the curve."""
+    seconds: float
+    """Since the first poll."""
+    curve: Row
     drifts: dict[int, float | None]
     thresholds: dict[int, float | None]
     fired: list[int]
-    """The devices that have fired since the look before."""
+    """The devices that have fired since the poll before."""
     used: list[Link]
-    """The links over which models were exchanged since the look before."""
+    """The links over which models were exchanged since the poll before."""
 
 
 class _Wiring(NamedTuple):
-    """The links that are up from a look on."""
+    """The links that are up from a poll on."""
 
     k: int
     links: list[Link]
 
 
-class NodeSource:
-    """The nodes of one folder. Each look at them adds a row to every part but the network, whose rows are changes."""
+class NodeSource(Source):
+    """The nodes of one folder. Each poll adds a row to every part but the network, whose rows are changes."""
+
+    leaves_out_events = True
 
     def __init__(self, most_numbers: int = MOST_NUMBERS) -> None:
+        super().__init__()
         self._most_numbers = most_numbers
-        self._lock = Lock()
         self.answers: dict[str, Answer] = {}
-        """The last answer of each node, by its place. Empty: no node has been asked yet."""
-        self.asked = 0
-        """How many times all nodes were asked."""
-        self._told: dict[str, Status] = {}
+        """The last answer of each node, by its place. Empty: no node has been polled yet."""
+        self.polls = 0
+        """How many times all nodes were polled."""
+        self._statuses: dict[str, Status] = {}
         """The last status of each node that ever answered, by its place. The one that answered last comes last."""
         self._furthest: dict[int, int] = {}
-        """The largest iteration that each device told."""
+        """The largest iteration that each device has reached."""
         self._k = 0
-        self._looks: list[_Look] = []
+        self._kept: list[_Poll] = []
         self._wirings: list[_Wiring] = []
         self._shown: list[int] = []
         """The devices on the page, by number. The page names a device by its place here."""
@@ -77,42 +80,42 @@ class NodeSource:
         """The number of devices that are known and not on the page."""
         self._generation = 0
         self._began = time.monotonic()
-        self._asking: Thread | None = None
+        self._thread: Thread | None = None
 
-    def look(self, sockets: Sequence[Path]) -> None:
-        """Ask all nodes how they are, in a thread of its own, unless they are still being asked."""
-        if self._asking is None or not self._asking.is_alive():
-            self._asking = Thread(target=self._ask, args=(sockets,), name="efhc-ask", daemon=True)
-            self._asking.start()
+    def poll(self, sockets: Sequence[Path]) -> None:
+        """Request the status of all nodes in a thread of its own, unless the last poll has not ended yet."""
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = Thread(target=self._poll, args=(sockets,), name="efhc-poll", daemon=True)
+            self._thread.start()
 
     def wait(self, seconds: float) -> None:
-        """Wait for the answers of all nodes that are being asked, for this long at most."""
-        if self._asking is not None:
-            self._asking.join(seconds)
+        """Wait for the end of a poll, for this long at most."""
+        if self._thread is not None:
+            self._thread.join(seconds)
 
-    def _ask(self, sockets: Sequence[Path]) -> None:
+    def _poll(self, sockets: Sequence[Path]) -> None:
         with ThreadPoolExecutor(max_workers=16) as threads:
             answers = list(map(_checked, threads.map(ask, sockets)))
-        self.hear(answers, time.monotonic() - self._began)
+        self.add(answers, time.monotonic() - self._began)
 
-    def hear(self, answers: Sequence[Answer], seconds: float) -> None:
-        """Add what the nodes answered `seconds` after the first look. A node that was there and has gone is silent."""
+    def add(self, answers: Sequence[Answer], seconds: float) -> None:
+        """Add the answers of a poll `seconds` after the first one. A node that was there and has gone is silent."""
         with self._lock:
             gone = {place: Answer(place, None, "does not answer any more; it was stopped") for place in self.answers}
             self.answers = gone | {answer.place: answer for answer in answers}
-            before, told = self._last, {answer.place: answer.status for answer in answers if answer.status is not None}
-            self._told = {place: status for place, status in self._told.items() if place not in told} | told
-            if told:
-                self._add({status["device"]: status for status in told.values()}, before, seconds)
-            self.asked += 1
+            before, new = self._last, {answer.place: answer.status for answer in answers if answer.status is not None}
+            self._statuses = {place: status for place, status in self._statuses.items() if place not in new} | new
+            if new:
+                self._add({status["device"]: status for status in new.values()}, before, seconds)
+            self.polls += 1
 
     @property
     def _last(self) -> dict[int, Status]:
         """The last status of each device that ever answered."""
-        return {status["device"]: status for status in self._told.values()}
+        return {status["device"]: status for status in self._statuses.values()}
 
     def _add(self, found: Mapping[int, Status], before: Mapping[int, Status], seconds: float) -> None:
-        """Add a look, given the nodes that answered, and the last status of all devices before."""
+        """Add a poll, given the nodes that answered, and the last status of all devices before."""
         last = self._last
         k = self._reach(found, last)
         broadcasts = {i: int(status["broadcasts"]) for i, status in before.items()}
@@ -125,7 +128,9 @@ class NodeSource:
         drifts, thresholds = (
             {i: _number(status.get(name)) for i, status in found.items()} for name in ("drift", "threshold")
         )
-        self._looks.append(_Look(k, _curve_row(k, seconds, last.values()), drifts, thresholds, fired, used))
+        self._kept.append(
+            _Poll(k, round(seconds, 3), _curve_row(k, seconds, last.values()), drifts, thresholds, fired, used)
+        )
         if not self._wirings or self._wirings[-1].links != up:
             self._wirings.append(_Wiring(k, up))
         known = dict.fromkeys([*last, *(i for status in last.values() for i in _neighbours(status))])
@@ -133,17 +138,17 @@ class NodeSource:
         self._left_out = len(known) - len(shown)
         if shown != self._shown:  # places have moved
             self._shown, self._generation = shown, self._generation + 1
-        self._forget()
+        self._thin()
 
     def _reach(self, found: Mapping[int, Status], last: Mapping[int, Status]) -> int:
         """Return the iteration that all nodes have reached: the mean of theirs, which does not decrease.
 
-        If every node that answers is behind what it told before, all were started again: looks after their iteration
-        are forgotten.
+        If every node that answers is behind its earlier status, all were started again: polls after their iteration
+        are dropped.
         """
         k = round(sum(int(status["iteration"]) for status in last.values()) / len(last))
         if k < self._k and all(status["iteration"] < self._furthest.get(i, 0) for i, status in found.items()):
-            self._looks = [look for look in self._looks if look.k <= k]
+            self._kept = [poll for poll in self._kept if poll.k <= k]
             self._wirings = [wiring for wiring in self._wirings if wiring.k <= k]
             self._k, self._generation = k, self._generation + 1
         self._k = max(self._k, k)
@@ -151,28 +156,28 @@ class NodeSource:
             self._furthest[i] = max(self._furthest.get(i, 0), int(status["iteration"]))
         return self._k
 
-    def _forget(self) -> None:
-        """Drop every other look while there are too many. Links stay as they were in the looks that are left."""
-        while len(self._looks) > 1 and (len(self._looks) >= 2 * MOST_LOOKS or self._numbers() > self._most_numbers):
-            self._looks = self._looks[::-2][::-1]  # the last one stays
-            kept = {*in_force([wiring.k for wiring in self._wirings], (look.k for look in self._looks))}
+    def _thin(self) -> None:
+        """Drop every other poll while there are too many. Links stay as they were in the polls that are left."""
+        while len(self._kept) > 1 and (len(self._kept) >= 2 * MOST_POLLS or self._numbers() > self._most_numbers):
+            self._kept = self._kept[::-2][::-1]  # the last one stays
+            kept = {*in_force([wiring.k for wiring in self._wirings], (poll.k for poll in self._kept))}
             kept.add(len(self._wirings) - 1)
             self._wirings = [self._wirings[place] for place in sorted(kept)]
             self._generation += 1
 
     def _numbers(self) -> int:
-        of_looks = sum(2 * len(self._shown) + len(look.fired) + 2 * len(look.used) for look in self._looks)
-        return of_looks + sum(2 * len(wiring.links) for wiring in self._wirings)
+        of_polls = sum(2 * len(self._shown) + len(poll.fired) + 2 * len(poll.used) for poll in self._kept)
+        return of_polls + sum(2 * len(wiring.links) for wiring in self._wirings)
 
     @property
     def generation(self) -> Hashable:
         return "nodes", self._generation
 
     @property
-    def devices(self) -> list[Device]:
+    def devices(self) -> list[DeviceView]:
         last = self._last
-        told = {answer.status["device"]: answer.status for answer in self.answers.values() if answer.status}
-        nodes = {i: dict(told[i]) if i in told else {**last[i], **SILENT} for i in last}
+        answers = {answer.status["device"]: answer.status for answer in self.answers.values() if answer.status}
+        nodes = {i: dict(answers[i]) if i in answers else {**last[i], **SILENT} for i in last}
         return [
             {
                 "device": device,
@@ -183,8 +188,6 @@ class NodeSource:
             }
             for device in self._shown
         ]
-
-    leaves_out_events = True
 
     @property
     def notes(self) -> dict[str, str]:
@@ -197,33 +200,39 @@ class NodeSource:
             "silent": "; ".join(silent) or "none",
         }
 
-    def rows(self, part: Part, generation: Hashable = None, start: int = 0) -> Rows:
-        with self._lock:
-            first = start if generation == self.generation else 0
-            return Rows(self.generation, first, self._columns(part, first))
-
-    def _columns(self, part: Part, first: int) -> Columns:
+    def _rows(self, part: Part, first: int) -> Iterable[Row]:
         places = {device: place for place, device in enumerate(self._shown)}
 
         def placed(links: Iterable[Link]) -> list[Link]:
             return [(places[i], places[j]) for i, j in links if i in places and j in places]
 
         if part == "network":
-            return as_columns(part, [(wiring.k, placed(wiring.links)) for wiring in self._wirings[first:]])
-        rows: list[tuple[Any, ...]] = []
-        for look in self._looks[first:]:
-            if part == "curve":
-                rows.append(look.curve)
-            elif part == "samples":
-                rows.append(
-                    (look.k, [], *([known.get(i) for i in self._shown] for known in (look.drifts, look.thresholds)))
-                )
-            else:
-                rows.append((look.k, [places[i] for i in look.fired if i in places], placed(look.used)))
-        return as_columns(part, rows)
+            return [{"k": wiring.k, "links": placed(wiring.links)} for wiring in self._wirings[first:]]
+        polls = self._kept[first:]
+        if part == "curve":
+            return [poll.curve for poll in polls]
+        if part == "samples":
+            return [
+                {
+                    "k": poll.k,
+                    "accuracy": [],
+                    "drift": [poll.drifts.get(i) for i in self._shown],
+                    "threshold": [poll.thresholds.get(i) for i in self._shown],
+                }
+                for poll in polls
+            ]
+        return [
+            {
+                "k": poll.k,
+                "fired": [places[i] for i in poll.fired if i in places],
+                "used": placed(poll.used),
+                "seconds": poll.seconds,
+            }
+            for poll in polls
+        ]
 
     def summary(self, run: str, folder: Path) -> RunSummary:
-        """Return how all nodes are, in one line."""
+        """Return the state of all nodes, in one line."""
         named = NAMED.fullmatch(folder.name)
         answers = self.answers
         statuses = [answer.status for answer in answers.values() if answer.status is not None]
@@ -242,7 +251,7 @@ class NodeSource:
             "seed": int(named[2]) if named else 0,
             "state": state,
             "k": self._k,
-            "iterations": max((int(status["iterations"]) for status in self._told.values()), default=0),
+            "iterations": max((int(status["iterations"]) for status in self._statuses.values()), default=0),
             "accuracy": None,
             "iterations_per_second": sum(speeds) / len(speeds) if speeds else None,
             "seconds_left": None,
@@ -259,20 +268,24 @@ def _checked(answer: Answer) -> Answer:
         if not all(0 <= device < MOST_DEVICES for device in (answer.status["device"], *_neighbours(answer.status))):
             raise ValueError("it names a device that cannot be")
         trial = NodeSource()
-        trial.hear([answer], 0.0)
+        trial.add([answer], 0.0)
         trial.summary("", Path())
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
         return Answer(answer.place, None, "what answers there is not an efhc node")
     return answer
 
 
-def _curve_row(k: int, seconds: float, last: Collection[Status]) -> tuple[Any, ...]:
+def _curve_row(k: int, seconds: float, last: Collection[Status]) -> Row:
     """Return a row of the curve, given the last status of each device."""
     losses = [status["loss"] for status in last if status["loss"] is not None]
-    loss = sum(losses) / len(losses) if losses else None
     sent = sum(one["bytes_sent"] for status in last for one in status["neighbours"])
-    broadcasts = float(sum(int(status["broadcasts"]) for status in last))
-    return k, None, None, None, None, None, loss, None, 8.0 * sent, broadcasts, round(seconds, 3)
+    return {
+        "k": k,
+        "train_loss": sum(losses) / len(losses) if losses else None,
+        "bits": 8.0 * sent,
+        "broadcasts": float(sum(int(status["broadcasts"]) for status in last)),
+        "seconds": round(seconds, 3),
+    }
 
 
 def _number(value: Any) -> float | None:
@@ -284,7 +297,7 @@ def _neighbours(status: Status) -> list[int]:
 
 
 def _ends(statuses: Mapping[int, Status]) -> Iterator[tuple[int, Status]]:
-    """Yield devices, and what each says of a neighbour."""
+    """Yield devices, each with its status of a link."""
     return ((i, one) for i, status in statuses.items() for one in status["neighbours"])
 
 

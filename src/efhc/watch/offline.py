@@ -8,11 +8,11 @@ from pathlib import Path
 
 from efhc.base.errors import EfhcError
 from efhc.base.saving import write_safely
-from efhc.report.page.live import offline_html
+from efhc.report.page.document import offline_html
 from efhc.report.plain_json import to_json
 from efhc.report.views import Curve, RunDetail, RunSummary
 from efhc.watch.sources import in_force, note_of_links
-from efhc.watch.watched import Watched
+from efhc.watch.watcher import Watcher
 
 MOST_BYTES = 24_000_000
 """Approximate largest size of the data of a page, in bytes. Browsers take seconds to open a larger one."""
@@ -25,10 +25,10 @@ def write_page(folder: Path, file: Path, most_bytes: int = MOST_BYTES) -> list[s
 
     Raises `InputError` if there are no runs.
     """
-    watched = Watched.of(folder, may_be_empty=False)
-    watched.hear_nodes()
-    tree = watched.tree
-    curves: dict[str, dict[str, Curve]] = {group["id"]: watched.curves(group["id"]) or {} for group in tree["groups"]}
+    watcher = Watcher.of(folder, may_be_empty=False)
+    watcher.wait_for_nodes()
+    tree = watcher.tree
+    curves: dict[str, dict[str, Curve]] = {group["id"]: watcher.curves(group["id"]) or {} for group in tree["groups"]}
     runs = [run for group in tree["groups"] for run in group["runs"]]
     _date(runs)
     left = most_bytes - len(to_json(curves))
@@ -40,7 +40,7 @@ def write_page(folder: Path, file: Path, most_bytes: int = MOST_BYTES) -> list[s
             too_large += 1
             continue
         try:
-            detail = watched.detail(run["id"])
+            detail = watcher.detail(run["id"])
         except EfhcError as error:
             lines.append(str(error))
             continue
@@ -83,15 +83,19 @@ def _thinner(detail: RunDetail) -> Iterator[RunDetail]:
     """Yield the run with all of its events, every other one, and so on."""
     yield detail
     events, network, every = detail["events"], detail["network"], 2
-    changed = [wiring["k"] for wiring in network]
     while every < 2 * len(events["k"]):
         kept = slice(None, None, every)
         shown = events["k"][kept]
         thinned = detail.copy()
         thinned["events"] = {
-            "k": shown, "fired": events["fired"][kept], "used": events["used"][kept], "is_sample": True,
+            "k": shown, "fired": events["fired"][kept], "used": events["used"][kept],
+            "seconds": events["seconds"][kept], "is_sample": True,
         }  # fmt: skip
-        thinned["network"] = [network[place] for place in in_force(changed, shown)]
+        places = in_force(network["k"], shown)
+        thinned["network"] = {
+            "k": [network["k"][one] for one in places],
+            "links": [network["links"][one] for one in places],
+        }
         note = f"{len(shown):,} iterations are drawn, evenly spread; the others are left out"
         thinned["facts"] = detail["facts"] | {"events": note}
         if note_of_some := note_of_links(thinned["events"]["used"]):

@@ -6,7 +6,7 @@ import asyncio
 import errno
 import socket
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from threading import Thread
 from typing import Any, Self, TypeVar
 
@@ -16,7 +16,7 @@ from efhc.report.plain_json import to_json
 from efhc.watch.connections import MOST_CONNECTIONS, PromptProtocol
 from efhc.watch.guards import NONCE, GuardMiddleware, Guards, choose_token
 from efhc.watch.stream import Changes, as_text
-from efhc.watch.watched import Watched
+from efhc.watch.watcher import Watcher
 
 with importing("watch"):
     import uvicorn
@@ -28,19 +28,20 @@ with importing("watch"):
     from starlette.types import Receive, Scope, Send
 
 T = TypeVar("T")
+Endpoint = Callable[[Request], Awaitable[Response]]
 
 PORT, TRIED_PORTS = 8787, 50
 """The port to listen on unless one is given, and how many after it are tried if it is in use."""
 POLL_SECONDS, COMMENT_SECONDS = 0.25, 10.0
-"""Time between two looks for a page, and between two signs of life when nothing changes."""
+"""Time between two checks for changes, and between two comments when nothing changes."""
 MOST_STREAMS = 32
 
 
 class Page:
     """Answers the requests of the page."""
 
-    def __init__(self, watched: Watched, guards: Guards) -> None:
-        self._watched, self._guards = watched, guards
+    def __init__(self, watcher: Watcher, guards: Guards) -> None:
+        self._watcher, self._guards = watcher, guards
         self.streams = 0
         """The number of streams that are open."""
         self.is_closing = False
@@ -48,17 +49,19 @@ class Page:
 
     def application(self) -> Any:
         """Return the application: these routes, and nothing else."""
-        from efhc.report.page.live import files
+        from efhc.report.page.document import files
 
         self._files = files()
+        watcher = self._watcher
+        save_metrics, save_config = _to_save("metrics.csv", "text/csv"), _to_save("config.toml", "application/toml")
         routes = [
             Route("/", self._page),
             Route("/static/{name}", self._static),
-            Route("/api/tree", self._tree),
-            Route("/api/groups/{id}/curves", self._curves),
-            Route("/api/runs/{id}", self._run),
-            Route("/api/runs/{id}/metrics.csv", self._metrics),
-            Route("/api/runs/{id}/config.toml", self._config),
+            Route("/api/tree", self._data(lambda _: watcher.tree, _json)),
+            Route("/api/groups/{id}/curves", self._data(watcher.curves, _json)),
+            Route("/api/runs/{id}", self._data(watcher.detail, _json)),
+            Route("/api/runs/{id}/metrics.csv", self._data(watcher.metrics_csv, save_metrics)),
+            Route("/api/runs/{id}/config.toml", self._data(watcher.config, save_config)),
             Route("/api/stream", self._stream),
         ]
         app = Starlette(routes=routes)
@@ -66,7 +69,7 @@ class Page:
         return GuardMiddleware(app, self._guards)
 
     async def _page(self, request: Request) -> Response:
-        from efhc.report.page.live import live_html
+        from efhc.report.page.document import live_html
 
         if self._guards.is_token(request.query_params.get("token", "")):
             # The page leads on by itself: a redirect of a link on another site would come without the cookie.
@@ -81,59 +84,43 @@ class Page:
         found = self._files.get(request.path_params["name"])
         return _missing() if found is None else Response(found[1], media_type=found[0])
 
-    async def _tree(self, request: Request) -> Response:
-        return await self._answer(lambda: self._watched.tree, _json)
+    def _data(self, read: Callable[[str], T | None], show: Callable[[T], Response]) -> Endpoint:
+        """Return an endpoint that answers with what `read` returns for an id; it is read in a thread of its own."""
 
-    async def _curves(self, request: Request) -> Response:
-        return await self._answer(lambda: self._watched.curves(request.path_params["id"]), _json)
-
-    async def _run(self, request: Request) -> Response:
-        return await self._answer(lambda: self._watched.detail(request.path_params["id"]), _json)
-
-    async def _metrics(self, request: Request) -> Response:
-        return await self._answer(
-            lambda: self._watched.metrics_csv(request.path_params["id"]), _to_save("metrics.csv", "text/csv")
-        )
-
-    async def _config(self, request: Request) -> Response:
-        return await self._answer(
-            lambda: self._watched.config(request.path_params["id"]), _to_save("config.toml", "application/toml")
-        )
-
-    async def _answer(self, read: Callable[[], T | None], show: Callable[[T], Response]) -> Response:
-        """Return what `read` returns, in a thread of its own, or the answer that there is none."""
-
-        def answer() -> Response:
-            self._watched.refresh()
+        def answer(id_: str) -> Response:
+            self._watcher.refresh()
             try:
-                found = read()
-            except EfhcError:  # moved or deleted since it was found: look once more
-                self._watched.look_again()
-                found = read()
+                found = read(id_)
+            except EfhcError:  # moved or deleted since it was found: scan once more
+                self._watcher.scan_now()
+                found = read(id_)
             return _missing() if found is None else show(found)
 
-        try:
-            return await run_in_threadpool(answer)
-        except EfhcError as error:
-            return PlainTextResponse(f"{error}\n".encode("utf-8", "replace"), 410)
+        async def endpoint(request: Request) -> Response:
+            try:
+                return await run_in_threadpool(answer, request.path_params.get("id", ""))
+            except EfhcError as error:
+                return PlainTextResponse(f"{error}\n".encode("utf-8", "replace"), 410)
+
+        return endpoint
 
     async def _stream(self, request: Request) -> Response:
         if self.streams >= MOST_STREAMS:
             text = f"{MOST_STREAMS} pages are open already; close one\n"
             return PlainTextResponse(text, 503, {"Retry-After": "5"})
-        changes = Changes(self._watched, request.query_params.get("group"), request.query_params.get("run"))
+        changes = Changes(self._watcher, request.query_params.get("group"), request.query_params.get("run"))
         return _Counted(self, self._events(changes))
 
     async def _events(self, changes: Changes) -> AsyncIterator[str]:
         yield "retry: 1000\n\n"
-        said = time.monotonic()
+        sent = time.monotonic()
         while not self.is_closing:
             for event in await run_in_threadpool(lambda: list(changes.next())):
                 yield as_text(event)
-                said = time.monotonic()
-            if time.monotonic() - said > COMMENT_SECONDS:
+                sent = time.monotonic()
+            if time.monotonic() - sent > COMMENT_SECONDS:
                 yield ": nothing new\n\n"
-                said = time.monotonic()
+                sent = time.monotonic()
             await asyncio.sleep(POLL_SECONDS)
 
 
@@ -169,14 +156,14 @@ class Server:
     """The server of one page, in a thread of its own. Use it as a context."""
 
     def __init__(
-        self, watched: Watched, *, host: str = "127.0.0.1", port: int | None = None, token: str | None = None
+        self, watcher: Watcher, *, host: str = "127.0.0.1", port: int | None = None, token: str | None = None
     ) -> None:
         """Listen at once. Raises `InputError` if the address, the port or the token cannot be used."""
         host = host.removeprefix("[").removesuffix("]")  # of an IPv6 address, as in a URL
         self.token = choose_token(host, token)
         self._socket = _listening(host, port)
         self.host, self.port = host, int(self._socket.getsockname()[1])
-        self._page = Page(watched, Guards(host, self.port, self.token))
+        self._page = Page(watcher, Guards(host, self.port, self.token))
         config = uvicorn.Config(
             self._page.application(),
             log_config=None,

@@ -1,4 +1,3 @@
-# ruff: noqa: T201 - a tool for the command line
 """Devices joined by a hostile network. One integer is one schedule, faults and all; every law is watched throughout.
 
 python tests/core/device/hostile.py 1234          replays schedule 1234 and prints all that happens
@@ -14,9 +13,14 @@ from __future__ import annotations
 import math
 import sys
 from collections import defaultdict, deque
+from pathlib import Path
 from random import Random
 
-from witness import Broken, Witness, combine
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from hostile_schedules import Broken, both, checked, edge_of, replay
+from witness import Witness, combine
 
 from efhc.core.device import react, restarted
 from efhc.core.device_state import Device, durable, is_idle, steps_in_order
@@ -454,17 +458,9 @@ class Network:
 
 def waits_for(core):
     """The neighbours whose link a driver's patience watches."""
-    links = {j for j, link in core.links.items() if link.exchange is not None or (core.finished and link.owes)}
+    links = {j for j, link in core.links.items() if link.exchange is not None or (core.finished and link.pending_offer)}
     links |= {decision.neighbour for decision in core.unacknowledged.values() if decision.neighbour in core.links}
-    return sorted(links | ({core.asked} if core.asked is not None else set()))
-
-
-def edge_of(i, j):
-    return (i, j) if i < j else (j, i)
-
-
-def both(edge):
-    return edge, edge[::-1]
+    return sorted(links | ({core.model_requested_from} if core.model_requested_from is not None else set()))
 
 
 def run(schedule, *, trace=None):
@@ -476,28 +472,8 @@ def run(schedule, *, trace=None):
 
 
 def check(schedule):
-    """The same; a failure names the integer that replays it."""
-    try:
-        return run(schedule)
-    except Exception as error:
-        error.add_note(f"schedule {schedule}; to replay it: python tests/core/device/hostile.py {schedule}")
-        raise
-
-
-def main(first, *last):
-    if not last:
-        run(int(first), trace=print)
-        return 0
-    failed = committed = 0
-    for schedule in range(int(first), int(last[0])):
-        try:
-            committed += run(schedule).witness.committed
-        except Exception as error:
-            failed += 1
-            print(f"schedule {schedule}: {type(error).__name__}: {error}")
-    print(f"{failed} schedules broke a law; {committed // 2} exchanges were committed")
-    return min(failed, 1)
+    return checked(run, schedule, "tests/core/device/hostile.py")
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    sys.exit(replay(run, lambda network: network.witness.committed, *sys.argv[1:]))

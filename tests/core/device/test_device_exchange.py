@@ -181,7 +181,7 @@ def test_beta_is_the_smaller_share_whatever_degrees_do_later():
     assert [step.beta for core in talkers.cores for step in core.steps] == [0.25, 0.25]
 
 
-def test_who_refuses_owes_the_offer(pair):
+def test_a_device_that_refuses_makes_an_offer_later(pair):
     """1 has begun its exchange of this iteration already: it offers in the next, with the model of then."""
     pair.do(0, FIRES)
     pair.deliver_all()
@@ -191,7 +191,7 @@ def test_who_refuses_owes_the_offer(pair):
     assert pair.kinds() == [Refuse]
     pair.deliver(Refuse, to=0)
     assert pair.outcomes() == ["refused"]
-    assert pair.cores[0].links[1].owes == 0
+    assert pair.cores[0].links[1].pending_offer == 0
     pair.step(1)
     pair.do(1, DOES_NOT)
     assert pair.mail == [(1, 0, Offer((1, 0, 2), 0.5, 1))]
@@ -414,9 +414,9 @@ def test_what_a_finished_device_offers_contains_the_step_it_has_just_made(pair):
     """1 owes an offer while an exchange is in flight."""
     pair.do(1, Finish())
     to_ready(pair)
-    pair.cores[1].links[0].owes = 2
+    pair.cores[1].links[0].pending_offer = 2
     pair.deliver_all()
-    assert pair.cores[0].links[1].owes == 2  # one exchange per iteration: it refused
+    assert pair.cores[0].links[1].pending_offer == 2  # one exchange per iteration: it refused
     pair.step(0)
     pair.do(0, DOES_NOT)
     pair.deliver_all()

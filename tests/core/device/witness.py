@@ -20,17 +20,11 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 
+from hostile_schedules import Broken
+
 from efhc.core.protocol import Accept, Body, GiveModel, Offer
 
 ROUNDING = 1e-9
-
-
-class Broken(AssertionError):
-    """A law was broken."""
-
-    def __init__(self, law, what):
-        super().__init__(f"{law}: {what}")
-        self.law = law
 
 
 class Weights:

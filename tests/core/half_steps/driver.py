@@ -13,32 +13,19 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from hostile_schedules import Broken, Link
 
 from efhc.base.arrays import Floats
-from efhc.core.half_steps import (
-    Effect,
-    Encoded,
-    Frame,
-    HalfSteps,
-    Introduction,
-    LinkLaw,
-    Message,
-    PlainArithmetic,
-    Send,
-    Start,
-    TakeBack,
-)
+from efhc.core.half_step_messages import Committed, Effect, Frame, Introduction, Message, Send, Start, TakeBack
+from efhc.core.half_steps import Arithmetic, Encoded, HalfSteps, LinkLaw
 from efhc.core.uplink import Uplink
 from efhc.strategies.parts.codecs import CodecPolicy, FullCodec
-from half_steps.witness import Broken, Witness
-
-Link = tuple[int, int]
-
+from half_steps.witness import Witness
 
 NUMBER_BITS = 64
 
 
-class Models(PlainArithmetic):
+class Models(Arithmetic):
     """A payload is what is known after it; a message of few bits changes few coordinates, those that differ most."""
 
     def encode(self, model: Floats, told: Floats, threshold: float, most: int | None = None) -> Encoded | None:
@@ -78,7 +65,7 @@ class Journal:
     def write(self, kind: str, neighbour: int, frame: Frame, version: Floats) -> None:
         self.records.append((kind, neighbour, frame, version))
 
-    def rebuilt(self, arithmetic: PlainArithmetic) -> tuple[HalfSteps, Floats | None, Floats]:
+    def rebuilt(self, arithmetic: Arithmetic) -> tuple[HalfSteps, Floats | None, Floats]:
         """Return the device, its model and its h."""
         core, x, h = pickle.loads(self.copy)
         for kind, neighbour, frame, version in self.records:
@@ -172,7 +159,7 @@ class Driver:
     def react(self, i: int, effects: Sequence[Effect], *, keep: bool = False, forged: bool = False) -> None:
         """Carry out what device i wants; with `keep`, its journal begins anew before a message leaves."""
         core = self.cores[i]
-        self.witness.chooses(i, core.quiet, core.about)
+        self.witness.chooses(i, core.redundant, core.about)
         for effect in effects:
             if isinstance(effect, TakeBack):
                 self.h[i] = self.h[i] - effect.taught
@@ -233,16 +220,15 @@ class Driver:
         self.say(f"  {i}: from {j}:", message)
         self.witness.delivered(i, j, message)
         end = core.links.get(j)
-        heard, before, frames = (None, 0, {}) if end is None else (end.heard, end.inn, dict(end.early))
+        heard = None if end is None else end.heard
         effects = core.received(j, message, self.arithmetic)
-        if isinstance(message, Frame) and end is not None:
-            frames[message.number] = message
-            for number in sorted(number for number in frames if before < number <= end.inn):
+        for effect in effects:
+            if isinstance(effect, Committed):
                 assert heard is not None
-                heard = self.arithmetic.decode(frames[number].payload, heard)
-                self.write(i, "received", j, frames[number], heard)
+                heard = self.arithmetic.decode(effect.frame.payload, heard)
+                self.write(i, "received", j, effect.frame, heard)
         self.react(i, effects, keep=isinstance(message, Introduction))
-        is_here = end is not None and isinstance(message, Frame) and message.number <= end.inn
+        is_here = end is not None and isinstance(message, Frame) and message.number <= end.last_received
         if is_here and (core.silent or not core.is_paced):
             self.witness.owes_nothing(i, [j])
 

@@ -1,4 +1,3 @@
-# ruff: noqa: T201 - a tool for the command line
 """Devices with half-steps on a hostile network. One integer is one schedule; every law is watched throughout.
 
 python tests/core/half_steps/hostile.py 1234          replays schedule 1234 and prints all that happens
@@ -26,13 +25,16 @@ import numpy as np
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from hostile_schedules import Broken, Link, both, checked, replay
+
 from efhc.base.arrays import Floats
-from efhc.core.half_steps import Effect, Frame, Introduction, LinkLaw, Message, Version, Violation
+from efhc.core.half_step_messages import Effect, Frame, Introduction, Message, Violation
+from efhc.core.half_steps import LinkLaw, Version
 from efhc.core.uplink import About, Pacing, Uplink
 from efhc.strategies.parts.codecs import CodecPolicy, FullCodec, LevelsCodec
-from half_steps.driver import NUMBER_BITS, Driver, Link
+from half_steps.driver import NUMBER_BITS, Driver
 from half_steps.frames_alone import moved_by_frames
-from half_steps.witness import ROUNDING, Broken
+from half_steps.witness import ROUNDING
 
 FAULTS = ("overtake", "repeat", "lose", "hurry", "cut", "ragged", "forget", "join", "finish", "crash", "forge")
 MESSAGES_TO_REST = 1_000
@@ -189,15 +191,15 @@ class Network(Driver):
         """A device says what is nearly true, and leaves out the worst link of each triangle, as it knows it."""
         core, about = self.cores[i], self.cores[i].about
         if about is None:
-            if core.quiet or (self.chooses_links and uplink is not None and self.x[i] is not None):
-                raise Broken("about", f"device {i} says nothing, and leaves out {core.quiet}")
+            if core.redundant or (self.chooses_links and uplink is not None and self.x[i] is not None):
+                raise Broken("about", f"device {i} says nothing, and leaves out {core.redundant}")
             return
         if uplink is not None and self.x[i] is not None:
             nearly = about.rate / 1.5 <= uplink.rate <= about.rate * 1.5
             if not nearly or about.neighbours != tuple(sorted(core.links)):
                 raise Broken("about", f"device {i} has {uplink.rate}, {sorted(core.links)}, and says {about}")
-        lives = {j: self.witness.lives.get((i, j)) for j in core.links}
-        back = {j: self.witness.directions.get(life[::-1]) for j, life in lives.items() if life is not None}
+        tokens = {j: self.witness.tokens.get((i, j)) for j in core.links}
+        back = {j: self.witness.directions.get(pair[::-1]) for j, pair in tokens.items() if pair is not None}
         known = {j: one.known_about for j, one in back.items() if one is not None and one.known_about is not None}
         expected = {
             j
@@ -206,8 +208,8 @@ class Network(Driver):
             if k != j and k in about.neighbours and k in known[j].neighbours
             if (about.is_slow or known[j].is_slow) and is_worst(i, j, k, {i: about} | known)
         }
-        if core.quiet != expected:
-            raise Broken("choice", f"device {i} leaves out {core.quiet}, not {expected}: {about}, {known}")
+        if core.redundant != expected:
+            raise Broken("choice", f"device {i} leaves out {core.redundant}, not {expected}: {about}, {known}")
 
     # Links
 
@@ -341,7 +343,7 @@ class Network(Driver):
             return
         (i, j), witness = found[0], self.witness
         there, back = witness.directions[frame.source, frame.target], (frame.target, frame.source)
-        if witness.lives.get((j, i)) != back:
+        if witness.tokens.get((j, i)) != back:
             return
         told, window = witness.directions[back].last, self.law.window
         forgeries = [frame._replace(number=there.last + 1 + window)]
@@ -371,7 +373,7 @@ class Network(Driver):
         for i, core in sorted(self.cores.items()):
             self.step_at_random(i, 1.0, 0.0, at_rest=True)
             sent = {j for j in core.links if any(isinstance(message, Frame) for message in self.mail[i, j])}
-            without = [j for j in core.links if j not in sent | core.quiet and self.x[j] is not None]
+            without = [j for j in core.links if j not in sent | core.redundant and self.x[j] is not None]
             if without and not core.silent and self.x[i] is not None:
                 raise Broken("rest", f"device {i} has nothing under way, and sends nothing to {without}")
         self.deliver_mail()
@@ -379,7 +381,7 @@ class Network(Driver):
             self.finish(i)
         self.deliver_all()
         self.check_rest()
-        for (i, j), pair in self.witness.lives.items():
+        for (i, j), pair in self.witness.tokens.items():
             known = self.witness.directions[pair].known_about if pair in self.witness.directions else None
             if i in tells and j in self.x and self.x[j] is not None and known != self.cores[i].about:
                 raise Broken("about", f"{j} knows {known}, and {i} is {self.cores[i].about}")
@@ -394,7 +396,7 @@ class Network(Driver):
 
     def check_ends(self) -> None:
         """Both ends of a link know the same, and that is what the frames alone make of it."""
-        for (i, j), pair in self.witness.lives.items():
+        for (i, j), pair in self.witness.tokens.items():
             end, other = self.cores[i].links[j], self.cores[j].links.get(i)
             if self.x[i] is None or self.x[j] is None or other is None:
                 continue
@@ -405,7 +407,10 @@ class Network(Driver):
             if self.law.settles:
                 moved, heard_moved = moved_by_frames(there, back, settles=True)
                 kept = np.array([version.moved for version in end.versions])
-                for found, expected in ((kept, moved[end.oldest_usable :]), (end.heard_moved, heard_moved[end.inn])):
+                for found, expected in (
+                    (kept, moved[end.oldest_usable :]),
+                    (end.heard_moved, heard_moved[end.last_received]),
+                ):
                     if found.shape != expected.shape or not np.allclose(found, expected, rtol=ROUNDING, atol=ROUNDING):
                         raise Broken("ends", f"device {i} has {found} of {j}, and the frames make {expected}")
 
@@ -416,9 +421,11 @@ class Network(Driver):
                 if (
                     count > self.law.window + 1
                     or len(end.pending) > self.law.window
-                    or len(end.early) > self.law.window
+                    or len(end.out_of_order) > self.law.window
                 ):
-                    raise Broken("versions", f"device {i} keeps {count} versions for {j}, {end.pending}, {end.early}")
+                    raise Broken(
+                        "versions", f"device {i} keeps {count} versions for {j}, {end.pending}, {end.out_of_order}"
+                    )
 
     def awaits(self, i: int, j: int) -> bool:
         """Whether device i waits for j. Two devices without a model cannot help each other."""
@@ -461,10 +468,6 @@ def is_of_earlier_session(earlier: Message, message: Message) -> bool:
     return both_introduce and earlier.source[1] != message.source[1]
 
 
-def both(edge: Link) -> tuple[Link, Link]:
-    return edge, (edge[1], edge[0])
-
-
 def run(schedule: int, **settings: Any) -> Network:
     """Run one schedule from start to rest; returns the network, or raises `Broken`. `Network` takes the settings."""
     network = Network(schedule, **settings)
@@ -474,28 +477,9 @@ def run(schedule: int, **settings: Any) -> Network:
 
 
 def check(schedule: int) -> Network:
-    """The same; a failure names the integer that replays it."""
-    try:
-        return run(schedule)
-    except Exception as error:
-        error.add_note(f"schedule {schedule}; to replay it: python tests/core/half_steps/hostile.py {schedule}")
-        raise
-
-
-def main(first: str, *last: str) -> int:
-    if not last:
-        run(int(first), trace=print)
-        return 0
-    failed = steps = 0
-    for schedule in range(int(first), int(last[0])):
-        try:
-            steps += run(schedule).witness.steps
-        except Exception as error:
-            failed += 1
-            print(f"schedule {schedule}: {type(error).__name__}: {error}")
-    print(f"{failed} schedules broke a law; {steps} steps were made")
-    return min(failed, 1)
+    network: Network = checked(run, schedule, "tests/core/half_steps/hostile.py")
+    return network
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    sys.exit(replay(run, lambda network: network.witness.steps, *sys.argv[1:]))

@@ -13,13 +13,13 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from efhc.core.half_steps import Frame, LinkLaw, Violation
+from efhc.core.half_step_messages import Committed, Frame, Violation
+from efhc.core.half_steps import LinkLaw
 from efhc.core.step_limits import StepLimit
-from efhc.core.uplink import About, Pacing, Uplink, quiet_links
+from efhc.core.uplink import About, Pacing, Uplink, redundant_links
 from half_steps import hostile
 from half_steps.driver import Driver
 from half_steps.timed import Clockwork, Delay
-from half_steps.witness import Witness
 
 SCHEDULES = int(os.environ.get("EFHC_SCHEDULES", "400"))
 # A smaller integer is another schedule, not a simpler one: nothing is to be shrunk.
@@ -31,23 +31,6 @@ many = settings(max_examples=SCHEDULES, phases=[Phase.explicit, Phase.reuse, Pha
 @integers
 def test_no_schedule_breaks_a_law(schedule):
     hostile.check(schedule)
-
-
-def test_a_failure_names_the_integer_that_replays_it(monkeypatch):
-    monkeypatch.setattr(Witness, "check_rest", lambda self, h: 1 / 0)
-    with pytest.raises(ZeroDivisionError) as failure:
-        hostile.check(1234)
-    assert failure.value.__notes__ == ["schedule 1234; to replay it: python tests/core/half_steps/hostile.py 1234"]
-
-
-def test_a_schedule_is_a_function_of_its_integer():
-    def trace(schedule):
-        lines = []
-        hostile.run(schedule, trace=lambda *words: lines.append(" ".join(map(str, words))))
-        return lines
-
-    assert trace(7) == trace(7)
-    assert trace(7) != trace(8)
 
 
 def test_schedules_are_as_hostile_as_they_say():
@@ -72,7 +55,7 @@ def test_schedules_are_as_hostile_as_they_say():
     directions = [(network, one) for network in networks for one in network.witness.directions.values()]
     assert sum(len(one.frames) > 1 for _, one in directions) > 200
     assert sum(network.paced for network in networks) > 40
-    assert sum(bool(core.quiet) for network in networks for core in network.cores.values()) > 10
+    assert sum(bool(core.redundant) for network in networks for core in network.cores.values()) > 10
 
 
 def test_a_device_that_waits_for_a_model_says_so_until_it_is_heard():
@@ -161,13 +144,15 @@ def test_a_frame_that_waits_and_is_wrong_changes_nothing_and_is_refused_when_it_
     core = network.cores[1]
     wrong = second._replace(used=7)
     assert core.received(0, third, network.arithmetic) == core.received(0, wrong, network.arithmetic) == []
-    (answer,) = core.received(0, first, network.arithmetic)
-    assert answer.message.acknowledged == core.links[0].inn == 1
+    made, answer = core.received(0, first, network.arithmetic)
+    assert made == Committed(0, first)
+    assert answer.message.acknowledged == core.links[0].last_received == 1
     (refusal,) = core.received(0, wrong, network.arithmetic)
     assert isinstance(refusal, Violation)
-    assert core.links[0].inn == 1
-    (answer,) = core.received(0, second, network.arithmetic)
-    assert answer.message.acknowledged == core.links[0].inn == 3
+    assert core.links[0].last_received == 1
+    *made, answer = core.received(0, second, network.arithmetic)
+    assert made == [Committed(0, second), Committed(0, third)]
+    assert answer.message.acknowledged == core.links[0].last_received == 3
 
 
 def test_a_device_that_falls_silent_acknowledges_what_waited_for_its_next_step():
@@ -241,9 +226,9 @@ def spanning(links, devices):
 @given(known_networks())
 def test_the_links_that_are_not_left_out_contain_the_best_spanning_tree(network):
     links, abouts = network
-    quiet = {i: quiet_links(i, about, {j: abouts[j] for j in about.neighbours}) for i, about in abouts.items()}
-    assert all((j in quiet[i]) == (i in quiet[j]) for i, j in links), "both ends choose alike"
-    left = {(i, j) for i, j in links if j not in quiet[i]}
+    redundant = {i: redundant_links(i, about, {j: abouts[j] for j in about.neighbours}) for i, about in abouts.items()}
+    assert all((j in redundant[i]) == (i in redundant[j]) for i, j in links), "both ends choose alike"
+    left = {(i, j) for i, j in links if j not in redundant[i]}
     assert spanning(better(links, abouts), len(abouts)) <= left
     assert all(abouts[i].is_slow or abouts[j].is_slow for i, j in links - left)
 
@@ -256,8 +241,8 @@ def test_a_device_that_knows_little_leaves_out_little(network):
         known = {j: abouts[j] for j in about.neighbours}
         for j in known:
             fewer = {k: other for k, other in known.items() if k != j}
-            assert quiet_links(i, about, fewer) <= quiet_links(i, about, known)
-        assert len(quiet_links(i, about, known)) < max(1, len(known)), "the best link stays"
+            assert redundant_links(i, about, fewer) <= redundant_links(i, about, known)
+        assert len(redundant_links(i, about, known)) < max(1, len(known)), "the best link stays"
 
 
 # Two devices that settle
@@ -322,10 +307,10 @@ def test_two_devices_come_nearer_with_every_event_at_a_rate_up_to_one_half(rate)
         assert np.diff(found, axis=0).max() <= 1e-12, f"schedule {schedule}"
 
 
-# Norm: complete bipartite graph of 16 + 16 devices that always send, no gradients
+# Norm: complete bipartite graph of 8 + 8 devices that always send, no gradients
 
 
-SIDE = 16
+SIDE = 8
 LINKS = [(i, j) for i in range(SIDE) for j in range(SIDE, 2 * SIDE)]
 
 
@@ -399,7 +384,7 @@ class Unguarded(StepLimit):
 def test_the_norm_grows_beyond_the_largest_rate_without_a_guard(monkeypatch):
     monkeypatch.setattr("efhc.core.half_steps.factor_of", lambda limit, own, other: limit.factor(own, other))
     assert max(norms(0.5, DELAYS["0"], limit=Unguarded(rate=0.5))) <= 1 + 1e-9
-    assert max(norms(0.55, DELAYS["0"], limit=Unguarded(rate=0.55))) > 2
+    assert max(norms(0.6, DELAYS["0"], limit=Unguarded(rate=0.6))) > 2
     assert max(norms(1.0, DELAYS["0"], limit=Unguarded(rate=1.0))) > 100
 
 

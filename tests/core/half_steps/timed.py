@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from efhc.core.half_steps import Effect, HalfSteps, LinkLaw, PlainArithmetic, Send
+from efhc.core.half_step_messages import Effect, Send
+from efhc.core.half_steps import Arithmetic, HalfSteps, LinkLaw
 from efhc.core.step_limits import NoLimit, StepLimit
 
-WHOLE = PlainArithmetic(lambda model, told, threshold: (model, 32 * len(model)))
+WHOLE = Arithmetic(lambda model, told, threshold: (model, 32 * len(model)))
 Delay = Callable[[int, int], float]
 """Seconds of a message from one device to another."""
 
@@ -45,8 +46,8 @@ class Clockwork:
 
     def do(self, i: int, effects: Sequence[Effect]) -> None:
         for effect in effects:
-            assert isinstance(effect, Send)
-            self.after(self.delay(i, effect.neighbour), 1, self.receive, effect.neighbour, i, effect.message)
+            if isinstance(effect, Send):
+                self.after(self.delay(i, effect.neighbour), 1, self.receive, effect.neighbour, i, effect.message)
 
     def receive(self, i: int, j: int, message: Any) -> None:
         self.touched.add(i)

@@ -26,7 +26,7 @@ have arrived. Of devices that choose links it is told which neighbours they leav
     introduction  an introduction holds the model of the moment; one token has one model
     token         no token comes twice
     degree        messages state the number of neighbours that the device does not leave out
-    quiet         a device sends to a neighbour that it leaves out only to say something new about itself
+    redundant         a device sends to a neighbour that it leaves out only to say something new about itself
     about         with each frame, the receiver knows what the sender has to say about itself
     unresolved    a link that is given up reports the frames that are not acknowledged, with the norm of their steps
     taught        a link that is given up takes back what it has taught h
@@ -43,37 +43,27 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from hostile_schedules import Broken
 
 from efhc.base.arrays import Floats
-from efhc.core.half_steps import (
-    LEAST_SCALE,
-    MOST_LOAD,
+from efhc.core.half_step_messages import (
     Acknowledgement,
     Effect,
     Frame,
     Introduction,
-    LinkLaw,
     Message,
     Send,
     TakeBack,
     Token,
     Unresolved,
     Violation,
-    steps_that_count,
 )
+from efhc.core.half_steps import LEAST_SCALE, MOST_LOAD, LinkLaw, steps_that_count
 from efhc.core.uplink import About
 
 ROUNDING = 1e-9
 Pair = tuple[Token, Token | None]
-"""The sender's token and the receiver's: one direction of one life of a link. None: no message has named it yet."""
-
-
-class Broken(AssertionError):
-    """A law was broken."""
-
-    def __init__(self, law: str, what: str) -> None:
-        super().__init__(f"{law}: {what}")
-        self.law = law
+"""The sender's token and the receiver's: one direction of a link. None: no message has named it yet."""
 
 
 class Span(NamedTuple):
@@ -84,7 +74,7 @@ class Span(NamedTuple):
 
 
 class Direction:
-    """The frames of one direction of one life of a link, as the wire shows them."""
+    """The frames of one direction of a link between two tokens, as the wire shows them."""
 
     __slots__ = (
         "about", "acknowledged", "claimed", "early", "forgiven", "frames", "known_about", "made", "remembered",
@@ -171,7 +161,7 @@ class Witness:
         """Whose introduction, with a model, has arrived where."""
         self.degrees: defaultdict[tuple[Token, int], set[int]] = defaultdict(set)
         """The numbers of neighbours that were told by a token to a device."""
-        self.lives: dict[tuple[int, int], Pair] = {}
+        self.tokens: dict[tuple[int, int], Pair] = {}
         """By device and neighbour: the tokens in the last message."""
         self.since: dict[tuple[int, int], Span] = {}
         self.has_news: dict[tuple[int, int], bool] = {}
@@ -183,7 +173,7 @@ class Witness:
         """By device: the factor of c, and the sum of c since the last local step."""
         self.load_since: defaultdict[int, float] = defaultdict(float)
         """By device: the sum of c since the journal's copy."""
-        self.quiet: defaultdict[int, frozenset[int]] = defaultdict(frozenset)
+        self.redundant: defaultdict[int, frozenset[int]] = defaultdict(frozenset)
         self.abouts: dict[int, About | None] = {}
         """By device: the neighbours that it leaves out, and what it has to say about itself."""
         self.one_by_one: set[int] = set()
@@ -207,7 +197,7 @@ class Witness:
         """A device has lost its state, and starts again."""
         self.losses[device] += 1
         self.lost = self.lost + self.mixed.pop(device, self.zero)
-        books = self.models, self.own, self.learned, self.kept, self.scale, self.load, self.quiet, self.abouts
+        books = self.models, self.own, self.learned, self.kept, self.scale, self.load, self.redundant, self.abouts
         for book in books:
             book.pop(device, None)  # type: ignore[attr-defined]
         for pair, direction in self.directions.items():
@@ -226,9 +216,9 @@ class Witness:
             alphas, count = self.since[device, neighbour]
             self.since[device, neighbour] = Span(alphas + alpha, count + 1)
 
-    def chooses(self, device: int, quiet: Iterable[int], about: About | None) -> None:
+    def chooses(self, device: int, redundant: Iterable[int], about: About | None) -> None:
         """A device leaves out these neighbours, and has this to say about itself; call this before `reacted`."""
-        self.quiet[device], self.abouts[device] = frozenset(quiet), about
+        self.redundant[device], self.abouts[device] = frozenset(redundant), about
 
     def holds(self, device: int, model: Floats, h: Floats) -> None:
         """A device has this model and this h now, all steps included."""
@@ -242,7 +232,7 @@ class Witness:
     def keeps(self, device: int) -> None:
         """A journal begins anew with a copy of the state."""
         links = [(device, neighbour) for neighbour in self.neighbours[device]]
-        out = {pair: self.directions[pair] for link in links if (pair := self.lives.get(link)) in self.directions}
+        out = {pair: self.directions[pair] for link in links if (pair := self.tokens.get(link)) in self.directions}
         back = {pair[::-1]: self._direction(pair[::-1]) for pair in out}
         self.kept[device] = Kept(
             self.own.get(device, self.zero),
@@ -265,7 +255,7 @@ class Witness:
             self.models[device], self.own[device] = model, kept.own
         self.scale[device], self.load[device] = kept.scale, kept.load + self.load_since[device]
         for link, span in kept.since.items():
-            pair = self.lives.get(link)
+            pair = self.tokens.get(link)
             if pair is None or pair not in self.directions:
                 self.since[link] = span
                 continue
@@ -285,7 +275,7 @@ class Witness:
         self.since[device, neighbour], self.has_news[device, neighbour] = Span(), True
         if shared_start:
             mine, theirs = (device, 0, 0), (neighbour, 0, 0)
-            self.lives[device, neighbour] = mine, theirs
+            self.tokens[device, neighbour] = mine, theirs
             self.introductions[mine] = self.models[device]
             self.introduced.add((theirs, device))
             self.degrees[theirs, device].add(0)
@@ -298,11 +288,11 @@ class Witness:
         self.neighbours[device].discard(neighbour)
 
     def _give_up(self, device: int, neighbour: int, effects: Iterable[Effect]) -> None:
-        """A life of a link is over at one end: what did it report?"""
+        """A link is down at one end: what did it report?"""
         mine = [effect for effect in effects if isinstance(effect, TakeBack | Unresolved) and effect[0] == neighbour]
         norms = [effect.norm for effect in mine if isinstance(effect, Unresolved)]
-        life = self.lives.get((device, neighbour))
-        direction = None if life is None else self.directions.get(life)
+        pair = self.tokens.get((device, neighbour))
+        direction = None if pair is None else self.directions.get(pair)
         pending = [] if direction is None else direction.steps[direction.first_pending :]
         expected = [float(np.linalg.norm(sum(pending, self.zero)))] if pending else []
         if len(norms) != len(expected) or not np.allclose(norms, expected, rtol=ROUNDING, atol=ROUNDING):
@@ -318,7 +308,7 @@ class Witness:
         self._forget_link(device, neighbour)
 
     def _forget_link(self, device: int, neighbour: int) -> None:
-        self.lives.pop((device, neighbour), None)
+        self.tokens.pop((device, neighbour), None)
         self.taught.pop((device, neighbour), None)
         self.since[device, neighbour], self.has_news[device, neighbour] = Span(), True
 
@@ -341,8 +331,8 @@ class Witness:
             self._begins_anew(device, neighbour, message.source)
             return
         back, is_here = self._direction((message.target, message.source)), True
-        is_of_this_life = self.lives.get((device, neighbour)) == (message.target, message.source)
-        if isinstance(message, Frame) and is_of_this_life:
+        has_current_tokens = self.tokens.get((device, neighbour)) == (message.target, message.source)
+        if isinstance(message, Frame) and has_current_tokens:
             there = self._direction((message.source, message.target))
             if message.number > there.made:
                 there.early[message.number] = message
@@ -351,15 +341,15 @@ class Witness:
                 self._told(back, frame.acknowledged, remembers=True)
             is_here = message.number <= there.made  # else it waits, and what it says as well
         if is_here:
-            self._told(back, message.acknowledged, remembers=is_of_this_life)
+            self._told(back, message.acknowledged, remembers=has_current_tokens)
 
     def _begins_anew(self, device: int, neighbour: int, token: Token) -> None:
-        """A neighbour names a life of a link: an end at which nothing has happened goes on with that one."""
-        mine, theirs = self.lives.get((device, neighbour), (None, None))
+        """A neighbour sends its token: an end at which nothing has happened goes on with that one."""
+        mine, theirs = self.tokens.get((device, neighbour), (None, None))
         if mine is None or theirs is None or token == theirs or (token[1] == theirs[1] and token[2] < theirs[2]):
             return
         if mine[2] and not self._direction((mine, theirs)).last and not self._direction((theirs, mine)).made:
-            self.lives[device, neighbour] = mine, None
+            self.tokens[device, neighbour] = mine, None
 
     def _told(self, direction: Direction, acknowledged: int, *, remembers: bool) -> None:
         direction.acknowledged = max(direction.acknowledged, acknowledged)
@@ -378,8 +368,8 @@ class Witness:
 
     def reacted(self, device: int, effects: Sequence[Effect], *, forged: bool = False) -> None:
         """A device wants all this."""
-        if not self.quiet[device] <= self.neighbours[device]:
-            raise Broken("quiet", f"device {device} has no link to some of {set(self.quiet[device])}")
+        if not self.redundant[device] <= self.neighbours[device]:
+            raise Broken("redundant", f"device {device} has no link to some of {set(self.redundant[device])}")
         for neighbour in {effect.neighbour for effect in effects if isinstance(effect, TakeBack | Unresolved)}:
             self._give_up(device, neighbour, effects)
         for effect in effects:
@@ -391,26 +381,26 @@ class Witness:
     def owes_nothing(self, device: int, neighbours: Iterable[int] | None = None) -> None:
         """A device has no reason to wait with acknowledgements, by default to all its neighbours."""
         for neighbour in self.neighbours[device] if neighbours is None else neighbours:
-            life = self.lives.get((device, neighbour))
-            direction = None if life is None else self.directions.get(life[::-1])
+            pair = self.tokens.get((device, neighbour))
+            direction = None if pair is None else self.directions.get(pair[::-1])
             if direction is not None and max(direction.claimed, 0) < direction.made:
                 raise Broken("owes", f"{neighbour} does not know that device {device} has frame {direction.made}")
 
     def _sent(self, i: int, j: int, message: Message) -> None:
-        degree = len(self.neighbours[i]) - len(self.quiet[i])
+        degree = len(self.neighbours[i]) - len(self.redundant[i])
         if message.degree != degree:
             raise Broken("degree", f"device {i} sends to {degree} neighbours and says {message}")
         introduction = isinstance(message, Introduction)
-        life = message.source, None if isinstance(message, Introduction) else message.target
-        before = self.lives.get((i, j))
-        if before is not None and (before[0] != life[0] or (not introduction and before[1] not in (None, life[1]))):
+        pair = message.source, None if isinstance(message, Introduction) else message.target
+        before = self.tokens.get((i, j))
+        if before is not None and (before[0] != pair[0] or (not introduction and before[1] not in (None, pair[1]))):
             since = self.since[i, j]
             self._give_up(i, j, ())
-            if before[0] == life[0]:
+            if before[0] == pair[0]:
                 self.since[i, j] = since  # it counts from the introduction on, which stays
             before = None
         if before is None or before[1] is None:
-            self.lives[i, j] = life
+            self.tokens[i, j] = pair
         if isinstance(message, Introduction):
             self._introduced(i, j, message)
             return
@@ -458,7 +448,7 @@ class Witness:
             raise Broken("order", f"device {i} has not received {late} and sends {frame}")
         if frame.used != back.made:
             raise Broken("used", f"device {i} knows version {back.made} of {j} and sends {frame}")
-        self._check_quiet(i, j, frame, there)
+        self._check_redundant(i, j, frame, there)
         self._check_numbers(i, j, frame, there)
         before = there.versions[-1]
         target = self.own[i] + self.mixed[i] if i in self.one_by_one else self.models[i]
@@ -480,9 +470,9 @@ class Witness:
         there.steps.append(step - 2 * frame.weight * link if law.settles else step)
         self._moves(i, j, there.steps[-1], frame)
 
-    def _check_quiet(self, i: int, j: int, frame: Frame, there: Direction) -> None:
-        if j in self.quiet[i] and frame.about is None:
-            raise Broken("quiet", f"device {i} leaves out {j} and sends {frame}")
+    def _check_redundant(self, i: int, j: int, frame: Frame, there: Direction) -> None:
+        if j in self.redundant[i] and frame.about is None:
+            raise Broken("redundant", f"device {i} leaves out {j} and sends {frame}")
         there.about = frame.about or there.about
         if there.about != self.abouts.get(i):
             raise Broken("about", f"device {i} is {self.abouts.get(i)}; {j} was told {there.about} and gets {frame}")
@@ -546,16 +536,16 @@ class Witness:
         """Call this when nothing is under way any more."""
         self.check_sum()
         for pair, direction in self.directions.items():
-            living = self.lives.get((pair[0][0], pair[1][0])) == pair
+            living = self.tokens.get((pair[0][0], pair[1][0])) == pair
             if living and not direction.last == max(direction.claimed, 0) == max(direction.acknowledged, 0):
                 raise Broken("rest", f"{pair} has {direction.claimed} and {direction.acknowledged} of {direction.last}")
             if direction.one_sided and not direction.forgiven and not direction.reported:
                 raise Broken("rest", f"{pair}: the step of {direction.frames[-1]} is at one end, and nobody said so")
             if len(direction.one_sided) > self.law.window:
                 raise Broken("rest", f"{pair}: {len(direction.one_sided)} steps are at one end only")
-        for i, j in self.lives:
-            if self.lives[i, j][::-1] != self.lives.get((j, i)) and i in self.models and j in self.models:
-                raise Broken("rest", f"{i} and {j} do not know each other: {self.lives[i, j]}")
+        for i, j in self.tokens:
+            if self.tokens[i, j][::-1] != self.tokens.get((j, i)) and i in self.models and j in self.models:
+                raise Broken("rest", f"{i} and {j} do not know each other: {self.tokens[i, j]}")
         total = sum(h, self.zero)
         if not _close(total, self.zero):
             raise Broken("rest", f"the h of all devices add up to {total}")

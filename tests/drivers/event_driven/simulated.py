@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 import efhc
+from efhc.base.errors import InputError
 from efhc.core.randomness import Randomness
 from efhc.drivers.event_driven.simulator import Simulator
 from efhc.drivers.event_driven.transfers import Notice
@@ -55,6 +58,24 @@ def run(experiment: Experiment, seed: int = 0, trigger: Any = None) -> Simulator
     while not simulator.is_over:
         simulator.advance()
     return simulator
+
+
+def csv_writer(path: Path) -> Callable[[str], Path]:
+    """Return a function that writes a file with this content, as it is."""
+
+    def write(content: str) -> Path:
+        path.write_bytes(content.encode())
+        return path
+
+    return write
+
+
+def refusal(ask: Callable[[], Any]) -> str:
+    """Return the one line of the `InputError` that this raises."""
+    with pytest.raises(InputError) as caught:
+        ask()
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
 
 
 class Firing:

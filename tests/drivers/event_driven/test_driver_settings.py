@@ -17,7 +17,6 @@ from efhc.cli import app
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.config.files import (
     build_experiment,
-    json_schema,
     load_experiment,
     read_inputs,
     to_tables,
@@ -51,36 +50,28 @@ def test_lockstep_is_the_default_and_a_bare_word_is_enough():
 @pytest.mark.parametrize(
     ("overrides", "parts"),
     [
-        (["driver.compute=lognormal"], ["driver.compute", "a key of another driver", "driver.kind = 'event-driven'"]),
-        (["driver.seconds=3"], ["driver.seconds: got a key of another driver, while the driver is 'lockstep'"]),
-        ([EVENT_DRIVEN, "keep_models_every=3"], ["keep_models_every: got 3, a key of another driver", "'lockstep'"]),
-        (["driver=event"], ["driver.kind: got 'event'", "lockstep, event-driven"]),
-        (["driver=mine.py:Driver"], ["driver.kind", "mine.py:Driver", "allowed: lockstep, event-driven"]),
-        (["driver=5"], ["driver: got 5", "a table with a kind"]),
-        ([EVENT_DRIVEN, "driver.secnds=3"], ["driver.secnds", "did you mean 'seconds'?"]),
+        (["driver.compute=lognormal"], ["driver.compute", "'lockstep' lacks", "driver.kind = 'event-driven'"]),
+        (["driver.seconds=3"], ["driver.seconds: cannot use a setting that the driver 'lockstep' lacks"]),
+        (
+            [EVENT_DRIVEN, "keep_models_every=3"],
+            ["keep_models_every: cannot use 3 with driver.kind = 'event-driven'", "'lockstep'"],
+        ),
+        (["driver=event"], ["driver.kind: cannot use 'event'", "lockstep, event-driven"]),
+        (["driver=mine.py:Driver"], ["driver.kind", "mine.py:Driver", "Use lockstep, event-driven"]),
         ([EVENT_DRIVEN, "driver.bandwidth=guessed"], ["driver.bandwidth", "'true' or 'measured'"]),
-        ([EVENT_DRIVEN, "driver.network_seconds=0"], ["driver.network_seconds: got 0"]),
-        ([EVENT_DRIVEN, "driver.seconds=-1"], ["driver.seconds: got -1"]),
-        ([EVENT_DRIVEN, "driver.sample_seconds=nan"], ["driver.sample_seconds: got nan", "a finite number"]),
-        ([EVENT_DRIVEN, "driver.target_accuracy=0"], ["driver.target_accuracy: got 0", "greater than 0"]),
-        ([EVENT_DRIVEN, "driver.target_accuracy=1.1"], ["driver.target_accuracy: got 1.1", "less than or equal to 1"]),
         (
             [EVENT_DRIVEN, "driver.give_up_seconds=3"],
-            ["driver.give_up_seconds: got 3", "at least patience_seconds, 30"],
+            ["driver.give_up_seconds: cannot use 3", "at least patience_seconds, 30"],
         ),
-        ([EVENT_DRIVEN, "driver.compute.seconds=0"], ["driver.compute.seconds: got 0; allowed: greater than"]),
-        ([EVENT_DRIVEN, "driver.compute.seconds=[1, -1]"], ["driver.compute.seconds.1: got -1; allowed: greater"]),
-        ([EVENT_DRIVEN, "driver.compute.seconds=[]"], ["driver.compute.seconds: got []; allowed: at least 1 entry"]),
-        ([EVENT_DRIVEN, "driver.compute.seconds=nan"], ["driver.compute.seconds: got nan; allowed: a finite number"]),
-        ([EVENT_DRIVEN, "driver.compute.seconds=long"], ["driver.compute.seconds: got 'long'; allowed: a number"]),
-        ([EVENT_DRIVEN, "driver.compute.kind=csv"], ["driver.compute.path", "required"]),
-        ([EVENT_DRIVEN, "driver.compute=lognormal", "driver.compute.sigma=-1"], ["driver.compute.sigma: got -1"]),
-        ([EVENT_DRIVEN, "driver.compute=lognormall"], ["driver.compute.kind", "did you mean 'lognormal'?"]),
-        ([EVENT_DRIVEN, "driver.churn=rates"], ["driver.churn.kind: got 'rates' without a rate"]),
+        (
+            [EVENT_DRIVEN, "driver.compute.seconds=[1, -1]"],
+            ["driver.compute.seconds.1: cannot use -1. Use a number greater"],
+        ),
+        ([EVENT_DRIVEN, "driver.compute.seconds=[]"], ["driver.compute.seconds: cannot use []. Use at least 1 entry"]),
+        ([EVENT_DRIVEN, "driver.churn=rates"], ["driver.churn.kind: cannot use 'rates' without a rate"]),
         ([EVENT_DRIVEN, "driver.churn.join_after=3"], ["driver.churn.join_after", "leave_every or absent"]),
         ([EVENT_DRIVEN, "driver.churn.restart_after=3"], ["driver.churn.restart_after", "crash_every"]),
         ([EVENT_DRIVEN, "driver.churn={crash_every=1, absent=[2, 2]}"], ["driver.churn.absent", "each device once"]),
-        ([EVENT_DRIVEN, "driver.churn={crash_every=1, absent=[-2]}"], ["driver.churn.absent.0: got -2"]),
     ],
 )
 def test_a_bad_driver_is_one_line(overrides: list[str], parts: list[str]):
@@ -163,12 +154,6 @@ def test_a_sweep_varies_settings_within_the_driver():
     for tables in ({"driver": "event-driven"}, {"driver": {"kind": "event-driven", "links": "per-link"}}):
         varied = [build_experiment(with_settings(tables, [("driver.links.latency", one)])) for one in (0.5, 1.5)]
         assert [one.driver.links.latency for one in varied] == [0.5, 1.5]
-
-
-def test_the_schema_names_every_kind_of_the_settings_within_the_driver():
-    text = str(json_schema())
-    for kind in ("lockstep", "event-driven", "lognormal", "per-link", "rates"):
-        assert f"'{kind}'" in text
 
 
 def test_the_example_can_be_shown_and_reads_back_the_same():

@@ -69,7 +69,7 @@ def test_refused_tables(table):
 
 def test_a_bad_rate_file_is_named_as_a_setting_of_the_links(tmp_path: Path):
     (tmp_path / "rates.csv").write_text("seconds,device,rate\n1,7,5\n")
-    with pytest.raises(InputError, match=r"^rates\.path: got device '7' in line 2 of "):
+    with pytest.raises(InputError, match=r"^rates\.path: cannot use device '7' in line 2 of "):
         PerLink(rates=RateFile(path=tmp_path / "rates.csv")).transfers(np.ones(3), SEED)
 
 

@@ -19,7 +19,8 @@ MOST_PIECES = 400
 """Calls of `advance` within which a run must end: each makes at most 10,000 instants."""
 
 
-HALF_STEPS = {
+STRATEGIES: dict[str, Any] = {
+    "exchange": "zt",
     "entrywise": {"kind": "entrywise", "r": 100.0, "momentum": 0.9},
     "one-way": {"kind": "one-way", "r": 10.0},
     "paced": {"kind": "paced", "links": "all"},
@@ -32,7 +33,7 @@ HALF_STEPS = {
 }
 
 
-def simulated(seed: int, strategy: Any = "zt", **driver) -> Simulator:
+def simulated(seed: int, strategy: Any, **driver) -> Simulator:
     fields = {
         "devices": 5,
         "iterations": 25,
@@ -54,15 +55,29 @@ def simulated(seed: int, strategy: Any = "zt", **driver) -> Simulator:
     return simulator
 
 
-def assert_rest(simulator: Simulator) -> None:
+def assert_rest(simulator: Simulator, strategy: str) -> None:
     assert simulator.is_over
-    outcomes = {row[8] for row in simulator.record.exchanges}
-    assert "unfinished" not in outcomes
-    assert all(is_idle(device) and not device.steps for device in simulator.devices)
-    assert not any(link.owes for device in simulator.devices for link in device.links.values() if link.up)
+    outcomes, devices = {row[8] for row in simulator.record.exchanges}, simulator.devices
     assert simulator.record.timeline[-1][-1] == 0.0
+    if strategy == "exchange":
+        assert "unfinished" not in outcomes
+        assert all(is_idle(device) and not device.steps for device in devices)
+        assert not any(link.pending_offer for device in devices for link in device.links.values() if link.up)
+        return
+    assert outcomes == {"committed"}
+    assert all(device.is_idle and device.k == 25 for device in devices)
+    for device in devices:
+        for neighbour, end in device.links.items():
+            other = devices[neighbour].links[device.number]
+            assert end.last_sent == other.last_received
+            assert np.array_equal(end.told, other.heard)
+            assert not end.must_acknowledge
+            assert end.heard_moved is None or np.array_equal(end.versions[-1].moved, other.heard_moved)
+    h = simulator._links._rows.arrays["correction"]
+    assert np.abs(h.sum(axis=0)).max() <= 1e-4 * (1 + np.abs(h).max())
 
 
+COMPUTE = {"kind": "lognormal", "median": 0.5}
 LATE = {
     "jitter": {"latency": 0.05, "jitter": 0.1},
     "more jitter than latency": {"latency": 0.01, "jitter": 0.5},
@@ -70,25 +85,34 @@ LATE = {
     "lost for good": {"latency": 0.1, "loss": 0.3, "when_lost": "drop"},
     "all of it": {"latency": 0.1, "jitter": 0.3, "loss": 0.1, "when_lost": "drop"},
     "rates that fall to 0": {"rates": {"kind": "markov", "good_seconds": 5.0, "bad_seconds": 5.0, "bad_share": 0.0}},
+    "as slow as iterations are": {"latency": 1.0, "loss": 0.2, "when_lost": "drop"},
 }
 
 
+@pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("kind", ["per-link", "shared"])
 @pytest.mark.parametrize("what", LATE)
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)])
-def test_a_run_with_late_and_lost_messages_comes_to_rest(kind: str, what: str, seed: int):
-    simulator = simulated(seed, links={"kind": kind, **LATE[what]}, compute={"kind": "lognormal", "median": 0.5})
-    assert_rest(simulator)
+def test_a_run_with_late_and_lost_messages_comes_to_rest(kind: str, what: str, strategy: str):
+    links = {"kind": kind, **LATE[what]}
+    assert_rest(simulated(0, STRATEGIES[strategy], links=links, compute=COMPUTE), strategy)
 
 
-@pytest.mark.parametrize("what", LATE)
-def test_every_link_goes_on_exchanging(what: str):
+SINCE = {"exchange": 240.0, "paced": 100.0}
+"""Paced devices wait long before they send again what was lost."""
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("what", [what for what in LATE if what != "as slow as iterations are"])
+def test_every_link_goes_on(what: str, strategy: str):
     links = {"kind": "per-link", **LATE[what]}
-    simulator = simulated(3, links=links, compute={"kind": "lognormal", "median": 0.5}, seconds=300.0)
-    late = {row[2:4] for row in simulator.record.exchanges if row[8] == "committed" and row[1] > 240.0}
-    pairs = {tuple(sorted(pair)) for pair in late}
+    simulator = simulated(3, STRATEGIES[strategy], links=links, compute=COMPUTE, seconds=300.0)
+    rows = [row for row in simulator.record.exchanges if row[8] == "committed" and row[1] > SINCE.get(strategy, 200.0)]
     _, i, j = simulator.record.network[0]
-    assert pairs == set(zip(i, j, strict=True))
+    forth, back = set(zip(i, j, strict=True)), set(zip(j, i, strict=True))
+    if strategy == "exchange":  # one row for both directions
+        assert {tuple(sorted(row[2:4])) for row in rows} == forth
+    else:
+        assert {row[2:4] for row in rows} == forth | back
 
 
 CHURN = {
@@ -97,16 +121,21 @@ CHURN = {
 }
 
 
+@pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("what", CHURN)
 @pytest.mark.parametrize("seed", range(4))
-def test_a_run_whose_devices_come_and_go_comes_to_an_end(what: str, seed: int):
-    links = {"kind": "shared", "latency": 0.1, "jitter": 0.2, "loss": 0.05, "when_lost": "drop"}
-    churn = {"kind": "rates", **CHURN[what]}
-    compute = {"kind": "lognormal", "median": 0.5}
-    simulator = simulated(seed, links=links, churn=churn, compute=compute, give_up_seconds=20.0)
+def test_a_run_whose_devices_come_and_go_comes_to_an_end(what: str, seed: int, strategy: str):
+    slow = {"latency": 0.1, "loss": 0.05} if strategy == "exchange" else {"latency": 1.0, "loss": 0.2}
+    links, churn = {"kind": "shared", "jitter": 0.2, "when_lost": "drop", **slow}, {"kind": "rates", **CHURN[what]}
+    fields = {"links": links, "churn": churn, "compute": COMPUTE, "give_up_seconds": 20.0}
+    simulator = simulated(seed, STRATEGIES[strategy], **fields)
     assert simulator.is_over
-    there = [device for number, device in enumerate(simulator.devices) if simulator._presence.present[number]]
-    assert all(device.finished for device in there if not device.copies)
+    present = [device for number, device in enumerate(simulator.devices) if simulator._membership.present[number]]
+    if strategy == "exchange":
+        assert all(device.finished for device in present if not device.copies)
+    else:
+        assert all(device.k == 25 and device.silent for device in present if device.model is not None)
+        assert all(device.is_idle for device in present)
 
 
 def random_settings(seed: int) -> dict:
@@ -129,66 +158,7 @@ def random_settings(seed: int) -> dict:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(150))
-def test_random_links_come_to_rest(seed: int):
-    assert_rest(simulated(seed, **random_settings(seed)))
-
-
-# Half-steps
-
-
-def assert_rest_of_half_steps(simulator: Simulator) -> None:
-    assert simulator.is_over
-    assert {row[8] for row in simulator.record.exchanges} == {"committed"}
-    assert all(device.is_idle and device.k == 25 for device in simulator.devices)
-    for device in simulator.devices:
-        for neighbour, end in device.links.items():
-            other = simulator.devices[neighbour].links[device.number]
-            assert end.out == other.inn
-            assert np.array_equal(end.told, other.heard)
-            assert not end.owes
-            assert end.heard_moved is None or np.array_equal(end.versions[-1].moved, other.heard_moved)
-    assert simulator.record.timeline[-1][-1] == 0.0
-    h = simulator._links._rows.arrays["correction"]
-    assert np.abs(h.sum(axis=0)).max() <= 1e-4 * (1 + np.abs(h).max())
-
-
-@pytest.mark.parametrize("strategy", HALF_STEPS)
-@pytest.mark.parametrize("kind", ["per-link", "shared"])
-@pytest.mark.parametrize("what", [*LATE, "as slow as iterations are"])
-def test_half_steps_with_late_and_lost_messages_come_to_rest(kind: str, what: str, strategy: str):
-    links = {"kind": kind, **LATE.get(what, {"latency": 1.0, "loss": 0.2, "when_lost": "drop"})}
-    compute = {"kind": "lognormal", "median": 0.5}
-    assert_rest_of_half_steps(simulated(0, HALF_STEPS[strategy], links=links, compute=compute))
-
-
-@pytest.mark.parametrize("strategy", HALF_STEPS)
-@pytest.mark.parametrize("what", LATE)
-def test_every_link_goes_on_with_half_steps(what: str, strategy: str):
-    links, compute = {"kind": "per-link", **LATE[what]}, {"kind": "lognormal", "median": 0.5}
-    simulator = simulated(3, HALF_STEPS[strategy], links=links, compute=compute, seconds=300.0)
-    since = 100.0 if strategy == "paced" else 200.0  # it waits long before it sends again what was lost
-    late = {row[2:4] for row in simulator.record.exchanges if row[8] == "committed" and row[1] > since}
-    _, i, j = simulator.record.network[0]
-    assert late == {*zip(i, j, strict=True), *zip(j, i, strict=True)}
-
-
-@pytest.mark.parametrize("strategy", HALF_STEPS)
-@pytest.mark.parametrize("what", CHURN)
-@pytest.mark.parametrize("seed", range(4))
-def test_a_run_of_half_steps_whose_devices_come_and_go_comes_to_an_end(what: str, seed: int, strategy: str):
-    links = {"kind": "shared", "latency": 1.0, "jitter": 0.2, "loss": 0.2, "when_lost": "drop"}
-    churn = {"kind": "rates", **CHURN[what]}
-    compute = {"kind": "lognormal", "median": 0.5}
-    simulator = simulated(seed, HALF_STEPS[strategy], links=links, churn=churn, compute=compute, give_up_seconds=20.0)
-    assert simulator.is_over
-    there = [device for number, device in enumerate(simulator.devices) if simulator._presence.present[number]]
-    assert all(device.k == 25 and device.silent for device in there if device.model is not None)
-    assert all(device.is_idle for device in there)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("strategy", HALF_STEPS)
-@pytest.mark.parametrize("seed", range(150))
-def test_random_links_come_to_rest_with_half_steps(seed: int, strategy: str):
-    assert_rest_of_half_steps(simulated(seed, HALF_STEPS[strategy], **random_settings(seed)))
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("seed", range(40))
+def test_random_links_come_to_rest(seed: int, strategy: str):
+    assert_rest(simulated(seed, STRATEGIES[strategy], **random_settings(seed)), strategy)

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from efhc.core.randomness import Purpose, Randomness
-from efhc.drivers.event_driven.link_draws import LinkDraws
 from efhc.drivers.event_driven.links import InstantLinks, LinkPolicy, Notice, PerLink, SharedLinks, Transfers
 from efhc.drivers.event_driven.rates import ConstantRates, MarkovRates
+from efhc.drivers.event_driven.timed_transfers import LinkDraws
 
 SEED = Randomness(5)
 Log = list[tuple[float, int, str]]
@@ -91,12 +91,6 @@ def test_instant():
 
 
 @TIMED
-def test_a_message_alone_takes_size_over_rate_and_its_latency(kind):
-    transfers = carried_by(kind(latency=0.25), 10.0, 4.0)
-    assert with_sends(transfers, (1.0, 0, 1, 30), (1.0, 1, 0, 30)) == [(4.25, 0, "arrived"), (8.75, 1, "arrived")]
-
-
-@TIMED
 @given(start=st.floats(0, 1e6), size=st.integers(1, 10**9), rate=st.floats(1e-3, 1e9), latency=st.floats(0, 1e3))
 def test_the_time_of_a_message_alone_is_exact(kind, start, size, rate, latency):
     transfers = carried_by(kind(latency=latency), rate, rate)
@@ -117,23 +111,6 @@ def test_three_messages_at_staggered_times_share_what_their_sender_has():
     assert arrivals(with_sends(carried_by(SharedLinks()), *sends)) == {2: 7.0, 1: 9.0, 0: 14.0}
     assert arrivals(with_sends(carried_by(SharedLinks(latency=0.5)), *sends)) == {2: 7.5, 1: 9.5, 0: 14.5}
     assert arrivals(with_sends(carried_by(PerLink(latency=0.5)), *sends)) == {2: 5.5, 1: 5.5, 0: 10.5}
-
-
-def test_equal_messages_that_start_together_arrive_together():
-    log = with_sends(carried_by(SharedLinks()), *((0.0, 0, j, 50) for j in (3, 1, 2)), (0.0, 1, 0, 50))
-    assert log == [(5.0, 3, "arrived"), (15.0, 0, "arrived"), (15.0, 1, "arrived"), (15.0, 2, "arrived")]
-
-
-def test_a_link_direction_carries_no_more_than_its_rate():
-    # Both directions are free of each other; two messages in the same direction share it.
-    log = with_sends(carried_by(PerLink()), (0.0, 0, 1, 40), (0.0, 1, 0, 40), (2.0, 0, 1, 40), (2.0, 0, 2, 40))
-    assert arrivals(log) == {1: 4.0, 0: 6.0, 3: 6.0, 2: 8.0}
-
-
-def test_messages_back_to_back_do_not_share():
-    transfers = carried_by(SharedLinks(latency=1.0))
-    log = with_sends(transfers, (0.0, 0, 1, 20), (2.0, 0, 1, 20), (5.0, 0, 2, 20))
-    assert arrivals(log) == {0: 3.0, 1: 5.0, 2: 8.0}
 
 
 # Rates over time

@@ -26,13 +26,14 @@ import pytest
 import efhc
 from efhc.base.inputs import InputContent
 from efhc.core.state import Diverged
+from efhc.experiments.runs.driver_tables import LOCKSTEP
 from efhc.experiments.runs.engines import cluster as engine
 from efhc.experiments.runs.engines.cluster import ClusterEngine, Order, make_there
 from efhc.experiments.runs.engines.local import LocalEngine
-from efhc.experiments.runs.live.followers import About, EndState, Follower, Row
+from efhc.experiments.runs.events import Begin, EndState, Follower, Row
+from efhc.experiments.runs.live_file import LIVE
 from efhc.experiments.runs.run import Run, Runs
 from efhc.experiments.runs.store import RunStore
-from efhc.experiments.runs.tables import LOCKSTEP
 
 pytestmark = pytest.mark.slow
 
@@ -61,9 +62,8 @@ def assert_as_made_here(runs: list[Run], made: RunStore, folder: Path) -> None:
         for name in LOCKSTEP.names:
             table = f"{name}.parquet"
             assert (made.directory(run) / table).read_bytes() == (here.directory(run) / table).read_bytes()
-        assert sorted(path.name for path in made.directory(run).iterdir()) == sorted(
-            path.name for path in here.directory(run).iterdir()
-        )
+        there, names = ({path.name for path in store.directory(run).iterdir()} for store in (made, here))
+        assert there - {LIVE} == names - {LIVE}  # which a run that takes longer than a moment has
         a, b = made.meta(run), here.meta(run)
         for fact in ("status", "seeds", "data_sha256", "input_sha256", "table_sha256"):
             assert a[fact] == b[fact]
@@ -170,12 +170,10 @@ def own_ray(nodes: Nodes) -> Iterator[Any]:
 def no_runs(tmp_path) -> Any:
     """Asks an engine for runs that it will not come to make."""
 
-    def ask(maker: ClusterEngine, within: float) -> str:
+    def ask(maker: ClusterEngine) -> str:
         runs, _ = runs_of(), engine._imported_ray()
-        started = time.monotonic()
         with pytest.raises(efhc.InputError) as caught:
             RunStore(tmp_path / "none").complete(runs, maker, silent)
-        assert time.monotonic() - started < within
         assert not (tmp_path / "none").exists() or list((tmp_path / "none").iterdir()) == []
         return str(caught.value)
 
@@ -194,9 +192,9 @@ class Heard(Follower):
         self.run, self.rows, self.ended = run, list[Row](), "not yet"
         self.all.append(self)
 
-    def begin(self, about: About, k: int) -> None:
-        assert k == 0
-        self.about = about
+    def begin(self, run: Begin) -> None:
+        assert run.k == 0
+        self.about = run
 
     def evaluated(self, row: Row) -> None:
         self.rows.append(row)
@@ -226,7 +224,7 @@ def test_ray_on_this_machine_makes_the_tables_that_are_made_here(tmp_path):
         (heard,) = (one for one in Heard.all if one.run.key == run.key)
         rows = store.curve(run).drop("strategy", "seed").to_dicts()
         assert [{name: row[name] for name in rows[0]} for row in heard.rows] == rows
-        seconds = [row["seconds"] for row in heard.rows]  # in which it was made, over there
+        seconds = [row["seconds"] for row in heard.rows if row["seconds"] is not None]  # in its live file, over there
         assert seconds == sorted(seconds)
         assert heard.rows[-1]["bits_total"] == pytest.approx(store.table(run, "metrics")["bits"].sum(), rel=1e-12)
         assert heard.ended == "done"
@@ -293,7 +291,7 @@ def test_what_a_node_does_with_its_order(own_ray, tmp_path):
     wrong = {"network.path": InputContent(graph, b"\xff", "checksum")}
     error = make_there(order, run.data, wrong).error()
     assert isinstance(error, efhc.InputError)
-    assert str(error) == f"EF-HC, seed 0: network.path: got {graph} (not UTF-8 text); allowed: a text file"
+    assert str(error) == f"EF-HC, seed 0: network.path: cannot use {graph} (not UTF-8 text). Use a text file."
     older = make_there(replace(order, version="0.0.1"), run.data, sent)
     assert older.concerns_all
     assert (
@@ -321,8 +319,10 @@ def test_a_whole_experiment_on_a_cluster_is_that_of_this_machine(own_ray, tmp_pa
     fields = {"iterations": 20, "evaluate_every": 10, "devices": 6, "seeds": (0, 1), "keep_models_every": 10}
     efhc.simulate(**fields, out=tmp_path / "here")
     efhc.simulate(**fields, out=tmp_path / "ray", engine=ClusterEngine())
-    for name in [*(f"{table}.parquet" for table in LOCKSTEP.names), "models.safetensors"]:
-        assert (tmp_path / "ray" / name).read_bytes() == (tmp_path / "here" / name).read_bytes()
+    for run in Runs().of(efhc.Experiment(**fields)):
+        for name in [*(f"{table}.parquet" for table in LOCKSTEP.names), "models.safetensors"]:
+            ray, here = (tmp_path / where / "runs" / run.key / name for where in ("ray", "here"))
+            assert ray.read_bytes() == here.read_bytes()
     here, there = (efhc.Result.load(tmp_path / name).snapshots("ZT", 1) for name in ("here", "ray"))
     assert list(here) == list(there) == [0, 10, 20]
     assert all(np.array_equal(here[k], there[k]) for k in here)
@@ -457,7 +457,7 @@ def test_an_error_in_a_run_is_the_same_as_here(own_ray, tmp_path):
 
 
 def test_a_process_that_uses_ray_already_names_no_address(own_ray, no_runs):
-    assert "ray.init" in no_runs(ClusterEngine("auto"), 5.0)
+    assert "ray.init" in no_runs(ClusterEngine("auto"))
 
 
 def test_without_ray_one_line_says_how_to_get_it(tmp_path, monkeypatch):
@@ -472,33 +472,29 @@ def test_without_ray_one_line_says_how_to_get_it(tmp_path, monkeypatch):
     "address", ["", "somewhere", ":6379", "host:", "host:port", "host:0", "host:65536", "ray://host"]
 )
 def test_an_address_is_auto_or_host_and_port(no_runs, address):
-    assert no_runs(ClusterEngine(address), 5.0) == f"--address: got {address}; allowed: {engine.ALLOWED}"
+    assert no_runs(ClusterEngine(address)) == f"--address: cannot use {address}. Use {engine.ALLOWED}."
 
 
 def test_nothing_answers_at_an_address(no_runs):
     with socket.socket() as closed:  # bound, so that nobody else takes the port, but nobody listens
         closed.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{closed.getsockname()[1]}"
-        said = no_runs(ClusterEngine(address), 5.0)
-    assert said.startswith(f"--address: got {address}, where nothing answers (")
-
-
-def test_a_host_that_nobody_can_have(no_runs):
-    assert "where nothing answers" in no_runs(ClusterEngine(f"{'x' * 64}.org:6379"), 5.0)
+        said = no_runs(ClusterEngine(address))
+    assert said.startswith(f"--address: cannot use {address}, where nothing answers (")
 
 
 def test_something_else_answers_at_an_address(no_runs):
     with socket.create_server(("127.0.0.1", 0)) as listening:
         address = f"127.0.0.1:{listening.getsockname()[1]}"
-        said = no_runs(ClusterEngine(address, joined_within=2.0), 10.0)
-    assert said.startswith(f"--address: got {address}, which does not answer as a cluster does;")
+        said = no_runs(ClusterEngine(address, joined_within=2.0))
+    assert said.startswith(f"--address: cannot use {address}, which does not answer as a cluster does. Use")
 
 
 def test_a_cluster_that_ray_cannot_join_for_its_own_reasons(nodes, no_runs, monkeypatch):
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", "/nowhere")
-    said = no_runs(ClusterEngine(nodes.address), 15.0)
-    assert said.startswith(f"--address: got {nodes.address}, which cannot be joined (")
+    said = no_runs(ClusterEngine(nodes.address))
+    assert said.startswith(f"--address: cannot use {nodes.address}, which cannot be joined (")
     assert "/nowhere" in said
 
 
@@ -510,22 +506,12 @@ def test_where_ray_cannot_be_started(tmp_path, monkeypatch):
 
 def test_auto_without_a_cluster(no_runs, tmp_path_factory, monkeypatch):
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path_factory.mktemp("empty")))
-    assert no_runs(ClusterEngine("auto"), 5.0).startswith("--address: got auto, and this machine is in no cluster;")
-
-
-def test_auto_with_a_cluster_that_is_gone(no_runs, tmp_path_factory, monkeypatch):
-    folder = tmp_path_factory.mktemp("gone")
-    (folder / "ray").mkdir()
-    (folder / "ray" / "ray_current_cluster").write_text("127.0.0.1:1\n")
-    monkeypatch.setenv("RAY_TMPDIR", str(folder))
-    assert no_runs(ClusterEngine("auto"), 5.0).startswith("--address: got 127.0.0.1:1, where nothing answers (")
-    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:2")
-    assert no_runs(ClusterEngine("auto"), 5.0).startswith("--address: got 127.0.0.1:2, where nothing answers (")
+    assert no_runs(ClusterEngine("auto")).startswith("--address: cannot use auto on a machine that is in no cluster.")
 
 
 @pytest.mark.parametrize("address", [None, "auto"])
 def test_jobs_are_at_least_one(no_runs, address):
-    assert no_runs(ClusterEngine(address, jobs=0), 5.0).startswith("jobs: got 0; allowed: at least 1")
+    assert no_runs(ClusterEngine(address, jobs=0)).startswith("jobs: cannot use 0. Use at least 1")
 
 
 # Ctrl-C
@@ -567,22 +553,19 @@ def test_ctrl_c_ends_ray_and_keeps_what_is_done(tmp_path, no_runs):
             told = [batch.stdout.readline().split() for _ in range(3)]
             # Nobody else gets in meanwhile.
             address = told[0][1]
-            said = no_runs(ClusterEngine(address), 15.0)
-            assert said.startswith(f"--address: got {address}, which wants its token: set RAY_AUTH_MODE=token")
+            said = no_runs(ClusterEngine(address))
+            assert said.startswith(f"--address: cannot use {address}, which wants its token: set RAY_AUTH_MODE=token")
 
             started = wait_for(lambda: (pids := descendants(batch.pid)) and any(map(is_working, pids)) and pids)
             os.killpg(batch.pid, signal.SIGINT)  # as a terminal does: to Ray's processes too
-            asked = time.monotonic()
-            rest, said = batch.communicate(timeout=20)
+            rest, said = batch.communicate(timeout=60)
         except BaseException:
             for pid in [batch.pid, *descendants(batch.pid)]:
                 os.kill(pid, signal.SIGKILL)
             raise
-    took = time.monotonic() - asked
     told = [key for key, address in [*told, *map(str.split, rest.splitlines())]]
     assert batch.returncode == 130
     assert said == ""
-    assert took < 15
     wait_for(lambda: not any(map(is_alive, started)))
     assert {path.parent.name for path in out.glob("*/meta.json")} == set(told)
     assert len(told) < 400

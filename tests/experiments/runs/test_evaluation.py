@@ -13,7 +13,8 @@ from polars.testing import assert_frame_equal
 import efhc
 from efhc.drivers.observers import Observer
 from efhc.experiments.runs.draw import draw_scenario
-from efhc.experiments.runs.keeping import Stopped
+from efhc.experiments.runs.folder import RunFolder
+from efhc.experiments.runs.keeping import RunOptions, Stopped
 from efhc.experiments.runs.make import make_run
 from efhc.experiments.runs.run import Runs
 from efhc.experiments.runs.store import MemoryStore, RunStore
@@ -54,7 +55,7 @@ def made(run, threads):
     """The tables of the run, its models, and the threads that evaluated it."""
     store, scenario = MemoryStore(), watched(run)
     with store.keeper(run) as keeper:
-        make_run(run, scenario, keeper, threads=threads)
+        make_run(run, scenario, keeper, RunOptions(threads=threads))
     return store.made[run.key], scenario.learner.threads
 
 
@@ -66,7 +67,7 @@ def test_the_record_is_that_of_a_run_in_line(run):
     assert current_thread() not in elsewhere
     for name, table in in_line.tables.items():
         assert_frame_equal(beside.tables[name], table, check_exact=True)
-    assert np.array_equal(beside.models, in_line.models)
+    assert np.array_equal(beside.models(), in_line.models())
     evaluated = in_line.tables["metrics"].drop_nulls("accuracy")["iteration"].to_list()
     assert evaluated == [0, *range(6, 60, 7), 59]
 
@@ -84,11 +85,16 @@ def test_stopped_and_resumed_it_is_the_same(run, tmp_path, seconds):
 
         with store.keeper(run) as keeper:
             try:
-                make_run(run, watched(run), keeper, threads=2, progress=tell, stop=stop, checkpoint_seconds=seconds)
+                make_run(
+                    run,
+                    watched(run),
+                    keeper,
+                    RunOptions(threads=2, progress=tell, stop=stop, checkpoint_seconds=seconds),
+                )
             except Stopped:
                 assert at < 1
     for name, table in whole.tables.items():
-        assert_frame_equal(store.table(run, name), table, check_exact=True)
+        assert_frame_equal(RunFolder(store.directory(run)).table(name), table, check_exact=True)
 
 
 @pytest.mark.parametrize("seconds", [0.0, 30.0])
@@ -99,13 +105,13 @@ def test_an_evaluation_that_fails_ends_the_run_as_in_line(run, tmp_path, seconds
     for threads in (1, 2):
         store = RunStore(tmp_path / str(threads), with_models=True)
         with store.keeper(run) as keeper, pytest.raises(ScoresNotFinite) as error:
-            make_run(run, watched(run, fails_at), keeper, threads=threads, checkpoint_seconds=seconds)
+            make_run(run, watched(run, fails_at), keeper, RunOptions(threads=threads, checkpoint_seconds=seconds))
         said.append(str(error.value))
         kept.append((store.directory(run) / "checkpoint.safetensors").exists())
         with store.keeper(run) as keeper:  # what is kept is good to go on from
-            make_run(run, watched(run), keeper, threads=threads)
+            make_run(run, watched(run), keeper, RunOptions(threads=threads))
         for name, table in whole.tables.items():
-            assert_frame_equal(store.table(run, name), table, check_exact=True)
+            assert_frame_equal(RunFolder(store.directory(run)).table(name), table, check_exact=True)
     assert said[0] == said[1]
     assert said[0].startswith(f"after iteration {[0, *range(6, 60, 7), 59][fails_at - 1]}: evaluation: ")
     assert kept[0] == kept[1]
@@ -120,11 +126,11 @@ def test_the_first_error_counts_also_if_it_comes_last(run):
             stop.set()
 
     with MemoryStore().keeper(run) as keeper, pytest.raises(ScoresNotFinite, match=r"^after iteration 13: "):
-        make_run(run, scenario, keeper, threads=2, progress=tell, stop=stop)
+        make_run(run, scenario, keeper, RunOptions(threads=2, progress=tell, stop=stop))
 
 
 def test_with_observers_evaluation_is_in_line(run):
     scenario = watched(run)
     with MemoryStore().keeper(run) as keeper:
-        make_run(run, scenario, keeper, threads=2, observers=[Observer()])
+        make_run(run, scenario, keeper, RunOptions(threads=2, observers=[Observer()]))
     assert set(scenario.learner.threads) == {current_thread()}

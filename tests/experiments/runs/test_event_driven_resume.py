@@ -10,9 +10,9 @@ import pytest
 from polars.testing import assert_frame_equal
 
 import efhc
-from efhc.experiments.runs.directory import RunDirectory
 from efhc.experiments.runs.draw import draw_scenario
-from efhc.experiments.runs.keeping import Stopped
+from efhc.experiments.runs.folder import RunFolder
+from efhc.experiments.runs.keeping import RunOptions, Stopped
 from efhc.experiments.runs.make import make_run
 from efhc.experiments.runs.run import Runs
 from efhc.experiments.runs.store import MemoryStore, RunStore
@@ -56,7 +56,7 @@ def test_stopped_at_random_moments_a_run_has_the_same_bits(tmp_path, what):
     memory, store = MemoryStore(), RunStore(tmp_path, with_models=True)
     samples: list[float] = []
     with memory.keeper(run) as keeper:
-        make_run(run, draw_scenario(run.whole, run.data, run.seed), keeper, progress=samples.append)
+        make_run(run, draw_scenario(run.whole, run.data, run.seed), keeper, RunOptions(progress=samples.append))
     stops = 0
     is_over = False
     while not is_over:
@@ -72,7 +72,10 @@ def test_stopped_at_random_moments_a_run_has_the_same_bits(tmp_path, what):
             with store.keeper(run) as keeper:
                 scenario = draw_scenario(run.whole, run.data, run.seed)
                 make_run(
-                    run, scenario, keeper, progress=tell, stop=stop, checkpoint_seconds=moments.choice([0.0, 30.0])
+                    run,
+                    scenario,
+                    keeper,
+                    RunOptions(progress=tell, stop=stop, checkpoint_seconds=moments.choice([0.0, 30.0])),
                 )
             is_over = True
         except Stopped:
@@ -80,6 +83,6 @@ def test_stopped_at_random_moments_a_run_has_the_same_bits(tmp_path, what):
     assert stops >= STOPS // 2
     whole = memory.made[run.key]
     for name, table in whole.tables.items():
-        assert_frame_equal(store.table(run, name), table, check_exact=True)
-    (models,) = RunDirectory(store.directory(run)).load_models().values()
-    assert np.array_equal(models, whole.models)
+        assert_frame_equal(RunFolder(store.directory(run)).table(name), table, check_exact=True)
+    (models,) = RunFolder(store.directory(run)).models().values()
+    assert np.array_equal(models, whole.models())

@@ -16,7 +16,6 @@ from polars.testing import assert_frame_equal
 
 import efhc
 from efhc.base.saving import read_tensors
-from efhc.experiments.runs.directory import RunDirectory
 from efhc.experiments.runs.run import Runs
 
 SMALL = {"iterations": 12, "seeds": (0, 1), "evaluate_every": 5, "devices": 6}
@@ -161,7 +160,7 @@ NETWORKS = {
 
 
 @pytest.mark.parametrize(
-    ("kind", "stop"), [*(("static", stop) for stop in (1, 2, 4, 5, 18, 31)), *((kind, 27) for kind in NETWORKS)]
+    ("kind", "stop"), [*(("static", stop) for stop in (1, 5, 31)), *((kind, 27) for kind in NETWORKS)]
 )
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_stopped_at_any_iteration_and_resumed_is_bit_identical(tmp_path, kind, stop, jobs):
@@ -170,7 +169,6 @@ def test_stopped_at_any_iteration_and_resumed_is_bit_identical(tmp_path, kind, s
     whole = efhc.simulate(**SMALL, network=network, progress=lambda strategy, seed, done: told.append(done))
     with pytest.raises(KeyboardInterrupt):
         efhc.simulate(**SMALL, network=network, out=tmp_path / "run", progress=StopAt(stop), jobs=jobs)
-    assert not (tmp_path / "run" / "metrics.parquet").exists()
     done_again = []
     resumed = efhc.simulate(
         **SMALL,
@@ -182,39 +180,46 @@ def test_stopped_at_any_iteration_and_resumed_is_bit_identical(tmp_path, kind, s
     assert_same(resumed, whole)
     assert_same(efhc.Result.load(tmp_path / "run"), whole)
     assert len(done_again) <= len(told) - stop + 8  # what was done is not done again: each run tells where it starts
-    assert not (tmp_path / "run" / "runs").exists()
 
 
 def test_a_run_directory_is_complete_and_its_config_runs_again(tmp_path):
     run = tmp_path / "run"
     first = efhc.simulate(**SMALL, out=run)
-    names = {"config.toml", "meta.json", ".lock"}
     tables = {f"{name}.parquet" for name in ("metrics", "events", "network", "devices")}
-    assert {path.name for path in run.iterdir()} == names | tables | {"models.safetensors", "live"}
+    of_run = {*tables, "models.safetensors", "config.toml"}
+    assert {path.name for path in run.iterdir()} == {"config.toml", "meta.json", ".lock", "runs"}
     again = efhc.simulate(efhc.load_experiment(run / "config.toml"), out=tmp_path / "again")
     assert_same(first, again)
-    for name in [*tables, "models.safetensors", "config.toml"]:
-        assert (run / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
+    for key in (one.key for one in Runs().of(first.experiment)):
+        assert {path.name for path in (run / "runs" / key).iterdir()} == {*of_run, "meta.json"}
+        for name in of_run:
+            assert (run / "runs" / key / name).read_bytes() == (tmp_path / "again" / "runs" / key / name).read_bytes()
     meta = json.loads((run / "meta.json").read_text())
     assert meta["status"] == "complete"
     assert meta["seeds"] == [0, 1]
     assert meta["data_sha256"].keys() == {"digits"}
     assert {"versions", "git", "machine", "wall_seconds", "started", "finished"} <= meta.keys()
     assert [session["wall_seconds"] for session in meta["sessions"]] == [meta["wall_seconds"]]
-    assert meta["table_sha256"].keys() == {"metrics", "events", "network", "devices", "models"}
+    assert [(one["strategy"], one["seed"]) for one in meta["runs"]] == [*first.states]
+    of_run = json.loads((run / "runs" / meta["runs"][0]["key"] / "meta.json").read_text())
+    assert of_run["asked_as"] == {"experiment": "experiment", "strategy": "EF-HC"}
+    assert of_run["table_sha256"].keys() == {"metrics", "events", "network", "devices", "models"}
     assert tomllib.loads((run / "config.toml").read_text())["iterations"] == 12
 
 
 def test_an_output_directory_that_holds_something_is_refused(tmp_path):
     efhc.simulate(**SMALL, out=tmp_path / "run")
-    with pytest.raises(efhc.InputError, match=r"--out.*holds this run already.*--resume"):
+    with pytest.raises(efhc.InputError, match=r"--out.*already holds this experiment.*--resume"):
         efhc.simulate(**SMALL, out=tmp_path / "run")
-    with pytest.raises(efhc.InputError, match=r"--out.*holds another run"):
+    with pytest.raises(efhc.InputError, match=r"--out.*holds another experiment"):
         efhc.simulate(**SMALL | {"iterations": 13}, out=tmp_path / "run")
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "thesis.tex").touch()
-    with pytest.raises(efhc.InputError, match=r"--out.*holds other files"):
-        efhc.simulate(**SMALL, out=tmp_path / "other")
+    for resume in (False, True):
+        with pytest.raises(efhc.InputError, match=r"--out.*holds other files"):
+            efhc.simulate(**SMALL, out=tmp_path / "other", resume=resume)
+    with pytest.raises(efhc.InputError, match=r"--store.*outside of --out"):
+        efhc.simulate(**SMALL, out=tmp_path / "new", store=tmp_path / "new" / "runs")
 
 
 def test_a_resume_with_a_changed_config_or_changed_data_is_refused(tmp_path):
@@ -234,9 +239,9 @@ def test_a_resume_with_a_changed_config_or_changed_data_is_refused(tmp_path):
     fields = {**SMALL, "data": {"kind": "npz", "path": str(data)}, "batch_size": 2}
     with pytest.raises(KeyboardInterrupt):
         efhc.simulate(**fields, out=tmp_path / "run", progress=StopAt(5))
-    with pytest.raises(efhc.InputError, match=r"iterations: got 13 to resume .*allowed: 12"):
+    with pytest.raises(efhc.InputError, match=r"iterations: .* was begun with 12, not 13"):
         efhc.simulate(**{**fields, "iterations": 13}, out=tmp_path / "run", resume=True)
-    with pytest.raises(efhc.InputError, match=r"network.radius: got 0.5 .*allowed: 0.4"):
+    with pytest.raises(efhc.InputError, match=r"network.radius: .* was begun with 0.4, not 0.5"):
         efhc.simulate(**fields, network={"radius": 0.5}, out=tmp_path / "run", resume=True)
     write()
     with pytest.raises(efhc.InputError, match=r"a changed d\.npz"):
@@ -264,45 +269,25 @@ def test_a_table_is_an_input_like_any_other(tmp_path):
         efhc.simulate(experiment, out=tmp_path / "run", resume=True)
 
 
-def test_resuming_a_complete_run_gives_its_result(tmp_path):
-    first = efhc.simulate(**SMALL, out=tmp_path / "run")
-    written = (tmp_path / "run" / "metrics.parquet").stat().st_mtime_ns
-    assert_same(efhc.simulate(**SMALL, out=tmp_path / "run", resume=True), first)
-    assert (tmp_path / "run" / "metrics.parquet").stat().st_mtime_ns == written
-
-
-def test_a_run_with_a_damaged_checkpoint_is_made_again(tmp_path):
-    with pytest.raises(KeyboardInterrupt):
-        efhc.simulate(**SMALL, out=tmp_path / "run", progress=StopAt(3), jobs=1)
-    (checkpoint,) = (tmp_path / "run" / "runs").glob("*/checkpoint.safetensors")
-    checkpoint.write_bytes(checkpoint.read_bytes()[:100])
-    said: list[str] = []
-    resumed = efhc.simulate(**SMALL, out=tmp_path / "run", resume=True, warn=said.append)
-    assert_same(resumed, efhc.simulate(**SMALL))
-    assert len(said) == 1
-    assert "damaged" in said[0]
-    assert "made again" in said[0]
-
-
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"partition": {"labels_per_device": 11}}, "partition.labels_per_device: got 11; allowed: at most 10"),
-        ({"batch_size": 10_000}, "batch_size: got 10000; allowed: at most"),
-        ({"devices": 2000, "partition": {"kind": "iid"}}, "partition.kind: got a partition that leaves device"),
+        ({"partition": {"labels_per_device": 11}}, "partition.labels_per_device: cannot use 11. Use at most 10"),
+        ({"batch_size": 10_000}, "batch_size: cannot use 10000. Use at most"),
+        ({"devices": 2000, "partition": {"kind": "iid"}}, "partition.kind: cannot use a partition that leaves device"),
         (
             {"network": {"radius": 0.01, "attempts": 5}},
-            "network.connected: got no connected graph on 6 devices",
+            "network.connected: no connected graph on 6 devices",
         ),
-        ({"network": {"kind": "grid", "rows": 4}}, "network.rows: got 4; allowed: a divisor"),
-        ({"network": {"kind": "rotating", "period": 6}}, "network.period: got 6; allowed: at most 5"),
+        ({"network": {"kind": "grid", "rows": 4}}, "network.rows: cannot use 4. Use a divisor"),
+        ({"network": {"kind": "rotating", "period": 6}}, "network.period: cannot use 6. Use at most 5"),
         (
             {"network": {"kind": "rotating", "topology": {"kind": "star", "center": 9}}},
-            "network.topology.center: got 9",
+            "network.topology.center: cannot use 9",
         ),
         (
             {"bandwidths": {"kind": "list", "values": [1.0]}},
-            "bandwidths.values: got 1 bandwidths; allowed: one per device",
+            "bandwidths.values: cannot use 1 bandwidths. Use one per device",
         ),
     ],
 )
@@ -316,12 +301,12 @@ def test_impossible_draws_are_refused_before_anything_is_written(tmp_path, field
 def test_numbers_out_of_range_are_refused_before_anything_is_written(tmp_path):
     np.save(tmp_path / "large.npy", np.full(650, 1e300))
     large = {"kind": "npy", "path": str(tmp_path / "large.npy")}
-    with pytest.raises(efhc.InputError, match=r"^initial_models.kind: got numbers too large for float32"):
+    with pytest.raises(efhc.InputError, match=r"^initial_models.kind: cannot use numbers too large for float32"):
         efhc.simulate(**SMALL, initial_models=large, out=tmp_path / "run")
-    with pytest.raises(efhc.InputError, match=r"^bandwidths.value: got 1e-320; allowed: at least"):
+    with pytest.raises(efhc.InputError, match=r"^bandwidths.value: cannot use 1e-320. Use at least"):
         efhc.simulate(**SMALL, bandwidths={"kind": "constant", "value": 1e-320}, out=tmp_path / "run")
     vanishing = efhc.ConstantBandwidth.model_construct(value=1e-320)
-    with pytest.raises(efhc.InputError, match=r"^bandwidths: got 1e-320; allowed: .* finite"):
+    with pytest.raises(efhc.InputError, match=r"^bandwidths: cannot use 1e-320. Use .* finite"):
         efhc.simulate(**SMALL, bandwidths=vanishing, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
@@ -408,22 +393,6 @@ def test_stopped_in_an_evaluation_keeps_no_half_iteration(tmp_path, monkeypatch)
     assert_same(efhc.simulate(**SMALL, out=tmp_path / "run", resume=True), efhc.simulate(**SMALL))
 
 
-def test_killed_between_any_two_files_the_run_can_be_finished(tmp_path):
-    whole = efhc.simulate(**SMALL, out=tmp_path / "whole")
-    with pytest.raises(KeyboardInterrupt):
-        efhc.simulate(**SMALL, out=tmp_path / "run", progress=StopAt(20))
-    run = tmp_path / "run"
-    (run / "meta.json").unlink()  # killed before it was written
-    (run / ".config.toml.0badcafe.partial").write_text("dev")  # and while writing another
-    (next((run / "runs").glob("[!.]*")) / ".checkpoint.safetensors.0badcafe.partial").write_text("")
-    (run / "metrics.parquet").write_bytes((tmp_path / "whole" / "metrics.parquet").read_bytes())
-    assert_same(efhc.simulate(**SMALL, out=run, resume=True), whole)
-    assert not list(run.rglob("*.partial"))
-    (run / "runs").mkdir()  # killed before they were removed
-    assert_same(efhc.simulate(**SMALL, out=run, resume=True), whole)
-    assert not (run / "runs").exists()
-
-
 def test_a_resume_with_a_changed_input_file_is_refused(tmp_path):
     links = tmp_path / "links.txt"
     links.write_text("0 1\n1 2\n2 3\n3 4\n4 5\n")
@@ -431,7 +400,7 @@ def test_a_resume_with_a_changed_input_file_is_refused(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         efhc.simulate(**fields, out=tmp_path / "run", progress=StopAt(5))
     links.write_text("0 1\n1 2\n2 3\n3 4\n4 5\n5 0\n")
-    with pytest.raises(efhc.InputError, match=r"^network.path: got a changed links.txt"):
+    with pytest.raises(efhc.InputError, match=r"^network.path: cannot use a changed links.txt"):
         efhc.simulate(**fields, out=tmp_path / "run", resume=True)
 
 
@@ -443,41 +412,11 @@ def test_strategies_named_in_another_order_resume_the_same_run(tmp_path):
     assert_same(resumed, efhc.simulate(**SMALL, strategies=a | b))
 
 
-def test_a_folder_with_other_files_is_refused_to_resume_too(tmp_path):
-    (tmp_path / "thesis.tex").touch()
-    with pytest.raises(efhc.InputError, match="holds other files"):
-        efhc.simulate(**SMALL, out=tmp_path, resume=True)
-
-
-@pytest.mark.parametrize(("name", "content"), [("meta.json", ""), ("config.toml", "= ="), ("metrics.parquet", "PAR")])
-def test_a_damaged_run_directory_is_one_line(tmp_path, name, content):
-    efhc.simulate(**SMALL, out=tmp_path / "run")
-    (tmp_path / "run" / name).write_text(content)
-    with pytest.raises(efhc.EfhcError, match=rf"{name} is damaged") as caught:
-        _ = efhc.simulate(**SMALL, out=tmp_path / "run", resume=True).metrics
-    assert "\n" not in str(caught.value)
-
-
-def test_two_processes_do_not_work_on_one_run(tmp_path):
-    with pytest.raises(KeyboardInterrupt):
-        efhc.simulate(**SMALL, out=tmp_path / "run", progress=StopAt(5))
-    with RunDirectory(tmp_path / "run").locked(), pytest.raises(efhc.EfhcError, match="another process is working on"):
-        efhc.simulate(**SMALL, out=tmp_path / "run", resume=True)
-    efhc.simulate(**SMALL, out=tmp_path / "run", resume=True)
-
-
 def test_any_name_can_be_drawn_and_a_single_device_too(tmp_path):
     efhc.simulate(iterations=3, seeds=[0], devices=1, name="from $10_{ to [/b] $20", network=efhc.Ring()).plot(
         tmp_path / "r" / "figures" / "comparison.png"
     )
     assert (tmp_path / "r" / "figures" / "comparison.png").exists()
-
-
-def test_models_that_overflow_in_the_last_iteration_are_not_called_a_result():
-    with pytest.raises(efhc.EfhcError, match="diverged at iteration 0"):
-        efhc.simulate(
-            **{**SMALL, "iterations": 1}, step_size=lambda k: 3e38, precision="float32", model={"kind": "softmax"}
-        )
 
 
 def test_stopped_while_an_iteration_is_noted_down_can_be_resumed(tmp_path, monkeypatch):
@@ -510,7 +449,7 @@ def test_a_strategy_that_raises_leaves_the_others_alone(tmp_path):
     said: list[str] = []
     result = efhc.simulate(**SMALL, strategies=strategies, jobs=4, out=tmp_path / "run", warn=said.append)
     assert list(result.failed) == [("fails", 0), ("fails", 1)]
-    assert all("FailsAt, which fails: ZeroDivisionError" in text for text in said)
+    assert all("your FailsAt raised ZeroDivisionError" in text for text in said)
     assert_frame_equal(result.metrics, efhc.simulate(**SMALL, strategies={"ZT": efhc.ZeroThreshold()}).metrics)
 
 
@@ -588,15 +527,21 @@ class Thresholds:
     [
         (
             {"partition": Parts([0, 1], [2, 10_000])},
-            "partition.split: got numbers from 2 to 10000 for device 1; allowed",
+            "partition.split: cannot use numbers from 2 to 10000 for device 1. Use",
         ),
-        ({"partition": Parts([0, 1], [-1, 3])}, "partition.split: got numbers from -1 to 3 for device 1"),
-        ({"partition": Parts([0, 1])}, "partition.split: got a partition of 1 parts; allowed: 2 arrays"),
+        ({"partition": Parts([0, 1], [-1, 3])}, "partition.split: cannot use numbers from -1 to 3 for device 1"),
+        ({"partition": Parts([0, 1])}, "partition.split: cannot use a partition of 1 parts. Use 2 arrays"),
         ({"partition": Parts([0, 1], [])}, "float64 of shape (0,) for device 1"),
         ({"partition": Parts([[0, 1]], [[2, 3]])}, "int64 of shape (1, 2) for device 0"),
-        ({"initial_models": Kept(np.zeros((2, 5)))}, "initial_models.models: got float64 of shape (2, 5); allowed"),
-        ({"initial_models": Kept(np.full((2, 650), 1e300))}, "initial_models.models: got numbers that are not finite"),
-        ({"jobs": 0}, "jobs: got 0; allowed: at least 1"),
+        (
+            {"initial_models": Kept(np.zeros((2, 5)))},
+            "initial_models.models: cannot use float64 of shape (2, 5). Use",
+        ),
+        (
+            {"initial_models": Kept(np.full((2, 650), 1e300))},
+            "initial_models.models: cannot use numbers that are not finite",
+        ),
+        ({"jobs": 0}, "jobs: cannot use 0. Use at least 1"),
     ],
     ids=itertools.count(),
 )
@@ -617,7 +562,7 @@ def test_a_graph_of_other_devices_is_refused():
             return Graph.of(3 if k < 4 else 5, [(0, 1)])
 
     with pytest.raises(
-        efhc.InputError, match=r"network: got a graph of 5 devices at k = 4; allowed: an efhc.Graph of 3 devices"
+        efhc.InputError, match=r"network: cannot use a graph of 5 devices at k = 4. Use an efhc.Graph of 3 devices"
     ):
         efhc.simulate(**{**SMALL, "devices": 3}, network=Wrong())
 

@@ -10,10 +10,10 @@ import pytest
 import efhc
 from efhc.base.errors import EfhcError, InputError
 from efhc.core.memory import Memory
-from efhc.core.views import Moved
+from efhc.core.parts import Moved
 from efhc.experiments.runs import resources
+from efhc.experiments.runs.driver_tables import require_papers_form
 from efhc.experiments.runs.run import Runs
-from efhc.experiments.runs.tables import require_papers_form
 from efhc.experiments.studies.theory_check import check_run
 from efhc.experiments.studies.theory_monitor import TheoryWatcher
 from efhc.experiments.studies.theory_plan import plan_theory
@@ -86,19 +86,19 @@ def test_the_papers_analysis_is_for_strategies_of_its_form(tmp_path):
     require_papers_form(efhc.Experiment(**SMALL), "a test")
     changed = efhc.Experiment(**SMALL, strategies={"ZT": efhc.ZeroThreshold(), "mine": Remembers()})
     refused = (
-        r"^strategies.mine: got 'Remembers'; allowed: strategies that differ from EF-HC in nothing but their "
-        r"thresholds, which the paper's analysis is about$"
+        r"^strategies.mine: cannot use 'Remembers'. Use strategies that differ from EF-HC in nothing but their "
+        r"thresholds, which the paper's analysis is about"
     )
     with pytest.raises(InputError, match=refused):
         TheoryWatcher(changed, print)
     with pytest.raises(InputError, match=refused):
         plan_theory(changed)
     efhc.simulate(**SMALL, strategies={"entrywise": efhc.Entrywise()}, out=tmp_path / "run")
-    with pytest.raises(InputError, match=r"^strategies.entrywise: got 'entrywise'; allowed: strategies that differ"):
+    with pytest.raises(InputError, match=r"^strategies.entrywise: cannot use 'entrywise'. Use strategies that differ"):
         check_run(tmp_path / "run")
 
 
 def test_the_papers_analysis_is_about_messages_that_arrive():
     lossy = efhc.Experiment(**SMALL, strategies={"ZT": efhc.ZeroThreshold()}, driver={"kind": "lockstep", "loss": 0.1})
-    with pytest.raises(InputError, match=r"^driver.loss: got 0.1; allowed: no value; the paper's analysis is about"):
+    with pytest.raises(InputError, match=r"^driver.loss: cannot use 0.1. Use no value; the paper's analysis is about"):
         plan_theory(lossy)

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from efhc.experiments.trackers.wandb_files import offline_records, offline_rows
+from efhc.experiments.trackers.wandb import offline_records, offline_rows
 
 Rows = list[tuple[int, dict[str, float]]]
 """Step and values of each evaluation, in the order in which they were logged."""

@@ -11,32 +11,11 @@ from scipy.optimize import brentq
 
 from efhc.core.schedules import Constant, Diminishing
 from efhc.theory.bounds import nonconvex, recursion
-from efhc.theory.bounds.recursion import Constants, error_bound
+from efhc.theory.bounds.recursion import Constants
+from tests.theory.drawn import numbers, ours
 
 RELATIVE = 1e-10
 MODEST = Constants(4, smoothness=2.0, convexity=0.0, diversity=0.7, noise=0.3, window=3, contraction=0.6)
-
-
-def zero_or(least, most):
-    return st.one_of(st.just(0.0), st.floats(least, most))
-
-
-@st.composite
-def numbers(draw):
-    return own.Numbers(
-        m=draw(st.integers(2, 30)),
-        L=draw(st.floats(0.1, 20)),
-        mu=None,
-        delta=draw(zero_or(1e-3, 5)),
-        sigma=draw(zero_or(1e-3, 5)),
-        rho=draw(zero_or(1e-3, 0.97)),
-        B=draw(st.integers(1, 8)),
-        dependent=draw(st.booleans()),
-    )
-
-
-def ours(n):
-    return Constants(n.m, n.L, 0.0, n.delta, n.sigma**2, n.B, n.rho, n.dependent)
 
 
 # Conformance: nonconvex.py against what was written from the paper alone.
@@ -44,7 +23,7 @@ def ours(n):
 
 @settings(max_examples=40)
 @given(
-    numbers(),
+    numbers(convex=False),
     st.floats(0.01, 0.45),
     st.sampled_from([0, 0.5, 0.75, 1]),
     st.floats(0, 10),
@@ -60,45 +39,17 @@ def test_running_mean_bound_agrees_with_the_paper(n, share, power, loss_gap, sta
     assert found[k] == pytest.approx(own.running_mean_bound(n, schedule, loss_gap, start, k), rel=RELATIVE)
 
 
-@given(numbers(), st.floats(0.01, 1), st.floats(0, 10), st.floats(0, 10), st.integers(0, 1000))
-def test_printed_forms_agree_with_the_paper(n, share, loss_gap, start, blocks):
-    assert nonconvex.largest_step_size(ours(n)) == pytest.approx(own.nonconvex_limit(n), rel=RELATIVE)
+@given(numbers(convex=False), st.floats(0.01, 1))
+def test_printed_forms_agree_with_the_paper(n, share):
     alpha = share * own.nonconvex_limit(n)
     weights = nonconvex.printed_weights(ours(n), alpha)
     assert weights == pytest.approx(own.printed_weights(n, alpha), rel=RELATIVE, abs=0)
-    found = nonconvex.printed_bound(ours(n), alpha, blocks, loss_gap, start)
-    assert found == pytest.approx(own.printed_bound(n, alpha, loss_gap, start, blocks), rel=RELATIVE, abs=0)
-
-
-@given(numbers(), st.floats(0.01, 0.7), st.floats(0, 10), st.floats(0, 10), st.integers(0, 50))
-def test_corrected_bound_has_the_factors_of_the_recursion_used(n, share, loss_gap, start, blocks):
-    alpha = share * own.nonconvex_limit(n)
-    found = nonconvex.corrected_bound(ours(n), alpha, blocks, loss_gap, start)
-    assert found == pytest.approx(own.mended_bound(n, alpha, loss_gap, start, blocks), rel=RELATIVE, abs=0)
-
-
-def test_running_mean_bound_by_hand():
-    constants = Constants(2, smoothness=1.0, convexity=0.0, diversity=0.0, noise=2.0, window=1, contraction=0.0)
-    # a11 = 0.1 * 0.4, a12 = 0.25 * 0.1 * 1.2, c1 = 0.5 * 0.01; e(1) = 0.66 * 3 + 2 * 0.01 * 2 * 2
-    expected = [(5 + 0.03 * 3 + 0.005) / 0.04, (5 + 0.03 * (3 + 2.06) + 0.01) / 0.08]
-    found = nonconvex.running_mean_bound(constants, np.full(2, 0.1), 5.0, 3.0)
-    np.testing.assert_allclose(found, expected, rtol=1e-14)
 
 
 # Laws.
 
 
-@given(numbers())
-def test_the_limit_falls_with_window_smoothness_and_contraction(n):
-    largest, constants = nonconvex.largest_step_size, ours(n)
-    limit = largest(constants)
-    assert 0 < limit < 1 / (2 * n.L)
-    assert largest(constants._replace(window=n.B + 1)) < limit
-    assert largest(constants._replace(smoothness=n.L * 1.01)) < limit
-    assert largest(constants._replace(contraction=n.rho + 0.01)) < limit
-
-
-@given(numbers())
+@given(numbers(convex=False))
 def test_within_the_limit_the_consensus_errors_contract_for_every_strategy(n):
     limit = nonconvex.largest_step_size(ours(n))
     for dependent in (True, False):
@@ -109,28 +60,9 @@ def test_within_the_limit_the_consensus_errors_contract_for_every_strategy(n):
 
 
 @pytest.mark.parametrize("window", [1, 2000, 100_000])
-def test_the_limit_for_large_windows_and_without_contraction(window):
-    assert nonconvex.largest_step_size(MODEST._replace(contraction=1.0, window=window)) == 0
+def test_the_limit_for_large_windows(window):
     limit = nonconvex.largest_step_size(MODEST._replace(window=window))
     assert 0 < limit < 1 if window == 1 else 0 <= limit < 1e-300
-
-
-@given(numbers(), st.floats(0.01, 1))
-def test_printed_weights_are_positive(n, share):
-    w1, w2, w3, w4 = nonconvex.printed_weights(ours(n), share * nonconvex.largest_step_size(ours(n)))
-    assert 3 / 8 <= w1 < 1 / 2
-    assert w2 > 0
-    assert (w3 > 0) == (n.delta > 0 or n.sigma > 0)
-    assert (w4 > 0) == (n.sigma > 0)
-
-
-@given(numbers(), st.floats(0, 10), st.floats(0, 10), st.floats(0.5, 2))
-def test_running_mean_bound_grows_with_where_it_starts(n, loss_gap, start, more):
-    steps = np.full(2 * n.B + 1, nonconvex.largest_step_size(ours(n)))
-    least = nonconvex.running_mean_bound(ours(n), steps, loss_gap, start)
-    assert np.isfinite(least).all()
-    assert (least < nonconvex.running_mean_bound(ours(n), steps, loss_gap + more, start)).all()
-    assert (least < nonconvex.running_mean_bound(ours(n), steps, loss_gap, start + more)).all()
 
 
 @pytest.mark.parametrize("convexity", [0.0, 0.3, -1.0])
@@ -161,19 +93,10 @@ def test_running_mean_bound_overflows_to_infinity():
     assert found[-1] == math.inf
 
 
-@given(numbers(), st.floats(0.01, 1 / math.sqrt(2)), st.floats(0, 10), st.floats(0, 10), st.integers(0, 1000))
-def test_corrected_bound_is_above_the_printed_one_after_many_blocks(n, share, loss_gap, start, more):
-    alpha = min(1.0, share * nonconvex.largest_step_size(ours(n)))
-    blocks = math.ceil(1 / alpha) + more
-    corrected = nonconvex.corrected_bound(ours(n), alpha, blocks, loss_gap, start)
-    assert corrected < math.inf
-    assert corrected >= nonconvex.printed_bound(ours(n), alpha, blocks, loss_gap, start) * (1 - 1e-12)
-
-
 @settings(max_examples=40)
 @example(own.Numbers(m=2, L=1.0, mu=None, delta=0.0, sigma=1.0, rho=0.0, B=1), 0.01, 0.0, 0.0, 0)  # noise alone
-@given(numbers(), st.floats(0.01, 1 / math.sqrt(2)), st.floats(0, 10), st.floats(0, 10), st.integers(0, 8))
-def test_corrected_bound_sums_the_appendix_own_lemmas(n, share, loss_gap, start, blocks):
+@given(numbers(convex=False), st.floats(0.01, 1 / math.sqrt(2)), st.floats(0, 10), st.floats(0, 10), st.integers(0, 8))
+def test_the_mended_bound_sums_the_appendix_own_lemmas(n, share, loss_gap, start, blocks):
     """lemma:conconvex_consensus within blocks, lemma:B with the factors of lemma:kplusB over them: never above it."""
     _, on_gradients, on_noise = own.young(n)
     alpha = share * own.nonconvex_limit(n)
@@ -193,7 +116,7 @@ def test_corrected_bound_sums_the_appendix_own_lemmas(n, share, loss_gap, start,
     iterations = blocks * n.B + 1
     summed = loss_gap + own.loss_a12(n, alpha) * total + iterations * own.loss_c1(n, alpha)
     exact = summed / (iterations * own.loss_a11(n, alpha))
-    assert exact <= nonconvex.corrected_bound(ours(n), alpha, blocks, loss_gap, start) * (1 + 1e-12)
+    assert exact <= own.mended_bound(n, alpha, loss_gap, start, blocks) * (1 + 1e-12)
 
 
 # The printed theorem is no bound: two devices with losses h_i log cosh(w - c_i), no noise, B = 1. Both gradients are
@@ -201,6 +124,7 @@ def test_corrected_bound_sums_the_appendix_own_lemmas(n, share, loss_gap, start,
 
 HEIGHTS, CENTRES, EXCHANGED = (1.0, 0.1), (0.0, 1.0), 0.25
 DIVERSITY, STEP_SIZE, BLOCKS = 0.45, 0.0543, 100_000
+COUNTEREXAMPLE = own.Numbers(m=2, L=1.0, mu=None, delta=DIVERSITY, sigma=0.0, rho=1 - 2 * EXCHANGED, B=1)
 
 
 def local_gradients(w):
@@ -226,41 +150,36 @@ def test_the_counterexample_meets_the_assumptions_of_the_theorem():
     assert apart.max() == pytest.approx(DIVERSITY, rel=1e-12)
     curvature = [np.diff(g[:-2]) / np.diff(w[:-2]) for g in (one, other)]
     assert np.max(curvature) == pytest.approx(1, abs=1e-6)  # L = max_i h_i
-    constants = Constants(2, 1.0, 0.0, DIVERSITY, 0.0, window=1, contraction=1 - 2 * EXCHANGED)
-    assert nonconvex.largest_step_size(constants) == pytest.approx(0.0776, abs=5e-5)
-    assert nonconvex.largest_step_size(constants) / math.sqrt(2) > STEP_SIZE
+    assert nonconvex.largest_step_size(ours(COUNTEREXAMPLE)) == pytest.approx(0.0776, abs=5e-5)
+    assert nonconvex.largest_step_size(ours(COUNTEREXAMPLE)) / math.sqrt(2) > STEP_SIZE
 
 
 def test_the_printed_theorem_is_no_bound():
-    constants = Constants(2, 1.0, 0.0, DIVERSITY, 0.0, window=1, contraction=1 - 2 * EXCHANGED)
-    measured = counterexample()
-    printed = nonconvex.printed_bound(constants, STEP_SIZE, BLOCKS, 0.0, 0.0)
+    measured, n, constants = counterexample(), COUNTEREXAMPLE, ours(COUNTEREXAMPLE)
+    printed = own.printed_bound(n, STEP_SIZE, 0.0, 0.0, BLOCKS)
     assert measured[-1] == pytest.approx(1.377e-5, abs=5e-9)
     assert printed == pytest.approx(1.097e-5, abs=5e-9)
     # The printed bound falls like 1/K to 0, while the gradient at the mean model does not.
-    assert nonconvex.printed_bound(constants, STEP_SIZE, 2 * BLOCKS, 0.0, 0.0) == pytest.approx(printed / 2, rel=1e-4)
+    assert own.printed_bound(n, STEP_SIZE, 0.0, 0.0, 2 * BLOCKS) == pytest.approx(printed / 2, rel=1e-4)
     assert measured[-1] > measured[BLOCKS // 2]
     # What is computed in its place is a bound.
     promised = nonconvex.running_mean_bound(constants, np.full(10_000, STEP_SIZE), 0.0, 0.0)
     assert (measured[:10_000] <= promised).all()
     for blocks in (0, 1, 10, 1000, BLOCKS):
-        assert measured[blocks] <= nonconvex.corrected_bound(constants, STEP_SIZE, blocks, 0.0, 0.0)
+        assert measured[blocks] <= own.mended_bound(n, STEP_SIZE, 0.0, 0.0, blocks)
 
 
 def test_the_discussion_of_the_printed_theorem_falls_with_its_last_term():
     """For alpha proportional to 1/sqrt(KB) the gap falls like 1/sqrt(K), not 1/K; for constant alpha it is O(alpha)."""
-    constants = Constants(2, 1.0, 0.0, 0.1, 1.0, window=2, contraction=0.5)
-    largest = nonconvex.largest_step_size(constants) / math.sqrt(2)
 
-    def gap(alpha, blocks):
-        return nonconvex.corrected_bound(constants, alpha, blocks, 0.0, 0.0)
+    def gap(alpha, blocks, sigma=1.0):
+        n = own.Numbers(m=2, L=1.0, mu=None, delta=0.1, sigma=sigma, rho=0.5, B=2, dependent=True)
+        return own.mended_bound(n, alpha, 0.0, 0.0, blocks)
 
-    few, many = (gap(largest * math.sqrt(10**9 / K), K) for K in (10**17, 10**19))
+    few, many = (gap(1e-3 * math.sqrt(10**9 / K), K) for K in (10**17, 10**19))
     assert few / many == pytest.approx(10, rel=0.05)
     assert gap(1e-6, 10**20) / gap(1e-7, 10**20) == pytest.approx(10, rel=0.05)
-    silent = constants._replace(noise=0.0)
-    without_noise = [nonconvex.corrected_bound(silent, alpha, 10**20, 0.0, 0.0) for alpha in (1e-6, 1e-7)]
-    assert without_noise[0] / without_noise[1] == pytest.approx(100, rel=0.05)
+    assert gap(1e-6, 10**20, 0.0) / gap(1e-7, 10**20, 0.0) == pytest.approx(100, rel=0.05)
 
 
 # The others are: F_i(w) = a_i sum_j cos(w_j - c_ij), three devices whose two links are used in turn, with noise.
@@ -300,25 +219,10 @@ def test_the_bounds_are_bounds(noise, schedule):
     loss_gap = float((heights[:, None] * np.cos(at_start - centres)).sum(axis=1).mean() + depth)
     consensus = float(((start - at_start) ** 2).sum())
     assert (measured <= nonconvex.running_mean_bound(constants, steps, loss_gap, consensus)).all()
-    if schedule == "constant":
-        blocks = np.arange(len(steps) // B + 1)
-        corrected = [nonconvex.corrected_bound(constants, alpha, int(K), loss_gap, consensus) for K in blocks]
-        assert (measured[blocks * B] <= corrected).all()
-        assert np.isfinite(corrected).all()
 
 
-def test_running_mean_bound_takes_the_consensus_errors_of_the_convex_part():
-    steps = np.full(9, 0.01)
-    m, L, sigma2 = MODEST.devices, MODEST.smoothness, MODEST.noise
-    errors = error_bound(MODEST, steps, np.array([0.0, 2.0]))[:-1, 1]
-    sums = np.cumsum(L**2 / (2 * m) * 0.01 * (1 + 2 * L * 0.01) * errors + L / 2 * 0.01**2 * sigma2 / m)
-    expected = (1.0 + sums) / (np.arange(1, 10) * 0.01 * (0.5 - L * 0.01))
-    np.testing.assert_allclose(nonconvex.running_mean_bound(MODEST, steps, 1.0, 2.0), expected, rtol=1e-12)
-
-
-def test_without_curvature_every_step_is_small_enough():
+def test_running_mean_bound_without_curvature():
     flat = MODEST._replace(smoothness=0.0)
-    assert nonconvex.largest_step_size(flat) == math.inf
     assert not np.isnan(nonconvex.running_mean_bound(flat, np.full(7, 0.1), 1.0, 2.0)).any()
     # where losses are alike too: 2 (F(w_bar(0)) - F*) / (alpha (k+1))
     found = nonconvex.running_mean_bound(flat._replace(diversity=0.0), np.full(7, 0.1), 1.0, 2.0)

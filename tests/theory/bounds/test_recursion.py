@@ -11,34 +11,12 @@ from hypothesis import strategies as st
 from efhc.core.schedules import Constant, Diminishing
 from efhc.theory.bounds import recursion
 from efhc.theory.bounds.recursion import Constants
+from tests.theory.drawn import numbers, ours
 
 RELATIVE = 1e-10
 MODEST = Constants(
     4, smoothness=2.0, convexity=0.5, diversity=0.7, noise=0.3, window=3, contraction=0.6, dependent=False
 )
-
-
-def zero_or(least, most):
-    return st.one_of(st.just(0.0), st.floats(least, most))
-
-
-@st.composite
-def numbers(draw):
-    L = draw(st.floats(0.1, 20))
-    return own.Numbers(
-        m=draw(st.integers(2, 30)),
-        L=L,
-        mu=draw(st.floats(0.1, 1)) * L,
-        delta=draw(zero_or(1e-3, 5)),
-        sigma=draw(zero_or(1e-3, 5)),
-        rho=draw(zero_or(1e-3, 0.97)),
-        B=draw(st.integers(1, 8)),
-        dependent=draw(st.booleans()),
-    )
-
-
-def ours(n):
-    return Constants(n.m, n.L, n.mu, n.delta, n.sigma**2, n.B, n.rho, n.dependent)
 
 
 def schedule_from(initial, power, timescale):
@@ -92,78 +70,13 @@ def test_error_bound_agrees_with_the_paper(n, schedule, where, optimisation, con
         np.testing.assert_allclose(found[k], expected, rtol=RELATIVE, atol=1e-300)
 
 
-@given(numbers())
-def test_step_size_limits_agree_with_the_paper(n):
-    assert recursion.gamma_1(ours(n)) == pytest.approx(own.gamma1(n), rel=RELATIVE)
-    assert recursion.largest_step_size(ours(n)) == pytest.approx(own.constant_limit(n), rel=RELATIVE)
-    assert recursion.largest_diminishing_step_size(ours(n)) == pytest.approx(own.diminishing_limit(n), rel=RELATIVE)
-    if not n.dependent:
-        assert own.constant_limit(n) == pytest.approx(own.printed_constant_limit(n), rel=RELATIVE)
-        assert own.diminishing_limit(n) == pytest.approx(own.printed_diminishing_limit(n), rel=RELATIVE)
-
-
-@given(numbers(), st.floats(0.05, 1), st.integers(0, 4))
-def test_psi_ceiling_agrees_with_the_paper(n, share, b):
-    steps = scaled(Diminishing(initial=share, timescale=3.0, power=0.5), own.constant_limit(n))
-    expected = own.psi_ceiling(n, steps, b)
-    np.testing.assert_allclose(recursion.psi_ceiling(ours(n), steps(b * n.B)), expected, rtol=RELATIVE, atol=0)
-
-
 @given(numbers(), st.floats(0.3, 1))
 def test_asymptotic_gap_agrees_with_the_paper(n, share):
     alpha = share * own.constant_limit(n)
     np.testing.assert_allclose(recursion.asymptotic_gap(ours(n), alpha), own.limit(n, alpha), rtol=RELATIVE, atol=0)
 
 
-# By hand.
-
-
-def test_blocks_of_one_by_hand():
-    constants = Constants(2, smoothness=1.0, convexity=1.0, diversity=0.0, noise=0.0, window=1, contraction=0.0)
-    step = recursion.one_step(constants, 0.1)
-    assert step == pytest.approx((0.9, 0.055, 1.08 + 0.4 * math.sqrt(2), 0, 0), rel=1e-14)
-    one = recursion.block(constants, np.array([0.1]))
-    np.testing.assert_allclose(one.phi, [[0.9, 0.055], [0, 0.66]], rtol=1e-14)
-    np.testing.assert_array_equal(one.psi, [0, 0])
-    # 0.9 * 1 + 0.055 * 1, 0.66; then 0.9 * 0.955 + 0.055 * 0.66, 0.66^2
-    by_hand = [[1, 1], [0.955, 0.66], [0.8958, 0.4356]]
-    np.testing.assert_allclose(recursion.error_bound(constants, np.full(2, 0.1), np.ones(2)), by_hand, rtol=1e-14)
-
-
-def test_blocks_of_two_by_hand():
-    constants = Constants(
-        2, smoothness=1.0, convexity=1.0, diversity=1.0, noise=0.5, window=2, contraction=0.0, dependent=False
-    )
-    s = math.sqrt(2)
-    a22 = 1.08 + 0.4 * s
-    c1 = 0.01 * 0.5 / 2
-    c2 = 2 * 0.01 * (2 * (1 + 0.2 * s) / (0.2 * s) + 0.5)
-    assert c2 == pytest.approx(0.05 + 0.1 * s, rel=1e-14)
-    phi12 = 0.9 * 0.055 + 0.055 * a22
-    phi22 = 0.5 + 32 * 0.01 * (1 + a22)
-    psi1 = 0.9 * c1 + 0.055 * c2 + c1
-    psi2 = 4 * (0.01 * (2 * 2 + 1) + 0.01 * (2 * (2 + 4 * c2) + 1))
-    assert psi2 == pytest.approx(0.416 + 0.032 * s, rel=1e-14)
-    two = recursion.block(constants, np.full(2, 0.1))
-    np.testing.assert_allclose(two.phi, [[0.81, phi12], [0, phi22]], rtol=1e-14)
-    np.testing.assert_allclose(two.psi, [psi1, psi2], rtol=1e-14)
-    within = [0.9 * 3 + 0.055 * 2 + c1, a22 * 2 + c2]
-    first = [0.81 * 3 + phi12 * 2 + psi1, phi22 * 2 + psi2]
-    then = [0.9 * first[0] + 0.055 * first[1] + c1, a22 * first[1] + c2]
-    second = [0.81 * first[0] + phi12 * first[1] + psi1, phi22 * first[1] + psi2]
-    found = recursion.error_bound(constants, np.full(4, 0.1), np.array([3.0, 2.0]))
-    np.testing.assert_allclose(found, [[3, 2], within, first, then, second], rtol=1e-13)
-
-
 # Laws.
-
-
-@given(numbers(), schedules)
-def test_within_the_limit_a_block_contracts(n, schedule):
-    steps = scaled(schedule, recursion.largest_step_size(ours(n)))
-    over_block = recursion.block(ours(n), array(steps, n.B))
-    assert over_block.phi[1, 1] <= (3 + n.rho**2) / 4 * (1 + 1e-12)
-    assert over_block.spectral_radius < 1
 
 
 @given(numbers())
@@ -173,38 +86,6 @@ def test_at_the_limit_a_block_contracts(n):
     if n.B == 1:
         assert over_block.phi[1, 1] == pytest.approx((3 + n.rho**2) / 4, rel=1e-12)
     assert over_block.spectral_radius < 1
-
-
-@given(numbers())
-def test_limits_are_in_order(n):
-    constants = ours(n)
-    assert recursion.largest_step_size(constants) <= 1 / 8 * 2 / (n.mu + n.L) * (1 + 1e-12)
-    assert recursion.largest_diminishing_step_size(constants) <= recursion.largest_step_size(constants)
-
-
-@pytest.mark.parametrize("largest", [recursion.largest_step_size, recursion.largest_diminishing_step_size])
-@given(n=numbers())
-def test_limits_fall_with_window_smoothness_and_contraction(largest, n):
-    constants = ours(n)
-    limit = largest(constants)
-    assert largest(constants._replace(window=n.B + 1)) < limit
-    assert largest(constants._replace(smoothness=n.L * 1.01)) < limit
-    assert largest(constants._replace(contraction=n.rho + 0.01)) < limit
-
-
-@pytest.mark.parametrize("largest", [recursion.largest_step_size, recursion.largest_diminishing_step_size])
-@pytest.mark.parametrize("contraction", [1.0, 1.0 + 1e-12, 1.1])
-def test_without_contraction_no_step_is_small_enough(largest, contraction):
-    assert largest(MODEST._replace(contraction=contraction)) == 0
-
-
-@settings(max_examples=200)
-@given(numbers(), schedules)
-def test_psi_stays_below_its_ceiling(n, schedule):
-    steps = scaled(schedule, recursion.largest_step_size(ours(n)))
-    for first in (0, 2 * n.B):
-        psi = recursion.block(ours(n), array(steps, n.B, first)).psi
-        assert (psi <= recursion.psi_ceiling(ours(n), steps(first)) * (1 + 1e-12)).all()
 
 
 @pytest.mark.parametrize("window", [1, 3])
@@ -224,32 +105,6 @@ def test_asymptotic_gap_is_infinite_without_contraction():
         assert np.isposinf(recursion.asymptotic_gap(MODEST, alpha)).all()
     assert np.isposinf(recursion.asymptotic_gap(MODEST._replace(contraction=1.0), 1e-3)).all()
     assert np.isposinf(recursion.asymptotic_gap(MODEST._replace(convexity=0.0), 1e-3)).all()
-
-
-@given(numbers(), st.floats(0.01, 0.98))
-def test_asymptotic_gap_grows_with_the_step_size(n, share):
-    limit = recursion.largest_step_size(ours(n))
-    smaller = recursion.asymptotic_gap(ours(n), share * limit)
-    larger = recursion.asymptotic_gap(ours(n), (share + 0.02) * limit)
-    assert (smaller <= larger).all()
-    if n.delta or n.sigma:
-        assert (smaller < larger).all()
-
-
-@given(numbers(), schedules, st.tuples(st.floats(0, 9), st.floats(0, 9)), st.tuples(st.floats(0, 1), st.floats(0, 1)))
-def test_error_bound_from_a_smaller_start_is_smaller(n, schedule, start, shares):
-    steps = array(scaled(schedule, recursion.largest_step_size(ours(n))), 2 * n.B + 1)
-    larger = recursion.error_bound(ours(n), steps, np.array(start))
-    smaller = recursion.error_bound(ours(n), steps, np.array(start) * shares)
-    assert (smaller <= larger * (1 + 1e-12)).all()
-
-
-@given(numbers(), st.integers(0, 25))
-def test_error_bound_of_fewer_iterations_is_its_beginning(n, length):
-    steps = np.full(25, recursion.largest_step_size(ours(n)))
-    start = np.array([1.0, 2.0])
-    whole, part = recursion.error_bound(ours(n), steps, start), recursion.error_bound(ours(n), steps[:length], start)
-    np.testing.assert_array_equal(part, whole[: length + 1])
 
 
 @pytest.mark.parametrize("start", [(1.0, 2.0), (0.0, 0.0)])
@@ -301,10 +156,6 @@ def test_the_norm_of_a_block_may_exceed_one_where_its_radius_does_not():
 
 
 # P that depends on the noise.
-
-
-def test_by_default_the_bound_is_the_one_for_every_strategy():
-    assert Constants(4, 2.0, 0.5, 0.7, 0.3, 3, 0.6).dependent
 
 
 def test_dependent_blocks_by_hand():
@@ -373,22 +224,6 @@ def test_the_dependent_step_holds_for_every_outcome(seed, m, B, size):
 # Without curvature: L = 0.
 
 FLAT = MODEST._replace(smoothness=0.0, convexity=0.0)
-
-
-@pytest.mark.parametrize("largest", [recursion.largest_step_size, recursion.largest_diminishing_step_size])
-def test_without_curvature_every_step_is_small_enough(largest):
-    assert largest(FLAT) == math.inf
-    assert largest(FLAT._replace(smoothness=1e-300)) > 1e290  # which is where it goes
-
-
-def test_one_step_without_curvature():
-    step = recursion.one_step(FLAT, 0.1)
-    assert (step.a11, step.a12, step.a22) == (1, math.inf, 1)
-    assert step.c1 == pytest.approx(0.01 * 0.3 / 4, rel=1e-14)
-    assert step.c2 == math.inf  # delta^2 / L
-    alike = recursion.one_step(FLAT._replace(diversity=0.0), 0.1)
-    assert alike == pytest.approx((1, math.inf, 1, 0.01 * 0.3 / 4, 4 * 0.01 * 0.3), rel=1e-14)
-    assert recursion.one_step(FLAT._replace(diversity=0.0, noise=0.0), 0.1).c2 == 0
 
 
 @pytest.mark.parametrize("window", [1, 3])

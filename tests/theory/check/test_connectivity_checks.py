@@ -4,33 +4,20 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from efhc.core.graph import Graph
-from efhc.core.mixing import mixing_matrix
 from efhc.network.over_time import GraphList, StaticGraph
-from efhc.theory.check.connectivity_checks import check_connectivity, check_flow, check_weights
-from efhc.theory.check.outcome import Check
+from efhc.theory.check.connectivity_checks import check_connectivity, check_flow
+from efhc.theory.check.outcome import Certainty, Check
 from efhc.theory.check.sentences import sentence
 from efhc.theory.connectivity.flow import Flow
 from efhc.theory.connectivity.windows import Connectivity, Window, connectivity
+from tests.theory.drawn import ALTERNATING, PATH, everyone, flows, nobody, recorded
 
-PATH = Graph.of(3, [(0, 1), (1, 2)])
-ALTERNATING = GraphList([Graph.of(3, [(0, 1)]), Graph.of(3, [(1, 2)])])
+CERTAIN, COINS, CHANGING_LINKS = Certainty(), Certainty(firing=False), Certainty(links=False)
 LINK, NONE = Graph.of(2, [(0, 1)]), Graph.of(2, [])
-GOOD = mixing_matrix(PATH, np.ones(2, dtype=bool))
-SKEWED = np.array([[0.5, 0.5, 0], [0, 0.5, 0.5], [0.5, 0, 0.5]])
-
-
-def everyone(iterations, devices=3):
-    return np.ones((iterations, devices), dtype=bool)
-
-
-def nobody(iterations, devices=3):
-    return np.zeros((iterations, devices), dtype=bool)
 
 
 def every(period, iterations, devices):
@@ -43,29 +30,7 @@ def lengths(found):
     return tuple(window.length for window in found)
 
 
-def recorded(*links):
-    return lambda k: np.array(links[k], dtype=np.int64).reshape(-1, 2)
-
-
 # Windows of a flow, by hand
-
-
-def test_one_link_and_everyone_fires():
-    found = connectivity(Flow(StaticGraph(LINK).graph, everyone(6, 2)))
-    assert found == (Window(1), Window(1, device=0), Window(1))
-    assert (found.promised, found.sufficient) == (3, 1)
-
-
-def test_links_by_turns_and_everyone_fires():
-    found = connectivity(Flow(ALTERNATING.graph, everyone(6)))
-    assert found == (Window(2), Window(1, device=0), Window(2))
-    assert (found.promised, found.sufficient) == (4, 2)
-
-
-def test_one_link_and_everyone_fires_every_third_iteration():
-    found = connectivity(Flow(StaticGraph(LINK).graph, every(3, 9, 2)))
-    assert found == (Window(1), Window(3, witness=1, device=0), Window(3, witness=1))
-    assert (found.promised, found.sufficient) == (5, 3)
 
 
 def test_one_device_that_fires_late_is_reached_by_the_others():
@@ -92,11 +57,6 @@ def test_new_links_alone_connect():
     assert found.observed.witness == 0  # nothing, then (1,2)
 
 
-def test_exchange_at_start_connects_a_static_graph_once():
-    found = connectivity(Flow(StaticGraph(PATH).graph, nobody(8), exchange_at_start=True))
-    assert found.observed == Window(8, witness=1)
-
-
 def test_a_union_that_is_not_connected():
     flow = Flow(StaticGraph(Graph.of(3, [(0, 1)])).graph, everyone(4))
     assert connectivity(flow) == (Window(5, device=2), Window(1, device=0), Window(5, device=2))
@@ -105,51 +65,11 @@ def test_a_union_that_is_not_connected():
     assert found.promised == found.sufficient == math.inf
 
 
-def test_a_single_device():
-    found = connectivity(Flow(StaticGraph(Graph.of(1, [])).graph, every(2, 6, 1)))
-    assert lengths(found) == (1, 2, 1)
-
-
-def test_a_single_iteration():
-    found = connectivity(Flow(StaticGraph(PATH).graph, everyone(1)))
-    assert found == (Window(1), Window(1, device=0), Window(1))
-
-
-def test_what_is_recorded_is_what_is_observed():
-    found = connectivity(Flow(StaticGraph(LINK).graph, everyone(4, 2), recorded([], [(0, 1)], [], [])))
-    assert lengths(found) == (1, 1, 3)
-
-
 # The proposition as a law
 
 
-@st.composite
-def changing_flows(draw):
-    """Links that come and go, now and then or all the time; devices that fire periodically, and now and then."""
-    devices, iterations = draw(st.integers(2, 4)), draw(st.integers(1, 30))
-    pairs = np.array([(i, j) for j in range(devices) for i in range(j)])
-    everything = 2 ** len(pairs) - 1
-    if draw(st.booleans()):
-        masks = draw(st.lists(st.integers(0, everything), min_size=1, max_size=iterations))
-    else:
-        often = draw(st.integers(0, 3))
-        change = st.one_of(*[st.just(0)] * often, st.integers(0, everything))
-        masks = [draw(st.integers(0, everything))]
-        for flips in draw(st.lists(change, max_size=iterations - 1)):
-            masks.append(masks[-1] ^ flips)
-    bits = (np.array(masks)[:, None] >> np.arange(len(pairs))) & 1
-    graphs = GraphList([Graph(devices, pairs[up]) for up in bits.astype(bool)])
-    periods = draw(st.lists(st.integers(1, 7), min_size=devices, max_size=devices))
-    phases = draw(st.lists(st.integers(0, 6), min_size=devices, max_size=devices))
-    if draw(st.booleans()):
-        periods, phases = periods[:1], phases[:1]
-    fired = (np.arange(iterations)[:, None] + phases) % periods == 0
-    fired = np.broadcast_to(fired, (iterations, devices))
-    return Flow(graphs.graph, fired, exchange_at_start=draw(st.booleans()))
-
-
-@given(changing_flows())
-@settings(max_examples=400)
+@given(flows(least_devices=2))
+@settings(max_examples=200)
 def test_proposition_conn(flow):
     found = connectivity(flow)
     assert found.observed.length >= found.physical.length  # who is used is there
@@ -157,7 +77,7 @@ def test_proposition_conn(flow):
     for enough in (found.promised, found.sufficient, found.physical.length + found.broadcast.length - 1):
         if enough <= flow.iterations:
             assert found.observed.length <= enough
-    *_, promise = check_connectivity(found, flow.iterations)
+    *_, promise = check_connectivity(found, flow.iterations, CERTAIN)
     assert promise.verdict != "broken"
     known = not any(window.is_censored(flow.iterations) for window in found[:2])
     if found.promised <= flow.iterations and known:
@@ -180,37 +100,7 @@ def test_no_window_shorter_than_b1_plus_b2_minus_1_is_enough(physical, broadcast
 # Verdicts: weights
 
 
-def test_weights_that_are_sound():
-    assert check_weights([GOOD, GOOD, np.eye(3), GOOD.toarray()]) == Check(
-        "weights", "assump:weights", "held", "sound", {"iterations": 4}
-    )
-
-
-def test_weights_from_a_generator():
-    assert check_weights(GOOD for _ in range(7)).values == {"iterations": 7}
-
-
-@pytest.mark.parametrize(
-    ("matrix", "condition", "device"),
-    [
-        (np.array([[1.0, 0, 0], [0, 0, 1], [0, 1, 0]]), "(a)", 1),
-        (np.array([[1.0, 0, 0], [0, 1, 0], [0, 0, np.nan]]), "(a)", 2),
-        (np.array([[1.0, 0, 0], [0, 1, 0], [0, 0, 0.9]]), "(b)", 2),
-        (SKEWED, "(c)", 0),
-    ],
-)
-def test_the_first_broken_matrix_is_named(matrix, condition, device):
-    found = check_weights([GOOD, GOOD, matrix, np.zeros((3, 3))])
-    assert found[:3] == ("weights", f"assump:weights-{condition}", "broken")
-    assert (found.iteration, found.device) == (2, device)
-
-
-def test_a_matrix_that_is_broken_is_not_taken_for_the_sound_one_before_it():
-    assert check_weights([GOOD, SKEWED]).iteration == 1
-    assert check_weights([SKEWED, SKEWED]).iteration == 0
-
-
-@given(changing_flows())
+@given(flows(least_devices=2))
 def test_flows_by_the_rule_are_sound(flow):
     weights, rule = check_flow(flow)
     assert (weights.label, weights.verdict) == ("assump:weights", "held")
@@ -225,13 +115,6 @@ def test_a_flow_with_a_link_too_many():
     assert rule[:4] == ("links-used", "alg:efhc", "broken", "stray")
     assert (rule.iteration, rule.device) == (2, 1)
     assert rule.values == {"i": 1, "j": 2}
-
-
-def test_a_flow_with_a_link_too_few():
-    flow = Flow(StaticGraph(PATH).graph, everyone(2), recorded([(0, 1), (1, 2)], [(1, 2)]))
-    weights, rule = check_flow(flow)
-    assert weights.verdict == "held"
-    assert (rule.verdict, rule.iteration, rule.device) == ("broken", 1, 0)
 
 
 @pytest.mark.parametrize("sound", [0, 1, 2])
@@ -249,28 +132,34 @@ def test_a_flow_with_a_link_that_there_is_not(links, sound):
 # Verdicts: windows
 
 
-def judged(flow, *, never_fires=False, cut_off=None, **options):
+def judged(flow, certainty=CERTAIN, **known):
     """Of a flow, the checks of its physical graph, its broadcasts and its information flow."""
-    found = connectivity(flow, never_fires=never_fires, cut_off=cut_off)
-    return check_connectivity(found, flow.iterations, **options)
+    return check_connectivity(connectivity(flow, **known), flow.iterations, certainty)
 
 
-def test_windows_that_are_finite():
-    physical, broadcast, promise = judged(Flow(ALTERNATING.graph, everyone(6)))
-    assert physical[:4] == ("physical-graph", "assump:conn-(a)", "held", "window")
+@pytest.mark.parametrize("certainty", [CERTAIN, COINS, CHANGING_LINKS], ids=["certain", "coins", "links"])
+def test_windows_that_are_finite_hold_where_the_config_makes_them_certain(certainty):
+    physical, broadcast, promise = judged(Flow(ALTERNATING.graph, everyone(6)), certainty)
+    by_links = physical[:4] == ("physical-graph", "assump:conn-(a)", "held where looked", "chance")
+    by_coins = broadcast[:4] == ("broadcasts", "assump:conn-(b)", "held where looked", "coins")
+    assert (not by_links, not by_coins) == certainty
+    assert by_links or physical[2:4] == ("held", "window")
+    assert by_coins or broadcast[2:4] == ("held", "window")
     assert physical.values == {"B1": 2, "iterations": 6}
-    assert broadcast[:4] == ("broadcasts", "assump:conn-(b)", "held", "window")
     assert broadcast.values == {"B2": 1, "iterations": 6}
-    assert promise[:4] == ("information-flow", "proposition:conn", "held", "window")
-    assert promise.values == {"promised": 4, "observed": 2, "iterations": 6, "observed_censored": False}
+    verdict = "held" if certainty.flow else "held where looked"
+    assert promise[:4] == ("information-flow", "proposition:conn", verdict, "window")
+    values = {"promised": 4, "observed": 2, "iterations": 6, "observed_censored": False}
+    assert promise.values == values | ({} if certainty.flow else {"expected": True})
+    assert ("expected from" in sentence(promise)) == ("promised" not in sentence(promise)) == (not certainty.flow)
 
 
-@pytest.mark.parametrize("coins", [False, True])
-def test_a_device_that_is_silent_for_the_whole_run(coins):
+@pytest.mark.parametrize("certainty", [CERTAIN, COINS], ids=["certain", "coins"])
+def test_a_device_that_is_silent_for_the_whole_run(certainty):
     """Ten iterations do not show that B2 is infinite, neither by coins of 1e-4 nor by a high threshold."""
     fired = everyone(10)
     fired[:, 1] = False
-    physical, broadcast, promise = judged(Flow(StaticGraph(PATH).graph, fired), coins=coins)
+    physical, broadcast, promise = judged(Flow(StaticGraph(PATH).graph, fired), certainty)
     assert physical.verdict == "held"
     assert broadcast[:4] == ("broadcasts", "assump:conn-(b)", "not checkable", "censored")
     assert broadcast.values == {"B2": 11, "iterations": 10, "since": 0, "silent": 1}
@@ -285,27 +174,13 @@ def test_a_strategy_by_which_nobody_ever_fires():
     assert (promise.verdict, promise.reason) == ("not checkable", "no-windows")
 
 
-def test_a_device_that_is_cut_off_in_this_run():
-    """Nobody knows what links come later, unless that is known of the network."""
-    physical, _, promise = judged(Flow(StaticGraph(Graph.of(3, [(0, 1)])).graph, everyone(4)), links_by_chance=True)
+def test_a_device_that_is_cut_off():
+    """In this run: nobody knows what links come later, unless that is known of the network."""
+    flow = Flow(StaticGraph(Graph.of(3, [(0, 1)])).graph, everyone(4))
+    physical, _, promise = judged(flow, CHANGING_LINKS)
     assert (physical.verdict, physical.reason) == ("not checkable", "censored")
     assert physical.values == {"B1": 5, "iterations": 4, "since": 0}
     assert (promise.verdict, promise.reason) == ("not checkable", "censored")
-
-
-@pytest.mark.parametrize("chance", [{"coins": True}, {"links_by_chance": True}], ids=str)
-def test_what_chance_brings_is_held_where_looked_and_promises_nothing(chance):
-    physical, broadcast, promise = judged(Flow(ALTERNATING.graph, everyone(6)), **chance)
-    by_links = "links_by_chance" in chance
-    assert physical[2:4] == (("held where looked", "chance") if by_links else ("held", "window"))
-    assert broadcast[2:4] == (("held", "window") if by_links else ("held where looked", "coins"))
-    assert (promise.verdict, promise.values["expected"]) == ("held where looked", True)
-    assert "expected from" in sentence(promise)
-    assert "promised" not in sentence(promise)
-
-
-def test_a_device_that_is_cut_off():
-    flow = Flow(StaticGraph(Graph.of(3, [(0, 1)])).graph, everyone(4))
     physical, broadcast, promise = judged(flow, cut_off=2)
     assert physical[:4] == ("physical-graph", "assump:conn-(a)", "broken", "never-connected")
     assert (physical.iteration, physical.device) == (None, 2)
@@ -337,20 +212,12 @@ def test_a_network_that_is_connected_again_in_time_is_held():
     assert (physical.verdict, physical.values["B1"]) == ("held", 5)
 
 
-def test_used_links_that_are_cut_for_good():
-    flow = Flow(StaticGraph(LINK).graph, everyone(30, 2), lambda k: LINK.links if k < 10 else NONE.links)
-    *_, promise = judged(flow)
-    assert promise.verdict == "broken"  # B1 = B2 = 1 are known, and promise 3
-    assert promise.values["observed"] == 21
-    assert promise.values["observed_censored"]
-
-
-def broadcasts(*silent, iterations=8, coins=False):
+def broadcasts(*silent, iterations=8):
     """The check of three devices that fire all the time, but for (device, first, last)."""
     fired = everyone(iterations)
     for device, first, last in silent:
         fired[first : last + 1, device] = False
-    return judged(Flow(StaticGraph(PATH).graph, fired), coins=coins)[1]
+    return judged(Flow(StaticGraph(PATH).graph, fired))[1]
 
 
 def test_a_device_that_is_silent_in_the_end():
@@ -375,13 +242,7 @@ def test_a_device_that_was_silent_and_fires_again():
         assert (found.verdict, found.values["B2"]) == ("held", length)
 
 
-def test_coins_keep_to_no_window_for_ever():
-    found = broadcasts((1, 2, 4), coins=True)
-    assert (found.verdict, found.reason, found.values["B2"]) == ("held where looked", "coins", 4)
-    assert broadcasts((1, 5, 7), coins=True).reason == "censored"
-
-
-@given(changing_flows())
+@given(flows(least_devices=2))
 def test_who_is_silent_in_the_end_is_named(flow):
     found = connectivity(flow)
     length, witness, device = found.broadcast
@@ -398,23 +259,23 @@ def test_a_promise_that_is_given():
     """As for windows that are the largest of several runs: B1 of one and B2 of another promise nothing together."""
     found = Connectivity(Window(2), Window(4, witness=1, device=0), Window(7, witness=2))
     assert found.promised == 8
-    *windows, promise = check_connectivity(found, 20)
+    *windows, promise = check_connectivity(found, 20, CERTAIN)
     assert (promise.verdict, promise.reason) == ("held", "window")
-    *same, promise = check_connectivity(found, 20, 6)
+    *same, promise = check_connectivity(found, 20, CERTAIN, 6)
     assert same == windows
     assert (promise.verdict, promise.reason) == ("broken", "longer")
     assert (promise.values["promised"], promise.values["observed"]) == (6, 7)
     assert promise.iteration == 2
-    assert check_connectivity(found, 20, math.inf)[-1].verdict == "not checkable"
+    assert check_connectivity(found, 20, CERTAIN, math.inf)[-1].verdict == "not checkable"
 
 
 @pytest.mark.parametrize("observed", [Window(math.inf, device=0), Window(2, witness=0), Window(1)])
 def test_a_promise_longer_than_the_run_is_vacuous(observed):
-    promise = check_connectivity(Connectivity(Window(1), Window(3), observed), 4)[-1]
+    promise = check_connectivity(Connectivity(Window(1), Window(3), observed), 4, CERTAIN)[-1]
     assert promise[:4] == ("information-flow", "proposition:conn", "not checkable", "vacuous")
     assert promise.values["promised"] == 5
     assert promise.iteration is None
-    assert check_connectivity(Connectivity(Window(1), Window(3), Window(1)), 5)[-1].verdict == "held"
+    assert check_connectivity(Connectivity(Window(1), Window(3), Window(1)), 5, CERTAIN)[-1].verdict == "held"
 
 
 def test_a_promise_that_is_broken():
@@ -422,12 +283,7 @@ def test_a_promise_that_is_broken():
     flow = Flow(StaticGraph(LINK).graph, everyone(8, 2), lambda k: LINK.links if k in {0, 5} else NONE.links)
     found = connectivity(flow)
     assert found.observed == Window(5, witness=1)
-    promise = check_connectivity(found, 8)[-1]
+    promise = check_connectivity(found, 8, CERTAIN)[-1]
     assert promise[:4] == ("information-flow", "proposition:conn", "broken", "longer")
     assert (promise.values["promised"], promise.values["observed"]) == (3, 5)
     assert promise.iteration == 1
-
-
-def test_a_promise_that_is_broken_for_ever():
-    promise = judged(Flow(StaticGraph(LINK).graph, everyone(3, 2), lambda k: NONE.links))[-1]
-    assert (promise.verdict, promise.values["observed"], promise.iteration) == ("broken", 4, 0)

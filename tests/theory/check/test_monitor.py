@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import networkx as nx
 import numpy as np
 import pytest
 from hypothesis import given
@@ -14,9 +13,8 @@ from efhc.network.over_time import GraphList, StaticGraph
 from efhc.theory.check.monitor import Monitor
 from efhc.theory.connectivity.flow import Flow
 from efhc.theory.connectivity.windows import least_broadcast_window, least_connected_window
+from tests.theory.drawn import ALTERNATING, PATH, connected, flows
 
-PATH = Graph.of(3, [(0, 1), (1, 2)])
-ALTERNATING = GraphList([Graph.of(3, [(0, 1)]), Graph.of(3, [(1, 2)])])
 SMALL = Constant(value=0.01)
 PHYSICAL, BROADCASTS, INFORMATION = "assump:conn-(a)", "assump:conn-(b)", "proposition:conn"
 
@@ -46,28 +44,6 @@ def fires(period, iterations=12, devices=3):
     fired = np.zeros((iterations, devices), dtype=bool)
     fired[::period] = True
     return fired
-
-
-def connected(links, devices):
-    graph = nx.Graph()
-    graph.add_nodes_from(range(devices))
-    for now in links:
-        graph.add_edges_from(now.tolist())
-    return nx.is_connected(graph)
-
-
-@st.composite
-def flows(draw):
-    devices, iterations = draw(st.integers(1, 4)), draw(st.integers(1, 12))
-    pairs = np.array([(i, j) for j in range(devices) for i in range(j)], dtype=np.int64).reshape(-1, 2)
-    masks = np.array(draw(st.lists(st.integers(0, 2 ** len(pairs) - 1), min_size=1, max_size=iterations)))
-    up = ((masks[:, None] >> np.arange(len(pairs))) & 1).astype(bool)
-    fired = np.array(draw(st.lists(st.integers(0, 2**devices - 1), min_size=iterations, max_size=iterations)))
-    return Flow(
-        GraphList([Graph(devices, pairs[row]) for row in up]).graph,
-        ((fired[:, None] >> np.arange(devices)) & 1).astype(bool),
-        exchange_at_start=draw(st.booleans()),
-    )
 
 
 # Windows
@@ -110,28 +86,6 @@ def test_a_run_within_its_windows_is_not_complained_about(flow):
     assert watch(flow, flow.iterations + 1) == []
 
 
-def test_by_hand_nobody_fires():
-    told = watch(Flow(StaticGraph(PATH).graph, np.zeros((12, 3), dtype=bool)), 4)
-    assert when(told) == {BROADCASTS: 3, INFORMATION: 3}
-    assert [check.subject for check in told] == ["broadcasts", "information-flow"]
-    assert told[0].device == 0
-
-
-def test_by_hand_links_by_turns():
-    flow = Flow(ALTERNATING.graph, fires(1))
-    told = watch(flow, 1)
-    assert when(told) == {PHYSICAL: 0, INFORMATION: 0}
-    assert watch(flow, 2) == []
-
-
-def test_by_hand_one_device_falls_silent():
-    fired = fires(1)
-    fired[5:, 2] = False
-    told = watch(Flow(StaticGraph(PATH).graph, fired), 3)
-    assert when(told) == {BROADCASTS: 7}  # 5, 6, 7; the links of 2 are used all the same, as 1 fires
-    assert told[0].device == 2
-
-
 def test_starting_late_gives_a_full_window():
     flow = Flow(StaticGraph(PATH).graph, np.zeros((12, 3), dtype=bool))
     assert when(watch(flow, 4, first=5)) == {BROADCASTS: 8, INFORMATION: 8}
@@ -166,22 +120,6 @@ def test_step_sizes_that_increase_or_are_not_positive(bad):
     assert told[0].device is None
 
 
-def test_increasing_again_and_again_is_told_once():
-    assert when(watch(Flow(StaticGraph(PATH).graph, fires(1)), 2, lambda k: 0.01 * (k + 1))) == {"assump:stepsizes": 1}
-
-
-def test_step_sizes_that_stay_or_fall_are_fine():
-    flow = Flow(StaticGraph(PATH).graph, fires(1))
-    assert watch(flow, 2, SMALL) == []
-    assert watch(flow, 2, Diminishing(initial=0.1)) == []
-
-
-def test_an_increase_before_the_first_iteration_is_not_this_monitors():
-    flow = Flow(StaticGraph(PATH).graph, fires(1))
-    assert watch(flow, 2, lambda k: 0.02 if k >= 4 else 0.01, first=4) == []
-    assert when(watch(flow, 2, lambda k: 0.02 if k >= 4 else 0.01, first=3)) == {"assump:stepsizes": 4}
-
-
 # Weights
 
 
@@ -198,17 +136,3 @@ def test_weights_of_a_graph_that_comes(weight, device):
     (told,) = watch(Flow(graphs.graph, fires(1)), 2)
     assert told[:2] == ("weights", "assump:weights-(a)")
     assert (told.iteration, told.device) == (3, device)
-
-
-def test_weights_are_told_even_if_no_link_is_used_yet():
-    monitor = Monitor(3, 100, SMALL)
-    (told,) = monitor.look(0, bad_graph(0.5), np.zeros(3, dtype=bool), np.zeros(2, dtype=bool))
-    assert told.label == "assump:weights-(a)"
-
-
-def test_several_at_once():
-    monitor = Monitor(3, 1, Constant(value=1.0), smoothness=1.0)
-    nobody, unused = np.zeros(3, dtype=bool), np.zeros(1, dtype=bool)
-    told = monitor.look(0, Graph.of(3, [(0, 1)]), nobody, unused)
-    assert when(told) == dict.fromkeys(["proposition:nonIncreasing", PHYSICAL, BROADCASTS, INFORMATION], 0)
-    assert monitor.look(1, Graph.of(3, [(0, 1)]), nobody, unused) == []

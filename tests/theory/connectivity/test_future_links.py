@@ -9,11 +9,10 @@ import pytest
 from efhc.core.graph import Graph
 from efhc.core.randomness import Randomness
 from efhc.network.changing import RandomLinks, RandomWaypoint, Rotating
-from efhc.network.given import GivenLinks
 from efhc.network.graph_files import EdgeSequenceFile
 from efhc.network.over_time import GraphsOverTime, Network
-from efhc.network.topologies import Ring
-from efhc.theory.connectivity.future_links import FutureLinks, future_links
+from efhc.network.topologies import GivenLinks, Ring
+from efhc.theory.connectivity.windows import FutureLinks, future_links
 
 CHANCE, CONNECTED = FutureLinks(by_chance=True), FutureLinks(by_chance=False)
 APART = GivenLinks(links=((0, 1),))

@@ -1,4 +1,4 @@
-"""The minimiser is one, as close as its certificate says."""
+"""The minimiser is one, as close as its certificate says; the largest eigenvalue is that of the whole matrix."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from threadpoolctl import threadpool_limits
 from efhc.base.errors import EfhcError
 from efhc.learning.data import Dataset, Digits
 from efhc.learning.models import LeastSquares, Softmax
-from efhc.theory.constants.linear_problem import LinearProblem
-from efhc.theory.constants.optimum import CLOSE, conjugate_gradients, least_squares_optimum, smooth_optimum
+from efhc.theory.constants.linear_problem import LinearProblem, largest_eigenvalue
+from efhc.theory.constants.optimum import CLOSE, least_squares_optimum, smooth_optimum
 
 
 @pytest.fixture(autouse=True)
@@ -88,17 +88,6 @@ def quadratic(hessian: np.ndarray, linear: np.ndarray) -> Any:
     return value_and_gradient
 
 
-def test_a_quadratic_by_hand():
-    hessian, linear = np.diag([2.0, 4.0]), np.array([[2.0, 4.0], [-2.0, 8.0]])
-    found = least_squares_optimum(quadratic(hessian, linear), hessian, (2, 2))
-    assert found is not None
-    np.testing.assert_array_equal(found.model, [[1, 1], [-1, 2]])
-    assert (found.loss, found.distance) == (-12, 0)
-    assert least_squares_optimum(quadratic(hessian, linear), np.diag([2.0, 0.0]), (2, 2)) is None
-    smooth = smooth_optimum(quadratic(hessian, linear[1]), lambda _: lambda v: hessian @ v, np.zeros(2), 2.0)
-    np.testing.assert_allclose(smooth.model, [-1, 2], atol=CLOSE)
-
-
 def test_newton_steps_are_shortened():
     """F = sqrt(1 + w^2) + w^2/200: from far away, where L-BFGS is not allowed to help, a whole step overshoots."""
 
@@ -149,9 +138,28 @@ def test_least_squares_are_as_close_as_anything_else_or_say_so():
     assert "\n" not in str(caught.value)
 
 
-def test_conjugate_gradients_solve():
-    rng = np.random.default_rng(0)
-    root = rng.normal(size=(20, 20))
-    hessian, right = root @ root.T + np.eye(20), rng.normal(size=20)
-    solution = conjugate_gradients(lambda v: hessian @ v, right, 1e-9)
-    np.testing.assert_allclose(hessian @ solution, right, atol=1e-8)
+# The largest eigenvalue from products
+
+
+def spectrum(values: list[float], size: int) -> np.ndarray:
+    """A symmetric matrix with these eigenvalues, and zeros for the others."""
+    rotation, _ = np.linalg.qr(np.random.default_rng(1).normal(size=(size, size)))
+    return rotation[:, : len(values)] * values @ rotation[:, : len(values)].T
+
+
+@pytest.mark.parametrize(
+    ("values", "size"),
+    [
+        ([3.0], 1),
+        ([2.0], 5),
+        ([5.0, 5.0, 1.0], 40),  # twice the largest
+        ([1.0, 1.0 - 1e-7, 0.5], 40),  # all but twice
+        (list(np.linspace(1, 2, 60)), 60),
+        ([1e6, 1.0, 1e-3], 30),
+        ([1e-9, 9e-10], 30),
+    ],
+)
+def test_agrees_with_the_eigenvalues_of_the_matrix(values, size):
+    matrix = spectrum(values, size)
+    found = largest_eigenvalue(lambda v: matrix @ v, size)
+    assert found == pytest.approx(np.linalg.eigvalsh(matrix)[-1], rel=1e-13)

@@ -59,15 +59,6 @@ def by_hand() -> LinearProblem:
     return LinearProblem(LeastSquares(l2=0), data.load("float64"), [np.array([0, 1]), np.array([2, 3])], 1)
 
 
-def test_curvature_by_hand():
-    # S_0 = [[2, 1], [1, 1]] has eigenvalues (3 +- sqrt 5)/2; S_1 = [[5, 2], [2, 1]] has 3 +- sqrt 8.
-    curvature = by_hand().curvature(np.zeros(4))
-    np.testing.assert_allclose(curvature.smoothness, [(3 + 5**0.5) / 2, 3 + 8**0.5])
-    np.testing.assert_allclose(curvature.convexity, [(3 - 5**0.5) / 2, 3 - 8**0.5])
-    assert curvature.known == "exact"
-    assert (curvature.L, curvature.mu) == (curvature.smoothness[1], curvature.convexity[1])
-
-
 def test_noise_and_diversity_by_hand():
     # At w = 0 the scores are 0: sample gradients are -e_y (x, 1), and w is laid out (a_0, a_1, c_0, c_1).
     losses, gradients = by_hand().local(np.zeros(4))
@@ -79,15 +70,6 @@ def test_noise_and_diversity_by_hand():
     assert not noise.error.any()
     # grad F is their mean; each is half of (-1, 2, -1, 1) from it.
     np.testing.assert_allclose(gradient_diversity(gradients), [7**0.5 / 2, 7**0.5 / 2])
-
-
-def test_optimum_by_hand():
-    # x = 0, 1, 2, 3 with labels 0, 1, 0, 1: the regression line of [y = 1] is 0.2 + 0.2 x, that of [y = 0] is 1 - it.
-    optimum = by_hand().optimum()
-    assert optimum is not None
-    np.testing.assert_allclose(optimum.model, [-0.2, 0.2, 0.8, 0.2], atol=1e-14)
-    assert optimum.loss == pytest.approx((0.2**2 + 0.6**2 + 0.6**2 + 0.2**2) / 4)
-    assert optimum.distance < 1e-14
 
 
 @pytest.mark.parametrize("model", MODELS, ids=repr)
@@ -104,14 +86,6 @@ def test_local_is_the_models_own_loss_in_double_precision(model: Any, precision:
 
 
 @pytest.mark.parametrize("model", MODELS, ids=repr)
-def test_local_gradient_is_the_derivative(model: Any):
-    data, parts = problem()
-    local, w, h = LinearProblem(model, data, parts, 2).local, random_model(data), 1e-6
-    differences = [(local(w + e)[0] - local(w - e)[0]) / (2 * h) for e in h * np.eye(len(w))]
-    np.testing.assert_allclose(local(w)[1], np.array(differences).T, atol=1e-8)
-
-
-@pytest.mark.parametrize("model", MODELS, ids=repr)
 @pytest.mark.parametrize("batch_size", [1, 2, 4])
 def test_noise_is_the_mean_over_all_mini_batches(model: Any, batch_size: int):
     data, parts = problem(sizes=(6, 4, 5))
@@ -125,17 +99,6 @@ def test_noise_is_the_mean_over_all_mini_batches(model: Any, batch_size: int):
             gradient = model.loss_and_gradient(models[i], data.x_train[rows], data.y_train[rows])[1]
             squares.append(np.square(gradient - full).sum())
         assert noise.variance[i] == pytest.approx(np.mean(squares), rel=1e-12, abs=1e-14)
-
-
-def test_whole_batches_have_no_noise():
-    data, parts = problem()
-    models = np.stack([random_model(data)] * 3)
-    own = YourOwn(Softmax())
-    sampled = SampledProblem(backend_for(own, data, Randomness(0)), data, parts, "full", Randomness(0))
-    for each in (LinearProblem(Softmax(), data, parts, "full"), sampled):
-        assert not each.noise(models).variance.any()
-    one_sample = LinearProblem(Softmax(), data, [part[:1] for part in parts], 1)
-    assert not one_sample.noise(models).variance.any()
 
 
 @pytest.mark.parametrize("sizes", [(7, 4, 12), (3, 2, 9)])
@@ -215,15 +178,6 @@ def test_a_problem_says_what_its_noise_is_estimated_from():
     backend = backend_for(YourOwn(Softmax()), data, Randomness(0))
     assert SampledProblem(backend, data, parts, 2, Randomness(0), draws=5).noise_source == (5, "mini-batches")
     assert SampledProblem(backend, data, parts, "full", Randomness(0)).noise_source is None
-
-
-def test_which_problem_is_taken():
-    data, parts = problem()
-    for model, kind in [*((model, LinearProblem) for model in MODELS), (YourOwn(Softmax()), SampledProblem)]:
-        backend = backend_for(model, data, Randomness(0))
-        taken = problem_for(model, data, parts, 2, backend, Randomness(0))
-        assert type(taken) is kind
-        assert taken.devices == 3
 
 
 @pytest.mark.parametrize("precision", ["float32", "float64"])

@@ -1,4 +1,4 @@
-"""The transfers of a link model of the user's own: each answer is checked, and what is wrong is told in one line."""
+"""The transfers of a link model of the user's own. Every return value is checked; errors are one line."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 
 from efhc.base.errors import InputError, did_you_mean
 from efhc.base.own_code import quoting
-from efhc.drivers.event_driven.own_numbers import as_number
-from efhc.drivers.event_driven.transfers import Notice, What
+from efhc.drivers.event_driven.traces import as_number
+from efhc.drivers.event_driven.transfers import Carrier, Notice, What
 
 FIELD = "driver.links"
 
@@ -25,10 +25,8 @@ ROUNDING = 1e-9
 """Times whose relative difference is smaller count as one instant."""
 
 
-class CheckedTransfers:
+class CheckedTransfers(Carrier):
     """Transfers of code that is not ours. Numbers of NumPy become Python's."""
-
-    models_at_once = headers_at_once = is_orderly = False
 
     def __init__(self, policy: Any, transfers: Any) -> None:
         if missing := [name for name in METHODS if not callable(getattr(transfers, name, None))]:
@@ -116,7 +114,7 @@ class CheckedTransfers:
             self._empty_takes, self._empty_since = 0, now
         self._empty_takes += 1
         if self._empty_takes >= TAKES and (again := self.next_time()) - now <= ROUNDING * (1 + now):
-            given = f"nothing new from take({now:g}), {TAKES} times in a row, and next_time() is still {again:g}"
+            given = f"a take({now:g}) without news, {TAKES} times in a row, while next_time() is still {again:g}"
             raise InputError(FIELD, given, "a later next_time() once there is nothing to take")
 
     def cancel(self, now: float, ticket: int) -> None:
@@ -133,7 +131,7 @@ class CheckedTransfers:
         tickets = sorted(self._between.get((min(i, j), max(i, j)), ()))
         if missing := [ticket for ticket in tickets if ticket not in found]:
             allowed = f"the tickets of all messages between devices {i} and {j}"
-            raise InputError(FIELD, f"no ticket {missing[0]} from {call}", allowed)
+            raise InputError(FIELD, f"what {call} returned, without ticket {missing[0]}", allowed)
         for ticket in tickets:
             self._forget(ticket)
         return tickets
@@ -144,16 +142,7 @@ class CheckedTransfers:
             raise InputError(FIELD, f"{given!r} from is_stalled({ticket})", "True or False")
         return bool(given)
 
-    def could_send(self, device: int, since: float, now: float) -> bool:
-        return False  # nothing is known of its rates but what became of its messages
-
     # Tickets
-
-    def backlog(self, now: float, sender: int, receiver: int) -> float:
-        return 0.0
-
-    def latency_of(self, ticket: int) -> float:
-        return 0.0
 
     def _note(self, ticket: int, sender: int, receiver: int) -> None:
         self._under_way[ticket] = sender, receiver

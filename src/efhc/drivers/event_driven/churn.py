@@ -17,8 +17,7 @@ from efhc.base.own_code import is_built_in, quoting
 from efhc.base.policy import Policy
 from efhc.base.registry import Family
 from efhc.core.randomness import BlockReader, Purpose, Randomness
-from efhc.drivers.event_driven.own_numbers import as_number
-from efhc.drivers.event_driven.traces import Line, Seconds, read_trace
+from efhc.drivers.event_driven.traces import Seconds, TraceLine, as_number, read_trace
 
 What = Literal["join", "leave", "crash", "restart"]
 Status = Literal["there", "away", "crashed"]
@@ -55,11 +54,11 @@ class ChurnPolicy(Policy, ABC):
     """Churn that a config can name."""
 
     journal: Literal["keep", "lose"] = "keep"
-    """Whether a device that crashes keeps its journal and goes on from there, or loses its model and all else."""
+    """Whether a device continues from its journal after a crash ("keep"), or from nothing ("lose")."""
     start: Literal["fresh", "copy"] = "fresh"
-    """Whether a device that joins, or that lost all, starts from its initial model or copies its first neighbour's."""
+    """Start of a device that joins or lost all: its initial model ("fresh") or its first neighbour's ("copy")."""
     absent: tuple[Annotated[int, Field(ge=0)], ...] = Field(default=(), strict=False)
-    """The devices that are not there at the start."""
+    """Devices that are missing at the start."""
 
     @field_validator("absent")
     @classmethod
@@ -78,22 +77,21 @@ class ChurnPolicy(Policy, ABC):
 
 
 class ChurnRates(ChurnPolicy):
-    """Each device by itself: the times until it crashes, restarts, leaves and joins are exponential.
+    """The times until a device crashes, restarts, leaves and joins are exponential.
 
-    A device that is there crashes or leaves, whichever comes first. With `crash_every` but without `restart_after`,
-    every device crashes for good sooner or later, and none is left in the end; likewise every device leaves for good
-    with `leave_every` but without `join_after`.
+    With `crash_every` but without `restart_after`, every device crashes for good in the end; likewise with
+    `leave_every` but without `join_after`.
     """
 
     kind: Literal["rates"] = "rates"
     crash_every: Seconds | None = None
-    """Mean number of seconds that a device is there before it crashes. Default: no device crashes."""
+    """Mean seconds until a crash. Default: no device crashes."""
     restart_after: Seconds | None = None
-    """Mean number of seconds until a crashed device restarts. Default: it never restarts."""
+    """Mean seconds until a restart. Default: never."""
     leave_every: Seconds | None = None
-    """Mean number of seconds that a device is there before it leaves. Default: no device leaves."""
+    """Mean seconds until a device leaves. Default: no device leaves."""
     join_after: Seconds | None = None
-    """Mean number of seconds until a device that is not there joins. Default: it never joins."""
+    """Mean seconds until a missing device joins. Default: never."""
 
     @model_validator(mode="after")
     def _something_happens(self) -> Self:
@@ -118,9 +116,8 @@ class ChurnRates(ChurnPolicy):
 
 
 class ChurnFile(ChurnPolicy):
-    """What happens, from a CSV file with the columns `seconds`, `device` and `event`, in the order of time.
-
-    The event is join, leave, crash or restart.
+    """Events from a CSV file with the columns `seconds`, `device` and `event` (join, leave, crash, restart), in order
+    of time.
     """
 
     kind: Literal["csv"] = "csv"
@@ -145,7 +142,7 @@ class ChurnFile(ChurnPolicy):
         return ListedEvents(found)
 
     @staticmethod
-    def _event(line: Line, devices: int) -> ChurnEvent:
+    def _event(line: TraceLine, devices: int) -> ChurnEvent:
         what: Any = line.cells["event"].lower()
         if what not in get_args(What):
             raise line.refused("event", ", ".join(get_args(What)))
@@ -295,7 +292,7 @@ class Churn:
     """The churn of one run."""
 
     absent: frozenset[int]
-    """The devices that are not there at the start."""
+    """Devices that are missing at the start."""
     journal: Literal["keep", "lose"]
     """What a device that crashes does with its journal."""
     start: Literal["fresh", "copy"]

@@ -17,8 +17,7 @@ from efhc.base.own_code import is_built_in, quoting
 from efhc.base.policy import Policy
 from efhc.base.registry import Family
 from efhc.core.randomness import Purpose, Randomness
-from efhc.drivers.event_driven.own_numbers import as_number
-from efhc.drivers.event_driven.traces import LEAST, Seconds, read_trace
+from efhc.drivers.event_driven.traces import LEAST, Seconds, as_number, read_trace
 
 
 def _number_or_list(given: Any) -> str:
@@ -53,7 +52,7 @@ class ConstantCompute(ComputeTimes):
 
     kind: Literal["constant"] = "constant"
     seconds: SecondsOfDevices = 1.0
-    """How long a gradient takes: one number for all devices, or a list with one number per device."""
+    """How long a gradient takes: one number, or a list with one per device."""
 
     def over_time(self, devices: int, randomness: Randomness) -> ComputeClock:
         return RepeatedTimes([(one,) for one in _per_device("seconds", self.seconds, devices)])
@@ -67,11 +66,11 @@ class LognormalCompute(ComputeTimes):
 
     kind: Literal["lognormal"] = "lognormal"
     median: SecondsOfDevices = 1.0
-    """The median of the compute times: one number for all devices, or a list with one number per device."""
+    """Median of the compute times: one number, or a list with one per device."""
     sigma: float = Field(default=0.5, ge=0, le=10)
     """Standard deviation of the logarithm from step to step."""
     device_sigma: float = Field(default=0.0, ge=0, le=10)
-    """Standard deviation of the logarithm from device to device; it stays the same for all steps of a device."""
+    """Standard deviation of the logarithm from device to device."""
 
     def over_time(self, devices: int, randomness: Randomness) -> ComputeClock:
         medians = _per_device("median", self.median, devices)
@@ -81,7 +80,7 @@ class LognormalCompute(ComputeTimes):
 class ComputeFile(ComputeTimes):
     """t_i(k) from a CSV file: columns `device` and `seconds`, or a trace with columns `device`, `k` and `seconds`.
 
-    A trace has every device, and its steps k from 0 without gaps; it is repeated when it ends.
+    A trace has the steps k of every device from 0 without gaps, and repeats.
     """
 
     kind: Literal["csv"] = "csv"

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 
 from efhc.base.arrays import Floats, Ints
 from efhc.core.state import Diverged, Local
+from efhc.drivers.event_driven.checkpoints import Saved
 from efhc.drivers.event_driven.rows import Row, Rows
 from efhc.learning.backends.backend import Batch, RowBackend
 from efhc.scenarios.device_reader import DeviceReader
 from efhc.scenarios.scenario import Scenario
 
 
-class Gradients:
+class Gradients(Saved):
     """The gradients of all devices of a run, and what the devices keep to themselves (running statistics).
 
     Models and gradients are arrays.
@@ -98,20 +99,12 @@ class Gradients:
 
     # Checkpoints
 
-    def state(self) -> dict[str, Any]:
-        """Return plain data that `restore` goes on from, together with `tensors`."""
-        return {"under_way": self.under_way, "computed": self.computed}
+    SAVED: ClassVar = ("under_way", "computed")
 
     def tensors(self) -> dict[str, np.ndarray]:
         """Return what devices keep to themselves."""
         kinds = (("local", self.local), ("next_local", self.next_local))
         return {f"{kind}/{name}": values for kind, local in kinds for name, values in local.items()}
-
-    def restore(self, state: dict[str, Any], tensors: Mapping[str, np.ndarray]) -> None:
-        """Go on from what `state` and `tensors` returned."""
-        self.under_way, self.computed = state["under_way"], state["computed"]
-        for name, values in self.tensors().items():
-            values[...] = tensors[name]
 
 
 class RowGradients(Gradients):

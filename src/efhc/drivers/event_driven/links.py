@@ -48,14 +48,13 @@ class TimedLinks(LinkPolicy):
     SHARED: ClassVar[bool]
 
     latency: Seconds = 0.0
-    """Seconds that every message takes in addition to its n / b_i."""
+    """Seconds added to every message."""
     jitter: Seconds = 0.0
-    """Largest further delay, in seconds: each message takes a uniformly distributed time in [0, jitter) longer."""
+    """Largest further delay in seconds, uniform in [0, jitter)."""
     loss: float = Field(default=0.0, ge=0, lt=1)
-    """Probability with which a message gets lost."""
+    """Probability that a message is lost."""
     when_lost: WhenLost = "resend"
-    """`resend`: the sender sends a lost message again at the time at which it would have arrived, as often as needed.
-    `drop`: the message never arrives."""
+    """"resend": a lost message is sent again when it would have arrived. "drop": it never arrives."""
     rates: AnyRates = ConstantRates()
     """b_i over time."""
 
@@ -75,7 +74,7 @@ class TimedLinks(LinkPolicy):
 
 
 class PerLink(TimedLinks):
-    """Each link carries b_i parameters per second from device i to its neighbour, whatever i sends to others."""
+    """Each link carries b_i parameters per second from device i, whatever i sends to others."""
 
     SHARED = False
     kind: Literal["per-link"] = "per-link"

@@ -18,8 +18,7 @@ from efhc.base.own_code import is_built_in, quoting
 from efhc.base.policy import Policy
 from efhc.base.registry import Family
 from efhc.core.randomness import Purpose, Randomness
-from efhc.drivers.event_driven.own_numbers import as_number
-from efhc.drivers.event_driven.traces import read_trace
+from efhc.drivers.event_driven.traces import as_number, read_trace
 from efhc.network.bandwidths import LARGEST, SMALLEST
 
 
@@ -74,8 +73,8 @@ class _Unchanged:
 class RateFile(RatePolicy):
     """b_i over time from a CSV file with the columns `seconds`, `device` and `rate`.
 
-    A row holds from its time on until the next row of the same device, the last one for ever. Before its first row,
-    and without any, a device has its bandwidth b_i. A link of rate 0 carries nothing.
+    A row holds until the next one of its device. Before its first row a device has its bandwidth b_i. A link of rate 0
+    carries nothing.
     """
 
     kind: Literal["csv"] = "csv"
@@ -126,8 +125,7 @@ and to find the state of a device takes minutes."""
 class MarkovRates(RatePolicy):
     """b_i in the good state, bad_share b_i in the bad one; both last exponentially distributed times.
 
-    Each device is in the good state at the start with probability good_seconds / (good_seconds + bad_seconds), and so
-    at every other time.
+    A device starts in the good state with probability good_seconds / (good_seconds + bad_seconds).
     """
 
     kind: Literal["markov"] = "markov"

@@ -1,4 +1,4 @@
-"""Models as rows of one array. A row is shared by all who hold it, and is free again once nobody does."""
+"""Models as rows of one array. Holders of a model share its row, which is free again once the last one is gone."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ class Rows:
         return {index: Row(index, self._free) for index in places}
 
     def new(self) -> Row:
-        """Return a row that nobody holds; what is in it is undefined."""
+        """Return a free row; its content is undefined."""
         if not self._free:
             room = len(self.array)
-            self.array.resize((room + room // 4 + 8, self.array.shape[1]), refcheck=False)  # nobody holds a view of it
+            self.array.resize((room + room // 4 + 8, self.array.shape[1]), refcheck=False)  # there are no views of it
             self._free.extend(range(len(self.array) - 1, room - 1, -1))
         return Row(self._free.pop(), self._free)
 
@@ -98,7 +98,7 @@ class Rows:
                     takes.append(False)
         places += (0, 0, 0, len(partners))
         kind = self.array.dtype
-        terms = loops.Terms(
+        terms = loops.AddedTerms(
             np.array(places).reshape(-1, 4),
             np.array(partners, np.int64),
             np.array(weights, kind),

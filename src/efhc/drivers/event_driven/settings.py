@@ -8,8 +8,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from efhc.base.errors import Unusable
-from efhc.base.installed import kind_of
-from efhc.base.policy import Policy
+from efhc.base.policy import Policy, kind_of
 from efhc.base.registry import Family
 from efhc.drivers.event_driven.churn import AnyChurn
 from efhc.drivers.event_driven.compute import AnyComputeTimes, ConstantCompute
@@ -26,8 +25,8 @@ class DriverPolicy(Policy, ABC):
         for key in given if isinstance(given, dict) else ():
             for kind, other in DRIVERS.built_in().items():
                 if key not in cls.model_fields and key in other.model_fields:
-                    what = f"a key of another driver, while the driver is '{kind_of(cls)}'"
-                    raise Unusable(str(key), what, f"{', '.join(cls.model_fields)}; or driver.kind = '{kind}'")
+                    what = f"a setting that the driver '{kind_of(cls)}' lacks"
+                    raise Unusable(str(key), what, f"{', '.join(cls.model_fields)}, or set driver.kind = '{kind}'")
         return given
 
 
@@ -36,8 +35,7 @@ class LockstepDriver(DriverPolicy):
 
     kind: Literal["lockstep"] = "lockstep"
     loss: Annotated[float, Field(ge=0, lt=1)] | None = None
-    """Probability with which a message gets lost. An exchange of which a message is lost does not take place; what is
-    lost is paid for. Default: no message gets lost."""
+    """Probability that a message is lost. The exchange then does not take place, but is paid for. Default: none."""
 
     @field_validator("loss")
     @classmethod
@@ -48,7 +46,7 @@ class LockstepDriver(DriverPolicy):
 class EventDriven(DriverPolicy):
     """Every device steps on its own clock, and a model takes time from one device to another.
 
-    The clock is virtual: what happens does not depend on how fast this machine computes.
+    The clock is virtual: results do not depend on the speed of this machine.
     """
 
     model_config = ConfigDict(defer_build=True)  # kinds of installed packages may need what is here
@@ -57,31 +55,29 @@ class EventDriven(DriverPolicy):
     compute: AnyComputeTimes = ConstantCompute()
     """How long a gradient takes."""
     links: AnyLinks = Field(default_factory=PerLink)  # made when it is needed: it has settings with kinds of their own
-    """How long a message takes, and what becomes of it. A model of n parameters at b_i takes n / b_i seconds."""
+    """How long a message takes, and whether it arrives. A model of n parameters takes n / b_i seconds."""
     bandwidth: Literal["true", "measured"] = "true"
-    """Which b_i a device knows for its rho_i = 1 / b_i: the true one, or the one that it measures on the models that it
-    sends. What is measured starts at b_M, and includes latency and what is shared with other transfers."""
+    """The b_i that device i knows: "true", or "measured" on what it sends. The measured one starts at b_M, and includes
+    sharing with other transfers and, except with half-steps, latency."""
     network_seconds: Seconds = 1.0
-    """How long one graph G(k) of the network lasts."""
+    """Duration of each graph G(k)."""
     churn: AnyChurn | None = None
-    """Devices that come and go. Default: every device is there all the time."""
+    """Devices that come and go. Default: none do."""
     seconds: Seconds | None = None
-    """The virtual time at which the run ends, however many steps the devices have made: `iterations` is not used then.
-    Default: the run ends when every device has made `iterations` steps and nothing is in flight any more."""
+    """Virtual time at which the run ends, instead of after `iterations` steps of every device. Default: none."""
     sample_seconds: Seconds | None = None
-    """How often accuracy is measured, in virtual time. Default: `evaluate_every` times the median over the devices of
-    the compute time of step 0."""
+    """Virtual time between evaluations. Default: `evaluate_every` times the median compute time of step 0."""
     target_accuracy: Annotated[float, Field(gt=0, le=1)] | None = None
-    """The accuracy for which the seconds and the bytes until it is reached are reported. Default: none."""
+    """Accuracy for which the seconds and bytes until then are reported."""
     patience_seconds: Seconds = 30.0
-    """How long an exchange may make no progress before a device withdraws it, or asks the other end about it."""
+    """How long an exchange may make no progress before a device withdraws it, or asks the other end."""
     give_up_seconds: Seconds = 3600.0
-    """How long a device waits for one that does not return before it counts their exchange as unresolved."""
+    """How long a device waits for a missing one before it counts their exchange as unresolved."""
 
     @model_validator(mode="after")
     def _comes_to_an_end(self) -> Self:
         if self.seconds is None and getattr(self.churn, "starts_over", False):
-            given = "none, while devices come back again and again with k = 0"
+            given = "a run without end, in which devices come back again and again with k = 0"
             raise Unusable("seconds", given, "the seconds after which the run ends; or churn.start = 'copy'")
         return self
 

@@ -7,13 +7,33 @@ its latency. A header (n = 0) takes its latency only.
 from __future__ import annotations
 
 import math
+from array import array
 from heapq import heapify, heappop, heappush
 from typing import Any
 
 from efhc.core.randomness import Purpose, Randomness
-from efhc.drivers.event_driven.link_draws import LinkDraws
 from efhc.drivers.event_driven.rates import Rates
-from efhc.drivers.event_driven.transfers import Notice, WhenLost
+from efhc.drivers.event_driven.transfers import Carrier, Notice, WhenLost
+
+
+class LinkDraws:
+    """One uniform number per attempt on a link direction: a function of (seed, purpose, sender, receiver, count)."""
+
+    BLOCK = 32
+    """Numbers drawn at once, from one stream per link direction and block. Part of a run's identity."""
+
+    def __init__(self, randomness: Randomness, purpose: Purpose) -> None:
+        self._randomness, self._purpose = randomness, purpose
+        self._blocks: dict[tuple[int, int], tuple[int, array[float]]] = {}
+
+    def __call__(self, sender: int, receiver: int, count: int) -> float:
+        """Return the number of attempt `count` from `sender` to `receiver`."""
+        number, place = divmod(count, self.BLOCK)
+        found = self._blocks.get((sender, receiver))
+        if found is None or found[0] != number:
+            stream = self._randomness.stream(self._purpose, sender, receiver, number)
+            found = self._blocks[sender, receiver] = (number, array("d", stream.random(self.BLOCK)))
+        return found[1][place]
 
 
 class _Message:
@@ -34,7 +54,7 @@ class _Pipe:
     """Messages that share one rate equally (processor sharing).
 
     `done` is the number of parameters that a message has passed that was there from the beginning. A message of size n
-    that enters at `done` = d leaves at `done` = d + n, whoever comes or goes meanwhile.
+    that enters at `done` = d leaves at `done` = d + n, whichever messages come or go meanwhile.
     """
 
     __slots__ = ("active", "device", "done", "finishing", "key", "queue", "rate", "serial", "time", "unsaid")
@@ -52,7 +72,7 @@ class _Pipe:
         self.finishing = False  # whether a message leaves at that entry
 
 
-class TimedTransfers:
+class TimedTransfers(Carrier):
     """Messages that take time. Those of one link direction share a pipe; if `shared`, those of one sender.
 
     A message that has its pipe for itself until it leaves, at a rate that does not change before, costs one entry of
@@ -74,6 +94,7 @@ class TimedTransfers:
         self._devices, self._rates, self._shared = devices, rates, shared
         self._latency, self._jitter, self._loss = latency, jitter, loss
         self._resend, self._draws = when_lost == "resend", jitter > 0 or loss > 0
+        self.is_orderly, self.headers_at_once = not self._draws, latency == 0 and not self._draws
         self._jitters = LinkDraws(randomness, Purpose.LINK_JITTER)
         self._losses = LinkDraws(randomness, Purpose.LINK_LOSS)
         self._serial = 0
@@ -86,16 +107,6 @@ class TimedTransfers:
         self._counts: dict[int, int] = {}  # attempts on a link direction so far
 
     # What the simulator calls
-
-    models_at_once = False
-
-    @property
-    def is_orderly(self) -> bool:
-        return not self._draws
-
-    @property
-    def headers_at_once(self) -> bool:
-        return self._latency == 0 and not self._draws
 
     def send(self, now: float, sender: int, receiver: int, size: float, ticket: int) -> None:
         messages = self._messages

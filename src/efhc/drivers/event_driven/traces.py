@@ -1,4 +1,7 @@
-"""Times in seconds, and the CSV files that hold them: columns are found by their names, and no cell may be missing."""
+"""Times in seconds, and numbers from CSV files and from the user's own code.
+
+Columns of a file are found by their names, and no cell may be missing.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,9 @@ import csv
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
+import numpy as np
 from pydantic import Field
 
 from efhc.base.errors import InputError
@@ -21,7 +25,17 @@ Seconds = Annotated[float, Field(ge=LEAST, le=MOST)]
 """A duration."""
 
 
-class Line(NamedTuple):
+def as_number(given: Any) -> float:
+    """Return a number of Python or NumPy as a float; NaN for anything else, booleans too."""
+    if not isinstance(given, int | float | np.integer | np.floating) or isinstance(given, bool):
+        return math.nan
+    try:
+        return float(given)
+    except OverflowError:
+        return math.nan
+
+
+class TraceLine(NamedTuple):
     """One line of a file: where it is, and its cells by column."""
 
     path: Path
@@ -61,7 +75,7 @@ class Line(NamedTuple):
         return abs(found)  # -0 is 0
 
 
-def read_trace(path: Path, *headers: tuple[str, ...]) -> Iterator[Line]:
+def read_trace(path: Path, *headers: tuple[str, ...]) -> Iterator[TraceLine]:
     """Yield the lines below the header, which must have the columns of one of `headers`; others are not read.
 
     Raises `InputError` if the file cannot be read, lacks a column or has it twice, or has no line.
@@ -81,7 +95,7 @@ def read_trace(path: Path, *headers: tuple[str, ...]) -> Iterator[Line]:
             if cells:
                 empty = False
                 found = {name: "".join(cells[place : place + 1]).strip() for name, place in places.items()}
-                yield Line(path, reader.line_num, found)
+                yield TraceLine(path, reader.line_num, found)
     except csv.Error as error:
         raise InputError("path", f"{path} ({error})", "a CSV file") from None
     if empty:

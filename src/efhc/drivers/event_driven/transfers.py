@@ -62,38 +62,30 @@ class Transfers(Protocol):
         ...
 
 
-class Carrier(Transfers, Protocol):
+class Carrier(Transfers):
     """What the simulator sends by: transfers that are built in, or those of the user's own once they are checked."""
 
-    @property
-    def models_at_once(self) -> bool:
-        """Whether all messages arrive at the instant at which they are sent: the caller need not send them."""
-        ...
-
-    @property
-    def headers_at_once(self) -> bool:
-        """Whether messages of size 0 arrive at the instant at which they are sent: the caller need not send them."""
-        ...
-
-    @property
-    def is_orderly(self) -> bool:
-        """Whether no message is lost or overtakes an earlier one: then the caller need not watch every message."""
-        ...
+    models_at_once = False
+    """Whether all messages arrive at the instant at which they are sent: the caller need not send them."""
+    headers_at_once = False
+    """Whether messages of size 0 arrive at the instant at which they are sent: the caller need not send them."""
+    is_orderly = False
+    """Whether no message is lost or overtakes an earlier one: then the caller need not watch every message."""
 
     def could_send(self, device: int, since: float, now: float) -> bool:
         """Return whether the rate of a device is known to have been above 0 at some time from `since` to `now`."""
-        ...
+        return False
 
     def backlog(self, now: float, sender: int, receiver: int) -> float:
-        """Return the seconds until all is sent that waits in front of a link; 0 if that is not known."""
-        ...
+        """Return the seconds until everything that waits in front of a link is sent; 0 if unknown."""
+        return 0.0
 
     def latency_of(self, ticket: int) -> float:
-        """Return how long a message that `take` has just told of was under way after the uplink; 0 if unknown."""
-        ...
+        """Return how long a message that `take` has just reported was in flight after the uplink; 0 if unknown."""
+        return 0.0
 
 
-class InstantTransfers:
+class InstantTransfers(Carrier):
     """Every message arrives at the instant at which it is sent, in the order of sending."""
 
     models_at_once = headers_at_once = is_orderly = True
@@ -128,12 +120,6 @@ class InstantTransfers:
 
     def could_send(self, device: int, since: float, now: float) -> bool:
         return True
-
-    def backlog(self, now: float, sender: int, receiver: int) -> float:
-        return 0.0
-
-    def latency_of(self, ticket: int) -> float:
-        return 0.0
 
     def state(self) -> dict[str, Any]:
         return {"now": self._now, "messages": [[ticket, *ends] for ticket, ends in self._messages.items()]}

@@ -8,10 +8,8 @@ import numpy as np
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from efhc.base.errors import InputError, Unusable
-from efhc.base.installed import is_registered
-from efhc.base.placeholders import NotKept, NotRun
-from efhc.base.policy import Policy, family_of
-from efhc.base.registry import Family
+from efhc.base.policy import Policy, family_of, is_registered
+from efhc.base.registry import Family, NotKept, NotRun
 from efhc.core.parts import Strategy
 from efhc.core.schedules import Diminishing, SchedulePolicy
 from efhc.drivers.event_driven.settings import AnyDriver, EventDriven, LockstepDriver
@@ -56,23 +54,23 @@ class Experiment(Policy):
     batch_size: Annotated[int, Field(ge=1)] | Literal["full"] = 16
     """Number of samples per device and iteration, or "full" for all samples of the device."""
     evaluate_every: int = Field(default=50, ge=1)
-    """Accuracy is measured after the first iteration, after each multiple of this number, and after the last."""
+    """Accuracy is measured after the first iteration, each multiple of this number, and the last."""
     test_samples: Annotated[int, Field(ge=1)] | None = None
-    """Number of test samples that accuracy is measured on, spread evenly over the test set. Default: all."""
+    """Number of test samples for accuracy, spread evenly over the test set. Default: all."""
     validation: Annotated[float, Field(gt=0, lt=1)] | None = None
-    """Share of the training samples that is set aside; `efhc tune` chooses by the accuracy on them. Default: none."""
+    """Share of the training samples set aside for validation, by which `efhc tune` chooses."""
     keep_models_every: Annotated[int, Field(ge=1)] | None = None
-    """Keep the models of every device after each multiple of this number of iterations, and at the start and the end.
-    Default: keep the final models only."""
+    """Keep all models after each multiple of this number of iterations, at the start and at the end. Default: the final
+    models only."""
     precision: Literal["float32", "float64"] = "float32"
     """Floating-point type of models and gradients."""
     backend: Literal["auto", "linear", "arrays", "compiled", "stacked", "loop"] = "auto"
-    """How gradients are computed: by compiled loops ("linear" for linear models, "compiled" for small networks), by
-    NumPy ("arrays"), or by torch for all devices at once ("stacked") or one after the other ("loop")."""
+    """How gradients are computed: compiled loops ("linear", "compiled"), NumPy ("arrays"), or torch for all devices at
+    once ("stacked") or one after the other ("loop")."""
     device: str = Field(default="cpu", pattern=r"^(cpu|cuda(:\d+)?)$")
-    """The processor on which torch computes: "cpu", "cuda" or "cuda:1". Not one of the `devices`."""
+    """Where torch computes: "cpu", "cuda" or "cuda:1"."""
     exchange_at_start: bool = False
-    """Whether the links of iteration 0 count as new, so that all neighbours exchange models then (Event 1)."""
+    """Whether the links of iteration 0 count as new, so that all neighbours exchange models (Event 1)."""
 
     data: AnyData = Digits()
     """The training and test samples."""
@@ -93,10 +91,9 @@ class Experiment(Policy):
     strategies: dict[StrategyName, AnyStrategy] = Field(default=PAPER_STRATEGIES, min_length=1)
     """The strategies to compare, by the name that figures and tables show."""
     driver: AnyDriver = LockstepDriver()
-    """Whether all devices step together, or each on its own clock over links that take time."""
+    """Whether devices step together, or on their own clocks."""
     log: tuple[AnyTracker, ...] = Field(default=(), strict=False)
-    """Where runs are logged while they are made, besides the run directory. It does not determine results: a run can
-    go on with another value, and none is made again because of it."""
+    """Trackers that get the runs while they are made. It does not determine results."""
 
     @field_validator("seeds", mode="before")
     @classmethod
@@ -140,8 +137,8 @@ class Experiment(Policy):
     @model_validator(mode="after")
     def _no_key_of_another_driver(self) -> Self:
         if isinstance(self.driver, EventDriven) and self.keep_models_every is not None:
-            given = f"{self.keep_models_every}, a key of another driver, while the driver is '{self.driver.kind}'"
-            raise Unusable("keep_models_every", given, "no value; or driver.kind = 'lockstep'")
+            given = f"{self.keep_models_every} with driver.kind = '{self.driver.kind}'"
+            raise Unusable("keep_models_every", given, "driver.kind = 'lockstep', or remove this setting")
         return self
 
     @model_validator(mode="after")
@@ -153,7 +150,7 @@ class Experiment(Policy):
             try:
                 form = form_of(strategy, name)
             except InputError as error:
-                raise Unusable(error.field, error.given, error.allowed) from None
+                raise Unusable.of(error) from None
             if isinstance(self.driver, EventDriven) and (reason := form.off_lockstep()):
                 raise Unusable(
                     f"strategies.{name}", f"{reason}; the driver is 'event-driven'", "driver.kind = 'lockstep'"

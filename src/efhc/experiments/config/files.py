@@ -15,13 +15,9 @@ from pydantic import ValidationError
 
 from efhc.base.errors import EfhcError, InputError
 from efhc.base.inputs import CONFIG_FOLDER, InputContent, absolute, is_folder, read_input, read_text
-from efhc.base.installed import is_registered
-from efhc.base.own_code import IN_A_FILE, absolute_reference, file_of
-from efhc.base.own_parts import WHAT_TO_DO, origin_of
-from efhc.base.placeholders import NOT_KEPT, NotRun
-from efhc.base.policy import Policy, family_of
-from efhc.base.problems import as_input_error
-from efhc.base.registry import RUN_CODE
+from efhc.base.own_code import IN_A_FILE, WHAT_TO_DO, absolute_reference, file_of, origin_of
+from efhc.base.policy import Policy, as_input_error, family_of, is_registered
+from efhc.base.registry import NOT_KEPT, RUN_CODE, NotRun
 from efhc.experiments.config.experiment import Experiment
 
 SWEEP, FIGURE = "sweep", "figure"
@@ -51,10 +47,15 @@ def load_experiment(path: Path | str, overrides: Iterable[str] = ()) -> Experime
 
 def read_tables(path: Path | str) -> dict[str, Any]:
     """Return the tables of a TOML file, of a figure of the paper by its name, or of an example that ships with efhc."""
+    file = config_file(path)
+    if is_folder(file):
+        inside = file / "config.toml"
+        hint = f"Use the file {inside}." if inside.exists() else "Use a TOML file."
+        raise InputError("config file", path, "a TOML file", f"{path} is a folder. {hint}")
     try:
-        return tomllib.loads(read_text(config_file(path), "config file"))
+        return tomllib.loads(read_text(file, "config file"))
     except (ValueError, RecursionError) as error:
-        raise InputError("config file", f"{path} ({error})", "a TOML file") from None
+        raise InputError("config file", path, "a TOML file", f"{path} is not valid TOML: {error}.") from None
 
 
 def config_file(path: Path | str) -> Path:
@@ -105,7 +106,7 @@ def parse_override(override: str) -> tuple[str, Any]:
     """Return the name and the value of `key.sub=value`. A value that is not TOML is a string."""
     name, equals, text = override.partition("=")
     if not equals or not all(name.strip().split(".")):
-        raise InputError("override", repr(override), "key.sub=value")
+        raise InputError("override", repr(override), "KEY=VALUE, such as network.radius=0.5")
     return name.strip(), _toml_value(text.strip())
 
 
@@ -121,7 +122,7 @@ def with_settings(tables: Mapping[str, Any], settings: Iterable[tuple[str, Any]]
             if isinstance(table.get(key), str) and _is_family(keys[0]):  # a bare word is a kind
                 table[key] = {"kind": table[key]}
             if not isinstance(table.setdefault(key, {}), dict):
-                raise InputError(name, f"a setting of {key}, which is a value here", "keys of tables")
+                raise InputError(name, value, f"{key}=VALUE", f"{key} has no settings of its own. Use {key}=VALUE.")
             table = table[key]
         if (keys[-1] == "kind" and table.get("kind") != value) or (keys[-1] == "module" and "module" not in table):
             table.clear()

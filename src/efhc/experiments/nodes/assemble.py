@@ -14,19 +14,19 @@ from efhc.base.saving import SaveError
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.config.files import load_experiment
 from efhc.experiments.nodes.fingerprint import fingerprint, identity
-from efhc.experiments.nodes.own_form import own_form
-from efhc.experiments.nodes.own_part import own_scenario
-from efhc.runtime.free_running import FreeRunning
+from efhc.experiments.nodes.own_part import own_form, own_scenario
+from efhc.runtime.free_running_exchange import FreeRunningExchange
+from efhc.runtime.free_running_half_steps import FreeRunningHalfSteps
 from efhc.runtime.lockstep import Lockstep
 from efhc.runtime.logs import Log
-from efhc.runtime.mode import NodeParts
-from efhc.runtime.node import Mode, run_until_stopped
+from efhc.runtime.mode import Mode, NodeParts
+from efhc.runtime.node import run_until_stopped
+from efhc.runtime.node_settings import Address, Neighbour, NodeSettings
 from efhc.runtime.recording import Recorder
 from efhc.runtime.security import security_of
-from efhc.runtime.settings import Address, Neighbour, NodeSettings
 from efhc.runtime.sockets import CannotListen, SocketTransport
 from efhc.runtime.state.iterations import IterationStore
-from efhc.runtime.state.store import Store
+from efhc.runtime.state.node_store import NodeStore
 from efhc.runtime.status import NodeStatus
 from efhc.runtime.training import Trainer
 from efhc.runtime.wire import ModelFormat
@@ -81,7 +81,7 @@ def _only(field: str, given: T | None, known: list[T]) -> T:
 def run_node(
     settings: NodeSettings, read_neighbours: Callable[[], Sequence[Neighbour]], *, insecure: bool = False
 ) -> None:
-    """Run one node until it is done or stopped. Raises `EfhcError` for whatever the user can mend.
+    """Run one node until it is done or stopped. Raises `EfhcError` for problems that the user can solve.
 
     `read_neighbours` reads the table of neighbours anew, on SIGHUP.
     """
@@ -103,16 +103,16 @@ def run_node(
         strangers=settings.limits.strangers,
     )
     precision, belongs = experiment.precision, identity(agreed, settings)
-    store: Store | IterationStore
+    store: NodeStore | IterationStore
     if is_free:
-        store = Store(settings.state, belongs, trainer.parameters, precision, journal=settings.journal)
+        store = NodeStore(settings.state, belongs, trainer.parameters, precision, journal=settings.journal)
     else:
         store = IterationStore(settings.state, belongs, trainer.parameters, precision)
     with store:
         recorder = Recorder(settings.state, settings.record, trainer.parameters, trainer.dtype)
         session = secrets.randbits(47)
         parts = NodeParts(settings, trainer, experiment.iterations, session, agreed, status, recorder, log)
-        mode: Mode = FreeRunning(parts, store) if isinstance(store, Store) else Lockstep(parts, store)
+        mode = mode_of(parts, store)
         running = run_until_stopped(mode, transport, settings.state, settings.metrics, read_neighbours, log, security)
         try:
             asyncio.run(running)
@@ -120,3 +120,11 @@ def run_node(
             if isinstance(error, SaveError | CannotListen) or mode.begun.is_set():
                 raise CannotRun(str(error)) from error
             raise  # what the state folder holds cannot be used: that does not mend itself
+
+
+def mode_of(parts: NodeParts, store: NodeStore | IterationStore) -> Mode:
+    """Return the mode of a node, by its state folder and link law."""
+    if isinstance(store, IterationStore):
+        return Lockstep(parts, store)
+    kind = FreeRunningExchange if parts.trainer.form.half_steps is None else FreeRunningHalfSteps
+    return kind(parts, store)

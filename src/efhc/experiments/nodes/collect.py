@@ -1,8 +1,8 @@
-"""From what nodes wrote down to the tables and models of an ordinary run, as `efhc run` leaves them."""
+"""From the records of nodes to the tables and models of an ordinary run, as `efhc run` leaves them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,9 +16,9 @@ from efhc.core.state import Local
 from efhc.drivers.event_driven.record import EventRecord
 from efhc.drivers.record import Record
 from efhc.drivers.steps import Steps
-from efhc.experiments.runs.keeping import Keeper
-from efhc.experiments.runs.make import devices_table
-from efhc.experiments.runs.make_lockstep import LOCAL, snapshot_iterations
+from efhc.experiments.runs.driver_tables import devices_table
+from efhc.experiments.runs.keeping import RunKeeper
+from efhc.experiments.runs.lockstep_run import LOCAL, snapshot_iterations
 from efhc.experiments.runs.run import Run
 from efhc.kernels.compiled_arithmetic import consensus_error
 from efhc.runtime.recording import read_exchanges, read_models, read_steps
@@ -29,7 +29,7 @@ from efhc.strategies.forms import form_of
 
 
 class Models(NamedTuple):
-    """The models of all devices at one moment, and what each keeps to itself, one row per device."""
+    """The models of all devices at one moment, and the arrays that they do not share, one row per device."""
 
     models: Floats
     local: Local
@@ -38,8 +38,8 @@ class Models(NamedTuple):
 # Lockstep
 
 
-def collect_lockstep(run: Run, scenario: Scenario, states: Sequence[Path], keeper: Keeper) -> None:
-    """Put the tables and models of a run together that nodes made in lockstep; their state folders are `states`.
+def collect_lockstep(run: Run, scenario: Scenario, states: Sequence[Path], keeper: RunKeeper) -> None:
+    """Assemble the tables and models of a run by nodes in lockstep, whose state folders are `states`.
 
     All that does not depend on time is bit for bit what `efhc run` computes. The consensus error is null after
     iterations whose models were not recorded. Raises `EfhcError` if something is missing.
@@ -108,7 +108,7 @@ class _Sent:
 
 
 class _Recorded:
-    """The models that nodes recorded, by iteration. They are read from disk when they are asked for."""
+    """The models that nodes recorded, by iteration. They are read from disk when needed."""
 
     def __init__(self, states: Sequence[Path]) -> None:
         self._states = states
@@ -142,18 +142,22 @@ def _last_models(states: Sequence[Path], iterations: int) -> Models:
             found.append(read_tensors(state / f"checkpoint-{iterations}.safetensors")[0])
         except (OSError, ValueError) as error:
             raise EfhcError(f"{state} has no checkpoint of iteration {iterations} ({error})") from None
+    return _of_checkpoints(found, [tensors["model"] for tensors in found])
+
+
+def _of_checkpoints(found: Sequence[Mapping[str, np.ndarray]], models: Sequence[np.ndarray]) -> Models:
     names = [name for name in found[0] if name.startswith(LOCAL)]
     local = {name.removeprefix(LOCAL): np.concatenate([tensors[name] for tensors in found]) for name in names}
-    return Models(np.stack([tensors["model"] for tensors in found]), local)
+    return Models(np.stack(models), local)
 
 
 # Free-running
 
 
 def collect_free_running(
-    run: Run, scenario: Scenario, states: Sequence[Path], keeper: Keeper, sample_seconds: float, end: float
+    run: Run, scenario: Scenario, states: Sequence[Path], keeper: RunKeeper, sample_seconds: float, end: float
 ) -> None:
-    """Put the tables of an event-driven run together, of nodes that ran on their own clocks until second `end`.
+    """Assemble the tables of an event-driven run by nodes that ran on their own clocks until second `end`.
 
     A sample has the models that nodes recorded at its time; the accuracy is measured here. The imbalance is null: only
     the nodes together would know it. Raises `EfhcError` if a node recorded nothing.
@@ -163,9 +167,7 @@ def collect_free_running(
     begun = [read_exchanges(state) for state in states]
     exchanges = [rows[rows["end"] <= end] for rows in begun]
     for device, rows in enumerate(steps):
-        record.steps += [
-            (device, int(row["k"]), float(row["seconds"]), bool(row["fired"]), float(row["loss"])) for row in rows
-        ]
+        record.steps += [(device, *row) for row in rows[["k", "seconds", "fired", "loss"]].tolist()]
     record.steps.sort(key=lambda row: row[2])
     for device, rows in enumerate(exchanges):
         record.exchanges += [_exchange_row(device, row) for row in rows]
@@ -178,7 +180,7 @@ def collect_free_running(
     # As in a simulation, models count when their sending begins, which is soon after the offer.
     starts, sizes = _joined(begun, "start"), _joined(begun, "bytes")
     committed = outcomes == OUTCOMES.index("committed")
-    for seconds in _sample_times(sample_seconds, end):
+    for seconds in (sample_seconds * place for place in range(int(end / sample_seconds + 1e-9) + 1)):
         models = _models_at(recorded, seconds, sample_seconds)
         accuracies, of_mean = learner.accuracies(*models)
         made, over = step_times <= seconds, ends <= seconds
@@ -204,11 +206,6 @@ def _exchange_row(device: int, row: np.void) -> tuple[object, ...]:
     )  # fmt: skip
 
 
-def _sample_times(every: float, end: float) -> Iterator[float]:
-    count = int(end / every + 1e-9)
-    yield from (every * place for place in range(count + 1))
-
-
 def _models_at(recorded: Sequence[np.ndarray], seconds: float, every: float) -> Models:
     """Return the model of each device that was recorded for this sample, or the last one before it."""
     chosen = []
@@ -221,7 +218,7 @@ def _models_at(recorded: Sequence[np.ndarray], seconds: float, every: float) -> 
 
 
 def _final_models(states: Sequence[Path]) -> Models:
-    models, own = [], []
+    models, found = [], []
     for state in states:
         try:
             tensors, facts = read_checkpoint(state / "checkpoint.safetensors")
@@ -229,5 +226,5 @@ def _final_models(states: Sequence[Path]) -> Models:
             models.append(tensors[names[facts["device"]["model"]]])
         except (OSError, ValueError, KeyError) as error:
             raise EfhcError(f"{state} has no checkpoint that can be used ({error})") from None
-        own.append({name.removeprefix(LOCAL): rows for name, rows in tensors.items() if name.startswith(LOCAL)})
-    return Models(np.stack(models), {name: np.concatenate([rows[name] for rows in own]) for name in own[0]})
+        found.append(tensors)
+    return _of_checkpoints(found, models)

@@ -11,11 +11,11 @@ from efhc.base.inputs import read_bytes, sha256
 from efhc.base.own_code import IN_A_FILE, file_of
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.config.files import to_tables
-from efhc.runtime.messages import WIRE_VERSION
-from efhc.runtime.settings import NodeSettings
+from efhc.runtime.node_messages import WIRE_VERSION
+from efhc.runtime.node_settings import NodeSettings
 
 LONGEST = 120
-"""Characters up to which a setting is told as it is; of a longer one its beginning and its checksum."""
+"""Characters up to which a setting is shown whole. A longer one is shown by its beginning and its checksum."""
 
 
 def fingerprint(
@@ -31,19 +31,19 @@ def fingerprint(
         "mode": settings.mode,
         "devices": str(experiment.devices),
         "seed": str(seed),
-        "model": _told(tables["model"]),
+        "model": _shown(tables["model"]),
         "parameters": str(parameters),
         "precision": experiment.precision,
         "wire": settings.wire,
-        "strategy": _told(tables["strategies"][strategy]),
-        "step_size": _told(tables["step_size"]),
-        "threshold_decay": _told(tables.get("threshold_decay", tables["step_size"])),
+        "strategy": _shown(tables["strategies"][strategy]),
+        "step_size": _shown(tables["step_size"]),
+        "threshold_decay": _shown(tables.get("threshold_decay", tables["step_size"])),
     }
     if settings.mode == "lockstep":
         agreed |= {
             "iterations": str(experiment.iterations),
-            "network": _told(tables["network"]),
-            "bandwidths": _told(tables["bandwidths"]),
+            "network": _shown(tables["network"]),
+            "bandwidths": _shown(tables["bandwidths"]),
             "exchange_at_start": str(experiment.exchange_at_start),
             "checkpoint_every": str(settings.checkpoint_every),
         }
@@ -56,7 +56,7 @@ def identity(agreed: dict[str, str], settings: NodeSettings) -> dict[str, str]:
     return {name: value for name, value in agreed.items() if name not in changeable} | {"device": str(settings.device)}
 
 
-def _told(setting: Any) -> str:
+def _shown(setting: Any) -> str:
     text = json.dumps(_without_places(setting), sort_keys=True)
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 15]}... {sha256(text.encode())[:10]}"
 

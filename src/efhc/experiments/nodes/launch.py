@@ -7,7 +7,7 @@ models go over TLS between them.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,31 +25,31 @@ from efhc.experiments.config.files import build_experiment
 from efhc.experiments.nodes.collect import collect_free_running, collect_lockstep
 from efhc.experiments.nodes.namespaces import Namespaces
 from efhc.experiments.nodes.node_folders import NodeFolders
-from efhc.experiments.nodes.own_form import own_form
+from efhc.experiments.nodes.own_part import own_form
 from efhc.experiments.nodes.processes import Command, NodeFailed, NodeProcesses, free_ports
 from efhc.experiments.nodes.status_query import Answer
-from efhc.experiments.runs.directory import RunDirectory
-from efhc.experiments.runs.draw import Scenarios
-from efhc.experiments.runs.live.followers import FollowerFactory
+from efhc.experiments.runs.events import FollowerFactory
+from efhc.experiments.runs.experiment_folder import ExperimentFolder
+from efhc.experiments.runs.progress import RunProgress
 from efhc.experiments.runs.result import Result
 from efhc.experiments.runs.run import Run
-from efhc.experiments.runs.simulate import RunProgress, simulate
+from efhc.experiments.runs.simulate import simulate
 from efhc.experiments.runs.store import Progress, Store
-from efhc.runtime.settings import NodeSettings
+from efhc.runtime.node_settings import NodeSettings
 from efhc.scenarios.scenario import Scenario
 
 Mode = Literal["lockstep", "free-running"]
 View = Callable[[Run, list[Answer]], None]
-"""Shown how all nodes of a run are, twice a second."""
+"""Called with the statuses of all nodes of a run, twice a second."""
 
 LOOK_SECONDS = 0.5
 STOP_SECONDS: float = NodeSettings.model_fields["stop_seconds"].default
 STARTS = 3
-"""How often a run is begun anew if another program has taken one of its ports meanwhile."""
+"""Number of starts of a run if another program takes one of its ports meanwhile."""
 PORT = 7700
 """Where nodes in namespaces listen: each has an address of its own."""
 SAMPLES = 50
-"""Number of times that accuracy is measured in a free-running run of given length, unless the experiment says more."""
+"""Number of times that accuracy is measured in a free-running run of given length, unless the experiment sets it."""
 
 
 def launch(
@@ -99,7 +99,7 @@ def launch(
 
 
 def _for_nodes(experiment: Experiment, mode: Mode | None, seconds: float | None) -> Experiment:
-    """Return the experiment with the driver that its run directory is to name, which says the mode of its nodes.
+    """Return the experiment with the driver for its run directory, which tells the mode of its nodes.
 
     It has no trackers: they follow runs that are made in this process.
     """
@@ -107,19 +107,23 @@ def _for_nodes(experiment: Experiment, mode: Mode | None, seconds: float | None)
     driver = experiment.driver
     mode = mode or ("free-running" if isinstance(driver, EventDriven) else "lockstep")
     if loss := getattr(driver, "loss", None):
-        raise InputError("driver.loss", loss, "no value; real links lose messages by themselves")
+        raise InputError("driver.loss", loss, "no value", "this is for simulations only. Remove it to run real nodes.")
     for name in experiment.strategies:
         own_form(experiment, name, mode)
     if mode == "lockstep":
         if seconds is not None:
-            raise InputError("--seconds", f"{seconds:g} with --mode lockstep", "no value; or --mode free-running")
+            raise InputError(
+                "--seconds", f"{seconds:g} with --mode lockstep", "--mode free-running, or leave --seconds out"
+            )
         driver = driver if isinstance(driver, LockstepDriver) else LockstepDriver()
         return build_experiment(dict(experiment) | {"driver": driver})
     if not isinstance(driver, EventDriven):
         driver = EventDriven()
         experiment = experiment.model_copy(update={"keep_models_every": None})
     if driver.churn is not None:
-        raise InputError("driver.churn", "a value", "no value: real devices come and go by themselves")
+        raise InputError(
+            "driver.churn", "a value", "no value", "this is for simulations only. Remove it to run real nodes."
+        )
     if seconds is not None:
         driver = driver.model_copy(update={"seconds": float(seconds)})
     if driver.sample_seconds is None:
@@ -128,28 +132,8 @@ def _for_nodes(experiment: Experiment, mode: Mode | None, seconds: float | None)
     return build_experiment(dict(experiment) | {"driver": driver})
 
 
-def words_to_resume(
-    file: Path | str,
-    out: Path | str,
-    *,
-    mode: str | None = None,
-    netns: bool = False,
-    overrides: Iterable[str] = (),
-    strategies: Iterable[str] = (),
-    seeds: Iterable[int] = (),
-    seconds: float | None = None,
-) -> list[str]:
-    """Return the words that follow `efhc` on the command line to go on with what was stopped in `out`."""
-    options = [word for name in strategies for word in ("--strategy", name)]
-    options += [word for number in seeds for word in ("--seed", str(number))]
-    options += [] if mode is None else ["--mode", mode]
-    options += [] if seconds is None else ["--seconds", f"{seconds:g}"]
-    options += ["--netns"] if netns else []
-    return ["launch", str(file), *overrides, "--out", str(out), *options, "--resume"]
-
-
 def mode_in(meta: Mapping[str, Any]) -> Mode | None:
-    """Return the mode of the nodes that make the runs of a directory, given its meta.json. None: no nodes make them."""
+    """Return the mode of the nodes that made a run directory, given its meta.json; None if no nodes made it."""
     return next((mode for mode in get_args(Mode) if meta.get("made_by") == _made_by(mode)), None)
 
 
@@ -171,7 +155,8 @@ class NodesEngine:
     view: View = lambda run, answers: None
 
     def session(self) -> AbstractContextManager[None]:
-        RunDirectory(self.out).note({"made_by": _made_by(self.mode), "netns": self.netns})
+        folder = ExperimentFolder(self.out)
+        folder.write_meta(folder.meta | {"made_by": _made_by(self.mode), "netns": self.netns})
         return nullcontext()
 
     def make(
@@ -183,14 +168,15 @@ class NodesEngine:
         followers: Sequence[FollowerFactory] = (),
     ) -> dict[str, EfhcError]:
         if observers is not None:
-            raise InputError("observers", "an observer", "none: nodes are processes of their own")
+            raise EfhcError("observers do not see real nodes, which are processes of their own; leave them out")
         if followers:
-            raise InputError("followers", "a follower", "none: nodes are processes of their own")
-        scenarios = Scenarios(1, runs)
+            raise EfhcError("followers do not see real nodes, which are processes of their own; leave them out")
+        for run in runs:
+            run.scenarios.expect(run)
         for run in runs:
             with using_inputs(run.inputs.files), store.keeper(run) as keeper:
                 if keeper is not None:
-                    scenario = scenarios.of(run)
+                    scenario = run.scenarios.of(run, 1, store.warn)
                     files = NodeFolders(self.out / "nodes", run, scenario, keeper.warn)
                     end = _NodesOfRun(files, run, scenario, progress, self.view).make(self.netns)
                     if files.driver is None:
@@ -199,7 +185,7 @@ class NodesEngine:
                         collect_free_running(run, scenario, files.states, keeper, files.sample_seconds, end)
                     if not self.keep:
                         files.remove()
-            scenarios.release(run)
+            run.scenarios.release(run)
             progress(run, 1.0)
         return {}
 
@@ -215,7 +201,7 @@ class _NodesOfRun:
     view: View
 
     def make(self, netns: bool) -> float:
-        """Run the nodes to their end. Returns the second at which it came. Raises `NodeFailed`."""
+        """Run the nodes to their end. Returns the second of the end. Raises `NodeFailed`."""
         for attempt in range(1, STARTS + 1):
             try:
                 with self._network(netns) as (addresses, command):
@@ -241,7 +227,7 @@ class _NodesOfRun:
             yield addresses, lambda device, words: namespaces.command(device, *words)
 
     def _watch(self, nodes: NodeProcesses) -> float:
-        """Wait until the nodes have done their work, and let them end. Returns the second at which that was."""
+        """Wait until the nodes have done their work, and stop them. Returns the second of the end."""
         is_late = self.files.driver is not None
         try:
             while nodes.running:
@@ -275,14 +261,14 @@ class _NodesOfRun:
         return self.files.driver.seconds if self.files.driver else None
 
     def _share(self, statuses: Sequence[Mapping[str, Any]]) -> float:
-        """Return how much of the run is done."""
+        """Return the share of the run that is done."""
         if self._seconds is not None:
             return max(0.0, self._now) / self._seconds
         done = sum(int(status["iteration"]) for status in statuses)
         return done / (self.run.experiment.devices * self.run.experiment.iterations)
 
     def _is_over(self, statuses: Sequence[Mapping[str, Any]]) -> bool:
-        """Return whether the nodes are to stop. Those in lockstep end by themselves."""
+        """Return whether to stop the nodes. Nodes in lockstep end by themselves."""
         if self._seconds is not None:
             return self._now >= self._seconds
         finished = [status for status in statuses if status["state"] == "finished" and not status["in_doubt"]]

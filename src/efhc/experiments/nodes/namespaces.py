@@ -1,8 +1,8 @@
-"""A network of our own on one machine: a namespace per device, joined by a bridge, with rates and faults.
+"""A network of our own on one machine: a namespace per device, joined by a bridge, with rates.
 
 Each device has one interface, `eth0`, whose other end is a port of a bridge in a namespace of its own; nothing is added
 to the machine's own network. A rate is a token bucket (`tbf`) at the sending end, so a device shares its uplink among
-all its neighbours. Needs root and iproute2. What a killed process left behind is removed by the next one.
+all its neighbours. Needs root and iproute2. Namespaces of a killed process are removed by the next one.
 """
 
 from __future__ import annotations
@@ -15,19 +15,14 @@ import subprocess
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Literal, Self
+from typing import Self
 
 from efhc.base.errors import EfhcError
 
 PREFIX = "efhc"
 _NAME = re.compile(rf"{PREFIX}-(?P<process>[0-9]+)-[0-9a-f]{{4}}-(?P<which>[0-9]+|bridge)")
-_NOWHERE = "02:ef:00:ff:ff:ff"
-"""A hardware address that no device has: frames to it vanish in the bridge."""
 _MTU = 1500
 _FRAME = _MTU + 14
-
-Fault = Literal["carrier", "silent"]
 
 
 class Namespaces:
@@ -41,16 +36,16 @@ class Namespaces:
         self.devices = sorted(devices)
         self._rates = dict(rates or {})
         self._name = f"{PREFIX}-{os.getpid()}-{secrets.token_hex(2)}"
-        self._bridge = f"{self._name}-bridge"
+        self.bridge_name = f"{self._name}-bridge"
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
         require_namespaces()
         remove_leftovers()
         with ExitStack() as stack:
-            self._add_namespace(self._bridge, stack)
-            _ip("-n", self._bridge, "link", "add", "bridge", "type", "bridge", "stp_state", "0", "mcast_snooping", "0")
-            _ip("-n", self._bridge, "link", "set", "bridge", "up")
+            self._add_namespace(self.bridge_name, stack)
+            ip(f"-n {self.bridge_name} link add bridge type bridge stp_state 0 mcast_snooping 0")
+            ip(f"-n {self.bridge_name} link set bridge up")
             for device in self.devices:
                 self._add_device(device, stack)
             for device, rate in self._rates.items():
@@ -58,31 +53,28 @@ class Namespaces:
             self._stack = stack.pop_all()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stack.close()
 
     def _add_namespace(self, name: str, stack: ExitStack) -> None:
-        _ip("netns", "add", name)
+        ip(f"netns add {name}")
         stack.callback(_remove, name)
-        _ip("-n", name, "link", "set", "lo", "up")
+        ip(f"-n {name} link set lo up")
 
     def _add_device(self, device: int, stack: ExitStack) -> None:
-        name, port = self.name(device), _port(device)
+        name, bridge_name, port = self.name(device), self.bridge_name, port_of(device)
         self._add_namespace(name, stack)
-        _ip("-n", self._bridge, "link", "add", port, "type", "veth",
-            "peer", "name", "eth0", "address", _hardware(device), "netns", name)  # fmt: skip
+        ip(f"-n {bridge_name} link add {port} type veth peer name eth0 address {_hardware(device)} netns {name}")
         # No IPv6: its announcements would take their share of a slow link.
-        _ip("-n", self._bridge, "link", "set", port, "addrgenmode", "none", "master", "bridge", "up")
-        _ip("-n", name, "link", "set", "eth0", "addrgenmode", "none", "up")
+        ip(f"-n {bridge_name} link set {port} addrgenmode none master bridge up")
+        ip(f"-n {name} link set eth0 addrgenmode none up")
         # A packet of several segments that is larger than a new limit's burst would block the queue for good.
-        _ip("-n", self._bridge, "link", "set", port, "gso_max_segs", "1")
-        _ip("-n", name, "link", "set", "eth0", "gso_max_segs", "1")
-        _ip("-n", name, "address", "add", f"{self.address(device)}/16", "dev", "eth0")
+        ip(f"-n {bridge_name} link set {port} gso_max_segs 1")
+        ip(f"-n {name} link set eth0 gso_max_segs 1")
+        ip(f"-n {name} address add {self.address(device)}/16 dev eth0")
         # The bridge knows where each address is, and what goes to no device goes to nobody.
-        _ip("-n", self._bridge, "link", "set", port, "type", "bridge_slave", "flood", "off")
-        _bridge("-n", self._bridge, "fdb", "replace", _hardware(device), "dev", port, "master", "static")
+        ip(f"-n {bridge_name} link set {port} type bridge_slave flood off")
+        run("bridge", f"-n {bridge_name} fdb replace {_hardware(device)} dev {port} master static")
 
     # Where things are
 
@@ -102,41 +94,12 @@ class Namespaces:
     # Rates
 
     def limit(self, device: int, rate: float | None, *, down: float | None = None) -> None:
-        """Limit what a device sends, and what it receives with `down`, to so many bits per second. None: no limit.
+        """Limit what a device sends to `rate` bits per second, and what it receives to `down`. None: no limit.
 
         The queue of the link holds a quarter of a second, but at least ten packets. Limits may change at any time.
         """
         _limit(self.name(device), "eth0", rate)
-        _limit(self._bridge, _port(device), down)
-
-    # Faults
-
-    def cut(self, device: int, fault: Fault) -> None:
-        """Cut a device off: pull its cable ("carrier"), or drop all its packets without a word ("silent")."""
-        if fault == "carrier":
-            _ip("-n", self._bridge, "link", "set", _port(device), "down")
-        else:
-            _bridge("-n", self._bridge, "link", "set", "dev", _port(device), "state", "0")
-
-    def heal(self, device: int) -> None:
-        """Undo `cut`."""
-        _ip("-n", self._bridge, "link", "set", _port(device), "up")
-        _bridge("-n", self._bridge, "link", "set", "dev", _port(device), "state", "3")
-
-    def cut_link(self, one: int, other: int, *, one_way: bool = False) -> None:
-        """Drop all packets between two devices without a word, while both reach all others.
-
-        If only `one_way`, what `one` sends is dropped, and what `other` sends arrives.
-        """
-        for here, there in ((one, other), (other, one))[: 1 if one_way else 2]:
-            _ip("-n", self.name(here), "neighbour", "replace", self.address(there),
-                "lladdr", _NOWHERE, "dev", "eth0", "nud", "permanent")  # fmt: skip
-
-    def heal_link(self, one: int, other: int) -> None:
-        """Undo `cut_link`."""
-        for here, there in ((one, other), (other, one)):
-            with suppress(EfhcError):  # it was not cut
-                _ip("-n", self.name(here), "neighbour", "delete", self.address(there), "dev", "eth0")
+        _limit(self.bridge_name, port_of(device), down)
 
 
 def require_namespaces() -> None:
@@ -158,21 +121,22 @@ def remove_leftovers() -> None:
 
 def _remove(name: str) -> None:
     with suppress(EfhcError):  # somebody else has removed it
-        _ip("netns", "delete", name)
+        ip(f"netns delete {name}")
 
 
 def _limit(namespace: str, interface: str, rate: float | None) -> None:
     if rate is None:
         with suppress(EfhcError):  # there was no limit
-            _tc("-n", namespace, "qdisc", "delete", "dev", interface, "root")
+            run("tc", f"-n {namespace} qdisc delete dev {interface} root")
         return
     per_second = rate / 8
     burst, queue = max(2 * _FRAME, per_second / 100), max(10 * _FRAME, per_second / 4)
-    _tc("-n", namespace, "qdisc", "replace", "dev", interface, "root", "tbf",
-        "rate", f"{rate:.0f}bit", "burst", f"{burst:.0f}b", "limit", f"{queue:.0f}b")  # fmt: skip
+    limits = f"rate {rate:.0f}bit burst {burst:.0f}b limit {queue:.0f}b"
+    run("tc", f"-n {namespace} qdisc replace dev {interface} root tbf {limits}")
 
 
-def _port(device: int) -> str:
+def port_of(device: int) -> str:
+    """Return the name of the bridge's port to a device."""
     return f"port{device}"
 
 
@@ -181,16 +145,9 @@ def _hardware(device: int) -> str:
     return f"02:ef:00:00:{device >> 8:02x}:{device & 255:02x}"
 
 
-def _ip(*arguments: str) -> None:
-    _run("ip", arguments)
-
-
-def _tc(*arguments: str) -> None:
-    _run("tc", arguments)
-
-
-def _bridge(*arguments: str) -> None:
-    _run("bridge", arguments)
+def ip(words: str) -> None:
+    """Run `ip` with these words. Raises `EfhcError` if it fails."""
+    run("ip", words)
 
 
 def _program(name: str) -> str:
@@ -201,8 +158,8 @@ def _program(name: str) -> str:
     return found
 
 
-def _run(program: str, arguments: Iterable[str]) -> None:
-    command = [_program(program), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+def run(program: str, words: str) -> None:
+    """Run a program of iproute2 with these words. Raises `EfhcError` if it fails."""
+    done = subprocess.run([_program(program), *words.split()], capture_output=True, text=True, check=False, timeout=30)
     if done.returncode != 0:
-        raise EfhcError(f"`{program} {' '.join(command[1:])}` failed ({done.stderr.strip() or done.returncode})")
+        raise EfhcError(f"`{program} {words}` failed ({done.stderr.strip() or done.returncode})")

@@ -1,4 +1,4 @@
-"""Node files: NODE.toml in, with one clear line for whatever is wrong, and a complete one out for `efhc node init`."""
+"""Node files: read NODE.toml, with one clear line for each problem, and write a complete one for `efhc node init`."""
 
 from __future__ import annotations
 
@@ -15,15 +15,14 @@ from pydantic.fields import FieldInfo
 
 from efhc.base.errors import EfhcError, InputError
 from efhc.base.inputs import absolute, read_text
-from efhc.base.policy import Policy, descriptions
-from efhc.base.problems import as_input_error
+from efhc.base.policy import Policy, as_input_error, descriptions
 from efhc.base.saving import write_safely
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.config.files import config_file, load_experiment, parse_override, with_settings
 from efhc.experiments.runs.draw import draw_network
 from efhc.network.over_time import GraphsOverTime
+from efhc.runtime.node_settings import Address, NodeSettings
 from efhc.runtime.security import authority_files, device_files
-from efhc.runtime.settings import Address, NodeSettings
 
 T = TypeVar("T", str, int)
 
@@ -39,10 +38,10 @@ EXAMPLES: dict[str, Any] = {
     "record.models_every": 100,
     "record.models_seconds": 10.0,
 }
-"""What a setting without a default could be."""
+"""Examples of settings without a default."""
 
 NOWHERE = "none"
-"""What to say in place of an address to listen on."""
+"""The word in place of an address to listen on."""
 
 OPTIONS = {"experiment": "EXPERIMENT", "device": "--device", "neighbours": "--neighbour", "tls": "--certs"}
 """Settings that `efhc node init` takes as options, because others follow from them."""
@@ -67,7 +66,8 @@ def read_node(path: Path, overrides: Iterable[str] = ()) -> NodeSettings:
         raise InputError("node file", given, "a TOML file, as `efhc node init` writes it") from None
     if "experiment" not in tables and tables.keys() & KEYS_OF_EXPERIMENTS:
         raise EfhcError(f"{path} is an experiment; `efhc node init {path} --device N` makes a node file")
-    tables = _with_absolute_paths({"state": "state"} | tables, path.absolute().parent)
+    folder = path.absolute().parent
+    tables = _with_paths({"state": "state"} | tables, lambda name, value: _absolute(name, value, folder))
     return build_node(with_settings(tables, map(_parsed_here, overrides)))
 
 
@@ -78,18 +78,14 @@ def build_node(tables: Mapping[str, Any]) -> NodeSettings:
     except ValidationError as error:
         problem = as_input_error(error, NodeSettings, tables)
         if problem.field in KEYS_OF_EXPERIMENTS:
-            given = f"{problem.given} (`{problem.field}` belongs into the experiment's file)"
-            raise InputError(problem.field, given, problem.allowed) from None
+            why = f"change it in the experiment's file, not here. A node has the settings {problem.allowed}."
+            raise InputError(problem.field, problem.given, problem.allowed, why) from None
         raise problem from None
 
 
 def _parsed_here(override: str) -> tuple[str, Any]:
     name, value = parse_override(override)
     return name, _absolute(name, value, Path()) if name in PATHS else value
-
-
-def _with_absolute_paths(tables: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    return _with_paths(tables, lambda name, value: _absolute(name, value, folder))
 
 
 def _with_paths(tables: Mapping[str, Any], change: Callable[[str, str], str], within: str = "") -> dict[str, Any]:
@@ -163,8 +159,8 @@ def write_new_node(
     loaded = load_experiment(experiment)
     if device >= loaded.devices:
         raise InputError("--device", device, f"0 to {loaded.devices - 1}, the experiment's devices")
-    asked = [_parsed_here(override) for override in overrides]
-    strategy, seed = _chosen("strategy", asked, list(loaded.strategies)), _chosen("seed", asked, list(loaded.seeds))
+    given = [_parsed_here(override) for override in overrides]
+    strategy, seed = _chosen("strategy", given, list(loaded.strategies)), _chosen("seed", given, list(loaded.seeds))
     linked = linked_devices(draw_network(loaded, seed), loaded.devices, loaded.iterations)
     addresses = dict.fromkeys(linked[device], "") | _parsed_neighbours(neighbours)
     files = device_files(certificates.absolute(), device)
@@ -180,16 +176,15 @@ def write_new_node(
     }
     if listen == NOWHERE:
         del chosen["listen"]
-    for name, _ in asked:
+    for name, _ in given:
         if name.partition(".")[0] in OPTIONS:
             raise InputError(name, "an override", f"the option {OPTIONS[name.partition('.')[0]]}")
-    chosen = with_settings(chosen, asked)
+    chosen = with_settings(chosen, given)
     build_node(chosen)  # before a file is there that nobody can read
     folder = path.absolute().parent
     # Paths as the folder of the file sees them: it may be copied to a device as it is.
     chosen = _with_paths(
-        chosen,
-        lambda _, value: os.path.relpath(value, folder) if Path(value).is_absolute() else value,
+        chosen, lambda _, value: os.path.relpath(value, folder) if Path(value).is_absolute() else value
     )
     text = "\n".join(_file_lines(path.name, loaded.name, chosen, addresses)) + "\n"
     build_node(tomllib.loads(text))
@@ -197,9 +192,9 @@ def write_new_node(
     return NewNode(read_node(path), loaded)
 
 
-def _chosen(name: str, asked: Iterable[tuple[str, Any]], known: list[T]) -> T:
-    """Return the strategy or seed that was asked for last, else the experiment's first."""
-    chosen: T = next((value for key, value in reversed(list(asked)) if key == name), known[0])
+def _chosen(name: str, given: Iterable[tuple[str, Any]], known: list[T]) -> T:
+    """Return the last given strategy or seed, or the first one of the experiment."""
+    chosen: T = next((value for key, value in reversed(list(given)) if key == name), known[0])
     if chosen not in known:
         raise InputError(name, chosen, f"one of the experiment's: {', '.join(map(str, known))}")
     return chosen
@@ -207,19 +202,17 @@ def _chosen(name: str, asked: Iterable[tuple[str, Any]], known: list[T]) -> T:
 
 def linked_devices(network: GraphsOverTime, devices: int, iterations: int) -> list[set[int]]:
     """Return, for each device, all others that G(0), ..., G(iterations - 1) ever link it to."""
-    linked: list[set[int]] = [set() for _ in range(devices)]
-    known: set[int] = set()
+    codes: set[int] = set()
     previous = None
     for k in range(iterations):
         graph = network.graph(k)
         if graph is not previous:
             previous = graph
-            new = set(graph.codes.tolist()) - known
-            known |= new
-            for code in new:
-                i, j = code % devices, code // devices
-                linked[i].add(j)
-                linked[j].add(i)
+            codes.update(graph.codes.tolist())
+    linked: list[set[int]] = [set() for _ in range(devices)]
+    for i, j in (divmod(code, devices) for code in codes):
+        linked[i].add(j)
+        linked[j].add(i)
     return linked
 
 
@@ -229,7 +222,7 @@ def _parsed_neighbours(texts: Iterable[str]) -> dict[int, str | None]:
     for text in texts:
         number, equals, address = text.partition("=")
         if not number.isascii() or not number.isdigit():
-            raise InputError("--neighbour", text, "1=host:port, or 1 for a device that has to connect by itself")
+            raise InputError("--neighbour", text, "1=host:port, or 1 for a device that connects to this one")
         found[int(number)] = address if equals else None
     return found
 
@@ -240,10 +233,10 @@ def _file_lines(
     yield f"# Device {chosen['device']} of the experiment {experiment}: `efhc node {file}` runs it."
     yield "# A line such as `# pace = 0.0` shows a default; remove the # to change it. Paths count from this file."
     yield from _setting_lines(NodeSettings, chosen)
-    told = descriptions(NodeSettings)
+    meanings = descriptions(NodeSettings)
     for name, field in NodeSettings.model_fields.items():
         if inner := _inner_policy(field):
-            yield from ("", *_comment(told.get(name)))
+            yield from ("", *_comment(meanings.get(name)))
             if name == "neighbours":
                 for device, address in sorted(addresses.items()):
                     yield from ("[[neighbours]]", f"device = {device}", _address_line(device, address))
@@ -265,13 +258,13 @@ def _address_line(device: int, address: str | None) -> str:
 
 def _setting_lines(policy: type[Policy], chosen: Mapping[str, Any], within: str = "") -> Iterator[str]:
     """Yield the settings of a table that are single values: what was chosen, and the defaults as comments."""
-    told = descriptions(policy)
+    meanings = descriptions(policy)
     for name, field in policy.model_fields.items():
         if _inner_policy(field) is not None:
             continue
         if not within:
             yield ""
-        yield from _comment(told.get(name))
+        yield from _comment(meanings.get(name))
         if name in chosen:
             yield f"{name} = {_toml(chosen[name])}"
         else:

@@ -4,8 +4,8 @@ certs/                    an authority of this launch alone, and a certificate p
 STRATEGY.seedSEED/
   experiment.toml         the run's strategy and seed, the same for all devices
   device-3/node.toml      what `efhc node` reads
-  device-3/state/         what the node keeps, and what it records to be collected
-  device-3/log.jsonl      what it says
+  device-3/state/         its state, and its record of the run
+  device-3/log.jsonl      its log
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from efhc.experiments.config.files import to_tables
 from efhc.experiments.nodes.node_files import linked_devices
 from efhc.experiments.runs.resources import usable_cores
 from efhc.experiments.runs.run import Run, file_name
+from efhc.runtime.node_settings import NodeSettings
 from efhc.runtime.recording import last_second
 from efhc.runtime.security import authority_files, device_files
-from efhc.runtime.settings import NodeSettings
 from efhc.scenarios.scenario import Scenario
 
 CERTS = "certs"
@@ -70,7 +70,7 @@ class NodeFolders:
         return self.driver.sample_seconds
 
     def write(self, addresses: Sequence[str]) -> None:
-        """Write all files; `addresses` are where the devices listen. What nodes have kept of an earlier start stays."""
+        """Write all files; `addresses` are where the devices listen. The state of an earlier start stays."""
         from efhc.runtime.certificates import issue, make_authority
 
         experiment, certs = self._run.experiment, self._launch / CERTS

@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import BinaryIO, Self
 
 from efhc.base.errors import EfhcError
@@ -24,20 +23,20 @@ from efhc.runtime.pages import SOCKET_NAME
 ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS", "POLARS_MAX_THREADS"), "1"
 )
-"""Each device has one core at most, as many devices share this machine."""
+"""Each device uses at most one core, because many devices share this machine."""
 LAST_SECONDS = 15.0
-"""Seconds after `stop_seconds` in which a node that was asked to stop has to end."""
+"""Seconds after `stop_seconds` after which a node that does not stop is killed."""
 
 Command = Callable[[int, Sequence[str]], Sequence[str]]
 """Turns the command of a device into one that runs it where it belongs, such as a network namespace."""
 
 
 class NodeFailed(EfhcError):
-    """A node has ended with an error; the text is its own line."""
+    """Raised when a node has ended with an error. The text is the line of the node."""
 
 
 class NodeProcesses:
-    """The processes of all devices, which end at the latest when the context ends."""
+    """The processes of all devices. They end with the context at the latest."""
 
     def __init__(self, folders: Sequence[Path], command: Command = lambda device, words: words) -> None:
         """Folder i holds `node.toml` and `state` of device i."""
@@ -60,13 +59,11 @@ class NodeProcesses:
                 )  # fmt: skip
                 self._processes.append(process)
         except BaseException:
-            self.__exit__(None, None, None)
+            self.__exit__()
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for process in self._processes:
             if process.poll() is None:
                 process.kill()
@@ -77,7 +74,7 @@ class NodeProcesses:
         self._asking.shutdown()
 
     def statuses(self) -> list[Answer]:
-        """Ask all nodes how they are."""
+        """Return the status of all nodes."""
         return list(self._asking.map(ask, [folder / "state" / SOCKET_NAME for folder in self._folders]))
 
     @property
@@ -90,9 +87,9 @@ class NodeProcesses:
         failed = [device for device, process in enumerate(self._processes) if process.poll() not in (None, 0)]
         if not failed:
             return
-        time.sleep(0.5)  # the others hear of it, and say whose fault it was
+        time.sleep(0.5)  # the others end too, and their lines name the cause
         lines = {device: self._last_line(device) for device in failed}
-        # What a node says of itself tells more than what others heard of it.
+        # The line of the node that failed explains more than the lines of its neighbours.
         own = [device for device, line in lines.items() if not line.startswith("device ")]
         device = (own or failed)[0]
         raise NodeFailed(f"device {device}: {lines[device]}; its log is {self._folders[device] / 'log.jsonl'}")
@@ -111,7 +108,7 @@ class NodeProcesses:
         return f"it ended with exit code {code}"
 
     def stop(self, seconds: float) -> None:
-        """Ask all nodes to stop, and wait for them. One that does not within so many seconds is killed.
+        """Ask all nodes to stop, and wait for them. A node that does not stop in time is killed.
 
         Raises `NodeFailed` if one ended with an error or had to be killed.
         """

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from efhc.base.errors import InputError
+from efhc.runtime.node_settings import Address
 from efhc.runtime.pages import SOCKET_NAME, short_name
-from efhc.runtime.settings import Address
 
 SECONDS = 3.0
 """How long a node may take to answer."""
@@ -21,7 +21,7 @@ DEPTH = 3
 
 
 class Answer(NamedTuple):
-    """What a node said, or why it said nothing."""
+    """The status of a node, or why there is none."""
 
     place: str
     """The state folder, or the address."""
@@ -96,9 +96,9 @@ def _address(place: str) -> Address:
     try:
         address = Address.of(place.removeprefix("http://").rstrip("/"))
     except ValueError:
-        raise InputError("status", f"{place}, which is not there", allowed) from None
+        raise InputError("PLACE", f"{place}, which does not exist", allowed) from None
     if not address.is_loopback:
-        raise InputError("status", f"{place}, an address of another machine", allowed)
+        raise InputError("PLACE", f"{place}, an address of another machine", allowed)
     return address
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,7 @@ from efhc.learning.backends import backend_for
 from efhc.learning.data import Dataset
 from efhc.learning.learner import Learner
 from efhc.network.over_time import CheckedGraphs, GraphsOverTime
+from efhc.network.topologies import DrawnTopology
 from efhc.scenarios.scenario import Scenario
 from efhc.strategies.forms import form_of
 
@@ -153,35 +154,38 @@ def check_strategies(experiment: Experiment, scenario: Scenario) -> None:
 
 
 class Scenarios:
-    """The scenarios of runs. All runs of an experiment with one seed share one, which is drawn once."""
+    """The scenarios of the runs of an experiment: those with one seed share one, which is drawn once."""
 
-    def __init__(self, threads: int, runs: Iterable[Run]) -> None:
-        self.threads = threads
-        self._drawn: dict[object, Scenario] = {}
-        self._users = Counter(map(self._which, runs))
-        """How many runs still need each scenario."""
+    def __init__(self) -> None:
+        self._drawn: dict[int, Scenario] = {}
+        self._users: Counter[int] = Counter()
+        """The number of runs that still need the scenario of each seed."""
         self._drawing = Lock()
         """Held while a scenario is drawn: torch cannot trace two modules at the same time."""
 
-    def of(self, run: Run) -> Scenario:
-        """Return the scenario of a run."""
-        which = self._which(run)
+    def expect(self, run: Run) -> None:
+        """Keep the scenario of a run, once it is drawn, until `release` is called."""
+        self._users[run.seed] += 1
+
+    def of(self, run: Run, threads: int = 1, warn: Callable[[str], None] = lambda text: None) -> Scenario:
+        """Return the scenario of a run. `warn` is called if its network is not connected."""
         with self._drawing:
-            if which not in self._drawn:
-                self._drawn[which] = draw_scenario(run.whole, run.data, run.seed, self.threads)
-            return self._drawn[which]
+            if run.seed not in self._drawn:
+                scenario = draw_scenario(run.whole, run.data, run.seed, threads)
+                check_strategies(run.whole, scenario)
+                self._drawn[run.seed] = scenario
+                graph = scenario.network.graph(0)
+                drawn_so = isinstance(run.whole.network, DrawnTopology)  # with connected = false
+                if graph is scenario.network.graph(1) and not graph.is_connected and not drawn_so:
+                    warn(f"seed {run.seed}: the network is not connected: no information passes between its parts")
+            return self._drawn[run.seed]
 
     def release(self, run: Run) -> None:
         """Forget the scenario of a run that has ended, if no other run needs it."""
-        which = self._which(run)
         with self._drawing:
-            self._users[which] -= 1
-            if not self._users[which]:
-                self._drawn.pop(which, None)
-
-    @staticmethod
-    def _which(run: Run) -> tuple[int, int]:
-        return id(run.whole), run.seed
+            self._users[run.seed] -= 1
+            if not self._users[run.seed]:
+                self._drawn.pop(run.seed, None)
 
 
 # Compiled loops do not check indices, so what the user's own objects return is checked here.

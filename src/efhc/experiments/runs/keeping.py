@@ -1,46 +1,62 @@
-"""What makes a run and what keeps it, and how the two go together.
+"""What is kept of a run while it is made, and when it ends.
 
-A run is kept in pieces: consecutive stretches of its tables, from one position to the next. What a position is, the
-driver says: the number of iterations, or the number of pieces. A checkpoint holds all that a driver needs to go on from
-the end of the last piece, as named arrays and texts. Whoever keeps it does not know what they mean; the driver checks
-what it restores.
+A run is kept in memory until it has lasted `SHORT_SECONDS`, or until it has more than memory should hold. Then it
+gets its folder and, with each checkpoint, pieces of its tables: consecutive stretches from one position to the next. A
+position is a number of iterations or of pieces, depending on the driver. A checkpoint stores, as named arrays and
+texts, all that the driver needs to continue after the last piece; the driver checks them when it resumes. A piece
+counts only once a later checkpoint lists it. A run that ends before it gets a folder is written in one step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import json
+import platform
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
 from threading import Event
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Literal, TypeVar
 
 import numpy as np
 import polars as pl
 
 from efhc.base.arrays import Floats
-from efhc.base.errors import InputError
+from efhc.base.errors import EfhcError, InputError
+from efhc.base.inputs import sha256
+from efhc.base.saving import read_tensors, write_safely, write_tensors, writing
 from efhc.core.state import Diverged, Local
 from efhc.drivers.observers import Observer
 from efhc.drivers.record import Piece
-from efhc.experiments.runs.live.followers import Follower, Row
-from efhc.experiments.runs.live.telling import Followers, about_run
-from efhc.experiments.runs.live.totals import with_totals
+from efhc.experiments.runs.driver_tables import labelled, tables_of
+from efhc.experiments.runs.events import EventStream, Row
+from efhc.experiments.runs.folder import PIECES, RunFolder, parquet
+from efhc.experiments.runs.live_file import LIVE, LiveFile
 from efhc.experiments.runs.run import Run
-from efhc.experiments.runs.tables import LOCKSTEP, tables_of
 from efhc.learning.backends.backend import ScoresNotFinite
-from efhc.scenarios.scenario import Scenario
+
+if TYPE_CHECKING:
+    from efhc.experiments.runs.store import RunStore
 
 CHECKPOINT_SECONDS = 30.0
 """Default time between two checkpoints."""
+SHORT_SECONDS = 1.0
+"""Seconds after which a run gets a folder. A shorter one is written once, at its end."""
+TEXT = "text/"
+"""In front of the names of a driver's texts, which are kept as bytes: a .safetensors header has a largest size."""
 
 T = TypeVar("T")
-
 
 FAILURES = (Diverged, ScoresNotFinite, InputError)
 """Errors that concern one run only: its training, or its settings. All others end the command."""
 
 
 class Stopped(Exception):
-    """A run was asked to stop, and did."""
+    """Raised when a run has stopped on request."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,67 +70,302 @@ class Checkpoint:
     """What is no array, as text."""
 
 
-class Keeper(Protocol):
-    """Keeps what a run makes, in memory or in a folder."""
+@dataclass(frozen=True, eq=False)
+class RunOptions:
+    """How a run is made. None of this changes its result."""
+
+    threads: int = 1
+    observers: Sequence[Observer] = ()
+    """They see runs in lockstep only."""
+    progress: Callable[[float], None] = lambda share: None
+    """Called with the share of the run that is done."""
+    stop: Event = field(default_factory=Event)
+    """When it is set, the run saves a checkpoint and raises `Stopped`."""
+    checkpoint_seconds: float = CHECKPOINT_SECONDS
+
+
+@dataclass(frozen=True, eq=False)
+class MadeRun:
+    """A complete run in memory."""
+
+    tables: Mapping[str, pl.DataFrame]
+    final_models: Floats
+    own: Mapping[str, np.ndarray]
+    kept_snapshots: Mapping[int, Floats]
+    state: ClassVar[Literal["done"]] = "done"
+    problem: ClassVar[None] = None
+
+    def table(self, name: str) -> pl.DataFrame:
+        """Return a table."""
+        return self.tables[name]
+
+    def models(self) -> Floats | None:
+        """Return the final models."""
+        return self.final_models
+
+    def local(self) -> Mapping[str, np.ndarray]:
+        """Return what devices keep to themselves."""
+        return self.own
+
+    def snapshots(self) -> Mapping[int, Floats]:
+        """Return the models of single iterations."""
+        return self.kept_snapshots
+
+
+class RunKeeper:
+    """Keeps one run in memory and, with a store, in a folder once it has taken longer than `SHORT_SECONDS`."""
+
+    def __init__(
+        self, run: Run, store: RunStore | None = None, warn: Callable[[str], None] = lambda text: None
+    ) -> None:
+        self.run, self._store, self._report = run, store, warn
+        self.stream: EventStream | None = None
+        self.made: MadeRun | None = None
+        """The complete run, of a keeper without a store."""
+        self._folder: RunFolder | None = None
+        self._unfinished: Unfinished | None = None
+        self._resources = ExitStack()
+        """The lock of the folder."""
+        self._is_shown = False
+        self._pieces: list[Piece] = []
+        """Those that are in memory only. With a store, at most one."""
+        self._snapshots: dict[int, Floats] = {}
+        self._warnings: list[str] = []
+        self._began = time.monotonic()
+
+    def __enter__(self) -> RunKeeper:
+        return self
+
+    def __exit__(self, *reason: object) -> None:
+        with self._resources:
+            if self._folder is not None and self.made is None and reason[0] is not None:
+                self._folder.end_session()
+
+    def warn(self, text: str) -> None:
+        """Report a problem that does not stop the run, in one line."""
+        self._warnings.append(text)  # for meta.json: the run may be made far away, or asked for again
+        self._report(text)
+
+    # The folder
 
     @property
-    def followers(self) -> Sequence[Follower]:
-        """Those who keep what can be seen of the run while it is made."""
+    def is_open(self) -> bool:
+        """Whether the run has its folder."""
+        return self._folder is not None
+
+    def open(self) -> RunFolder:
+        """Give the run its folder, locked, if it has none. Raises `BusyError` if another process works on it."""
+        assert self._store is not None
+        if self._folder is None:
+            self._folder = self._resources.enter_context(self._store.opened(self.run))
+            self._unfinished = Unfinished(self._folder.path, self._report)
+        return self._folder
 
     @property
-    def snapshots(self) -> Collection[int]:
-        """The iterations whose models are kept."""
+    def should_show(self) -> bool:
+        """Whether the run is no longer short, and has no live file yet."""
+        is_hidden = not self._is_shown and self._store is not None
+        return is_hidden and time.monotonic() - self._began > SHORT_SECONDS
+
+    def show(self, rows: Sequence[Row] = ()) -> None:
+        """Write the live file from now on; `rows` are those that were evaluated before."""
+        if self._is_shown or self._store is None or self.stream is None:
+            return
+        self._is_shown = True
+        self.stream.add(LiveFile(self.open().path / LIVE), rows)
+
+    # Called by drivers
 
     def resume(self, restore: Callable[[Checkpoint], T]) -> T | None:
         """Return what `restore` makes of the last checkpoint, or None to begin at the start.
 
         If `restore` raises `ValueError`, because the checkpoint does not fit the run, the checkpoint is moved aside.
         """
+        return None if self._unfinished is None else self._unfinished.load(self.run, restore)
+
+    @property
+    def snapshots(self) -> Collection[int]:
+        """The iterations whose models are kept."""
+        return self._snapshots if self._folder is None else self._folder.snapshots(*self._pair)
 
     def kept(self, table: str) -> Sequence[pl.LazyFrame]:
         """Return the pieces of a table that were kept before `resume`, in order. Call it after `resume`."""
+        return [] if self._unfinished is None else [pl.scan_parquet(file) for file in self._unfinished.parts(table)]
 
     def put_away(self, piece: Piece) -> None:
-        """Keep the next piece of the tables."""
+        """Keep the next piece of the tables. With a store, the last one stays in memory until the next comes."""
+        if self._store is not None:
+            self._write_pieces()
+        self._pieces.append(piece)
 
     def checkpoint(self, piece: Piece, tensors: Mapping[str, np.ndarray], facts: Mapping[str, str]) -> None:
         """Keep the next piece of the tables, and what the run can go on from after it."""
+        if self._store is None:
+            self.put_away(piece)
+            return
+        self._write_pieces()
+        self.open()
+        assert self._unfinished is not None
+        self._unfinished.save(piece, tensors, facts)
 
     def snapshot(self, k: int, models: Floats) -> None:
         """Keep the models of one iteration for later analysis."""
+        if self._store is None:
+            self._snapshots[k] = models.copy()
+        else:
+            self.open().save_snapshot(*self._pair, k, models)
 
     def finish(self, models: Floats, local: Local, devices: pl.DataFrame) -> None:
         """Complete the run, whose tables have all been put away, with its last models and the table of devices."""
+        labels = tables_of(self.run.experiment).labels
+        tables = {name: labelled(self._whole(name), of, *self._pair) for name, of in labels.items()}
+        tables["devices"] = devices
+        final = {self._pair: (models, local)} if self._store is not None and self._store.with_models else {}
+        if self._folder is not None:
+            self._folder.finish_run(tables, final, self._warnings)
+            assert self._unfinished is not None
+            self._unfinished.remove()
+            return
+        whole = {name: table if isinstance(table, pl.DataFrame) else table.collect() for name, table in tables.items()}
+        if self._store is None:
+            self.made = MadeRun(whole, models, dict(local), self._snapshots)
+        else:
+            self._store.add(self.run, whole, final, self._warnings, time.monotonic() - self._began)
 
-    def warn(self, text: str) -> None:
-        """Report a problem that does not stop the run, in one line."""
+    def _whole(self, name: str) -> pl.LazyFrame | pl.DataFrame:
+        """Return all pieces of a table together."""
+        in_memory = [piece.tables[name] for piece in self._pieces if piece.end > piece.first]
+        on_disk = self.kept(name)
+        if len(in_memory) == 1 and not on_disk:
+            return in_memory[0]
+        return pl.concat([*on_disk, *(table.lazy() for table in in_memory)])
+
+    @property
+    def _pair(self) -> tuple[str, int]:
+        return next(iter(self.run.experiment.strategies)), self.run.seed
+
+    def _write_pieces(self) -> None:
+        if self._pieces:
+            self.open()
+            assert self._unfinished is not None
+            for piece in self._pieces:
+                self._unfinished.put_away(piece)
+            self._pieces = []
 
 
-@dataclass(frozen=True, eq=False)
-class Making:
-    """A run that is to be made, and those who have to do with it."""
+class Unfinished:
+    """The checkpoint and the pieces of a run that is being made, or was stopped."""
 
-    run: Run
-    scenario: Scenario
-    keeper: Keeper
-    threads: int
-    observers: Sequence[Observer]
-    followers: Followers
-    progress: Callable[[float], None]
-    """Receives the share of the run that is done."""
-    stop: Event
-    """When it is set, the run saves a checkpoint and raises `Stopped`."""
-    checkpoint_seconds: float
+    def __init__(self, folder: Path, warn: Callable[[str], None] = lambda text: None) -> None:
+        self._folder, self._warn = folder, warn
+        self._pieces: dict[str, str] = {}
+        """The SHA-256 of every piece, by file name."""
+        self._end = 0
+        """Where the last piece ends."""
 
-    def tell_begin(self, k: int) -> None:
-        """Tell followers that the run begins or, with k > 0, goes on. Call it after `Keeper.resume`."""
-        self.followers.begin(about_run(self.run, self.scenario), k)
-        if self.keeper.kept(tables_of(self.run.experiment).curve):
-            self.followers.recalled(self._earlier_rows)
+    @property
+    def _checkpoint(self) -> Path:
+        return self._folder / "checkpoint.safetensors"
 
-    def _earlier_rows(self) -> Iterable[Row]:
-        tables = tables_of(self.run.experiment)
-        rows = pl.concat(self.keeper.kept(tables.curve))
-        if tables is LOCKSTEP:
-            rows = with_totals(rows).filter(pl.col("accuracy").is_not_null())
-        return rows.collect().iter_rows(named=True)
+    def load(self, run: Run, restore: Callable[[Checkpoint], T]) -> T | None:
+        """Return what `restore` makes of the checkpoint.
+
+        Returns None if there is no checkpoint, or if it is damaged or `restore` raises `ValueError`: then it is moved
+        aside. Raises `EfhcError` if a file cannot be read.
+        """
+        if not self._checkpoint.exists():
+            self._remove_pieces(keep=())
+            return None
+        try:
+            tensors, facts = read_tensors(self._checkpoint)
+            self._pieces = json.loads(facts["pieces"])
+            end = self._checked_end(tables_of(run.experiment).recorded)
+            texts = {name.removeprefix(TEXT): tensors.pop(name) for name in [*tensors] if name.startswith(TEXT)}
+            decoded = {name: text.tobytes().decode() for name, text in texts.items()}
+            restored = restore(Checkpoint(end, tensors, decoded))
+        except OSError as error:
+            raise EfhcError(f"{error.filename or self._checkpoint} cannot be read ({error.strerror})") from error
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            self._refuse(error)
+            return None
+        self._end = end
+        self._remove_pieces(keep=self._pieces)
+        for name, now in _versions().items():
+            if (then := facts.get(name, now)) != now:
+                self._warn(f"{run.name}: begun with {name} {then}, goes on with {now}; its last digits may differ")
+        return restored
+
+    def _refuse(self, reason: object) -> None:
+        self._move_aside()
+        self._warn(f"{self._checkpoint} is damaged; the run starts again from its beginning: {reason}")
+
+    def _move_aside(self) -> None:
+        mark = f"damaged-{secrets.token_hex(3)}"
+        self._pieces, self._end = {}, 0
+        with writing(self._folder):
+            for path in (self._checkpoint, self._folder / PIECES):
+                if path.exists():
+                    path.rename(path.with_name(f"{path.name}.{mark}"))
+
+    def _checked_end(self, tables: Collection[str]) -> int:
+        """Return where the pieces end. Raises `ValueError` unless they are whole, and end alike for all tables."""
+        ends_of_tables = set()
+        for table in tables:
+            names = sorted(name for name in self._pieces if name.endswith(f".{table}.parquet"))
+            spans = [tuple(map(int, name.split(".")[0].split("-"))) for name in names]
+            ends = [0, *(end for _, end in spans)]
+            if [first for first, _ in spans] != ends[:-1]:
+                raise ValueError(f"its pieces of {table} do not reach from the start to the checkpoint")
+            ends_of_tables.add(ends[-1])
+        if len(ends_of_tables) != 1:
+            raise ValueError("its pieces do not reach equally far")
+        for name, expected in self._pieces.items():
+            try:
+                found = sha256((self._folder / PIECES / name).read_bytes())
+            except FileNotFoundError:
+                found = "missing"
+            if found != expected:
+                raise ValueError(f"pieces/{name} is not what was written")
+        return ends_of_tables.pop()
+
+    def _remove_pieces(self, keep: Mapping[str, str] | tuple[str, ...]) -> None:
+        with writing(self._folder):
+            for piece in (self._folder / PIECES).glob("*"):
+                if piece.name not in keep:
+                    piece.unlink()
+
+    def put_away(self, piece: Piece) -> None:
+        """Write the next piece of every table. An empty piece is not written, nor one after a piece that got lost."""
+        if piece.end == piece.first or piece.first != self._end:
+            return
+        names = {table: f"{piece.first:012d}-{piece.end:012d}.{table}.parquet" for table in piece.tables}
+        contents = {name: parquet(piece.tables[table]) for table, name in names.items()}
+        for name, content in contents.items():
+            write_safely(self._folder / PIECES / name, content)
+        self._pieces |= {name: sha256(content) for name, content in contents.items()}  # all of them, or none
+        self._end = piece.end
+
+    def save(self, piece: Piece, tensors: Mapping[str, np.ndarray], facts: Mapping[str, str]) -> None:
+        """Put a piece away, then write the checkpoint that counts on it.
+
+        If an earlier piece could not be written, the checkpoint before it stays.
+        """
+        self.put_away(piece)
+        if self._end == piece.end:
+            texts = {TEXT + name: np.frombuffer(fact.encode(), np.uint8) for name, fact in facts.items()}
+            about = {"pieces": json.dumps(self._pieces), **_versions()}
+            write_tensors(self._checkpoint, {**tensors, **texts}, about)
+
+    def parts(self, table: str) -> list[Path]:
+        """Return the files with the pieces of one table, in order."""
+        return [self._folder / PIECES / name for name in sorted(self._pieces) if name.endswith(f".{table}.parquet")]
+
+    def remove(self) -> None:
+        """Remove the checkpoint and the pieces, if that is possible. Call it when the run is complete."""
+        with suppress(OSError):
+            self._checkpoint.unlink()
+        shutil.rmtree(self._folder / PIECES, ignore_errors=True)
+
+
+def _versions() -> dict[str, str]:
+    return {"python": platform.python_version(), "efhc": version("efhc"), "numpy": version("numpy")}

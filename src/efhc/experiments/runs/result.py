@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar, cast
 
 import numpy as np
 import polars as pl
 
 from efhc.base.arrays import Arrays, Floats
-from efhc.base.errors import InputError
+from efhc.base.errors import EfhcError, InputError
 from efhc.base.extras import require
 from efhc.base.inputs import using_inputs
 from efhc.base.saving import write_safely
 from efhc.drivers.event_driven.settings import EventDriven
 from efhc.experiments.config.experiment import Experiment
-from efhc.experiments.runs.directory import Pair, RunDirectory
 from efhc.experiments.runs.draw import draw_scenario
-from efhc.experiments.runs.live.reading import LIVE
-from efhc.experiments.runs.partial import PartialRuns
-from efhc.experiments.runs.run import Inputs, Run, Runs
-from efhc.experiments.runs.store import Failures, MemoryStore, RunStore
-from efhc.experiments.runs.tables import EVENT_DRIVEN, RunTables, tables_of
+from efhc.experiments.runs.driver_tables import EVENT_DRIVEN, LABELS, RunTables, tables_of
+from efhc.experiments.runs.experiment_folder import OWN_RUNS, ExperimentFolder
+from efhc.experiments.runs.folder import DamagedError, Pair
+from efhc.experiments.runs.run import Runs
+from efhc.experiments.runs.single_runs import same_run, single_runs
+from efhc.experiments.runs.store import SCHEMAS, KeptRun, RunInTables, StoredRun
 from efhc.learning.data import Dataset, NpzFile
 from efhc.report.views import State
 
@@ -37,38 +37,35 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class _Source(Protocol):
-    """Where a result has its tables and models from."""
-
-    def table(self, name: str) -> pl.DataFrame: ...
-    def models(self) -> dict[Pair, Floats]: ...
-    def local(self) -> dict[Pair, dict[str, np.ndarray]]: ...
-    def snapshots(self, strategy: str, seed: int) -> Mapping[int, Floats]: ...
-    def checksums(self) -> Mapping[str, Mapping[str, str]]: ...
-
-
 class Result:
-    """The tables and final models of an experiment. What comes from a directory is read when it is needed."""
+    """The tables and final models of an experiment. What comes from a folder is read when it is needed."""
 
     def __init__(
-        self, experiment: Experiment, source: _Source, failed: Mapping[Pair, str], directory: Path | None = None
+        self,
+        experiment: Experiment,
+        runs: Mapping[Pair, KeptRun],
+        failed: Mapping[Pair, str],
+        checksums: Mapping[str, Mapping[str, str]],
+        directory: Path | None = None,
     ) -> None:
+        """`checksums` are those of the data and input files. A run that failed need not be among `runs`."""
         self.experiment = experiment
-        self.failed: dict[Pair, str] = dict(failed)
+        pairs = [(strategy, seed) for seed in experiment.seeds for strategy in experiment.strategies]
+        self._runs = {pair: runs[pair] for pair in pairs if pair in runs and pair not in failed}
+        self.failed = dict(failed) | {pair: run.problem for pair, run in self._runs.items() if run.problem is not None}
         """The runs that failed, by strategy and seed, and why. They have no rows and no models."""
         self.states: dict[Pair, State] = {
-            (strategy, seed): "failed" if (strategy, seed) in self.failed else "done"
-            for seed in experiment.seeds
-            for strategy in experiment.strategies
+            pair: "failed" if pair in self.failed else self._runs[pair].state if pair in self._runs else "waiting"
+            for pair in pairs
         }
         """What has become of each run, by strategy and seed: "waiting", "running", "stopped", "done" or "failed"."""
         self.directory = directory
         """Where the result is kept, if it is."""
-        self._source = source
+        self._checksums = checksums
 
     @classmethod
     def load(cls, directory: Path | str, *, unfinished: bool = False) -> Result:
-        """Return the result in a run directory.
+        """Return the result in the folder of an experiment; of a study or a store, a `Study` of several results.
 
         With `unfinished`, the directory may hold an experiment that is being made or was stopped. Then `states` says
         what has become of each run; runs that are complete have everything. Of the others, the tables have all rows up
@@ -81,31 +78,44 @@ class Result:
         run it again, load config.toml by `load_experiment`. Raises `InputError` if the directory does not hold a run
         that has finished.
         """
-        run = RunDirectory(Path(directory))
-        if run.is_complete:
-            return cls.in_directory(run.read_experiment(), run)
-        if not run.is_begun:
-            raise InputError("run directory", directory, "the directory of a run that has finished")
-        if not unfinished:
-            allowed = "the directory of a run that has finished; or unfinished=True, for what is there so far"
-            raise InputError("run directory", f"{directory}, which has not finished", allowed)
-        experiment = run.read_experiment()
-        so_far = PartialRuns(experiment, run.path)
-        result = cls(experiment, _Unfinished(run, so_far), so_far.failed, run.path)
-        result.states.update(so_far.states)
+        folder = ExperimentFolder(Path(directory))
+        if not folder.is_begun:
+            from efhc.experiments.runs.study import Study
+
+            return cast("Result", Study.load(folder.path, unfinished=unfinished))  # most folders are experiments
+        if not folder.is_complete and not unfinished:
+            raise EfhcError(f"{directory} has not finished; with unfinished=True, you get what is there so far")
+        result = cls.in_folder(folder.read_experiment(), folder)
+        lost = [pair for pair, state in result.states.items() if state not in ("done", "failed")]
+        if lost and not unfinished:
+            which = folder.store / folder.keys.get(lost[0], f"the run of {lost[0][0]}, seed {lost[0][1]}")
+            raise DamagedError(f"{which} is missing or damaged; resume the experiment to make it again")
         return result
 
     @classmethod
-    def in_directory(cls, experiment: Experiment, directory: RunDirectory) -> Result:
-        """The result of this experiment, which is kept in this directory."""
-        return cls(experiment, _Directory(directory), directory.failures, directory.path)
+    def in_folder(cls, experiment: Experiment, folder: ExperimentFolder) -> Result:
+        """Return the result of this experiment, which is kept in this folder."""
+        failed = folder.failures if folder.is_complete else {}
+        checksums = {name: folder.meta.get(name, {}) for name in ("data_sha256", "input_sha256")}
+        return cls(experiment, kept_runs(experiment, folder), failed, checksums, folder.path)
 
     def _table(self, name: str) -> pl.DataFrame:
         """Return a table. Raises `InputError` if runs of this driver do not have it."""
         tables = tables_of(self.experiment)
         if name not in tables.names:
-            raise InputError(name, f"a run of the {tables.driver} driver", f"its tables: {', '.join(tables.names)}")
-        return self._source.table(name)
+            has = ", ".join(tables.names)
+            problem = f"an experiment with the driver {tables.driver} has no such table; it has {has}."
+            raise InputError(name, tables.driver, has, problem)
+        found = {pair: run.table(name) for pair, run in self._runs.items() if pair not in self.failed}
+        labels = tables.labels.get(name, ("seed",))
+        empty = {**{label: LABELS[label] for label in labels}, **SCHEMAS[name]}
+        parts = _of_table(name, tables, found).values()
+        return pl.concat([*parts] or [pl.DataFrame(schema=empty)], how="diagonal_relaxed")
+
+    def rows(self, name: str, strategy: str, seed: int) -> pl.DataFrame:
+        """Return a table of one run."""
+        self._check_pair(name, strategy, seed)
+        return self._runs[strategy, seed].table(name)
 
     @cached_property
     def metrics(self) -> pl.DataFrame:
@@ -145,12 +155,14 @@ class Result:
     @cached_property
     def models(self) -> dict[Pair, Floats]:
         """The final models (m, n) by strategy and seed."""
-        return Arrays(self._in_order(self._source.models()))
+        found = {pair: run.models() for pair, run in self._runs.items()}
+        return Arrays(self._in_order({pair: models for pair, models in found.items() if models is not None}))
 
     @cached_property
     def local(self) -> dict[Pair, dict[str, np.ndarray]]:
         """What devices keep to themselves (running statistics of BatchNorm), by strategy and seed."""
-        return Arrays(self._in_order(self._source.local()))
+        found = {pair: dict(run.local()) for pair, run in self._runs.items()}
+        return Arrays(self._in_order({pair: own for pair, own in found.items() if own}))
 
     def _in_order(self, found: Mapping[Pair, T]) -> dict[Pair, T]:
         """Return the runs strategy by strategy, as the experiment names them."""
@@ -160,7 +172,7 @@ class Result:
     def snapshots(self, strategy: str, seed: int) -> Mapping[int, Floats]:
         """Return the models (m, n) of single iterations, by iteration. Empty without `keep_models_every`."""
         self._check_pair("snapshots", strategy, seed)
-        return self._source.snapshots(strategy, seed)
+        return self._runs[strategy, seed].snapshots()
 
     @property
     def tables(self) -> dict[str, pl.DataFrame]:
@@ -249,7 +261,8 @@ class Result:
         from efhc.report.claims.frontier import accuracy_at_shares
 
         if of not in self.experiment.strategies:
-            raise InputError("of", of, f"a strategy of the experiment: {', '.join(self.experiment.strategies)}")
+            known = ", ".join(self.experiment.strategies)
+            raise InputError("of", of, known, f"this result has no {of} to compare with. Use {known}.")
         shares = [float(one) for one in np.atleast_1d(share)]
         if not all(0 < one < np.inf for one in shares):
             raise InputError("share", share, "numbers above 0: 0.1 is 10 %")
@@ -261,9 +274,9 @@ class Result:
         The `leaders`, EF-HC and ZT are drawn in front, with the band in which the mean of other seeds is expected. Runs
         that have not finished are left out. `at_budget` has the numbers.
         """
+        from efhc.report.figure_data import FrontierData, SettingData
         from efhc.report.figures import run_title, save_figure
-        from efhc.report.figures.frontier_figure import frontier_figure
-        from efhc.report.frontier_data import FrontierData, SettingData
+        from efhc.report.figures.settings_figure import frontier_figure
 
         strategies = self.experiment.strategies
         unknown = [name for name in leaders if name not in strategies]
@@ -271,9 +284,7 @@ class Result:
             raise InputError("leaders", unknown[0], f"strategies of the experiment: {', '.join(strategies)}")
         curves = self._evaluated_whole_runs
         if not len(curves.filter(strategy="ZT")):
-            raise InputError(
-                "frontier", "a result without a run of ZT that is done", "one with it: ZT sets the budgets"
-            )
+            raise InputError("frontier", "a result without a finished run of ZT", "one with it: ZT sets the budgets")
         setting = SettingData(self.experiment.name, run_title(self.experiment), curves)
         figure = frontier_figure(FrontierData("frontier", "", (setting,), tuple(leaders)))
         if path is not None:
@@ -362,14 +373,15 @@ class Result:
 
         model = self.experiment.model
         if not isinstance(model, ModuleModel):
-            raise InputError("model", getattr(model, "kind", type(model).__name__), "a model that is a torch module")
+            kind = getattr(model, "kind", type(model).__name__)
+            raise InputError("model", kind, "a neural network", f"{asked} needs a neural network, and this is {kind}.")
         self._check_pair(asked, strategy, seed)
         devices = self.experiment.devices
         is_device = isinstance(device, int | np.integer) and not isinstance(device, bool) and 0 <= device < devices
         if device != "mean" and not is_device:
             raise InputError("device", repr(device), f'0 to {devices - 1}, or "mean"')
         inputs = Runs().inputs(self.experiment)
-        if inputs.checksums["data_sha256"] != self._source.checksums()["data_sha256"]:
+        if inputs.checksums["data_sha256"] != self._checksums["data_sha256"]:
             raise InputError("data", "other data than the run was made with", "the same data, to build its network")
         with using_inputs(inputs.files):
             learner = draw_scenario(self.experiment, inputs.data, seed).learner
@@ -379,12 +391,13 @@ class Result:
     def _check_pair(self, asked: str, strategy: str, seed: int) -> None:
         """Raise `InputError` unless the result has a run of this strategy and seed."""
         made = {
-            name: [number for number in self.experiment.seeds if (name, number) not in self.failed]
+            name: [number for number in self.experiment.seeds if self.states[name, number] not in ("failed", "waiting")]
             for name in self.experiment.strategies
         }
         if seed not in made.get(strategy, []):
             allowed = "; ".join(f"{name}, seed {', '.join(map(str, seeds))}" for name, seeds in made.items() if seeds)
-            raise InputError(asked, f"{strategy}, seed {seed}", allowed)
+            problem = f"there is no run of {strategy} with seed {seed}; there is {allowed or 'none yet'}."
+            raise InputError(asked, f"{strategy}, seed {seed}", allowed, problem)
 
     def save(self, directory: Path | str) -> None:
         """Write the result to a new run directory, from which `Result.load` reads it.
@@ -392,20 +405,20 @@ class Result:
         What was made in Python and has no name is described in config.toml: such a directory can be loaded, but its
         experiment cannot be run again.
         """
-        target = RunDirectory(Path(directory))
-        experiment, checksums, data = self.experiment, dict(self._source.checksums()), target.data_of(self.experiment)
+        target = ExperimentFolder(Path(directory))
+        experiment, checksums, data = self.experiment, dict(self._checksums), target.data_of(self.experiment)
         if data is not None:
             experiment = experiment.model_copy(update={"data": NpzFile(path=data.path)})
             checksums["data_sha256"] = {data.path.name: data.sha256}
         with target.locked():
-            target.begin(experiment, checksums, resume=False, unnamed="describe")
+            target.describe(experiment, checksums)
             target.keep_data(data)
-            for name, table in self.tables.items():
-                target.save_table(name, table)
-            target.save_models(self.models, self.local)
-            for strategy, seed in self.models:
-                target.save_snapshots(strategy, seed, self.snapshots(strategy, seed))
-            target.finish(tables_of(experiment), self.failed)
+            final = {pair: (models, self.local.get(pair, {})) for pair, models in self.models.items()}
+            for strategy, seed in final:
+                for k, models in self.snapshots(strategy, seed).items():
+                    target.save_snapshot(strategy, seed, k, models)
+            failed = [{"strategy": name, "seed": seed, "reason": text} for (name, seed), text in self.failed.items()]
+            target.finish_run(self.tables, final, (), **({"failed": failed} if failed else {}))
 
     def to_csv(self, folder: Path | str) -> None:
         """Write every table as a CSV file; lists of devices and links become numbers with blanks between them."""
@@ -415,110 +428,37 @@ class Result:
             write_safely(Path(folder) / f"{name}.csv", flat.write_csv().encode())
 
 
-class _Directory:
-    """A result on disk."""
-
-    def __init__(self, directory: RunDirectory) -> None:
-        self._directory = directory
-        self.table = directory.load_table
-        self.models = directory.load_models
-        self.local = directory.load_local
-        self.snapshots = directory.snapshots
-
-    def checksums(self) -> Mapping[str, Mapping[str, str]]:
-        meta = self._directory.meta
-        return {name: meta.get(name, {}) for name in ("data_sha256", "input_sha256")}
-
-
-class _Unfinished(_Directory):
-    """What there is of a result that is being made."""
-
-    def __init__(self, directory: RunDirectory, so_far: PartialRuns) -> None:
-        super().__init__(directory)
-        self.table, self.models, self.local, self.snapshots = (
-            so_far.table,
-            so_far.models,
-            so_far.local,
-            so_far.snapshots,
-        )
-
-
-class _Memory:
-    """A result in memory."""
-
-    def __init__(self, tables: RunTables, inputs: Inputs, runs: Iterable[Run], store: MemoryStore) -> None:
-        self._tables, self._inputs = tables, inputs
-        self._made = {run.pair: store.made[run.key] for run in runs if run.key in store.made}
-
-    def table(self, name: str) -> pl.DataFrame:
-        found = {pair: made.tables[name] for pair, made in self._made.items()}
-        # Two strategies of the same kind and parameters are one run with two names.
-        return pl.concat(
-            table.with_columns(strategy=pl.lit(strategy)) if "strategy" in table.columns else table
-            for (strategy, _), table in _of_table(name, self._tables, found, len).items()
-        )
-
-    def models(self) -> dict[Pair, Floats]:
-        return {pair: made.models for pair, made in self._made.items()}
-
-    def local(self) -> dict[Pair, dict[str, np.ndarray]]:
-        return {pair: made.local for pair, made in self._made.items() if made.local}
-
-    def snapshots(self, strategy: str, seed: int) -> Mapping[int, Floats]:
-        return self._made[strategy, seed].snapshots
-
-    def checksums(self) -> Mapping[str, Mapping[str, str]]:
-        return self._inputs.checksums
-
-
-def _of_table(name: str, tables: RunTables, found: Mapping[Pair, T], rows: Callable[[T], int]) -> dict[Pair, T]:
-    """Return the runs' tables that make up the table `name`, given that table of every run and its number of `rows`.
+def _of_table(name: str, tables: RunTables, found: Mapping[Pair, pl.DataFrame]) -> dict[Pair, pl.DataFrame]:
+    """Return the runs' tables that make up the table `name`, given that table of every run.
 
     These are all of them or, if the strategies of a seed share their rows, the longest of each seed; of equally long
     ones the first. Event-driven runs end at different times: a shorter table is the beginning of the longest.
     """
     if tables.is_per_strategy(name):
-        return dict(found)
+        # Two strategies of the same kind and parameters are one run with two names.
+        return {pair: table.with_columns(strategy=pl.lit(pair[0])) for pair, table in found.items()}
     of_seed: dict[int, list[Pair]] = {}
     for pair in found:
         of_seed.setdefault(pair[1], []).append(pair)
-    longest = (max(pairs, key=lambda pair: rows(found[pair])) for pairs in of_seed.values())
+    longest = (max(pairs, key=lambda pair: len(found[pair])) for pairs in of_seed.values())
     return {pair: found[pair] for pair in longest}
 
 
-def result_in_memory(
-    experiment: Experiment, inputs: Inputs, runs: list[Run], store: MemoryStore, failures: Failures
-) -> Result:
-    """Return the result of runs that were made in memory."""
-    return Result(experiment, _Memory(tables_of(experiment), inputs, runs, store), _reasons(runs, failures))
+def kept_runs(experiment: Experiment, folder: ExperimentFolder) -> dict[Pair, KeptRun]:
+    """Return the runs of an experiment that have been begun, by strategy and seed."""
+    pairs = [(strategy, seed) for seed in experiment.seeds for strategy in experiment.strategies]
+    if folder.holds_tables:
+        return {pair: RunInTables(folder, pair) for pair in pairs}
+    tables, found = tables_of(experiment), _folders_of(folder)
+    return {pair: StoredRun(found[pair], tables) for pair in pairs if pair in found and found[pair].is_dir()}
 
 
-def collect(directory: RunDirectory, runs: list[Run], store: RunStore, failures: Failures) -> None:
-    """Write the tables and models of all runs that did not fail to one run directory, and complete it."""
-    made = {run.pair: run for run in runs if run.key not in failures}
-    tables = tables_of(runs[0].experiment)
-    for name in tables.names:
-        found = {pair: store.scan(run, name) for pair, run in made.items()}
-        directory.save_table(name, pl.concat(_of_table(name, tables, found, _number_of_rows).values()))
-    models: dict[Pair, Floats] = {}
-    local: dict[Pair, dict[str, np.ndarray]] = {}
-    warnings: list[str] = []
-    for pair, run in made.items():
-        alone = RunDirectory(store.directory(run))
-        (models[pair],) = alone.map_models().values()
-        for own in alone.load_local().values():
-            local[pair] = own
-        (strategy,) = run.experiment.strategies
-        directory.save_snapshots(*pair, alone.snapshots(strategy, run.seed))
-        warnings += alone.meta.get("warnings", [])
-        directory.save_live(*pair, alone.path / LIVE)
-    directory.save_models(models, local)
-    directory.finish(tables, _reasons(runs, failures), warnings)
-
-
-def _number_of_rows(table: pl.LazyFrame) -> int:
-    return int(table.select(pl.len()).collect().item())
-
-
-def _reasons(runs: list[Run], failures: Failures) -> dict[Pair, str]:
-    return {run.pair: str(failures[run.key]) for run in runs if run.key in failures}
+def _folders_of(folder: ExperimentFolder) -> dict[Pair, Path]:
+    """Return the folders of the runs of an experiment, by strategy and seed."""
+    if keys := folder.keys:
+        return {pair: folder.store / key for pair, key in keys.items()}
+    found, config = single_runs(folder.path / OWN_RUNS), folder.config  # begun by efhc 0.2
+    wanted = {
+        (name, seed): same_run(table, seed) for seed in config["seeds"] for name, table in config["strategies"].items()
+    }
+    return {pair: found[which].folder for pair, which in wanted.items() if which in found}

@@ -6,14 +6,19 @@ import json
 import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 from efhc import __version__
 from efhc.base.errors import EfhcError
 from efhc.base.inputs import InputContent, sha256, using_inputs
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.config.files import read_inputs, to_tables, without_implied
-from efhc.experiments.runs.draw import load_data
+from efhc.experiments.runs.draw import Scenarios, load_data
 from efhc.learning.data import Dataset
+
+DATA = "data.npz"
+"""A data set that was made in Python, in the folder of its experiment."""
 
 
 def file_name(strategy: str, seed: int) -> str:
@@ -49,6 +54,10 @@ class Run:
     inputs: Inputs = field(repr=False)
     whole: Experiment = field(repr=False)
     """The experiment that asked for the run."""
+    tables: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    """The experiment as config.toml has it. Empty if it has parts without a name."""
+    scenarios: Scenarios = field(default_factory=Scenarios, repr=False)
+    """Those of all runs of that experiment."""
 
     @property
     def seed(self) -> int:
@@ -71,6 +80,13 @@ class Run:
         return self.strategy, self.seed
 
 
+def without_place(tables: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a config in which a data set that was made in Python has no folder: its SHA-256 identifies it."""
+    data = tables.get("data")
+    is_own = isinstance(data, dict) and isinstance(data.get("path"), str) and Path(data["path"]).name == DATA
+    return {**tables, "data": {**data, "path": DATA}} if is_own else dict(tables)  # type: ignore[dict-item]
+
+
 class Runs:
     """Turns experiments into runs. Each data set and each input file is read once."""
 
@@ -82,10 +98,10 @@ class Runs:
 
     def of(self, experiment: Experiment) -> list[Run]:
         """Return the runs of an experiment: every strategy with every seed, seed by seed."""
-        inputs = self.inputs(experiment)
+        inputs, scenarios = self.inputs(experiment), Scenarios()
         with using_inputs(self._files):
             return [
-                self._run(experiment, inputs.data, name, seed)
+                self._run(experiment, inputs.data, name, seed, scenarios)
                 for seed in experiment.seeds
                 for name in experiment.strategies
             ]
@@ -109,7 +125,7 @@ class Runs:
         return Inputs(self._data[which], files)
 
     @staticmethod
-    def _run(experiment: Experiment, data: Dataset, name: str, seed: int) -> Run:
+    def _run(experiment: Experiment, data: Dataset, name: str, seed: int, scenarios: Scenarios) -> Run:
         strategy = experiment.strategies[name]
         kind = str(getattr(strategy, "kind", "own"))
         called = kind if kind.replace("-", "").isalnum() else "own"
@@ -117,10 +133,12 @@ class Runs:
             update={"name": "run", "seeds": (seed,), "strategies": {called: strategy}, "log": ()}
         )
         inputs = Inputs(data, read_inputs(alone))  # those of other strategies are not this run's
+        tables: dict[str, Any] = {}
         try:
+            tables = to_tables(alone)
             of_data, of_files = inputs.checksums["data_sha256"], inputs.checksums["input_sha256"]
-            identity = {"config": without_implied(to_tables(alone)), "data": of_data, "inputs": of_files}
+            identity = {"config": without_implied(without_place(tables)), "data": of_data, "inputs": of_files}
             key = sha256(json.dumps(identity | {"efhc": __version__}, sort_keys=True).encode())[:24]
         except EfhcError:  # made in Python, without a name: nobody can ask for the same run again
             key = secrets.token_hex(12)
-        return Run(alone, name, key, inputs, experiment)
+        return Run(alone, name, key, inputs, experiment, tables, scenarios)

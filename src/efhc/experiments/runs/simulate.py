@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from efhc.base.errors import InputError
 from efhc.base.extras import require
@@ -16,28 +15,22 @@ from efhc.drivers.observers import ObserverFactory
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.config.field_types import shows_settings
 from efhc.experiments.config.files import build_experiment, to_tables
-from efhc.experiments.runs.directory import OWN_RUNS, RunDirectory
-from efhc.experiments.runs.draw import check_driver, check_strategies, draw_scenario
+from efhc.experiments.runs.draw import check_driver
+from efhc.experiments.runs.driver_tables import require_lockstep
 from efhc.experiments.runs.engines.local import LocalEngine
+from efhc.experiments.runs.events import FollowerFactory
+from efhc.experiments.runs.experiment_folder import OWN_RUNS, ExperimentFolder
+from efhc.experiments.runs.folder import Pair
 from efhc.experiments.runs.keeping import CHECKPOINT_SECONDS
-from efhc.experiments.runs.live.followers import FollowerFactory
-from efhc.experiments.runs.live.notebook_bar import notebook_bar
-from efhc.experiments.runs.live.tracking import tracking
+from efhc.experiments.runs.notebook_bar import notebook_bar
+from efhc.experiments.runs.progress import RunProgress
 from efhc.experiments.runs.resources import plan
-from efhc.experiments.runs.result import Result, collect, result_in_memory
+from efhc.experiments.runs.result import Result
 from efhc.experiments.runs.run import Run, Runs
 from efhc.experiments.runs.store import Engine, Failures, MemoryStore, Progress, RunStore
-from efhc.experiments.runs.tables import require_lockstep
+from efhc.experiments.runs.tracking import tracking
 from efhc.learning.data import NpzFile
 from efhc.learning.models import ModuleModel
-from efhc.network.topologies import DrawnTopology
-
-
-class RunProgress(Protocol):
-    """Called after every few iterations, and once for the iterations that a resumed run already has."""
-
-    def __call__(self, strategy: str, seed: int, done: int) -> None:
-        """`done` iterations of this strategy and seed are done."""
 
 
 def _silent(strategy: str, seed: int, done: int) -> None:
@@ -72,8 +65,8 @@ def simulate(
         Go on with the run that was stopped in `out`. On the same machine with the same packages, the result is bit for
         bit what it would have been. Without a run in `out`, a new one is begun.
     store
-        A folder of single runs. Runs that are there are not made again, and those that are made stay there.
-        Default: a folder within `out`, which is removed in the end.
+        A folder of runs. Runs that are there are not made again, and those that are made stay there.
+        Default: the folder `runs` within `out`.
     engine
         Where runs are made, with its own number of cores. Default: `jobs` cores of this machine.
     jobs
@@ -84,8 +77,8 @@ def simulate(
     observers
         Creates an observer for every run: see `efhc.drivers.observers`. For the driver `lockstep` only.
     followers
-        Creates a follower for every run, which hears of it while it is made: see
-        `efhc.experiments.runs.live.followers`. One factory, or several.
+        Creates a reader of the events of every run, such as a `Follower`: see `efhc.experiments.runs.events`. One
+        factory, or several.
     checkpoint_seconds
         The time between two checkpoints of the default engine.
     warn
@@ -104,98 +97,116 @@ def simulate(
         If a setting cannot be used, or if every run fails.
 
     """
-    experiment = build_experiment({**(dict(experiment) if experiment else {}), **fields})
+    if isinstance(experiment, str | Path):
+        problem = f"{experiment} is a path. Use efhc.simulate(efhc.load_experiment({str(experiment)!r}))."
+        raise InputError("experiment", experiment, "an efhc.Experiment", problem)
+    if experiment is None or fields:
+        experiment = build_experiment({**(dict(experiment) if experiment else {}), **fields})
     if observers is not None:
         require_lockstep(experiment, "an observer")
     if isinstance(experiment.model, ModuleModel):
         require("deep")
-    directory = None if out is None else RunDirectory(Path(out))
-    data = directory.data_of(experiment) if directory else None
+    folder = None if out is None else ExperimentFolder(Path(out))
+    data = folder.data_of(experiment) if folder else None
     if data is not None:
         experiment = experiment.model_copy(update={"data": NpzFile(path=data.path)})
-    asked = Runs([data] if data is not None else [])
-    runs, inputs = asked.of(experiment), asked.inputs(experiment)  # those of all strategies, by their own names
-    if directory and directory.is_begun:
-        directory.check_may_go_on(experiment, resume=resume)
-        if directory.is_complete:  # only read: it may lie where nothing can be written
-            directory.check_same(experiment, inputs.checksums)
-            return _finished(directory, experiment, runs)
-    in_memory = directory is None
-    plan(experiment, inputs.data, jobs, len(runs), keeps_models=in_memory)
-    if directory and store is not None and Path(store).absolute().is_relative_to(directory.path.absolute()):
+    prepared = Runs([data] if data is not None else [])
+    runs, inputs = prepared.of(experiment), prepared.inputs(experiment)  # those of all strategies, by their own names
+    if folder and folder.is_begun:
+        folder.check_may_go_on(experiment, resume=resume)
+        if _is_whole(folder, runs):  # only read: it may lie where nothing can be written
+            folder.check_same(experiment, inputs.checksums)
+            return Result.in_folder(folder.in_the_order_begun(experiment), folder)
+    use = plan(experiment, inputs.data, jobs, len({run.key for run in runs}), keeps_models=folder is None)
+    if folder and store is not None and Path(store).absolute().is_relative_to(folder.path.absolute()):
         raise InputError("--store", store, "a folder outside of --out")
-    if directory:
+    if folder:
         to_tables(experiment)  # what cannot be named is refused before anything is written
-    _check(runs, warn)
-    engine = engine or LocalEngine(jobs, in_memory, checkpoint_seconds)
+    _check_first(runs, use.threads_per_run, warn)
+    engine = engine or LocalEngine(jobs, folder is None, checkpoint_seconds)
     factories = [followers] if callable(followers) else followers
-    if directory is None:
+    if folder is None:
         memory = MemoryStore(warn)
         unique = {run.key: run for run in runs}
-        with tracking([experiment], None, warn) as logged, _told(progress, factories, experiment) as (tell, told):
-            everyone = [*told, *logged]
-            failures = engine.make(list(unique.values()), memory, _each(runs, tell), observers, everyone)
+        with (
+            tracking([experiment], None, warn) as logged,
+            _progress_and_followers(progress, factories, experiment) as (report, created),
+        ):
+            failures = engine.make(list(unique.values()), memory, _each(runs, report), observers, [*created, *logged])
         _report(runs, failures, warn)
-        return result_in_memory(experiment, inputs, runs, memory, failures)
+        made = {run.pair: memory.made[run.key] for run in runs if run.key in memory.made}
+        return Result(experiment, made, _reasons(runs, failures), inputs.checksums)
 
-    with directory.locked():
-        directory.begin(experiment, inputs.checksums, resume=resume)
-        if directory.is_complete:  # another process has finished it meanwhile
-            return _finished(directory, experiment, runs)
-        directory.keep_data(data)
-        experiment = directory.in_the_order_begun(experiment)
-        names = list(experiment.strategies)
-        runs.sort(key=lambda run: (experiment.seeds.index(run.seed), names.index(run.strategy)))
+    with folder.locked():
         elsewhere = None if store is None else Path(store)
-        with directory.session(elsewhere):
-            kept = RunStore(elsewhere or directory.path / OWN_RUNS, warn, with_models=True)
-            logging, telling = tracking([experiment], directory.path, warn), _told(progress, factories, experiment)
-            with engine.session(), logging as logged, telling as (tell, told):
-                everyone = [*told, *logged]
-                failures = kept.complete(runs, engine, _each(runs, tell), observers, everyone)
-            _report(runs, failures, warn)
-            collect(directory, runs, kept, failures)
-        _remove_runs(directory, runs)
-    return Result.in_directory(experiment, directory)
+        if not _is_whole(folder, runs):  # another process may have finished it meanwhile
+            folder.begin(experiment, inputs.checksums, runs, resume=resume, store=elsewhere)
+            experiment = folder.in_the_order_begun(experiment)
+            folder.keep_data(data)
+            names = list(experiment.strategies)
+            runs.sort(key=lambda run: (experiment.seeds.index(run.seed), names.index(run.strategy)))
+            with (
+                tracking([experiment], folder.path, warn) as logged,
+                _progress_and_followers(progress, factories, experiment) as (report, created),
+            ):
+                all_followers = [*created, *logged]
+                _complete(folder, elsewhere, runs, engine, _each(runs, report), observers, all_followers, warn)
+    return Result.in_folder(folder.in_the_order_begun(experiment), folder)
 
 
-def _finished(directory: RunDirectory, experiment: Experiment, runs: list[Run]) -> Result:
-    """Return the result of a directory that is complete."""
-    _remove_runs(directory, runs)  # if it was killed before they were removed
-    return Result.in_directory(directory.in_the_order_begun(experiment), directory)
+def _complete(
+    folder: ExperimentFolder,
+    store: Path | None,
+    runs: list[Run],
+    engine: Engine,
+    progress: Progress,
+    observers: ObserverFactory | None,
+    followers: Sequence[FollowerFactory],
+    warn: Callable[[str], None],
+) -> None:
+    """Make the runs of an experiment that are missing, and write that it is complete."""
+    warned: list[str] = []
+
+    def note(text: str) -> None:
+        warned.append(text)
+        warn(text)
+
+    place = store or folder.store
+    is_private = place == folder.path / OWN_RUNS  # the lock of the experiment is held
+    kept = RunStore(place, note, with_models=True, is_private=is_private)
+    try:
+        with engine.session():
+            failures = kept.complete(runs, engine, progress, observers, followers)
+        _report(runs, failures, warn)
+    except BaseException:
+        folder.forget()  # an engine may have added facts
+        folder.end_session()
+        raise
+    folder.forget()
+    folder.finish(_reasons(runs, failures), warned)
 
 
-def _remove_runs(directory: RunDirectory, runs: list[Run]) -> None:
-    """Remove the single runs within a complete directory, and nothing else that lies there."""
-    folder = directory.path / OWN_RUNS
-    for run in runs:
-        shutil.rmtree(folder / run.key, ignore_errors=True)
-        with suppress(OSError):
-            (folder / f".{run.key}.lock").unlink()
-    with suppress(OSError):
-        folder.rmdir()
+def _is_whole(folder: ExperimentFolder, runs: list[Run]) -> bool:
+    """Return whether an experiment is complete, with all its runs: some may have been removed or damaged since."""
+    if not (folder.is_begun and folder.is_complete):
+        return False
+    store, keys, failed = RunStore(folder.store, with_models=True), folder.keys, folder.failures
+    return folder.holds_tables or all(store.holds(run, keys.get(run.pair)) for run in runs if run.pair not in failed)
 
 
-def _check(runs: list[Run], warn: Callable[[str], None]) -> None:
-    """Draw all that every seed determines, so that errors are raised before anything is written."""
-    one_of = {run.seed: run for run in runs}
+def _check_first(runs: list[Run], threads: int, warn: Callable[[str], None]) -> None:
+    """Draw all that the first seed determines, so that most errors are raised before anything is written."""
     with using_inputs(runs[0].inputs.files):
-        for run in one_of.values():
-            scenario = draw_scenario(run.whole, run.data, run.seed)
-            scenario.initial_models()
-            check_driver(run.whole, scenario, run.seed)
-            check_strategies(run.whole, scenario)
-            graph = scenario.network.graph(0)
-            drawn_so = isinstance(run.whole.network, DrawnTopology)  # with connected = false
-            if graph is scenario.network.graph(1) and not graph.is_connected and not drawn_so:
-                warn(f"seed {run.seed}: the network is not connected, so that some devices never hear of others")
+        scenario = runs[0].scenarios.of(runs[0], threads, warn)
+        scenario.initial_models()
+        check_driver(runs[0].whole, scenario, runs[0].seed)
 
 
 @contextmanager
-def _told(
+def _progress_and_followers(
     progress: RunProgress | None, factories: Sequence[FollowerFactory], experiment: Experiment
 ) -> Iterator[tuple[RunProgress, Sequence[FollowerFactory]]]:
-    """Yield who hears how far runs are, and who creates their followers: those given or, in a notebook, a bar, too."""
+    """Yield the progress callback and the follower factories; in a notebook without `progress`, add a progress bar."""
     if progress is not None:
         yield progress, factories
         return
@@ -227,3 +238,7 @@ def _report(runs: list[Run], failures: Failures, warn: Callable[[str], None]) ->
         raise next(iter(failed.values()))
     for error in failed.values():
         warn(str(error))
+
+
+def _reasons(runs: list[Run], failures: Failures) -> dict[Pair, str]:
+    return {run.pair: str(failures[run.key]) for run in runs if run.key in failures}

@@ -1,37 +1,42 @@
-"""Where runs are kept. A run that is there is not made again, and one that was stopped goes on where it stopped."""
+"""Where runs are kept: a folder of run folders, each named by the key of its run.
+
+Complete runs are reused, and stopped runs are resumed.
+"""
 
 from __future__ import annotations
 
 import secrets
+import shutil
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
-from functools import cached_property
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 import polars as pl
 
 from efhc.base.arrays import Floats
 from efhc.base.errors import EfhcError, InputError
-from efhc.base.saving import write_safely, writing
-from efhc.core.state import Local
+from efhc.base.saving import UNFINISHED, is_unfinished, lock, write_folder, write_safely, writing
+from efhc.drivers.event_driven.record import EXCHANGES, NETWORK, STEPS, TIMELINE
 from efhc.drivers.observers import ObserverFactory
-from efhc.drivers.record import Piece
-from efhc.experiments.runs.checkpoints import DamagedError, Unfinished
-from efhc.experiments.runs.directory import RunDirectory
-from efhc.experiments.runs.keeping import Checkpoint, Keeper
-from efhc.experiments.runs.live.followers import Follower, FollowerFactory
-from efhc.experiments.runs.live.reading import LIVE
-from efhc.experiments.runs.live.writing import LiveFile
+from efhc.drivers.record import METRICS
+from efhc.experiments.config.files import to_tables
+from efhc.experiments.runs.driver_tables import DEVICES, LOCKSTEP, RunTables, labelled, tables_of
+from efhc.experiments.runs.events import FollowerFactory
+from efhc.experiments.runs.folder import PIECES, DamagedError, Final, Pair, RunFolder, whole_run
+from efhc.experiments.runs.keeping import MadeRun, RunKeeper, Unfinished
+from efhc.experiments.runs.live_file import LIVE, LiveRun, read_live
 from efhc.experiments.runs.run import Run
-from efhc.experiments.runs.tables import LOCKSTEP, tables_of
-
-T = TypeVar("T")
 
 Failures = Mapping[str, EfhcError]
 """The runs that could not be made, by key, and why."""
+LEFTOVER_SECONDS = 600.0
+"""The age from which on a folder that a process was writing counts as left over by a kill."""
+RECENT_BYTES = 1 << 27
+"""Largest size of the tables that a store keeps in memory."""
+State = Literal["waiting", "running", "done", "stopped", "failed"]
 
 
 class Progress(Protocol):
@@ -57,161 +62,81 @@ class Engine(Protocol):
     ) -> Failures:
         """Make all runs and keep them in the store. Returns those that could not be made; the others are not affected.
 
-        `observers` creates an observer for each run, and each of `followers` a follower.
+        `observers` creates an observer for each run, and each of `followers` a reader of its events.
         """
 
 
 class Store(Protocol):
     """Keeps runs, in memory or on disk."""
 
-    def keeper(self, run: Run) -> AbstractContextManager[Keeper | None]:
+    warn: Callable[[str], None]
+    """Reports a problem that does not stop the runs, in one line."""
+
+    def keeper(self, run: Run) -> AbstractContextManager[RunKeeper | None]:
         """Return what keeps a run while it is made, or None if the run has been made in the meantime."""
 
-    def keep(self, run: Run, files: Mapping[str, bytes]) -> None:
-        """Store the files of a run that was made elsewhere."""
 
+class KeptRun(Protocol):
+    """The tables and models of one run, in memory or on disk."""
 
-def _labelled(table: pl.LazyFrame, labels: Iterable[str], strategy: str, seed: int) -> pl.LazyFrame:
-    """Return the table with the columns `labels` in front, which tell runs apart."""
-    columns = {"strategy": pl.lit(strategy).alias("strategy"), "seed": pl.lit(seed, pl.Int64).alias("seed")}
-    return table.select(*(columns[label] for label in labels), pl.all())
+    @property
+    def state(self) -> State:
+        """What has become of the run."""
 
+    @property
+    def problem(self) -> str | None:
+        """Why the run failed, if it did."""
 
-# In memory
+    def table(self, name: str) -> pl.DataFrame:
+        """Return a table, as far as the run was made."""
 
+    def models(self) -> Floats | None:
+        """Return the final models, if there are any."""
 
-@dataclass
-class MemoryKeeper:
-    """Keeps one run in memory. There are no checkpoints."""
+    def local(self) -> Mapping[str, np.ndarray]:
+        """Return what devices keep to themselves."""
 
-    run: Run
-    warn: Callable[[str], None] = lambda text: None
-    tables: dict[str, pl.DataFrame] = field(default_factory=dict)
-    models: Floats = field(default_factory=lambda: np.empty((0, 0)))
-    local: dict[str, np.ndarray] = field(default_factory=dict)
-    snapshots: dict[int, Floats] = field(default_factory=dict)
-    followers: Sequence[Follower] = ()
-    _pieces: list[Piece] = field(default_factory=list)
-
-    def resume(self, restore: Callable[[Checkpoint], T]) -> T | None:
-        return None
-
-    def kept(self, table: str) -> Sequence[pl.LazyFrame]:
-        return ()
-
-    def put_away(self, piece: Piece) -> None:
-        self._pieces.append(piece)
-
-    def checkpoint(self, piece: Piece, tensors: Mapping[str, np.ndarray], facts: Mapping[str, str]) -> None:
-        self.put_away(piece)
-
-    def snapshot(self, k: int, models: Floats) -> None:
-        self.snapshots[k] = models.copy()
-
-    def finish(self, models: Floats, local: Local, devices: pl.DataFrame) -> None:
-        for name, labels in tables_of(self.run.experiment).labels.items():
-            parts = pl.concat(piece.tables[name].lazy() for piece in self._pieces)
-            self.tables[name] = _labelled(parts, labels, self.run.strategy, self.run.seed).collect()
-        self.tables["devices"] = devices
-        self.models, self.local, self._pieces = models, dict(local), []
+    def snapshots(self) -> Mapping[int, Floats]:
+        """Return the models of single iterations, by iteration."""
 
 
 class MemoryStore:
     """Keeps runs in memory, by key."""
 
     def __init__(self, warn: Callable[[str], None] = lambda text: None) -> None:
-        self.made: dict[str, MemoryKeeper] = {}
-        self._warn = warn
+        self.made: dict[str, MadeRun] = {}
+        self.warn = warn
 
     @contextmanager
-    def keeper(self, run: Run) -> Iterator[MemoryKeeper]:
-        keeper = MemoryKeeper(run, self._warn)
-        yield keeper
-        self.made[run.key] = keeper
-
-    def keep(self, run: Run, files: Mapping[str, bytes]) -> None:
-        raise NotImplementedError("runs that are made elsewhere are kept in a folder")
-
-
-# On disk
-
-
-@dataclass
-class FolderKeeper:
-    """Keeps one run in a run directory."""
-
-    directory: RunDirectory
-    unfinished: Unfinished
-    run: Run
-    with_models: bool
-    report: Callable[[str], None]
-    _last: Piece | None = None
-    """The last piece that was put away. It is not on disk yet: of a run that ends, it goes straight into the tables."""
-    _warnings: list[str] = field(default_factory=list)
-
-    def warn(self, text: str) -> None:
-        self._warnings.append(text)  # for meta.json: the run may be made far away, or asked for again
-        self.report(text)
-
-    @cached_property
-    def followers(self) -> Sequence[Follower]:
-        return [LiveFile(self.directory.path / LIVE)]
-
-    @property
-    def snapshots(self) -> Mapping[int, Floats]:
-        return self.directory.snapshots(*self._pair)
-
-    @property
-    def _pair(self) -> tuple[str, int]:
-        return next(iter(self.run.experiment.strategies)), self.run.seed
-
-    def resume(self, restore: Callable[[Checkpoint], T]) -> T | None:
-        return self.unfinished.load(self.run, restore)
-
-    def kept(self, table: str) -> Sequence[pl.LazyFrame]:
-        return [pl.scan_parquet(file) for file in self.unfinished.parts(table)]
-
-    def put_away(self, piece: Piece) -> None:
-        self._write_last()
-        self._last = piece
-
-    def _write_last(self) -> None:
-        if self._last is not None:
-            self.unfinished.put_away(self._last)
-            self._last = None
-
-    def checkpoint(self, piece: Piece, tensors: Mapping[str, np.ndarray], facts: Mapping[str, str]) -> None:
-        self._write_last()
-        self.unfinished.save(piece, tensors, facts)
-
-    def snapshot(self, k: int, models: Floats) -> None:
-        self.directory.save_snapshots(*self._pair, {k: models})
-
-    def finish(self, models: Floats, local: Local, devices: pl.DataFrame) -> None:
-        tables = tables_of(self.run.experiment)
-        for name, labels in tables.labels.items():
-            parts = [*self.kept(name)]
-            if self._last is not None and self._last.end > self._last.first:
-                parts.append(self._last.tables[name].lazy())
-            self.directory.save_table(name, _labelled(pl.concat(parts), labels, *self._pair))
-        self.directory.save_table("devices", devices)
-        if self.with_models:
-            self.directory.save_models({self._pair: models}, {self._pair: local})
-        self.directory.finish(tables, warnings=self._warnings)
-        self.unfinished.remove()
+    def keeper(self, run: Run) -> Iterator[RunKeeper]:
+        with RunKeeper(run, warn=self.warn) as keeper:
+            yield keeper
+        if keeper.made is not None:
+            self.made[run.key] = keeper.made
 
 
 class RunStore:
-    """A folder of run directories, each named after the key of its run."""
+    """A folder of run folders, each named by the key of its run."""
 
     def __init__(
-        self, path: Path, warn: Callable[[str], None] = lambda text: None, *, with_models: bool = False
+        self,
+        path: Path,
+        warn: Callable[[str], None] = lambda text: None,
+        *,
+        with_models: bool = False,
+        is_private: bool = False,
     ) -> None:
-        self.path, self.warn, self.with_models = path, warn, with_models
+        """`is_private` says that no other process works in the folder at the same time."""
+        self.path, self.warn, self.with_models, self.is_private = path, warn, with_models, is_private
+        self._recent: dict[str, Mapping[str, pl.DataFrame]] = {}
+        """Tables of runs that this object has written, by key. Sweeps read them again right away."""
+        self._room: float = RECENT_BYTES
 
     def directory(self, run: Run) -> Path:
-        """Return the run directory of a run, whether or not it exists."""
+        """Return the folder of a run, whether or not it exists."""
         return self.path / run.key
+
+    # Making runs
 
     def complete(
         self,
@@ -223,60 +148,69 @@ class RunStore:
     ) -> Failures:
         """Make the runs that are missing, stopped or damaged. Returns those that could not be made, by key."""
         asked = {run.key: run for run in runs}
-        missing = self.find_missing(asked.values())
-        keys = {run.key for run in missing}
+        missing = {run.key: run for run in self.find_missing(asked.values())}
         for run in asked.values():
-            if run.key not in keys:
+            if run.key not in missing:
                 progress(run, 1.0)
         if not missing:
             return {}
         try:
             self.path.mkdir(parents=True, exist_ok=True)
+            for leftover in filter(is_unfinished, self.path.glob(f".*{UNFINISHED}")):
+                if self.is_private or time.time() - leftover.stat().st_mtime > LEFTOVER_SECONDS:
+                    shutil.rmtree(leftover, ignore_errors=True)
         except OSError as error:
-            raise InputError("--out", f"{self.path} ({error.strerror})", "a folder that can be written") from None
-        return engine.make(missing, self, progress, observers, followers)
+            raise InputError("store", f"{self.path} ({error.strerror})", "a folder that can be written") from None
+        return engine.make(list(missing.values()), self, progress, observers, followers)
+
+    def holds(self, run: Run, key: str | None = None) -> bool:
+        """Return whether a run is there whole, under its own key or another one. Nothing is written."""
+        folder = RunFolder(self.path / (key or run.key))
+        try:
+            return folder.is_begun and self._is_whole(run, folder)
+        except DamagedError:
+            return False
 
     def find_missing(self, runs: Iterable[Run]) -> list[Run]:
-        """Return the runs that are not there whole, each once. Those that are proved to be damaged are moved aside."""
+        """Return the runs that are not complete, each once.
+
+        A run whose files do not match its checksums, config or inputs is moved aside.
+        """
         return [run for run in {run.key: run for run in runs}.values() if not self._holds(run)]
 
-    def _at(self, run: Run) -> RunDirectory:
-        return RunDirectory(self.directory(run), lock_beside=True)
-
     def _holds(self, run: Run) -> bool:
-        """Return whether a run is there whole. A run that is proved to be damaged is moved aside."""
-        directory = self._at(run)
+        """Return whether a run is complete. One that is damaged is moved aside."""
+        folder = RunFolder(self.directory(run))
         try:
-            return directory.is_begun and self._is_whole(run, directory)
+            if is_whole := folder.is_begun and self._is_whole(run, folder):
+                Unfinished(folder.path).remove()  # whoever completed it may have been killed before
+            return is_whole
         except DamagedError:
-            with directory.locked():  # unless another process has mended it meanwhile, it is damaged for good
-                return self._is_sound(run, self._at(run)) and self._at(run).is_complete
+            with self._locked(run):  # check again under the lock: another process may have repaired it
+                folder = RunFolder(folder.path)
+                return self._is_sound(run, folder) and folder.is_complete
 
-    def _is_whole(self, run: Run, directory: RunDirectory) -> bool:
+    def _is_whole(self, run: Run, folder: RunFolder) -> bool:
         """Return whether everything that was asked for is there. Raises `DamagedError`."""
-        if not directory.is_complete:
+        if not folder.is_complete:
             return False
         expected = run.inputs.checksums
-        if any(directory.meta.get(name, {}) != checksums for name, checksums in expected.items()):
+        if any(folder.meta.get(name, {}) != checksums for name, checksums in expected.items()):
             raise DamagedError("it was made from other input files than its name says")
         try:
-            directory.check_same(run.experiment, expected)
+            folder.check_same(run.experiment, expected)
         except InputError as error:
             raise DamagedError(f"it is not the run that its name says: {error}") from error
-        for name in tables_of(run.experiment).names:
-            directory.check_file(f"{name}.parquet")
-        directory.check_snapshots()
-        if self.with_models and directory.has_models:
-            directory.check_file("models.safetensors")
-        return directory.has_models or not self.with_models
+        folder.check_files(tables_of(run.experiment).names)
+        return folder.has_models or not self.with_models
 
-    def _is_sound(self, run: Run, directory: RunDirectory) -> bool:
-        """Return whether what is there can be used or gone on with; if not, it is moved aside. Hold the lock."""
+    def _is_sound(self, run: Run, folder: RunFolder) -> bool:
+        """Return whether the folder can be used or resumed; if not, it is moved aside. Hold the lock."""
         try:
-            if not self._is_whole(run, directory):
-                directory.check_same(run.experiment, run.inputs.checksums)
+            if not self._is_whole(run, folder):
+                folder.check_same(run.experiment, run.inputs.checksums)
         except (DamagedError, InputError) as error:
-            self._move_aside(directory.path, error)
+            self._move_aside(folder.path, error)
             return False
         return True
 
@@ -291,40 +225,72 @@ class RunStore:
         self.warn(f"{folder} is damaged, and that run is made again: {error}; the old files are in {aside.name}")
 
     @contextmanager
-    def keeper(self, run: Run) -> Iterator[FolderKeeper | None]:
-        directory = self._at(run)
-        with directory.locked():
-            if directory.is_begun and not self._is_sound(run, directory):
-                directory = self._at(run)
-                with writing(directory.path):
-                    directory.path.mkdir()
-            directory.begin(run.experiment, run.inputs.checksums, resume=True)
-            if self._is_whole(run, directory):
-                yield None
-                return
-            directory.reopen()
-            with directory.session():
-                unfinished = Unfinished(directory.path, self.warn)
-                yield FolderKeeper(directory, unfinished, run, self.with_models, self.warn)
+    def _locked(self, run: Run) -> Iterator[None]:
+        """Hold the lock of a run. It lies beside its folder, so that it stays when the folder is moved aside."""
+        with writing(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+        with lock(self.path / f".{run.key}.lock"):
+            yield
+
+    @contextmanager
+    def keeper(self, run: Run) -> Iterator[RunKeeper | None]:
+        """Yield what keeps a run, or None if it is there whole. A run that is new has no folder at first."""
+        with RunKeeper(run, self, self.warn) as keeper:
+            is_there = self.directory(run).exists() and keeper.open().is_complete
+            yield None if is_there else keeper
+
+    @contextmanager
+    def opened(self, run: Run) -> Iterator[RunFolder]:
+        """Yield the folder of a run, locked, and begin a new session if the run is not complete.
+
+        A folder that is damaged is moved aside.
+        """
+        with self._locked(run):
+            folder = RunFolder(self.directory(run))
+            for leftover in filter(is_unfinished, folder.path.rglob(f".*{UNFINISHED}")):
+                leftover.unlink(missing_ok=True)
+            with suppress(OSError):
+                folder.path.rmdir()  # if it is empty: its process was killed before it wrote anything
+            if folder.path.exists() and not self._is_sound(run, folder):
+                folder = RunFolder(self.directory(run))
+            if not self._is_whole(run, folder):  # it may be complete but for its models, which were not asked for
+                folder.begin_session(run.experiment, run.inputs.checksums, asked_as=_names(run))
+            yield folder
+
+    def add(
+        self, run: Run, tables: Mapping[str, pl.DataFrame], final: Final, warnings: Sequence[str], seconds: float
+    ) -> None:
+        """Write a run that was made in memory, in one step. Raises `BusyError` if another process is making it."""
+        facts = {"asked_as": _names(run)}
+        config = run.tables or to_tables(run.experiment)
+        files = whole_run(run.experiment, config, run.inputs.checksums, tables, final, warnings, seconds, **facts)
+        size = sum(table.estimated_size() for table in tables.values())
+        if size < self._room:
+            self._recent[run.key], self._room = tables, self._room - size
+        if write_folder(self.directory(run), files):
+            return
+        with self.opened(run) as folder:  # another process has begun the same run meanwhile, or made it
+            if not folder.is_complete:
+                folder.finish_run(tables, final, warnings)
+                Unfinished(folder.path).remove()
 
     def keep(self, run: Run, files: Mapping[str, bytes]) -> None:
         """Store the files of a run that was made elsewhere; meta.json, which says that it is complete, last."""
-        with self._at(run).locked():
+        with self._locked(run):
             for name in sorted(files, key=lambda name: name == "meta.json"):
                 write_safely(self.directory(run) / name, files[name])
             Unfinished(self.directory(run)).remove()  # of the same run, if it was once begun here
         for text in self.meta(run).get("warnings", []):
             self.warn(text)
 
-    def scan(self, run: Run, name: str) -> pl.LazyFrame:
-        """Return a table of a run, lazily, with the strategy named as in the experiment that asked for the run."""
-        table = RunDirectory(self.directory(run)).scan_table(name)
-        is_named = tables_of(run.experiment).is_per_strategy(name)
-        return table.with_columns(strategy=pl.lit(run.strategy)) if is_named else table
+    # Reading runs
 
     def table(self, run: Run, name: str) -> pl.DataFrame:
         """Return a table of a run, with the strategy named as in the experiment that asked for the run."""
-        return self.scan(run, name).collect()
+        recent = self._recent.get(run.key)
+        table = RunFolder(self.directory(run)).table(name) if recent is None else recent[name]
+        is_named = tables_of(run.experiment).is_per_strategy(name)
+        return table.with_columns(strategy=pl.lit(run.strategy)) if is_named else table
 
     def curve(self, run: Run) -> pl.DataFrame:
         """Return what was measured whenever the models were evaluated: rows of the metrics or of the timeline.
@@ -340,4 +306,141 @@ class RunStore:
 
     def meta(self, run: Run) -> dict[str, Any]:
         """Return the content of meta.json of a run."""
-        return RunDirectory(self.directory(run)).meta
+        return RunFolder(self.directory(run)).meta
+
+
+def _names(run: Run) -> dict[str, str]:
+    """Return the names that the experiment which asked first gave to a run: its key says nothing to people."""
+    return {"experiment": run.whole.name, "strategy": run.strategy}
+
+
+_LIST = pl.List(pl.Int32())
+SCHEMAS: Mapping[str, Mapping[str, pl.DataType]] = {
+    "metrics": METRICS,
+    "events": {
+        "iteration": pl.Int64(),
+        **dict.fromkeys(("fired", "link_from", "link_to"), _LIST),
+        **dict.fromkeys(("bits_forth", "bits_back"), pl.List(pl.Int64())),
+    },
+    "timeline": TIMELINE,
+    "exchanges": EXCHANGES,
+    "steps": STEPS,
+    "network": NETWORK,
+    "devices": {name: kind for name, kind in DEVICES.items() if name != "seed"},
+}
+"""The columns of tables of which nothing is there yet."""
+
+
+class StoredRun:
+    """A run in its folder, as far as it was made. It is read once; what changes later is not seen.
+
+    Of a run that is complete, that is everything. Of one that is being made, or was stopped, it is the pieces of its
+    tables that were put away, up to the last checkpoint or a little further, and after them the evaluated rows of its
+    live file.
+    """
+
+    def __init__(self, path: Path, tables: RunTables) -> None:
+        self._folder, self._tables = RunFolder(path), tables
+        self._is_complete = self._folder.is_complete
+        self._live: LiveRun | None = None if self._is_complete else read_live(path / LIVE)
+        self._read: dict[str, pl.DataFrame] = {}
+
+    @property
+    def state(self) -> State:
+        """What has become of the run."""
+        if self._is_complete:
+            return "done"
+        if self._live is not None:
+            state = self._live.state()
+            return "stopped" if state == "done" else state  # its files are gone, or were not written yet
+        return "stopped" if any((self._folder.path / PIECES).glob("*")) else "waiting"
+
+    @property
+    def problem(self) -> str | None:
+        """Why the run failed, if it did."""
+        end = self._live.end if self._live is not None else None
+        return (end.problem or "") if end is not None and end.state == "failed" else None
+
+    def table(self, name: str) -> pl.DataFrame:
+        """Return a table, as far as the run was made. A run that failed has no rows."""
+        if name not in self._read:
+            self._read[name] = self._folder.table(name) if self._is_complete else self._so_far(name)
+        return self._read[name]
+
+    def _so_far(self, name: str) -> pl.DataFrame:
+        for _ in range(2):  # a run that ends meanwhile removes its pieces, and has tables then
+            try:
+                self._folder.forget()
+                return self._folder.table(name) if self._folder.is_complete else self._pieces(name)
+            except (DamagedError, FileNotFoundError, pl.exceptions.PolarsError):
+                continue
+        return self._pieces(name, ())
+
+    def _pieces(self, name: str, files: Iterable[Path] | None = None) -> pl.DataFrame:
+        end, parts = 0, [pl.DataFrame(schema=dict(SCHEMAS[name]))]
+        if self.problem is None:
+            found = (self._folder.path / PIECES).glob(f"*.{name}.parquet") if files is None else files
+            for file in sorted(found):
+                first, after = map(int, file.name.split(".")[0].split("-"))
+                if first == end:
+                    parts.append(pl.read_parquet(file))
+                    end = after
+        table = pl.concat(parts, how="diagonal_relaxed")
+        if name == self._tables.curve and self._live is not None and self.problem is None:
+            table = pl.concat([table, _rows_after(table, self._live, SCHEMAS[name])])
+        return labelled(table, self._tables.labels.get(name, ("seed",)), *self._pair)
+
+    @property
+    def _pair(self) -> Pair:
+        config = self._folder.config
+        return next(iter(config["strategies"])), config["seeds"][0]
+
+    def models(self) -> Floats | None:
+        """Return the final models, if the run is complete and they were kept."""
+        return next(iter(self._folder.models().values()), None) if self._is_complete else None
+
+    def local(self) -> Mapping[str, np.ndarray]:
+        """Return what devices keep to themselves."""
+        return next(iter(self._folder.local().values()), {}) if self._is_complete else {}
+
+    def snapshots(self) -> Mapping[int, Floats]:
+        """Return the models of single iterations, by iteration."""
+        return self._folder.snapshots(*self._pair)
+
+
+class RunInTables:
+    """A run whose rows are in the tables of several runs: in an experiment of efhc 0.2, or one that was saved."""
+
+    state: ClassVar[State] = "done"
+    problem: ClassVar[None] = None
+
+    def __init__(self, folder: RunFolder, pair: Pair) -> None:
+        self._folder, self._pair = folder, pair
+
+    def table(self, name: str) -> pl.DataFrame:
+        """Return a table."""
+        rows = self._folder.scan(name).filter(pl.col("seed") == self._pair[1])
+        if "strategy" in rows.collect_schema().names():
+            rows = rows.filter(pl.col("strategy") == self._pair[0])
+        return self._folder.read(f"{name}.parquet", lambda _: rows.collect())
+
+    def models(self) -> Floats | None:
+        """Return the final models."""
+        return self._folder.models().get(self._pair)
+
+    def local(self) -> Mapping[str, np.ndarray]:
+        """Return what devices keep to themselves."""
+        return self._folder.local().get(self._pair, {})
+
+    def snapshots(self) -> Mapping[int, Floats]:
+        """Return the models of single iterations, by iteration."""
+        return self._folder.snapshots(*self._pair)
+
+
+def _rows_after(table: pl.DataFrame, live: LiveRun, schema: Mapping[str, pl.DataType]) -> pl.DataFrame:
+    """Return the evaluated rows of a live file that come after those of a table."""
+    order = "iteration" if "iteration" in schema else "seconds"
+    last = table[order].max() if len(table) else None
+    rows = [record.row for record in live.rows]
+    after = [row for row in rows if last is None or (row.get(order) or 0) > last]  # type: ignore[operator]
+    return pl.DataFrame([{name: row.get(name) for name in schema} for row in after], schema=dict(schema))

@@ -12,12 +12,14 @@ from pathlib import Path
 import polars as pl
 
 from efhc.base.compiling import is_to_be_kept
+from efhc.base.saving import write_safely
 from efhc.experiments.config.experiment import Experiment
-from efhc.experiments.runs.directory import RunDirectory
-from efhc.experiments.runs.live.followers import FollowerFactory
+from efhc.experiments.runs.events import FollowerFactory
+from efhc.experiments.runs.folder import parquet
+from efhc.experiments.runs.progress import RunProgress
 from efhc.experiments.runs.resources import usable_cores
 from efhc.experiments.runs.result import Result
-from efhc.experiments.runs.simulate import RunProgress, simulate
+from efhc.experiments.runs.simulate import simulate
 from efhc.kernels.codecs import send_levels_rows
 from efhc.network.topologies import Geometric
 from efhc.report.claims.intervals import FEWEST_SEEDS
@@ -29,15 +31,15 @@ RADII = (0.3, 0.4, 0.5, 0.6, 0.7)
 BUDGET = 0.1
 """Panel (iv) shows the accuracy when this share of ZT's total transmission time at the default radius is spent."""
 EARLY = 0.02
-"""A smaller share, at which the accuracies are told as well."""
+"""A smaller share, at which the accuracies are given as well."""
 
 TITLE = "EF-HC, its baselines and entrywise: digits, SVM, 10 devices, 1 label each"
-"""What stands above the panels."""
+"""The title above the panels."""
 NAMES = (
     "EF-HC has a threshold per device, by its bandwidth. GT: one global threshold. ZT: a zero threshold, so that every "
     "device always broadcasts. RG: randomized gossip, where devices broadcast at random. Beyond the paper, entrywise: "
     "a device sends only the coordinates that differ enough from what its neighbours know of it, coarsely rounded; "
-    "nobody has to answer, and devices correct their gradients for having different data (docs/strategies.md)."
+    "no reply is needed, and devices correct their gradients for having different data (docs/strategies.md)."
 )
 """The strategies, spelled out."""
 
@@ -60,35 +62,16 @@ EXPERIMENT = Experiment(
 RUNS = len(RADII) * len(EXPERIMENT.seeds) * len(EXPERIMENT.strategies)
 
 
-@dataclass(frozen=True)
-class AtBudget:
-    """The accuracy of a strategy when a budget is spent: the lowest and the highest seed."""
-
-    strategy: str
-    lowest: float
-    highest: float
-    seeds: int
-    behind_efhc: int
-    """The number of seeds in which EF-HC has the higher accuracy."""
-
-
 @dataclass(frozen=True, eq=False)
 class Demo:
     """What the demo shows."""
 
     result: Result
     """At the default radius."""
-    at_budget: list[AtBudget]
-    """When `BUDGET` is spent."""
-    early: list[AtBudget]
-    """When `EARLY` is spent."""
     connectivity: pl.DataFrame
     """The accuracy when `BUDGET` is spent at each of `RADII`: strategy, seed, accuracy and radius."""
-
-    @property
-    def sentence(self) -> str:
-        """What to look at, with the numbers of these runs and without a verdict."""
-        return sentence(self.at_budget, self.early)
+    sentence: str
+    """What to look at, with the numbers of these runs and without a verdict."""
 
     def draw(self, path: Path) -> None:
         """Draw the paper's four panels of the demo."""
@@ -118,9 +101,8 @@ def run_demo(out: Path, progress: RunProgress, followers: Sequence[FollowerFacto
         accuracy = accuracy_within(at_radius.metrics, budgets)
         connectivity.append(accuracy.with_columns(radius=pl.lit(radius)))
     table = pl.concat(connectivity)
-    RunDirectory(out).save_table("connectivity", table)
-    at_budget, at_early = (compare(result.at_budget(share)) for share in (BUDGET, EARLY))
-    return Demo(result, at_budget, at_early, table)
+    write_safely(out / "connectivity.parquet", parquet(table))
+    return Demo(result, table, sentence(result.at_budget(BUDGET), result.at_budget(EARLY)))
 
 
 @contextmanager
@@ -147,28 +129,18 @@ def compile_entrywise() -> None:
     simulate(EXPERIMENT, strategies=strategies, iterations=2, evaluate_every=1, seeds=(0,))
 
 
-def compare(accuracies: pl.DataFrame) -> list[AtBudget]:
-    """Compare the strategies seed by seed; `accuracies` has the columns strategy, seed and accuracy."""
-    efhc = accuracies.filter(strategy="EF-HC").select("seed", pl.col("accuracy").alias("efhc"))
-    by_strategy = accuracies.join(efhc, on="seed", how="left", maintain_order="left").group_by(
-        "strategy", maintain_order=True
-    )
-    rows = by_strategy.agg(
-        pl.col("accuracy").min().alias("lowest"),
-        pl.col("accuracy").max().alias("highest"),
-        pl.len().alias("seeds"),
-        (pl.col("efhc") > pl.col("accuracy")).sum().alias("behind_efhc"),
-    )
-    return [AtBudget(**row) for row in rows.iter_rows(named=True)]
-
-
-def sentence(found: list[AtBudget], early: list[AtBudget]) -> str:
+def sentence(found: pl.DataFrame, early: pl.DataFrame) -> str:
     """Say what to look at: the accuracy of each strategy at the budget, as the range over seeds.
 
-    `found` are the accuracies when `BUDGET` is spent, and `early` when `EARLY` is.
+    `found` has the accuracies when `BUDGET` is spent, and `early` when `EARLY` is: strategy, seed and accuracy.
     """
-    seeds = min(one.seeds for one in found)
-    ahead = ", ".join(f"above {one.strategy} in {one.behind_efhc}" for one in found if one.strategy != "EF-HC")
+    efhc = dict(found.filter(strategy="EF-HC").select("seed", "accuracy").iter_rows())
+    ahead = ", ".join(
+        f"above {strategy} in {sum(efhc[seed] > accuracy for _, seed, accuracy in runs.iter_rows())}"
+        for (strategy,), runs in found.select("strategy", "seed", "accuracy").group_by("strategy", maintain_order=True)
+        if strategy != "EF-HC"
+    )
+    seeds = len(efhc)
     few = f" {seeds} seeds are too few for a verdict (it takes {FEWEST_SEEDS})." if seeds < FEWEST_SEEDS else ""
     return (
         f"Look at accuracy per transmission time, panel (iii). With {100 * BUDGET:g} % of ZT's total with the same "
@@ -177,5 +149,7 @@ def sentence(found: list[AtBudget], early: list[AtBudget]) -> str:
     )
 
 
-def _ranges(found: list[AtBudget]) -> str:
-    return ", ".join(f"{one.strategy} {one.lowest:.3f} to {one.highest:.3f}" for one in found)
+def _ranges(found: pl.DataFrame) -> str:
+    accuracy = pl.col("accuracy")
+    ranges = found.group_by("strategy", maintain_order=True).agg(accuracy.min(), accuracy.max().alias("highest"))
+    return ", ".join(f"{strategy} {lowest:.3f} to {highest:.3f}" for strategy, lowest, highest in ranges.iter_rows())

@@ -14,14 +14,13 @@ from typing import NamedTuple
 from efhc.drivers.event_driven.settings import LockstepDriver
 from efhc.drivers.general import driver_for
 from efhc.drivers.observers import drive
-from efhc.drivers.record import Record
-from efhc.drivers.recording import Recording
+from efhc.drivers.record import Record, Recording
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.config.files import to_tables
 from efhc.experiments.runs.draw import draw_scenario
-from efhc.experiments.runs.make_event_driven import simulator_of
+from efhc.experiments.runs.driver_tables import EVENT_DRIVEN, driver_of
+from efhc.experiments.runs.event_driven_run import simulator_of
 from efhc.experiments.runs.run import Run
-from efhc.experiments.runs.tables import EVENT_DRIVEN, driver_of
 
 PROCESSOR_SECONDS = 0.5
 """The least time for which the iterations of each kind of run are timed."""

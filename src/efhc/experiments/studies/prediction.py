@@ -27,8 +27,6 @@ from efhc.experiments.nodes.launch import View, launch
 from efhc.experiments.nodes.namespaces import require_namespaces
 from efhc.experiments.runs.result import Result
 from efhc.experiments.runs.simulate import simulate
-from efhc.report.figures import run_title, save_figure
-from efhc.report.figures.prediction_figure import Curves, prediction_figure
 from efhc.report.predictions import compare
 from efhc.strategies.forms import form_of
 
@@ -51,15 +49,18 @@ class Prediction(NamedTuple):
 def predict(
     experiments: Sequence[Experiment],
     out: Path,
-    tell: Callable[[str], None] = lambda text: None,
+    report: Callable[[str], None] = lambda text: None,
     view: View = lambda run, answers: None,
     warn: Callable[[str], None] = lambda text: None,
 ) -> Prediction:
     """Run each experiment by the simulator and by nodes, and compare. What is in `out` already is not run again.
 
-    `tell` hears what is being run, and `view` sees how the nodes are. Raises `InputError` if an experiment has
-    something that nodes cannot do as the simulator does it, and `EfhcError` without root.
+    `report` is called with what is being run, and `view` with the state of the nodes. Raises `InputError` if an
+    experiment has something that nodes cannot do as the simulator does it, and `EfhcError` without root.
     """
+    from efhc.report.figures import run_title, save_figure
+    from efhc.report.figures.prediction_figure import Curves, prediction_figure
+
     for experiment in experiments:
         check_comparable(experiment)
     for name, count in Counter(experiment.name for experiment in experiments).items():
@@ -71,9 +72,9 @@ def predict(
     curves, tables, rows = {}, [], []
     for experiment in experiments:
         folder = out / experiment.name
-        tell(f"{experiment.name}: the simulator")
+        report(f"{experiment.name}: the simulator")
         predicted = simulate(experiment, out=folder / "predicted", resume=True, warn=warn)
-        tell(f"{experiment.name}: the nodes")
+        report(f"{experiment.name}: the nodes")
         measured = launch(experiment, folder / "measured", netns=True, resume=True, view=view, warn=warn)
         for line in late_starts(measured.steps, _pace(experiment)):
             warn(f"{experiment.name}: {line}")
@@ -121,17 +122,19 @@ def _driver(experiment: Experiment) -> EventDriven:
 
 
 def check_comparable(experiment: Experiment) -> None:
-    """Raise `InputError` if nodes in namespaces would not be what the simulator is told to simulate."""
+    """Raise `InputError` if nodes in namespaces would not be what the simulator simulates."""
     driver = _driver(experiment)
     for name in ("seconds", "target_accuracy"):
         if getattr(driver, name) is None:
-            raise InputError(f"driver.{name}", "nothing", "a number: the prediction is about it")
+            raise InputError(f"driver.{name}", "nothing", "a number, because the prediction is about it")
     if not isinstance(driver.compute, ConstantCompute):
-        raise InputError("driver.compute.kind", "other times", "'constant', the pace that nodes keep")
+        raise InputError(
+            "driver.compute.kind", "", "'constant'", "`efhc predict` needs 'constant', the pace that nodes keep."
+        )
     if not isinstance(driver.links, SharedLinks) or not isinstance(driver.links.rates, ConstantRates):
-        raise InputError("driver.links", "other links", "kind = 'shared' with constant rates, as an uplink is")
+        raise InputError("driver.links", "", "'shared'", "`efhc predict` needs kind = 'shared' with constant rates.")
     if driver.links.loss or driver.churn is not None:
-        raise InputError("driver", "a loss, or churn", "neither: nothing of the kind happens in the namespaces")
+        raise InputError("driver", "", "neither", "`efhc predict` needs links without loss, and no churn.")
     laws = [form_of(strategy, name).half_steps for name, strategy in experiment.strategies.items()]
     if not experiment.exchange_at_start and not all(laws):
         raise InputError("exchange_at_start", "false", "true: nodes that meet exchange models (Event 1)")

@@ -2,8 +2,7 @@
 
 The file of a figure is an experiment, which gives panels (i)-(iii) and which `efhc run` accepts as it is. A table
 [sweep] over the radius adds panel (iv), and a table [figure] holds the number, the title and what --quick changes.
-A table [figure] with a `kind` makes another figure: a frontier (frontier_file.py), or a strategy and its controls
-(controls_file.py).
+A table [figure] with a `kind` makes a figure of several settings (settings_figures.py).
 """
 
 from __future__ import annotations
@@ -17,8 +16,7 @@ from typing import Any
 from pydantic import Field, ValidationError
 
 from efhc.base.errors import InputError, did_you_mean, within
-from efhc.base.policy import Policy
-from efhc.base.problems import as_input_error
+from efhc.base.policy import Policy, as_input_error
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.config.files import (
     FIGURE,
@@ -28,14 +26,20 @@ from efhc.experiments.config.files import (
     figure_names,
     only_experiment,
     read_tables,
-    to_tables,
     with_overrides,
 )
-from efhc.experiments.runs.tables import require_lockstep
-from efhc.experiments.studies.changes import Size, merged
-from efhc.experiments.studies.controls_file import Controls, build_controls
-from efhc.experiments.studies.frontier_file import Frontier, build_frontier
-from efhc.experiments.studies.sweep import Point, sweep_points
+from efhc.experiments.runs.driver_tables import require_lockstep
+from efhc.experiments.studies.settings_figures import (
+    Controls,
+    FigureSpec,
+    Frontier,
+    Size,
+    build_controls,
+    build_frontier,
+    merged,
+    require_zt,
+)
+from efhc.experiments.studies.sweep import SweepPoint, sweep_points
 
 RADIUS = "network.radius"
 A_FIGURE = "a figure of the paper"
@@ -63,20 +67,19 @@ class FigureTable(Policy):
 
 
 @dataclass(frozen=True)
-class PaperFigure:
-    """A figure of the paper at one size, --quick or --full."""
+class PaperFigure(FigureSpec):
+    """A figure of the paper."""
 
-    name: str
     table: FigureTable
     experiment: Experiment
     """Panels (i)-(iii)."""
-    connectivity: list[Point]
+    connectivity: list[SweepPoint]
     """Panel (iv): one point per radius."""
 
     @property
-    def experiments(self) -> list[Experiment]:
-        """The experiments of all panels."""
-        return [self.experiment, *(point.experiment for point in self.connectivity)]
+    def parts(self) -> list[tuple[str, Experiment]]:
+        """Panels (i)-(iii), which have no name, and each radius of panel (iv)."""
+        return [("", self.experiment), *((f"radius={radius_of(one):g}", one.experiment) for one in self.connectivity)]
 
     @property
     def varied(self) -> dict[str, float]:
@@ -86,16 +89,10 @@ class PaperFigure:
         values = {name: getattr(s, self.table.varies, None) for name, s in self.experiment.strategies.items()}
         return {name: float(value) for name, value in values.items() if value is not None}
 
-    @property
-    def runs(self) -> int:
-        """The number of distinct runs; panels share the runs that have the same settings."""
-        distinct = set()
-        for experiment in self.experiments:
-            tables = to_tables(experiment)
-            strategies = [json.dumps(one, sort_keys=True) for one in tables["strategies"].values()]
-            rest = json.dumps({**tables, "name": "", "seeds": [], "strategies": {}}, sort_keys=True, default=str)
-            distinct |= {(rest, strategy, seed) for strategy in strategies for seed in experiment.seeds}
-        return len(distinct)
+
+def radius_of(point: SweepPoint) -> float:
+    """Return the radius at a point of panel (iv)."""
+    return float(point.settings[RADIUS])
 
 
 def paper_figures() -> list[str]:
@@ -139,7 +136,7 @@ def load_figure(
     kind = _kind(tables)
     if radii and (kind or SWEEP not in tables):
         raise InputError(
-            "--radius", f"with {path.stem}, which has no panel (iv)", "a figure that has one, or no radius"
+            "--radius", f"a radius with {path.stem}, which has no panel (iv)", "a figure that has one, or no radius"
         )
     if kind:
         return OTHERS[kind](path, tables, size, seeds)
@@ -153,6 +150,9 @@ def _build_paper_figure(
         table = FigureTable.model_validate(tables.get(FIGURE, {}))
     except ValidationError as error:
         require_lockstep(build_experiment(only_experiment(tables), path.parent), A_FIGURE)
+        if FIGURE not in tables:
+            problem = f"{path} has no table [figure]. To run it as an experiment: efhc run {path}"
+            raise InputError(FIGURE, path, "a file with a table [figure]", problem) from None
         with within(FIGURE):
             raise as_input_error(error, FigureTable) from None
     if size == "quick":
@@ -161,14 +161,13 @@ def _build_paper_figure(
         tables = merged(tables, {SWEEP: {"network": {"radius": list(radii)}}})
     base = only_experiment(tables) | ({} if seeds is None else {"seeds": list(range(seeds))})
     points = sweep_points(base, tables[SWEEP], path.parent) if SWEEP in tables else []
+    if any(RADIUS not in point.settings for point in points):
+        raise InputError(SWEEP, f"a sweep without {RADIUS}", f"a sweep over {RADIUS}, for panel (iv)")
     figure = PaperFigure(path.stem, table, build_experiment(base, path.parent), points)
     for experiment in figure.experiments:
         require_lockstep(experiment, A_FIGURE)
-    if "ZT" not in figure.experiment.strategies:
-        raise InputError("strategies", ", ".join(figure.experiment.strategies), "also ZT: its total measures budgets")
+    require_zt(figure.experiment)
     _check_varied(figure)
-    if any(RADIUS not in point.settings for point in points):
-        raise InputError(SWEEP, f"no {RADIUS}", f"a sweep over {RADIUS}, for panel (iv)")
     return figure
 
 

@@ -18,7 +18,6 @@ DIR/runs/                         the runs
 
 from __future__ import annotations
 
-import io
 import itertools
 import json
 from collections import Counter
@@ -42,15 +41,15 @@ from efhc.experiments.config.files import (
     with_overrides,
     with_settings,
 )
-from efhc.experiments.runs.live.followers import FollowerFactory
-from efhc.experiments.runs.live.tracking import name_of, tracking
+from efhc.experiments.runs.driver_tables import driver_of
+from efhc.experiments.runs.events import FollowerFactory
+from efhc.experiments.runs.experiment_folder import refuse_experiment
+from efhc.experiments.runs.folder import parquet
 from efhc.experiments.runs.run import Run, Runs
 from efhc.experiments.runs.store import Engine, Failures, Progress, RunStore
-from efhc.experiments.runs.tables import driver_of
+from efhc.experiments.runs.tracking import name_of, tracking
 from efhc.experiments.trackers.tracker import as_folder
 from efhc.report.claims.intervals import bounds_words
-from efhc.report.figures import save_figure
-from efhc.report.figures.sweep_figure import sweep_figure
 from efhc.report.numbers import MEGABYTE, cost_words, number_words
 from efhc.report.timelines import (
     RUN,
@@ -72,31 +71,34 @@ MOST_SETTINGS = 3
 
 
 @dataclass(frozen=True)
-class Point:
+class SweepPoint:
     """One point of a sweep: the swept settings, and the experiment that has them."""
 
     settings: Mapping[str, Any]
     experiment: Experiment
 
 
-def load_sweep(path: Path | str, overrides: Iterable[str] = ()) -> list[Point]:
+def load_sweep(path: Path | str, overrides: Iterable[str] = ()) -> list[SweepPoint]:
     """Return the points of a TOML file with a table [sweep] or tables [[sweep]]."""
     tables = read_tables(path)
     if SWEEP not in tables:
-        raise InputError(SWEEP, f"nothing in {path}", 'a table such as [sweep] with "network.radius" = [0.3, 0.5]')
+        raise InputError(
+            SWEEP, f"{path}, which has no [sweep]", 'a table such as [sweep] with "network.radius" = [0.3, 0.5]'
+        )
     return sweep_points(with_overrides(only_experiment(tables), overrides), tables[SWEEP], Path(path).parent)
 
 
-def sweep_points(base: Mapping[str, Any], sweep: Any, folder: Path | None = None) -> list[Point]:
+def sweep_points(base: Mapping[str, Any], sweep: Any, folder: Path | None = None) -> list[SweepPoint]:
     """Return the experiment of `base` at every point of `sweep`, each point once."""
-    points: dict[str, Point] = {}
+    points: dict[str, SweepPoint] = {}
     for settings in _all_settings(sweep):
         name = ", ".join(f"{key}={value}" for key, value in settings.items())
         try:
             experiment = build_experiment(with_settings(base, settings.items()), folder)
         except InputError as error:
-            raise InputError(error.field, f"{error.given} (sweep: {name})", error.allowed) from None
-        points.setdefault(name, Point(settings, experiment))  # grids of a list may share points
+            at_point = error.problem and f"{error.problem} (sweep: {name})"
+            raise InputError(error.field, f"{error.given} (sweep: {name})", error.allowed, at_point) from None
+        points.setdefault(name, SweepPoint(settings, experiment))  # grids of a list may share points
     drivers = dict.fromkeys(driver_of(point.experiment) for point in points.values())
     if len(drivers) > 1:
         raise InputError(SWEEP, f"points with the drivers {' and '.join(drivers)}", "one driver: its runs are compared")
@@ -114,7 +116,9 @@ def _all_settings(sweep: Any) -> Iterator[dict[str, Any]]:
         if not choices:
             raise InputError(SWEEP, "an empty table", "at least one setting with the values to try")
         if "seeds" in choices:
-            raise InputError("sweep.seeds", choices["seeds"], "other keys; every point is run with all of `seeds`")
+            raise InputError(
+                "sweep.seeds", "", "", "seeds cannot be swept, because every point runs with all of `seeds`."
+            )
         if LOG in choices:
             raise InputError(f"sweep.{LOG}", choices[LOG], f"other keys; `{LOG}` does not change results")
         for values in itertools.product(*choices.values()):
@@ -132,14 +136,14 @@ def _choices(grid: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, l
             yield prefix + key, value if isinstance(value, list) else [value]
 
 
-def runs_of(points: Iterable[Point]) -> list[tuple[Point, Run]]:
+def runs_of(points: Iterable[SweepPoint]) -> list[tuple[SweepPoint, Run]]:
     """Return every run of every point."""
     runs = Runs()
     return [(point, run) for point in points for run in runs.of(point.experiment)]
 
 
 def run_sweep(
-    runs: Sequence[tuple[Point, Run]],
+    runs: Sequence[tuple[SweepPoint, Run]],
     out: Path,
     store: RunStore,
     engine: Engine,
@@ -152,27 +156,29 @@ def run_sweep(
     A run that fails does not stop the others. If all runs fail, the first failure is raised. `warn` is called with one
     line about each tracker that cannot log them. Each of `followers` creates a follower of each run that is made.
     """
+    refuse_experiment(out)
     experiments = [point.experiment for point, _ in runs]
     with tracking(experiments, out, warn, name=_names(runs)) as trackers:
         failures = store.complete([run for _, run in runs], engine, progress, followers=[*trackers, *followers])
     table = sweep_table(runs, store, failures)
     means = summary(table)
-    buffer = io.BytesIO()
-    table.write_parquet(buffer)
-    write_safely(out / RESULTS, buffer.getvalue())
+    write_safely(out / RESULTS, parquet(table))
     write_safely(out / RESULTS_CSV, table.write_csv().encode())
     write_safely(out / SUMMARY, means.write_csv().encode())
     if len(varying_settings(table)) > MOST_SETTINGS:
         for name in FIGURES:
             (out / name).unlink(missing_ok=True)  # of an earlier sweep, of which this table is not
         return table
+    from efhc.report.figures import save_figure
+    from efhc.report.figures.sweep_figure import sweep_figure
+
     figure = sweep_figure(means, _settings(table), _left_alone(table))
     for name in FIGURES:
         save_figure(figure, out / name)
     return table
 
 
-def _names(runs: Sequence[tuple[Point, Run]]) -> Callable[[Run], str]:
+def _names(runs: Sequence[tuple[SweepPoint, Run]]) -> Callable[[Run], str]:
     """Return what names each run for trackers: by the settings of the first point that has it.
 
     Runs that would share a name, because a folder's name cannot tell their settings apart, have their key in it.
@@ -187,7 +193,9 @@ def _names(runs: Sequence[tuple[Point, Run]]) -> Callable[[Run], str]:
     return lambda run: names[run.key] if uses[names[run.key]] == 1 else f"{names[run.key]}-{run.key[:6]}"
 
 
-def sweep_table(runs: Sequence[tuple[Point, Run]], store: RunStore, failures: Failures | None = None) -> pl.DataFrame:
+def sweep_table(
+    runs: Sequence[tuple[SweepPoint, Run]], store: RunStore, failures: Failures | None = None
+) -> pl.DataFrame:
     """Return one row per run and evaluation: the settings of the point, the run, and its metrics or timeline.
 
     A run that failed has a single row without these; its column `failed` holds the error.
@@ -234,17 +242,6 @@ def _settings(table: pl.DataFrame) -> list[str]:
     return table.columns[: table.columns.index("run")]
 
 
-def _costs(table: pl.DataFrame) -> list[str]:
-    """Return the columns that say what a run has cost."""
-    if "seconds" not in table.columns:
-        return ["transmission_time_total", "broadcasts_total"]
-    return ["seconds", "broadcasts", "bytes", "devices_present"]
-
-
-def _has_target(table: pl.DataFrame) -> bool:
-    return TO_TARGET[0] in table.columns
-
-
 def varying_settings(table: pl.DataFrame) -> list[str]:
     """Return the swept settings that are not the same at every point. With more than `MOST_SETTINGS`, there is no
     figure.
@@ -266,8 +263,9 @@ def summary(table: pl.DataFrame) -> pl.DataFrame:
     there are the columns that `timeline_summary` describes. An event-driven run at whose end no device is there has no
     accuracy: the mean is over the other seeds, and has no interval.
     """
-    settings, costs = _settings(table), _costs(table)
-    to_target = target_over_seeds() if _has_target(table) else []
+    settings, to_target = _settings(table), target_over_seeds() if TO_TARGET[0] in table.columns else []
+    of_time = ["seconds", "broadcasts", "bytes", "devices_present"]
+    costs = of_time if "seconds" in table.columns else ["transmission_time_total", "broadcasts_total"]
     last = table.group_by(*settings, "strategy", "seed", maintain_order=True).last()
     rows = last.group_by(*settings, "strategy", maintain_order=True).agg(
         pl.col("failed").is_null().sum().alias("seeds"),
@@ -337,23 +335,21 @@ Shown = dict[str, Callable[[dict[str, Any]], str]]
 def _shown_costs(means: pl.DataFrame) -> Shown:
     """Return the columns of a printed table that say what a run has cost, as many as it has room for."""
     if "seconds" not in means.columns:
-        names = {"time": "transmission_time_total", "broadcasts": "broadcasts_total"}
-        return {called: _number(name) for called, name in names.items()}
-    if not _has_target(means):
-        return {"seconds": _number("seconds"), "broadcasts": _number("broadcasts"), "MB": _number("bytes", MEGABYTE)}
+        return {
+            "time": lambda row: number_words(row["transmission_time_total"]),
+            "broadcasts": lambda row: number_words(row["broadcasts_total"]),
+        }
+    if TO_TARGET[0] not in means.columns:
+        return {
+            "seconds": lambda row: number_words(row["seconds"]),
+            "broadcasts": lambda row: number_words(row["broadcasts"]),
+            "MB": lambda row: number_words(row["bytes"] / MEGABYTE),
+        }
     return {
-        "seconds\nto target": _cost(TO_TARGET[0], WITHOUT_TARGET[0]),
-        "MB\nto target": _cost(TO_TARGET[1], WITHOUT_TARGET[1], MEGABYTE),
+        "seconds\nto target": lambda row: cost_words(row[TO_TARGET[0]], row[WITHOUT_TARGET[0]]),
+        "MB\nto target": lambda row: cost_words(row[TO_TARGET[1]], row[WITHOUT_TARGET[1]], MEGABYTE),
         "reached": lambda row: f"{row['reached']} of {row['seeds']}",
     }
-
-
-def _number(name: str, unit: float = 1.0) -> Callable[[dict[str, Any]], str]:
-    return lambda row: number_words(row[name] / unit)
-
-
-def _cost(reached: str, without: str, unit: float = 1.0) -> Callable[[dict[str, Any]], str]:
-    return lambda row: cost_words(row[reached], row[without], unit)
 
 
 def _interval_words(row: dict[str, Any]) -> str:

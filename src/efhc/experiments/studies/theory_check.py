@@ -9,60 +9,62 @@ the loss is not smooth, no models are looked at.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
 from threadpoolctl import threadpool_limits
 
-from efhc.base.arrays import Floats, Ints
+from efhc.base.arrays import Flags, Floats, Ints
 from efhc.base.errors import EfhcError, InputError
 from efhc.base.inputs import using_inputs
 from efhc.core.graph import Graph
 from efhc.experiments.config.experiment import Experiment
-from efhc.experiments.runs.directory import RunDirectory
 from efhc.experiments.runs.draw import draw_scenario
+from efhc.experiments.runs.driver_tables import require_lockstep, require_papers_form
+from efhc.experiments.runs.experiment_folder import ExperimentFolder
 from efhc.experiments.runs.resources import usable_cores
+from efhc.experiments.runs.result import Result
 from efhc.experiments.runs.run import Runs
-from efhc.experiments.runs.tables import require_lockstep, require_papers_form
-from efhc.experiments.studies.theory_effort import POINTS, Effort
-from efhc.experiments.studies.theory_flows import load_flow, load_graphs
-from efhc.experiments.studies.theory_problem import SeedProblem
-from efhc.experiments.studies.theory_progress import Tell, Work, in_parallel
-from efhc.experiments.studies.theory_visits import Visits, not_made, replay_run, same_run, spread, thinned
+from efhc.experiments.studies.theory_models import (
+    POINTS,
+    Effort,
+    ReportProgress,
+    SeedProblem,
+    Visits,
+    Work,
+    in_parallel,
+    not_made,
+    replay_run,
+    same_run,
+    spread,
+    thinned,
+)
 from efhc.kernels.compiled_arithmetic import consensus_error
 from efhc.learning.data import Dataset
-from efhc.scenarios.scenario import Scenario
-from efhc.theory.check.assess import assess
-from efhc.theory.check.chosen_window import WantedWindow, fitting_window
+from efhc.theory.check.assess import StrategyCheck, assess
 from efhc.theory.check.connectivity_checks import check_flow
 from efhc.theory.check.outcome import Check
-from efhc.theory.check.promises import firing_of
-from efhc.theory.check.strategy_check import SeedCheck, StrategyCheck
+from efhc.theory.check.promises import SeedCheck, firing_of
 from efhc.theory.connectivity.contractions import window_contractions
 from efhc.theory.connectivity.flow import Flow
-from efhc.theory.connectivity.future_links import future_links
-from efhc.theory.connectivity.windows import connectivity
+from efhc.theory.connectivity.windows import WantedWindow, connectivity, fitting_window, future_links
 from efhc.theory.constants.measured import Measured, look, look_at_several
 
 MUCH_DATA = 10_000_000
 """The number of values in the training data above which matrix products gain from several threads."""
+ENDS = ("link_from", "link_to")
+GRAPHS = 32
+"""Graphs kept at once: those of a network that changes at every iteration would not fit into memory."""
 
 
-def check_run(
-    directory: Path,
-    points: int | None = None,
-    replay: bool | None = None,
-    window: WantedWindow = "promised",
-    tell: Tell = lambda what, share: None,
-    *,
-    trust_code: bool = False,
-) -> list[StrategyCheck]:
-    """Check every strategy of a finished run; see `iterate_checks`."""
-    return list(iterate_checks(directory, points, replay, window, tell, trust_code=trust_code))
+def check_run(directory: Path, *args: Any, **options: Any) -> list[StrategyCheck]:
+    """Check every strategy of a finished run; the arguments are those of `iterate_checks`."""
+    return list(iterate_checks(directory, *args, **options))
 
 
 def iterate_checks(
@@ -70,7 +72,7 @@ def iterate_checks(
     points: int | None = None,
     replay: bool | None = None,
     window: WantedWindow = "promised",
-    tell: Tell = lambda what, share: None,
+    progress: ReportProgress = lambda what, share: None,
     *,
     trust_code: bool = False,
 ) -> Iterator[StrategyCheck]:
@@ -82,10 +84,13 @@ def iterate_checks(
     computed: that of `proposition:conn`, the least one observed (which stands in where the first is longer than the
     run), or a number. `trust_code` allows Python code that the stored config names to be executed.
     """
-    run = RunDirectory(directory)
+    run = ExperimentFolder(directory)
     if not run.is_complete:
-        allowed = "the directory of a run that has finished (before a run: efhc theory plan CONFIG)"
-        raise InputError("run directory", directory, allowed)
+        advice = f"Run `efhc run FILE --out {directory}` first, or look ahead with `efhc theory plan FILE`."
+        if (directory / "runs").is_dir() and not run.is_begun:
+            advice = f"It is a study; give one of its runs: efhc theory {directory}/runs/KEY."
+        problem = f"{directory} holds no finished experiment. {advice}"
+        raise InputError("run directory", directory, "a finished experiment", problem)
     experiment = run.load_experiment(trust_code=trust_code)
     require_lockstep(experiment, "the paper's analysis")
     require_papers_form(experiment, "the paper's analysis")
@@ -104,69 +109,45 @@ def iterate_checks(
         threadpool_limits(blas, "blas"),
         ThreadPoolExecutor(cores, thread_name_prefix="efhc-theory") as pool,
     ):
-        check = _RunCheck.prepare(run, experiment, data, window, pool, tell, points, replay)
+        check = _RunCheck(Result.in_folder(experiment, run), data, window, pool, progress, points or POINTS, replay)
         for strategy in experiment.strategies:
             yield check.strategy(strategy)
 
 
-@dataclass(frozen=True)
 class _RunCheck:
-    run: RunDirectory
-    experiment: Experiment
-    scenarios: Sequence[Scenario]
-    graphs: Sequence[Callable[[int], Graph]]
-    final: Mapping[tuple[str, int], Floats]
-    """The last models of each strategy and seed, if the run kept them."""
-    problems: Sequence[SeedProblem]
-    effort: Effort
-    asked: bool
-    """Whether the user asked for the run to be made again."""
-    points: int
-    looks: int
-    """The expected number of looks at models, per strategy and seed."""
-    window: WantedWindow
-    pool: ThreadPoolExecutor
-    work: Work
-    ends: dict[int, dict[str | None, tuple[float, ...]]] = field(default_factory=dict)
-    """By seed, the measurements at its initial models (None) and at the last models of each strategy."""
+    """The check of a run: what all its strategies share."""
 
-    @classmethod
-    def prepare(
-        cls,
-        run: RunDirectory,
-        experiment: Experiment,
+    def __init__(
+        self,
+        run: Result,
         data: Dataset,
         window: WantedWindow,
         pool: ThreadPoolExecutor,
-        tell: Tell,
-        points: int | None,
+        progress: ReportProgress,
+        points: int,
         replay: bool | None,
-    ) -> _RunCheck:
-        """Prepare what all strategies share."""
+    ) -> None:
+        experiment = run.experiment
         seeds, strategies = experiment.seeds, list(experiment.strategies)
-        points = points or POINTS
         kept = bool(run.snapshots(strategies[0], seeds[0]))
-        effort = Effort.of(experiment, data, points, replay, kept=kept)
-        looks = points if effort.replay or kept else 2
-        work = Work(len(seeds) + len(strategies) * (3 + len(seeds) * looks), tell)
-        work.begin("the learning problem")
-        threads = max(1, usable_cores() // len(seeds))
-        scenarios = [draw_scenario(experiment, data, seed, threads) for seed in seeds]
-
-        def problem(scenario: Scenario, seed: int) -> SeedProblem:
-            found = SeedProblem.of(
-                experiment, scenario, seed, optimum=effort.optimum, noise_samples=effort.noise_samples
-            )
-            work.finish()
-            return found
-
-        problems = in_parallel(pool, problem, zip(scenarios, seeds, strict=True))
-        final = run.load_models() if run.has_models else {}
-        graphs = [load_graphs(run, experiment, seed) for seed in seeds]
-        asked = bool(replay)
-        return cls(
-            run, experiment, scenarios, graphs, final, problems, effort, asked, points, looks, window, pool, work
-        )
+        self.run, self.experiment, self.window, self.pool, self.points = run, experiment, window, pool, points
+        self.replay_wanted = bool(replay)
+        """Whether the user asked for the run to be made again."""
+        self.effort = Effort.of(experiment, data, points, replay, kept=kept)
+        self.looks = points if self.effort.replay or kept else 2
+        """The expected number of looks at models, per strategy and seed."""
+        self.work = Work(len(seeds) + len(strategies) * (3 + len(seeds) * self.looks), progress)
+        self.work.begin("the learning problem")
+        self.threads = max(1, usable_cores() // len(seeds))
+        self.scenarios = [draw_scenario(experiment, data, seed, self.threads) for seed in seeds]
+        effort = self.effort.optimum, self.effort.noise_samples
+        drawn = [(experiment, *each, *effort) for each in zip(self.scenarios, seeds, strict=True)]
+        self.problems: list[SeedProblem] = in_parallel(pool, SeedProblem.of, drawn, self.work.finish)
+        self.final: Mapping[tuple[str, int], Floats] = run.models
+        """The last models of each strategy and seed, if the run kept them."""
+        self.graphs = [_load_graphs(run, experiment, seed) for seed in seeds]
+        self.ends: dict[int, dict[str | None, tuple[float, ...]]] = {}
+        """By seed, the measurements at its initial models (None) and at the last models of each strategy."""
 
     @property
     def theorems_apply(self) -> bool:
@@ -177,7 +158,7 @@ class _RunCheck:
         experiment, iterations, work = self.experiment, self.experiment.iterations, self.work
         work.begin(f"{strategy}: who fired, and who was reached")
         flows = [
-            load_flow(self.run, experiment, strategy, seed, graph)
+            _load_flow(self.run, experiment, strategy, seed, graph)
             for seed, graph in zip(experiment.seeds, self.graphs, strict=True)
         ]
         firing = firing_of(experiment.strategies[strategy], experiment.devices)
@@ -229,13 +210,13 @@ class _RunCheck:
         """Return the iterations looked at, the measurements there, and whether a run made again is the recorded one."""
         seeds, iterations = self.experiment.seeds, self.experiment.iterations
         look_at = spread(iterations, self.points)
-        if not self.theorems_apply and not self.asked:
+        if not self.theorems_apply and not self.replay_wanted:
             return look_at, self._recorded(strategy, look_at), [not_made("no-theorem")] * len(seeds)
         if self.effort.replay:
-            self.work.begin(f"{strategy}: the run once more")
-            visits: list[Visits] = in_parallel(
-                self.pool, self._replay, [(strategy, n, look_at) for n in range(len(seeds))]
-            )
+            self.work.begin(f"{strategy}: replay")
+            drawn = zip(self.scenarios, self.problems, strict=True)
+            items = [(self.experiment, one, strategy, look_at, of, self.threads, self.work.finish) for one, of in drawn]
+            visits: list[Visits] = in_parallel(self.pool, replay_run, items)
             same = [
                 same_run(visit, flow.fired, self.final.get((strategy, seed)))
                 for visit, flow, seed in zip(visits, flows, seeds, strict=True)
@@ -246,14 +227,9 @@ class _RunCheck:
         at_the_end = {iterations} if all((strategy, seed) in self.final for seed in seeds) else set()
         self.work.begin(f"{strategy}: the models that were kept")
         look_at = thinned({0} | on_the_way | at_the_end, self.points)
-        items = [(strategy, n, look_at, kept[n]) for n in range(len(seeds))]
+        of_kept = [(strategy, n, look_at, kept[n]) for n in range(len(seeds))]
         unknown = not_made("kept" if on_the_way else "not-made-again")
-        return look_at, in_parallel(self.pool, self._look_at_kept, items), [unknown] * len(seeds)
-
-    def _replay(self, strategy: str, n: int, look_at: Ints) -> Visits:
-        threads = max(1, usable_cores() // len(self.problems))
-        scenario, of = self.scenarios[n], self.problems[n]
-        return replay_run(self.experiment, scenario, strategy, look_at, of, threads, self.work.finish)
+        return look_at, in_parallel(self.pool, self._look_at_kept, of_kept), [unknown] * len(seeds)
 
     def _look_at_kept(self, strategy: str, n: int, look_at: Ints, kept: Mapping[int, Floats]) -> Visits:
         seed, of, rows = self.experiment.seeds[n], self.problems[n], []
@@ -278,8 +254,67 @@ class _RunCheck:
         """Return the consensus errors that the run recorded; the rest is of no use where no theorem applies."""
         visits = []
         for seed, scenario, of in zip(self.experiment.seeds, self.scenarios, self.problems, strict=True):
-            rows = self.run.read_rows("metrics", (pl.col("strategy") == strategy) & (pl.col("seed") == seed))
+            rows = self.run.rows("metrics", strategy, seed)
             start = consensus_error(scenario.initial_models())
             errors = np.concatenate([[start], rows.sort("iteration")["consensus_error"].to_numpy()])
             visits.append(Visits(Measured.of_consensus(errors[look_at]), of.curvature))
         return visits
+
+
+def _load_flow(result: Result, experiment: Experiment, strategy: str, seed: int, graph: Callable[[int], Graph]) -> Flow:
+    """Return the recorded firing and the recorded links of a run; `graph(k)` is that of `_load_graphs`."""
+    events = result.rows("events", strategy, seed)
+    if events["iteration"].to_list() != list(range(experiment.iterations)):
+        raise EfhcError(f"events.parquet lacks iterations of {strategy}, seed {seed}")
+    _check_devices("events", events, ("fired", *ENDS), experiment.devices)
+    starts, ends = _flat_links(events)
+    return Flow(
+        graph,
+        _fired(events["fired"], experiment.devices),
+        lambda k: ends[starts[k] : starts[k + 1]],
+        exchange_at_start=experiment.exchange_at_start,
+    )
+
+
+def _load_graphs(result: Result, experiment: Experiment, seed: int) -> Callable[[int], Graph]:
+    """Return k -> G(k). Rows with the same links give the same object, as long as it is kept."""
+    network = result.rows("network", next(iter(experiment.strategies)), seed)
+    if network["iteration"].to_list()[:1] != [0]:
+        raise EfhcError(f"network.parquet lacks iterations of seed {seed}")
+    _check_devices("network", network, ENDS, experiment.devices)
+    starts, ends = _flat_links(network)
+    if (ends[:, 0] == ends[:, 1]).any():
+        raise EfhcError("network.parquet: a link joins a device to itself")
+    changes = network["iteration"].to_numpy()
+
+    @lru_cache(GRAPHS)
+    def graph_of(links: bytes) -> Graph:
+        return Graph.of(experiment.devices, np.frombuffer(links, ends.dtype).reshape(-1, 2))
+
+    def graph(k: int) -> Graph:
+        row = int(np.searchsorted(changes, k, side="right")) - 1
+        return graph_of(ends[starts[row] : starts[row + 1]].tobytes())
+
+    return graph
+
+
+def _check_devices(table: str, rows: pl.DataFrame, columns: Iterable[str], devices: int) -> None:
+    """Raise `EfhcError` if a table names a device that does not exist: compiled loops check no index."""
+    for column in columns:
+        numbers = rows[column].explode().drop_nulls().to_numpy()
+        if len(numbers) and not 0 <= numbers.min() <= numbers.max() < devices:
+            raise EfhcError(f"{table}.parquet: {column} names a device that is not one of 0..{devices - 1}")
+
+
+def _flat_links(table: pl.DataFrame) -> tuple[Ints, Ints]:
+    """Return where the links of each row begin, and the links of all rows in one array (links, 2)."""
+    starts = np.concatenate([[0], np.cumsum(table["link_from"].list.len().to_numpy().astype(np.int64))])
+    columns = [table[name].explode().drop_nulls().to_numpy() for name in ENDS]
+    return starts, np.column_stack(columns)
+
+
+def _fired(lists: pl.Series, devices: int) -> Flags:
+    fired = np.zeros((len(lists), devices), dtype=bool)
+    rows = np.repeat(np.arange(len(lists)), lists.list.len().to_numpy())
+    fired[rows, lists.explode().drop_nulls().to_numpy()] = True
+    return fired

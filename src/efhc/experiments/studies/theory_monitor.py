@@ -14,7 +14,7 @@ from efhc.core.state import State
 from efhc.drivers.observers import Observer
 from efhc.drivers.steps import Steps
 from efhc.experiments.config.experiment import Experiment
-from efhc.experiments.runs.tables import require_lockstep, require_papers_form
+from efhc.experiments.runs.driver_tables import require_lockstep, require_papers_form
 from efhc.scenarios.scenario import Scenario
 from efhc.theory.check.monitor import Monitor
 from efhc.theory.check.outcome import Check
@@ -59,16 +59,16 @@ class TheoryWatcher:
         return _TheoryObserver(self, f"{strategy}, seed {seed}", scenario, self._smoothness[seed])
 
     def summary(self) -> str:
-        """One line for the end: how many of the runs watched kept to everything."""
+        """One line for the end: in how many of the runs no watched assumption was broken."""
         sound, runs = sum(broken == 0 for broken in self._runs.values()), len(self._runs)
-        which = f"all {runs} runs" if sound == runs else f"{sound} of {runs} runs"
-        return f"theory: everything that was watched held in {'the run' if sound == runs == 1 else which}"
+        which = "the run" if sound == runs == 1 else f"all {runs} runs" if sound == runs else f"{sound} of {runs} runs"
+        return f"theory: no watched assumption was broken in the iterations of {which}"
 
     def begin(self, run: str) -> None:
         """Count a run that is watched."""
         self._runs.setdefault(run, 0)
 
-    def tell(self, run: str, check: Check) -> None:
+    def report_broken(self, run: str, check: Check) -> None:
         """Report one broken assumption; with `strict`, raise it."""
         self._runs[run] += 1
         text = f"{run}: {in_one_line(check)}"
@@ -94,7 +94,7 @@ class _TheoryObserver(Observer):
     def after(self, steps: Steps, state: State) -> None:
         for row, (fired, used) in enumerate(zip(steps.fired, steps.used, strict=True)):
             for check in self._monitor.look(steps.k + row, steps.graph, fired, used):
-                self._watcher.tell(self._name, check)
+                self._watcher.report_broken(self._name, check)
 
 
 def _certain_smoothness(experiment: Experiment, scenario: Scenario) -> float | None:

@@ -1,4 +1,4 @@
-"""`efhc theory plan CONFIG`: what the theorems will say of a run, before it.
+"""`efhc theory plan CONFIG`: the limits and bounds of a run, before it is made.
 
 Graphs, thresholds and step sizes are known beforehand. How fast devices drift is not: a rehearsal of the first
 iterations shows it, and who fires after that is predicted from there. Numbers are of that prediction.
@@ -18,57 +18,53 @@ from threadpoolctl import threadpool_limits
 from efhc.base.arrays import Flags, Ints
 from efhc.core.state import State
 from efhc.drivers.lockstep import Lockstep
-from efhc.drivers.observers import LookAt, drive
-from efhc.drivers.steps import Steps
+from efhc.drivers.observers import drive
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.runs.draw import draw_scenario, load_data
+from efhc.experiments.runs.driver_tables import require_lockstep, require_papers_form
 from efhc.experiments.runs.resources import usable_cores
-from efhc.experiments.runs.tables import require_lockstep, require_papers_form
-from efhc.experiments.studies.theory_problem import SeedProblem
-from efhc.experiments.studies.theory_progress import Tell, in_parallel
+from efhc.experiments.studies.theory_models import FiringLooks, ReportProgress, SeedProblem, in_parallel
 from efhc.kernels.compiled_arithmetic import drift
 from efhc.report.theory_data import check_as_dict, lower_limits, plain
 from efhc.scenarios.scenario import Scenario
 from efhc.strategies.forms import trigger_of
-from efhc.theory.bounds.step_size_limits import Limits, limits
-from efhc.theory.check.chosen_window import ChosenWindow, fitting_window
+from efhc.theory.bounds.recursion import Constants
 from efhc.theory.check.outcome import Check
-from efhc.theory.check.promises import constants_of, firing_of
-from efhc.theory.check.step_size_checks import check_step_size
+from efhc.theory.check.promises import firing_of
+from efhc.theory.check.step_size_checks import StepSizeLimits, check_step_size, limits
 from efhc.theory.connectivity.contractions import window_contractions
 from efhc.theory.connectivity.firing_prediction import drift_speeds, predicted_firing
 from efhc.theory.connectivity.flow import Flow
-from efhc.theory.connectivity.future_links import future_links
-from efhc.theory.connectivity.windows import Connectivity, connectivity
+from efhc.theory.connectivity.windows import ChosenWindow, Connectivity, connectivity, fitting_window, future_links
 from efhc.theory.constants.problem import Curvature
 
 HORIZON = 4_000
 """Iterations that are predicted at most."""
 CONTRACTED = 300
-"""Iterations whose windows' contraction is looked at; a plan need not be exact."""
+"""Iterations whose windows' contraction is computed; a plan need not be exact."""
 
 
 @dataclass(frozen=True, eq=False)
 class StrategyPlan:
-    """What is to be expected of one strategy."""
+    """The prediction for one strategy."""
 
     strategy: str
     seeds: Mapping[int, Connectivity]
     silent: Mapping[int, list[int]]
     """By seed, the devices that are not expected to fire within `horizon`."""
     doubtful: Mapping[int, list[int]]
-    """By seed, those that were silent in the second half of the rehearsal: that they fire again is a guess."""
+    """By seed, the devices that were silent in the second half of the rehearsal and may not fire again."""
     curvature: Curvature
     chosen: ChosenWindow | None
     """The B with which rho and the limits are computed."""
     contraction: float | None
     """rho"""
-    limits: Limits | None
+    limits: StepSizeLimits | None
     """For `chosen`, and so for the step sizes of this config. None if no B is known, or the loss is not smooth."""
     step_size: Check | None
     """alpha(0) against its limit."""
     horizon: int
-    """Iterations that were looked ahead."""
+    """Number of iterations that were predicted."""
 
     @property
     def window(self) -> int | None:
@@ -106,60 +102,45 @@ class StrategyPlan:
 
 
 def plan_theory(
-    experiment: Experiment, rehearse: int = 1000, tell: Tell = lambda what, share: None
+    experiment: Experiment, rehearse: int = 1000, progress: ReportProgress = lambda what, share: None
 ) -> list[StrategyPlan]:
     """Plan every strategy, over all seeds; the first `rehearse` iterations are made."""
     require_lockstep(experiment, "the paper's analysis")
     require_papers_form(experiment, "the paper's analysis")
     data = load_data(experiment)
     with threadpool_limits(1, "blas"), ThreadPoolExecutor(usable_cores(), thread_name_prefix="efhc-theory") as pool:
-        tell("the learning problem", 0.0)
+        progress("the learning problem", 0.0)
         scenarios = [draw_scenario(experiment, data, seed) for seed in experiment.seeds]
-        drawn = [(experiment, *each) for each in zip(scenarios, experiment.seeds, strict=True)]
-        curvature = Curvature.worst(in_parallel(pool, _curvature, drawn))
+        drawn = [(experiment, *each, False) for each in zip(scenarios, experiment.seeds, strict=True)]
+        problems: list[SeedProblem] = in_parallel(pool, SeedProblem.of, drawn)
+        curvature = Curvature.worst([of.curvature for of in problems])
         plans = []
         for n, strategy in enumerate(experiment.strategies):
-            tell(f"{strategy}: a rehearsal", (n + 1) / (len(experiment.strategies) + 1))
+            progress(f"{strategy}: a rehearsal", (n + 1) / (len(experiment.strategies) + 1))
             items = ((experiment, scenario, strategy, rehearse) for scenario in scenarios)
             expected: list[tuple[Flow, Ints]] = in_parallel(pool, _expected, items)
             plans.append(_plan(experiment, scenarios, strategy, expected, curvature))
     return plans
 
 
-def _curvature(experiment: Experiment, scenario: Scenario, seed: int) -> Curvature:
-    return SeedProblem.of(experiment, scenario, seed, optimum=False).curvature
-
-
-def _expected(experiment: Experiment, scenario: Scenario, strategy: str, rehearse: int) -> tuple[Flow, Ints]:
-    """A rehearsal and the prediction after it; and the devices for which that is a guess."""
-    horizon = min(experiment.iterations, HORIZON)
-    fired, guessed = _rehearsed_firing(experiment, scenario, strategy, min(rehearse, horizon), horizon)
-    return Flow(scenario.network.graph, fired, exchange_at_start=experiment.exchange_at_start), guessed
-
-
-class _Rehearsal(LookAt):
-    """Notes at every iteration how far devices have drifted, and who fires."""
+class _Rehearsal(FiringLooks):
+    """Records at every iteration how far devices have drifted, and which devices fire."""
 
     def __init__(self, iterations: int, devices: int) -> None:
-        super().__init__(range(iterations + 1))
+        super().__init__(range(iterations + 1), (iterations, devices))
         self.drifts = np.empty((iterations + 1, devices))
-        self.fired = np.zeros((iterations, devices), dtype=bool)
 
     def look(self, state: State) -> None:
         self.drifts[state.k] = drift(state.models, state.last_broadcast)
 
-    def after(self, steps: Steps, state: State) -> None:
-        self.fired[steps.k : steps.k + len(steps)] = steps.fired
-        super().after(steps, state)
 
-
-def _rehearsed_firing(
-    experiment: Experiment, scenario: Scenario, strategy: str, rehearse: int, horizon: int
-) -> tuple[Flags, Ints]:
+def _expected(experiment: Experiment, scenario: Scenario, strategy: str, rehearse: int) -> tuple[Flow, Ints]:
+    """Return a rehearsal and the prediction after it; and the devices for which that is a guess."""
+    horizon = min(experiment.iterations, HORIZON)
+    rehearse = min(rehearse, horizon)
     trigger = trigger_of(experiment.strategies[strategy])
     alphas = np.array([scenario.step_size(k) for k in range(horizon)])
-    reader = scenario.reader()
-    thresholds = reader.thresholds_of_many(trigger, 0, horizon)
+    thresholds = scenario.reader().thresholds_of_many(trigger, 0, horizon)
     seen = _Rehearsal(rehearse, experiment.devices)
     drive(Lockstep(scenario, trigger), scenario.initial_state(), rehearse, [seen])
     silent_after = np.concatenate([seen.fired, np.zeros((1, experiment.devices), dtype=bool)])
@@ -167,7 +148,8 @@ def _rehearsed_firing(
     later = predicted_firing(speeds, alphas[rehearse:], thresholds[rehearse:], seen.drifts[rehearse])
     by_drift = ((thresholds[rehearse:] > 0) & np.isfinite(thresholds[rehearse:])).any(axis=0)  # not by coins alone
     guessed = np.flatnonzero(by_drift & ~seen.fired[rehearse // 2 :].any(axis=0))
-    return np.concatenate([seen.fired, later]), guessed
+    fired = np.concatenate([seen.fired, later])
+    return Flow(scenario.network.graph, fired, exchange_at_start=experiment.exchange_at_start), guessed
 
 
 def _plan(
@@ -196,7 +178,9 @@ def _plan(
             for flow in flows
         )
         if math.isfinite(curvature.L):
-            constants = constants_of(curvature, length, contraction, dependent=firing == "drift")
+            known = experiment.devices, curvature.L, curvature.mu
+            # A plan knows neither delta nor sigma^2, on which no limit depends.
+            constants = Constants(*known, 0.0, 0.0, length, contraction, dependent=firing == "drift")
     silent, doubtful = {}, {}
     for seed, (flow, guessed) in zip(experiment.seeds, expected, strict=True):
         fires: Flags = np.logical_or.reduce(flow.fired, axis=0)

@@ -34,9 +34,7 @@ REACHED_SECONDS = 5.0
 class MLflow(Tracker):
     """The MLflow server of MLFLOW_TRACKING_URI. Default: DIR/mlflow.db. Needs efhc[mlflow].
 
-    `mlflow ui --backend-store-uri sqlite:///DIR/mlflow.db` shows it. Without a run directory, it is where MLflow keeps
-    runs by default: mlflow.db in the current folder. MLflow's own telemetry is switched off, unless the variable
-    MLFLOW_DISABLE_TELEMETRY is set otherwise.
+    See docs/trackers.md. Telemetry of MLflow is off unless MLFLOW_DISABLE_TELEMETRY is set.
     """
 
     kind: Literal["mlflow"] = "mlflow"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
-from collections.abc import Sequence
+import struct
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,7 +14,6 @@ from efhc.base.errors import EfhcError
 from efhc.base.extras import importing
 from efhc.base.saving import write_safely
 from efhc.experiments.trackers.tracker import Point, TrackedRun, Tracker
-from efhc.experiments.trackers.wandb_files import offline_rows
 
 if TYPE_CHECKING:
     import wandb
@@ -24,14 +25,17 @@ INIT_SECONDS, FINISH_SECONDS = 30.0, 60.0
 """How long to wait for the server at the beginning and at the end of a run."""
 FLUSH, FLUSH_SECONDS = "x_transaction_log_flush_interval", 1.0
 """A setting of W&B that not all of its versions have: how often it writes to its file."""
+HEADER, BLOCK = 7, 32768
+"""Bytes in front of the file and of each part of a record; bytes of a block, at whose end there may be padding."""
+WHOLE, LAST = 1, 4
+"""The kinds of parts with which a record ends."""
 
 
 class WandB(Tracker):
     """Weights & Biases, as `wandb login` and the variables WANDB_... set it up. Needs efhc[wandb].
 
-    The project is that of WANDB_PROJECT. Default: efhc. Runs are grouped by experiment. With WANDB_MODE=offline,
-    nothing is sent; `wandb sync DIR/wandb/offline-run-*` sends it later. Error reports to W&B are switched off, unless
-    the variable WANDB_ERROR_REPORTING is set otherwise.
+    The project is WANDB_PROJECT (default: efhc). See docs/trackers.md. Error reports to W&B are off unless
+    WANDB_ERROR_REPORTING is set.
     """
 
     kind: Literal["wandb"] = "wandb"
@@ -117,3 +121,30 @@ def _id_of(run: TrackedRun) -> str:
         return kept.read_text()
     write_safely(kept, new.encode())
     return new
+
+
+def offline_rows(file: Path) -> Iterator[dict[str, Any]]:
+    """Yield the rows that were logged, by column. The rest of a file that was not written to its end is left out."""
+    for record in offline_records(file):
+        if record.HasField("history"):
+            yield {(item.nested_key or [item.key])[0]: json.loads(item.value_json) for item in record.history.item}
+
+
+def offline_records(file: Path) -> Iterator[Any]:
+    """Yield the messages in a file."""
+    from wandb.proto import wandb_internal_pb2
+
+    message = vars(wandb_internal_pb2)["Record"]
+    content, at, parts = file.read_bytes(), HEADER, b""
+    while at + HEADER <= len(content):
+        if (left := BLOCK - at % BLOCK) < HEADER:
+            at += left
+            continue
+        _, length, kind = struct.unpack_from("<IHB", content, at)
+        at += HEADER + length
+        if at > len(content):
+            return
+        parts += content[at - length : at]
+        if kind in (WHOLE, LAST):
+            yield message.FromString(parts)
+            parts = b""

@@ -1,13 +1,17 @@
 """Ways to compute the gradients of all devices, each held to the others by tests, and which one is taken.
 
-Chosen by measurement (docs/performance.md): compiled loops for linear models, and for modules see `of_modules`.
+Chosen by measurement (docs/performance.md): compiled loops for linear models and for small networks of simple layers;
+for other networks, all devices stacked into one set of torch operations while a model is small, and one device after
+the other beyond, where stacking only costs memory.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from efhc.base.errors import InputError
+from efhc.base.errors import InputError, within
 from efhc.core.randomness import Randomness
 from efhc.learning.backends.backend import Backend, Batch
 from efhc.learning.backends.linear_backend import LinearBackend
@@ -16,6 +20,9 @@ from efhc.learning.data.dataset import Dataset
 from efhc.learning.models import ModuleModel
 
 __all__ = ["Backend", "Batch", "backend_for"]
+
+MOST_PARAMETERS = 1_000_000
+"""Parameters of a module up to which `auto` compiles it, or stacks the devices."""
 
 
 def backend_for(
@@ -29,7 +36,7 @@ def backend_for(
     batch_size: int | None = None,
     devices_apart: bool = False,
 ) -> Backend:
-    """Return the backend of that name, or the one that was measured to be the fastest for such a model.
+    """Return the backend of that name, or with "auto" the one that was measured to be the fastest for this model.
 
     `batch_size` is that of all devices; default: it is not known, or they differ. `devices_apart` says that calls will
     be for devices in iterations of their own: a module that draws noise is then computed by the loop over devices.
@@ -44,6 +51,40 @@ def backend_for(
             raise InputError("backend", name, f"auto or {' or '.join(known)} for this model")
         return LinearBackend(model, data, threads=threads) if chosen == "linear" else ArraysBackend(model, data)
 
-    from efhc.learning.backends.of_modules import BackendsOfModule
+    from efhc.learning.backends.compiled_backend import CompiledBackend, NotCompiledError, is_faster, network_for
+    from efhc.learning.backends.loop import LoopBackend
+    from efhc.learning.backends.stacked import StackedBackend, UnstackableError
+    from efhc.learning.pytorch import torch
 
-    return BackendsOfModule(model, data, randomness, device, threads, batch_size, devices_apart).named(name)
+    of = (model, data, randomness)
+    compiled = partial(CompiledBackend, *of, batch_size=batch_size, threads=threads)
+    stacked = partial(StackedBackend, *of, device=device, threads=threads)
+    loop = partial(LoopBackend, *of, device=device, threads=threads)
+
+    def auto() -> Backend:
+        if model.parameters(data) > MOST_PARAMETERS:
+            return loop()
+        if device == "cpu":
+            try:
+                if is_faster(network_for(*of), batch_size):
+                    return compiled()
+            except NotCompiledError:
+                pass
+        try:
+            found = stacked()
+        except UnstackableError:
+            return loop()
+        return loop() if devices_apart and found.draws_noise else found
+
+    ways: dict[str, Callable[[], Backend]] = {"auto": auto, "compiled": compiled, "stacked": stacked, "loop": loop}
+    if name not in ways:
+        raise InputError("backend", name, "auto, compiled, stacked or loop for a torch module")
+    if name == "compiled" and device != "cpu":
+        raise InputError("device", device, "'cpu' for backend = 'compiled'")
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise InputError("device", device, "cpu: PyTorch finds no CUDA device here")
+    with within("model"):
+        backend = ways[name]()
+    if devices_apart and isinstance(backend, StackedBackend):
+        backend.check_devices_may_part()
+    return backend

@@ -1,27 +1,27 @@
 """How gradients are computed: `grads(W, batch) -> G, loss`, for all devices at once or for some of them.
 
-A backend holds a model and a data set and remembers nothing between calls. Its answers for a device are a function of
-that device's number, model, samples and iteration; their last bits may depend on how many devices a call is for, but
-never on what those do, nor on the number of threads. Those of `linear`, `compiled`, `arrays` and `loop` do not depend
-on that either: a device gets the same bits alone as among all.
+A backend holds a model and a data set and remembers nothing between calls. Its results for a device are a function of
+that device's number, model, samples and iteration. Their last bits may depend on how many devices a call is for, but
+never on what the other devices do, nor on the number of threads. With `linear`, `compiled`, `arrays` and `loop` they do
+not depend on the number of devices either: a device gets the same bits alone as among all.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from efhc.base.arrays import Flags, Floats, Ints
-from efhc.base.errors import EfhcError
-from efhc.core.graph import Graph
-from efhc.core.state import Local
-from efhc.kernels.iteration_loops import Buffers, Outcome
+from efhc.base.arrays import Floats, Ints
+from efhc.base.errors import EfhcError, InputError
+from efhc.core.state import NOTHING_LOCAL, Local
+from efhc.kernels.linear_loops import Batches
 
 
 class Batch(NamedTuple):
-    """What the devices of a call look at: all devices in one iteration k, or some of them, each in its own."""
+    """The samples of the devices of a call: all devices in one iteration k, or some of them, each in its own."""
 
     k: int | Ints
     """The iteration of all devices, or one iteration per device of the call."""
@@ -42,7 +42,7 @@ class Batch(NamedTuple):
 
 
 class ScoresNotFinite(EfhcError):
-    """Raised when a model gives test samples scores from which no answer can be read."""
+    """Raised when a model gives test samples scores from which no prediction can be read."""
 
     def __init__(self, who: str) -> None:
         """`who` is the device, or the mean model."""
@@ -53,75 +53,76 @@ class ScoresNotFinite(EfhcError):
         self.who = who
 
 
-class Backend(Protocol):
+class Backend(ABC):
     """Gradients and accuracies of all devices."""
 
     parameters: int
     """n"""
 
     def initial_local(self, devices: int) -> Local:
-        """What devices keep to themselves at k = 0; for most models nothing."""
-        ...
+        """Return the values that devices keep to themselves at k = 0; for most models there are none."""
+        return NOTHING_LOCAL
 
+    @abstractmethod
     def grads(self, models: Floats, batch: Batch, local: Local, out: Floats) -> tuple[Floats, Local]:
         """Write the gradients at `models` to `out`, both with one row of n numbers per device of the batch.
 
         Returns each device's loss on its batch and its new local.
         """
-        ...
 
+    @abstractmethod
     def accuracies(self, models: Floats, local: Local) -> Floats:
-        """The share of test samples that each of the models (m, n) gets right.
+        """Return the share of test samples that each of the models (m, n) gets right.
 
         Raises `ScoresNotFinite` if a largest score is not finite.
         """
-        ...
-
-
-@runtime_checkable
-class ModuleMaker(Protocol):
-    """A backend whose models are torch modules."""
 
     def module_for(self, model: Floats, local: Local) -> Any:
-        """A `torch.nn.Module` in evaluation mode with one device's parameters (n,) and its row of `local`."""
-        ...
+        """Return a `torch.nn.Module` in evaluation mode with one device's parameters (n,) and its row of `local`.
+
+        Raises `InputError` if the model is not a torch module.
+        """
+        raise InputError("model", "a model that is not a torch module", "a torch module, to get one back")
 
 
-@runtime_checkable
-class RowBackend(Backend, Protocol):
-    """A backend that can also take models from the rows of one array, and put gradients there, without a copy."""
+class RowBackend(Backend):
+    """A backend that also takes models from the rows of one array, and puts gradients there, without a copy.
 
+    Its devices keep nothing to themselves. The compiled loops check no index, so rows are checked here. Numbers of
+    samples are not checked here: `experiments.runs.draw.draw_parts` checks those of every partition, and batches are
+    drawn from the partition.
+    """
+
+    @abstractmethod
     def grads_of_rows(self, pool: Floats, rows: Ints, batch: Batch, out: Floats, places: Ints) -> Floats:
         """Write the gradient of the model pool[rows[a]] on the a-th samples of the batch to out[places[a]], for each a.
 
         The bits are those of `grads`. `out` may be `pool` if no place is among `rows`; the places must differ from one
         another. Returns the losses. Raises `IndexError` if there is no such row or place.
         """
-        ...
+
+    def grads(self, models: Floats, batch: Batch, local: Local, out: Floats) -> tuple[Floats, Local]:
+        every = np.arange(len(models))
+        return self.grads_of_rows(models, every, batch, out, every), local
 
 
-@runtime_checkable
-class FusedBackend(Backend, Protocol):
-    """A backend that can also make whole iterations, many in one call."""
+def checked_rows(rows: Ints, among: Floats, ends: Ints) -> Ints:
+    """Return the numbers of rows of an array, one row for each batch that `ends` delimits.
 
-    def stretch(
-        self,
-        buffers: Buffers,
-        samples: Ints | Sequence[Ints],
-        graph: Graph,
-        new_links: Flags,
-        thresholds: Floats,
-        step_sizes: Floats,
-        in_cache: bool,
-    ) -> tuple[int, Buffers, Outcome]:
-        """Make the iterations of `core.iteration.iterate` on one graph.
+    Raises `IndexError` if the array has no such row, and `ValueError` if there are more or fewer rows than batches.
+    """
+    checked = np.ascontiguousarray(rows, dtype=np.int64)
+    if len(checked) != len(ends) - 1:
+        raise ValueError(f"{len(checked)} rows and {len(ends) - 1} batches")
+    if len(checked) and checked.view(np.uint64).max() >= len(among):  # a negative number is a very large one
+        raise IndexError(f"rows {checked.min()} to {checked.max()} of an array of {len(among)} rows")
+    return checked
 
-        Returns how many were made, which array is which afterwards, and what the iterations did.
 
-        One is made for each row of `thresholds` (iterations, m), with its entry of `step_sizes` and its row of
-        `samples` (iterations, m, batch size), or with one array of samples per device in every iteration. `new_links`
-        are those of the first. An iteration that diverges is not made and ends the stretch. `in_cache` says whether W
-        is so small that one thread makes all iterations while everything is in the cache; else each pass over the
-        models uses all threads. The bits are the same.
-        """
-        ...
+def end_to_end(samples: Ints | Sequence[Ints]) -> Batches:
+    """Return the samples of all devices in one array."""
+    if isinstance(samples, np.ndarray):
+        devices, size = samples.shape
+        return Batches(samples.ravel(), np.arange(devices + 1) * size)
+    sizes = [len(mine) for mine in samples]
+    return Batches(np.concatenate(samples, dtype=np.int32), np.cumsum([0, *sizes]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from efhc.base.own_code import in_one_line
 from efhc.core.randomness import Purpose, Randomness
 from efhc.core.state import Local
 from efhc.kernels.linear_loops import gather_rows
+from efhc.learning.backends.backend import Backend
 from efhc.learning.data.dataset import Dataset
 from efhc.learning.models.modules import BUILT_IN_LOSSES, ModuleModel, input_shape, trainable
 from efhc.learning.pytorch import drawing, nn, torch
@@ -21,7 +22,7 @@ from efhc.learning.pytorch import drawing, nn, torch
 Tensors = dict[str, torch.Tensor]
 
 
-class BuiltModule:
+class BuiltModule(Backend):
     """The module of a model, tried on two samples."""
 
     draws_noise: bool
@@ -51,7 +52,7 @@ class BuiltModule:
         return built(self._model, self.data, self._randomness).to(self.device)
 
     def module_for(self, model: Floats, local: Local) -> nn.Module:
-        """A module of its own in evaluation mode, with one device's parameters (n,) and buffers, a row of `local`."""
+        """Return a new module in evaluation mode, with one device's parameters (n,) and buffers, a row of `local`."""
         module = self._built()
         whole: Any = torch.tensor(model)
         with torch.no_grad():
@@ -118,7 +119,7 @@ def built(model: ModuleModel, data: Dataset, randomness: Randomness) -> nn.Modul
 
 
 def functional_call(module: nn.Module, tensors: Tensors, x: torch.Tensor) -> Any:
-    """`module(x)` with these parameters and buffers; what it makes of the buffers is in `tensors` afterwards."""
+    """Return `module(x)` with these parameters and buffers. The new buffers are in `tensors` afterwards."""
     return torch.func.functional_call(module, tensors, (x,))
 
 
@@ -135,3 +136,17 @@ def _without_memory(module: nn.Module) -> nn.Module:
                 empty = nn.Parameter(torch.empty_like(parameter, device="meta"))
                 part.register_parameter(name, shapes.setdefault(id(parameter), empty))
     return module
+
+
+# Additions by which a module of a known class computes something else. Submodules are not checked.
+
+
+def has_hooks(module: nn.Module, way: Literal["forward", "backward"]) -> bool:
+    """Whether a hook of the module, or of all modules, may change values (forward) or gradients (backward)."""
+    of_all = vars(nn.modules.module)
+    return any(vars(module)[f"_{way}{kind}"] or of_all[f"_global_{way}{kind}"] for kind in ("_hooks", "_pre_hooks"))
+
+
+def has_own_methods(module: nn.Module) -> bool:
+    """Whether a method was set on the module in place of one of its class."""
+    return any(callable(getattr(type(module), name, None)) for name in vars(module))

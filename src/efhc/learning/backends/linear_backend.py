@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from threading import Lock
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -11,14 +13,12 @@ from efhc.base.arrays import Flags, Floats, Ints
 from efhc.base.threads import in_ranges
 from efhc.core.graph import Graph
 from efhc.core.state import Local
-from efhc.kernels import iteration_loops, linear_loops
-from efhc.kernels.compiled_arithmetic import consensus_error, drift, links_of
-from efhc.kernels.iteration_loops import Buffers, Outcome, Plan, Step
+from efhc.kernels import iteration_loops, lanes, linear_evaluation, linear_loops
+from efhc.kernels.compiled_arithmetic import drift, links_of, spread_tiles
+from efhc.kernels.iteration_loops import Buffers, Outcome, StretchInputs
 from efhc.kernels.linear_loops import Batches, room_for
-from efhc.kernels.model_loops import Links, copy_rows
-from efhc.learning.backends.backend import Batch
-from efhc.learning.backends.linear_evaluation import LinearEvaluation
-from efhc.learning.backends.rows import OfRows, checked_rows, end_to_end
+from efhc.kernels.model_loops import copy_rows
+from efhc.learning.backends.backend import Batch, RowBackend, ScoresNotFinite, checked_rows, end_to_end
 from efhc.learning.data.dataset import Dataset
 from efhc.learning.models.linear import SVM, LeastSquares, LinearModel, Regularized, Softmax
 
@@ -27,24 +27,24 @@ COMPILED: dict[Callable[..., Any], int] = {
     Softmax.score_loss: linear_loops.CROSS_ENTROPY,
     LeastSquares.score_loss: linear_loops.SQUARED,
 }
-"""What the kernels call the loss that a function computes."""
+"""The code of the kernels for the loss that a function computes."""
 
 
-class LinearBackend(OfRows):
+class LinearBackend(RowBackend):
     """`LinearModel.loss_and_gradient`, compiled."""
 
     def __init__(self, model: LinearModel, data: Dataset, *, threads: int = 1) -> None:
         self.parameters, self.threads = model.parameters(data), threads
-        self._evaluation = LinearEvaluation(data, data.classes)
+        self._data = data
         kind = np.dtype(data.precision).type
-        self._inputs = linear_loops.Inputs(data.x_train, kind(data.scale), kind(data.shift), data.y_train)
+        self._inputs = linear_loops.TrainingInputs(data.x_train, kind(data.scale), kind(data.shift), data.y_train)
         self._loss = linear_loops.Loss(
             COMPILED[type(model).score_loss], kind(model.l2 if isinstance(model, Regularized) else 0)
         )
 
     @staticmethod
     def knows(model: Any) -> bool:
-        """Whether its loss is compiled; one that a subclass changed is not."""
+        """Return whether the loss of `model` is compiled. The loss of a subclass that overrides it is not."""
         return isinstance(model, LinearModel) and type(model).score_loss in COMPILED
 
     def grads_of_rows(self, pool: Floats, rows: Ints, batch: Batch, out: Floats, places: Ints) -> Floats:
@@ -69,58 +69,43 @@ class LinearBackend(OfRows):
         step_sizes: Floats,
         in_cache: bool,
     ) -> tuple[int, Buffers, Outcome]:
+        """Make the iterations of `core.iteration.iterate` on one graph, many in one call.
+
+        Returns how many were made, which array is which afterwards, and what the iterations did.
+
+        One is made for each row of `thresholds` (iterations, m), with its entry of `step_sizes` and its row of
+        `samples` (iterations, m, batch size), or with one array of samples per device in every iteration. `new_links`
+        are those of the first. An iteration that diverges is not made and ends the stretch. `in_cache` says whether W
+        is so small that one thread makes all iterations while everything is in the cache; else each pass over the
+        models uses all threads. The bits are the same.
+        """
         shape = thresholds.shape
         outcome = Outcome(np.zeros(shape, dtype=bool), np.zeros(shape), np.zeros(len(thresholds)))
         batches = self._in_rows(samples, len(thresholds))
-        links, plan = links_of(graph, buffers.models.dtype), Plan(new_links, thresholds, step_sizes)
+        links, plan = links_of(graph, buffers.models.dtype), StretchInputs(new_links, thresholds, step_sizes)
         if np.isnan(buffers.drifts[0]) and iteration_loops.needs_drifts(thresholds[0]):
             buffers.drifts[:] = drift(buffers.models, buffers.last_broadcast, self.threads)
-        if in_cache:
-            room = iteration_loops.stretch_room(buffers.models, self._inputs, len(new_links))
-            done, after = iteration_loops.stretch(
-                room, buffers, self._inputs, self._loss, batches, links, plan, outcome
-            )
-        else:
-            done, after = self._in_passes(buffers, batches, links, plan, outcome)
+        loop = iteration_loops.stretch if in_cache else self._in_threads(buffers.models)
+        room = iteration_loops.stretch_room(buffers.models, self._inputs, len(new_links))
+        done, after = loop(room, buffers, self._inputs, self._loss, batches, links, plan, outcome)
         return done, after, outcome
 
-    def _in_passes(
-        self, buffers: Buffers, batches: Batches, links: Links, plan: Plan, outcome: Outcome
-    ) -> tuple[int, Buffers]:
-        """`iteration_loops.stretch`, with every pass over the models spread over threads."""
-        used, next_drifts = plan.new_links.copy(), np.empty(len(buffers.drifts))
-        iterations, devices = plan.thresholds.shape
-        for k, alpha in enumerate(plan.step_sizes):
-            models, last_broadcast, spare, drifts = buffers
-            thresholds, fired, losses = plan.thresholds[k], outcome.fired[k], outcome.losses[k]
-            iteration_loops.begin(links, thresholds, drifts, used, fired)
-            following = min(k + 1, iterations - 1)
-            looks = iteration_loops.needs_drifts(plan.thresholds[following])
-            samples, upcoming = (batches.samples[row % len(batches.samples)] for row in (k, following))
-            step = Step(samples, upcoming, used, fired, alpha, looks, losses, next_drifts)
-            self._step(buffers, batches.ends, links, step)
-            if not np.isfinite(losses).all():
-                return k, buffers
-            outcome.consensus_errors[k] = consensus_error(spare, self.threads)
-            if not np.isfinite(outcome.consensus_errors[k]):
-                return k, buffers
-            used = np.zeros_like(used)
-            drifts[:] = next_drifts if looks else np.nan
-            if fired.all():
-                buffers = Buffers(spare, models, last_broadcast, drifts)
-            else:
-                in_ranges(copy_rows, (models, last_broadcast, fired), devices, self.threads)
-                buffers = Buffers(spare, last_broadcast, models, drifts)
-        return iterations, buffers
+    def _in_threads(self, models: Floats) -> Callable[..., tuple[int, Buffers]]:
+        """Return `iteration_loops.stretch` with every pass over the models spread over threads."""
 
-    def _step(self, buffers: Buffers, ends: Ints, links: Links, step: Step) -> None:
-        """Events 3 and 4 of all devices."""
-        arguments = (buffers, self._inputs, self._loss, ends, links, step)
+        def step(_: Any, *given: Any) -> None:
+            def of_range(low: int, high: int) -> None:
+                iteration_loops.step_rows(room_for(models, self._inputs), *given[:-2], low, high)
 
-        def step_rows(low: int, high: int) -> None:
-            iteration_loops.step_rows(room_for(buffers.models, self._inputs), *arguments, low, high)
+            in_ranges(of_range, (), given[-1], self.threads)
 
-        in_ranges(step_rows, (), len(buffers.models), self.threads)
+        def spread(_: Any, models: Floats, spreads: Floats, low: int, high: int) -> None:
+            spread_tiles(models, spreads, self.threads)
+
+        def copy(*given: Any) -> None:
+            in_ranges(copy_rows, given[:-2], given[-1], self.threads)
+
+        return iteration_loops.stretch_of(step, spread, copy)
 
     def _in_rows(self, samples: Ints | Sequence[Ints], iterations: int) -> Batches:
         """The batches of several iterations, a row for each; full batches are one row for all."""
@@ -131,4 +116,77 @@ class LinearBackend(OfRows):
         return Batches(joined[None], ends)
 
     def accuracies(self, models: Floats, local: Local) -> Floats:
-        return self._evaluation.accuracies(models, self.threads)
+        return linear_accuracies(self._data, models, self.threads)
+
+
+MODELS_BYTES = 3 << 17
+"""Bytes of the models that are evaluated together: they stay in the second cache while all samples meet them."""
+AT_ONCE = 1 << 23
+"""Bytes of test samples that are laid side by side at once."""
+
+_LAID: WeakKeyDictionary[Dataset, tuple[linear_evaluation.Panels, ...]] = WeakKeyDictionary()
+"""The test samples of each data set side by side, for all runs on it."""
+_LAYING = Lock()
+
+
+def linear_accuracies(data: Dataset, models: Floats, threads: int = 1) -> Floats:
+    """Return the share of test samples that each of the models (m, n) gets right.
+
+    Raises `ScoresNotFinite` for the first model with a score that is NaN or a largest score that is not finite.
+    """
+    models = np.ascontiguousarray(models)
+    right, is_bad = np.zeros(len(models), dtype=np.int64), np.zeros(len(models), dtype=bool)
+    starts = _starts(data, models)
+    together = max(1, MODELS_BYTES // (models.itemsize * models.shape[1]))
+    for panels in panels_of(data):
+        for first in range(0, len(models), together):
+            some = slice(first, first + together)
+            counts = np.zeros((len(panels.ranks), len(models[some])), dtype=np.int64)
+            bad = np.zeros(counts.shape, dtype=bool)
+            arguments = (panels, models[some], starts[some], counts, bad)
+            in_ranges(_count_right, arguments, len(counts), threads)
+            right[some] += counts.sum(axis=0)
+            is_bad[some] |= bad.any(axis=0)
+    if is_bad.any():
+        raise ScoresNotFinite(f"device {np.argmax(is_bad)}")
+    return right / len(data.y_test)
+
+
+def panels_of(data: Dataset) -> tuple[linear_evaluation.Panels, ...]:
+    """Return all test samples side by side, in a few pieces. They are laid out once for a data set."""
+    with _LAYING:
+        if data not in _LAID:
+            wide, samples = 2 * lanes.width(np.empty(0, data.precision)), len(data.y_test)
+            step = wide * max(1, AT_ONCE // (wide * data.features * data.x_test.itemsize))
+            pieces = (_laid(data, wide, first, min(first + step, samples)) for first in range(0, samples, step))
+            _LAID[data] = tuple(pieces)
+        return _LAID[data]
+
+
+def _starts(data: Dataset, models: Floats) -> Floats:
+    """bias + shift * (sum of the weights), for each model and class."""
+    classes = models.shape[1] // (data.features + 1)
+    weights = models[:, :-classes].reshape(len(models), classes, -1)
+    with np.errstate(over="ignore", invalid="ignore"):  # scores that are not finite are refused
+        starts = models[:, -classes:] + data.shift * weights.sum(axis=-1, dtype=np.float64)
+        rounded: Floats = starts.astype(models.dtype)
+    return rounded
+
+
+def _laid(data: Dataset, wide: int, first: int, end: int) -> linear_evaluation.Panels:
+    """Lay samples `first` to `end` - 1 side by side, sorted so that neighbours are zero in the same features."""
+    x, y, panels = data.x_test[first:end], data.y_test[first:end], -(-(end - first) // wide)
+    kind, is_seen = np.dtype(data.precision).type, x != 0
+    order = np.lexsort((is_seen.sum(axis=1), is_seen.argmax(axis=1), y))
+    rows, ranks = np.zeros((panels * wide, data.features), x.dtype), np.zeros(panels * wide, kind)
+    rows[: end - first], ranks[: end - first] = x[order], data.classes - y[order]
+    values = rows.reshape(panels, wide, -1).transpose(0, 2, 1)
+    is_there = values.any(axis=2)
+    starts = np.concatenate([[0], np.cumsum(is_there.sum(axis=1))])
+    features = np.nonzero(is_there)[1]
+    return linear_evaluation.Panels(values[is_there], features, starts, ranks.reshape(panels, wide), kind(data.scale))
+
+
+def _count_right(panels: linear_evaluation.Panels, models: Floats, starts: Floats, *rest: Any) -> None:
+    """Call `linear_evaluation.count_right` with new working memory, because several threads count at once."""
+    linear_evaluation.count_right(linear_evaluation.room_for(panels, models, starts), panels, models, starts, *rest)

@@ -13,7 +13,7 @@ from efhc.learning.backends.module_backend import Modes, ModuleBackend
 from efhc.learning.pytorch import nn, torch
 
 FEW_POSITIONS = 16
-"""Where a convolution has so few outputs per channel, one product of matrices takes two thirds of its time."""
+"""Outputs per channel up to which one product of matrices takes two thirds of the time of a convolution."""
 
 
 class LoopBackend(ModuleBackend):

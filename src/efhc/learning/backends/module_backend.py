@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import copy
 import threading
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -22,7 +23,6 @@ from efhc.core.randomness import Purpose, Randomness
 from efhc.core.state import Local
 from efhc.learning.backends.backend import Batch, ScoresNotFinite
 from efhc.learning.backends.built_module import BuiltModule, Tensors
-from efhc.learning.backends.workers import Workers
 from efhc.learning.data.dataset import Dataset
 from efhc.learning.models.modules import ModuleModel
 from efhc.learning.pytorch import drawing, nn, torch
@@ -31,10 +31,10 @@ TESTED_AT_ONCE = 128
 """Test samples per pass: few enough for a part's activations to stay in fast memory."""
 
 Modes = dict[bool, nn.Module]
-"""What trains (True) and what is tested (False)."""
+"""The network in training mode (True) and in evaluation mode (False)."""
 
 
-class ModuleBackend(BuiltModule, ABC):
+class ModuleBackend(BuiltModule):
     """Gradients and accuracies of all devices for a model that is a module."""
 
     def __init__(
@@ -49,12 +49,12 @@ class ModuleBackend(BuiltModule, ABC):
             self._networks = self._chosen(modes, start)
 
     def _chosen(self, modes: Modes, start: Tensors) -> Modes:
-        """What `_scores` computes with, given the module in both modes and parameters to try it with."""
+        """Return what `_scores` computes with, given the module in both modes and parameters to try it with."""
         return modes
 
     @abstractmethod
     def _parts(self, samples: Ints | Sequence[Ints]) -> list[slice]:
-        """The devices that are computed together."""
+        """Return the groups of devices that are computed together."""
 
     @abstractmethod
     def _leaf(self, columns: torch.Tensor, shape: torch.Size) -> torch.Tensor:
@@ -123,7 +123,7 @@ class ModuleBackend(BuiltModule, ABC):
         return workers
 
     def _network(self, *, training: bool) -> nn.Module:
-        """One of the thread's own: for as long as a module computes, its parameters are put into it."""
+        """Return a network of the calling thread: while a module computes, it holds the parameters of a part."""
         if not hasattr(self._of_thread, "networks"):
             self._of_thread.networks = {key: shared_copy(network) for key, network in self._networks.items()}
         network: nn.Module = self._of_thread.networks[training]
@@ -136,7 +136,7 @@ class ModuleBackend(BuiltModule, ABC):
             yield self._leaf(columns, shape)
 
     def _leaves(self, models: Floats) -> Tensors:
-        """The parameters of a part, in memory of their own."""
+        """Return copies of the parameters of a part."""
         views = zip(self._shapes, self._views(models), strict=True)
         return {name: view.to(self.device, copy=True, memory_format=torch.contiguous_format) for name, view in views}
 
@@ -150,5 +150,34 @@ class ModuleBackend(BuiltModule, ABC):
 
 
 def shared_copy(module: nn.Module) -> nn.Module:
-    """A copy with the same tensors, for a thread of its own or another mode."""
+    """Return a copy with the same tensors, for another thread or another mode."""
     return copy.deepcopy(module, {id(tensor): tensor for tensor in (*module.parameters(), *module.buffers())})
+
+
+_STARTING = threading.Lock()
+
+Item = TypeVar("Item")
+
+
+class Workers:
+    """`threads` threads with one core each; they end with this object."""
+
+    def __init__(self, threads: int) -> None:
+        set_before: list[int] = []
+
+        def take_one_core() -> None:
+            set_before.append(torch.get_num_threads())  # asking is also what makes a later setting stay
+            torch.set_num_threads(1)
+
+        all_started = threading.Barrier(threads)
+        with _STARTING:
+            self._pool = ThreadPoolExecutor(threads, "efhc-torch", initializer=take_one_core)
+            list(self._pool.map(lambda _: all_started.wait(), range(threads)))
+            put_back = threading.Thread(target=torch.set_num_threads, args=(set_before[0],))
+            put_back.start()
+            put_back.join()
+
+    def each(self, task: Callable[[Item], Any], items: Iterable[Item]) -> None:
+        """Run `task` for every item. Raises the first error."""
+        for done in [self._pool.submit(task, item) for item in items]:
+            done.result()

@@ -7,20 +7,17 @@ from typing import Any
 import numpy as np
 
 from efhc.base.arrays import Floats, read_only
-from efhc.core.state import NOTHING_LOCAL, Local
-from efhc.learning.backends.backend import Batch, ScoresNotFinite
+from efhc.core.state import Local
+from efhc.learning.backends.backend import Backend, Batch, ScoresNotFinite
 from efhc.learning.data.dataset import Dataset
 
 
-class ArraysBackend:
+class ArraysBackend(Backend):
     """Calls the model's own functions, `efhc.learning.models.linear` among them."""
 
     def __init__(self, model: Any, data: Dataset) -> None:
         self.parameters = model.parameters(data)
         self._model, self._data = model, data
-
-    def initial_local(self, devices: int) -> Local:
-        return NOTHING_LOCAL
 
     def grads(self, models: Floats, batch: Batch, local: Local, out: Floats) -> tuple[Floats, Local]:
         data, models = self._data, read_only(models)

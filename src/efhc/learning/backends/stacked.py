@@ -13,8 +13,7 @@ from efhc.base.arrays import Floats, Ints
 from efhc.base.errors import InputError
 from efhc.core.state import Local
 from efhc.learning.backends.backend import Batch
-from efhc.learning.backends.built_module import Tensors, functional_call
-from efhc.learning.backends.hooks import has_backward_hooks
+from efhc.learning.backends.built_module import Tensors, functional_call, has_hooks
 from efhc.learning.backends.module_backend import Modes, ModuleBackend, shared_copy
 from efhc.learning.backends.stacked_layers import StackedLayers, traced
 from efhc.learning.pytorch import nn, torch
@@ -80,7 +79,7 @@ class StackedBackend(ModuleBackend):
 
     def _chosen(self, modes: Modes, start: Tensors) -> Modes:
         """The first way that gives two different devices what each gives alone."""
-        if any(has_backward_hooks(part) for part in self._module.modules()):  # both ways would leave them out
+        if any(has_hooks(part, "backward") for part in self._module.modules()):  # both ways would leave them out
             raise UnstackableError("module", f"a {self._name} with backward hooks", ALLOWED)
         names = {id(parameter): name for name, parameter in self._module.named_parameters()}
         all_names = self._module.named_parameters(remove_duplicate=False)

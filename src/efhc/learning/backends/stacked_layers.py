@@ -32,14 +32,14 @@ ELEMENTWISE: set[Any] = {
     operator.add, operator.iadd, operator.sub, operator.mul, operator.truediv, operator.neg, torch.add, torch.mul,
     "relu", "relu_", "tanh", "sigmoid", "abs", "exp", "add", "add_", "mul", "contiguous",
 }  # fmt: skip
-"""Modules, functions and methods that a value of either form goes through as it is."""
+"""Modules, functions and methods that compute with a value of either form directly."""
 
 BY_CHANNEL: set[Any] = {
     nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d, nn.Dropout2d,
     functional.max_pool2d, functional.avg_pool2d, functional.adaptive_avg_pool2d, functional.adaptive_max_pool2d,
     torch.max_pool2d,
 }  # fmt: skip
-"""Those that treat each channel of an image alone."""
+"""Modules and functions that treat each channel of an image alone."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Stacked:
 
     @property
     def shape(self) -> torch.Size:
-        """That of one device's value."""
+        """The shape of one device's value."""
         if not self.among_channels:
             return self.tensor.shape[1:]
         samples, channels, *image = self.tensor.shape
@@ -72,14 +72,14 @@ class Stacked:
 
 
 def _channels_last(images: torch.Tensor) -> torch.Tensor:
-    """With one channel both orders are one: only a copy says which is meant, and layers that follow keep to it."""
+    """Return the images channels last. With one channel both orders are equal, so only a copy sets the order."""
     if images.shape[1] == 1:
         return images.clone(memory_format=torch.channels_last)
     return images.contiguous(memory_format=torch.channels_last)
 
 
 def traced(module: nn.Module) -> torch.fx.GraphModule | None:
-    """Its graph of layers; None where it cannot be traced."""
+    """Return the graph of layers of a module, or None if it cannot be traced."""
     try:
         with _TRACING:
             return torch.fx.GraphModule(module, _Tracer().trace(module))
@@ -88,7 +88,7 @@ def traced(module: nn.Module) -> torch.fx.GraphModule | None:
 
 
 class _Tracer(torch.fx.Tracer):
-    """While it traces, torch lets it see the calls of all modules in the process: those of other threads pass by."""
+    """Traces one thread only: torch shows a tracer the calls of all modules in the process."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -103,7 +103,7 @@ class _Tracer(torch.fx.Tracer):
         return super().getattr(attr, attr_val, parameter_proxy_cache) if traces else attr_val
 
     def is_leaf_module(self, module: nn.Module, name: str) -> bool:
-        """torch's own layers, and those of yours that cannot be traced."""
+        """Return whether a module is one of torch's layers, or one of yours that cannot be traced."""
         return super().is_leaf_module(module, name) or traced(module) is None
 
 
@@ -181,7 +181,7 @@ class StackedLayers(torch.fx.Interpreter):
         return super().get_attr(target, args, kwargs) if own is None else Stacked(own, self._devices)
 
     def _call(self, key: Any, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """A function without parameters of its own, of values of which some may differ between devices."""
+        """Call a function without parameters. Some of its arguments may differ between devices."""
         values = _found((args, kwargs))
         if not values or (function is operator.getitem and not isinstance(args[0], Stacked)):
             return function(*args, **kwargs)

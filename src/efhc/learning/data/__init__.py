@@ -7,17 +7,14 @@ from typing import Annotated
 from efhc.base.registry import Family
 from efhc.learning.data.archives import StoredData
 from efhc.learning.data.cifar10 import CIFAR10
-from efhc.learning.data.csv_file import CsvFile
 from efhc.learning.data.dataset import DataPolicy, Dataset
 from efhc.learning.data.digits import Digits
 from efhc.learning.data.fashion_mnist import FashionMNIST
-from efhc.learning.data.femnist import FEMNIST
 from efhc.learning.data.huggingface import HuggingFace
 from efhc.learning.data.image_folder import ImageFolder
+from efhc.learning.data.leaf import FEMNIST, Sent140, Shakespeare
 from efhc.learning.data.npz import NpzFile
-from efhc.learning.data.parquet_file import ParquetFile
-from efhc.learning.data.sent140 import Sent140
-from efhc.learning.data.shakespeare import Shakespeare
+from efhc.learning.data.table_files import CsvFile, ParquetFile
 
 __all__ = [
     "ARCHIVES",
@@ -40,7 +37,7 @@ __all__ = [
 STORED: dict[str, type[StoredData]] = {
     policy.archive.name: policy for policy in (FashionMNIST, CIFAR10, FEMNIST, Shakespeare, Sent140)
 }
-"""Data sets made of files that are looked for, by name."""
+"""By name, the data sets whose files are searched for in known folders."""
 
 ARCHIVES = {name: policy.archive for name, policy in STORED.items()}
 

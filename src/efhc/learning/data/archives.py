@@ -1,4 +1,4 @@
-"""Where the files of known data sets are looked for.
+"""Where efhc searches for the files of known data sets.
 
 A folder that the user names, in the config or as `$EFHC_DATA`, is used as it is and may hold a part of the data set:
 the checksums of its files are reported. A copy in the cache or from the system must be what was published: there the
@@ -18,7 +18,7 @@ import numpy as np
 import platformdirs
 
 from efhc.base.errors import EfhcError, InputError
-from efhc.base.inputs import InputFolder, is_folder, read_bytes, sha256
+from efhc.base.inputs import InputFile, is_folder, read_bytes, sha256
 from efhc.learning.data.dataset import DataPolicy, Dataset
 
 MANIFEST = "SHA256SUMS"
@@ -105,7 +105,7 @@ class Archive:
         return {}
 
     def compared(self, place: Place) -> str:
-        """Say what the checksums of the files in `place` are compared with when they are read."""
+        """Return a sentence that says what the checksums of the files in `place` are compared with."""
         if self.expected(place):
             return "each SHA-256 equals the one of the published file, which efhc knows"
         return "a folder of your own: its SHA-256 are shown and compared with nothing"
@@ -116,7 +116,7 @@ class Archive:
 
     @staticmethod
     def check(content: bytes, expected: str | None, origin: str, remedy: str) -> str:
-        """Return the SHA-256 of `content`; if `expected` is given, it must be that one."""
+        """Return the SHA-256 of `content`. Raises `InputError` if `expected` is given and differs."""
         found = sha256(content)
         if expected and found != expected:
             raise InputError("files", f"{origin} with SHA-256 {found[:12]}...", f"{expected[:12]}...; {remedy}")
@@ -135,7 +135,7 @@ class Archive:
     def fetch(self, progress: Progress = silent) -> Path:
         """Download the data set into the user's cache; raises an `EfhcError` if it has no download."""
         looked = ", ".join(str(place.folder) for place in self.places()) or "$EFHC_DATA, which is not set"
-        raise EfhcError(f"data: {self.name} cannot be downloaded, and is looked for in {looked}; {self.advice}")
+        raise EfhcError(f"data: {self.name} has no download and is not in {looked}. {self.advice}")
 
     def _needed(self, place: Place) -> Collection[str]:
         return self.files if place.is_given else self.expected(place)
@@ -149,13 +149,13 @@ class Archive:
 
 
 class StoredData(DataPolicy):
-    """A data set whose files are looked for."""
+    """A data set whose files are searched for in known folders."""
 
     archive: ClassVar[Archive]
     unit: ClassVar[float] = 255.0
     """What bytes are divided by: pixels become 0 .. 1."""
-    path: InputFolder | None = None
-    """The folder with its files, or with some of them. Default: the known places, then a download if there is one."""
+    path: InputFile | None = None
+    """The folder with its files, or some of them. Default: the known places, then a download if it has one."""
 
     def load(self, precision: str = "float32") -> Dataset:
         checksums: dict[str, str] = {}

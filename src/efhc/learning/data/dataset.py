@@ -48,9 +48,8 @@ class DataPolicy(Policy, ABC):
     """The settings that all data sets share."""
 
     standardize: Standardize = True
-    """Scale inputs to (x - mean) / std. true: one mean and one standard deviation, of all training inputs; "features":
-    a mean and a standard deviation per feature; {mean = M, std = S}: the given ones; false: no scaling. "minmax" scales
-    each feature to (x - min) / (max - min) instead. All of them are those of the training samples."""
+    """Scaling by the training samples: true (one mean and std), "features" (per feature), "minmax", {mean = M, std = S}
+    or false."""
 
     @abstractmethod
     def load(self, precision: str = "float32") -> Dataset:
@@ -260,7 +259,7 @@ class Dataset:
 
 
 def share_of_each_label(labels: Ints, share: float, purpose: Purpose) -> NDArray[np.bool_]:
-    """Return which samples are chosen if `share` of those of every label are, rounded, and never all of them.
+    """Choose `share` of the samples of every label, rounded, and never all of them; return a flag per sample.
 
     The choice is random and depends on the labels, the share and the purpose only: it is the same for every seed.
     """
@@ -273,7 +272,7 @@ def share_of_each_label(labels: Ints, share: float, purpose: Purpose) -> NDArray
 
 
 def _moments(x: Numbers) -> tuple[float, float]:
-    """Return the mean and the standard deviation of all numbers; those of bytes are counted, hence exact."""
+    """Return the mean and the standard deviation of all numbers. Bytes are counted, so that theirs are exact."""
     if x.dtype != np.uint8:
         return float(x.mean(dtype=np.float64)), float(x.std(dtype=np.float64))
     counts, values = np.bincount(x.ravel(), minlength=256), np.arange(256)

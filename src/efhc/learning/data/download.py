@@ -6,17 +6,14 @@ import gzip
 import http.client
 import io
 import re
-import socket
 import tarfile
 import threading
 import urllib.error
 import urllib.request
 import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from efhc.base.errors import EfhcError, InputError
 from efhc.base.inputs import sha256
@@ -61,29 +58,52 @@ class Download(Archive):
         return f"`{self.source}` gets a good one; or {self.advice}"
 
     def download(self, address: str, progress: Progress) -> bytes:
-        """Return what is at `address`; it may be no larger and take no longer than this data set allows."""
-        content, name = bytearray(), address.rpartition("/")[2]
-        with _deadline(self.most_seconds) as (opener, expired):
+        """Return the content at `address`, which must not be larger or take longer than this data set allows.
+
+        The timeout of a socket is one of silence: a server that sends a byte now and then never exceeds it. The
+        transfer therefore runs in a thread, which is abandoned after `most_seconds`; it ends with the next byte, or
+        with the process.
+        """
+        name, content, failed = address.rpartition("/")[2], bytearray(), list[BaseException]()
+        expired = threading.Event()
+
+        def transfer() -> None:
             try:
-                with opener.open(address, timeout=SILENCE) as response:
+                with urllib.request.urlopen(address, timeout=SILENCE) as response:
                     total = int(response.headers.get("Content-Length") or 0)
                     self._check_size(total, address)
                     # `read1` returns what has arrived, so that a server that drips cannot hold up the checks.
                     while (not total or len(content) < total) and (chunk := response.read1(CHUNK)):
-                        content += chunk
+                        if expired.is_set():
+                            return
+                        content.extend(chunk)
                         self._check_size(len(content), address)
                         progress(name, len(content), total)
-                if expired.is_set() or len(content) < total:
+                if len(content) < total:
                     raise OSError(f"the connection ended after {len(content)} bytes")
-            except (OSError, http.client.HTTPException, ValueError) as error:
-                if isinstance(error, urllib.error.HTTPError):
-                    error.close()
-                reason = f"took longer than {self.most_seconds:g} s" if expired.is_set() else error
-                raise EfhcError(
-                    f"data: {self.name} is not on this machine and {address} cannot be reached ({reason}); "
-                    f"{self.advice}"
-                ) from error
+            except BaseException as error:  # raised again in the thread that waits
+                failed.append(error)
+
+        thread = threading.Thread(target=transfer, name="efhc-download", daemon=True)
+        thread.start()
+        try:
+            thread.join(self.most_seconds)
+        finally:
+            expired.set()
+        if thread.is_alive():
+            raise self._unreachable(address, f"took longer than {self.most_seconds:g} s")
+        for error in failed:
+            if isinstance(error, urllib.error.HTTPError):
+                error.close()
+            if isinstance(error, OSError | http.client.HTTPException | ValueError):
+                raise self._unreachable(address, error) from error
+            raise error
         return bytes(content)
+
+    def _unreachable(self, address: str, reason: object) -> EfhcError:
+        return EfhcError(
+            f"data: {self.name} is not on this machine and {address} cannot be reached ({reason}); {self.advice}"
+        )
 
     def _check_size(self, size: int, origin: str) -> None:
         if size > self.most_bytes:
@@ -105,48 +125,6 @@ class Download(Archive):
                 "files", f"{origin}, truncated or corrupt ({error})", f"a file of {self.name}; {remedy}"
             ) from None
         return bytes(content)
-
-
-@contextmanager
-def _deadline(seconds: float) -> Iterator[tuple[urllib.request.OpenerDirector, threading.Event]]:
-    """An opener whose connections are cut after `seconds`, wherever they are then; the event says that they were.
-
-    The timeout of a socket is one of silence: a server that sends a byte now and then would never exceed it.
-    """
-    sockets: list[socket.socket] = []
-    expired = threading.Event()
-
-    def cut() -> None:
-        expired.set()
-        for connection in sockets:
-            with suppress(OSError):
-                socket.socket.shutdown(connection, socket.SHUT_RDWR)
-
-    class Watched(http.client.HTTPConnection):
-        def connect(self) -> None:
-            super().connect()
-            sockets.append(self.sock)
-
-    class WatchedTLS(http.client.HTTPSConnection):
-        def connect(self) -> None:
-            super().connect()
-            sockets.append(self.sock)
-
-    class HTTP(urllib.request.HTTPHandler):
-        def http_open(self, request: urllib.request.Request) -> Any:
-            return self.do_open(Watched, request)
-
-    class HTTPS(urllib.request.HTTPSHandler):
-        def https_open(self, request: urllib.request.Request) -> Any:
-            return self.do_open(WatchedTLS, request)
-
-    timer = threading.Timer(seconds, cut)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield urllib.request.build_opener(HTTP, HTTPS), expired
-    finally:
-        timer.cancel()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,7 +161,7 @@ class GzipFiles(Download):
 class TarFile(Download):
     """Files in one .tar.gz with a published checksum.
 
-    The files themselves have none: `fetch` lists the checksums of those that it took out of the verified .tar.gz.
+    The files themselves have none: `fetch` lists the checksums of the files that it took out of the verified .tar.gz.
     """
 
     sha256: str

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from efhc.base.errors import InputError, Unusable
 from efhc.base.extras import importing
-from efhc.base.inputs import InputFolder, is_folder, sha256
+from efhc.base.inputs import InputFile, is_folder, sha256
 from efhc.learning.data.dataset import Dataset, Numbers
 from efhc.learning.data.tables import LabelledColumns, Table
 
@@ -24,27 +24,26 @@ TEST = "test"
 class HuggingFace(LabelledColumns):
     """A data set of Hugging Face that is on this machine: in a folder (`path`) or in their cache (`name`).
 
-    A run never downloads it. `datasets.load_dataset(NAME)` in Python puts it into the cache, and `save_to_disk` of what
-    that returns writes a folder. The features are one column of images (grey or RGB, all of one size), one column of
-    arrays, or columns of numbers. The checksum is that of the samples as they were read.
+    A run never downloads it. In Python, `datasets.load_dataset(NAME)` fills the cache, and `save_to_disk` writes a
+    folder. The checksum is that of the samples as they were read.
     """
 
     kind: Literal["huggingface"] = "huggingface"
-    path: InputFolder | None = None
+    path: InputFile | None = None
     """A folder that `save_to_disk` wrote."""
     name: str | None = None
-    """The name of a data set in the cache, such as "ylecun/mnist". Give this or `path`."""
+    """The name in the cache, such as "ylecun/mnist". Give this or `path`."""
     subset: str | None = None
-    """The configuration of the data set, for a `name` that has several."""
+    """The configuration, for a `name` with several."""
     label: str = "label"
     """The column with the labels: names, whole numbers or a ClassLabel."""
     features: Annotated[tuple[str, ...], Field(min_length=1, strict=False)] | None = None
-    """The column with the images or arrays, or the columns of numbers. Default: the only column of images; else all
-    columns of numbers that no other setting names; else the only column of arrays."""
+    """The column of images or arrays, or the columns of numbers. Default: the only column of images, else the columns
+    of numbers, else the only column of arrays."""
     train: str = "train"
     """The split with the training samples."""
     test: str | None = None
-    """The split with the test samples. Default: "test" if there is one and no `test_share`."""
+    """The split with the test samples. Default: "test" if it exists and `test_share` is not set."""
 
     def _uses(self) -> dict[str, str]:
         if (self.path is None) == (self.name is None):
@@ -84,7 +83,7 @@ class HuggingFace(LabelledColumns):
         try:
             if self.path is not None:
                 found = datasets.load_from_disk(given)
-            else:  # `load_dataset` would ask the network first, even for what it has
+            else:  # `load_dataset` would use the network first, even for a data set in its cache
                 which = {"repo_id": given, "dataset_name": given.rpartition("/")[2], "config_name": self.subset}
                 found = Cache(**which, version="auto", hash="auto").as_dataset()
         except Exception as error:  # a damaged folder raises whatever its first wrong byte leads datasets and arrow to
@@ -111,7 +110,7 @@ class HuggingFace(LabelledColumns):
 
 @dataclass(frozen=True, eq=False)
 class HubTable(Table):
-    """A split. Images and arrays are no `columns`: they are read when they are asked for."""
+    """A split. Images and arrays are not in `columns`; they are read when they are used."""
 
     split: datasets.Dataset
 
@@ -141,7 +140,9 @@ class HubTable(Table):
             return super().names(column, setting)
         numbers = self.columns[column].fill_null(-1).to_numpy()
         if (missing := np.flatnonzero(numbers < 0)).size:
-            raise InputError(self.field, f"no {setting} {self.place(missing[0], column)}", f"a {setting} in every row")
+            raise InputError(
+                self.field, f"a missing {setting} {self.place(missing[0], column)}", f"a {setting} in every row"
+            )
         return np.array(names, dtype=object)[numbers], names.index
 
     def _images(self, column: str) -> Numbers:
@@ -163,7 +164,7 @@ class HubTable(Table):
                 given = f"an image {self.place(row, column)} ({error})"
                 raise InputError(self.field, given, "whole images") from None
             if image is None or image.mode not in ("L", "RGB"):
-                given = "no image" if image is None else f"an image of mode {image.mode}"
+                given = "a missing image" if image is None else f"an image of mode {image.mode}"
                 allowed = "a grey (L) or RGB image of bytes in every row"
                 raise InputError(self.field, f"{given} {self.place(row, column)}", allowed)
             yield np.asarray(image) if image.mode == "L" else np.asarray(image).transpose(2, 0, 1)

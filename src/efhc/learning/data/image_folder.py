@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from efhc.base.errors import InputError
-from efhc.base.inputs import InputFolder, is_folder, read_bytes, sha256
+from efhc.base.inputs import InputFile, is_folder, read_bytes, sha256
 from efhc.learning.data.dataset import DataPolicy, Dataset
 
 FORMATS = {
@@ -30,12 +30,12 @@ ALLOWED = f"folders train/CLASS and test/CLASS of images ({', '.join(FORMATS)})"
 class ImageFolder(DataPolicy):
     """Images in `train/CLASS/` and `test/CLASS/`; the sorted folder names of `train` are the classes.
 
-    All images have the same size, and all are grey or all are RGB. The checksum of the data set is the SHA-256 of the
-    list that `sha256sum` writes of all images, sorted by name.
+    All images have one size, and all are grey or all are RGB. The checksum is the SHA-256 of what `sha256sum` prints
+    for all images, sorted by name.
     """
 
     kind: Literal["image-folder"] = "image-folder"
-    path: InputFolder
+    path: InputFile
     """The folder that holds `train` and `test`."""
 
     def load(self, precision: str = "float32") -> Dataset:

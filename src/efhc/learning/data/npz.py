@@ -36,15 +36,14 @@ def npz_content(data: Dataset) -> bytes | None:
 class NpzFile(DataPolicy):
     """Your arrays x_train, y_train, x_test, y_test: one sample (of any shape) per row, labels from 0.
 
-    An optional array `groups` holds the group of each training sample (its writer, user, ...), numbered from 0; the
-    name `writers`, which it had before, is read as well.
+    An optional array `groups` (or `writers`) holds the group of each training sample, from 0.
     """
 
     kind: Literal["npz"] = "npz"
     path: InputFile
     """The .npz file."""
     standardize: Standardize = False
-    """Scale inputs to (x - mean) / std, as for the other data sets. Default: your numbers are used as they are."""
+    """As for all data sets. Default: no scaling."""
 
     def load(self, precision: str = "float32") -> Dataset:
         allowed = f"a complete .npz file with {', '.join(ARRAYS)}, made by numpy.savez"

@@ -1,7 +1,6 @@
 """Tables of samples: a row per sample, a column per feature, one column with the label.
 
-The same rules for all formats, which differ only in how a file becomes columns: `csv_file.py`, `parquet_file.py`,
-`huggingface.py`.
+The same rules for all formats, which differ only in how a file becomes columns: `table_files.py`, `huggingface.py`.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ PARTS = ("train", "test")
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """A table as it was read, and what is needed to speak of a place in it."""
+    """A table as it was read, with the names that errors need to point to a place in it."""
 
     origin: object
     """The file, or whatever else it was read from, as errors name it."""
@@ -42,7 +41,7 @@ class Table:
     header: Sequence[str]
     """The names of all columns of the origin."""
     columns: pl.DataFrame
-    """Those that were asked for."""
+    """The columns that were read."""
 
     def row(self, number: int) -> str:
         """Return where a row is, in words."""
@@ -94,10 +93,8 @@ class Table:
         import polars as pl
 
         series = self.columns[column]
-        allowed, named = (
-            "a column of names or of whole numbers",
-            (pl.String, pl.Boolean, pl.Categorical, pl.Enum, pl.Date),
-        )
+        allowed = "a column of names or of whole numbers"
+        named = (pl.String, pl.Boolean, pl.Categorical, pl.Enum, pl.Date)
         if not series.dtype.is_numeric() and series.dtype not in named:
             raise InputError(setting, f"{column!r}, a column of {series.dtype}", allowed)
         if series.dtype == pl.String:
@@ -113,7 +110,7 @@ class Table:
                 raise InputError(setting, given, allowed)
             series = series.cast(pl.Float64).cast(pl.Int64)
         if (missing := series.is_null().arg_true()).len():
-            given = f"no {setting} {self.place(int(missing[0]), column)}"
+            given = f"a missing {setting} {self.place(int(missing[0]), column)}"
             raise InputError(self.field, given, f"a {setting} in every row")
         return series.cast(pl.String).to_numpy(), int if series.dtype.is_integer() else str
 
@@ -122,14 +119,14 @@ class LabelledColumns(DataPolicy):
     """Data whose samples are rows of a table: one column is the label, others are the features."""
 
     label: str
-    """The column with the labels: names or whole numbers. Sorted, they are the classes 0, 1, ..."""
+    """The column with the labels: names or whole numbers, sorted into the classes 0, 1, ..."""
     features: Annotated[tuple[str, ...], Field(min_length=1, strict=False)] | None = None
-    """The columns with the features, which are numbers. Default: all columns of numbers that no other setting names."""
+    """The columns with the features. Default: all columns of numbers that no other setting names."""
     group: str | None = None
-    """The column that says which group (user, hospital, ...) a sample belongs to, for partition.kind = "groups"."""
+    """The column with the group (user, hospital, ...) of a sample, for partition.kind = "groups"."""
     test_share: Annotated[float, Field(gt=0, lt=1)] | None = None
-    """Share of the samples of every label that are test samples, the same ones for every seed. Default: 0.2, unless
-    the data say otherwise which samples are for the test."""
+    """Share of every label that becomes test samples, the same for every seed. Default: 0.2, unless the data have a
+    test set."""
 
     def _uses(self) -> dict[str, str]:
         """Return the columns that are no features, each with the setting that names it. Raises `Unusable`."""
@@ -157,7 +154,9 @@ class LabelledColumns(DataPolicy):
         """
         columns = self.features or table.feature_names(self._uses())
         if not columns:
-            raise InputError("features", f"no column of numbers in {table.origin}", "data with one or more of them")
+            raise InputError(
+                "features", f"{table.origin}, which has no column of numbers", "data with one or more of them"
+            )
         labels, order = table.names(self.label, "label")
         if test is not None:
             is_test = np.zeros(len(labels), dtype=bool)
@@ -165,30 +164,22 @@ class LabelledColumns(DataPolicy):
             is_test = self._chosen(labels)
         classes = sorted(set(labels[~is_test].tolist()), key=order)
         if len(classes) < 2:
-            given = f"{self.label!r} with {classes[0]!r} in every training sample" if classes else "no training sample"
+            constant = f"{self.label!r} with {classes[0]!r} in every training sample" if classes else None
+            given = constant or "data without a training sample"
             raise InputError("label", given, "training samples of two classes or more")
         x, y = table.features(columns), numbers_of(labels, classes)
-        x_train, y_train = x[~is_test], y[~is_test]
-        if test is None:
-            tested, rows, x_test, y_test = table, np.flatnonzero(is_test), x[is_test], y[is_test]
-        else:
+        tested, rows, x_test, y_test = table, np.flatnonzero(is_test), x[is_test], y[is_test]
+        if test is not None:
             labels, _ = test.names(self.label, "label")
-            tested, rows, x_test, y_test = (
-                test,
-                np.arange(len(labels)),
-                test.features(columns),
-                numbers_of(labels, classes),
-            )
+            tested, rows = test, np.arange(len(labels))
+            x_test, y_test = test.features(columns), numbers_of(labels, classes)
         if (unknown := rows[y_test < 0]).size:
             given = f"{short(labels[unknown[0]])} {tested.place(int(unknown[0]), self.label)}"
             raise InputError("label", given, f"the labels of the training samples: {_listed(classes)}")
         groups = None if self.group is None else np.unique(table.names(self.group, "group")[0], return_inverse=True)[1]
         used = {*self._uses(), *columns}
         return Dataset(
-            x_train,
-            y_train,
-            x_test,
-            y_test,
+            *(x[~is_test], y[~is_test], x_test, y_test),
             groups=None if groups is None else groups[~is_test],
             class_names=tuple(classes),
             feature_names=tuple(columns),
@@ -196,7 +187,7 @@ class LabelledColumns(DataPolicy):
         )
 
     def _chosen(self, labels: np.ndarray) -> NDArray[np.bool_]:
-        """Return which samples are for the test if nothing but their share is known."""
+        """Choose the test samples by their share; return a flag per sample."""
         share = self.test_share or TEST_SHARE
         chosen = share_of_each_label(np.unique(labels, return_inverse=True)[1], share, Purpose.TEST_SAMPLES)
         if not chosen.any():
@@ -211,13 +202,13 @@ class TableFile(LabelledColumns):
     path: InputFile
     """The file."""
     test_path: InputFile | None = None
-    """A second file with the test samples. Default: some of the samples of `path` are the test samples."""
+    """A second file with the test samples. Default: `test_share` of `path`."""
     split: str | None = None
-    """The column that says which samples are for training ("train") and which for the test ("test")."""
+    """The column that says "train" or "test" for each sample."""
     shape: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1, strict=False)] | None = None
-    """The shape of a sample, for models that see images: [28, 28] if the 784 features are pixels, row by row."""
+    """The shape of a sample, row by row, such as [28, 28] for images."""
     standardize: Standardize = "features"
-    """As for all data sets. Default: "features", a mean and a standard deviation per feature."""
+    """As for all data sets."""
 
     @abstractmethod
     def read(self, file: InputContent, field: str, wanted: Sequence[str] | None) -> Table:
@@ -259,7 +250,9 @@ class TableFile(LabelledColumns):
             given = f"{short(parts[wrong[0]])} {table.place(int(wrong[0]), split)}"
             raise InputError("split", given, "'train' or 'test' in every row")
         if not (parts == "test").any():
-            raise InputError("split", f"no 'test' in column {split} of {table.origin}", "one test sample or more")
+            raise InputError(
+                "split", f"column {split} of {table.origin}, which has no 'test'", "one test sample or more"
+            )
         return np.asarray(parts == "test")
 
 

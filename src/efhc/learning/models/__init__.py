@@ -1,17 +1,13 @@
-"""What the devices train."""
+"""What the devices train: a model is a flat vector of n numbers to everything but its backend."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
-import numpy as np
-
-from efhc.base.arrays import Floats
 from efhc.base.errors import InputError
 from efhc.base.own_code import load
 from efhc.base.registry import Family
-from efhc.learning.data.dataset import Dataset
 from efhc.learning.models.linear import SVM, LeastSquares, LinearModel, Softmax
 from efhc.learning.models.modules import MLP, LeNet5, Module, ModuleModel, ResNet18
 
@@ -22,24 +18,11 @@ __all__ = [
     "LeNet5",
     "LeastSquares",
     "LinearModel",
-    "Model",
     "Module",
     "ModuleModel",
     "ResNet18",
     "Softmax",
 ]
-
-
-class Model(Protocol):
-    """A model is a flat vector of n numbers to everything but its backend."""
-
-    def parameters(self, data: Dataset) -> int:
-        """n, the number of parameters."""
-        ...
-
-    def initial(self, data: Dataset, stream: np.random.Generator) -> Floats:
-        """A first model (n,), drawn from `stream` alone."""
-        ...
 
 
 def _from_python(given: Any) -> Any:

@@ -97,7 +97,7 @@ class Softmax(Regularized):
 
 
 class LeastSquares(Regularized):
-    """Least squares: (1/2) ||s - e_y||^2 with e_y one-hot, + (l2/2) ||w||^2 over all of w, including the biases.
+    """Least squares: (1/2) ||s - e_y||^2 + (l2/2) ||w||^2 over w and biases, with e_y one-hot.
 
     A quadratic: the Hessian of each class is the mean of z z^T with z = (x, 1), + l2 I; between classes it is 0.
     """

@@ -35,7 +35,7 @@ class ModuleModel(Policy):
     """A network that maps a batch, (samples, *shape), to scores, (samples, classes); the largest is the prediction."""
 
     loss: Literal["cross-entropy", "multi-margin"] | YourOwn = "cross-entropy"
-    """"cross-entropy", "multi-margin" (as the SVM), or a function of your own: (scores, labels) -> mean batch loss."""
+    """"cross-entropy", "multi-margin" (as the SVM), or your own function (scores, labels) -> mean loss."""
 
     @abstractmethod
     def build(self, data: Dataset) -> nn.Module:
@@ -96,14 +96,14 @@ class LeNet5(ModuleModel):
 class ResNet18(ModuleModel):
     """The ResNet-18 for images of 32x32: a 3x3 stem without pooling.
 
-    With norm = "batch", every device has running statistics of its own: they are neither sent nor mixed, and a device
-    is tested with its own.
+    With norm = "batch", running statistics are neither sent nor mixed, and a device is tested with its own.
     """
 
     kind: Literal["resnet18"] = "resnet18"
     norm: Literal["group", "batch"] = "group"
+    """GroupNorm ("group") or BatchNorm ("batch")."""
     groups: Literal[1, 2, 4, 8, 16, 32, 64] = 32
-    """The number of groups of GroupNorm (its authors use 32). No effect with norm = "batch"."""
+    """Number of groups of GroupNorm. No effect with norm = "batch"."""
 
     def build(self, data: Dataset) -> nn.Module:
         from efhc.learning.models import nets
@@ -137,13 +137,13 @@ class MLP(ModuleModel):
 
 
 class Module(ModuleModel):
-    """A network of your own: anything that returns a `torch.nn.Module` when it is called without arguments."""
+    """Your own network: anything that returns a `torch.nn.Module` when called without arguments."""
 
     kind: Literal["module"] = "module"
     module: YourOwn
-    """In Python, a function or class; in a config, "package.module:name" or "file.py:name"."""
+    """A function or class; in a config, "package.module:name" or "file.py:name"."""
     arguments: dict[str, Any] | None = None
-    """Keyword arguments with which `module` is called. Default: none."""
+    """Keyword arguments of `module`."""
 
     def build(self, data: Dataset) -> nn.Module:
         from efhc.learning.pytorch import nn

@@ -11,9 +11,9 @@ from functools import lru_cache
 import numpy as np
 import polars as pl
 
-from efhc.report.claims.judging import Finding, Judgement, Measure, Quantity, Setting, Statement, find
+from efhc.report.claims.judging import Finding, Judgement, find
 from efhc.report.claims.panels import RUN, means_over_seeds
-from efhc.report.controls_data import ControlsData, TimedSetting
+from efhc.report.figure_data import ControlsData, TimedSetting
 from efhc.report.numbers import number_words
 
 
@@ -48,8 +48,8 @@ def leads(setting: TimedSetting, leader: str) -> dict[str, Finding]:
     for name in setting.strategies:
         if name != leader:
             pairs = of_leader.join(runs.filter(strategy=name), on="seed").sort("seed")
-            quantity = Quantity(Measure.ACCURACY_LEAD, (leader, name))
-            found[name] = find(quantity, None, (pairs["ahead"] - pairs["accuracy"]).to_numpy(), one_sample)
+            ahead = (pairs["ahead"] - pairs["accuracy"]).to_numpy()
+            found[name] = find(f"accuracy of {leader} minus {name}", None, ahead, one_sample)
     return found
 
 
@@ -61,9 +61,12 @@ def judge_controls(data: ControlsData) -> list[Judgement]:
         slowest, fastest = (number_words(round(value)) for value in setting.bandwidths)
         for control in data.controls:
             if control in found:
-                names = (data.leader, control, f"{setting.seconds:g}", slowest, fastest)
-                figures, findings = (data.label(setting),), (found[control],)
-                judgements.append(Judgement(None, Statement.BEATS_CONTROL, Setting.ANY, figures, findings, names))
+                statement = (
+                    f"{data.leader} is more accurate than {control} on average over these seeds, "
+                    f"after {setting.seconds:g} virtual seconds, "
+                    f"at bandwidths of {slowest} to {fastest} parameters per second"
+                )
+                judgements.append(Judgement(None, statement, (data.label(setting),), (found[control],), control))
     return judgements
 
 

@@ -13,9 +13,9 @@ from functools import lru_cache
 import numpy as np
 import polars as pl
 
-from efhc.report.claims.judging import Finding, Judgement, Measure, Quantity, Setting, Statement, find
+from efhc.report.claims.judging import Finding, Judgement, find
 from efhc.report.claims.panels import RUN, means_over_seeds
-from efhc.report.frontier_data import PAPER, FrontierData, SettingData
+from efhc.report.figure_data import PAPER, FrontierData, SettingData
 from efhc.report.numbers import percent
 
 SHARES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
@@ -114,16 +114,18 @@ def judge_frontier(data: FrontierData) -> list[Judgement]:
                     continue
                 budgets = [share for share in SHARES if share >= setting.judged_from * (1 - NEARLY)]
                 findings = _leads(setting, leader, group, words, budgets)
-                names = (leader, f"{100 * budgets[0]:g} to {percent(budgets[-1])}", words)
-                figures = (data.label(setting),)
-                judgements.append(Judgement(None, Statement.LEADS, Setting.ANY, figures, findings, names))
+                statement = (
+                    f"{leader} leads at every budget from {100 * budgets[0]:g} to {percent(budgets[-1])} of ZT's time: "
+                    f"its mean margin over the best of {words} with the same seed is above 0"
+                )
+                judgements.append(Judgement(None, statement, (data.label(setting),), findings))
     return judgements
 
 
 def _leads(
     setting: SettingData, leader: str, rivals: Sequence[str], words: str, budgets: Sequence[float]
 ) -> tuple[Finding, ...]:
-    quantity = Quantity(Measure.LEAD_OVER_BEST, (leader, words))
+    quantity = f"accuracy of {leader} minus the best of {words}"
     table = accuracy_at_shares(setting.curves, budgets)
     findings = []
     for budget in budgets:

@@ -1,6 +1,6 @@
 """How measurements become verdicts. Every claim reads "each of these quantities is above 0".
 
-A finding and a judgement hold codes and numbers only; wording.py turns them into sentences.
+wording.py turns verdicts into words.
 """
 
 from __future__ import annotations
@@ -30,81 +30,12 @@ class Verdict(StrEnum):
     """The verdicts at different budgets differ. Only a judgement has this verdict."""
 
 
-class Statement(StrEnum):
-    """A statement of the paper, of a frontier, or of a strategy and its controls."""
-
-    LESS_TIME = "less time"
-    RG_LEAST_TIME = "RG least time"
-    ZT_HIGHEST = "ZT highest accuracy"
-    CLOSE_TO_ZT = "close to ZT"
-    BEST_PER_TIME = "best per time"
-    RISES_WITH_RADIUS = "rises with radius"
-    GAINS_MOST = "gains most"
-    LARGER_MARGIN_WITH_BETA = "larger margin with beta"
-    LARGER_MARGIN_WITH_CNN = "larger margin with CNN"
-    LARGER_R_BETTER = "larger r better"
-    LARGER_R_WORSE = "larger r worse"
-    SMALLER_P_BETTER = "smaller p better"
-    LARGER_P_BETTER = "larger p better"
-    ABOVE_GT = "above GT"
-    LEADS = "leads"
-    """Of a frontier: a strategy is above the best of its rivals at every budget."""
-    BEATS_CONTROL = "beats control"
-    """Of event-driven runs: a strategy is above a control at the end."""
-
-
-class Setting(StrEnum):
-    """Where the paper makes a statement, if it makes the same one elsewhere too."""
-
-    ANY = ""
-    INTERNET = "Internet AS graph"
-    CNN = "CNN"
-    RESNET = "ResNet18"
-    IID = "IID"
-    NON_IID = "non-IID"
-
-
-class Measure(StrEnum):
-    """The kinds of quantities that claims are about."""
-
-    TIME_SAVED = "time saved"
-    """Of a strategy against another one."""
-    TIME_SAVED_ON_LOWEST = "time saved on lowest"
-    """Of a strategy against the lowest of all others."""
-    ACCURACY_LEAD = "accuracy lead"
-    """Of a strategy over another one, at a budget, or at the end of event-driven runs."""
-    LATE_ACCURACY_LEAD = "late accuracy lead"
-    """Of a strategy over another one, in the last tenth of the iterations."""
-    LESS_LOSS_THAN_RG = "less loss than RG"
-    """Half of RG's loss of late accuracy against ZT, minus the loss of a strategy."""
-    RADIUS_SLOPE = "radius slope"
-    """Of a strategy's accuracy at a budget."""
-    RADIUS_SLOPE_LEAD = "radius slope lead"
-    """Of a strategy over another one."""
-    MARGIN_LEAD = "margin lead"
-    """EF-HC's margin over the best baseline in one setting minus that in another."""
-    RISE = "rise"
-    """Slope of accuracy over log10 of a parameter."""
-    FALL = "fall"
-    """Minus that slope."""
-    LEAD_OVER_BEST = "lead over best"
-    """Accuracy of a strategy at a budget, minus that of the best of its rivals at that budget with the same seed."""
-
-
-@dataclass(frozen=True)
-class Quantity:
-    """A number that a claim says is above 0: a code and the names that belong to it."""
-
-    measure: Measure
-    names: tuple[str, ...]
-    """Strategies, settings or parameters, in the order of the measure's description."""
-
-
 @dataclass(frozen=True)
 class Finding:
     """A quantity as measured: its mean over seeds, with the 95 % interval of that mean."""
 
-    quantity: Quantity
+    quantity: str
+    """What a claim says is above 0: `accuracy of EF-HC minus GT`."""
     budget: float | None
     """The share of ZT's transmission time that is spent. None if the quantity is not taken at a budget."""
     mean: float
@@ -122,13 +53,13 @@ class Judgement:
 
     claim: int | None
     """The number of the claim in docs/reproduction.md. None for statements that are not the paper's."""
-    statement: Statement
-    setting: Setting
+    statement: str
+    """What is claimed, as a sentence: `CNN: EF-HC has the highest accuracy per transmission time`."""
     figures: tuple[str, ...]
     """The paper's numbers of the figures: `2(a)`. Of others the setting: `frontier-beta`."""
     findings: tuple[Finding, ...]
-    names: tuple[str, ...] = ()
-    """The names that the statement's words contain, if they are not always the same."""
+    control: str | None = None
+    """The control that a strategy is compared with, if the claim is about one."""
 
     @property
     def verdicts(self) -> dict[float | None, Verdict]:
@@ -145,7 +76,7 @@ class Judgement:
         return different.pop() if len(different) == 1 else Verdict.MIXED
 
 
-def find(quantity: Quantity, budget: float | None, per_seed: Floats, least: float = 0.0) -> Finding:
+def find(quantity: str, budget: float | None, per_seed: Floats, least: float = 0.0) -> Finding:
     """Judge one quantity by its values, one per seed. A mean that is smaller than `least` decides nothing."""
     if len(per_seed) == 0:
         return Finding(quantity, budget, nan, nan, nan, 0, Verdict.UNDECIDED)

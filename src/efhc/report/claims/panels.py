@@ -76,21 +76,17 @@ def accuracy_over_radii(connectivity: pl.DataFrame, share: float) -> pl.DataFram
 
 
 def accuracy_at_share(curves: pl.DataFrame, share: float) -> pl.DataFrame:
-    """Return `accuracy_at` the budget that is `share` of ZT's total transmission time with the same seed."""
+    """Return `accuracy_within` a share of the total transmission time of ZT with the same seed."""
     totals = curves.filter(strategy="ZT").group_by("seed").agg(pl.col("transmission_time_total").max())
     return accuracy_within(curves, {seed: share * total for seed, total in totals.iter_rows()})
 
 
-def accuracy_at(curves: pl.DataFrame, budget: float) -> pl.DataFrame:
-    """Return strategy, seed and the accuracy of each run when it has spent `budget` transmission time.
-
-    The accuracy is linear between evaluations. A run that spends less than `budget` is taken at its end.
-    """
-    return accuracy_within(curves, dict.fromkeys(curves["seed"].unique(), budget))
-
-
 def accuracy_within(curves: pl.DataFrame, budgets: Mapping[int, float]) -> pl.DataFrame:
-    """Return `accuracy_at` the budget of each run's seed, without the seeds that have no budget."""
+    """Return strategy, seed and the accuracy of each run when it has spent the transmission time `budgets[seed]`.
+
+    The accuracy is linear between evaluations. A run that spends less is taken at its end. Seeds without a budget are
+    left out.
+    """
     runs = curves.drop_nulls("accuracy").group_by(RUN, maintain_order=True)
     rows = [
         (strategy, seed, float(np.interp(budgets[seed], times, accuracies)))

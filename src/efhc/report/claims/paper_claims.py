@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import polars as pl
 
-from efhc.report.claims.judging import Finding, Judgement, Measure, Quantity, Setting, Statement, find
+from efhc.report.claims.judging import Finding, Judgement, find
 from efhc.report.claims.measures import (
     BASELINES,
     accuracy,
@@ -47,13 +47,15 @@ class Claim:
     """One statement of the paper about one figure at a time, or about one figure against another."""
 
     number: int
-    statement: Statement
+    statement: str
     figures: tuple[tuple[str, ...], ...]
     measurement: Measurement
-    quantities: Mapping[Quantity, pl.Expr]
+    quantities: Mapping[str, pl.Expr]
+    """What must be above 0, by its name."""
     budgets: tuple[float, ...] = ()
     """Empty if the claim is about iterations."""
-    setting: Setting = Setting.ANY
+    setting: str = ""
+    """Where the paper makes the statement, if it makes the same one elsewhere too."""
     fits: Callable[[FigureData], bool] = has_all_four
     """Whether a figure has what the claim is about. A figure of the user's own may have the same name."""
 
@@ -71,7 +73,8 @@ class Claim:
     def judge(self, figures: Sequence[FigureData]) -> Judgement:
         """Judge the claim by its figure or its pair of figures."""
         numbers = tuple(figure.number for figure in figures)
-        return Judgement(self.number, self.statement, self.setting, numbers, self.findings(figures))
+        words = f"{self.setting}: {self.statement}" if self.setting else self.statement
+        return Judgement(self.number, words, numbers, self.findings(figures))
 
 
 def judge(figures: Mapping[str, FigureData], claims: Sequence[Claim] | None = None) -> list[Judgement]:
@@ -85,8 +88,9 @@ def judge(figures: Mapping[str, FigureData], claims: Sequence[Claim] | None = No
     return judgements
 
 
-def _leads(measure: Measure, first: str, *others: str) -> dict[Quantity, pl.Expr]:
-    return {Quantity(measure, (first, other)): pl.col(first) - pl.col(other) for other in others}
+def _leads(words: str, first: str, *others: str) -> dict[str, pl.Expr]:
+    """Return the leads of a strategy over others; `words` are "accuracy of {0} minus {1}", for example."""
+    return {words.format(first, other): pl.col(first) - pl.col(other) for other in others}
 
 
 def _saved(first: pl.Expr, other: pl.Expr) -> pl.Expr:
@@ -99,89 +103,92 @@ def _saved(first: pl.Expr, other: pl.Expr) -> pl.Expr:
 
 EFHC, GT, ZT, RG = map(pl.col, ("EF-HC", *BASELINES))
 
+LEAD = "accuracy of {0} minus {1}"
+LATE_LEAD = f"{LEAD}, last tenth of iterations"
+
 SVM = (("fig2a",), ("fig2b",), ("fig3a",), ("fig3b",))
 CNN = (("fig4a",), ("fig4b",))
 GEOMETRIC = (("fig2a",), ("fig2b",), ("fig3a",))
 
 LESS_TIME = Claim(
     1,
-    Statement.LESS_TIME,
+    "EF-HC takes less transmission time per iteration than ZT and GT",
     SVM,
     time_per_iteration,
     {
-        Quantity(Measure.TIME_SAVED, ("EF-HC", "ZT")): _saved(EFHC, ZT),
-        Quantity(Measure.TIME_SAVED, ("EF-HC", "GT")): _saved(EFHC, GT),
+        "share of ZT's time that EF-HC saves": _saved(EFHC, ZT),
+        "share of GT's time that EF-HC saves": _saved(EFHC, GT),
     },
 )
 RG_LEAST_TIME = Claim(
     1,
-    Statement.RG_LEAST_TIME,
+    "RG's transmission time per iteration is the lowest in most cases",
     SVM,
     time_per_iteration,
-    {Quantity(Measure.TIME_SAVED_ON_LOWEST, ("RG",)): _saved(RG, pl.min_horizontal(EFHC, GT, ZT))},
+    {"share of the lowest other time that RG saves": _saved(RG, pl.min_horizontal(EFHC, GT, ZT))},
 )
 ZT_HIGHEST = Claim(
     2,
-    Statement.ZT_HIGHEST,
+    "ZT has the highest accuracy per iteration",
     SVM,
     late_accuracy,
-    _leads(Measure.LATE_ACCURACY_LEAD, "ZT", "EF-HC", "GT", "RG"),
+    _leads(LATE_LEAD, "ZT", "EF-HC", "GT", "RG"),
 )
 # The paper gives no number for "does not degrade considerably". Ours: loses less than half of what RG loses. The paper
 # says so of "most of these plots", and lists them: 3(a) is not among them.
 CLOSE_TO_ZT = Claim(
     2,
-    Statement.CLOSE_TO_ZT,
+    "EF-HC and GT stay close to ZT in accuracy per iteration, RG is well below",
     (("fig2a",), ("fig2b",), ("fig3b",)),
     late_accuracy,
     {
-        Quantity(Measure.LESS_LOSS_THAN_RG, ("EF-HC",)): (ZT - RG) / 2 - (ZT - EFHC),
-        Quantity(Measure.LESS_LOSS_THAN_RG, ("GT",)): (ZT - RG) / 2 - (ZT - GT),
+        "half of RG's loss of accuracy against ZT minus EF-HC's, last tenth of iterations": (ZT - RG) / 2 - (ZT - EFHC),
+        "half of RG's loss of accuracy against ZT minus GT's, last tenth of iterations": (ZT - RG) / 2 - (ZT - GT),
     },
 )
 BEST_PER_TIME = Claim(
     3,
-    Statement.BEST_PER_TIME,
+    "EF-HC has the highest accuracy per transmission time",
     GEOMETRIC,
     accuracy,
-    _leads(Measure.ACCURACY_LEAD, "EF-HC", *BASELINES),
+    _leads(LEAD, "EF-HC", *BASELINES),
     BUDGETS,
 )
 RISES = Claim(
     4,
-    Statement.RISES_WITH_RADIUS,
+    "EF-HC's accuracy at a fixed transmission time rises with connectivity",
     GEOMETRIC,
     gain_by_radius,
-    {Quantity(Measure.RADIUS_SLOPE, ("EF-HC",)): EFHC},
+    {"slope of EF-HC's accuracy over the radius": EFHC},
     BUDGETS,
     fits=has_radii,
 )
 GAINS_MOST = Claim(
     4,
-    Statement.GAINS_MOST,
+    "EF-HC gains the most from connectivity",
     GEOMETRIC,
     gain_by_radius,
-    _leads(Measure.RADIUS_SLOPE_LEAD, "EF-HC", *BASELINES),
+    _leads("slope over the radius of {0} minus {1}", "EF-HC", *BASELINES),
     BUDGETS,
     fits=has_radii,
 )
 LARGER_MARGIN = Claim(
     5,
-    Statement.LARGER_MARGIN_WITH_BETA,
+    "EF-HC's margin over the baselines is larger under beta bandwidths than under uniform ones",
     (("fig3a", "fig2a"), ("fig4b", "fig4a")),
     margins,
-    {Quantity(Measure.MARGIN_LEAD, ("beta", "uniform")): pl.col("here") - pl.col("there")},
+    {"margin over the best baseline, beta minus uniform": pl.col("here") - pl.col("there")},
     BUDGETS,
 )
 
 
 def _on_cnn(claim: Claim) -> Claim:
-    return replace(claim, number=7, setting=Setting.CNN, figures=CNN)
+    return replace(claim, number=7, setting="CNN", figures=CNN)
 
 
-def _ablation(number: int, setting: Setting, statement: Statement, figure: str, of: str, measure: Measure) -> Claim:
-    sign = 1 if measure is Measure.RISE else -1
-    quantities = {Quantity(measure, (of,)): sign * pl.col("slope")}
+def _ablation(number: int, setting: str, statement: str, figure: str, of: str, sign: int) -> Claim:
+    """Return a claim that accuracy rises (`sign` 1) or falls (-1) with a parameter."""
+    quantities = {f"{'minus ' if sign < 0 else ''}slope of accuracy over log10({of})": sign * pl.col("slope")}
     return Claim(number, statement, ((figure,),), gain_by_value, quantities, BUDGETS, setting, is_ablation)
 
 
@@ -194,26 +201,26 @@ CLAIMS = (
     RISES,
     GAINS_MOST,
     LARGER_MARGIN,
-    replace(BEST_PER_TIME, number=6, setting=Setting.INTERNET, figures=(("fig3b",),)),
+    replace(BEST_PER_TIME, number=6, setting="Internet AS graph", figures=(("fig3b",),)),
     *map(_on_cnn, (LESS_TIME, RG_LEAST_TIME, ZT_HIGHEST, CLOSE_TO_ZT, BEST_PER_TIME, RISES, GAINS_MOST)),
     replace(
         LARGER_MARGIN,
         number=7,
-        statement=Statement.LARGER_MARGIN_WITH_CNN,
+        statement="EF-HC's margin over the baselines is larger with the CNN than with the SVM",
         figures=(("fig4a", "fig2a"), ("fig4b", "fig3a")),
-        quantities={Quantity(Measure.MARGIN_LEAD, ("CNN", "SVM")): pl.col("here") - pl.col("there")},
+        quantities={"margin over the best baseline, CNN minus SVM": pl.col("here") - pl.col("there")},
     ),
-    _ablation(8, Setting.IID, Statement.LARGER_R_BETTER, "fig6a", "r", Measure.RISE),
-    _ablation(8, Setting.NON_IID, Statement.LARGER_R_WORSE, "fig6b", "r", Measure.FALL),
-    _ablation(9, Setting.IID, Statement.SMALLER_P_BETTER, "fig7a", "p", Measure.FALL),
-    _ablation(9, Setting.NON_IID, Statement.LARGER_P_BETTER, "fig7b", "p", Measure.RISE),
-    replace(BEST_PER_TIME, number=10, setting=Setting.RESNET, figures=(("fig8",),)),
+    _ablation(8, "IID", "a larger r is better per transmission time", "fig6a", "r", 1),
+    _ablation(8, "non-IID", "a larger r is worse per transmission time", "fig6b", "r", -1),
+    _ablation(9, "IID", "a smaller p of RG is better per transmission time", "fig7a", "p", -1),
+    _ablation(9, "non-IID", "a larger p of RG is better per transmission time", "fig7b", "p", 1),
+    replace(BEST_PER_TIME, number=10, setting="ResNet18", figures=(("fig8",),)),
     Claim(
         10,
-        Statement.ABOVE_GT,
+        "EF-HC is above GT in accuracy per iteration",
         (("fig8",),),
         late_accuracy,
-        _leads(Measure.LATE_ACCURACY_LEAD, "EF-HC", "GT"),
-        setting=Setting.RESNET,
+        _leads(LATE_LEAD, "EF-HC", "GT"),
+        setting="ResNet18",
     ),
 )

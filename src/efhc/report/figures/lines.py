@@ -1,7 +1,8 @@
-"""Lines of strategies over seeds: what figures of runs share."""
+"""Lines of strategies over seeds: what figures share."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +15,39 @@ from efhc.report.looks import strategy_styles
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
+
+
+@dataclass(frozen=True)
+class Line:
+    """How a strategy is drawn."""
+
+    color: str
+    dash: str = "-"
+    """A dash pattern of matplotlib: `-`, `--`, `-.` or `:`."""
+    width: float = 1.6
+    reference: bool = False
+    """Whether the line is drawn thin and behind the others, without its interval."""
+    is_ceiling: bool = False
+    """Whether the line competes with no other."""
+
+    @property
+    def look(self) -> dict[str, Any]:
+        """The arguments of matplotlib."""
+        return {"color": self.color, "linestyle": self.dash, "linewidth": self.width}
+
+
+def draw_mean(axes: Axes, rows: pl.DataFrame, x: str, line: Line, **more: Any) -> None:
+    """Draw the mean of a strategy against column `x`."""
+    axes.plot(rows[x], rows["mean"], **line.look, zorder=1.9 if line.reference else 3, **more)
+
+
+def shade_band(axes: Axes, rows: pl.DataFrame, x: str, line: Line) -> None:
+    """Shade the interval of a strategy unless it is a reference. Edges tell overlapping bands apart."""
+    if line.reference:
+        return
+    shaded = rows.fill_nan(None).drop_nulls(["low", "high"])  # with a single seed there is no interval
+    face, edge = (line.color, 0.12), (line.color, 0.45)
+    axes.fill_between(shaded[x], shaded["low"], shaded["high"], facecolor=face, edgecolor=edge, linewidth=0.5)
 
 
 def label(axes: Axes, title: str, x: str, y: str) -> None:

@@ -14,6 +14,7 @@ from matplotlib.ticker import MaxNLocator
 
 from efhc.report.claims.panels import panels
 from efhc.report.figure_data import FigureData
+from efhc.report.figures.lines import Line, draw_mean, label, shade_band
 from efhc.report.figures.style import LAYOUT, Picture
 from efhc.report.looks import strategy_styles
 from efhc.report.numbers import percent
@@ -42,18 +43,6 @@ PANELS = {
     "iii": Panel("(iii) accuracy per transmission time", "transmission_time", "total transmission time", "accuracy"),
     "iv": Panel("(iv) accuracy at {budget} of ZT's time", "radius", "connectivity (radius)", "accuracy"),
 }
-
-
-@dataclass(frozen=True)
-class Line:
-    """How a strategy is drawn."""
-
-    color: str
-    dash: str = "-"
-    """A dash pattern of matplotlib: `-`, `--`, `-.` or `:`."""
-    width: float = 1.6
-    reference: bool = False
-    """Whether the line is drawn thin and behind the others, without its interval."""
 
 
 def line_styles(data: FigureData) -> dict[str, Line]:
@@ -90,12 +79,8 @@ def paper_figure(data: FigureData) -> Picture:
         if square:
             grid.flat[3].set_xticks(sorted(frames["iv"]["radius"].unique()))
         drawn = {str(line.get_label()): line for line in grid.flat[1].lines}
-        # Long names need more rows of the legend, and so do many names.
-        columns = max(1, min(len(drawn), int(figure.get_figwidth() * 11 / (6 + max(map(len, drawn))))))
-        legend = figure.legend(drawn.values(), drawn, loc="outside lower center", ncols=columns, frameon=False)
-        for text in legend.get_texts():
-            text.set_parse_math(False)
-        figure.suptitle(f"Fig. {data.number}: {data.title}", parse_math=False, fontsize=11)
+        title = f"Fig. {data.number}: {data.title}"
+        figure.finish(list(drawn.values()), list(drawn), title, figure.columns_for(drawn))
         return figure
 
 
@@ -113,13 +98,6 @@ def strategy_rows(frame: pl.DataFrame, lines: Mapping[str, Line]) -> Iterator[tu
             yield name, line, rows
 
 
-def with_interval(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return the rows that have an interval; with a single seed none has."""
-    return rows.filter(pl.col("low").is_not_null() & pl.col("high").is_not_null()).filter(
-        pl.col("low").is_not_nan() & pl.col("high").is_not_nan()
-    )
-
-
 def _draw_panel(axes: Axes, key: str, frame: pl.DataFrame, lines: Mapping[str, Line]) -> None:
     panel, title = PANELS[key], PANELS[key].title
     if key == "iv":
@@ -127,29 +105,8 @@ def _draw_panel(axes: Axes, key: str, frame: pl.DataFrame, lines: Mapping[str, L
         frame = frame.filter(pl.col("budget") == budget)
         title = title.format(budget=percent(budget))
     for name, line, rows in strategy_rows(frame, lines):
-        axes.plot(
-            rows[panel.column],
-            rows["mean"],
-            label=name,
-            color=line.color,
-            linestyle=line.dash,
-            linewidth=line.width,
-            marker="o" if key == "iv" else None,
-            markersize=4,
-            zorder=1.5 if line.reference else 2,
-        )
-        shaded = with_interval(rows)
-        if not line.reference:
-            axes.fill_between(
-                shaded[panel.column],
-                shaded["low"],
-                shaded["high"],
-                facecolor=(line.color, 0.12),
-                edgecolor=(line.color, 0.45),  # where bands overlap, their edges still tell them apart
-                linewidth=0.5,
-            )
-    axes.set_title(title, fontsize=10)
-    axes.set_xlabel(panel.x)
-    axes.set_ylabel(panel.y)
+        draw_mean(axes, rows, panel.column, line, label=name, marker="o" if key == "iv" else None, markersize=4)
+        shade_band(axes, rows, panel.column, line)
+    label(axes, title, panel.x, panel.y)
     axes.margins(x=0.02)
     axes.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))

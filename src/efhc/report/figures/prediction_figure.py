@@ -48,15 +48,11 @@ def prediction_figure(experiments: Mapping[str, Curves]) -> Picture:
             for axes, x in ((left, "seconds"), (right, "MB of models sent by all devices")):
                 axes.axhline(curves.target, color="#8a8a8a", linewidth=0.9, zorder=1)
                 label(axes, title, x, "accuracy")
-        handles = [Line2D([], [], color=colours[name], label=name) for name in names]
-        handles += [
-            Line2D([], [], color="#444444", linestyle=dashes, label=words)
-            for words, dashes in (("measured: nodes", MEASURED), ("predicted: simulator", PREDICTED))
-        ]
-        handles.append(Line2D([], [], color="#8a8a8a", linewidth=0.9, label="target"))
-        legend = figure.legend(handles=handles, loc="outside lower center", ncols=min(7, len(handles)), frameon=False)
-        for text in legend.get_texts():
-            text.set_parse_math(False)
+        entries = {name: Line2D([], [], color=colours[name]) for name in names}
+        entries["measured: nodes"] = Line2D([], [], color="#444444", linestyle=MEASURED)
+        entries["predicted: simulator"] = Line2D([], [], color="#444444", linestyle=PREDICTED)
+        entries["target"] = Line2D([], [], color="#8a8a8a", linewidth=0.9)
+        figure.finish(list(entries.values()), list(entries), columns=7)
         return figure
 
 

@@ -44,9 +44,5 @@ def seconds_figure(timeline: pl.DataFrame, target: float | None = None, title: s
             handles, names = [*handles, line], [*names, f"target {target:g}"]
         if timeline["seed"].n_unique() > 1:
             handles, names = [*handles, Patch(color="#8a8a8a", alpha=0.3, linewidth=0)], [*names, BAND]
-        legend = figure.legend(handles, names, loc="outside lower center", ncols=min(6, len(names)), frameon=False)
-        for text in legend.get_texts():
-            text.set_parse_math(False)
-        if title:
-            figure.suptitle(title, parse_math=False)
+        figure.finish(handles, names, title)
         return figure

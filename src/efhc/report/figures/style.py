@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import matplotlib as mpl
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, SubFigure
 
 from efhc.base.saving import write_safely
+
+if TYPE_CHECKING:
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
 
 LAYOUT: Any = {
     "font.size": 9,
@@ -54,12 +58,34 @@ def run_title(experiment: RunSettings) -> str:
     return told if experiment.name == UNNAMED else f"{experiment.name}: {told}"
 
 
+def grid_of(figure: Figure | SubFigure, panels: int, columns: int, *, sharey: bool = False) -> list[Axes]:
+    """Return the axes of these panels, in rows of at most `columns`. With `sharey`, rows share their vertical axis."""
+    columns = min(columns, panels)
+    grid = figure.subplots(-(-panels // columns), columns, squeeze=False, sharey=sharey)
+    for axes in grid.flat[panels:]:
+        axes.set_visible(False)
+    return list(grid.flat[:panels])
+
+
 class Picture(Figure):
     """A figure that draws itself without pyplot, and that a notebook shows when a cell ends with it."""
 
     def __init__(self, size: tuple[float, float]) -> None:
         super().__init__(figsize=size, layout="constrained")
         FigureCanvasAgg(self)
+
+    def finish(self, handles: Sequence[Artist], names: Sequence[str], title: str = "", columns: int = 6) -> None:
+        """Write a legend below all panels, with at most `columns` columns, and the title. Names are plain text."""
+        columns = max(1, min(columns, len(names)))
+        legend = self.legend(handles, names, loc="outside lower center", ncols=columns, frameon=False)
+        for text in legend.get_texts():
+            text.set_parse_math(False)
+        if title:
+            self.suptitle(title, parse_math=False, fontsize=11)
+
+    def columns_for(self, names: Iterable[str]) -> int:
+        """Return how many columns of a legend have room for the longest of the names."""
+        return int(self.get_figwidth() * 11 / (6 + max(map(len, names))))
 
     def png(self) -> bytes:
         """Return the figure as a PNG file for a screen."""

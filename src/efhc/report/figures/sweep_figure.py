@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 
 from efhc.report.claims.intervals import bounds_words
-from efhc.report.figures.style import LAYOUT, Picture
+from efhc.report.figures.style import LAYOUT, Picture, grid_of
 from efhc.report.looks import strategy_styles
 
 if TYPE_CHECKING:
@@ -51,8 +51,8 @@ def sweep_figure(
         figure = Picture((width, 0.8 + height))
         parts = [figure] if len(drawings) == 1 else list(figure.subfigures(len(drawings), 1, squeeze=False).flat)
         for part, (words, drawn_means) in zip(parts, drawings.items(), strict=True):
-            grid = part.subplots(lines, columns, squeeze=False, sharey=True)
-            for axes, panel in zip(grid.flat, shown, strict=False):
+            grid = grid_of(part, len(shown), columns, sharey=True)
+            for axes, panel in zip(grid, shown, strict=True):
                 matching = [
                     pl.col(key).eq_missing(value) | (pl.col(key).is_null() & (key not in left_alone))
                     for key, value in panel.items()
@@ -60,23 +60,17 @@ def sweep_figure(
                 _draw(axes, drawn_means.filter(*matching), across, means[across], styles)
                 panel_title = ", ".join(f"{key} = {value}" for key, value in panel.items() if value is not None)
                 axes.set_title(panel_title, fontsize=10, parse_math=False)
-            for axes in grid.flat[len(shown) :]:
-                axes.set_visible(False)
-            for axes in grid[:, 0]:
+            for axes in grid[::columns]:
                 axes.set_ylabel(words)
         drawn: dict[str, Any] = {}
         for axes in figure.axes:
             handles, labels = axes.get_legend_handles_labels()
             drawn.update(zip(labels, handles, strict=True))
         names = [name for name in styles if name in drawn]
-        handles, columns = [drawn[name] for name in names], min(6, max(1, len(names)))
-        bars = f"bars: {bounds_words(means['seeds'])} over seeds" if means["low"].count() else None
-        legend = figure.legend(handles, names, loc="outside lower center", ncols=columns, frameon=False, title=bars)
-        for text in legend.get_texts():
-            text.set_parse_math(False)
         left_out = f"the first {len(shown)} of {len(panels)} panels" if len(panels) > len(shown) else ""
-        if title or left_out:
-            figure.suptitle(": ".join(filter(None, (title, left_out))), parse_math=False, fontsize=11)
+        figure.finish([drawn[name] for name in names], names, ": ".join(filter(None, (title, left_out))))
+        if means["low"].count():
+            figure.legends[0].set_title(f"bars: {bounds_words(means['seeds'])} over seeds")
         return figure
 
 

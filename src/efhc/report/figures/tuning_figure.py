@@ -9,7 +9,7 @@ import matplotlib as mpl
 import numpy as np
 import polars as pl
 
-from efhc.report.figures.style import LAYOUT, Picture
+from efhc.report.figures.style import LAYOUT, Picture, grid_of
 from efhc.report.looks import STYLES
 
 if TYPE_CHECKING:
@@ -30,19 +30,13 @@ def tuning_figure(
     with mpl.rc_context(LAYOUT):
         panels = len(best_values)
         figure = Picture((6 if panels == 1 else 4 * min(panels, 3), 4 * -(-panels // 3)))
-        grid = figure.subplots(-(-panels // 3), min(panels, 3), squeeze=False, sharey=True)
-        for axes, parameter in zip(grid.flat, best_values, strict=False):
+        grid = grid_of(figure, panels, 3, sharey=True)
+        for axes, parameter in zip(grid, best_values, strict=True):
             _draw(axes, trials, parameter, best_values, bounds)
-        for axes in grid.flat[panels:]:
-            axes.set_visible(False)
-        for axes in grid[:, 0]:
+        for axes in grid[::3]:
             axes.set_ylabel("accuracy")
-        handles, labels = grid.flat[0].get_legend_handles_labels()
-        legend = figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False)
-        for text in legend.get_texts():
-            text.set_parse_math(False)
-        if title:
-            figure.suptitle(title, fontsize=10, parse_math=False)
+        handles, labels = grid[0].get_legend_handles_labels()
+        figure.finish(handles, labels, title, columns=2)
         return figure
 
 

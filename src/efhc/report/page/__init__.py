@@ -1,1 +1,1 @@
-"""The report as one HTML file: document.py fills the templates, plots.py describes its plots; live/ shows any run."""
+"""The report as one HTML file: document.py fills the templates, charts.py describes charts, scripts/ draws."""

@@ -1,74 +1,103 @@
-"""The report: one HTML file that works offline, without a server and without other files.
+"""The HTML of pages: the live page of runs, the same page as one file, and the report of reproduced figures.
 
-The templates escape whatever they are given (Jinja2's autoescape); only our own style sheet and scripts are inserted
-as they are. The same input gives the same bytes.
+All pages share their scripts and styles, and none asks another host for anything. Data becomes text, never markup: the
+scripts set text only, and the templates of a report escape whatever they are given (Jinja2's autoescape); only our own
+style sheets and scripts are inserted as they are. The same input gives the same bytes.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
-from importlib.resources import files
-from typing import Any
+from html import escape
+from importlib.resources import files as resources
+from typing import TYPE_CHECKING, Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from efhc.report.page.bundle import bundle, inside_an_element
+from efhc.report.plain_json import to_json
+from efhc.report.views import Curve, RunDetail, Tree
 
-from efhc.report.claims.intervals import FEWEST_SEEDS, RESAMPLES
-from efhc.report.claims.judging import Judgement
-from efhc.report.controls_data import ControlsSection
-from efhc.report.figure_data import Section
-from efhc.report.figures.frontier_figure import FrontierLine, frontier_lines
-from efhc.report.figures.paper_figure import Line, line_styles
-from efhc.report.frontier_data import FrontierSection, SettingsSection
-from efhc.report.numbers import percent
-from efhc.report.page.claims_view import claim_numbers, claim_views, totals
-from efhc.report.page.controls_view import controls_view
-from efhc.report.page.drawings import network_drawing, raster_drawings
-from efhc.report.page.frontier_view import frontier_view
-from efhc.report.page.live.bundle import bundle, inside_an_element
-from efhc.report.page.plots import curve_plots
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
-# The browser itself refuses whatever is not in the file; images are what plotly's camera button makes.
-POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
-PLOTLY = "plotly/plotly-cartesian.min.js"
-"""plotly.js with the plots of an x and a y axis; plotly/README.md says which version and how to renew it."""
+# The browser itself refuses whatever is not in the file; downloads are made by the page itself.
+OFFLINE_POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"
+ICON = (
+    "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 16 16'%3E%3Cpath d='M3 12 8 3l5 9z' "
+    "fill='none' stroke='%230072b2' stroke-width='1.6'/%3E%3Cg fill='%230072b2'%3E%3Ccircle cx='3' cy='12' r='2.4'/%3E"
+    "%3Ccircle cx='8' cy='3.4' r='2.4'/%3E%3Ccircle cx='13' cy='12' r='2.4'/%3E%3C/g%3E%3C/svg%3E"
+)
 
-SWATCH_DASHES = {"-": "none", "--": "7 3", "-.": "8 2.5 2 2.5", ":": "2 2.5"}
+RUNS_BODY = '<div id="page"><noscript>This page needs JavaScript.</noscript></div>\n'
 
 
-def page(
-    sections: Sequence[Section | SettingsSection],
-    judgements: Sequence[Judgement],
-    title: str,
-    provenance: Mapping[str, Any],
-) -> str:
-    """Return the HTML of the report; `provenance` describes how the report itself was made."""
-    of_paper = [section for section in sections if isinstance(section, Section)]
+def files() -> dict[str, tuple[str, bytes]]:
+    """Return the files that a server gives out under `static/`: the content type and the content by name."""
+    return {
+        "page.js": ("text/javascript; charset=utf-8", bundle("watch").encode()),
+        "page.css": ("text/css; charset=utf-8", _style("watch").encode()),
+    }
+
+
+def live_html(nonce: str) -> str:
+    """Return the page that asks for its data at `api/`, relative to its own address.
+
+    It works under a policy of `default-src 'none'; connect-src 'self'; img-src data:`, with `'nonce-NONCE'` or `'self'`
+    for scripts and styles.
+    """
+    mark = escape(nonce)
+    head = (
+        f'<link rel="stylesheet" href="static/page.css" nonce="{mark}">\n'
+        f'<script type="module" src="static/page.js" nonce="{mark}"></script>'
+    )
+    return _document("efhc watch", head, RUNS_BODY)
+
+
+def offline_html(tree: Tree, details: Mapping[str, RunDetail], curves: Mapping[str, Mapping[str, Curve]]) -> str:
+    """Return one file that shows these runs without a server.
+
+    `details` are the runs by id. A run that it lacks is listed without panels. `curves` has the curves of each group,
+    by the id of the group and that of the run.
+    """
+    data = embedded({"tree": tree, "details": details, "curves": curves})
+    body = f'{RUNS_BODY}<script type="application/json" id="embedded">{data}</script>\n'
+    return _offline(tree["title"], "watch", body)
+
+
+def report_html(title: str, **content: Any) -> str:
+    """Return the report of reproduced figures; `content` is what the template report.html shows."""
+    return _offline(title, "report", _templates().get_template("report.html").render(title=title, **content))
+
+
+def embedded(data: Any) -> str:
+    """Return JSON in which nothing ends the element that it is put into."""
+    return to_json(data).replace("<", "\\u003c")
+
+
+def _offline(title: str, entry: str, body: str) -> str:
+    head = (
+        f'<meta http-equiv="Content-Security-Policy" content="{OFFLINE_POLICY}">\n'
+        f"<style>\n{inside_an_element(_style(entry))}</style>"
+    )
+    script = f'<script type="module">\n{inside_an_element(bundle(entry))}</script>\n'
+    return _document(title, head, body + script)
+
+
+def _document(title: str, head: str, body: str) -> str:
     return (
-        _templates()
-        .get_template("report.html")
-        .render(
-            title=title,
-            policy=POLICY,
-            style=_own_file("page.css") + _own_file("live/drawings.css"),
-            scripts=[_own_file(PLOTLY), _own_file("page.js"), Markup(inside_an_element(bundle("report")))],
-            lead=_lead(sections),
-            totals=totals(judgements),
-            shows_claims=bool(of_paper) or not sections,
-            claims=claim_views(judgements, of_paper),
-            figures=[_view(section, judgements) for section in sections],
-            provenance=list(_flat(provenance)),
-            resamples=f"{RESAMPLES:,}",
-            fewest_seeds=FEWEST_SEEDS,
-        )
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta name="color-scheme" content="light dark">\n'
+        f'<title>{escape(title)}</title>\n<link rel="icon" href="{ICON}">\n{head}\n</head>\n'
+        f"<body>\n{body}</body>\n</html>\n"
     )
 
 
 @cache
 def _templates() -> Environment:
-    templates = Environment(
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # the page of runs needs none
+
+    return Environment(
         loader=PackageLoader("efhc.report.page"),
         autoescape=True,
         undefined=StrictUndefined,
@@ -76,66 +105,10 @@ def _templates() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    templates.filters["percent"] = percent
-    templates.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "allow_nan": False, "separators": (",", ":")}
-    return templates
 
 
 @cache
-def _own_file(name: str) -> Markup:
-    """A style sheet or script of the package, in which nothing ends the element that it is put into."""
-    return Markup(inside_an_element(files("efhc.report.page").joinpath(name).read_text("utf-8")))
-
-
-def _lead(sections: Sequence[Section | SettingsSection]) -> str:
-    seeds = sorted({section.data.seeds for section in sections})
-    many = " to ".join(map(str, dict.fromkeys([*seeds[:1], *seeds[-1:]])))
-    told = f"{len(sections)} figure{'s' if len(sections) != 1 else ''}"
-    return told + (f", {many} seed{'s' if many != '1' else ''} each" if sections else "")
-
-
-def _view(section: Section | SettingsSection, judgements: Sequence[Judgement]) -> dict[str, Any]:
-    """What the page shows of a section, and the template that shows it."""
-    if isinstance(section, Section):
-        view, template, label = _figure_view(section, judgements), "figure.html", f"Fig. {section.data.number}"
-    else:
-        label = section.data.title
-        if isinstance(section, ControlsSection):
-            view, template = controls_view(section), "controls.html"
-        else:
-            assert isinstance(section, FrontierSection)
-            view, template = frontier_view(section, judgements), "frontier.html"
-        view["legend"] = _legend(frontier_lines(section.data))
-    return view | {"template": template, "label": label, "provenance": list(_flat(section.provenance))}
-
-
-def _legend(lines: Mapping[str, Line | FrontierLine]) -> list[dict[str, str]]:
-    return [
-        {"name": name, "color": line.color, "width": f"{1.4 * line.width:.3g}", "dash": SWATCH_DASHES[line.dash]}
-        for name, line in lines.items()
-    ]
-
-
-def _figure_view(section: Section, judgements: Sequence[Judgement]) -> dict[str, Any]:
-    """What the template figure.html shows of a section."""
-    data, illustration = section.data, section.illustration
-    return {
-        "data": data,
-        "facts": section.facts,
-        "claims": claim_numbers(section, judgements),
-        "legend": _legend(line_styles(data)),
-        "curves": curve_plots(data),
-        "seed": illustration.seed,
-        "network": network_drawing(illustration),
-        "rasters": raster_drawings(illustration),
-        "config": section.config,
-    }
-
-
-def _flat(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the values of nested tables, each with its path."""
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{before}{name} · ")
-        else:
-            yield f"{before}{name}", value if isinstance(value, str) else json.dumps(value, default=str)
+def _style(entry: str) -> str:
+    folder = resources("efhc.report.page").joinpath("styles")
+    names: Sequence[str] = ("base.css", f"{entry}.css")
+    return "".join(folder.joinpath(name).read_text("utf-8") for name in names)

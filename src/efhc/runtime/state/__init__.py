@@ -1,1 +1,1 @@
-"""What a node has on disk: a checkpoint, a journal of what must survive a kill, and a lock."""
+"""The state folder of a node: a checkpoint, a journal that survives a kill, and a lock."""

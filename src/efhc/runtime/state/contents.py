@@ -1,65 +1,105 @@
-"""A device as JSON, in which the arrays are numbers: what a checkpoint and the STATE of a journal hold."""
+"""Devices as JSON, in which arrays are numbers, and frames as records of a journal.
+
+With exchanges, a checkpoint holds the device, and the journal the steps that were committed since, decisions and
+exchanges in doubt. With half-steps, the journal holds the frames that the device has sent or received since, and
+`replay` makes their steps again. The model, and all that local steps remember, is that of the checkpoint. Frames that
+have overtaken others are not kept: neighbours send all unacknowledged frames again on the next connection.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+import json
+import struct
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from efhc.base.errors import EfhcError
 from efhc.core.device_state import Decision, Device, Exchange, Link, Step
+from efhc.core.half_step_messages import Frame
+from efhc.core.half_steps import Arithmetic, HalfSteps, LinkEnd, LinkLaw, Pending, Version
 from efhc.core.protocol import Token
+from efhc.core.uplink import About
+from efhc.runtime.state.state_folder import ANOTHER_FOLDER
+from efhc.runtime.wire import HEADER, decode, encode
 
 Number = Callable[[np.ndarray], int]
 """Returns the number of an array, which it gives one if it has none."""
 
 
-def promises_as_json(device: Device, number: Number) -> dict[str, Any]:
-    """What changes between two checkpoints and must survive: the session, decisions and exchanges in doubt."""
+class ArrayNumbers:
+    """The numbers of the arrays that are on the disk. An array is known by its identity, and is not kept alive.
+
+    So no model is written twice: the same array is the `sent` of all exchanges that a device begins in an iteration,
+    and it is in a journal both while its exchange is in doubt and when its step is committed. Arrays with a number must
+    not be changed.
+    """
+
+    def __init__(self) -> None:
+        self.next = 0
+        """The number of the next array that is new."""
+        self._known: dict[int, tuple[weakref.ref[np.ndarray], int]] = {}
+
+    def find(self, array: np.ndarray) -> int | None:
+        """Return the number of an array, or None if it has none."""
+        known, number = self._known.get(id(array), (None, None))
+        return number if known is not None and known() is array else None
+
+    def add(self, array: np.ndarray, number: int | None = None) -> int:
+        """Give an array a number (default: the next one), and return it."""
+        number = self.next if number is None else number
+        self.next = max(self.next, number + 1)
+        known, name = self._known, id(array)
+        # Once the array is gone, another one may get its id. The callback runs before that, in whatever thread.
+        known[name] = weakref.ref(array, lambda _: known.pop(name, None)), number
+        return number
+
+    def forget(self, array: np.ndarray) -> None:
+        """Take the number of an array away: it is not on the disk after all."""
+        self._known.pop(id(array), None)
+
+
+def as_json(described: Any, number: Number) -> str:
+    """Return JSON with the numbers of arrays in place of the arrays, which get them in the order in which they come."""
+
+    def plain(value: Any) -> Any:
+        return number(value) if isinstance(value, np.ndarray) else value.item()  # a number of NumPy
+
+    return json.dumps(described, default=plain)
+
+
+def with_none(arrays: Mapping[Any, np.ndarray]) -> Mapping[int | None, Any]:
+    """Return the arrays by number, with None for none."""
+    return {None: None, **arrays}
+
+
+# Exchanges
+
+
+def described_promises(device: Device) -> dict[str, Any]:
+    """Return all that changes between two checkpoints and must survive: session, decisions, exchanges in doubt."""
+    exchanges = {neighbour: link.exchange for neighbour, link in device.links.items() if link.exchange is not None}
+    assert all(exchange.in_doubt for exchange in exchanges.values()), "no other exchange survives"
     return {
-        "session": int(device.session),
-        "decisions": [[token, decision] for token, decision in device.unacknowledged.items()],
+        "session": device.session,
+        "decisions": list(device.unacknowledged.items()),
         "doubts": [
-            [neighbour, _exchange_as_json(link.exchange, number)]
-            for neighbour, link in device.links.items()
-            if link.exchange is not None
+            [neighbour, {name: getattr(exchange, name) for name in _OF_EXCHANGE}]
+            for neighbour, exchange in exchanges.items()
         ],
     }
 
 
-def device_as_json(device: Device, number: Number) -> dict[str, Any]:
-    """All that `durable` leaves of a device."""
-    return {
-        "number": int(device.number),
-        "model": None if device.model is None else number(device.model),
-        "last_broadcast": None if device.last_broadcast is None else number(device.last_broadcast),
-        "k": int(device.k),
-        "finished": device.finished,
-        "copies": device.copies,
-        "rounds": device.rounds,
-        "steps": [step_as_json(step, number) for step in device.steps],
-        "promises": promises_as_json(device, number),
-    }
+_OF_EXCHANGE = ("token", "sent", "share", "event", "k", "partner", "partner_k", "received")
 
 
-def step_as_json(step: Step, number: Number) -> list[Any]:
-    """A step that is committed and not yet part of the model."""
-    return [int(step.neighbour), float(step.beta), number(step.sent), number(step.received)]
-
-
-def _exchange_as_json(exchange: Exchange, number: Number) -> dict[str, Any]:
-    assert exchange.in_doubt, "an exchange that is not in doubt does not survive"
-    assert exchange.received is not None
-    return {
-        "token": exchange.token,
-        "sent": number(exchange.sent),
-        "share": float(exchange.share),
-        "event": int(exchange.event),
-        "k": int(exchange.k),
-        "partner": exchange.partner,
-        "partner_k": int(exchange.partner_k),
-        "received": number(exchange.received),
-    }
+def described_device(device: Device) -> dict[str, Any]:
+    """Return the device that `durable` returned."""
+    names = ("number", "model", "last_broadcast", "k", "finished", "copies", "rounds", "steps")
+    return {name: getattr(device, name) for name in names} | {"promises": described_promises(device)}
 
 
 def numbers_in(steps: list[list[Any]], promises: Mapping[str, Any]) -> Iterator[int]:
@@ -71,14 +111,15 @@ def numbers_in(steps: list[list[Any]], promises: Mapping[str, Any]) -> Iterator[
 
 
 def device_from_json(
-    device: Mapping[str, Any], steps: list[list[Any]], promises: Mapping[str, Any], arrays: Mapping[int, np.ndarray]
+    device: Mapping[str, Any], steps: list[list[Any]], promises: Mapping[str, Any], by_number: Mapping[int, np.ndarray]
 ) -> Device:
-    """The device of a checkpoint, with the steps and promises that it has by now."""
+    """Return the device of a checkpoint, with these steps and promises."""
+    arrays = with_none(by_number)
     return Device(
         number=device["number"],
         session=promises["session"],
-        model=None if device["model"] is None else arrays[device["model"]],
-        last_broadcast=None if device["last_broadcast"] is None else arrays[device["last_broadcast"]],
+        model=arrays[device["model"]],
+        last_broadcast=arrays[device["last_broadcast"]],
         k=device["k"],
         links={neighbour: Link(up=False, exchange=_exchange(doubt, arrays)) for neighbour, doubt in promises["doubts"]},
         steps=[Step(neighbour, beta, arrays[sent], arrays[received]) for neighbour, beta, sent, received in steps],
@@ -92,22 +133,156 @@ def device_from_json(
     )
 
 
-def _exchange(doubt: Mapping[str, Any], arrays: Mapping[int, np.ndarray]) -> Exchange:
-    return Exchange(
-        token=token_from_json(doubt["token"]),
-        sent=arrays[doubt["sent"]],
-        share=doubt["share"],
-        decides=False,
-        event=doubt["event"],
-        k=doubt["k"],
-        partner=token_from_json(doubt["partner"]),
-        partner_k=doubt["partner_k"],
-        received=arrays[doubt["received"]],
-        ready=True,
-    )
+def _exchange(doubt: Mapping[str, Any], arrays: Mapping[int | None, Any]) -> Exchange:
+    given = {
+        "token": token_from_json(doubt["token"]),
+        "sent": arrays[doubt["sent"]],
+        "partner": token_from_json(doubt["partner"]),
+        "received": arrays[doubt["received"]],
+    }
+    return Exchange(**{**doubt, **given}, decides=False, ready=True)
 
 
 def token_from_json(given: list[int]) -> Token:
     """Return a token that was written as JSON."""
     device, session, count = given
     return device, session, count
+
+
+# Half-steps
+
+FORMAT = 2
+"""Format of a device with half-steps. Format 1 had no such number, and one unacknowledged frame per end."""
+_RECORD = struct.Struct("<?QI")
+"""Whether the frame was sent or received, the neighbour, and the bytes of the frame without its payload."""
+_ARRAYS = ("heard", "heard_moved", "pending_heard", "taught")
+_SCALARS = {name: name for name in (
+    "acknowledged", "oldest_usable", "elapsed", "local_steps", "has_news", "degree", "degree_told", "is_new",
+)} | {
+    "out": "last_sent", "inn": "last_received", "later": "usable_after", "served": "sent_at_k",
+    "owes": "must_acknowledge",
+}  # fmt: skip
+"""By name in the file, the field of `LinkEnd`. The names in the file stay when a field is renamed."""
+_OF_DEVICE = ("k", "steps", "load", "scale", "silent", "frame_bytes")
+
+
+class KeptFrame(NamedTuple):
+    """A frame whose step a device has made."""
+
+    is_sent: bool
+    neighbour: int
+    frame: Frame
+
+    def parts(self) -> Sequence[bytes]:
+        """Return the payload of the record, in parts."""
+        head = encode(self.frame._replace(payload=b""))
+        return _RECORD.pack(self.is_sent, self.neighbour, len(head)), head, self.frame.payload
+
+    @classmethod
+    def of(cls, record: bytes) -> KeptFrame:
+        """Return the frame of a record that `parts` made."""
+        is_sent, neighbour, size = _RECORD.unpack_from(record)
+        head, payload = record[_RECORD.size : _RECORD.size + size], record[_RECORD.size + size :]
+        return cls(is_sent, neighbour, _frame(head, payload))
+
+
+def snapshot(device: HalfSteps) -> HalfSteps:
+    """Return a copy that later steps do not change. The model must contain the steps of all links."""
+    assert device.pull is None
+    links = {neighbour: _copy(end) for neighbour, end in device.links.items()}
+    return replace(device, links=links)
+
+
+def _copy(end: LinkEnd) -> LinkEnd:
+    taught = None if end.taught is None else end.taught.copy()
+    return replace(end, taught=taught, versions=list(end.versions), pending=list(end.pending), out_of_order={})
+
+
+def described_half_steps(device: HalfSteps) -> dict[str, Any]:
+    """Return the device that `snapshot` returned."""
+    return {name: getattr(device, name) for name in _OF_DEVICE} | {
+        "format": FORMAT,
+        "number": device.number,
+        "model": device.model,
+        "about": device.about,
+        "links": [[neighbour, _described_end(end)] for neighbour, end in device.links.items()],
+    }
+
+
+def _described_end(end: LinkEnd) -> dict[str, Any]:
+    described: dict[str, Any] = {name: getattr(end, name) for name in _ARRAYS}
+    described |= {name: getattr(end, attribute) for name, attribute in _SCALARS.items()}
+    described |= {name: getattr(end, name) for name in ("token", "partner", "about", "about_told", "versions")}
+    described["pending"] = [
+        [encode(frame._replace(payload=b"")).hex(), np.frombuffer(frame.payload, np.uint8), elapsed, steps]
+        for frame, elapsed, steps in end.pending
+    ]
+    return described
+
+
+def half_steps_from_json(described: Mapping[str, Any], by_number: Mapping[int, np.ndarray]) -> HalfSteps:
+    """Return the device of a checkpoint. Its session and its link law are to be set.
+
+    Raises `EfhcError` if another version of efhc has written it.
+    """
+    if (found := described.get("format", 1)) != FORMAT:
+        raise EfhcError(
+            f"the state folder of this node has format {found} of half-steps, and this version of efhc reads format "
+            f"{FORMAT}; {ANOTHER_FOLDER}"
+        )
+    arrays = with_none(by_number)
+    model = arrays[described["model"]]
+    links = {neighbour: _end(end, arrays) for neighbour, end in described["links"]}
+    device = HalfSteps(described["number"], 0, LinkLaw(0.0), model, links=links, about=_about(described["about"]))
+    for name in _OF_DEVICE:
+        setattr(device, name, described[name])
+    device.choose_links()
+    return device
+
+
+def _end(described: dict[str, Any], arrays: Mapping[int | None, Any]) -> LinkEnd:
+    given = described | {"later": tuple(described["later"])}
+    values: dict[str, Any] = {attribute: given[name] for name, attribute in _SCALARS.items()}
+    values |= {name: arrays[described[name]] for name in _ARRAYS}
+    values |= {name: _about(described[name]) for name in ("about", "about_told")}
+    values["partner"] = None if described["partner"] is None else token_from_json(described["partner"])
+    values["versions"] = [Version(arrays[told], arrays[moved]) for told, moved in described["versions"]]
+    values["pending"] = [
+        Pending(_frame(bytes.fromhex(head), arrays[payload].tobytes()), elapsed, steps)
+        for head, payload, elapsed, steps in described["pending"]
+    ]
+    return LinkEnd(token_from_json(described["token"]), **values)
+
+
+def _about(described: Sequence[Any] | None) -> About | None:
+    if described is None:
+        return None
+    rate, is_slow, neighbours = described
+    return About(rate, is_slow, tuple(neighbours))
+
+
+def _frame(head: bytes, payload: bytes) -> Frame:
+    frame: Frame = decode(head[HEADER.size - 1], head[HEADER.size :])
+    return frame._replace(payload=payload)
+
+
+def replay(device: HalfSteps, frames: Iterable[KeptFrame], arithmetic: Arithmetic) -> list[KeptFrame]:
+    """Make the steps of the journal again, which the lost model contained. Returns the frames whose steps it made."""
+    made = []
+    for kept in frames:
+        is_sent, neighbour, frame = kept
+        end = device.links.get(neighbour)
+        if end is None or (end.token if is_sent else end.partner) != frame.source:
+            continue  # the link has begun anew since
+        version = arithmetic.decode(frame.payload, end.told if is_sent else end.heard)
+        if is_sent:
+            device.commit_sent(end, frame, version, arithmetic)
+            end.sent_at_k, end.degree_told, device.about = frame.k, frame.degree, end.about_told
+            end.must_acknowledge = False
+        else:
+            device.commit_received(end, frame, version, arithmetic)
+            end.degree, end.must_acknowledge = frame.degree, True
+        made.append(kept)
+    device.load = 0.0  # it is that of many local steps
+    device.choose_links()
+    return made

@@ -12,20 +12,19 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
 
 from efhc.base.arrays import Floats
 from efhc.base.saving import read_tensors, write_tensors, writing
-from efhc.runtime.decoder import Decoder, Progress
-from efhc.runtime.state.folder import ITERATION_CHECKPOINTS, check_identity, opened
+from efhc.runtime.decoder import Decoder, ModelProgress
+from efhc.runtime.state.state_folder import ITERATION_CHECKPOINTS, check_identity, opened
 from efhc.runtime.wire import ModelFormat, WireError, encode_whole
 
 NAME = re.compile(r"checkpoint-(\d+)\.safetensors")
-LOCAL, SENT = "local/", "sent/"
-"""In front of the names of what the device keeps to itself, and of what neighbours may still need."""
+SENT = "sent/"
+"""What comes before the number of a neighbour, in the name of the messages that it may still need."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,9 +35,9 @@ class IterationState:
     model: Floats
     """w_i(k)"""
     tensors: Mapping[str, np.ndarray]
-    """What else the device has, by name; what it keeps to itself, one row each, after `LOCAL`."""
+    """The other arrays of the device, by name."""
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """What else the device has, as JSON."""
+    """All else of the device, as JSON."""
     sent: Mapping[int, Sequence[Any]] | None = None
     """By neighbour, the messages that may have to be sent again; None if the device was not asked to stop at this
     iteration."""
@@ -63,9 +62,7 @@ class IterationStore:
         self._held.enter_context(opened(self.folder, "lockstep"))
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._held.close()
 
     def available(self) -> list[int]:
@@ -93,9 +90,9 @@ class IterationStore:
         except OSError as error:
             raise ValueError(str(error.strerror)) from error
         try:
-            told = json.loads(facts["efhc"])
-            identity, at, own, told_to = dict(told["identity"]), int(told["k"]), dict(told["facts"]), told["sent"]
-            sent = None if told_to is None else {n: self._messages(tensors.pop(f"{SENT}{n}")) for n in told_to}
+            found = json.loads(facts["efhc"])
+            identity, at, own, receivers = dict(found["identity"]), int(found["k"]), dict(found["facts"]), found["sent"]
+            sent = None if receivers is None else {n: self._messages(tensors.pop(f"{SENT}{n}")) for n in receivers}
         except (KeyError, TypeError, ValueError, WireError) as error:
             raise ValueError("it is no checkpoint of a node") from error
         check_identity(self.folder, identity, self.identity)
@@ -109,7 +106,7 @@ class IterationStore:
     def _messages(self, content: np.ndarray) -> list[Any]:
         decoder = Decoder(self._format)
         decoder.greeted = True
-        return [message for message in decoder.feed(content.tobytes()) if not isinstance(message, Progress)]
+        return [message for message in decoder.feed(content.tobytes()) if not isinstance(message, ModelProgress)]
 
     def save(self, state: IterationState) -> None:
         """Write the checkpoint of an iteration. Raises `SaveError` if the disk is full."""
@@ -117,9 +114,9 @@ class IterationStore:
         for neighbour, messages in (state.sent or {}).items():
             frames = (encode_whole(message, place, self._format) for place, message in enumerate(messages, 1))
             tensors[f"{SENT}{neighbour}"] = np.array(bytearray(b"".join(frames)), np.uint8)
-        told_to = None if state.sent is None else list(state.sent)
-        told = {"identity": dict(self.identity), "k": state.k, "facts": dict(state.facts), "sent": told_to}
-        write_tensors(self._file(state.k), tensors, {"efhc": json.dumps(told)})
+        receivers = None if state.sent is None else list(state.sent)
+        facts = {"identity": dict(self.identity), "k": state.k, "facts": dict(state.facts), "sent": receivers}
+        write_tensors(self._file(state.k), tensors, {"efhc": json.dumps(facts)})
 
     @property
     def _format(self) -> ModelFormat:

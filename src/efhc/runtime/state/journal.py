@@ -30,7 +30,7 @@ _CHUNK = 1 << 20
 
 
 class Kind(IntEnum):
-    """What a record holds."""
+    """The kind of a record."""
 
     MODEL = 1
     STEP = 2
@@ -42,7 +42,7 @@ _KINDS = frozenset(Kind)
 _SEALS = frozenset({Kind.STATE, Kind.FRAME})
 
 
-class Record(NamedTuple):
+class JournalRecord(NamedTuple):
     """Where a whole record is."""
 
     kind: Kind
@@ -58,13 +58,13 @@ class Record(NamedTuple):
 
 
 class Contents(NamedTuple):
-    """What a journal file holds."""
+    """The contents of a journal file."""
 
     number: int
     """The checkpoint that it follows."""
     mark: bytes
     """The mark of that checkpoint."""
-    records: list[Record]
+    records: list[JournalRecord]
     """Up to the last STATE or FRAME."""
     length: int
     """The position after the last of them: what follows is to be cut."""
@@ -159,13 +159,13 @@ def read(path: Path) -> Contents | None:
     return Contents(number, mark, records[:sealed], length, size - length, damaged)
 
 
-def read_payload(file: BinaryIO, record: Record) -> bytes:
+def read_payload(file: BinaryIO, record: JournalRecord) -> bytes:
     """Return the payload of a record."""
     file.seek(record.start)
     return file.read(record.length)
 
 
-def _record_at(file: BinaryIO, position: int, size: int, mark: bytes) -> Record | None:
+def _record_at(file: BinaryIO, position: int, size: int, mark: bytes) -> JournalRecord | None:
     """Return the record at a position, or None if there is no whole one."""
     file.seek(position)
     head = file.read(_RECORD_BYTES)
@@ -182,7 +182,7 @@ def _record_at(file: BinaryIO, position: int, size: int, mark: bytes) -> Record 
         if not chunk:
             return None
         checksum, left = zlib.crc32(chunk, checksum), left - len(chunk)
-    return Record(Kind(kind), position + _RECORD_BYTES, length) if checksum == expected else None
+    return JournalRecord(Kind(kind), position + _RECORD_BYTES, length) if checksum == expected else None
 
 
 def _marks(file: BinaryIO, position: int, mark: bytes) -> Iterator[int]:

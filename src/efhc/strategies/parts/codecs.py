@@ -41,7 +41,7 @@ class CodecPolicy(Policy, ABC):
         return 0
 
     def most_coordinates(self, bits: int, parameters: int, number_bytes: int) -> int:
-        """Return how many of n coordinates fit into a message of so many bits."""
+        """Return how many of n coordinates fit into a message of `bits` bits."""
         return most_sent(parameters, bits, 8 * number_bytes, self.level_bits)
 
     def send(self, model: Floats, known: Floats, threshold: float) -> tuple[Floats, int]:
@@ -54,7 +54,7 @@ class CodecPolicy(Policy, ABC):
 
 
 class FullCodec(CodecPolicy):
-    """x_hat_l becomes y_l: all coordinates are sent as numbers, or those that the threshold allows."""
+    """x_hat_l becomes y_l: all coordinates that the threshold allows are sent as numbers."""
 
     kind: Literal["full"] = "full"
 
@@ -70,13 +70,13 @@ class LevelsCodec(CodecPolicy):
         step = max_l |delta_l| / L
         level_l = rint(delta_l (L / max_l |delta_l|)), clipped to -L ... L
 
-    Coordinates whose level is 0 are not sent. If a step or its inverse is too small or too large for the precision of
-    the models, or a difference is not finite, nothing is sent.
+    Coordinates whose level is 0 are not sent. Nothing is sent if a step or its inverse is out of the range of the
+    precision, or a difference is not finite.
     """
 
     kind: Literal["levels"] = "levels"
     bits: int = Field(default=3, ge=1, le=MOST_LEVEL_BITS)
-    """Bits per level that is sent: one of -L ... -1, 1 ... L, where L = 2^(bits - 1)."""
+    """Bits per level -L ... L (without 0), L = 2^(bits - 1)."""
 
     @np.errstate(over="ignore", invalid="ignore")
     def message(self, model: Floats, known: Floats, threshold: float) -> Message | None:
@@ -105,9 +105,8 @@ class LevelsCodec(CodecPolicy):
 class SignCodec(CodecPolicy):
     """x_hat_l moves by one length: q_l = sign(delta_l) mean |delta| over the coordinates sent, where sign(0) = 1.
 
-    For the mean, each |delta_l| is rounded to a multiple of 2^(e + c - 53), where max_l |delta_l| < 2^e and n < 2^c:
-    then its sum in double precision is exact, in whatever order. If the mean is 0 or a number is not finite,
-    nothing is sent.
+    For the mean, each |delta_l| is rounded to a multiple of 2^(e + c - 53), where max_l |delta_l| < 2^e and n < 2^c, so
+    that the sum in double precision is exact in any order. If the mean is 0 or not finite, nothing is sent.
     """
 
     kind: Literal["sign"] = "sign"
@@ -132,14 +131,14 @@ class SignCodec(CodecPolicy):
 
 
 class TopKCodec(CodecPolicy):
-    """x_hat_l becomes y_l where |delta_l| is among the k = max(1, round(share n)) largest; of equal ones, the first.
+    """x_hat_l becomes y_l for the k = max(1, round(share n)) largest |delta_l|; of equal ones, the first.
 
-    Those that the threshold does not allow, and those that do not differ, are not sent.
+    Coordinates below the threshold, or without a difference, are not sent.
     """
 
     kind: Literal["top-k"] = "top-k"
     share: float = Field(default=0.01, gt=0, le=1)
-    """The share of the coordinates that is sent."""
+    """Share of the coordinates that is sent."""
 
     def message(self, model: Floats, known: Floats, threshold: float) -> Message | None:
         delta = _difference(model, known)

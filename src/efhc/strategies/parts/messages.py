@@ -70,7 +70,7 @@ def sparse_bits(parameters: int, sent: int, width: int, level_bits: int = 0) -> 
 
 @lru_cache(maxsize=256)
 def most_sent(parameters: int, bits: int, width: int, level_bits: int = 0) -> int:
-    """Return the largest number of coordinates whose message has at most so many bits."""
+    """Return the largest number of coordinates whose message has at most `bits` bits."""
     if not level_bits and dense_bits(parameters, width) <= bits:
         return parameters
     return bisect_right(range(1, parameters + 1), bits, key=lambda s: sparse_bits(parameters, s, width, level_bits))
@@ -82,7 +82,7 @@ def _whole_bytes(bits: int) -> int:
 
 @dataclass(frozen=True, eq=False)
 class Message:
-    """What a device tells its neighbours about its model."""
+    """A change of what the neighbours know of a device's model."""
 
     parameters: int
     """n"""
@@ -148,7 +148,7 @@ class Message:
 
         The memory that this takes is bounded by a multiple of n, whatever `data` is.
         """
-        bytes_left = _Reader(data)
+        bytes_left = _BitReader(data)
         kind = bytes_left.take(1)[0]
         level_bits, is_dense = divmod(kind, 2)
         if level_bits > MOST_LEVEL_BITS:
@@ -202,7 +202,7 @@ def _unary(numbers: Ints) -> np.ndarray:
     return bits
 
 
-class _Reader:
+class _BitReader:
     """The bytes of a message that are not read yet."""
 
     def __init__(self, data: bytes) -> None:
@@ -223,7 +223,7 @@ class _Reader:
         return numbers
 
     def rest(self, most: int) -> memoryview:
-        """Take all that is left, at most so many bytes."""
+        """Take all that is left. Raises `MessageError` if that is more than `most` bytes."""
         if len(self._left) > most:
             raise MessageError(f"it is {len(self._left) - most} bytes too long")
         return self.take(len(self._left))

@@ -6,7 +6,7 @@ grad F(w_bar) does not vanish as K grows, and the printed bound does. The proof 
 that of the whole block, and in `lemma:B` takes the gradients after an iteration as independent of its noise.
 
 `running_mean_bound` therefore sums `lemma:nonconvex_lossdec` over k with the consensus errors of `lemma:kplus1` and
-`lemma:kplusB`, which need no convexity. The printed forms are here for comparison.
+`lemma:kplusB`, which need no convexity. The weights of the printed theorem are reported for comparison.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from efhc.base.arrays import Floats
-from efhc.theory.bounds.recursion import Constants, error_bound
+from efhc.theory.bounds.recursion import Constants, error_bound, limit
 
 
 def running_mean_bound(
@@ -56,11 +56,9 @@ def largest_step_size(constants: Constants) -> float:
     The limit is at most `bounds.largest_step_size`, whether or not P depends on the noise, as 2^(B/2) sqrt(1 + rho^2)
     outweighs all that differs. So within it the consensus errors of `running_mean_bound` contract for every strategy.
     """
-    L, B, rho, gap = constants.smoothness, constants.window, constants.contraction, constants.gap
-    if not L:
-        return math.inf if gap else 0.0
+    L, B, rho = constants.smoothness, constants.window, constants.contraction
     power = _power(2 * (1 + _gamma_1(constants)), B / 2)
-    return gap / (4 * math.sqrt(2) * B * L * power * math.sqrt(1 + rho**2))
+    return limit(constants.gap, 4 * math.sqrt(2) * B * L * power * math.sqrt(1 + rho**2))
 
 
 def _power(base: float, exponent: float) -> float:
@@ -102,47 +100,3 @@ def printed_weights(constants: Constants, step_size: float) -> Weights:
         w3=m * (8 * (1 + rho**2) / gap * (delta**2 + grown) + sigma2),
         w4=L * sigma2 / (2 * m),
     )
-
-
-def printed_bound(
-    constants: Constants, step_size: float, blocks: int, initial_loss_gap: float, initial_consensus_error: float
-) -> float:
-    """`theorem:nonconvex` as printed, over iterations 0 .. KB with K = `blocks`. It is not a bound (see above)."""
-    w1, w2, w3, w4 = printed_weights(constants, step_size)
-    alpha, B = step_size, constants.window
-    iterations = blocks * B + 1
-    start = initial_loss_gap / (alpha * iterations) + B * w2 * initial_consensus_error / iterations
-    return (start + w2 * w3 * B**3 * alpha / iterations + w4 * alpha**2) / w1
-
-
-def corrected_bound(
-    constants: Constants, step_size: float, blocks: int, initial_loss_gap: float, initial_consensus_error: float
-) -> float:
-    """The closed form of `printed_bound` with what its proof leaves out.
-
-    It holds for step sizes up to `largest_step_size` / sqrt2.
-
-    - w_3 has 16 kappa in the place of 8 (1+rho^2), and 2 lambda sigma^2 in the place of sigma^2, since noise and later
-      gradients are not independent. kappa = lambda = 1 if P is independent of the noise, else they are
-      `Constants.coupling` and `Constants.noise_coupling`.
-    - It sums over all blocks.
-    - Within a block, errors grow by up to G = [2 (1 + 2 Gamma_1^2)]^(B-1) (the base in w_3 too is 2 (1 + 2 Gamma_1^2),
-      by the a_22 of the appendix itself).
-    - The last term is w_4 alpha.
-
-    1/w_1 [ (F(w_bar(0)) - F*) / (alpha T) + (G B w_2 / T) (e(0) + K B^2 w_3 alpha^2 + (K+1) (B-1) c_2) + w_4 alpha ]
-
-    T = KB + 1, e(0) is the consensus error at the start, c_2 = m alpha^2 (16 delta^2 + sigma^2).
-    """
-    m, L, _, delta, sigma2, B, _, _ = constants
-    w1, w2, _, w4 = printed_weights(constants, step_size)
-    gap, Gamma, alpha = constants.gap, _gamma_1(constants), step_size
-    if not gap:
-        return math.inf
-    growth = _power(2 * (1 + 2 * Gamma**2), B - 1)
-    c2 = m * alpha**2 * (16 * delta**2 + sigma2)
-    grown = L**2 * (16 * delta**2 + sigma2) * alpha**2 * (B - 1) * growth
-    w3 = m * (16 * constants.coupling / gap * (delta**2 + grown) + 2 * constants.noise_coupling * sigma2)
-    iterations = blocks * B + 1
-    spread = initial_consensus_error + blocks * B**2 * w3 * alpha**2 + (blocks + 1) * (B - 1) * c2
-    return (initial_loss_gap / (alpha * iterations) + growth * B * w2 / iterations * spread + w4 * alpha) / w1

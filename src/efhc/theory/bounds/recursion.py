@@ -210,7 +210,7 @@ def largest_step_size(constants: Constants) -> float:
     and Gamma_1 is where the first of these is the stricter. Then phi_22 <= (3 + rho^2)/4, and rho(Phi(k)) < 1.
     Returns 0 if rho is not below 1.
     """
-    return _limit(constants.gap, 8 * _slowdown(constants))
+    return limit(constants.gap, 8 * _slowdown(constants))
 
 
 def largest_diminishing_step_size(constants: Constants) -> float:
@@ -220,10 +220,10 @@ def largest_diminishing_step_size(constants: Constants) -> float:
     needs, whatever kappa is.
     """
     gap = constants.gap
-    return _limit(gap, 4 * math.sqrt(2) * math.sqrt(2 + 3 * gap) * _slowdown(constants))
+    return limit(gap, 4 * math.sqrt(2) * math.sqrt(2 + 3 * gap) * _slowdown(constants))
 
 
-def _limit(gap: float, slowdown: float) -> float:
+def limit(gap: float, slowdown: float) -> float:
     """gap / slowdown. Without curvature every step size is allowed, without a gap none is."""
     return 0.0 if gap == 0 else gap / slowdown if slowdown > 0 else math.inf
 
@@ -257,21 +257,3 @@ def asymptotic_gap(constants: Constants, step_size: float) -> Floats:
     ((phi11, phi12), (_, phi22)), (psi1, psi2) = over_block.phi.tolist(), over_block.psi.tolist()
     consensus = psi2 / (1 - phi22)
     return np.array([(psi1 + phi12 * consensus) / (1 - phi11), consensus])
-
-
-def psi_ceiling(constants: Constants, step_size: float) -> Floats:
-    """`eqn:matEntriesPsiDiminishing`: an upper bound on Psi(k) in closed form, alpha = alpha(kB), (2,).
-
-    alpha^2 B ( sigma^2/m + nu,  2 m B {2 kappa (delta^2 + 2 mu alpha nu) / (1 - rho^2) + lambda sigma^2} ),
-    nu = (2/mu) (B-1) L^2 (1 + Gamma_1)^(2(B-1)) ((1 + Gamma_1) delta^2 / (sqrt2 L) + alpha sigma^2)
-
-    for step sizes up to `largest_step_size`; kappa and lambda as in `block`.
-    """
-    m, L, mu, delta, sigma2, B, _, _ = constants
-    alpha, Gamma = step_size, gamma_1(constants)
-    if mu <= 0 or not constants.gap:
-        return np.full(2, math.inf)
-    nu = 2 / mu * (B - 1) * L**2 * (1 + Gamma) ** (2 * (B - 1))
-    nu *= (1 + Gamma) * delta**2 / (math.sqrt(2) * L) + alpha * sigma2
-    gradients = 2 * constants.coupling * (delta**2 + 2 * mu * alpha * nu) / constants.gap
-    return alpha**2 * B * np.array([sigma2 / m + nu, 2 * m * B * (gradients + constants.noise_coupling * sigma2)])

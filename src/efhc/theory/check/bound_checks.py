@@ -9,11 +9,11 @@ import numpy as np
 from scipy.special import stdtrit
 
 from efhc.base.arrays import Floats, Ints
-from efhc.core.schedules import Schedule
-from efhc.theory.check.outcome import Check, Subject, Value
-from efhc.theory.check.promises import BOUNDS, ROUNDING
+from efhc.core.schedules import Diminishing, Schedule
+from efhc.theory.bounds import convergence_rates
+from efhc.theory.check.outcome import Certainty, Check, Value, finding
+from efhc.theory.check.promises import BOUNDS, ROUNDING, Promises, SeedCheck, mean_over_seeds, observed_window, of_seeds
 from efhc.theory.check.step_size_checks import check_step_size
-from efhc.theory.check.strategy_check import Promises, SeedCheck, mean_over_seeds, observed_window, of_seeds
 from efhc.theory.constants.measured import running_mean
 from efhc.theory.constants.problem import Curvature
 
@@ -22,7 +22,7 @@ FEW_SEEDS = 5
 CONFIDENCE = 0.95
 """The confidence level of the interval around a mean over seeds."""
 HUGE = 1e100
-"""The largest distance below a bound that is told apart: the squares of larger ones would not be finite."""
+"""Larger distances below a bound are cut to this one: their squares would not be finite."""
 
 
 def check_promises(
@@ -31,42 +31,25 @@ def check_promises(
     schedule: Schedule,
     seeds: Mapping[int, SeedCheck],
     iterations: Ints,
+    certainty: Certainty,
     *,
     optimum_sought: bool,
-    by_chance: bool = False,
 ) -> list[Check]:
-    """Step sizes against their limit, errors and gradients against their bounds.
-
-    `by_chance` says that no B holds for ever: then a step size is within the limit of the B that was seen, no more.
-    """
+    """Step sizes against their limit, errors and gradients against their bounds."""
     if promises is None:
-        reason = "no-smoothness" if not math.isfinite(curvature.L) else "no-window"
-        return [Check("step-size-limit", "proposition:nonIncreasing", "not checkable", reason)]
-    limit = check_step_size(schedule, promises.constants)
+        return [finding("step-size-limit", "no-window" if math.isfinite(curvature.L) else "no-smoothness")]
+    limit = check_step_size(schedule, promises.constants, certain=certainty.flow)
     if promises.constants.window < (observed := observed_window(seeds)):
-        limit = limit._replace(verdict="not checkable", reason="short", values={"observed": observed}, iteration=None)
-    if by_chance and limit.verdict == "held":
-        limit = limit._replace(verdict="held where looked")
+        limit = finding("step-size-limit", "short", {"observed": observed}, label=limit.label)
     checks = [limit]
-    for column, (subject, label, name) in enumerate(BOUNDS):
-        values = of_seeds(seeds, name)
-        no_optimum = "no-optimum" if optimum_sought else "optimum-not-sought"
-        checks.append(
-            check_bound(subject, label, values, promises.bounds[:, :, column], iterations, promises, no_optimum)
-        )
+    for column, (subject, name) in enumerate(BOUNDS.items()):
+        missing = "no-optimum" if optimum_sought else "optimum-not-sought"
+        bounds = promises.bounds[:, :, column]
+        checks.append(check_bound(subject, of_seeds(seeds, name), bounds, iterations, promises, missing))
     if len(iterations) > 2:  # else the mean over all of them is not known
         running = np.stack([running_mean(iterations, each) for each in of_seeds(seeds, "gradient_norm")])
-        checks.append(
-            check_bound(
-                "gradient-bound",
-                "lemma:nonconvex_lossdec",
-                running,
-                promises.gradient_bounds,
-                iterations,
-                promises,
-                "not-looked",
-            )
-        )
+        bounds = promises.gradient_bounds
+        checks.append(check_bound("gradient-bound", running, bounds, iterations, promises, "not-looked"))
     if curvature.known == "estimate":
         return [
             check._replace(verdict="not checkable", values={**check.values, "estimate": True}, iteration=None)
@@ -76,15 +59,9 @@ def check_promises(
 
 
 def check_bound(
-    subject: Subject,
-    label: str,
-    measured: Floats,
-    bounds: Floats,
-    iterations: Ints,
-    promises: Promises,
-    missing: str = "no-optimum",
+    subject: str, measured: Floats, bounds: Floats, iterations: Ints, promises: Promises, missing: str = "no-optimum"
 ) -> Check:
-    """Whether what was measured, (seeds, points), is below its bound, (seeds, points), in the mean over seeds.
+    """Check whether `measured`, (seeds, points), is below its bound, (seeds, points), in the mean over seeds.
 
     The bounds are on expected values. Without noise every run must keep to its own; with noise the mean difference over
     seeds and its confidence interval decide, and fewer than `FEW_SEEDS` seeds decide nothing, above or below. At k = 0
@@ -93,20 +70,19 @@ def check_bound(
     """
     values: dict[str, Value] = {"seeds": len(measured), "points": measured.shape[1]}
     if reason := _nothing_to_compare(measured, bounds, promises, missing):
-        return Check(subject, label, "not checkable", reason, values)
-    values |= {"measured": float(measured[:, -1].mean()), "bound": float(mean_over_seeds(bounds)[-1])}
+        return finding(subject, reason, values)
     low, high = _excess(measured, bounds, noisy=promises.constants.noise > 0)
-    if (above := low > 0).any():
-        place = int(np.argmax(above)) + 1
+    above = low > 0
+    place = int(np.argmax(above)) + 1 if above.any() else -1
+    values |= {"measured": float(measured[:, place].mean()), "bound": float(mean_over_seeds(bounds)[place])}
+    if above.any():
         k = int(iterations[place])
-        values |= {"measured": float(measured[:, place].mean()), "bound": float(mean_over_seeds(bounds)[place]), "k": k}
-        return Check(subject, label, "broken", "above", values, k)
+        return finding(subject, "above", values | {"k": k}, k)
     if subject in promises.growing:
-        return Check(subject, label, "not checkable", "grows", values)
+        return finding(subject, "grows", values)
     if (high > 0).any():
-        few = len(measured) < FEW_SEEDS
-        return Check(subject, label, "undecided", "few-seeds" if few else "interval", values)
-    return Check(subject, label, "held where looked", "below", values)
+        return finding(subject, "few-seeds" if len(measured) < FEW_SEEDS else "interval", values)
+    return finding(subject, "below", values)
 
 
 def _excess(measured: Floats, bounds: Floats, *, noisy: bool) -> tuple[Floats, Floats]:
@@ -131,3 +107,41 @@ def _nothing_to_compare(measured: Floats, bounds: Floats, promises: Promises, mi
     if not np.isfinite(bounds).all():
         return "infinite-rho" if promises.constants.contraction >= 1 else "infinite-step"
     return None
+
+
+def slopes_of(
+    schedule: Schedule, iterations: Ints, errors: Floats
+) -> tuple[convergence_rates.Slope | None, float | None]:
+    """Return the measured slope of `errors`, (seeds, points), against k and that of the paper's rate, in log-log scale.
+
+    Only the second half of the iterations counts, in log k; before, the start is still felt. None where the step size
+    does not diminish, or too few errors are known.
+    """
+    if not isinstance(schedule, Diminishing) or schedule.power == 0 or np.isnan(errors).any():
+        return None, None
+    late = (iterations >= math.sqrt(iterations[-1])) & (iterations >= 2)
+    usable = late & (errors > 0).all(axis=0)
+    if usable.sum() < 3:
+        return None, None
+    promised = convergence_rates.rate(schedule.power) and convergence_rates.envelope_slope(
+        schedule.power, iterations[usable]
+    )
+    return convergence_rates.fit_slope(iterations[usable], errors[:, usable]), promised
+
+
+def check_rate(slope: convergence_rates.Slope | None, promised: float | None, schedule: Schedule) -> list[Check]:
+    """How fast the error falls, next to the paper's rate.
+
+    A rate is a promise for k -> infinity: a run that does not show it does not break it, nor does one that shows it
+    prove it.
+    """
+    if slope is None or not isinstance(schedule, Diminishing):
+        return []
+    label = "theorem:diminishing" if schedule.power == 0.5 else None
+    values: dict[str, Value] = {"slope": slope.value, "low": slope.low, "high": slope.high, "theta": schedule.power}
+    known = convergence_rates.rate(schedule.power)
+    if promised is None or known is None:
+        return [finding("rate", "no-rate", values)]
+    values |= {"promised": promised, "text": known.text, "proved": known.proved}
+    reason = "one-seed" if slope.seeds == 1 else "as-fast" if slope.high <= promised else "slower"
+    return [finding("rate", reason, values, label=label)]

@@ -1,4 +1,4 @@
-"""Watching a run while it goes: the first iteration at which an assumption does not hold any more.
+"""Checks a run while it is being made, for the first iteration that breaks an assumption.
 
 Nothing here knows where the iterations come from; a simulation and a device on a real link can be watched alike.
 """
@@ -11,14 +11,13 @@ from efhc.base.arrays import Flags
 from efhc.core.graph import Graph
 from efhc.core.mixing import mixing_matrix
 from efhc.core.schedules import Schedule
-from efhc.theory.check.connectivity_checks import weights_broken
-from efhc.theory.check.outcome import Check
-from efhc.theory.connectivity.weights import weights_breach
+from efhc.theory.check.outcome import Check, finding
+from efhc.theory.check.weight_checks import broken_weights
 from efhc.theory.connectivity.windows import RecentLinks
 
 
 class Monitor:
-    """Told of every iteration in order; each assumption is reported broken once.
+    """Checks every iteration in order, and reports each broken assumption once.
 
     `window` is the B that is demanded: in every `window` iterations the physical links together connect all devices
     (`assump:conn`-(a)), every device fires (-(b)), and the used links together connect all devices
@@ -34,44 +33,42 @@ class Monitor:
         self._physical, self._used = RecentLinks(devices), RecentLinks(devices)
         self._last_fired = np.full(devices, first - 1)
         self._graph: Graph | None = None
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def look(self, k: int, graph: Graph, fired: Flags, used: Flags) -> list[Check]:
-        """What iteration k breaks that was not broken before. `used` tells of each link of the graph."""
+        """Return the checks that iteration k breaks for the first time. `used` has a flag per link of the graph."""
         found = [*self._weights(k, graph), *self._steps(k), *self._connections(k, graph, fired, used)]
-        news = [check for check in found if check.label not in self._told]
-        self._told.update(check.label for check in news)
-        return news
+        new = [check for check in found if check.label not in self._reported]
+        self._reported.update(check.label for check in new)
+        return new
 
     def _weights(self, k: int, graph: Graph) -> list[Check]:
         # p_ii is least when all links are used: a graph whose full P is sound is sound with any links in use.
         if graph is self._graph:
             return []
         self._graph = graph
-        breach = weights_breach(mixing_matrix(graph, np.ones(len(graph.links), dtype=bool)), graph.links)
-        return [] if breach is None else [weights_broken(breach, k)]
+        broken = broken_weights(mixing_matrix(graph, graph.all_links), graph.links, k)
+        return [broken] if broken else []
 
     def _steps(self, k: int) -> list[Check]:
         alpha, found = self._step_size(k), []
         if not alpha > 0 or (k > self._first and alpha > self._step_size(k - 1)):
-            reason = "rises" if alpha > 0 else "not-positive"
-            found.append(Check("step-sizes", "assump:stepsizes", "broken", reason, {"alpha": alpha}, k))
+            found.append(finding("step-sizes", "rises" if alpha > 0 else "not-positive", {"alpha": alpha}, k))
         if self._smoothness is not None and 8 * self._smoothness * alpha > 1:
-            values = {"alpha": alpha, "limit": 1 / (8 * self._smoothness)}
-            found.append(Check("step-size-limit", "proposition:nonIncreasing", "broken", "above-all", values, k))
+            found.append(
+                finding("step-size-limit", "above-all", {"alpha": alpha, "limit": 1 / (8 * self._smoothness)}, k)
+            )
         return found
 
     def _connections(self, k: int, graph: Graph, fired: Flags, used: Flags) -> list[Check]:
         self._last_fired[fired] = k
         physical, information = self._physical.add(k, graph.links), self._used.add(k, graph.links[used])
-        begin, found = k - self._window + 1, []
+        begin, silent = k - self._window + 1, int(self._last_fired.argmin())
         if begin < self._first:
             return []
-        why, values = "demanded", {"window": self._window}
-        if physical < begin:
-            found.append(Check("physical-graph", "assump:conn-(a)", "broken", why, values, k))
-        if self._last_fired[silent := int(self._last_fired.argmin())] < begin:
-            found.append(Check("broadcasts", "assump:conn-(b)", "broken", why, values, k, silent))
-        if information < begin:
-            found.append(Check("information-flow", "proposition:conn", "broken", why, values, k))
-        return found
+        broken = {"physical-graph": physical, "broadcasts": self._last_fired[silent], "information-flow": information}
+        return [
+            finding(subject, "demanded", {"window": self._window}, k, silent if subject == "broadcasts" else None)
+            for subject, since in broken.items()
+            if since < begin
+        ]

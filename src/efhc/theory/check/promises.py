@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -14,29 +15,74 @@ from efhc.core.triggers import AlwaysTrigger, CoinTrigger, NeverTrigger
 from efhc.strategies.forms import trigger_of
 from efhc.theory.bounds import nonconvex
 from efhc.theory.bounds.recursion import Constants, asymptotic_gap, error_bound
-from efhc.theory.bounds.step_size_limits import limits
-from efhc.theory.check.chosen_window import ChosenWindow
-from efhc.theory.check.outcome import Subject
-from efhc.theory.check.strategy_check import Promises, SeedCheck, mean_over_seeds, of_seeds
-from efhc.theory.constants.problem import Curvature
+from efhc.theory.check.outcome import Check
+from efhc.theory.check.step_size_checks import StepSizeLimits, limits
+from efhc.theory.connectivity.contractions import Contractions
+from efhc.theory.connectivity.windows import ChosenWindow, Connectivity
+from efhc.theory.constants.measured import Measured
+from efhc.theory.constants.problem import Curvature, NoiseSource, Optimum
 
 Firing = Literal["fixed", "never", "coins", "drift"]
-"""By what devices fire: at all iterations, never, by independent coins, or by how far their models have drifted.
+"""What makes devices fire: every iteration, nothing, independent coins, or how far their models have drifted.
 
 Only in the last case does P(k) depend on the noise of earlier gradients. A strategy of unknown kind counts as "drift".
 """
 
 ROUNDING = 1e-6
 """The relative rounding error of a run in single precision, by which a measured error may exceed its bound."""
-BOUNDS: tuple[tuple[Subject, str, str], ...] = (
-    ("optimisation-bound", "eqn:PhikPsikRecursive", "optimisation_error"),
-    ("consensus-bound", "eqn:PhikPsikRecursive", "consensus_error"),
-)
-"""The bounds on Xi(k): subject, label in the paper, and the field of `Measured` that must stay below."""
+BOUNDS = {"optimisation-bound": "optimisation_error", "consensus-bound": "consensus_error"}
+"""The subjects of the bounds on Xi(k), each with the field of `Measured` that must stay below."""
+
+
+@dataclass(frozen=True, eq=False)
+class SeedCheck:
+    """What one run showed."""
+
+    checks: list[Check]
+    """Of its transition weights and links."""
+    connectivity: Connectivity
+    contractions: Contractions | None
+    curvature: Curvature
+    optimum: Optimum | None
+    measured: Measured
+    noise_source: NoiseSource | None = None
+    """From what the noise in `measured` is estimated. Default: nothing, it is exact."""
+
+
+@dataclass(frozen=True, eq=False)
+class Promises:
+    """What the theorems say of a strategy."""
+
+    constants: Constants
+    """The worst of all seeds."""
+    limits: StepSizeLimits
+    bounds: Floats
+    """On Xi(k) at the k looked at, (seeds, points, 2), each from its seed's own start.
+
+    The first of the last two is infinite where there is no w*.
+    """
+    gap: Floats | None
+    """limsup Xi of `theorem:constant`, for a constant step size."""
+    gradient_bounds: Floats
+    """On the running mean of ||grad F(w_bar)||^2 at the k looked at, (seeds, points)."""
+    growing: frozenset[str]
+    """Subjects of the bounds that only ever grow from block to block, and so say nothing."""
+    printed_weights: nonconvex.Weights
+    """w_1 .. w_4 of `theorem:nonconvex`, which is not a bound."""
+
+    @property
+    def bound(self) -> Floats:
+        """On Xi(k), (points, 2): the mean over seeds, which is the bound from their mean start."""
+        return mean_over_seeds(self.bounds)
+
+    @property
+    def gradient_bound(self) -> Floats:
+        """The mean over seeds, (points,)."""
+        return mean_over_seeds(self.gradient_bounds)
 
 
 def firing_of(strategy: object, devices: int) -> Firing:
-    """Return by what the devices of a strategy fire; "drift" if its trigger is not built in."""
+    """Return what makes the devices of a strategy fire; "drift" if its trigger is not built in."""
     trigger = trigger_of(strategy)
     if isinstance(trigger, CoinTrigger):
         p = 1 / devices if trigger.probability is None else trigger.probability
@@ -44,20 +90,6 @@ def firing_of(strategy: object, devices: int) -> Firing:
     if isinstance(trigger, NeverTrigger):
         return "never"
     return "fixed" if isinstance(trigger, AlwaysTrigger) else "drift"
-
-
-def constants_of(
-    curvature: Curvature,
-    window: int,
-    contraction: float,
-    *,
-    diversity: float = 0.0,
-    noise: float = 0.0,
-    dependent: bool,
-) -> Constants:
-    """What the bounds are made of. `dependent` says that P(k) may depend on the noise of earlier gradients."""
-    devices = len(curvature.smoothness)
-    return Constants(devices, curvature.L, curvature.mu, diversity, noise, window, contraction, dependent)
 
 
 def promises_of(
@@ -76,15 +108,17 @@ def promises_of(
     contractions = [seed.contractions.largest for seed in seeds.values() if seed.contractions]
     if chosen is None or not math.isfinite(curvature.L):
         return None
-    constants = constants_of(
-        curvature,
-        chosen.length,
-        max(contractions),
+    constants = Constants(
+        len(curvature.smoothness),
+        curvature.L,
+        curvature.mu,
         diversity=float(of_seeds(seeds, "diversity").max()),
         noise=float(of_seeds(seeds, "noise").max()),
+        window=chosen.length,
+        contraction=max(contractions),
         dependent=firing == "drift",
     )
-    starts = np.stack([of_seeds(seeds, name)[:, 0] for _, _, name in BOUNDS], axis=1)
+    starts = np.stack([of_seeds(seeds, name)[:, 0] for name in BOUNDS.values()], axis=1)
     least_losses = [seed.optimum.loss if seed.optimum else 0.0 for seed in seeds.values()]  # no loss is negative
     loss_gaps = of_seeds(seeds, "loss")[:, 0] - least_losses
     one_more = np.append(step_sizes, schedule(len(step_sizes)))  # the mean up to k has k + 1 terms
@@ -96,7 +130,6 @@ def promises_of(
         ]
     )
     every = [*mean_over_seeds(curves).T, mean_over_seeds(gradient_curves)]
-    subjects = [*(subject for subject, _, _ in BOUNDS), "gradient-bound"]
     strongly_convex = constants.convexity > 0 and not np.isnan(starts[:, 0]).any()
     return Promises(
         constants,
@@ -105,7 +138,9 @@ def promises_of(
         gap=asymptotic_gap(constants, schedule(0)) if strongly_convex and isinstance(schedule, Constant) else None,
         gradient_bounds=gradient_curves[:, iterations],
         growing=frozenset(
-            subject for subject, curve in zip(subjects, every, strict=True) if only_grows(curve, chosen.length)
+            subject
+            for subject, curve in zip((*BOUNDS, "gradient-bound"), every, strict=True)
+            if only_grows(curve, chosen.length)
         ),
         printed_weights=nonconvex.printed_weights(constants, schedule(0)),
     )
@@ -119,3 +154,19 @@ def only_grows(curve: Floats, window: int) -> bool:
     ends = curve[::window] if len(curve) > window else curve[[0, -1]]
     highest_before = np.maximum.accumulate(ends)
     return bool(ends[-1] > ends[0] and not (ends < highest_before * (1 - ROUNDING)).any())
+
+
+def mean_over_seeds(values: Floats) -> Floats:
+    """The mean over the first axis; infinite where the sum is too large for a number."""
+    with np.errstate(over="ignore"):
+        return np.asarray(values.mean(axis=0))
+
+
+def of_seeds(seeds: Mapping[int, SeedCheck], name: str) -> Floats:
+    """Something measured, (seeds, points)."""
+    return np.stack([getattr(seed.measured, name) for seed in seeds.values()])
+
+
+def observed_window(seeds: Mapping[int, SeedCheck]) -> float:
+    """The least B such that in every seed every B iterations of used links are connected."""
+    return max(seed.connectivity.observed.length for seed in seeds.values())

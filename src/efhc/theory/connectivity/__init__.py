@@ -1,1 +1,1 @@
-"""Who reaches whom: the links used, their windows and weights, and how much these contract."""
+"""Connectivity: the links used, their windows and weights, and how much these contract."""

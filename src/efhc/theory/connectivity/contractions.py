@@ -12,7 +12,7 @@ For m = 3, links (0,1) and (1,2) in turn, and beta = 1/2,
     P(1) P(0) = [[.5, .5, 0], [.25, .25, .5], [.25, .25, .5]],
 
 and P(1:0) - J has the norm 1/2 and the largest |eigenvalue| 1/4. W = (1, 1, -2)^T shows that the norm is the right one:
-||W - 1 w_bar|| is halved. `spectral_radius` is there for comparison.
+||W - 1 w_bar|| is halved.
 
 The contraction of a window is less than 1 if and only if the links used in it connect all devices (`proposition:conn`).
 """
@@ -20,7 +20,7 @@ The contraction of a window is less than 1 if and only if the links used in it c
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -28,7 +28,7 @@ from scipy.sparse import csr_array
 
 from efhc.base.arrays import Floats, Ints
 from efhc.base.threads import in_ranges
-from efhc.theory.connectivity import network_loops
+from efhc.theory.connectivity import graph_loops
 
 DENSE_DEVICES = 32
 """The largest number of devices for which P(k:s) is formed and its singular values are computed. Above it: Lanczos."""
@@ -54,7 +54,7 @@ class Contractions(NamedTuple):
     values: Floats
     """The contraction of each of these windows."""
     of: int
-    """The number of windows in the run."""
+    """The number of windows in the run. If not all were looked at, `largest` is a lower bound of rho."""
 
     @property
     def largest(self) -> float:
@@ -65,35 +65,6 @@ class Contractions(NamedTuple):
     def largest_at(self) -> int:
         """The first iteration of the first window with the largest contraction."""
         return int(self.starts[self.values.argmax()])
-
-    @property
-    def complete(self) -> bool:
-        """Whether all windows were looked at. If not, `largest` is a lower bound of rho."""
-        return len(self.starts) == self.of
-
-
-def product(matrices: Sequence[csr_array]) -> Floats:
-    """Return P(k:s) = P(k) ... P(s) as a dense array; `matrices` are P(s), ..., P(k), in the order of iterations."""
-    result: Floats = matrices[0].toarray()
-    for P in matrices[1:]:
-        result = P @ result
-    return result
-
-
-def contraction(matrices: Sequence[csr_array]) -> float:
-    """Return rho(P(k:s) - J) = ||P(k:s) - J||_2 (`lemma:harnessing:spectral`); `matrices` are P(s), ..., P(k).
-
-    The result is exactly 1 if the links of all matrices together do not connect all devices.
-    """
-    stack = _side_by_side(matrices, np.array([P.nnz for P in matrices]), matrices[0].shape[0])
-    values, _ = _norms(stack, np.zeros(1, np.int64), len(matrices), threads=1)
-    return float(values[0])
-
-
-def spectral_radius(matrices: Sequence[csr_array]) -> float:
-    """Return the largest |eigenvalue| of P(k:s) - J. It is at most the contraction, and does not bound the error."""
-    eigenvalues = np.linalg.eigvals(product(matrices) - 1.0 / matrices[0].shape[0])
-    return float(np.abs(eigenvalues).max())
 
 
 def window_contractions(
@@ -146,28 +117,24 @@ def window_contractions(
     return Contractions(window, starts, values[starts], of)
 
 
-class _Stack(NamedTuple):
-    """Matrices of one size in sparse rows: row i of P_t has the entries starts[t, i] .. starts[t, i + 1] - 1."""
-
-    starts: Ints
-    columns: Ints
-    entries: Floats
+_Stack = tuple[Ints, Ints, Floats]
+"""starts, columns, entries: row i of matrix t has the entries starts[t, i] .. starts[t, i + 1] - 1."""
 
 
-def _side_by_side(matrices: Iterable[csr_array], nonzeros: Ints, devices: int) -> _Stack:
-    """Stack the matrices. `nonzeros` is their number of entries, so that they can be read one at a time."""
+def _stacked(matrices: Iterable[csr_array], nonzeros: Ints, devices: int) -> _Stack:
+    """Stack matrices in sparse rows. `nonzeros` is their number of entries, so that they can be read one at a time."""
     ends = np.concatenate([[0], np.cumsum(nonzeros)])
     starts = np.empty((len(nonzeros), devices + 1), np.int64)
     columns, entries = np.empty(ends[-1], np.uint32), np.empty(ends[-1])
     for t, P in enumerate(matrices):
         starts[t] = P.indptr + ends[t]
         columns[ends[t] : ends[t + 1]], entries[ends[t] : ends[t + 1]] = P.indices, P.data
-    return _Stack(starts, columns, entries)
+    return starts, columns, entries
 
 
 def _norms(stack: _Stack, firsts: Ints, window: int, threads: int) -> tuple[Floats, Ints]:
     """Return ||P_{t+window-1} ... P_t - J||_2 for each t in `firsts`, and the number of Lanczos steps of each."""
-    devices = stack.starts.shape[1] - 1
+    devices = stack[0].shape[1] - 1
     values, steps = np.empty(len(firsts)), np.zeros(len(firsts), np.int64)
     if devices <= DENSE_DEVICES:
         return _dense_norms(stack, firsts, window), steps
@@ -176,7 +143,7 @@ def _norms(stack: _Stack, firsts: Ints, window: int, threads: int) -> tuple[Floa
     most_steps = 100 + 10 * devices  # without rounding, devices - 1 would do
     groups = _groups(firsts, window)
     arguments = (*stack, firsts, groups, window, seed, most_steps, TOLERANCE, ROUNDING, values, steps)
-    in_ranges(network_loops.window_norms, arguments, len(groups) - 1, threads)
+    in_ranges(graph_loops.window_norms, arguments, len(groups) - 1, threads)
     return values, steps
 
 
@@ -184,7 +151,7 @@ def _groups(firsts: Ints, window: int) -> Ints:
     """Return where to cut `firsts` so that the windows between two cuts overlap and fit into one kernel call."""
     cuts = [0]
     for place, first in enumerate(firsts.tolist()):
-        if place - cuts[-1] == network_loops.LANES or first - firsts[cuts[-1]] >= window:
+        if place - cuts[-1] == graph_loops.LANES or first - firsts[cuts[-1]] >= window:
             cuts.append(place)
     return np.array([*cuts, len(firsts)])
 
@@ -198,7 +165,7 @@ def _dense_norms(stack: _Stack, firsts: Ints, window: int) -> Floats:
     for later in range(1, window):
         products = P[firsts + later] @ products
     values: Floats = np.linalg.norm(products - 1.0 / devices, 2, axis=(1, 2))
-    joined = [network_loops.joined(starts[first : first + window], columns, entries) for first in firsts.tolist()]
+    joined = [graph_loops.joined(starts[first : first + window], columns, entries) for first in firsts.tolist()]
     return np.where(joined, values, 1.0)
 
 
@@ -265,25 +232,15 @@ class _Turns(NamedTuple):
         for some in self._parts(starts):
             needed = np.unique(some[:, np.newaxis] + np.arange(self.window))
             matrices = (self.matrix(k) for k in needed.tolist())
-            stack = _side_by_side(matrices, self.nonzeros[needed], self.devices)
+            stack = _stacked(matrices, self.nonzeros[needed], self.devices)
             yield some, *_norms(stack, np.searchsorted(needed, some), self.window, self.threads)
 
-    def _parts(self, starts: Ints) -> Iterator[Ints]:
-        """Yield parts of `starts`. Overlapping windows stay together, so that few P(k) are asked for more than once."""
+    def _parts(self, starts: Ints) -> list[Ints]:
+        """Return parts of `starts`. Overlapping windows stay together, so that few P(k) are computed more than once."""
         sizes = np.full_like(self.nonzeros, self.devices**2) if self.devices <= DENSE_DEVICES else self.nonzeros
-        until = np.concatenate([[0], np.cumsum(sizes)]).tolist()
-        part: list[int] = []
-        size = end = room = 0
-        for start in starts.tolist():
-            new = until[start + self.window] - until[max(start, end)]
-            if part and (size + new > room or len(part) == WINDOWS_AT_ONCE):
-                yield np.array(part)
-                part = []
-            if not part:
-                size, new = 0, until[start + self.window] - until[start]
-                room = max(ENTRIES_AT_ONCE, 2 * new)
-            size += new
-            part.append(start)
-            end = start + self.window
-        if part:
-            yield np.array(part)
+        until = np.concatenate([[0], np.cumsum(sizes)])
+        ends = starts + self.window
+        new = until[ends] - until[np.maximum(starts, np.concatenate([[0], ends])[:-1])]
+        room = max(ENTRIES_AT_ONCE, 2 * int((until[self.window :] - until[: -self.window]).max()))
+        cuts = np.flatnonzero(np.diff(np.cumsum(new) // room)) + 1
+        return np.split(starts, np.union1d(cuts, np.arange(WINDOWS_AT_ONCE, len(starts), WINDOWS_AT_ONCE)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 
 import numpy as np
 from scipy.sparse import csr_array
@@ -12,8 +13,8 @@ from efhc.core.graph import Graph
 from efhc.core.mixing import mixing_matrix
 
 KEPT_GRAPHS, KEPT_LINKS = 16, 5_000_000
-"""Which matrices are kept in memory: those of the latest `KEPT_GRAPHS` graphs of which all links were used, and those
-of the first iterations, until their graphs have `KEPT_LINKS` links together."""
+"""Matrices are kept of the latest `KEPT_GRAPHS` graphs of which all links were used, and of the first iterations until
+their graphs have `KEPT_LINKS` links together."""
 
 
 class Flow:
@@ -32,10 +33,10 @@ class Flow:
         *,
         exchange_at_start: bool = False,
     ) -> None:
-        self.graph, self.fired, self._exchange_at_start = graph, fired, exchange_at_start
+        self.graph, self.fired, self._exchange_at_start = lru_cache(2)(graph), fired, exchange_at_start
         self.iterations, self.devices = fired.shape
         self.used_links = recorded or self.links_by_rule
-        self._whole: list[tuple[Graph, csr_array]] = []
+        self._whole_matrix = lru_cache(KEPT_GRAPHS)(lambda graph: mixing_matrix(graph, graph.all_links))
         self._kept: dict[int, csr_array] = {}
         self._room = KEPT_LINKS
 
@@ -50,13 +51,11 @@ class Flow:
 
     def _rule(self, k: int) -> Flags:
         """Return for each link of E(k) whether one of its ends fired, or the link was not in E(k-1)."""
-        previous = self.graph(k - 1) if k > 0 else None
         graph, fired = self.graph(k), self.fired[k]
         i, j = graph.links.T
-        used: Flags = fired[i] | fired[j]
-        if previous is not None:
-            return used | graph.new_since(previous)
-        return used | self._exchange_at_start
+        new = graph.new_since(self.graph(k - 1)) if k else self._exchange_at_start
+        used: Flags = fired[i] | fired[j] | new
+        return used
 
     def _used(self, k: int) -> tuple[Flags, Ints]:
         """Return for each link of E(k) whether it was used, and the codes of used links that are not in E(k)."""
@@ -78,14 +77,6 @@ class Flow:
                 return matrix
             self._kept[k] = matrix
         return self._kept[k]
-
-    def _whole_matrix(self, graph: Graph) -> csr_array:
-        for known, matrix in self._whole:
-            if known is graph:
-                return matrix
-        matrix = mixing_matrix(graph, np.ones(len(graph.links), dtype=bool))
-        self._whole = [(graph, matrix), *self._whole[: KEPT_GRAPHS - 1]]
-        return matrix
 
     def stray_links(self, k: int) -> Ints:
         """Return the links at which the recorded use differs from that of Alg. 1 on E(k), (links, 2)."""

@@ -1,4 +1,4 @@
-"""Within how many iterations is every device reached? The windows of `assump:conn` and `proposition:conn`.
+"""The number of iterations within which every device is reached: `assump:conn` and `proposition:conn`.
 
 Only windows that lie within the given iterations 0 .. K-1 count: what a run of K iterations shows. A condition that is
 not met once in the run needs a B of at least K + 1; no finite run shows that B is infinite.
@@ -7,15 +7,16 @@ not met once in the run needs a B of at least K + 1; no finite run shows that B 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple
 
 import numpy as np
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from efhc.base.arrays import Flags, Floats, Ints
-from efhc.theory.connectivity import network_loops
+from efhc.core.graph import Graph
+from efhc.network.changing import RandomLinks
+from efhc.network.over_time import GraphList, GraphsOverTime, Network, StaticGraph
+from efhc.theory.connectivity import graph_loops
 from efhc.theory.connectivity.flow import Flow
 
 Length = float
@@ -67,41 +68,29 @@ class RecentLinks:
         self._parents = np.empty(devices, dtype=np.int64)
 
     def add(self, k: int, links: Ints) -> int:
-        """The latest s such that E(s) u ... u E(k) is connected, where `links` are E(k); -1 if there is none."""
+        """Return the latest s such that E(s) u ... u E(k) is connected, where `links` are E(k); -1 if there is none."""
         now = np.asarray(links, dtype=np.int64).reshape(-1, 2)
-        self._size = network_loops.strongest_tree(now, k, self._tree, self._size, self._spare, self._parents)
+        self._size = graph_loops.strongest_tree(now, k, self._tree, self._size, self._spare, self._parents)
         self._tree, self._spare = self._spare, self._tree
         if self._size < self._devices - 1:
             return -1
         return int(self._tree[self._size - 1, 2]) if self._size else k
 
     def cut_off(self) -> Ints:
-        """The devices of the smallest part, if all links so far leave more than one; else nobody."""
-        i, j, _ = self._tree[: self._size].T
-        links = coo_array((np.ones(len(i)), (i, j)), shape=(self._devices, self._devices))
-        parts, part_of = connected_components(links, directed=False)
-        smallest: Ints = np.flatnonzero(part_of == np.argmin(np.bincount(part_of)))
-        return smallest if parts > 1 else smallest[:0]
-
-
-def broadcast_gaps(fired: Flags) -> Floats:
-    """For each device the least number of iterations in which it always fires; K + 1 if it never did.
-
-    `fired` is v_i(k), (iterations, devices); K is the number of iterations.
-    """
-    return _least_lengths(_last_fired(fired))
+        """Return the devices of the smallest part of the graph of all links so far; none if it is connected."""
+        part_of = Graph(self._devices, self._tree[: self._size, :2]).parts
+        names, sizes = np.unique(part_of, return_counts=True)
+        smallest: Ints = np.flatnonzero(part_of == names[sizes.argmin()])
+        return smallest if len(names) > 1 else smallest[:0]
 
 
 def least_broadcast_window(fired: Flags) -> Window:
-    """`assump:conn`-(b): the least B2 such that every device fires in every B2 iterations."""
-    window = _least(_last_fired(fired).min(axis=1))
-    return window._replace(device=int(np.argmax(broadcast_gaps(fired))))
+    """`assump:conn`-(b): the least B2 such that every device fires in every B2 iterations.
 
-
-def _last_fired(fired: Flags) -> Ints:
-    """At each iteration the last one, up to it, at which each device fired; -1 if there was none."""
-    last: Ints = np.maximum.accumulate(np.where(fired, np.arange(len(fired))[:, None], -1), axis=0)
-    return last
+    `fired` is v_i(k), (iterations, devices). The device that is named is the one that needs the longest window.
+    """
+    last = np.maximum.accumulate(np.where(fired, np.arange(len(fired))[:, None], -1), axis=0)
+    return _least(last.min(axis=1))._replace(device=int(np.argmax(_least_lengths(last))))
 
 
 def promised_window(physical: Length, broadcast: Length) -> Length:
@@ -109,9 +98,7 @@ def promised_window(physical: Length, broadcast: Length) -> Length:
 
     `physical` is B1, `broadcast` is B2: then every B iterations of used links are connected.
     """
-    if math.isinf(physical) or math.isinf(broadcast):
-        return math.inf
-    return (broadcast // physical + 2) * physical
+    return math.inf if math.isinf(broadcast) else (broadcast // physical + 2) * physical
 
 
 def sufficient_window(physical: Length, broadcast: Length) -> Length:
@@ -122,8 +109,6 @@ def sufficient_window(physical: Length, broadcast: Length) -> Length:
     used it. Less is not enough: a link between two devices that comes, is used once, stays B2 - 1 iterations without a
     broadcast and goes for B1 - 1 needs all of them.
     """
-    if math.isinf(physical) or math.isinf(broadcast):
-        return math.inf
     return physical + broadcast - 1
 
 
@@ -188,3 +173,71 @@ def connectivity(flow: Flow, *, never_fires: bool = False, cut_off: int | None =
     if cut_off is not None:
         found = found._replace(physical=Window(math.inf, device=cut_off), observed=Window(math.inf, device=cut_off))
     return found
+
+
+class FutureLinks(NamedTuple):
+    """The physical links of all iterations to come."""
+
+    by_chance: bool
+    """Whether nothing is known of them: they are drawn at random, devices move, or the network is one of your own."""
+    cut_off: int | None = None
+    """A device that is cut off from the rest for good."""
+
+
+def future_links(network: GraphsOverTime, policy: Network, iterations: int) -> FutureLinks:
+    """Return what is known of the links after a run of `iterations`.
+
+    `network` holds the graphs that `policy` made.
+    """
+    if isinstance(policy, RandomLinks) and policy.up_probability in (0, 1):
+        network = StaticGraph(network.graph(0))
+    if not isinstance(network, StaticGraph | GraphList):
+        return FutureLinks(by_chance=True)
+    recurring = network.recurring
+    together = RecentLinks(recurring[0].devices)
+    for graph in recurring:
+        together.add(0, graph.links)
+    cut_off = together.cut_off()
+    # A list whose last graph is held may still be before its end: then the run saw nothing of the cut.
+    reached = any(network.graph(iterations - 1) is graph for graph in recurring)
+    return FutureLinks(by_chance=False, cut_off=int(cut_off[0]) if len(cut_off) and reached else None)
+
+
+WindowKind = Literal["promised", "expected", "observed", "given"]
+WantedWindow = int | Literal["promised", "observed"]
+
+
+class ChosenWindow(NamedTuple):
+    """The B with which rho, the limits and the bounds are computed."""
+
+    length: int
+    kind: WindowKind
+    """Where B comes from.
+
+    promised   `proposition:conn`, from B1 and B2
+    expected   the same, but B1 or B2 were only seen: they come about by chance, or belong to a run yet to be made
+    observed   the least B in which the run's used links are connected
+    given      the user
+    """
+
+
+def fitting_window(
+    found: Sequence[Connectivity], iterations: int, wanted: WantedWindow = "promised", *, by_chance: bool = False
+) -> ChosenWindow | None:
+    """Return the wanted B or, if it is promised and not known or longer than the run, the observed one.
+
+    `found` holds the windows of every seed; the largest count. None if the end of the run cuts the observed B off, too:
+    a B that may be longer than the run shows is none to compute with. `by_chance` says that B1 or B2 were only seen.
+    """
+    if isinstance(wanted, int):
+        return ChosenWindow(wanted, "given")
+    promised, observed = max(each.promised for each in found), max(each.observed.length for each in found)
+    known = all(each.physical.is_known(iterations) and each.broadcast.is_known(iterations) for each in found)
+    if wanted == "promised" and known and promised <= iterations:
+        return ChosenWindow(int(promised), "expected" if by_chance else "promised")
+    return ChosenWindow(int(observed), "observed") if observed_is_known(found, iterations) else None
+
+
+def observed_is_known(found: Sequence[Connectivity], iterations: int) -> bool:
+    """Return whether every seed shows how long its used links need to connect all devices."""
+    return all(each.observed.is_known(iterations) for each in found)

@@ -16,9 +16,8 @@ import numpy as np
 from efhc.base.arrays import Floats, Ints
 from efhc.learning.data.dataset import Dataset
 from efhc.learning.models.linear import SVM, LeastSquares, Softmax
-from efhc.theory.constants.largest_eigenvalue import largest_eigenvalue
 from efhc.theory.constants.optimum import least_squares_optimum, smooth_optimum
-from efhc.theory.constants.problem import Curvature, Noise, NoiseSource, Optimum
+from efhc.theory.constants.problem import Curvature, Noise, NoiseSource, Optimum, Problem
 
 HELD = 2**25
 """The number of input values up to which all inputs are kept in memory as float64 (256 MiB)."""
@@ -26,7 +25,7 @@ AT_ONCE = 2**18
 """The number of input values that are processed at once (2 MiB, small enough to stay in a processor's cache)."""
 
 
-class LinearProblem:
+class LinearProblem(Problem):
     """F_i of an SVM, softmax regression or least squares.
 
     `parts` holds the training samples of each device. `noise_samples` is the number of samples per device from which
@@ -286,3 +285,37 @@ def _flat(rows: Floats) -> Floats:
 def _rows(w: Floats, shape: tuple[int, int]) -> Floats:
     classes = shape[0]
     return np.column_stack([w[:-classes].reshape(classes, -1), w[-classes:]])
+
+
+RESIDUAL = 1e-9
+"""The residual ||A v - theta v|| / theta at which theta counts as found. Its square, over the relative gap between the
+two largest eigenvalues, is the error that remains in theta: in general less than rounding."""
+
+
+def largest_eigenvalue(product: Callable[[Floats], Floats], size: int) -> float:
+    """Return lambda_max(A) of a symmetric, positive semidefinite A of `size` rows, where `product` is v -> A v.
+
+    Lanczos' method from a random vector, which is the same in every call, with full reorthogonalisation. It ends when
+    the residual of its largest Ritz value is below `RESIDUAL`, or when the vectors span the whole space. With `size`
+    or fewer products this replaces the eigenvalues of the whole matrix, which would have to be formed first.
+    """
+    direction: Floats = np.random.default_rng(0).standard_normal(size)
+    direction /= np.linalg.norm(direction)
+    basis = np.empty((0, size))
+    diagonal: list[float] = []
+    beside: list[float] = []
+    theta = 0.0
+    while len(diagonal) < size:
+        basis = np.vstack([basis, direction])
+        image = product(direction)
+        diagonal.append(float(direction @ image))
+        for _ in range(2):  # what rounding leaves of the first time, the second removes
+            image = image - (basis @ image) @ basis
+        length = float(np.linalg.norm(image))
+        values, vectors = np.linalg.eigh(np.diag(diagonal) + np.diag(beside, 1) + np.diag(beside, -1))
+        theta = float(values[-1])
+        if length * abs(vectors[-1, -1]) <= RESIDUAL * theta:
+            break
+        beside.append(length)
+        direction = image / length
+    return max(0.0, theta)

@@ -22,8 +22,6 @@ FORCING = 1e-2
 
 Function = Callable[[Floats], tuple[float, Floats]]
 """Returns F and grad F at a model, which may have any shape."""
-Product = Callable[[Floats], Floats]
-"""v -> H v"""
 
 
 def least_squares_optimum(value_and_gradient: Function, hessian: Floats, shape: tuple[int, int]) -> Optimum | None:
@@ -56,7 +54,10 @@ def _too_far(norm: float, convexity: float) -> EfhcError:
 
 
 def smooth_optimum(
-    value_and_gradient: Function, hessian_product: Callable[[Floats], Product], start: Floats, convexity: float
+    value_and_gradient: Function,
+    hessian_product: Callable[[Floats], Callable[[Floats], Floats]],
+    start: Floats,
+    convexity: float,
 ) -> Optimum:
     """Return the minimiser of a smooth, strongly convex F: L-BFGS from `start`, then Newton's method.
 
@@ -64,7 +65,8 @@ def smooth_optimum(
     A short enough step -H^-1 grad F always does: ||grad F||^2 / 2 has the slope -||grad F||^2 along it. Raises an
     `EfhcError` if no step brings the result within `CLOSE` of w*.
     """
-    from scipy.optimize import minimize  # importing it takes longer than many a check that needs no w*
+    from scipy.optimize import minimize  # importing them takes longer than many a check that needs no w*
+    from scipy.sparse.linalg import LinearOperator, cg
 
     model: Floats = minimize(
         value_and_gradient,
@@ -78,7 +80,8 @@ def smooth_optimum(
     for _ in range(NEWTON_STEPS):
         if norm / convexity <= CLOSE:
             return Optimum(model, loss, norm / convexity)
-        step = conjugate_gradients(hessian_product(model), -gradient, FORCING * norm)
+        H = LinearOperator((len(model), len(model)), matvec=hessian_product(model))
+        step, _ = cg(H, -gradient, rtol=0.0, atol=FORCING * norm, maxiter=CONJUGATE_STEPS)
         for halving in range(HALVINGS):
             size = 0.5**halving
             there = model + size * step
@@ -90,19 +93,3 @@ def smooth_optimum(
             break  # no step helps: what is left of the gradient is rounding
         model, loss, gradient, norm = there, loss_there, gradient_there, norm_there
     raise _too_far(norm, convexity)
-
-
-def conjugate_gradients(product: Product, right: Floats, tolerance: float) -> Floats:
-    """Return x with ||H x - b|| <= `tolerance`, or the best x after `CONJUGATE_STEPS` steps; b is `right`."""
-    solution: Floats = np.zeros_like(right)
-    residual = right
-    direction, square = residual, float(np.vdot(residual, residual))
-    for _ in range(CONJUGATE_STEPS):
-        if square <= tolerance**2:
-            break
-        image = product(direction)
-        size = square / float(np.vdot(direction, image))
-        solution, residual = solution + size * direction, residual - size * image
-        before, square = square, float(np.vdot(residual, residual))
-        direction = residual + square / before * direction
-    return solution

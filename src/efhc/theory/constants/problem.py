@@ -6,8 +6,9 @@ float64.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -76,36 +77,37 @@ class Optimum(NamedTuple):
     """||grad F(w)|| / mu, an upper bound on ||w - w*|| up to rounding errors of about 1e-16 / mu."""
 
 
-class Problem(Protocol):
+class Problem(ABC):
     """The functions F_i of one run."""
 
     devices: int
     """m"""
 
     @property
+    @abstractmethod
     def noise_source(self) -> NoiseSource | None:
         """From what the noise is estimated, or None if it is exact."""
-        ...
 
+    @abstractmethod
     def local(self, model: Floats) -> tuple[Floats, Floats]:
         """Return F_i(w), (m,), and grad F_i(w), (m, n), of all devices at one model w, (n,)."""
-        ...
 
     def local_at(self, models: Floats) -> tuple[Floats, Floats]:
         """Return F_i(w), (p, m), and grad F_i(w), (p, m, n), at each of several models w, (p, n)."""
-        ...
+        losses, gradients = zip(*map(self.local, models), strict=True)
+        return np.stack(losses), np.stack(gradients)
 
+    @abstractmethod
     def noise(self, models: Floats) -> Noise:
         """Return sigma_i^2 at each device's own model w_i; `models` is (m, n)."""
-        ...
 
+    @abstractmethod
     def curvature(self, model: Floats) -> Curvature:
         """Return L_i and mu_i: near `model` if they are estimates, else for all models."""
-        ...
 
     def optimum(self) -> Optimum | None:
         """Return w*, or None if no minimiser is known to be the only one."""
-        ...
+        return None
 
 
 def gradient_diversity(gradients: Floats) -> Floats:

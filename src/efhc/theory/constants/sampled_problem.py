@@ -16,7 +16,7 @@ from efhc.core.randomness import Randomness
 from efhc.learning.backends.backend import Backend, Batch
 from efhc.learning.batches import draw_subsets
 from efhc.learning.data.dataset import Dataset
-from efhc.theory.constants.problem import Curvature, Noise, NoiseSource, Optimum
+from efhc.theory.constants.problem import Curvature, Noise, NoiseSource, Problem
 
 AT_ONCE = 1024
 """The number of samples per device and call of the backend: the activations of a network must fit in memory."""
@@ -24,7 +24,7 @@ BATCHES, DIRECTIONS = 0, 1
 """The purposes of the random streams."""
 
 
-class SampledProblem:
+class SampledProblem(Problem):
     """F_i of any model. The gradient over all samples of a device is the weighted mean of gradients over pieces.
 
     `draws` is the number of mini-batches per device from which the noise is estimated. `rounds` is the number of
@@ -53,10 +53,6 @@ class SampledProblem:
 
     def local(self, model: Floats) -> tuple[Floats, Floats]:
         return self._gradients(np.tile(model, (self.devices, 1)))
-
-    def local_at(self, models: Floats) -> tuple[Floats, Floats]:
-        losses, gradients = zip(*map(self.local, models), strict=True)
-        return np.stack(losses), np.stack(gradients)
 
     def noise(self, models: Floats) -> Noise:
         """Return the mean of ||g_i - grad F_i||^2 over independent mini-batches, and its standard error."""
@@ -107,9 +103,6 @@ class SampledProblem:
         tridiagonal[:, at[1:], at[:-1]] = beside[:, :-1]  # eigvalsh reads the lower triangle
         eigenvalues = np.linalg.eigvalsh(tridiagonal)
         return Curvature(np.abs(eigenvalues).max(axis=1), eigenvalues[:, 0], "estimate")
-
-    def optimum(self) -> Optimum | None:
-        return None
 
     def _stream(self, purpose: int) -> np.random.Generator:
         """Return a random generator that differs from all generators of a run."""

@@ -35,13 +35,13 @@ from efhc.base.inputs import InputContent
 from efhc.base.saving import SaveError
 from efhc.drivers.observers import ObserverFactory
 from efhc.experiments.config.experiment import Experiment
+from efhc.experiments.runs.driver_tables import driver_of
 from efhc.experiments.runs.engines.local import LocalEngine
-from efhc.experiments.runs.live.afterwards import tell_afterwards
-from efhc.experiments.runs.live.followers import FollowerFactory
+from efhc.experiments.runs.events import FollowerFactory
+from efhc.experiments.runs.replaying import replay_events
 from efhc.experiments.runs.resources import plan, usable_cores
 from efhc.experiments.runs.run import Inputs, Run
 from efhc.experiments.runs.store import Progress, RunStore, Store
-from efhc.experiments.runs.tables import driver_of
 from efhc.learning.data import Dataset
 
 AHEAD = 4
@@ -239,7 +239,7 @@ def _found() -> str:
     try:
         return (Path(folder) / "ray" / "ray_current_cluster").read_text().strip()
     except OSError:
-        raise InputError("--address", "auto, and this machine is in no cluster", ALLOWED) from None
+        raise InputError("--address", "auto on a machine that is in no cluster", ALLOWED) from None
 
 
 def _first_line(error: BaseException) -> str:
@@ -341,7 +341,7 @@ class _Batch:
                 raise made.error()
             return made.error()
         self.store.keep(run, made)
-        tell_afterwards(run, self.store, self.followers, self.store.warn)
+        replay_events(run, self.store, self.followers, self.store.warn)
         self.progress(run, 1.0)
         return None
 

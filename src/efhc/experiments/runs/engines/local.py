@@ -19,16 +19,15 @@ from threadpoolctl import threadpool_limits
 
 from efhc.base.errors import EfhcError
 from efhc.base.inputs import using_inputs
-from efhc.base.interrupts import leave_interrupts_to_python
+from efhc.base.threads import leave_interrupts_to_python
 from efhc.drivers.observers import ObserverFactory
-from efhc.experiments.runs.draw import Scenarios
-from efhc.experiments.runs.keeping import CHECKPOINT_SECONDS, FAILURES
-from efhc.experiments.runs.live.followers import FollowerFactory
+from efhc.experiments.runs.driver_tables import driver_of
+from efhc.experiments.runs.events import FollowerFactory
+from efhc.experiments.runs.keeping import CHECKPOINT_SECONDS, FAILURES, RunOptions, Stopped
 from efhc.experiments.runs.make import make_run
 from efhc.experiments.runs.resources import Plan, plan
 from efhc.experiments.runs.run import Run
 from efhc.experiments.runs.store import Progress, Store
-from efhc.experiments.runs.tables import driver_of
 
 
 @dataclass(frozen=True)
@@ -57,9 +56,7 @@ class LocalEngine:
                 inputs.enter_context(using_inputs(run.inputs.files))
             failures: dict[str, EfhcError] = {}
             for use, alike in self._planned(runs):
-                scenarios = Scenarios(use.threads_per_run, alike)
-                batch = _Batch(store, progress, observers, followers, scenarios, self.checkpoint_seconds)
-                failures |= batch.make(alike, use)
+                failures |= _Batch(store, progress, observers, followers, use, self.checkpoint_seconds).make(alike)
             return failures
 
     def _planned(self, runs: list[Run]) -> Iterator[tuple[Plan, list[Run]]]:
@@ -84,26 +81,31 @@ class _Batch:
         progress: Progress,
         observers: ObserverFactory | None,
         followers: Sequence[FollowerFactory],
-        scenarios: Scenarios,
+        use: Plan,
         checkpoint_seconds: float,
     ) -> None:
         self._store, self._progress, self._observers, self._followers = store, progress, observers, followers
-        self._scenarios, self._checkpoint_seconds = scenarios, checkpoint_seconds
-        self._stop, self._telling = Event(), Lock()
+        self._use, self._checkpoint_seconds = use, checkpoint_seconds
+        self._stop, self._reporting = Event(), Lock()
 
-    def make(self, runs: list[Run], use: Plan) -> dict[str, EfhcError]:
+    def make(self, runs: list[Run]) -> dict[str, EfhcError]:
         failures: dict[str, EfhcError] = {}
+        for run in runs:
+            run.scenarios.expect(run)
 
         def attempt(run: Run) -> None:
             try:
                 self._make(run)
             except FAILURES as error:
                 failures[run.key] = error.about(run.name)
+            except BaseException:
+                self._stop.set()  # before this thread begins with another run
+                raise
             finally:
-                self._scenarios.release(run)
+                run.scenarios.release(run)
 
         leave_interrupts_to_python()
-        with ThreadPoolExecutor(use.runs_at_once, thread_name_prefix="efhc-run") as pool:
+        with ThreadPoolExecutor(self._use.runs_at_once, thread_name_prefix="efhc-run") as pool:
             wait_for_all(pool, [pool.submit(copy_context().run, attempt, run) for run in runs], self._stop)
         return failures
 
@@ -112,37 +114,32 @@ class _Batch:
             return
 
         def tell(share: float) -> None:
-            with self._telling:
+            with self._reporting:
                 self._progress(run, min(share, 0.999999))
 
-        scenario = self._scenarios.of(run)
+        scenario = run.scenarios.of(run, self._use.threads_per_run, self._store.warn)
         with self._store.keeper(run) as keeper:
             if keeper is not None:
                 own = [self._observers(*run.pair, scenario)] if self._observers else []
-                make_run(
-                    run,
-                    scenario,
-                    keeper,
-                    threads=self._scenarios.threads,
-                    observers=own,
-                    followers=self._followers,
-                    progress=tell,
-                    stop=self._stop,
-                    checkpoint_seconds=self._checkpoint_seconds,
-                )
-        with self._telling:
+                options = RunOptions(self._use.threads_per_run, own, tell, self._stop, self._checkpoint_seconds)
+                make_run(run, scenario, keeper, options, self._followers)
+        with self._reporting:
             self._progress(run, 1.0)
 
 
 def wait_for_all(pool: ThreadPoolExecutor, runs: Iterable[Future[Any]], stop: Event) -> None:
     """Wait until all are done. If one raises or the user interrupts, set `stop`, wait for the others and raise."""
-    waiting = set(runs)
+    every = list(runs)
+    waiting = set(every)
     try:
         while waiting:  # with a timeout, because a signal that comes just before a wait is handled after it
             done, waiting = wait(waiting, timeout=0.2, return_when=FIRST_EXCEPTION)
             for run in done:
                 run.result()
-    except BaseException:
+    except BaseException as error:
         stop.set()
         pool.shutdown(cancel_futures=True)
+        if isinstance(error, Stopped):  # because another run has failed, which may end later: raise its error instead
+            reasons = [run.exception() for run in every if not run.cancelled()]
+            raise next((one for one in reasons if one and not isinstance(one, Stopped)), error) from None
         raise

@@ -17,9 +17,9 @@ The next values follow from the finished trials alone, and a trial is recorded i
 tuning that is killed at any moment and started again ends with the same files, byte for byte.
 """
 
-from efhc.experiments.studies.tune.budget import Budget
+from efhc.experiments.studies.tune.budget import TuningBudget
 from efhc.experiments.studies.tune.parameters import Range, read_ranges
 from efhc.experiments.studies.tune.search import Search
-from efhc.experiments.studies.tune.study import FIGURES, TUNED, Tuning, tune
+from efhc.experiments.studies.tune.tuning import FIGURES, TUNED, Tuning, tune
 
-__all__ = ["FIGURES", "TUNED", "Budget", "Range", "Search", "Tuning", "read_ranges", "tune"]
+__all__ = ["FIGURES", "TUNED", "Range", "Search", "Tuning", "TuningBudget", "read_ranges", "tune"]

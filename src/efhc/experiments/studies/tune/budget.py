@@ -20,7 +20,7 @@ COLUMNS = {
 
 
 @dataclass(frozen=True)
-class Budget:
+class TuningBudget:
     """An upper limit on the total transmission time, or on the broadcasts of all devices together."""
 
     kind: str
@@ -31,7 +31,7 @@ class Budget:
     """For the kind "zt", what ZT takes with each seed."""
 
     @classmethod
-    def parse(cls, text: str) -> Budget:
+    def parse(cls, text: str) -> TuningBudget:
         """Read `transmission_time=500`, `broadcasts=2000` or `zt=2%`."""
         kind, _, number = (part.strip() for part in text.partition("="))
         percent = kind == "zt" and number.endswith("%")
@@ -40,8 +40,8 @@ class Budget:
         except ValueError:
             amount = math.nan
         if kind not in COLUMNS or not (0 < amount < math.inf) or (kind == "zt" and not percent):
-            allowed = "transmission_time=T or broadcasts=N, a positive number, or zt=P%, a share of what ZT takes"
-            raise InputError("--budget", repr(text), allowed)
+            allowed = "transmission_time=T, broadcasts=N or zt=P% (a share of what ZT spends), with a number above 0"
+            raise InputError("--budget", repr(text) if text else "nothing", allowed)
         return cls(kind, amount)
 
     def __str__(self) -> str:
@@ -63,7 +63,7 @@ class Budget:
         """Whether ZT has to be run before anything can be measured."""
         return self.kind == "zt" and not self.totals
 
-    def measured_by(self, curves: pl.DataFrame) -> Budget:
+    def measured_by(self, curves: pl.DataFrame) -> TuningBudget:
         """Return the budget with what ZT takes, given the curves of ZT."""
         totals = curves.group_by("seed").agg(pl.col("transmission_time_total").max())
         return replace(self, totals=dict(totals.iter_rows()))

@@ -8,12 +8,14 @@ strategies.X.mixing.rate=0.05:1   a number within a part of the strategy X
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
+
+from pydantic.fields import FieldInfo
 
 from efhc.base.errors import InputError, did_you_mean
-from efhc.base.policy import Policy, bounds_of
+from efhc.base.policy import Bounds, Policy, bounds_of
 from efhc.strategies.paper import EventTriggered
 
 DECADES = 2
@@ -30,7 +32,7 @@ STRATEGIES = "strategies."
 
 @dataclass(frozen=True)
 class Range:
-    """A parameter as the user asks for it."""
+    """A parameter and its range, as the user gives them."""
 
     name: str
     """The place of the number in the table of its strategy: `r`, `mixing.rate`."""
@@ -78,7 +80,9 @@ def _owner(text: str, known: Sequence[str]) -> tuple[str | None, str]:
     owners = [name for name in known if rest.startswith(f"{name}.")]
     if not owners:
         name = rest.partition(".")[0]
-        raise InputError("--parameter", f"{text}: no strategy '{name}'{did_you_mean(name, known)}", ", ".join(known))
+        raise InputError(
+            "--parameter", f"{text}, whose strategy does not exist{did_you_mean(name, known)}", ", ".join(known)
+        )
     owner = max(owners, key=len)
     return owner, rest.removeprefix(f"{owner}.")
 
@@ -133,115 +137,36 @@ class Parameter:
         return int(value) if self.is_whole else value
 
 
-def parameter_of(asked: Range, name: str, table: Any, strategy: Any) -> Parameter:
-    """Return the parameter of the strategy called `name`, given its config table, with its range filled in."""
-    own, low, high = number_at(table, strategy, asked.name), asked.low, asked.high
-    if not own and (low is None or high is None):
-        given = f"none, and {asked.name} = {own or 0:g} for {name}"
-        raise InputError("--low and --high", given, f"the range of {asked.name} to search, above 0")
-    whole = isinstance(own, int) if own is not None else _is_whole_number(_field(strategy, asked.name))
-    least, most = _allowed_range(_field(strategy, asked.name), whole=whole)
-    low = max((own or 0.0) / 10**DECADES, least) if low is None else low
-    high = min((own or 0.0) * 10**DECADES, most) if high is None else high
-    if not 0 < low < math.inf:
-        raise InputError("--low", low, f"a positive number, for {asked.name}")
-    if not low < high < math.inf:
-        raise InputError("--high", high, f"a number above --low, which is {low:g}, for {asked.name}")
-    return Parameter(asked.name, own, float(low), float(high), whole)
+class Number(NamedTuple):
+    """A number of a strategy, which can be tuned."""
+
+    value: float | None
+    """The value in the file, or else the default; None if it has none."""
+    is_whole: bool
+    least: float
+    """The smallest value that the strategy's own declaration allows."""
+    most: float
+    """The largest value that it allows."""
 
 
-def number_at(table: Any, strategy: Any, name: str) -> Any:
-    """Return the number at `name`, None if it has no value but may be given one, and False if it is no number."""
-    value, (*outer, last) = table, name.split(".")
-    for key in outer:
-        value, strategy = value.get(key) if isinstance(value, Mapping) else None, getattr(strategy, key, None)
-    value = value.get(last) if isinstance(value, Mapping) else None
-    value = getattr(strategy, last, None) if value is None else value  # the file may leave it at its default
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return value
-    fields = getattr(type(strategy), "model_fields", {})
-    return None if value is None and last in fields else False
-
-
-def with_number(table: Mapping[str, Any], name: str, value: float) -> dict[str, Any]:
-    """Return the table with the number at `name` set."""
-    first, _, rest = name.partition(".")
-    return {**table, first: with_number(table.get(first, {}), rest, value) if rest else value}
-
-
-def numbers(table: Any, strategy: Any) -> list[str]:
-    """Return the names of the strategy's numbers, also of those that have no value and of those within its parts."""
-    return list(dict.fromkeys(_numbers(table, strategy)))
-
-
-def _numbers(table: Any, strategy: Any, before: str = "") -> Iterator[str]:
-    fields = getattr(type(strategy), "model_fields", {})
-    for key in [*(table if isinstance(table, Mapping) else ()), *fields]:
-        part = getattr(strategy, key, None)
-        if isinstance(part, Policy):
-            yield from _numbers(table.get(key) if isinstance(table, Mapping) else None, part, f"{before}{key}.")
+def numbers(table: Mapping[str, Any], strategy: Any) -> dict[str, Number]:
+    """Return the strategy's numbers by name, given its config table, also those without a value and those of parts."""
+    found: dict[str, Number] = {}
+    fields: Mapping[str, FieldInfo] = getattr(type(strategy), "model_fields", {})
+    for key in dict.fromkeys([*table, *fields]):
+        inner, part, field = table.get(key), getattr(strategy, key, None), fields.get(key)
+        if isinstance(part, Policy) or isinstance(inner, Mapping):
+            of_part = numbers(inner if isinstance(inner, Mapping) else {}, part)
+            found |= {f"{key}.{name}": number for name, number in of_part.items()}
             continue
-        found = number_at(table, strategy, key)
-        may_be = found is not None or _may_be_number(getattr(fields.get(key), "annotation", None))
-        if found is not False and may_be:
-            yield before + key
-
-
-def choose_strategy(
-    asked: Sequence[Range], named: str | None, strategies: Mapping[str, Any], tables: Mapping[str, Any]
-) -> str:
-    """Return the strategy to tune, which has all of the numbers that are `asked` for.
-
-    If none is `named`, it is the first of kind "ef-hc" that has them, or the only one that has them.
-    """
-    able = [
-        name
-        for name, strategy in strategies.items()
-        if all(number_at(tables[name], strategy, one.name) is not False for one in asked)
-    ]
-    words = " and ".join(one.name for one in asked)
-    if named in able:
-        return named
-    if named is not None:
-        if named in strategies:
-            _refuse_unknown(asked, {named: strategies[named]}, tables)
-        given = f"{named}, which has no number {words}" if named in strategies else named
-        raise InputError("--strategy", given, ", ".join(able) or f"a strategy with a number {words}")
-    if not able:
-        _refuse_unknown(asked, strategies, tables)
-    ours = [name for name in able if isinstance(strategies[name], EventTriggered)]  # of several, people tune EF-HC
-    if not ours and len(able) != 1:
-        given = f"{', '.join(strategies)}, of which {len(able)} have a number {words}"
-        raise InputError("strategies", given, "one of kind ef-hc, or --strategy with the name of the one to tune")
-    return (ours or able)[0]
-
-
-def _refuse_unknown(asked: Sequence[Range], strategies: Mapping[str, Any], tables: Mapping[str, Any]) -> None:
-    """Raise an error about the first number that none of the strategies has, unless they have no numbers at all."""
-    known = {name: numbers(tables[name], strategy) for name, strategy in strategies.items()}
-    known = {name: found for name, found in known.items() if found}
-    everyone = [number for found in known.values() for number in found]
-    for one in asked:
-        if known and one.name not in everyone:
-            given = f"{one.name}, which is no number of {', '.join(known)}{did_you_mean(one.name, everyone)}"
-            allowed = "; ".join(f"{', '.join(found)} of {name}" for name, found in known.items())
-            raise InputError("--parameter", given, allowed)
-
-
-def _field(strategy: Any, name: str) -> Any:
-    *outer, last = name.split(".")
-    for key in outer:
-        strategy = getattr(strategy, key, None)
-    return getattr(type(strategy), "model_fields", {}).get(last)
-
-
-def _is_whole_number(field: Any) -> bool:
-    kinds = set(_kinds(field.annotation)) if field is not None else set()
-    return int in kinds and float not in kinds
-
-
-def _may_be_number(annotation: Any) -> bool:
-    return bool({int, float} & set(_kinds(annotation)))
+        value = part if inner is None else inner  # the file may leave it at its default
+        kinds = {int, float} & set(_kinds(field.annotation if field else None))
+        if value is None and kinds:
+            found[key] = Number(None, kinds == {int}, *_allowed_range(field, whole=kinds == {int}))
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            whole = isinstance(value, int)
+            found[key] = Number(value, whole, *_allowed_range(field, whole=whole))
+    return found
 
 
 def _kinds(annotation: Any) -> Iterator[Any]:
@@ -250,11 +175,9 @@ def _kinds(annotation: Any) -> Iterator[Any]:
         yield from _kinds(inner)
 
 
-def _allowed_range(field: Any, *, whole: bool) -> tuple[float, float]:
-    """Return the range in which the strategy's own declaration keeps the parameter."""
-    if field is None:
-        return 0.0, math.inf
-    bounds = bounds_of(field)
+def _allowed_range(field: FieldInfo | None, *, whole: bool) -> tuple[float, float]:
+    """Return the range in which the strategy's own declaration keeps a number."""
+    bounds = bounds_of(field) if field else Bounds()
     least = [0.0 if bounds.ge is None else bounds.ge]
     most = [math.inf if bounds.le is None else bounds.le]
     if bounds.gt is not None:
@@ -262,3 +185,62 @@ def _allowed_range(field: Any, *, whole: bool) -> tuple[float, float]:
     if bounds.lt is not None:
         most.append(bounds.lt - (1 if whole else NEARLY * abs(bounds.lt)))
     return max(least), min(most)
+
+
+def parameter_of(wanted: Range, name: str, number: Number) -> Parameter:
+    """Return the parameter of the strategy called `name`, with its range filled in."""
+    own, low, high = number.value, wanted.low, wanted.high
+    if not own and (low is None or high is None):
+        given = f"{wanted.name} = {own or 0:g} of {name} to find a range"
+        raise InputError("--low and --high", given, f"the range of {wanted.name} to search, above 0")
+    low = max((own or 0.0) / 10**DECADES, number.least) if low is None else low
+    high = min((own or 0.0) * 10**DECADES, number.most) if high is None else high
+    if not 0 < low < math.inf:
+        raise InputError("--low", low, f"a positive number, for {wanted.name}")
+    if not low < high < math.inf:
+        raise InputError("--high", high, f"a number above --low, which is {low:g}, for {wanted.name}")
+    return Parameter(wanted.name, own, float(low), float(high), number.is_whole)
+
+
+def with_number(table: Mapping[str, Any], name: str, value: float) -> dict[str, Any]:
+    """Return the table with the number at `name` set."""
+    first, _, rest = name.partition(".")
+    return {**table, first: with_number(table.get(first, {}), rest, value) if rest else value}
+
+
+def choose_strategy(
+    ranges: Sequence[Range], named: str | None, strategies: Mapping[str, Any], known: Mapping[str, Collection[str]]
+) -> str:
+    """Return the strategy to tune, which has a number for each of `ranges`; `known` are the numbers of each.
+
+    If none is `named`, it is the first of kind "ef-hc" that has them, or the only one that has them.
+    """
+    able = [name for name, found in known.items() if all(one.name in found for one in ranges)]
+    words = " and ".join(one.name for one in ranges)
+    if named in able:
+        return named
+    if named is not None:
+        if named in strategies:
+            _refuse_unknown(ranges, {named: known[named]})
+        given = f"{named}, which has no number {words}" if named in strategies else named
+        raise InputError("--strategy", given, ", ".join(able) or f"a strategy with a number {words}")
+    if not able:
+        _refuse_unknown(ranges, known)
+    ours = [name for name in able if isinstance(strategies[name], EventTriggered)]  # of several, people tune EF-HC
+    if not ours and len(able) != 1:
+        given = f"{', '.join(strategies)}, of which {len(able)} have a number {words}"
+        raise InputError("strategies", given, "one of kind ef-hc, or --strategy with the name of the one to tune")
+    return (ours or able)[0]
+
+
+def _refuse_unknown(ranges: Sequence[Range], known: Mapping[str, Collection[str]]) -> None:
+    """Raise an error about the first number that none of the strategies has, unless they have no numbers at all."""
+    known = {name: found for name, found in known.items() if found}
+    everyone = [number for found in known.values() for number in found]
+    for one in ranges:
+        if known and one.name not in everyone:
+            given = (
+                f"{one.name}, which is not a numeric setting of {', '.join(known)}{did_you_mean(one.name, everyone)}"
+            )
+            allowed = "; ".join(f"{', '.join(found)} of {name}" for name, found in known.items())
+            raise InputError("--parameter", given, allowed)

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 from efhc.base.errors import InputError
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.config.files import build_experiment, to_tables
-from efhc.experiments.studies.tune.budget import Budget
+from efhc.experiments.studies.tune.budget import TuningBudget
 from efhc.experiments.studies.tune.parameters import (
     RESERVED,
     Parameter,
     Range,
     choose_strategy,
+    numbers,
     parameter_of,
     with_number,
 )
@@ -40,8 +41,8 @@ ALONE = (0.5, 0.25, 0.75, 0.0, 1.0)
 FIRST_PER_PARAMETER = 4
 """The number of first trials for each of several parameters."""
 
-ASKS = 100
-"""How often the sampler is asked for values that were not tried before all of them count as tried."""
+SUGGESTIONS = 100
+"""Number of times that the sampler may suggest values that were tried before, until all count as tried."""
 
 Values = dict[str, float]
 """A value of each parameter, by name."""
@@ -56,7 +57,7 @@ class Search:
     strategy: str
     """The name of the strategy in the experiment."""
     parameters: tuple[Parameter, ...]
-    budget: Budget
+    budget: TuningBudget
     on: str = "validation"
     """Which samples trials are judged by: "validation" or "test"."""
 
@@ -64,7 +65,7 @@ class Search:
     def of(
         cls,
         experiment: Experiment,
-        budget: Budget,
+        budget: TuningBudget,
         parameters: Sequence[Range] = (Range("r"),),
         *,
         strategy: str | None = None,
@@ -72,13 +73,14 @@ class Search:
     ) -> Search:
         """Check the arguments, and fill in the strategy and the ranges that follow from the experiment."""
         if on not in ("validation", "test"):
-            raise InputError("--on", repr(on), "validation, test")
-        for asked in parameters:
-            if asked.name in RESERVED:
-                raise InputError("--parameter", asked.name, f"a parameter that is not called {', '.join(RESERVED)}")
+            raise InputError("--on", repr(on), "validation or test")
+        for wanted in parameters:
+            if wanted.name in RESERVED:
+                raise InputError("--parameter", wanted.name, f"a parameter that is not called {', '.join(RESERVED)}")
         strategies, tables = experiment.strategies, to_tables(experiment)["strategies"]
-        name = choose_strategy(parameters, strategy, strategies, tables)
-        found = tuple(parameter_of(asked, name, tables[name], strategies[name]) for asked in parameters)
+        known = {name: numbers(tables[name], one) for name, one in strategies.items()}
+        name = choose_strategy(parameters, strategy, strategies, known)
+        found = tuple(parameter_of(wanted, name, known[name][wanted.name]) for wanted in parameters)
         search = cls(experiment, name, found, budget, on)
         search._check_ends()
         return search
@@ -184,10 +186,12 @@ class Search:
 
         study = create_study(direction="maximize", sampler=self._sampler(len(finished)))
         study.add_trials(finished)
-        for _ in range(ASKS):
+        for _ in range(SUGGESTIONS):
             trial = study.ask()
-            asked = {one.name: trial.suggest_float(one.name, one.low, one.high, log=True) for one in self.parameters}
-            values = {one.name: one.rounded(asked[one.name]) for one in self.parameters}
+            suggested = {
+                one.name: trial.suggest_float(one.name, one.low, one.high, log=True) for one in self.parameters
+            }
+            values = {one.name: one.rounded(suggested[one.name]) for one in self.parameters}
             if self._number_of_points < math.inf:
                 return self._nearest_untried(values, tried)
             if self._key(values) not in tried:

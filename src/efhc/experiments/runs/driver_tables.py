@@ -1,0 +1,119 @@
+"""Which tables a run leaves. That depends on its driver, and on nothing else.
+
+A driver that is new here is one `RunTables`, and one function in make.py that makes its runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+import polars as pl
+
+from efhc.base.errors import InputError
+from efhc.base.policy import kind_of
+from efhc.experiments.config.experiment import Experiment
+from efhc.scenarios.scenario import Scenario
+from efhc.strategies.forms import form_of
+
+Frame = TypeVar("Frame", pl.DataFrame, pl.LazyFrame, pl.DataFrame | pl.LazyFrame)
+
+RUN, SEED = ("strategy", "seed"), ("seed",)
+"""The columns that name a row's run, if each run has a table of its own, or its seed, if all strategies share one."""
+
+
+@dataclass(frozen=True)
+class RunTables:
+    """The tables of the runs of one driver, each a NAME.parquet."""
+
+    driver: str
+    """The kind of the driver."""
+    labels: Mapping[str, tuple[str, ...]]
+    """The recorded tables, in order. Each has these columns first, which name its run, and then the recorded ones."""
+    curve: str
+    """The table that tells how accuracy develops."""
+
+    @property
+    def recorded(self) -> tuple[str, ...]:
+        """The tables that grow while a run goes. They are put away piece by piece."""
+        return tuple(self.labels)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All tables: those that are recorded, and the one of the devices."""
+        return (*self.recorded, "devices")
+
+    def is_per_strategy(self, name: str) -> bool:
+        """Return whether each strategy has rows of its own in a table. If not, all strategies of a seed share them."""
+        return "strategy" in self.labels.get(name, ())
+
+
+LOCKSTEP = RunTables("lockstep", {"metrics": RUN, "events": RUN, "network": SEED}, "metrics")
+EVENT_DRIVEN = RunTables("event-driven", {"timeline": RUN, "exchanges": RUN, "steps": RUN, "network": SEED}, "timeline")
+_DRIVERS = {tables.driver: tables for tables in (LOCKSTEP, EVENT_DRIVEN)}
+
+
+def tables_of(experiment: Experiment) -> RunTables:
+    """Return the tables that the runs of an experiment leave."""
+    return _DRIVERS[driver_of(experiment)]
+
+
+def driver_of(experiment: Experiment) -> str:
+    """Return the kind of the driver that makes the runs of an experiment."""
+    return str(kind_of(type(experiment.driver)))
+
+
+def require_lockstep(experiment: Experiment, what: str) -> None:
+    """Raise `InputError` unless all devices step together. `what` names the part that does not work otherwise."""
+    if (driver := driver_of(experiment)) != LOCKSTEP.driver:
+        raise InputError("driver", driver, f"{LOCKSTEP.driver}; {what} needs devices that all step together")
+
+
+def require_papers_form(experiment: Experiment, what: str) -> None:
+    """Raise `InputError` unless all strategies differ from EF-HC in nothing but the trigger, and no message gets lost.
+
+    `what` names the part that does not work otherwise.
+    """
+    for name, strategy in experiment.strategies.items():
+        if not form_of(strategy, name).is_papers:
+            kind = getattr(strategy, "kind", type(strategy).__name__)
+            allowed = f"strategies that differ from EF-HC in nothing but their thresholds, which {what} is about"
+            raise InputError(f"strategies.{name}", f"'{kind}'", allowed)
+    if loss := getattr(experiment.driver, "loss", None):
+        raise InputError("driver.loss", loss, f"no value; {what} is about messages that all arrive")
+
+
+LABELS: dict[str, pl.DataType] = {"strategy": pl.String(), "seed": pl.Int64()}
+
+
+def labelled(table: Frame, labels: Iterable[str], strategy: str, seed: int) -> Frame:
+    """Return the table with the columns `labels` in front, which tell runs apart."""
+    values: dict[str, Any] = {"strategy": strategy, "seed": seed}
+    if isinstance(table, pl.LazyFrame):
+        return table.select(*(pl.lit(values[label], LABELS[label]).alias(label) for label in labels), pl.all())
+    # For a table in memory, a select would take ten times as long, which short runs would feel.
+    front: list[pl.Series] = [
+        pl.Series(label, [values[label]], LABELS[label]).new_from_index(0, len(table)) for label in labels
+    ]
+    return pl.DataFrame([*front, *table.get_columns()])
+
+
+DEVICES = {
+    "seed": pl.Int64(),
+    "device": pl.Int32(),
+    "bandwidth": pl.Float64(),
+    "samples": pl.Int64(),
+    "labels": pl.List(pl.Int32()),
+}
+
+
+def devices_table(scenario: Scenario, seed: int) -> pl.DataFrame:
+    """Return the bandwidth, number of samples and labels of each device, one row per device."""
+    labels = scenario.learner.data.y_train
+    rows = [
+        (seed, device, bandwidth, len(part), np.unique(labels[part]).tolist())
+        for device, (bandwidth, part) in enumerate(zip(scenario.bandwidths.values, scenario.learner.parts, strict=True))
+    ]
+    return pl.DataFrame(rows, schema=DEVICES, orient="row")

@@ -1,0 +1,476 @@
+"""The files of a run, or of an experiment. Every file is whole or absent, whenever the command is killed, except
+live.jsonl, whose last line may be incomplete.
+
+A run is a folder that is named by its key, in a store:
+
+config.toml          the complete config: `efhc run config.toml` does the same again
+meta.json            status (running or complete), checksums of all input and output, warnings; versions, git state,
+                     machine and wall time, at the start and for each session that worked on it
+metrics.parquet      lockstep: a row per iteration
+events.parquet       lockstep: the devices that fired and the links used, a row per iteration
+timeline.parquet     event-driven: accuracies, counts and bytes, a row per sample
+exchanges.parquet    event-driven: a row per exchange
+steps.parquet        event-driven: a row per device and its iteration
+network.parquet      the physical links, a row per iteration at which they changed
+devices.parquet      bandwidth, samples and labels, a row per device
+models.safetensors   the final models, one (m, n) tensor "kind/seed"
+local.safetensors    what devices keep to themselves (running statistics), "kind/seed/name"; only if there is any
+snapshots/           the models of single iterations, KIND.seedSEED/ITERATION.safetensors, with `keep_models_every`
+live.jsonl           its events while it was made, if that took longer than a second; no checksum, may be missing
+checkpoint.safetensors, pieces/   only while it is unfinished
+
+An experiment is a folder with:
+
+config.toml, meta.json   as above; meta.json lists its runs by strategy, seed and key, and those that failed
+runs/                    its runs, unless they are in a store elsewhere
+data.npz                 the data set, if it was made in Python
+figures/
+
+Experiments that efhc 0.2 completed have the tables and models of all runs in their own folder instead of `runs`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import stat
+import time
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import polars as pl
+import tomli_w
+
+from efhc.base.arrays import Floats
+from efhc.base.errors import EfhcError, InputError
+from efhc.base.inputs import sha256
+from efhc.base.saving import SaveError, read_tensors, replacing, tensor_content, write_safely, write_tensors
+from efhc.core.state import Local
+from efhc.drivers.record import PIECE_ENTRIES
+from efhc.experiments.config.experiment import Experiment
+from efhc.experiments.config.files import build_experiment, first_difference, to_tables
+from efhc.experiments.runs.provenance import provenance
+from efhc.experiments.runs.run import DATA, file_name, without_place
+
+T = TypeVar("T")
+
+PIECES = "pieces"
+"""The folder of the pieces in that of an unfinished run."""
+CHECKSUMS = ("table_sha256", "snapshot_sha256")
+"""The checksums of the files of a complete run, in meta.json."""
+
+Pair = tuple[str, int]
+"""A strategy and a seed."""
+Final = Mapping[Pair, tuple[Floats, Local]]
+"""The last models, and what devices keep to themselves."""
+
+
+class DamagedError(EfhcError):
+    """A file of a run is not what was written."""
+
+
+class RunFolder:
+    """The config, facts, tables and models in a folder. Each file is read once per object."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._meta: dict[str, Any] | None = None
+        self._models: dict[Pair, Floats] | None = None
+        self._checked: set[str] = set()
+        """Files that are as they were written."""
+        self._session_began = time.monotonic()
+
+    # Reading
+
+    def read(self, name: str, parse: Callable[[Path], T]) -> T:
+        """Return what `parse` makes of a file. Raises `DamagedError` if it is missing or not as it was written."""
+        try:
+            if not stat.S_ISREG((self.path / name).stat().st_mode):
+                raise ValueError("it is not a regular file")
+            return parse(self.path / name)
+        except FileNotFoundError as error:
+            raise DamagedError(f"{self.path / name} is missing") from error
+        except OSError as error:
+            raise EfhcError(f"{self.path / name} cannot be read ({error.strerror})") from error
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, pl.exceptions.PolarsError) as error:
+            raise DamagedError(f"{self.path / name} is damaged ({error})") from error
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether the folder holds a run or an experiment."""
+        return os.path.exists(self.path / "config.toml")  # noqa: PTH110 - unlike Path.exists, it never fails
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether it has finished."""
+        written = os.path.exists(self.path / "meta.json")  # noqa: PTH110 - as above
+        return written and self.meta["status"] == "complete"
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        """The content of meta.json. Raises `DamagedError` if it is missing or damaged."""
+
+        def parse(path: Path) -> dict[str, Any]:
+            meta = json.loads(path.read_bytes())
+            if not isinstance(meta, dict) or not _describes_a_run(meta):
+                raise ValueError("it does not describe a run")
+            return meta
+
+        if self._meta is None:
+            self._meta = self.read("meta.json", parse)
+        return self._meta
+
+    def forget(self) -> None:
+        """Read meta.json again the next time: another process may have written it."""
+        self._meta = None
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The tables of config.toml."""
+        tables = self.read("config.toml", lambda path: tomllib.loads(path.read_bytes().decode()))
+        if isinstance(tables.get("data"), dict) and tables["data"].get("path") == DATA:
+            tables["data"]["path"] = str((self.path / DATA).absolute())
+        return tables
+
+    def read_experiment(self) -> Experiment:
+        """Return the experiment of config.toml without running any code: parts of the user's own refuse to run."""
+        return build_experiment(self.config, self.path, run_code=False)
+
+    def load_experiment(self, *, trust_code: bool = True) -> Experiment:
+        """Return the experiment of config.toml.
+
+        Settings such as "file.py:Name" run the Python code that they name. With `trust_code` = False such a config is
+        refused: use it for folders that somebody else made.
+        """
+        tables = self.config
+        if not trust_code and (code := named_code(tables)):
+            allowed = "--trust-code, if you trust the author of this directory"
+            raise InputError(next(iter(code)), f"code in {', '.join(sorted(set(code.values())))}", allowed)
+        return build_experiment(tables, self.path)
+
+    @property
+    def failures(self) -> dict[Pair, str]:
+        """The runs of an experiment that failed, and why."""
+        return {(each["strategy"], each["seed"]): each["reason"] for each in self.meta.get("failed", [])}
+
+    def check_same(self, experiment: Experiment, checksums: Mapping[str, Mapping[str, str]]) -> None:
+        """Raise `InputError` unless the folder is that of this experiment, with this data and these input files."""
+        if difference := first_difference(*map(without_place, (self.config, to_tables(experiment)))):
+            key, old, new = difference
+            problem = f"{self.path} was begun with {old!r}, not {new!r}. Resume with {old!r}, or choose another --out."
+            raise InputError(key, new, repr(old), problem)
+        self.check_inputs(checksums)
+
+    def check_inputs(self, checksums: Mapping[str, Mapping[str, str]]) -> None:
+        """Raise `InputError` unless the data and input files are those that the run was made with."""
+        meta = self.meta if (self.path / "meta.json").exists() else {}
+        for what, now in checksums.items():
+            for name, old in meta.get(what, {}).items():
+                if now.get(name) != old:
+                    allowed = f"the file that the run was begun with (SHA-256 {old[:12]}...), or another --out"
+                    setting = name if what == "input_sha256" else "data"
+                    raise InputError(setting, f"a changed {self._file_of(name) or name}", allowed)
+
+    def _file_of(self, setting: str) -> str | None:
+        """Return the name of the file that a setting of config.toml names."""
+        value: Any = self.config
+        for key in setting.split("."):
+            value = value.get(key) if isinstance(value, dict) else None
+        return Path(value.rpartition(":")[0] or value).name if isinstance(value, str) else None
+
+    def table(self, name: str) -> pl.DataFrame:
+        """Return the table in NAME.parquet. Raises `DamagedError` if the file is not as it was written."""
+        return self.read(f"{name}.parquet", lambda _: self.scan(name).collect())
+
+    def scan(self, name: str) -> pl.LazyFrame:
+        """Return NAME.parquet as a lazy table. Raises `DamagedError` if the file is not as it was written."""
+        self.check_file(f"{name}.parquet")
+        return self.read(f"{name}.parquet", pl.scan_parquet)
+
+    def check_file(self, name: str) -> None:
+        """Raise `DamagedError` unless the file is as it was written."""
+        if name in self._checked:
+            return
+        expected = self.meta.get("table_sha256", {}).get(name.partition(".")[0])
+
+        def check(path: Path) -> None:
+            found = _file_sha256(path)
+            if expected and found != expected:
+                raise ValueError("its SHA-256 is not the one in meta.json")
+
+        self.read(name, check)
+        self._checked.add(name)
+
+    def check_files(self, tables: Sequence[str]) -> None:
+        """Raise `DamagedError` unless all tables, snapshots and models are as they were written."""
+        for name in tables:
+            self.check_file(f"{name}.parquet")
+        for name in ("models", "local"):
+            if name in self.meta.get("table_sha256", {}):
+                self.check_file(f"{name}.safetensors")
+        for name, expected in self.meta.get("snapshot_sha256", {}).items():
+            if self.read(name, _file_sha256) != expected:
+                raise DamagedError(f"{self.path / name} is damaged (its SHA-256 is not the one in meta.json)")
+
+    @property
+    def has_models(self) -> bool:
+        """Whether the final models were kept."""
+        return (self.path / "models.safetensors").exists()
+
+    def models(self) -> dict[Pair, Floats]:
+        """Return the final models (m, n), by strategy and seed."""
+        if self._models is None:
+            self._models = {}
+            if self.has_models:
+                self.check_file("models.safetensors")
+                self._models = self.read("models.safetensors", lambda path: _by_pair(read_tensors(path)[0]))
+        return self._models
+
+    def local(self) -> dict[Pair, dict[str, np.ndarray]]:
+        """Return what devices keep to themselves, by strategy and seed; most models: nothing."""
+        if not (self.path / "local.safetensors").exists():
+            return {}
+        self.check_file("local.safetensors")
+
+        def parse(path: Path) -> dict[Pair, dict[str, np.ndarray]]:
+            local: dict[Pair, dict[str, np.ndarray]] = {}
+            for name, rows in read_tensors(path)[0].items():
+                strategy, seed, buffer = name.split("/", 2)
+                local.setdefault((strategy, int(seed)), {})[buffer] = rows
+            return local
+
+        return self.read("local.safetensors", parse)
+
+    def snapshots(self, strategy: str, seed: int) -> Mapping[int, Floats]:
+        """Return the models (m, n) of single iterations, by iteration. Each file is read when it is needed."""
+        return Snapshots(self.path / "snapshots" / file_name(strategy, seed))
+
+    # Writing
+
+    def write_meta(self, meta: Mapping[str, Any]) -> None:
+        """Replace meta.json."""
+        write_safely(self.path / "meta.json", _json(meta))
+        self._meta = dict(meta)
+
+    def begin_session(self, experiment: Experiment, checksums: Mapping[str, Mapping[str, str]], **facts: Any) -> None:
+        """Write that this process works on the run from now on, and its config if it is new."""
+        self._session_began = time.monotonic()
+        if not self.is_begun:
+            write_safely(self.path / "config.toml", tomli_w.dumps(to_tables(experiment)).encode())
+        known = self.meta if (self.path / "meta.json").exists() else {**new_meta(experiment, checksums), "sessions": []}
+        session = provenance()
+        if store := facts.pop("store", None):
+            session["store"] = store
+        self.write_meta({**known, **facts, "status": "running", "sessions": [*known["sessions"], session]})
+
+    def end_session(self, **facts: Any) -> None:
+        """Write how long this process has worked on the run, and `facts`."""
+        *earlier, session = self.meta["sessions"]
+        session = {**session, "wall_seconds": round(time.monotonic() - self._session_began, 3)}
+        total = sum(one.get("wall_seconds", 0.0) for one in [*earlier, session])
+        self.write_meta({**self.meta, "wall_seconds": round(total, 3), "sessions": [*earlier, session], **facts})
+
+    def save_snapshot(self, strategy: str, seed: int, k: int, models: np.ndarray) -> None:
+        """Write the models of one iteration."""
+        folder = self.path / "snapshots" / file_name(strategy, seed)
+        write_tensors(folder / f"{k:012d}.safetensors", {"models": models}, {})
+
+    def finish_run(
+        self, tables: Mapping[str, pl.LazyFrame | pl.DataFrame], final: Final, warnings: Sequence[str], **facts: Any
+    ) -> None:
+        """Write the tables and final models of a run, and that it is complete, with other `facts`."""
+        for name, table in tables.items():
+            self._save_table(name, table.lazy())
+        for name, tensors in tensors_of(final).items():
+            write_tensors(self.path / name, tensors)
+        names = [*(f"{name}.parquet" for name in tables), "models.safetensors", "local.safetensors"]
+        checksums = {
+            name.partition(".")[0]: _file_sha256(self.path / name) for name in names if (self.path / name).exists()
+        }
+        snapshots = {
+            str(file.relative_to(self.path)): _file_sha256(file)
+            for file in sorted((self.path / "snapshots").glob("*/*.safetensors"))
+        }
+        some = {"snapshot_sha256": snapshots, "warnings": list(warnings)}
+        self.end_session(**completed(checksums), **{name: found for name, found in some.items() if found}, **facts)
+
+    def _save_table(self, name: str, table: pl.LazyFrame) -> None:
+        """Write NAME.parquet. A large table is written in parts, so that it need not fit into memory."""
+        target = self.path / f"{name}.parquet"
+        try:
+            with replacing(target) as temporary:
+                if (at_once := _rows_at_once(table)) is None:
+                    table.collect().rechunk().write_parquet(temporary)  # the same bytes from whatever pieces
+                else:
+                    with _reading_little_ahead():
+                        table.sink_parquet(temporary, row_group_size=at_once)
+        except (OSError, pl.exceptions.ComputeError) as error:
+            raise SaveError(f"{target} cannot be written ({getattr(error, 'strerror', None) or error})") from error
+
+
+def new_meta(experiment: Experiment, checksums: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
+    """Return the facts of a run or an experiment that begins now."""
+    return {"status": "running", "seeds": list(experiment.seeds), **checksums, **provenance(), "wall_seconds": 0.0}
+
+
+def completed(checksums: Mapping[str, str]) -> dict[str, Any]:
+    """Return the facts of a run that ends now, given the checksums of its files."""
+    finished = datetime.now(UTC).isoformat(timespec="seconds")
+    return {"finished": finished, "table_sha256": dict(checksums), "status": "complete"}
+
+
+def whole_run(
+    experiment: Experiment,
+    config: Mapping[str, Any],
+    checksums: Mapping[str, Mapping[str, str]],
+    tables: Mapping[str, pl.DataFrame],
+    final: Final,
+    warnings: Sequence[str],
+    seconds: float,
+    **facts: Any,
+) -> dict[str, bytes]:
+    """Return the files of a complete run, by name. `facts` are added to meta.json."""
+    files = {f"{name}.parquet": parquet(table) for name, table in tables.items()}
+    files |= {name: b"".join(tensor_content(tensors)) for name, tensors in tensors_of(final).items()}
+    sums = {name.partition(".")[0]: sha256(content) for name, content in files.items()}
+    meta = new_meta(experiment, checksums)
+    session = {**provenance(), "wall_seconds": round(seconds, 3)}
+    meta |= {"wall_seconds": round(seconds, 3), "sessions": [session], **facts, **completed(sums)}
+    files["config.toml"] = tomli_w.dumps(config).encode()
+    files["meta.json"] = _json(meta | ({"warnings": list(warnings)} if warnings else {}))
+    return files
+
+
+def tensors_of(final: Final) -> dict[str, dict[str, np.ndarray]]:
+    """Return the tensors of each .safetensors file. The models are last: where they are, all is."""
+    own = {
+        f"{strategy}/{seed}/{name}": rows for (strategy, seed), (_, of) in final.items() for name, rows in of.items()
+    }
+    models = {f"{strategy}/{seed}": models for (strategy, seed), (models, _) in final.items()}
+    files = {"local.safetensors": own, "models.safetensors": models}
+    return {name: tensors for name, tensors in files.items() if tensors}
+
+
+def parquet(table: pl.DataFrame) -> bytes:
+    """Return a table as the content of a Parquet file."""
+    buffer = io.BytesIO()
+    table.rechunk().write_parquet(buffer)  # the same bytes from whatever chunks
+    return buffer.getvalue()
+
+
+def _json(meta: Mapping[str, Any]) -> bytes:
+    return json.dumps(meta, indent=2).encode() + b"\n"
+
+
+MANY_ENTRIES = 2 * PIECE_ENTRIES
+"""Largest number of devices and links in the lists of a table that is written at once."""
+
+
+@contextmanager
+def _reading_little_ahead() -> Iterator[None]:
+    """Let polars read one part of a table after the other in the body. By default it reads 128 parts ahead."""
+    name = "POLARS_ROW_GROUP_PREFETCH_SIZE"
+    before = os.environ.get(name)
+    os.environ[name] = before or "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(name, None)  # other threads may have been here meanwhile
+
+
+def _rows_at_once(table: pl.LazyFrame) -> int | None:
+    """The number of rows of a large table that should be in memory at a time; None for all."""
+    lists = [name for name, kind in table.collect_schema().items() if isinstance(kind, pl.List)]
+    entries = pl.sum_horizontal(pl.col(lists).list.len()).sum() if lists else pl.lit(0)
+    rows, total = table.select(pl.len(), entries.alias("entries")).collect(engine="streaming").row(0)
+    return max(1, rows * PIECE_ENTRIES // total) if total > MANY_ENTRIES else None
+
+
+class Snapshots(Mapping[int, Floats]):
+    """The models of single iterations. Each file is read when its iteration is asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._files = {int(file.stem): file for file in sorted(folder.glob("*.safetensors")) if file.stem.isdecimal()}
+
+    def __getitem__(self, k: int) -> Floats:
+        file = self._files[k]
+        try:
+            return read_tensors(file)[0]["models"]
+        except (ValueError, KeyError, FileNotFoundError) as error:
+            raise DamagedError(f"{file} is damaged or missing ({error})") from error
+        except OSError as error:
+            raise EfhcError(f"{file} cannot be read ({error.strerror})") from error
+
+    def __repr__(self) -> str:
+        return f"<Snapshots of iterations {', '.join(map(str, self)) or 'none'}, in {self._folder}>"
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._files)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+
+def _describes_a_run(meta: Mapping[str, Any]) -> bool:
+    """Return whether all that is read from a meta.json is of the right type: somebody else may have written it."""
+    tables = [meta.get(name, {}) for name in (*CHECKSUMS, "input_sha256", "data_sha256")]
+    texts = [value for table in tables if isinstance(table, dict) for value in table.values()]
+    sessions = meta.get("sessions")
+    lists = {"runs": "key", "failed": "reason"}
+    return (
+        isinstance(meta.get("status"), str)
+        and all(isinstance(table, dict) for table in tables)
+        and all(isinstance(text, str) for text in texts)
+        and isinstance(sessions, list)
+        and all(isinstance(one, dict) and _is_session(one) for one in sessions)
+        and all(isinstance(meta.get(name, []), list) for name in lists)
+        and all(_names_a_run(one, value) for name, value in lists.items() for one in meta.get(name, []))
+    )
+
+
+def _is_session(session: Mapping[str, Any]) -> bool:
+    store = session.get("store", "")
+    return isinstance(session.get("wall_seconds", 0.0), int | float) and isinstance(store, str) and "\0" not in store
+
+
+def _names_a_run(one: Any, value: str) -> bool:
+    """Return whether an entry of a list of runs names a strategy, a seed and a short `value`."""
+    texts = [one.get("strategy"), one.get(value)] if isinstance(one, dict) else [None]
+    return all(isinstance(text, str) and "\0" not in text for text in texts) and type(one.get("seed")) is int
+
+
+def _by_pair(tensors: Mapping[str, np.ndarray]) -> dict[Pair, Floats]:
+    """Return tensors that are named "strategy/seed" by strategy and seed. Raises `ValueError` for other names."""
+    pairs = {name: name.rsplit("/", 1) for name in tensors}
+    if odd := [name for name, parts in pairs.items() if len(parts) != 2 or not parts[1].isdecimal()]:
+        raise ValueError(f"a tensor is named {odd[0]!r} instead of STRATEGY/SEED")
+    return {(pairs[name][0], int(pairs[name][1])): tensor for name, tensor in tensors.items()}
+
+
+def _file_sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+NO_CODE = {"name", "path", "description"}
+"""Settings whose text may hold a colon without naming code."""
+
+
+def named_code(tables: Any, setting: str = "") -> dict[str, str]:
+    """Return the settings of a config that name Python code, by the rule of those who load it: a text with a colon."""
+    if isinstance(tables, Mapping):
+        inner = (named_code(value, f"{setting}.{key}" if setting else key) for key, value in tables.items())
+        return {name: code for found in inner for name, code in found.items()}
+    if isinstance(tables, list):
+        return {name: code for one in tables for name, code in named_code(one, setting).items()}
+    is_code = isinstance(tables, str) and ":" in tables and setting.rpartition(".")[2] not in NO_CODE
+    return {setting: tables} if is_code else {}

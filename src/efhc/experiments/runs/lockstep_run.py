@@ -1,0 +1,500 @@
+"""A run in which all devices step together: the driver, the events it emits, and what is kept of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import polars as pl
+
+from efhc.base.arrays import Floats
+from efhc.base.own_code import is_built_in
+from efhc.core.cost import BITS_PER_NUMBER, airtime_bits
+from efhc.core.graph import Graph
+from efhc.core.memory import Memories, begin
+from efhc.core.parts import ExchangeMixing, FeedbackTrigger
+from efhc.core.state import Local, State
+from efhc.drivers.event_driven.settings import LockstepDriver
+from efhc.drivers.general import driver_for
+from efhc.drivers.lockstep import Lockstep
+from efhc.drivers.observers import LookAt, Observer, drive
+from efhc.drivers.record import Piece, Record, Recording
+from efhc.drivers.steps import Steps
+from efhc.experiments.runs.evaluation import Evaluation
+from efhc.experiments.runs.events import (
+    Allowance,
+    Begin,
+    Devices,
+    Evaluated,
+    Events,
+    EventStream,
+    Network,
+    Reached,
+    Recalled,
+    Row,
+    pairs,
+)
+from efhc.experiments.runs.keeping import Checkpoint, RunKeeper, RunOptions, Stopped
+from efhc.experiments.runs.run import Run
+from efhc.kernels.compiled_arithmetic import drift
+from efhc.network.over_time import StaticGraph
+from efhc.scenarios.scenario import Scenario
+from efhc.strategies.forms import form_of
+
+LOCAL = "local/"
+"""In front of the names of what devices keep to themselves, in a checkpoint."""
+MEMORY = "memory/"
+"""In front of the names of what the strategy remembers."""
+SECONDS = "seconds"
+"""The name of the time for which the run was made, in the texts of a checkpoint."""
+
+EVENTS_PER_SECOND = 20.0
+"""The largest number of iterations whose events are emitted, and of changes of the network, together."""
+REACHED_SECONDS = 0.1
+"""Least time between two `Reached` events."""
+EVALUATED_SECONDS = 0.25
+"""Least time between two times that `Evaluated` events are emitted: of many at once, each costs a fraction."""
+SAMPLE_SECONDS, SAMPLE_SHARE = 0.5, 0.005
+"""Least time between two samples of the devices, and the greatest share of a run's time that they may take."""
+APART = 1e8
+"""Consensus error above which a run is reported as diverged."""
+
+
+def make_lockstep(
+    run: Run, scenario: Scenario, keeper: RunKeeper, stream: EventStream, options: RunOptions
+) -> tuple[Floats, Local]:
+    """Make the iterations after the last checkpoint, or all. Returns the last models and what devices keep."""
+    experiment = run.experiment
+    (strategy,) = experiment.strategies.values()
+    settings = experiment.driver
+    assert isinstance(settings, LockstepDriver)
+    driver = driver_for(scenario, strategy, options.threads, settings.loss or 0.0)
+    initial = driver.initial_state()
+    wanted = snapshot_iterations(run) if experiment.keep_models_every else []
+
+    def restore(checkpoint: Checkpoint) -> tuple[State, Record, float, Totals]:
+        left = set(wanted) - set(keeper.snapshots)
+        restored = _checked(checkpoint, initial, driver.memories, scenario, experiment.iterations, left)
+        return *restored, float(checkpoint.facts.get(SECONDS, 0.0)), Totals.of(checkpoint.facts)
+
+    state, record, seconds, totals = keeper.resume(restore) or (initial, Record(), 0.0, Totals())
+    # With observers, models are evaluated in line, so that none is called after an evaluation that failed.
+    is_alone = not options.observers and not wanted
+    evaluates_beside = options.threads > 1 and is_alone and isinstance(driver, Lockstep) and driver.leaves_cores(state)
+    stream.emit(Begin.of(run, scenario, state.k))
+    if state.k > 0:
+        stream.emit(Recalled(lambda: _evaluated_rows(keeper.kept("metrics"))))
+    emitting = LockstepEvents(stream, record, scenario, strategy, experiment.iterations, seconds, totals)
+    with ThreadPoolExecutor(1, thread_name_prefix="efhc-evaluation") as beside:
+        evaluation = Evaluation(record, scenario.learner, beside if evaluates_beside else None, emitting.evaluated)
+        keeping = _Keeping(keeper, record, evaluation, state, options.checkpoint_seconds, emitting)
+        observers = [
+            _Recording(record, evaluation, scenario, run, keeping, emitting),
+            emitting,
+            *([_Snapshots(keeper, wanted)] if wanted else []),
+            keeping,
+            *options.observers,  # last, so that the iteration is recorded if one raises
+            _Stopping(options, experiment.iterations),
+        ]
+        try:
+            state = drive(driver, state, experiment.iterations, observers)
+            keeping.settle()
+        except BaseException:
+            keeping.save()  # stopped or failed: whatever is whole is kept
+            raise
+    last = record.take()
+    keeper.put_away(last)
+    _warn_if_apart(run, keeper, last)
+    return state.models, state.local
+
+
+def _warn_if_apart(run: Run, keeper: RunKeeper, last: Piece) -> None:
+    """Warn if the models of the devices have run away from each other, which raises no error."""
+    errors = last.tables["metrics"]["consensus_error"]
+    if len(errors) and errors[-1] > APART:
+        advice = "try a smaller rate or correction of the strategy, or a smaller step_size"
+        keeper.warn(f"{run.name}: the models ran apart (consensus error {errors[-1]:.1e}); {advice}")
+
+
+def snapshot_iterations(run: Run) -> list[int]:
+    """Return the iterations whose models are kept, with `keep_models_every`."""
+    every, iterations = run.experiment.keep_models_every or run.experiment.iterations, run.experiment.iterations
+    return [*range(0, iterations, every), iterations]
+
+
+def _evaluated_rows(pieces: Sequence[pl.LazyFrame]) -> Iterable[Row]:
+    """Return the evaluated rows of earlier sessions, with totals."""
+    rows = with_totals(pl.concat(pieces)).filter(pl.col("accuracy").is_not_null())
+    return rows.collect().iter_rows(named=True)
+
+
+# What has been spent so far
+
+SUMS = {"bits_total": "bits", "broadcasts_total": "fired"}
+"""The totals, and the columns of the metrics of which they are sums."""
+
+
+def with_totals(metrics: pl.LazyFrame) -> pl.LazyFrame:
+    """Return the metrics of a run, which begin with its first iteration, with the totals up to each row."""
+    return metrics.with_columns(pl.col(column).cum_sum().alias(total) for total, column in SUMS.items())
+
+
+@dataclass
+class Totals:
+    """The bits on air and the broadcasts of all iterations so far. None: unknown, since an older version began it."""
+
+    bits: float | None = 0.0
+    broadcasts: int | None = 0
+    _end: int = 0
+    """The iteration after the last one that was added."""
+    _graph: Graph | None = None
+    _per_link: Floats | None = None
+    """The bits on air when both ends of a link of that graph send a whole model, (links,)."""
+
+    @classmethod
+    def of(cls, facts: Mapping[str, str]) -> Self:
+        """Return the totals in a checkpoint."""
+        bits, broadcasts = (facts.get(name) for name in SUMS)
+        return cls(None if bits is None else float(bits), None if broadcasts is None else int(broadcasts))
+
+    def add(self, steps: Steps, parameters: int) -> None:
+        """Add iterations, unless they were added already."""
+        if self.bits is None or self.broadcasts is None or steps.k < self._end:
+            return
+        self._end = steps.k + len(steps)
+        self.broadcasts += int(np.count_nonzero(steps.fired))
+        if steps.bits is not None:
+            self.bits += float(airtime_bits(steps.graph, steps.bits.sum(axis=0)).sum())
+            return
+        if steps.graph is not self._graph:  # on a network that changes, each graph is there for one call only
+            self._graph, self._per_link = steps.graph, None
+            ends = steps.graph.links[np.nonzero(steps.used)[1]]
+            self.bits += float((BITS_PER_NUMBER * parameters / steps.graph.degrees[ends]).sum())
+            return
+        if self._per_link is None:
+            self._per_link = (BITS_PER_NUMBER * parameters / steps.graph.degrees[steps.graph.links]).sum(axis=1)
+        self.bits += float(np.count_nonzero(steps.used, axis=0) @ self._per_link)
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """The totals as a checkpoint keeps them."""
+        return {name: repr(value) for name, value in self.row.items() if value is not None}
+
+    @property
+    def row(self) -> dict[str, float | int | None]:
+        """The totals as a row has them."""
+        return dict(zip(SUMS, (self.bits, self.broadcasts), strict=True))
+
+
+# Observers
+
+
+class _Recording(Recording):
+    """Records every iteration, and evaluates the models after those that the experiment says."""
+
+    def __init__(
+        self,
+        record: Record,
+        evaluation: Evaluation,
+        scenario: Scenario,
+        run: Run,
+        keeping: _Keeping,
+        emitting: LockstepEvents,
+    ) -> None:
+        super().__init__(scenario, record)
+        self._evaluation, self._experiment, self._keeping = evaluation, run.experiment, keeping
+        self._emitting = emitting
+
+    def next_look(self, k: int) -> int | None:
+        return self._experiment.next_evaluation(k)
+
+    def after(self, steps: Steps, state: State) -> None:
+        self._keeping.wait()
+        super().after(steps, state)
+        if self._experiment.is_evaluated_after(state.k):
+            self._emitting.before_evaluation(steps, state)
+            self._evaluation.begin(state)
+
+
+class _Snapshots(LookAt):
+    """Keeps the models of given iterations."""
+
+    def __init__(self, keeper: RunKeeper, iterations: Sequence[int]) -> None:
+        super().__init__(iterations)
+        self._keeper = keeper
+
+    def look(self, state: State) -> None:
+        self._keeper.snapshot(state.k, state.models)
+
+
+class _Keeping(Observer):
+    """Puts full pieces away, and makes a checkpoint every few seconds."""
+
+    def __init__(
+        self,
+        keeper: RunKeeper,
+        record: Record,
+        evaluation: Evaluation,
+        state: State,
+        seconds: float,
+        emitting: LockstepEvents,
+    ) -> None:
+        self._keeper, self._record, self._evaluation, self._seconds = keeper, record, evaluation, seconds
+        self._emitting = emitting
+        self._whole: State | None = state
+        """The latest state whose iterations have all been recorded. None if models could not be evaluated."""
+        self._saved_at = time.monotonic()
+
+    def wait(self) -> None:
+        """Save nothing until `after` is called: the latest iterations are being recorded."""
+        self._whole = None
+
+    def after(self, steps: Steps, state: State) -> None:
+        self._whole = state
+        if time.monotonic() - self._saved_at > self._seconds:
+            self.save()
+        elif self._record.is_large:
+            self.settle()
+            self._keeper.show(self._emitting.rows())
+            self._keeper.put_away(self._take())
+        elif self._keeper.should_show:
+            self.settle()  # no row is evaluated meanwhile
+            self._keeper.show(self._emitting.rows())
+
+    def settle(self) -> None:
+        """Wait until all models that were to be evaluated have been. Nothing is saved if that fails."""
+        whole, self._whole = self._whole, None
+        self._evaluation.finish()
+        self._emitting.settle()
+        self._whole = whole
+
+    def save(self) -> None:
+        """Make a checkpoint of the latest whole iteration, if there is one."""
+        self.settle()
+        state, record = self._whole, self._record
+        if state is not None and state.k > 0:
+            tensors = {
+                "models": state.models,
+                "last_broadcast": state.last_broadcast,
+                "k": np.array([state.k]),
+                "time_total": np.array([record.time_total]),
+                **{LOCAL + name: rows for name, rows in state.local.items()},
+                **{MEMORY + name: array for name, array in state.memory.items()},
+            }
+            facts = {SECONDS: f"{self._emitting.seconds:.3f}", **self._emitting.totals.facts}
+            self._keeper.show(self._emitting.rows())
+            self._keeper.checkpoint(self._take(), tensors, facts)
+        self._saved_at = time.monotonic()
+
+    def _take(self) -> Piece:
+        self._emitting.begin_piece()
+        return self._record.take()
+
+
+class _Stopping(Observer):
+    """Reports the share of the iterations that is done, and stops the run when `stop` is set."""
+
+    def __init__(self, options: RunOptions, iterations: int) -> None:
+        self._options, self._iterations = options, iterations
+
+    def begin(self, state: State) -> None:
+        self._check(state)
+
+    def after(self, steps: Steps, state: State) -> None:
+        self._check(state)
+
+    def _check(self, state: State) -> None:
+        self._options.progress(state.k / self._iterations)
+        if self._options.stop.is_set() and state.k < self._iterations:
+            raise Stopped
+
+
+class _Noted(NamedTuple):
+    """What is known of an iteration before its models are evaluated."""
+
+    seconds: float
+    totals: dict[str, float | int | None]
+    drift: Floats | None
+    threshold: Floats | None
+    is_sampled: bool
+
+
+class LockstepEvents(Observer):
+    """Emits the events of a run. It makes the driver stop at no iteration, and samples models rarely."""
+
+    def __init__(
+        self,
+        stream: EventStream,
+        record: Record,
+        scenario: Scenario,
+        strategy: Any,
+        last: int,
+        seconds: float,
+        totals: Totals,
+    ) -> None:
+        """`last` is the number of iterations of the whole run; `seconds` and `totals` are those of earlier sessions."""
+        self._stream, self._record, self._last = stream, record, last
+        self.totals, self._parameters = totals, scenario.learner.backend.parameters
+        self._began_at = time.monotonic() - seconds
+        self._events = Allowance(EVENTS_PER_SECOND)
+        self._known_graph: Graph | None = None
+        """The last graph whose links were emitted. None after a resume."""
+        self._graph_since: int | None = None
+        """The iteration from which on the graph has its present links. None: that at which the run is resumed."""
+        self._noted: dict[int, _Noted] = {}
+        self._waiting: list[tuple[int, Floats]] = []
+        """Iterations that were evaluated, and accuracies, that were not emitted yet."""
+        self._next_rows = self._next_sample = self._next_reached = 0.0
+        self._lock = stream.lock
+        parts = form_of(strategy).parts
+        # A strategy that mixes estimates measures drift after the local step: only the iteration itself knows it.
+        self._measures_drift = parts is not None and isinstance(parts.mixing, ExchangeMixing)
+        has_thresholds = parts is not None and not isinstance(parts.trigger, FeedbackTrigger)
+        self._trigger = parts.trigger if parts is not None and has_thresholds else None
+        self._reader, self._network = scenario.reader(), scenario.network
+
+    @property
+    def seconds(self) -> float:
+        """The time for which the run has been made, earlier sessions included."""
+        return time.monotonic() - self._began_at
+
+    def after(self, steps: Steps, state: State) -> None:
+        self.totals.add(steps, self._parameters)  # also without readers: the checkpoint keeps them
+        if self._graph_since is None or steps.has_other_links:
+            self._graph_since = steps.k
+        if not self._stream.wants_samples:
+            return
+        if (now := time.monotonic()) >= self._next_reached or state.k == self._last:
+            self._next_reached = now + REACHED_SECONDS
+            self._stream.emit(Reached(time.time(), state.k))
+        if count := min(self._events.left(), len(steps)):
+            self._emit_network(steps.graph)
+            self._emit_events(steps, count)
+
+    def begin(self, state: State) -> None:
+        if state.k == 0 or isinstance(self._network, StaticGraph):
+            self._known_graph, self._graph_since = self._network.graph(0), 0
+
+    def _emit_network(self, graph: Graph) -> None:
+        """Emit the links in force, unless readers know them: the next events use no others."""
+        known, self._known_graph = self._known_graph, graph
+        if known is graph or (known is not None and np.array_equal(known.links, graph.links)):
+            return
+        assert self._graph_since is not None
+        self._events.spend(len(graph.links))
+        self._stream.emit(Network(self._graph_since, pairs(graph.links)))
+
+    def _emit_events(self, steps: Steps, count: int) -> None:
+        """Emit the events of some of the iterations, evenly spread, the last one included."""
+        for place in range(len(steps) - 1 - (count - 1) * (len(steps) // count), len(steps), len(steps) // count):
+            fired = np.flatnonzero(steps.fired[place]).tolist()
+            used = pairs(steps.graph.links[np.flatnonzero(steps.used[place])])
+            self._events.spend(len(fired) + len(used))
+            self._stream.emit(Events(steps.k + place, fired, used))
+
+    def before_evaluation(self, steps: Steps, state: State) -> None:
+        """Note what changes while the models of a state are evaluated. Call it for each that is."""
+        self.totals.add(steps, self._parameters)
+        started = time.monotonic()
+        is_sampled = self._stream.wants_samples and (started >= self._next_sample or state.k == self._last)
+        drifts = thresholds = None
+        if is_sampled:
+            if self._measures_drift:
+                drifts = drift(state.models, state.last_broadcast)
+            if self._trigger is not None and (state.k < self._last or is_built_in(self._trigger)):
+                with suppress(Exception):  # the user's own trigger: if it fails, the run itself says so
+                    thresholds = self._reader.thresholds(self._trigger, state.k).copy()
+            self._next_sample = started + SAMPLE_SECONDS
+            self._count(time.monotonic() - started)
+        self._noted[state.k - 1] = _Noted(started - self._began_at, self.totals.row, drifts, thresholds, is_sampled)
+
+    def evaluated(self, iteration: int, accuracies: Floats) -> None:
+        """Emit the row of an iteration whose models were evaluated now, or soon with others."""
+        if not len(self._stream):
+            return
+        with self._lock:
+            self._waiting.append((iteration, accuracies))
+            is_due = time.monotonic() >= self._next_rows
+        if is_due:
+            self.settle()
+
+    def settle(self) -> None:
+        """Emit the rows of all models that were evaluated. Call it before the record is emptied."""
+        with self._lock:
+            waiting, self._waiting = self._waiting, []
+            for iteration, accuracies in waiting:
+                self._emit_row(iteration, accuracies)
+            self._next_rows = time.monotonic() + EVALUATED_SECONDS
+
+    def begin_piece(self) -> None:
+        """Note that the record is emptied: its rows are no longer there."""
+        self._noted.clear()
+
+    def rows(self) -> list[Row]:
+        """Return the evaluated rows of the record, for a reader that is new. Call it after `settle`."""
+        with self._lock:
+            return [self._with_totals(self._record.row(one), noted) for one, noted in sorted(self._noted.items())]
+
+    @staticmethod
+    def _with_totals(row: Row, noted: _Noted) -> Row:
+        return {**row, **noted.totals, "seconds": round(noted.seconds, 3)}
+
+    def _emit_row(self, iteration: int, accuracies: Floats) -> None:
+        noted, row = self._noted[iteration], self._record.row(iteration)
+        self._noted[iteration] = noted._replace(drift=None, threshold=None)  # they are large
+        self._stream.emit(Evaluated(time.time(), iteration + 1, self._with_totals(row, noted)))
+        if noted.is_sampled:
+            started = time.monotonic()
+            drifts, thresholds = (None if one is None else one.tolist() for one in (noted.drift, noted.threshold))
+            self._stream.emit(Devices(time.time(), iteration + 1, accuracies.tolist(), drifts, thresholds))
+            self._count(time.monotonic() - started)
+
+    def _count(self, seconds: float) -> None:
+        """A sample of the devices took this long: the next one has to wait."""
+        self._next_sample = max(self._next_sample, time.monotonic() + seconds / SAMPLE_SHARE)
+
+
+def _checked(
+    checkpoint: Checkpoint,
+    initial: State,
+    memories: Memories,
+    scenario: Scenario,
+    iterations: int,
+    without_models: Collection[int],
+) -> tuple[State, Record]:
+    """Return the state and an empty record for the iterations after it. Raises `ValueError` if anything does not fit.
+
+    `without_models` are the iterations whose models have not been kept and shall be; those up to the checkpoint cannot
+    be made up for. Compiled loops check no index, so shapes, types and numbers are checked here.
+    """
+    tensors = checkpoint.tensors
+    k, time_total = int(tensors["k"].item()), float(tensors["time_total"].item())
+    if not 0 < k <= iterations:
+        raise ValueError(f"its number of iterations, {k}, is not between 1 and {iterations}")
+    if k != checkpoint.position:
+        raise ValueError(f"its pieces end after {checkpoint.position} iterations instead of {k}")
+    local = {name.removeprefix(LOCAL): rows for name, rows in tensors.items() if name.startswith(LOCAL)}
+    expected = {"models": initial.models, "last_broadcast": initial.last_broadcast}
+    expected |= {LOCAL + name: rows for name, rows in initial.local.items()}
+    links_of = scenario.network.graph(k - 1)  # the state after k iterations remembers the links of the last one
+    expected |= {MEMORY + name: array for name, array in begin(memories, links_of, initial.models).items()}
+    found = {name: rows for name, rows in tensors.items() if name not in {"k", "time_total"}}
+    if found.keys() != expected.keys():
+        raise ValueError(f"it holds {', '.join(sorted(found))} instead of {', '.join(sorted(expected))}")
+    for name, rows in found.items():
+        if rows.shape != expected[name].shape or rows.dtype != expected[name].dtype:
+            raise ValueError(f"{name} is {rows.dtype} of shape {rows.shape}")
+        if rows.dtype.kind == "f" and not np.isfinite(rows).all():
+            raise ValueError(f"{name} is not finite")
+    if not np.isfinite(time_total):
+        raise ValueError("time_total is not finite")
+    if missing := [one for one in without_models if one <= k]:
+        raise ValueError(f"the models of iteration {min(missing)} are missing")
+    memory = {name.removeprefix(MEMORY): array for name, array in tensors.items() if name.startswith(MEMORY)}
+    state = State(k, tensors["models"], tensors["last_broadcast"], local, memory)
+    return state, Record(first=k, time_total=time_total)

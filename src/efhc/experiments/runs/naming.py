@@ -1,0 +1,106 @@
+"""Names of runs that are kept by their key alone: people tell them apart by what differs.
+
+A store knows a strategy by its kind. The live file of a run also has the names that the experiment gave.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from efhc.base.inputs import open_regular
+from efhc.experiments.config.files import flat_settings
+from efhc.experiments.runs.events import Begin
+from efhc.experiments.runs.live_file import MOST_BYTES, decoded
+
+MOST_SETTINGS = 4
+"""The largest number of settings in a name."""
+NOT_OF_GROUP = ("strategies", "seeds", "name")
+"""Settings in which the runs of a group may differ."""
+
+
+@dataclass(frozen=True)
+class NamedRun:
+    """One strategy with one seed, and what its config says."""
+
+    strategy: str
+    """Its name for people."""
+    seed: int
+    strategy_there: str
+    """The name of the strategy in its config."""
+    config: Mapping[str, Any]
+    folder: Path
+    """The folder with its config.toml and meta.json."""
+    experiment: str | None = field(default=None, kw_only=True)
+    """The name of the experiment that asked for it, if it is kept by its key and that is known."""
+
+
+R = TypeVar("R", bound=NamedRun)
+
+
+def settings_of_group(run: NamedRun) -> str:
+    """Return the settings that all runs of a group share, as a text."""
+    settings = {key: value for key, value in run.config.items() if key not in NOT_OF_GROUP}
+    return json.dumps(settings, sort_keys=True, default=str)
+
+
+def asked_as(meta: Mapping[str, Any]) -> tuple[str, str | None] | None:
+    """Return the names of strategy and experiment in the meta.json of a single run. None: it has none."""
+    names = meta.get("asked_as")
+    if not isinstance(names, dict) or not isinstance(names.get("strategy"), str):
+        return None
+    return names["strategy"], names.get("experiment") if isinstance(names.get("experiment"), str) else None
+
+
+def names_in(live: Path) -> tuple[str, str] | None:
+    """Return the names of strategy and experiment in the first record of a live file. None: there are none."""
+    try:
+        with open_regular(live, MOST_BYTES) as file:
+            file.readline(1000)
+            begin = decoded(file.readline())
+    except (OSError, ValueError):
+        return None
+    return (begin.strategy, begin.experiment) if isinstance(begin, Begin) else None
+
+
+def label_runs(runs: Sequence[R]) -> list[R]:
+    """Return the runs of a store by strategy and seed, with names that tell them apart.
+
+    Strategies of one name that are not the same, such as the trials of a tuning, get the settings that differ.
+    """
+    tables = [dict(flat_settings(run.config["strategies"][run.strategy_there])) for run in runs]
+    words = _differences([(run.experiment, run.strategy) for run in runs], tables)
+    labelled = [replace(run, strategy=", ".join([run.strategy, *own])) for run, own in zip(runs, words, strict=True)]
+    return sorted(labelled, key=lambda run: (run.strategy, run.seed))
+
+
+def name_groups(groups: Sequence[Sequence[NamedRun]], place: str) -> list[str]:
+    """Return a name for each group: its experiment and the settings in which it differs from others of that name."""
+    titles = [next((run.experiment for run in runs if run.experiment), place) for runs in groups]
+    settings = [
+        {key: value for key, value in flat_settings(runs[0].config) if key.partition(".")[0] not in NOT_OF_GROUP}
+        for runs in groups
+    ]
+    words = _differences(titles, settings)
+    return [", ".join([title, *own]) for title, own in zip(titles, words, strict=True)]
+
+
+def _differences(titles: Sequence[Hashable], tables: Sequence[Mapping[str, Any]]) -> Iterator[list[str]]:
+    """Yield for each table the settings that are not the same in all of its title, as `key=value`, the first few."""
+    alike: dict[Hashable, list[Mapping[str, Any]]] = {}
+    for title, table in zip(titles, tables, strict=True):
+        alike.setdefault(title, []).append(table)
+    varying = {title: _varying(of_title) for title, of_title in alike.items()}
+    for title, table in zip(titles, tables, strict=True):
+        words = [f"{key.removesuffix('.kind')}={table[key]}" for key in table if key in varying[title]]
+        yield words if len(words) <= MOST_SETTINGS else [*words[:MOST_SETTINGS], "..."]
+
+
+def _varying(tables: Sequence[Mapping[str, Any]]) -> set[str]:
+    """Return the keys that some of the tables lack, or have another value of."""
+    first, *others = tables
+    keys = {key for table in tables for key in table}
+    return {key for key in keys if any(other.get(key) != first.get(key) for other in others)}

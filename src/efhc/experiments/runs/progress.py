@@ -1,0 +1,193 @@
+"""How far runs are, in words: for the bar on a terminal, the lines in a log, the bar in a notebook."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from threading import RLock
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from efhc.experiments.runs.events import Event, Reader
+    from efhc.experiments.runs.run import Run
+
+PREPARING = "preparing (a first run compiles for about 6 s)"
+"""What is shown until a run has begun."""
+MOST_NAMED = 4
+"""Runs that a plain line names at most."""
+
+Clock = Callable[[], float]
+
+
+class RunProgress(Protocol):
+    """Called after every few iterations, and once for the iterations that a resumed run already has."""
+
+    def __call__(self, strategy: str, seed: int, done: int) -> None:
+        """`done` iterations of this strategy and seed are done."""
+
+
+SPEED_SECONDS = 30.0
+"""The time over which speed is measured."""
+
+
+@dataclass
+class Speed:
+    """The mean number of iterations per second in the last half minute."""
+
+    _points: deque[tuple[float, int]] = field(default_factory=deque)
+    """Times, and how many iterations had been made by then."""
+
+    def note(self, at: float, made: int) -> None:
+        """At the time `at`, in seconds, `made` iterations have been made."""
+        self._points.append((at, made))
+        while len(self._points) > 2 and self._points[1][0] < at - SPEED_SECONDS:
+            self._points.popleft()
+
+    @property
+    def per_second(self) -> float | None:
+        """Iterations per second. None: too early to say."""
+        if len(self._points) < 2:
+            return None
+        (began, first), (now, last) = self._points[0], self._points[-1]
+        return (last - first) / (now - began) if now > began and last > first else None
+
+    def words(self, left: int) -> list[str]:
+        """Return how fast it goes, and how long `left` iterations will take, in words."""
+        if (speed := self.per_second) is None:
+            return []
+        digits = 0 if speed >= 10 else 2
+        return [f"{speed:,.{digits}f} it/s", f"{timedelta(seconds=round(left / speed))} left"]
+
+
+@dataclass
+class _Shown:
+    """One run."""
+
+    name: str
+    iterations: int
+    k: int
+    first_k: int
+    """The number of iterations made when the run was first reported."""
+    speed: Speed = field(default_factory=Speed)
+    accuracy: float | None = None
+    is_done: bool = False
+
+    def words(self) -> str:
+        """The run in words: how far, how good, how fast, how long to go."""
+        accuracy = [] if self.accuracy is None else [f"accuracy {self.accuracy:.3f}"]
+        far = f"{self.name}: {self.k:,} of {self.iterations:,}"
+        return ", ".join([far, *accuracy, *self.speed.words(self.iterations - self.k)])
+
+
+class Overview:
+    """The progress and accuracy of several runs. Several threads may report."""
+
+    def __init__(self, runs: int, iterations: int, clock: Clock = time.monotonic) -> None:
+        """`iterations` are those of all `runs` together."""
+        self.runs, self.iterations, self._clock = runs, iterations, clock
+        self.show: Callable[[], None] = lambda: None
+        """Called whenever something has changed."""
+        self.latest: _Shown | None = None
+        self.speed = Speed()
+        self._shown: dict[Hashable, _Shown] = {}
+        self._earlier: list[_Shown] = []
+        """Runs whose names others have now: the same strategy and seed in another network."""
+        self._early: dict[Hashable, float] = {}
+        """Accuracies of runs that were evaluated before they were first reported."""
+        self._made, self._lock = 0, RLock()
+
+    def progress(self, run: Run, share: float) -> None:
+        """`share` of a run is done."""
+        iterations = run.experiment.iterations
+        self._reach(run.key, run.name, iterations, round(share * iterations), is_done=share == 1)
+
+    def progress_of(self, iterations: int) -> RunProgress:
+        """Return what hears of runs by strategy and seed; each has this number of `iterations`."""
+
+        def progress(strategy: str, seed: int, done: int) -> None:
+            self._reach((strategy, seed), f"{strategy}, seed {seed}", iterations, done, is_done=done >= iterations)
+
+        return progress
+
+    def follower(self, run: Run) -> Reader:
+        """Return the reader of a run's accuracies."""
+        return _accuracy_reader(lambda accuracy: self._evaluate(run, accuracy))
+
+    def _evaluate(self, run: Run, accuracy: float) -> None:
+        with self._lock:
+            shown = self._shown.get(run.key) or self._shown.get(run.pair)
+            if shown is not None:
+                shown.accuracy = accuracy
+            else:
+                self._early[run.key] = self._early[run.pair] = accuracy
+
+    def _reach(self, key: Hashable, name: str, iterations: int, k: int, *, is_done: bool) -> None:
+        with self._lock:
+            run = self._shown.get(key)
+            if run is None or k < run.k:
+                self._earlier += [] if run is None else [run]
+                run = self._shown[key] = _Shown(name, iterations, k, k, accuracy=self._early.pop(key, None))
+            self._made += k - run.k
+            run.k, run.is_done, self.latest = k, is_done, run
+            if k > run.first_k:  # the time of the first ones is that of compiling
+                run.speed.note(self._clock(), k)
+                self.speed.note(self._clock(), self._made)
+            self.show()
+
+    @property
+    def reached(self) -> int:
+        """The iterations of all runs that are done, those of earlier commands included."""
+        with self._lock:
+            return sum(run.k for run in (*self._earlier, *self._shown.values()))
+
+    @property
+    def finished(self) -> int:
+        """The number of runs that are done."""
+        with self._lock:
+            return sum(run.is_done for run in (*self._earlier, *self._shown.values()))
+
+    def line(self) -> str:
+        """Return how far all is, and every run that is being made, in one line."""
+        with self._lock:
+            return self._line()
+
+    def _line(self) -> str:
+        running = [run.words() for run in self._shown.values() if not run.is_done]
+        named, more = running[:MOST_NAMED], len(running) - MOST_NAMED
+        parts = [*named, *([f"{more} more"] if more > 0 else [])]
+        if self.runs > 1:
+            left = ", ".join(self.speed.words(self.iterations - self.reached))
+            parts = [f"{self.finished} of {self.runs} runs done" + (f", {left}" if left else ""), *parts]
+        return "; ".join(parts)
+
+
+class Accuracies:
+    """The latest accuracy of runs that are made one at a time, with several seeds."""
+
+    def __init__(self) -> None:
+        self._latest: float | None = None
+
+    def follower(self, run: Run) -> Reader:
+        """Return the reader of a run's accuracies."""
+        return _accuracy_reader(self._set)
+
+    def _set(self, accuracy: float) -> None:
+        self._latest = accuracy
+
+    @property
+    def words(self) -> str:
+        """The latest accuracy, in words."""
+        return "" if self._latest is None else f", accuracy {self._latest:.3f}"
+
+
+def _accuracy_reader(use: Callable[[float], None]) -> Reader:
+    def read(event: Event) -> None:
+        row = getattr(event, "row", None)
+        if row is not None and (accuracy := row.get("accuracy")) is not None:
+            use(accuracy)
+
+    read.rows_only = True  # type: ignore[attr-defined]
+    return read

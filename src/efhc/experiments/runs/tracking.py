@@ -1,0 +1,254 @@
+"""Logging runs to trackers: a reader of each run's events queues its rows, and each tracker works in its own thread.
+
+A run never waits for a tracker. A tracker that cannot open a run is reported once and logs no other run. One that fails
+later is reported once, and gets the rows that it could not log again with the next ones, and once in the end. A process
+that is killed loses the rows in its queue. When its runs are resumed, trackers are offered all their rows.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from pathlib import Path
+from queue import SimpleQueue
+from threading import Thread
+from typing import NamedTuple
+
+from efhc import __version__
+from efhc.base.errors import EfhcError
+from efhc.base.own_code import in_one_line
+from efhc.experiments.config.experiment import Experiment
+from efhc.experiments.config.files import flat_settings, to_tables
+from efhc.experiments.runs.driver_tables import LOCKSTEP
+from efhc.experiments.runs.events import Begin, EndState, Follower, FollowerFactory, Row
+from efhc.experiments.runs.run import Run, file_name
+from efhc.experiments.trackers.tracker import Entry, KnowingEntry, Point, Setting, TrackedRun, Tracker
+
+TIMEOUT = 120.0
+"""Seconds without any progress after which the end of a command no longer waits for a tracker.
+
+It is longer than W&B itself waits for its server: up to 90 s to begin and end a run.
+"""
+LONGEST = 300
+"""Largest number of characters of an error that are printed."""
+
+Warn = Callable[[str], None]
+
+
+def name_of(run: Run) -> str:
+    """Return the name of a run within its experiment."""
+    return file_name(*run.pair)
+
+
+@contextmanager
+def tracking(
+    experiments: Iterable[Experiment],
+    folder: Path | None,
+    warn: Warn,
+    *,
+    name: Callable[[Run], str] = name_of,
+    timeout: float = TIMEOUT,
+) -> Iterator[Sequence[FollowerFactory]]:
+    """Yield what creates a reader of each run's events, which logs the run as its experiment says; none without `log`.
+
+    In the end it waits until trackers have logged all rows, as long as they make progress. `folder` is that of the
+    experiment or study, and `name` distinguishes its runs.
+    """
+    trackers: list[Tracker] = []
+    for one in (tracker for experiment in experiments for tracker in experiment.log):
+        if one not in trackers:
+            trackers.append(one)
+    workers = [_Worker(tracker, warn) for tracker in trackers]
+    began = datetime.now().astimezone()
+
+    def reader(run: Run) -> Follower:
+        return _Queueing(run, name(run), folder, began, [one for one in workers if one.tracker in run.whole.log])
+
+    try:
+        yield [reader] if workers else []
+    finally:
+        for worker in workers:
+            worker.finish()
+        for worker in workers:
+            worker.wait(timeout)
+
+
+class _Queueing(Follower):
+    """Queues the evaluations of one run for its trackers."""
+
+    rows_only = True
+
+    def __init__(self, run: Run, name: str, folder: Path | None, began: datetime, workers: list[_Worker]) -> None:
+        self._run, self._name, self._folder, self._began, self._workers = run, name, folder, began, workers
+        self._logs: list[_Log] = []
+
+    def begin(self, run: Begin) -> None:
+        tracked = TrackedRun(
+            name=self._name,
+            group=run.experiment,
+            strategy=run.strategy,
+            seed=run.seed,
+            key=run.key,
+            k=run.k,
+            settings={**settings_of(self._run), "parameters": run.parameters, "efhc": __version__},
+            folder=self._folder,
+            began=self._began,
+            order="iteration" if run.driver == LOCKSTEP.driver else "seconds",
+        )
+        self._logs = [_Log(tracked, worker) for worker in self._workers]
+
+    def recalled(self, rows: Callable[[], Iterable[Row]]) -> None:
+        if self._logs:
+            self._add([_Queued(_point(row), is_recalled=True) for row in rows()])
+
+    def evaluated(self, row: Row) -> None:
+        self._add([_Queued(_point(row), is_recalled=False)])
+
+    def _add(self, points: list[_Queued]) -> None:
+        for log in self._logs:
+            log.queue.extend(points)
+            log.notify()
+
+    def end(self, state: EndState, problem: str | None) -> None:
+        for log in self._logs:
+            log.ended = "finished" if state == "done" else state, problem
+            log.notify()
+
+
+def _point(row: Row) -> Point:
+    iteration = row.get("iteration")
+    step = row["steps"] if iteration is None else iteration + 1
+    return Point(int(step or 0), time.time(), {name: value for name, value in row.items() if value is not None})
+
+
+class _Queued(NamedTuple):
+    """A point that a tracker has not logged yet."""
+
+    point: Point
+    is_recalled: bool
+    """Whether it is of an earlier session, so that the tracker may have it already."""
+
+
+class _Log:
+    """One run in one tracker, and the points that it has not logged yet."""
+
+    def __init__(self, run: TrackedRun, worker: _Worker) -> None:
+        self.run, self._worker = run, worker
+        self.queue: deque[_Queued] = deque()
+        self.ended: tuple[str, str | None] | None = None
+        self._entry: Entry | None = None
+        self._has: Callable[[Point], bool] | None = None
+        self._is_closed = False
+        self.notify()
+
+    def notify(self) -> None:
+        """Let the worker know that there is something new."""
+        self._worker.inbox.put(self)
+
+    def open(self, tracker: Tracker) -> None:
+        """Let the tracker open the run, if it has not."""
+        if self._entry is None:
+            opened = tracker.open(self.run)
+            if not all(callable(getattr(opened, name, None)) for name in ("add", "close")):
+                raise EfhcError(
+                    f"open returned {str(opened)[:40]!r} instead of an object with the methods add and close"
+                )
+            self._entry = opened
+            self._has = opened.has if isinstance(opened, KnowingEntry) else None
+
+    def flush(self) -> bool:
+        """Log the points in the queue. Returns whether the run has ended and the tracker has all of it."""
+        assert self._entry is not None
+        ended = self.ended  # all points are there by now if it has
+        queued, has = list(self.queue), self._has
+        if new := [one.point for one in queued if not (one.is_recalled if has is None else has(one.point))]:
+            self._entry.add(new)
+        for _ in queued:
+            self.queue.popleft()
+        if ended is not None and not self._is_closed:  # one call may do what several notifications asked for
+            self._entry.close(*ended)
+            self._is_closed = True
+        return self._is_closed
+
+
+class _Worker:
+    """The thread of one tracker."""
+
+    def __init__(self, tracker: Tracker, warn: Warn) -> None:
+        self.tracker, self._warn = tracker, warn
+        self._kind = str(getattr(tracker, "kind", type(tracker).__name__))
+        self.inbox: SimpleQueue[_Log | None] = SimpleQueue()
+        self._open: dict[_Log, None] = {}
+        self._progress = 0
+        self._has_given_up = self._has_warned = False
+        self._thread = Thread(target=self._work, name=f"efhc-log-{self._kind}", daemon=True)
+        self._thread.start()
+
+    def finish(self) -> None:
+        """Let the thread end once its inbox is empty."""
+        self.inbox.put(None)
+
+    def wait(self, timeout: float) -> None:
+        """Wait for the thread to end, as long as it makes progress."""
+        seen, since = self._progress, time.monotonic()
+        while self._thread.is_alive():
+            self._thread.join(0.1)
+            if self._progress != seen:
+                seen, since = self._progress, time.monotonic()
+            elif time.monotonic() - since > timeout:
+                self._warn(f"log: {self._kind} has not answered for {timeout:g} s; the remaining rows are not logged")
+                return
+
+    def _work(self) -> None:
+        while (log := self.inbox.get()) is not None:
+            self._attempt(log)
+            self._progress += 1
+        for log in list(self._open):
+            if not self._attempt(log):
+                rows = f"{len(log.queue)} rows" if log.queue else "the end"
+                self._report(f"{rows} of {log.run.name} could not be logged")
+            self._progress += 1
+
+    def _attempt(self, log: _Log) -> bool:
+        """Log what is new of a run. Returns whether that has worked."""
+        if self._has_given_up:
+            return True
+        try:
+            log.open(self.tracker)
+        except BaseException as error:  # SystemExit, too: it would end this thread silently
+            self._has_given_up = True
+            self._open.clear()
+            self._report(f"{_words(error)}; logging to it is off")
+            return True
+        self._open[log] = None
+        try:
+            if log.flush():
+                del self._open[log]
+        except BaseException as error:
+            if not self._has_warned:
+                self._has_warned = True
+                self._report(f"{_words(error)}; it is tried again later")
+            return False
+        return True
+
+    def _report(self, text: str) -> None:
+        with suppress(Warning):  # where warnings are errors, they are errors of whoever waits for runs
+            self._warn(f"log: {self._kind}: {text}")
+
+
+def _words(error: BaseException) -> str:
+    text = str(error) if isinstance(error, EfhcError) else in_one_line(error)
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
+
+
+def settings_of(run: Run) -> dict[str, Setting]:
+    """Return the settings of a run by their dotted names; those of its strategy begin with "strategy"."""
+    tables = to_tables(run.experiment, "describe")
+    (strategy,) = tables.pop("strategies").values()
+    for name in ("name", "seeds", "log"):
+        del tables[name]
+    flat = dict(flat_settings({"strategy": {"name": run.strategy, **strategy}, "seed": run.seed, **tables}))
+    return {name: value if isinstance(value, Setting) else str(value) for name, value in flat.items()}

@@ -1,0 +1,91 @@
+// The chosen run in words: what it is, how far it is, and what to do if it has stopped.
+import { copyButton, el, say, setFacts } from "./dom.js";
+import { accuracyWords, duration, short, whole } from "./format.js";
+
+const STATES = { waiting: "waiting to start", running: "running", done: "done", stopped: "stopped", failed: "failed" };
+
+export class RunHead {
+  constructor(store) {
+    this.store = store;
+    this.place = el("p", { class: "crumbs" });
+    this.title = el("h1");
+    this.state = el("span", { class: "badge" });
+    this.numbers = el("dl", { class: "numbers" });
+    this.bar = el("div", { class: "bar-of-run", "aria-hidden": "true" });
+    this.notice = el("div", { class: "notice", hidden: true });
+    this.status = el("div", { class: "unseen", role: "status" });
+    this.element = el(
+      "div",
+      { class: "head" },
+      this.place,
+      el("div", { class: "title" }, this.title, this.state),
+      this.numbers,
+      this.bar,
+      this.notice,
+      this.status,
+    );
+    store.watch(["tree", "choice", "detail", "connection", "curves"], () => this.draw());
+  }
+
+  draw() {
+    const { currentGroup: group, currentRun: run } = this.store;
+    this.element.hidden = !run;
+    if (!run) return;
+    say(this.place, [group.name, group.place].filter((part, n, all) => part && part !== "." && all.indexOf(part) === n).join(" · "));
+    say(this.title, `${run.strategy}, seed ${run.seed}`);
+    say(this.state, STATES[run.state]);
+    this.state.className = `badge is-${run.state}`;
+    this.drawNumbers(run);
+    this.bar.style.setProperty("--share", run.iterations ? Math.min(1, run.k / run.iterations) : 0);
+    this.bar.className = `bar-of-run is-${run.state}`;
+    this.drawNotice(run, group);
+    this.tell(run);
+    const share = run.state === "running" && run.iterations ? `${Math.floor((100 * run.k) / run.iterations)} % ` : "";
+    document.title = `${share}${group.name} · efhc`;
+  }
+
+  drawNumbers(run) {
+    const curve = this.store.lines[run.id];
+    const last = (column) => curve?.[column]?.at(-1) ?? null;
+    const rows = [
+      ["iterations", run.state === "done" ? whole(run.iterations) : `${whole(run.k)} of ${whole(run.iterations)}`],
+      ["accuracy", accuracyWords(run.accuracy)],
+      ["transmission time", short(last("transmission_time"))],
+      ["broadcasts", whole(last("broadcasts"))],
+      ["iterations per second", run.iterations_per_second === null ? "–" : short(Number(run.iterations_per_second.toPrecision(3)))],
+      ["time left", run.state === "running" ? duration(run.seconds_left) : "–"],
+    ].filter(([, value]) => value !== "–");
+    setFacts(this.numbers, rows);
+  }
+
+  drawNotice(run, group) {
+    const { shown, absence } = this.store;
+    const command = shown?.repeat ?? "";
+    let words = "";
+    if (absence === "gone") words = "The files of this run are gone.";
+    else if (absence === "missing") words = "This page has only the curves of this run.";
+    else if (run.state === "failed") words = run.problem ?? "The run failed.";
+    else if (run.state === "stopped" && group.kind !== "nodes") words = stoppedWords(run, group.kind === "run" ? "Go on with:" : "The command that makes it goes on from there.");
+    else if (run.problem) words = run.problem;
+    const withCommand = run.state === "stopped" && group.kind === "run" && command;
+    const key = `${words} ${withCommand}`;
+    if (key === this.noticeKey) return;
+    this.noticeKey = key;
+    this.notice.hidden = !words;
+    this.notice.className = `notice is-${run.state}`;
+    this.notice.replaceChildren(el("p", { text: words }), ...(withCommand ? [el("div", { class: "command" }, el("code", { text: command }), copyButton(() => command))] : []));
+  }
+
+  /** Only changes of state are read out: numbers change all the time. */
+  tell(run) {
+    const words = `${run.strategy}, seed ${run.seed}: ${STATES[run.state]}`;
+    if (this.told && this.told !== words && this.toldOf === run.id) say(this.status, words);
+    [this.told, this.toldOf] = [words, run.id];
+  }
+}
+
+/** How far the run came and, if it is known, why it stopped. */
+function stoppedWords(run, advice) {
+  const reason = run.problem;
+  return `Stopped after ${whole(run.k)} of ${whole(run.iterations)} iterations${reason ? `: ${reason.replace(/\.$/, "")}` : ""}. ${advice}`;
+}
