@@ -15,7 +15,7 @@ import pytest
 from efhc.base.errors import EfhcError, InputError
 from efhc.experiments.runs.engines.local import LocalEngine
 from efhc.experiments.runs.store import RunStore
-from efhc.experiments.studies.presets import load_figure
+from efhc.experiments.studies.figures import load_figure
 from efhc.experiments.studies.reproduce import prepare, reproduce
 from efhc.report.claims.judging import Judgement, Verdict
 

@@ -43,8 +43,8 @@ from efhc.report.numbers import TIME_UNIT
 if TYPE_CHECKING:
     from efhc.experiments.config.experiment import Experiment
     from efhc.experiments.runs.store import RunStore
-    from efhc.experiments.studies.reproduce import AnyRuns
-    from efhc.experiments.studies.settings_figures import Controls, Size
+    from efhc.experiments.studies.figures import ControlsTable, Size
+    from efhc.experiments.studies.reproduce import FigureRuns
     from efhc.experiments.studies.tune import Tuning
     from efhc.report.claims.judging import Judgement
 
@@ -81,8 +81,7 @@ def reproduce(
     """
     use = choose_engine(engine, address, jobs)
 
-    from efhc.experiments.studies.presets import load_figure, paper_figures
-    from efhc.experiments.studies.settings_figures import Controls, Frontier
+    from efhc.experiments.studies.figures import ControlsTable, FrontierTable, load_figure, paper_figures
 
     if quick and full:
         raise EfhcError("--quick and --full exclude each other; give one of them")
@@ -114,15 +113,15 @@ def reproduce(
             )
     for figure in loaded:
         numbers = out / "figures" / f"{figure.name}.csv"
-        if isinstance(figure, Frontier):
+        if isinstance(figure.table, FrontierTable):
             _print_means(numbers)
-        elif isinstance(figure, Controls):
-            _print_controls(figure, numbers, judgements)
+        elif isinstance(figure.table, ControlsTable):
+            _print_controls(figure.name, figure.table, numbers, judgements)
     _print_judgements([one for one in judgements if one.control is None])
     print(f"\nReport: {out / 'report.html'}, figures and their numbers: {out / 'figures'}")
 
 
-def _print_estimates(figures: Sequence[AnyRuns], store: RunStore, jobs: int | None) -> None:
+def _print_estimates(figures: Sequence[FigureRuns], store: RunStore, jobs: int | None) -> None:
     """Print the estimated time of the missing runs of each figure, one run at a time per core."""
     from rich.status import Status
 
@@ -140,7 +139,7 @@ def _print_estimates(figures: Sequence[AnyRuns], store: RunStore, jobs: int | No
 
 def _list_figures(seeds: int | None) -> None:
     from efhc.experiments.config.files import PRESETS
-    from efhc.experiments.studies.presets import load_figure, other_figures, paper_figures
+    from efhc.experiments.studies.figures import load_figure, other_figures, paper_figures
 
     table = Table("figure", "--quick", "--full", "core hours", "", box=None)
     others = other_figures()
@@ -182,7 +181,7 @@ def _print_means(path: Path) -> None:
         console.print(table)
 
 
-def _print_controls(figure: Controls, path: Path, judgements: Sequence[Judgement]) -> None:
+def _print_controls(name: str, table: ControlsTable, path: Path, judgements: Sequence[Judgement]) -> None:
     """Print a table and a sentence per setting: accuracy at the end, and the lead over each control."""
     import polars as pl
 
@@ -192,12 +191,12 @@ def _print_controls(figure: Controls, path: Path, judgements: Sequence[Judgement
     from efhc.report.numbers import MEGABYTE, number_words, signed
 
     for (setting,), rows in pl.read_csv(path).group_by("setting", maintain_order=True):
-        label = f"{figure.name}-{setting}"
+        label = f"{name}-{setting}"
         found = {one.control: one for one in judgements if one.figures == (label,)}
         bounds = bounds_words(one.findings[0].seeds for one in found.values())
-        title = f"{label}: accuracy at the end, and the lead of {figure.table.leader}"
+        title = f"{label}: accuracy at the end, and the lead of {table.leader}"
         columns = ("strategy", "accuracy", "worst seed", "MB", "lead", bounds, "wins on", "")
-        table = titled_table(*columns, title=cell(title))
+        shown = titled_table(*columns, title=cell(title))
         for row in end_means(rows).iter_rows(named=True):
             cells = [f"{row['mean']:.3f}", f"{row['least']:.3f}", number_words(row["bytes"] / MEGABYTE)]
             if one := found.get(row["strategy"]):
@@ -205,10 +204,10 @@ def _print_controls(figure: Controls, path: Path, judgements: Sequence[Judgement
                 between = f"{signed(finding.low)} to {signed(finding.high)}" if finding.seeds > 1 else ""
                 above = f"{finding.seeds_above} of {finding.seeds}"
                 cells += [signed(finding.mean), between, above, VERDICTS[finding.verdict]]
-            table.add_row(cell(row["strategy"]), *cells)
-        print_table(table)
-        marked = filter(None, (figure.table.common, figure.table.shuffled))
-        if words := bought_words({name: found[name].findings[0] for name in marked if name in found}):
+            shown.add_row(cell(row["strategy"]), *cells)
+        print_table(shown)
+        marked = filter(None, (table.common, table.shuffled))
+        if words := bought_words({one: found[one].findings[0] for one in marked if one in found}):
             print(words)
 
 

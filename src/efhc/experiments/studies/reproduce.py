@@ -1,57 +1,108 @@
 """Reproduce figures: make the runs that are missing, draw the panels, judge the claims, write the report.
 
-DIR/report.html          everything, in one page that works offline
-DIR/claims.csv           each claim with its statistics, intervals and verdict
-DIR/figures/             NAME.png, NAME.pdf; the numbers of each panel as NAME-i.csv .. NAME-iv.csv
-DIR/runs/                the runs, each in a run directory named by the hash of everything that determines it
+DIR/report.html                       everything, in one page that works offline
+DIR/claims.csv                        each claim with its statistics, intervals and verdict
+DIR/figures/NAME.png, NAME.pdf        each figure
+DIR/figures/NAME-i.csv .. NAME-iv.csv of the paper: the numbers of each panel
+DIR/figures/NAME.csv                  of a frontier, the means over seeds: per setting and strategy the accuracy at each
+                                      budget, and what the strategy spends in total, as a share of ZT's transmission
+                                      time; of controls, accuracy and bytes at the end: per setting, strategy and seed
+DIR/figures/NAME-SETTING.csv          of a frontier: the same per strategy and seed
+DIR/runs/                             the runs, each in a run directory named by its key
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import polars as pl
 
 from efhc.base.errors import InputError
 from efhc.base.saving import write_safely
+from efhc.drivers.event_driven.settings import EventDriven
+from efhc.experiments.config.experiment import Experiment
+from efhc.experiments.config.files import to_toml
 from efhc.experiments.runs.events import FollowerFactory
 from efhc.experiments.runs.experiment_folder import refuse_experiment
 from efhc.experiments.runs.provenance import provenance
-from efhc.experiments.runs.run import Runs
-from efhc.experiments.runs.store import Engine, Progress, RunStore
-from efhc.experiments.runs.tracking import tracking
-from efhc.experiments.studies.figure_runs import ControlsRuns, FrontierRuns, PaperRuns
-from efhc.experiments.studies.presets import PaperFigure
-from efhc.experiments.studies.settings_figures import Controls, Frontier, Size
-from efhc.report.claims.controls import judge_controls
-from efhc.report.claims.frontier import judge_frontier
+from efhc.experiments.runs.run import Run, Runs
+from efhc.experiments.runs.store import Engine, Failures, Progress, RunStore
+from efhc.experiments.runs.tracking import name_of, tracking
+from efhc.experiments.studies.figures import (
+    ControlsTable,
+    Figure,
+    FigurePart,
+    FrontierTable,
+    PaperTable,
+    SettingsTable,
+    Size,
+    end_of,
+    varied_values,
+)
+from efhc.experiments.trackers.tracker import as_folder
+from efhc.report.claims.controls import all_ends, judge_controls
+from efhc.report.claims.frontier import all_means, budget_table, judge_frontier
 from efhc.report.claims.judging import Judgement
+from efhc.report.claims.panels import panels
 from efhc.report.claims.paper_claims import judge
 from efhc.report.claims.wording import findings_table
-from efhc.report.figure_data import ControlsData, FigureData, FrontierData, Section
+from efhc.report.figure_data import (
+    ControlsData,
+    FigureData,
+    FrontierData,
+    Illustration,
+    Section,
+    SettingData,
+    TimedSetting,
+)
 
-AnyRuns = PaperRuns | FrontierRuns | ControlsRuns
+if TYPE_CHECKING:
+    from efhc.report.figures import Picture
 
 
-def prepare(figures: Sequence[PaperFigure | Frontier | Controls]) -> list[AnyRuns]:
+@dataclass(frozen=True)
+class FigureRuns:
+    """A figure and the runs of each of its parts."""
+
+    figure: Figure
+    parts: list[tuple[FigurePart, list[Run]]]
+
+    @property
+    def all(self) -> list[Run]:
+        """The runs of all parts, each once."""
+        return list({run.key: run for _, runs in self.parts for run in runs}.values())
+
+    @property
+    def names(self) -> dict[str, str]:
+        """What trackers call the runs, by key: by the first part that has them."""
+        return {
+            run.key: "/".join([self.figure.name, *([as_folder(part.name)] if part.name else []), name_of(run)])
+            for part, runs in reversed(self.parts)
+            for run in runs
+        }
+
+    def failed(self, failures: Failures) -> list[str]:
+        """Return a line for each run that failed: its part, and the error, which names strategy and seed."""
+        parts = {run.key: part.name for part, runs in reversed(self.parts) for run in runs}
+        failed = [run.key for run in self.all if run.key in failures]
+        return [f"{parts[key]}: {failures[key]}" if parts[key] else str(failures[key]) for key in failed]
+
+
+def prepare(figures: Sequence[Figure]) -> list[FigureRuns]:
     """Load the data and find the runs of the figures. Raises `InputError` for whatever is wrong with them."""
     for name, files in Counter(figure.name for figure in figures).items():
         if files > 1:
             raise InputError("figure", f"{files} files named {name}", "different names: results are named after them")
-    runs, prepared = Runs(), list[AnyRuns]()
-    for figure in figures:
-        match figure:
-            case Frontier():
-                prepared.append(FrontierRuns.of(figure, runs))
-            case Controls():
-                prepared.append(ControlsRuns.of(figure, runs))
-            case _:
-                prepared.append(PaperRuns.of(figure, runs))
-    return prepared
+    runs = Runs()
+    return [FigureRuns(figure, [(part, runs.of(part.experiment)) for part in figure.parts]) for figure in figures]
 
 
 def reproduce(
-    figures: Sequence[AnyRuns],
+    figures: Sequence[FigureRuns],
     size: Size,
     out: Path,
     store: RunStore,
@@ -68,21 +119,21 @@ def reproduce(
     """
     refuse_experiment(out)
     sections: list[Section] = []
-    experiments = [experiment for of_figure in figures for experiment in of_figure.figure.experiments]
-    names = {key: name for of_figure in reversed(figures) for key, name in of_figure.names.items()}
+    experiments = [experiment for one in figures for experiment in one.figure.experiments]
+    names = {key: name for one in reversed(figures) for key, name in one.names.items()}
     with tracking(experiments, out, warn, name=lambda run: names[run.key]) as trackers:
-        for of_figure in figures:
-            failures = store.complete(of_figure.all, engine, progress, followers=[*trackers, *followers])
-            for line in of_figure.failed(failures):
-                warn(f"{of_figure.figure.name}: {line}")
-            sections.append(of_figure.show(size, store, failures, out / "figures"))
+        for one in figures:
+            failures = store.complete(one.all, engine, progress, followers=[*trackers, *followers])
+            for line in one.failed(failures):
+                warn(f"{one.figure.name}: {line}")
+            sections.append(_show(one, size, _Made(one.parts, store, failures), out / "figures"))
     judgements = judge({one.data.name: one.data for one in sections if isinstance(one.data, FigureData)})
-    for one in sections:
-        match one.data:
-            case FrontierData():
-                judgements += judge_frontier(one.data)
-            case ControlsData():
-                judgements += judge_controls(one.data)
+    for one_section in sections:
+        match one_section.data:
+            case FrontierData() as data:
+                judgements += judge_frontier(data)
+            case ControlsData() as data:
+                judgements += judge_controls(data)
     from efhc.report.page.report import report
 
     write_safely(out / "claims.csv", findings_table(judgements).write_csv().encode())
@@ -95,3 +146,198 @@ def _title(sections: Sequence[Section]) -> str:
     others = [section.data.name for section in sections if not isinstance(section.data, FigureData)]
     listed = [f"figure{'s' if len(numbers) > 1 else ''} {', '.join(numbers)}"] if numbers else []
     return f"EF-HC, {', '.join(listed + others)}"
+
+
+# One figure
+
+
+@dataclass(frozen=True)
+class _Made:
+    """The runs of a figure that were made."""
+
+    parts: list[tuple[FigurePart, list[Run]]]
+    store: RunStore
+    failures: Failures
+
+    def runs(self, runs: Iterable[Run]) -> list[Run]:
+        """Return those of the runs that were made."""
+        return [run for run in runs if run.key not in self.failures]
+
+    def curves(self, runs: Iterable[Run]) -> pl.DataFrame:
+        """Return the evaluations of the runs."""
+        return pl.concat((self.store.curve(run) for run in runs), how="diagonal_relaxed")
+
+    def with_strategy(self, strategy: str) -> Iterator[tuple[FigurePart, list[Run]]]:
+        """Yield the parts in which this strategy was made, with all runs that were. Raises if there is none."""
+        found = [(part, self.runs(runs)) for part, runs in self.parts]
+        found = [(part, made) for part, made in found if any(run.strategy == strategy for run in made)]
+        if not found:
+            raise next(iter(self.failures.values()))
+        yield from found
+
+
+class _Drawn(NamedTuple):
+    """A figure with its numbers."""
+
+    data: FigureData | FrontierData | ControlsData
+    numbers: Mapping[str, pl.DataFrame]
+    """The tables, by the names of their files."""
+    picture: Picture
+    illustration: Illustration | None = None
+
+
+def _show(of_figure: FigureRuns, size: Size, made: _Made, folder: Path) -> Section:
+    """Write the figure with its numbers to `folder`, and return what the report shows.
+
+    Raises the first failure if too many runs failed to draw anything.
+    """
+    from efhc.report.figures import save_figure
+
+    figure = of_figure.figure
+    table = figure.table
+    if isinstance(table, PaperTable):
+        drawn = _draw_paper(figure, table, made)
+    elif isinstance(table, FrontierTable):
+        drawn = _draw_frontier(figure.name, table, made)
+    else:
+        drawn = _draw_controls(figure.name, table, made)
+    for name, numbers in drawn.numbers.items():
+        write_safely(folder / f"{name}.csv", numbers.write_csv().encode())
+    for ending in ("png", "pdf"):
+        save_figure(drawn.picture, folder / f"{figure.name}.{ending}")
+    has_settings = isinstance(table, SettingsTable)
+    shown = figure.parts if has_settings else figure.parts[:1]
+    runs = made.runs(of_figure.all)
+    seconds = sum(made.store.meta(run)["wall_seconds"] for run in runs)
+    facts = _facts(of_figure, size) | {
+        "failed runs": "; ".join(of_figure.failed(made.failures)),
+        "time": f"{seconds:,.0f} s, summed over runs",
+        "command": f"efhc reproduce {figure.name} --{size} --seeds {len(figure.experiment.seeds)}",
+    }
+    return Section(
+        drawn.data,
+        configs={part.title if has_settings else "": to_toml(part.experiment) for part in shown},
+        facts={name: fact for name, fact in facts.items() if fact},
+        provenance={key: made.store.meta(runs[0])[key] for key in ("versions", "git", "machine")},
+        tuned=table.tuned if isinstance(table, SettingsTable) else "",
+        illustration=drawn.illustration,
+    )
+
+
+def _facts(of_figure: FigureRuns, size: Size) -> dict[str, str]:
+    figure, experiments = of_figure.figure, of_figure.figure.experiments
+    timed = isinstance(figure.experiment.driver, EventDriven)
+    tested = (
+        f"on {'all' if one.test_samples is None else f'{one.test_samples:,} samples of the'} test set, "
+        f"every {_interval(one)}"
+        for one in experiments
+    )
+    lengths = (f"{end_of(one):g}" if timed else f"{one.iterations:,}" for one in experiments)
+    radii = sorted(part.radius for part in figure.parts if part.radius is not None)
+    return {
+        "size": f"--{size}",
+        "data": _each((f"{run.data.name}, {len(run.data.y_train):,} training samples" for run in of_figure.all), "; "),
+        "devices": _each(one.devices for one in experiments),
+        ("virtual seconds" if timed else "iterations"): _each(lengths),
+        "seeds": ", ".join(map(str, figure.experiment.seeds)),
+        "strategies": str(len(figure.strategies)),
+        "batch size": _each(one.batch_size for one in experiments),
+        "accuracy": _each(tested, "; "),
+        "radii of panel (iv)": _each(radii),
+        "runs": str(len(of_figure.all)),
+    }
+
+
+def _draw_paper(figure: Figure, table: PaperTable, made: _Made) -> _Drawn:
+    from efhc.report.figures.paper_figure import paper_figure
+
+    (_, of_curves), *at_radii = made.parts
+    curves = made.runs(of_curves)
+    if not curves:
+        raise made.failures[of_curves[0].key]
+    connectivity = [
+        made.store.curve(run).with_columns(radius=pl.lit(part.radius))
+        for part, runs in at_radii
+        for run in made.runs(runs)
+    ]
+    has_budgets = any(run.strategy == "ZT" for _, runs in at_radii for run in made.runs(runs))
+    data = FigureData(
+        name=figure.name,
+        number=table.number,
+        title=table.title,
+        curves=made.curves(curves),
+        connectivity=pl.concat(connectivity) if has_budgets else None,
+        varied=varied_values(table, figure.experiment),
+    )
+    # The first seed that has the most strategies: the first of all, unless runs failed.
+    per_seed = Counter(run.seed for run in curves)
+    seed = max(figure.experiment.seeds, key=lambda one: per_seed[one])
+    of_seed = [run for run in curves if run.seed == seed]
+    illustration = Illustration(
+        seed=seed,
+        network=made.store.table(of_seed[0], "network"),
+        devices=made.store.table(of_seed[0], "devices"),
+        events={run.strategy: made.store.table(run, "events") for run in of_seed},
+    )
+    numbers = {f"{figure.name}-{panel}": rows for panel, rows in panels(data).items()}
+    return _Drawn(data, numbers, paper_figure(data), illustration)
+
+
+def _draw_frontier(name: str, table: FrontierTable, made: _Made) -> _Drawn:
+    from efhc.report.figures.settings_figure import frontier_figure
+
+    def judged_from(experiment: Experiment) -> float:  # before its second evaluation, little is known of ZT
+        return max(table.judged_from, experiment.evaluate_every / experiment.iterations)
+
+    settings = tuple(
+        SettingData(
+            part.name,
+            part.title,
+            made.curves(runs),
+            judged_from(part.experiment),
+            test_samples=len(runs[0].data.y_test),
+        )
+        for part, runs in made.with_strategy("ZT")  # without ZT, a setting has no budgets
+    )
+    data = FrontierData(name, table.title, settings, table.leaders, table.ceilings)
+    numbers = {data.label(setting): budget_table(setting.curves) for setting in settings}
+    return _Drawn(data, numbers | {name: all_means(data)}, frontier_figure(data))
+
+
+def _draw_controls(name: str, table: ControlsTable, made: _Made) -> _Drawn:
+    from efhc.report.figures.settings_figure import controls_figure
+
+    settings = tuple(
+        TimedSetting(
+            part.name,
+            part.title,
+            made.curves(runs),
+            test_samples=len(runs[0].data.y_test),
+            seconds=end_of(part.experiment),
+            bandwidths=_bandwidths(runs, made.store),
+        )
+        for part, runs in made.with_strategy(table.leader)
+    )
+    data = ControlsData(name, table.title, settings, table.leader, table.controls, table.common, table.shuffled)
+    return _Drawn(data, {name: all_ends(data)}, controls_figure(data))
+
+
+def _bandwidths(made: list[Run], store: RunStore) -> tuple[float, float]:
+    """Return the smallest and the largest bandwidth of the devices, over all seeds."""
+    one_per_seed = {run.seed: run for run in made}.values()
+    values = pl.concat(store.table(run, "devices")["bandwidth"] for run in one_per_seed)
+    return float(values.min()), float(values.max())  # type: ignore[arg-type]
+
+
+def _interval(experiment: Experiment) -> str:
+    """Return how often accuracy is measured."""
+    driver = experiment.driver
+    if not isinstance(driver, EventDriven):
+        return f"{experiment.evaluate_every} iterations"
+    seconds = driver.sample_seconds
+    return f"{experiment.evaluate_every} median steps" if seconds is None else f"{seconds:g} virtual seconds"
+
+
+def _each(values: Iterable[object], separator: str = ", ") -> str:
+    """Return the different values, in their order."""
+    return separator.join(dict.fromkeys(map(str, values)))

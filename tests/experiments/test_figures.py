@@ -8,12 +8,28 @@ import pytest
 
 from efhc.base.errors import InputError
 from efhc.experiments.config.files import PRESETS, figure_names, load_experiment, to_tables
-from efhc.experiments.studies.presets import load_figure, other_figures, paper_figures
+from efhc.experiments.studies.figures import (
+    Figure,
+    FigurePart,
+    load_figure,
+    other_figures,
+    paper_figures,
+    varied_values,
+)
 from efhc.experiments.studies.reproduce import prepare
 from efhc.experiments.studies.sweep import load_sweep
 
 PAPER = Path(__file__).parents[3] / "shared" / "paper" / "efhc.tex"
 COMPARED = ["fig2a", "fig2b", "fig3a", "fig3b", "fig4a", "fig4b", "fig8"]
+
+
+def at_radii(figure: Figure) -> tuple[FigurePart, ...]:
+    """Panel (iv)."""
+    return figure.parts[1:]
+
+
+def varied(figure: Figure) -> list[float]:
+    return list(varied_values(figure.table, figure.experiment).values())
 
 
 def test_every_figure_of_experiments_has_a_file():
@@ -35,7 +51,8 @@ def test_a_file_says_everything_and_is_an_experiment_of_its_own(name):
         assert key in tables, key
     assert whole == to_tables(load_figure(name, "full").experiment)
     if "sweep" in tables:
-        assert load_sweep(name) == load_figure(name, "full").connectivity
+        points = [(point.settings["network.radius"], point.experiment) for point in load_sweep(name)]
+        assert points == [(part.radius, part.experiment) for part in at_radii(load_figure(name, "full"))]
 
 
 @pytest.mark.parametrize("name", paper_figures())
@@ -49,7 +66,7 @@ def test_quick_is_smaller_and_otherwise_the_same(name):
     }
     assert differing <= may_change
     assert load_figure(name, "full", seeds=7).experiment.seeds == tuple(range(7))
-    assert all(point.experiment.seeds == (0, 1) for point in load_figure(name, "quick", seeds=2).connectivity)
+    assert all(point.experiment.seeds == (0, 1) for point in at_radii(load_figure(name, "quick", seeds=2)))
 
 
 def test_settings_are_those_of_the_paper():
@@ -90,14 +107,14 @@ def test_settings_are_those_of_the_paper():
         assert of[name].experiment.bandwidths.spread == 0.9
     for name in ("fig2a", "fig2b", "fig3a", "fig4a", "fig4b"):
         assert of[name].experiment.network.radius == 0.4
-        assert len({point.experiment.network.radius for point in of[name].connectivity}) == 5
+        assert len({point.experiment.network.radius for point in at_radii(of[name])}) == 5
     assert of["fig3b"].experiment.network.kind == "internet-as"
-    assert not of["fig3b"].connectivity
-    for point in [*of["fig4a"].connectivity, *of["fig4b"].connectivity]:  # "we change the simulation setup"
+    assert not at_radii(of["fig3b"])
+    for point in [*at_radii(of["fig4a"]), *at_radii(of["fig4b"])]:  # "we change the simulation setup"
         assert point.experiment.partition.labels_per_device == 1
         assert {point.experiment.strategies[name].r for name in ("EF-HC", "GT")} == {5.0}
-    assert sorted(of["fig6b"].varied.values()) == [25, 80, 250, 800, 2500]
-    assert sorted(of["fig7a"].varied.values()) == [0.025, 0.05, 0.1, 0.2, 0.4]
+    assert sorted(varied(of["fig6b"])) == [25, 80, 250, 800, 2500]
+    assert sorted(varied(of["fig7a"])) == [0.025, 0.05, 0.1, 0.2, 0.4]
 
 
 @pytest.mark.skipif(not PAPER.exists(), reason="the paper's source is not beside the project")
@@ -171,7 +188,7 @@ def test_an_unknown_figure_is_answered_with_the_list():
 
 def test_radii_can_be_chosen_for_panel_iv():
     figure = load_figure("fig4a", "full", seeds=1, radii=[0.4])
-    assert [point.settings["network.radius"] for point in figure.connectivity] == [0.4]
+    assert [part.radius for part in at_radii(figure)] == [0.4]
     assert figure.runs == 8
     for name in ("fig3b", "frontier"):
         with pytest.raises(InputError, match=r"^--radius: cannot use a radius with .*, which has no panel \(iv\)"):

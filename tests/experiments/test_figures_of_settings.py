@@ -13,9 +13,8 @@ from efhc.experiments.runs.engines.local import LocalEngine
 from efhc.experiments.runs.run import Runs
 from efhc.experiments.runs.store import RunStore
 from efhc.experiments.studies import estimate as estimating
-from efhc.experiments.studies.presets import load_figure
+from efhc.experiments.studies.figures import ControlsTable, FrontierTable, load_figure, merged
 from efhc.experiments.studies.reproduce import prepare, reproduce
-from efhc.experiments.studies.settings_figures import Controls, Frontier, merged
 
 FRONTIER = """
 iterations = 40
@@ -142,11 +141,11 @@ def test_tables_are_merged_key_by_key_but_another_kind_starts_anew():
 
 def test_the_shipped_frontier_is_the_experiment_of_its_first_setting():
     quick, frontier = (load_figure("frontier", size) for size in ("quick", "full"))
-    assert isinstance(frontier, Frontier)
+    assert isinstance(frontier.table, FrontierTable)
     assert to_tables(load_experiment("frontier")) == to_tables(frontier.experiment)
     assert frontier.experiment.seeds == (10, 11, 12, 13, 14)
     assert [frontier.experiment.step_size(k) for k in (0, 3, 99)] == [0.1, 0.05, 0.01]
-    of = {setting.name: setting.experiment for setting in frontier.settings}
+    of = {setting.name: setting.experiment for setting in frontier.parts}
     assert of["beta"].bandwidths == load_experiment("fig3a").bandwidths
     assert (of["labels3"].partition.labels_per_device, of["iid"].partition.kind) == (3, "iid")
     assert (of["own-starts"].initial_models.kind, of["uniform"].initial_models.kind) == ("per-device", "shared")
@@ -159,13 +158,13 @@ def test_the_shipped_frontier_is_the_experiment_of_its_first_setting():
 
 def test_the_shipped_controls_are_the_experiment_of_their_first_setting_and_scale_thresholds_with_bandwidth():
     small, full = (load_figure("slow-links", size) for size in ("quick", "full"))
-    assert isinstance(full, Controls)
+    assert isinstance(full.table, ControlsTable)
     assert to_tables(load_experiment("slow-links")) == to_tables(full.experiment)
     assert full.experiment.seeds == tuple(range(5, 25))
     assert small.experiment.seeds == tuple(range(5, 10))
     assert small.runs < full.runs
     assert {*full.table.controls, full.table.leader} == set(full.strategies)
-    for setting in full.settings:
+    for setting in full.parts:
         strategies, nominal = setting.experiment.strategies, setting.experiment.bandwidths.nominal
         assert strategies["EF-HC"].r == 0.025 * nominal
         assert 0.1 * nominal <= strategies["half-steps"].r <= 1.28 * nominal
@@ -174,12 +173,12 @@ def test_the_shipped_controls_are_the_experiment_of_their_first_setting_and_scal
 
 def test_sizes_settings_strategies_and_seeds_are_those_of_the_file(frontier: Path, controls: Path):
     quick, full = (load_figure(str(frontier), size) for size in ("quick", "full"))
-    assert [one.name for one in quick.settings] == ["base", "fast"]
-    assert [one.name for one in full.settings] == ["base", "fast", "iid"]
+    assert [one.name for one in quick.parts] == ["base", "fast"]
+    assert [one.name for one in full.parts] == ["base", "fast", "iid"]
     assert (quick.runs, full.runs) == ((4 + 3) * 2, (4 + 3 + 4) * 5)
-    assert "alone" not in full.settings[1].experiment.strategies
+    assert "alone" not in full.parts[1].experiment.strategies
     quick, full = (load_figure(str(controls), size) for size in ("quick", "full"))
-    assert [one.name for one in quick.settings] == ["slow", "late"]
+    assert [one.name for one in quick.parts] == ["slow", "late"]
     assert (quick.runs, full.runs) == ((4 + 3) * 2, (4 + 3 + 4) * 3)
     for file, first in ((frontier, 10), (controls, 5)):  # more seeds are counted from the file's first
         assert load_figure(str(file), seeds=7).experiment.seeds == tuple(range(first, first + 7))
