@@ -22,8 +22,7 @@ from pydantic_core import PydanticUndefined
 import efhc
 from efhc.base.policy import Policy, descriptions, family_of
 from efhc.base.registry import Family
-from efhc.experiments.config.experiment import Experiment, built_in_kinds
-from efhc.experiments.config.field_types import policy_words, type_words
+from efhc.experiments.config.experiment import Experiment, built_in_kinds, policy_words, type_words
 from efhc.runtime.node_settings import Neighbour, NodeSettings, RecordingSettings
 
 SETTINGS = Path(efhc.__file__).parents[2] / "docs" / "settings.md"

@@ -10,7 +10,7 @@ from typing import Any
 
 from efhc.experiments.runs.events import Begin, Evaluated
 from efhc.experiments.runs.live_file import LiveFile
-from efhc.experiments.runs.process_marks import own_mark
+from efhc.experiments.runs.provenance import own_mark
 
 KEY = "0123456789abcdef01234567"
 CONFIG = 'name = "mine"\ndevices = 3\niterations = 100\nseeds = [0]\n[strategies.EF-HC]\nkind = "ef-hc"\nr = 250.0\n'

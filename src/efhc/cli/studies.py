@@ -324,8 +324,8 @@ def tune(
     from rich.status import Status
 
     from efhc.experiments.config.files import load_experiment
-    from efhc.experiments.runs.driver_tables import require_lockstep
     from efhc.experiments.runs.progress import Accuracies
+    from efhc.experiments.runs.tables import require_lockstep
     from efhc.experiments.studies import tune as tuning
 
     out = out or Path("runs") / f"{file.stem}-tune"

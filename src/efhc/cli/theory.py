@@ -188,7 +188,7 @@ def plan(
     """
     from efhc.cli.data import fetch_missing
     from efhc.experiments.config.files import load_experiment
-    from efhc.experiments.runs.driver_tables import require_lockstep, require_papers_form
+    from efhc.experiments.runs.tables import require_lockstep, require_papers_form
     from efhc.experiments.studies.theory_plan import plan_theory
     from efhc.theory.check.sentences import printed_name, sentence
 

@@ -20,12 +20,22 @@ from typing import Any, Literal, NamedTuple
 
 from efhc.base.inputs import open_regular
 from efhc.base.own_code import in_one_line
-from efhc.experiments.runs.driver_tables import EVENT_DRIVEN, LOCKSTEP, RunTables
 from efhc.experiments.runs.experiment_folder import OWN_RUNS
 from efhc.experiments.runs.live_file import LIVE
-from efhc.experiments.runs.naming import NamedRun, asked_as, label_runs, name_groups, names_in, settings_of_group
+from efhc.experiments.runs.naming import (
+    KEY,
+    NamedRun,
+    asked_as,
+    label_runs,
+    name_groups,
+    names_in,
+    parse_config,
+    same_run,
+    settings_of_group,
+    single_runs,
+)
 from efhc.experiments.runs.run import file_name
-from efhc.experiments.runs.single_runs import KEY, parse_config, same_run, single_runs
+from efhc.experiments.runs.tables import EVENT_DRIVEN, LOCKSTEP, RunTables
 from efhc.runtime.pages import SOCKET_NAME
 from efhc.watch.folders import Walk, check_content, check_runs, is_own, is_socket, may_enter, stamp_of
 

@@ -18,7 +18,7 @@ from typing import Any
 import polars as pl
 
 from efhc.base.errors import EfhcError
-from efhc.experiments.runs.single_runs import KEY
+from efhc.experiments.runs.naming import KEY
 
 MOST_FOLDERS, DEPTH = 20_000, 8
 """How many folders are searched, and how deep: the watched folder may be a whole disk."""

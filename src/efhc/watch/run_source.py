@@ -9,9 +9,9 @@ from typing import Any
 
 import polars as pl
 
-from efhc.experiments.runs.driver_tables import EVENT_DRIVEN
 from efhc.experiments.runs.events import Begin
 from efhc.experiments.runs.live_file import LiveRun, NewRecords, Tail
+from efhc.experiments.runs.tables import EVENT_DRIVEN
 from efhc.report.views import DeviceView, RunSummary
 from efhc.watch.discovery import FoundRun
 from efhc.watch.folders import stamp_of

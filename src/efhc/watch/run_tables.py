@@ -14,7 +14,7 @@ import polars as pl
 from efhc.base.errors import EfhcError
 from efhc.base.inputs import open_regular
 from efhc.drivers.event_driven.settings import EventDriven
-from efhc.experiments.runs.driver_tables import EVENT_DRIVEN, LOCKSTEP, RUN
+from efhc.experiments.runs.tables import EVENT_DRIVEN, LOCKSTEP, RUN
 from efhc.report.views import DeviceView
 from efhc.watch.discovery import FoundRun
 from efhc.watch.folders import readable, stamp_of

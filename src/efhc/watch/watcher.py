@@ -14,7 +14,7 @@ from typing import cast
 from efhc import __version__
 from efhc.base.errors import EfhcError, InputError
 from efhc.base.own_code import in_one_line
-from efhc.experiments.runs.process_marks import is_running
+from efhc.experiments.runs.provenance import is_running
 from efhc.experiments.runs.run import file_name
 from efhc.report.looks import strategy_styles
 from efhc.report.views import Curve, Group, Look, RunDetail, RunSummary, State, Tree

@@ -26,7 +26,6 @@ import pytest
 import efhc
 from efhc.base.inputs import InputContent
 from efhc.core.state import Diverged
-from efhc.experiments.runs.driver_tables import LOCKSTEP
 from efhc.experiments.runs.engines import cluster as engine
 from efhc.experiments.runs.engines.cluster import ClusterEngine, Order, make_there
 from efhc.experiments.runs.engines.local import LocalEngine
@@ -34,6 +33,7 @@ from efhc.experiments.runs.events import Begin, EndState, Follower, Row
 from efhc.experiments.runs.live_file import LIVE
 from efhc.experiments.runs.run import Run, Runs
 from efhc.experiments.runs.store import RunStore
+from efhc.experiments.runs.tables import LOCKSTEP
 
 pytestmark = pytest.mark.slow
 

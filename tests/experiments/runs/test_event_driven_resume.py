@@ -11,9 +11,9 @@ from polars.testing import assert_frame_equal
 
 import efhc
 from efhc.experiments.runs.draw import draw_scenario
+from efhc.experiments.runs.engines.local import make_run
 from efhc.experiments.runs.folder import RunFolder
 from efhc.experiments.runs.keeping import RunOptions, Stopped
-from efhc.experiments.runs.make import make_run
 from efhc.experiments.runs.run import Runs
 from efhc.experiments.runs.store import MemoryStore, RunStore
 

@@ -14,14 +14,15 @@ from efhc.base.errors import InputError
 from efhc.base.saving import read_tensors, write_tensors
 from efhc.drivers.event_driven.record import EXCHANGES, NETWORK, STEPS, TIMELINE
 from efhc.drivers.observers import Observer
-from efhc.experiments.runs import make, resources
+from efhc.experiments.runs import resources
 from efhc.experiments.runs.draw import draw_scenario
-from efhc.experiments.runs.driver_tables import EVENT_DRIVEN
+from efhc.experiments.runs.engines.local import make_run
 from efhc.experiments.runs.experiment_folder import ExperimentFolder
 from efhc.experiments.runs.folder import RunFolder
 from efhc.experiments.runs.keeping import RunOptions, Stopped
 from efhc.experiments.runs.run import Runs
 from efhc.experiments.runs.store import MemoryStore, RunStore
+from efhc.experiments.runs.tables import EVENT_DRIVEN
 
 FIELDS = {
     "devices": 4,
@@ -131,11 +132,11 @@ def test_a_run_saves_a_checkpoint_when_it_is_stopped(tmp_path):
             stop.set()
 
     with store.keeper(run) as keeper, pytest.raises(Stopped):
-        make.make_run(run, scenario, keeper, RunOptions(progress=tell, stop=stop))
+        make_run(run, scenario, keeper, RunOptions(progress=tell, stop=stop))
     assert (store.directory(run) / "checkpoint.safetensors").exists()
     shares: list[float] = []
     with store.keeper(run) as keeper:
-        make.make_run(run, scenario, keeper, RunOptions(progress=shares.append))
+        make_run(run, scenario, keeper, RunOptions(progress=shares.append))
     assert shares[0] == told[-1]
     assert sorted(shares) == shares
     assert 0 <= told[0] <= shares[-1] <= 1
@@ -162,7 +163,7 @@ def test_a_run_that_was_killed_when_it_was_over_does_not_end_twice(tmp_path, mon
     (run,) = Runs().of(efhc.Experiment(**ONE | slow | {"driver": FIELDS["driver"] | {"seconds": 5.5}}))
     scenario, memory = draw_scenario(run.whole, run.data, 0), MemoryStore()
     with memory.keeper(run) as keeper:
-        make.make_run(run, scenario, keeper)
+        make_run(run, scenario, keeper)
     store = RunStore(tmp_path, with_models=True)
 
     def killed(*given: object) -> None:
@@ -171,10 +172,10 @@ def test_a_run_that_was_killed_when_it_was_over_does_not_end_twice(tmp_path, mon
     with monkeypatch.context() as patched, store.keeper(run) as keeper:
         patched.setattr(keeper, "finish", killed)
         with pytest.raises(KeyboardInterrupt):
-            make.make_run(run, scenario, keeper, RunOptions(checkpoint_seconds=0.0))
+            make_run(run, scenario, keeper, RunOptions(checkpoint_seconds=0.0))
     assert (store.directory(run) / "checkpoint.safetensors").exists()
     with store.keeper(run) as keeper:
-        make.make_run(run, scenario, keeper)
+        make_run(run, scenario, keeper)
     whole = memory.made[run.key].tables
     assert "unfinished" in whole["exchanges"]["outcome"]
     for name, table in whole.items():

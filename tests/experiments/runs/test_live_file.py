@@ -13,7 +13,7 @@ import pytest
 
 from efhc.experiments.runs.events import Begin, Devices, End, Evaluated, Events, Network
 from efhc.experiments.runs.live_file import LIMIT, SILENT_SECONDS, LiveFile, LiveRun, Tail, read_live
-from efhc.experiments.runs.process_marks import is_running, process_mark
+from efhc.experiments.runs.provenance import is_running, process_mark
 
 RING = [(0, 1), (1, 2), (0, 2)]
 

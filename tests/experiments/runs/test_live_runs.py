@@ -25,11 +25,11 @@ from efhc.base.arrays import Floats
 from efhc.core.triggers import Bandwidths, TriggerPolicy
 from efhc.experiments.runs import keeping
 from efhc.experiments.runs.draw import draw_scenario
+from efhc.experiments.runs.engines.cluster import replay_events
+from efhc.experiments.runs.engines.local import make_run
 from efhc.experiments.runs.events import Begin, Devices, EndState, Events, Follower, Network, Row
 from efhc.experiments.runs.keeping import MadeRun, RunKeeper, RunOptions, Stopped
 from efhc.experiments.runs.live_file import LIVE, read_live
-from efhc.experiments.runs.make import make_run
-from efhc.experiments.runs.replaying import replay_events
 from efhc.experiments.runs.run import Run, Runs
 from efhc.experiments.runs.store import MemoryStore, RunStore
 

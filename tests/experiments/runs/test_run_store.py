@@ -9,10 +9,10 @@ import pytest
 import efhc
 from efhc.base.errors import EfhcError
 from efhc.core.state import Diverged
-from efhc.experiments.runs.driver_tables import LOCKSTEP
 from efhc.experiments.runs.engines.local import LocalEngine
 from efhc.experiments.runs.run import Run, Runs
 from efhc.experiments.runs.store import RunStore
+from efhc.experiments.runs.tables import LOCKSTEP
 
 SMALL = efhc.Experiment(iterations=60, seeds=(0, 1), evaluate_every=20)
 

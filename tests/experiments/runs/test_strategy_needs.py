@@ -12,8 +12,8 @@ from efhc.base.errors import EfhcError, InputError
 from efhc.core.memory import Memory
 from efhc.core.parts import Moved
 from efhc.experiments.runs import resources
-from efhc.experiments.runs.driver_tables import require_papers_form
 from efhc.experiments.runs.run import Runs
+from efhc.experiments.runs.tables import require_papers_form
 from efhc.experiments.studies.theory_check import check_run
 from efhc.experiments.studies.theory_monitor import TheoryWatcher
 from efhc.experiments.studies.theory_plan import plan_theory

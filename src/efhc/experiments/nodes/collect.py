@@ -16,10 +16,10 @@ from efhc.core.state import Local
 from efhc.drivers.event_driven.record import EventRecord
 from efhc.drivers.record import Record
 from efhc.drivers.steps import Steps
-from efhc.experiments.runs.driver_tables import devices_table
 from efhc.experiments.runs.keeping import RunKeeper
 from efhc.experiments.runs.lockstep_run import LOCAL, snapshot_iterations
 from efhc.experiments.runs.run import Run
+from efhc.experiments.runs.tables import devices_table
 from efhc.kernels.compiled_arithmetic import consensus_error
 from efhc.runtime.recording import read_exchanges, read_models, read_steps
 from efhc.runtime.state.checkpoint import read_checkpoint

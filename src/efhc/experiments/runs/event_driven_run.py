@@ -19,7 +19,6 @@ from efhc.core.state import Local
 from efhc.drivers.event_driven.record import EXCHANGES, STEPS, TIMELINE
 from efhc.drivers.event_driven.settings import EventDriven
 from efhc.drivers.event_driven.simulator import Simulator
-from efhc.experiments.runs.driver_tables import require_lockstep
 from efhc.experiments.runs.events import (
     Allowance,
     Begin,
@@ -35,6 +34,7 @@ from efhc.experiments.runs.events import (
 from efhc.experiments.runs.keeping import Checkpoint, RunKeeper, RunOptions, Stopped
 from efhc.experiments.runs.lockstep_run import EVENTS_PER_SECOND, SAMPLE_SECONDS, SAMPLE_SHARE
 from efhc.experiments.runs.run import Run
+from efhc.experiments.runs.tables import require_lockstep
 from efhc.network.over_time import GraphsOverTime, StaticGraph
 from efhc.scenarios.scenario import Scenario
 

@@ -18,9 +18,9 @@ from typing import Annotated, Literal, Protocol
 from pydantic import Field
 
 from efhc.base.arrays import Ints
-from efhc.experiments.runs.driver_tables import driver_of
-from efhc.experiments.runs.process_marks import own_mark
+from efhc.experiments.runs.provenance import own_mark
 from efhc.experiments.runs.run import Run
+from efhc.experiments.runs.tables import driver_of
 from efhc.scenarios.scenario import Scenario
 
 Row = Mapping[str, float | int | None]

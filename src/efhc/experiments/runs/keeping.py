@@ -32,11 +32,11 @@ from efhc.base.saving import read_tensors, write_safely, write_tensors, writing
 from efhc.core.state import Diverged, Local
 from efhc.drivers.observers import Observer
 from efhc.drivers.record import Piece
-from efhc.experiments.runs.driver_tables import labelled, tables_of
 from efhc.experiments.runs.events import EventStream, Row
 from efhc.experiments.runs.folder import PIECES, RunFolder, parquet
 from efhc.experiments.runs.live_file import LIVE, LiveFile
 from efhc.experiments.runs.run import Run
+from efhc.experiments.runs.tables import labelled, tables_of
 from efhc.learning.backends.backend import ScoresNotFinite
 
 if TYPE_CHECKING:

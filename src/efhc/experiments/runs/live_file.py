@@ -43,8 +43,8 @@ from efhc.experiments.runs.events import (
     Recalled,
     Record,
 )
-from efhc.experiments.runs.process_marks import is_running
 from efhc.experiments.runs.progress import Speed
+from efhc.experiments.runs.provenance import is_running
 
 LIVE = "live.jsonl"
 """The live file in the folder of a run."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import suppress
+from contextvars import copy_context
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -25,7 +27,6 @@ from efhc.drivers.lockstep import Lockstep
 from efhc.drivers.observers import LookAt, Observer, drive
 from efhc.drivers.record import Piece, Record, Recording
 from efhc.drivers.steps import Steps
-from efhc.experiments.runs.evaluation import Evaluation
 from efhc.experiments.runs.events import (
     Allowance,
     Begin,
@@ -42,6 +43,8 @@ from efhc.experiments.runs.events import (
 from efhc.experiments.runs.keeping import Checkpoint, RunKeeper, RunOptions, Stopped
 from efhc.experiments.runs.run import Run
 from efhc.kernels.compiled_arithmetic import drift
+from efhc.learning.backends.backend import ScoresNotFinite
+from efhc.learning.learner import Learner
 from efhc.network.over_time import StaticGraph
 from efhc.scenarios.scenario import Scenario
 from efhc.strategies.forms import form_of
@@ -189,6 +192,55 @@ class Totals:
     def row(self) -> dict[str, float | int | None]:
         """The totals as a row has them."""
         return dict(zip(SUMS, (self.bits, self.broadcasts), strict=True))
+
+
+# Evaluation
+
+
+class Evaluation:
+    """Evaluates models one after the other, and notes their accuracies down in the record."""
+
+    def __init__(
+        self,
+        record: Record,
+        learner: Learner,
+        beside: Executor | None = None,
+        then: Callable[[int, Floats], None] = lambda iteration, accuracies: None,
+    ) -> None:
+        """`beside` is where models are evaluated while the run goes on. Default: in line.
+
+        `then` is called there with every iteration whose models were evaluated, once its row is whole, and with the
+        accuracy of each device.
+        """
+        self._record, self._learner, self._beside, self._then = record, learner, beside, then
+        self._pending: Future[None] | None = None
+
+    def begin(self, state: State) -> None:
+        """Evaluate the models of a state, which are in the record's last row, once the ones before are done.
+
+        Raises `ScoresNotFinite` for the models before, or in line for these.
+        """
+        self.finish()
+        if self._beside is None:
+            self._measure(state.k - 1, state.models, state.local)
+        else:
+            local = {name: rows.copy() for name, rows in state.local.items()}
+            measure = partial(self._measure, state.k - 1, state.models.copy(), local)
+            self._pending = self._beside.submit(copy_context().run, measure)
+
+    def finish(self) -> None:
+        """Wait until all accuracies are in the record. Raises `ScoresNotFinite` with the iteration in front."""
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.result()
+
+    def _measure(self, iteration: int, models: Floats, local: Local) -> None:
+        try:
+            accuracies, of_mean_model = self._learner.accuracies(models, local)
+        except ScoresNotFinite as error:
+            raise error.about(f"after iteration {iteration}") from error
+        self._record.add_accuracies(accuracies, of_mean_model, iteration)
+        self._then(iteration, accuracies)
 
 
 # Observers

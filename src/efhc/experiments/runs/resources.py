@@ -16,7 +16,7 @@ from efhc.base.own_code import quoting
 from efhc.core.memory import total_bytes
 from efhc.core.randomness import Randomness
 from efhc.experiments.config.experiment import Experiment
-from efhc.experiments.runs.driver_tables import LOCKSTEP, tables_of
+from efhc.experiments.runs.tables import LOCKSTEP, tables_of
 from efhc.learning.batches import SHARED_BYTES, MiniBatches
 from efhc.learning.data import Dataset
 from efhc.learning.learner import TOGETHER

@@ -19,12 +19,12 @@ from efhc.base.saving import write_safely
 from efhc.drivers.event_driven.settings import EventDriven
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.runs.draw import draw_scenario
-from efhc.experiments.runs.driver_tables import EVENT_DRIVEN, LABELS, RunTables, tables_of
 from efhc.experiments.runs.experiment_folder import OWN_RUNS, ExperimentFolder
 from efhc.experiments.runs.folder import DamagedError, Pair
+from efhc.experiments.runs.naming import same_run, single_runs
 from efhc.experiments.runs.run import Runs
-from efhc.experiments.runs.single_runs import same_run, single_runs
 from efhc.experiments.runs.store import SCHEMAS, KeptRun, RunInTables, StoredRun
+from efhc.experiments.runs.tables import EVENT_DRIVEN, LABELS, RunTables, tables_of
 from efhc.learning.data import Dataset, NpzFile
 from efhc.report.views import State
 

@@ -12,22 +12,20 @@ from efhc.base.errors import InputError
 from efhc.base.extras import require
 from efhc.base.inputs import using_inputs
 from efhc.drivers.observers import ObserverFactory
-from efhc.experiments.config.experiment import Experiment
-from efhc.experiments.config.field_types import shows_settings
+from efhc.experiments.config.experiment import Experiment, shows_settings
 from efhc.experiments.config.files import build_experiment, to_tables
 from efhc.experiments.runs.draw import check_driver
-from efhc.experiments.runs.driver_tables import require_lockstep
 from efhc.experiments.runs.engines.local import LocalEngine
 from efhc.experiments.runs.events import FollowerFactory
 from efhc.experiments.runs.experiment_folder import OWN_RUNS, ExperimentFolder
 from efhc.experiments.runs.folder import Pair
 from efhc.experiments.runs.keeping import CHECKPOINT_SECONDS
-from efhc.experiments.runs.notebook_bar import notebook_bar
-from efhc.experiments.runs.progress import RunProgress
+from efhc.experiments.runs.progress import RunProgress, notebook_bar
 from efhc.experiments.runs.resources import plan
 from efhc.experiments.runs.result import Result
 from efhc.experiments.runs.run import Run, Runs
 from efhc.experiments.runs.store import Engine, Failures, MemoryStore, Progress, RunStore
+from efhc.experiments.runs.tables import require_lockstep
 from efhc.experiments.runs.tracking import tracking
 from efhc.learning.data import NpzFile
 from efhc.learning.models import ModuleModel

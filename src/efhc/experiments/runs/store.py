@@ -23,12 +23,12 @@ from efhc.drivers.event_driven.record import EXCHANGES, NETWORK, STEPS, TIMELINE
 from efhc.drivers.observers import ObserverFactory
 from efhc.drivers.record import METRICS
 from efhc.experiments.config.files import to_tables
-from efhc.experiments.runs.driver_tables import DEVICES, LOCKSTEP, RunTables, labelled, tables_of
 from efhc.experiments.runs.events import FollowerFactory
 from efhc.experiments.runs.folder import PIECES, DamagedError, Final, Pair, RunFolder, whole_run
 from efhc.experiments.runs.keeping import MadeRun, RunKeeper, Unfinished
 from efhc.experiments.runs.live_file import LIVE, LiveRun, read_live
 from efhc.experiments.runs.run import Run
+from efhc.experiments.runs.tables import DEVICES, LOCKSTEP, RunTables, labelled, tables_of
 
 Failures = Mapping[str, EfhcError]
 """The runs that could not be made, by key, and why."""

@@ -11,13 +11,12 @@ import polars as pl
 
 from efhc.base.errors import EfhcError
 from efhc.experiments.config.files import build_experiment
-from efhc.experiments.runs.driver_tables import tables_of
 from efhc.experiments.runs.experiment_folder import OWN_RUNS
 from efhc.experiments.runs.folder import RunFolder
-from efhc.experiments.runs.naming import NamedRun, label_runs, name_groups, settings_of_group
+from efhc.experiments.runs.naming import NamedRun, label_runs, name_groups, names_of, runs_in, settings_of_group
 from efhc.experiments.runs.result import Result
-from efhc.experiments.runs.single_runs import names_of, runs_in
 from efhc.experiments.runs.store import StoredRun
+from efhc.experiments.runs.tables import tables_of
 
 
 class Study(Mapping[str, Result]):

@@ -22,9 +22,9 @@ from efhc.base.errors import EfhcError
 from efhc.base.own_code import in_one_line
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.config.files import flat_settings, to_tables
-from efhc.experiments.runs.driver_tables import LOCKSTEP
 from efhc.experiments.runs.events import Begin, EndState, Follower, FollowerFactory, Row
 from efhc.experiments.runs.run import Run, file_name
+from efhc.experiments.runs.tables import LOCKSTEP
 from efhc.experiments.trackers.tracker import Entry, KnowingEntry, Point, Setting, TrackedRun, Tracker
 
 TIMEOUT = 120.0

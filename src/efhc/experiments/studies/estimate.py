@@ -18,9 +18,9 @@ from efhc.drivers.record import Record, Recording
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.config.files import to_tables
 from efhc.experiments.runs.draw import draw_scenario
-from efhc.experiments.runs.driver_tables import EVENT_DRIVEN, driver_of
 from efhc.experiments.runs.event_driven_run import simulator_of
 from efhc.experiments.runs.run import Run
+from efhc.experiments.runs.tables import EVENT_DRIVEN, driver_of
 
 PROCESSOR_SECONDS = 0.5
 """The least time for which the iterations of each kind of run are timed."""

@@ -35,7 +35,7 @@ from efhc.experiments.config.files import (
     to_tables,
     with_overrides,
 )
-from efhc.experiments.runs.driver_tables import EVENT_DRIVEN, driver_of, require_lockstep
+from efhc.experiments.runs.tables import EVENT_DRIVEN, driver_of, require_lockstep
 from efhc.experiments.studies.sweep import sweep_points
 
 RADIUS = "network.radius"

@@ -41,12 +41,12 @@ from efhc.experiments.config.files import (
     with_overrides,
     with_settings,
 )
-from efhc.experiments.runs.driver_tables import driver_of
 from efhc.experiments.runs.events import FollowerFactory
 from efhc.experiments.runs.experiment_folder import refuse_experiment
 from efhc.experiments.runs.folder import parquet
 from efhc.experiments.runs.run import Run, Runs
 from efhc.experiments.runs.store import Engine, Failures, Progress, RunStore
+from efhc.experiments.runs.tables import driver_of
 from efhc.experiments.runs.tracking import name_of, tracking
 from efhc.experiments.trackers.tracker import as_folder
 from efhc.report.claims.intervals import bounds_words

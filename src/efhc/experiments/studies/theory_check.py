@@ -25,11 +25,11 @@ from efhc.base.inputs import using_inputs
 from efhc.core.graph import Graph
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.runs.draw import draw_scenario
-from efhc.experiments.runs.driver_tables import require_lockstep, require_papers_form
 from efhc.experiments.runs.experiment_folder import ExperimentFolder
 from efhc.experiments.runs.resources import usable_cores
 from efhc.experiments.runs.result import Result
 from efhc.experiments.runs.run import Runs
+from efhc.experiments.runs.tables import require_lockstep, require_papers_form
 from efhc.experiments.studies.theory_models import (
     POINTS,
     Effort,

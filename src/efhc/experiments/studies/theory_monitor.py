@@ -14,7 +14,7 @@ from efhc.core.state import State
 from efhc.drivers.observers import Observer
 from efhc.drivers.steps import Steps
 from efhc.experiments.config.experiment import Experiment
-from efhc.experiments.runs.driver_tables import require_lockstep, require_papers_form
+from efhc.experiments.runs.tables import require_lockstep, require_papers_form
 from efhc.scenarios.scenario import Scenario
 from efhc.theory.check.monitor import Monitor
 from efhc.theory.check.outcome import Check

@@ -21,8 +21,8 @@ from efhc.drivers.lockstep import Lockstep
 from efhc.drivers.observers import drive
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.runs.draw import draw_scenario, load_data
-from efhc.experiments.runs.driver_tables import require_lockstep, require_papers_form
 from efhc.experiments.runs.resources import usable_cores
+from efhc.experiments.runs.tables import require_lockstep, require_papers_form
 from efhc.experiments.studies.theory_models import FiringLooks, ReportProgress, SeedProblem, in_parallel
 from efhc.kernels.compiled_arithmetic import drift
 from efhc.report.theory_data import check_as_dict, lower_limits, plain

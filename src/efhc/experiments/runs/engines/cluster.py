@@ -18,7 +18,7 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
@@ -35,13 +35,14 @@ from efhc.base.inputs import InputContent
 from efhc.base.saving import SaveError
 from efhc.drivers.observers import ObserverFactory
 from efhc.experiments.config.experiment import Experiment
-from efhc.experiments.runs.driver_tables import driver_of
 from efhc.experiments.runs.engines.local import LocalEngine
-from efhc.experiments.runs.events import FollowerFactory
-from efhc.experiments.runs.replaying import replay_events
+from efhc.experiments.runs.events import Begin, Evaluated, EventStream, FollowerFactory, Reached, Row, evaluated_after
+from efhc.experiments.runs.live_file import LIVE, read_live
+from efhc.experiments.runs.lockstep_run import with_totals
 from efhc.experiments.runs.resources import plan, usable_cores
 from efhc.experiments.runs.run import Inputs, Run
 from efhc.experiments.runs.store import Progress, RunStore, Store
+from efhc.experiments.runs.tables import LOCKSTEP, RUN, driver_of, tables_of
 from efhc.learning.data import Dataset
 
 AHEAD = 4
@@ -357,6 +358,37 @@ class _Batch:
             _, left = self.ray.wait(unfinished, num_returns=len(unfinished), timeout=2.0)
             for answer in left:
                 self.ray.cancel(answer, force=True)
+
+
+def replay_events(run: Run, store: RunStore, followers: Sequence[FollowerFactory], warn: Callable[[str], None]) -> None:
+    """Emit all evaluations of a run that came back to the store, and its end.
+
+    Its tables have all rows; its live file, which is thinned, only adds the seconds.
+    """
+    if not followers:
+        return
+    asked = run.experiment
+    first = store.table(run, "network").row(0, named=True)
+    links = list(zip(first["link_from"], first["link_to"], strict=True))
+    bandwidths = store.table(run, "devices")["bandwidth"].to_list()
+    stream = EventStream(run, followers, warn)
+    begin = Begin.described(run, 0, asked.model.parameters(run.data), bandwidths, links)
+    stream.emit(begin)
+    stream.emit(*(Evaluated(time.time(), evaluated_after(row, begin), row) for row in _rows(run, store)))
+    stream.emit(Reached(time.time(), asked.iterations))
+    stream.end("done", None)
+
+
+def _rows(run: Run, store: RunStore) -> list[Row]:
+    """Return the evaluated rows. Those that the live file lacks have no `seconds`."""
+    tables = tables_of(run.experiment)
+    table = store.table(run, tables.curve).drop(*RUN)
+    if tables is not LOCKSTEP:
+        return list(table.iter_rows(named=True))
+    live = read_live(store.directory(run) / LIVE)
+    seconds = {one.row.get("iteration"): one.row.get("seconds") for one in live.rows} if live else {}
+    evaluated = with_totals(table.lazy()).drop_nulls("accuracy").collect()  # the metrics have all iterations
+    return [{**row, "seconds": seconds.get(row["iteration"])} for row in evaluated.iter_rows(named=True)]
 
 
 # On the machine that makes a run

@@ -21,13 +21,13 @@ from efhc.base.errors import EfhcError
 from efhc.base.inputs import using_inputs
 from efhc.base.threads import leave_interrupts_to_python
 from efhc.drivers.observers import ObserverFactory
-from efhc.experiments.runs.driver_tables import driver_of
-from efhc.experiments.runs.events import FollowerFactory
-from efhc.experiments.runs.keeping import CHECKPOINT_SECONDS, FAILURES, RunOptions, Stopped
-from efhc.experiments.runs.make import make_run
+from efhc.experiments.runs.events import EventStream, FollowerFactory
+from efhc.experiments.runs.keeping import CHECKPOINT_SECONDS, FAILURES, RunKeeper, RunOptions, Stopped
 from efhc.experiments.runs.resources import Plan, plan
 from efhc.experiments.runs.run import Run
 from efhc.experiments.runs.store import Progress, Store
+from efhc.experiments.runs.tables import EVENT_DRIVEN, devices_table, driver_of
+from efhc.scenarios.scenario import Scenario
 
 
 @dataclass(frozen=True)
@@ -50,14 +50,48 @@ class LocalEngine:
         observers: ObserverFactory | None = None,
         followers: Sequence[FollowerFactory] = (),
     ) -> dict[str, EfhcError]:
+        failures: dict[str, EfhcError] = {}
+        stop, reporting = Event(), Lock()
+
+        def report(run: Run, share: float) -> None:
+            with reporting:
+                progress(run, share)
+
+        def make_one(run: Run, threads: int) -> None:
+            scenario = run.scenarios.of(run, threads, store.warn)
+            with store.keeper(run) as keeper:
+                if keeper is not None:
+                    own = [observers(*run.pair, scenario)] if observers else []
+                    options = RunOptions(
+                        threads, own, lambda share: report(run, min(share, 0.999999)), stop, self.checkpoint_seconds
+                    )
+                    make_run(run, scenario, keeper, options, followers)
+            report(run, 1.0)
+
+        def attempt(run: Run, threads: int) -> None:
+            try:
+                if not stop.is_set():
+                    make_one(run, threads)
+            except FAILURES as error:
+                failures[run.key] = error.about(run.name)
+            except BaseException:
+                stop.set()  # before this thread begins with another run
+                raise
+            finally:
+                run.scenarios.release(run)
+
+        leave_interrupts_to_python()
         # BLAS with several threads is slower on matrices this small, and its rounding depends on their number.
         with threadpool_limits(1, "blas"), ExitStack() as inputs:
-            for run in {id(run.inputs): run for run in runs}.values():
-                inputs.enter_context(using_inputs(run.inputs.files))
-            failures: dict[str, EfhcError] = {}
+            for one in {id(run.inputs): run.inputs for run in runs}.values():
+                inputs.enter_context(using_inputs(one.files))
             for use, alike in self._planned(runs):
-                failures |= _Batch(store, progress, observers, followers, use, self.checkpoint_seconds).make(alike)
-            return failures
+                for run in alike:
+                    run.scenarios.expect(run)
+                with ThreadPoolExecutor(use.runs_at_once, thread_name_prefix="efhc-run") as pool:
+                    each = [pool.submit(copy_context().run, attempt, run, use.threads_per_run) for run in alike]
+                    wait_for_all(pool, each, stop)
+        return failures
 
     def _planned(self, runs: list[Run]) -> Iterator[tuple[Plan, list[Run]]]:
         """Yield consecutive runs that need the same memory, with how many of them to make at once."""
@@ -70,61 +104,6 @@ class LocalEngine:
         for _, group in groupby(runs, needs):
             alike = list(group)
             yield plan(alike[0].experiment, alike[0].data, self.jobs, len(alike), keeps_models=self.keeps_models), alike
-
-
-class _Batch:
-    """Makes several runs at once. All stop if the user interrupts, or if an error concerns them all."""
-
-    def __init__(
-        self,
-        store: Store,
-        progress: Progress,
-        observers: ObserverFactory | None,
-        followers: Sequence[FollowerFactory],
-        use: Plan,
-        checkpoint_seconds: float,
-    ) -> None:
-        self._store, self._progress, self._observers, self._followers = store, progress, observers, followers
-        self._use, self._checkpoint_seconds = use, checkpoint_seconds
-        self._stop, self._reporting = Event(), Lock()
-
-    def make(self, runs: list[Run]) -> dict[str, EfhcError]:
-        failures: dict[str, EfhcError] = {}
-        for run in runs:
-            run.scenarios.expect(run)
-
-        def attempt(run: Run) -> None:
-            try:
-                self._make(run)
-            except FAILURES as error:
-                failures[run.key] = error.about(run.name)
-            except BaseException:
-                self._stop.set()  # before this thread begins with another run
-                raise
-            finally:
-                run.scenarios.release(run)
-
-        leave_interrupts_to_python()
-        with ThreadPoolExecutor(self._use.runs_at_once, thread_name_prefix="efhc-run") as pool:
-            wait_for_all(pool, [pool.submit(copy_context().run, attempt, run) for run in runs], self._stop)
-        return failures
-
-    def _make(self, run: Run) -> None:
-        if self._stop.is_set():
-            return
-
-        def tell(share: float) -> None:
-            with self._reporting:
-                self._progress(run, min(share, 0.999999))
-
-        scenario = run.scenarios.of(run, self._use.threads_per_run, self._store.warn)
-        with self._store.keeper(run) as keeper:
-            if keeper is not None:
-                own = [self._observers(*run.pair, scenario)] if self._observers else []
-                options = RunOptions(self._use.threads_per_run, own, tell, self._stop, self._checkpoint_seconds)
-                make_run(run, scenario, keeper, options, self._followers)
-        with self._reporting:
-            self._progress(run, 1.0)
 
 
 def wait_for_all(pool: ThreadPoolExecutor, runs: Iterable[Future[Any]], stop: Event) -> None:
@@ -143,3 +122,34 @@ def wait_for_all(pool: ThreadPoolExecutor, runs: Iterable[Future[Any]], stop: Ev
             reasons = [run.exception() for run in every if not run.cancelled()]
             raise next((one for one in reasons if one and not isinstance(one, Stopped)), error) from None
         raise
+
+
+def make_run(
+    run: Run,
+    scenario: Scenario,
+    keeper: RunKeeper,
+    options: RunOptions | None = None,
+    followers: Sequence[FollowerFactory] = (),
+) -> None:
+    """Make a run from its last checkpoint, or from the start, to its end, and emit its events to `followers`.
+
+    When `options.stop` is set, the run saves a checkpoint and raises `Stopped`. On any other error, a run in lockstep
+    saves what is complete, and an event-driven run goes on from its last checkpoint when it is made again.
+    """
+    if driver_of(run.experiment) == EVENT_DRIVEN.driver:
+        from efhc.experiments.runs.event_driven_run import make_event_driven as make
+    else:
+        from efhc.experiments.runs.lockstep_run import make_lockstep as make
+    stream = keeper.stream = EventStream(run, followers, keeper.warn)
+    if keeper.is_open:
+        keeper.show()
+    try:
+        models, local = make(run, scenario, keeper, stream, options or RunOptions())
+        keeper.finish(models, local, devices_table(scenario, run.seed))
+    except FAILURES as error:
+        stream.end("failed", str(error))
+        raise
+    except BaseException as error:
+        stream.end("stopped", str(error) or None)
+        raise
+    stream.end("done", None)

@@ -17,10 +17,10 @@ from efhc.base.extras import importing
 from efhc.base.saving import is_unfinished, lock, write_safely
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.config.files import to_toml
-from efhc.experiments.runs.driver_tables import require_lockstep
 from efhc.experiments.runs.events import FollowerFactory
 from efhc.experiments.runs.run import Runs
 from efhc.experiments.runs.store import Engine, RunStore
+from efhc.experiments.runs.tables import require_lockstep
 from efhc.experiments.runs.tracking import tracking
 from efhc.experiments.studies.tune.budget import TuningBudget
 from efhc.experiments.studies.tune.parameters import Range
