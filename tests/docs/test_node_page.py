@@ -18,9 +18,8 @@ import pytest
 from efhc.cli.node import CAPTION, answers_table
 from efhc.experiments.nodes.assemble import CannotRun
 from efhc.experiments.nodes.status_query import ask_all
-from efhc.runtime.metrics import as_prometheus
 from efhc.runtime.node_settings import NodeSettings
-from efhc.runtime.status import NeighbourStatus, NodeStatus
+from efhc.runtime.status import NeighbourStatus, NodeStatus, as_prometheus
 
 PAGE = (Path(__file__).parents[2] / "docs" / "node.md").read_text()
 

@@ -17,8 +17,8 @@ from counts import Counts
 from fleet import Fleet
 
 from efhc.core.device_state import Device, Link
-from efhc.runtime.state.checkpoint import read_checkpoint
 from efhc.runtime.state.node_store import NodeStore, Restored
+from efhc.runtime.state.state_folder import read_checkpoint
 
 ROUNDING = 1e-11
 """Relative to the sum of all that was added. Models are float64."""

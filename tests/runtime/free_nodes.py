@@ -16,7 +16,7 @@ from efhc.experiments.nodes.fingerprint import fingerprint, identity
 from efhc.experiments.nodes.own_part import own_scenario
 from efhc.runtime.free_running import FreeRunning
 from efhc.runtime.logs import Log
-from efhc.runtime.mode import NodeParts
+from efhc.runtime.node import NodeParts
 from efhc.runtime.node_settings import NodeSettings, RecordingSettings
 from efhc.runtime.recording import Recorder
 from efhc.runtime.state.node_store import NodeStore

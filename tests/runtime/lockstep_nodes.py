@@ -11,7 +11,7 @@ from efhc import Experiment
 from efhc.core.half_step_messages import Frame
 from efhc.experiments.nodes.own_part import own_scenario
 from efhc.runtime.lockstep import Lockstep
-from efhc.runtime.mode import NodeParts
+from efhc.runtime.node import NodeParts
 from efhc.runtime.node_messages import Message, model_in
 from efhc.runtime.node_settings import Limits, Neighbour, NodeSettings, RecordingSettings
 from efhc.runtime.recording import Recorder

@@ -15,7 +15,7 @@ from typing import Any
 from efhc.core.protocol import Body, Model
 from efhc.runtime.connection import Traffic
 from efhc.runtime.decoder import Decoder, ModelProgress
-from efhc.runtime.mode import Mode
+from efhc.runtime.node import Mode
 from efhc.runtime.node_messages import Message
 from efhc.runtime.node_settings import Neighbour
 from efhc.runtime.sockets import mismatch

@@ -18,7 +18,7 @@ from efhc.core.cost import whole_message_bits
 from efhc.core.graph import Graph
 from efhc.core.half_step_messages import Frame, Introduction
 from efhc.network.over_time import GraphList
-from efhc.runtime.links_ahead import LinksAhead
+from efhc.runtime.lockstep_neighbours import LinksAhead
 from efhc.runtime.node_messages import IterationModel
 from efhc.runtime.node_settings import Limits
 from efhc.runtime.recording import read_steps

@@ -8,9 +8,8 @@ import pytest
 from efhc.core.protocol import Accept, Commit, Offer, Ready
 from efhc.runtime.free_running_exchange import ExchangeNeighbour
 from efhc.runtime.node_messages import Hello
-from efhc.runtime.outbox import STATE, Outbox
 from efhc.runtime.status import NeighbourStatus
-from efhc.runtime.worker import Worker
+from efhc.runtime.workers import STATE, Outbox, Worker
 
 
 async def test_a_worker_does_not_hold_the_loop_up():

@@ -19,10 +19,9 @@ import pytest
 
 from efhc.base.errors import EfhcError, InputError
 from efhc.experiments.nodes.status_query import ask, ask_all
-from efhc.runtime.metrics import as_prometheus
 from efhc.runtime.node_settings import Address
 from efhc.runtime.pages import AT_ONCE, Pages
-from efhc.runtime.status import OUTCOMES, STATES, NeighbourStatus, NodeStatus
+from efhc.runtime.status import OUTCOMES, STATES, NeighbourStatus, NodeStatus, as_prometheus
 
 
 def node_status(**fields: Any) -> NodeStatus:

@@ -197,7 +197,7 @@ def test_a_corrupt_checkpoint_says_what_to_do(folder: Path, damage: str):
 
 
 def test_a_checkpoint_of_a_later_version_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("efhc.runtime.state.checkpoint.FORMAT", 2)
+    monkeypatch.setattr("efhc.runtime.state.state_folder.FORMAT", 2)
     with_one_doubt(folder)
     monkeypatch.undo()
     with opened(folder) as store, pytest.raises(EfhcError, match="format 2, and this version of efhc reads format 1"):

@@ -14,9 +14,9 @@ from efhc.base.errors import EfhcError
 from efhc.core.half_step_messages import Acknowledgement, Frame, Send
 from efhc.core.half_steps import HalfSteps, LinkEnd, LinkLaw
 from efhc.core.uplink import Pacing, Uplink
-from efhc.runtime.half_steps_training import WireArithmetic
 from efhc.runtime.state.contents import KeptFrame, replay, snapshot
 from efhc.runtime.state.node_store import NodeStore
+from efhc.runtime.training import WireArithmetic
 from efhc.strategies.parts.codecs import FullCodec
 
 LAWS = {

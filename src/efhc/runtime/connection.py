@@ -22,7 +22,7 @@ from efhc.core.protocol import Body, GiveModel, Model
 from efhc.runtime.bandwidth import Bucket, NodeUplink, RateMeter, SendWindow
 from efhc.runtime.decoder import Decoder, ModelProgress
 from efhc.runtime.node_messages import Goodbye, Hello, Message
-from efhc.runtime.reasons import reason_of
+from efhc.runtime.security import reason_of
 from efhc.runtime.tcp_info import acknowledged_bytes, data_segments, shortest_round_trip, unacknowledged_bytes
 from efhc.runtime.wire import (
     LONGEST_FRAME,

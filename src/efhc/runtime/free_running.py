@@ -18,14 +18,14 @@ import numpy as np
 
 from efhc.base.arrays import Floats
 from efhc.runtime.bandwidth import MeasuredBandwidth
-from efhc.runtime.mode import Mode, NodeParts
+from efhc.runtime.node import Mode, NodeParts
 from efhc.runtime.node_messages import Hello, Message, model_in
 from efhc.runtime.node_settings import Neighbour
-from efhc.runtime.outbox import STATE, Outbox
 from efhc.runtime.sockets import SocketTransport
 from efhc.runtime.state.node_store import NodeStore, Restored
 from efhc.runtime.status import NeighbourStatus, NodeStatus
 from efhc.runtime.training import Gradient
+from efhc.runtime.workers import STATE, Outbox
 
 TICK = 0.5
 """Seconds between two looks at the clock, for timeouts and checkpoints."""
@@ -275,7 +275,7 @@ class FreeRunning(Mode):
         while device.k < self._iterations and not self._stopping.is_set():
             status.state = "training"
             await self._iterate()
-            self._note_step(self._loop.time())
+            self._note_step()
         if not self._stopping.is_set():
             status.state = "finished"
             self._log("finished", k=device.k)
@@ -443,7 +443,7 @@ class FreeRunning(Mode):
             record.status.iteration = getattr(message, "k", record.status.iteration)
             problem = self._take(neighbour, message)
         if problem is not None:
-            self._refuse_from(record.status, problem)
+            self._refuse_message(neighbour, problem)
 
     def moved(self, neighbour: int) -> None:
         self.record_of(neighbour).last_progress = self._loop.time()

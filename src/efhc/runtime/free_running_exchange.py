@@ -37,8 +37,8 @@ from efhc.core.protocol import (
 from efhc.core.state import Local
 from efhc.runtime.free_running import FreeRunning, NeighbourRecord
 from efhc.runtime.node_messages import EXCHANGE_MESSAGES, Hello, Message
-from efhc.runtime.outbox import STATE
 from efhc.runtime.training import combined
+from efhc.runtime.workers import STATE
 
 JOURNALLED = {"ready", "commit", "withdrawn", "unresolved"}
 """The changes of a device that a neighbour may rely on. The model itself is kept by checkpoints only."""

@@ -38,12 +38,12 @@ from efhc.core.half_steps import HalfSteps, LinkEnd, Pending
 from efhc.core.uplink import Uplink, is_due
 from efhc.runtime.bandwidth import UplinkMeter
 from efhc.runtime.free_running import FreeRunning, NeighbourRecord
-from efhc.runtime.half_steps_training import HalfStepsTraining, WireArithmetic
-from efhc.runtime.mode import NodeParts
+from efhc.runtime.node import NodeParts
 from efhc.runtime.node_messages import HALF_STEPS_MESSAGES, Hello
-from efhc.runtime.outbox import STATE
 from efhc.runtime.state.contents import KeptFrame, replay, snapshot
 from efhc.runtime.state.node_store import NodeStore
+from efhc.runtime.training import HalfStepsTraining, WireArithmetic
+from efhc.runtime.workers import STATE
 
 SMOOTHING = 0.25
 """How far a measured time moves the smoothed one."""

@@ -16,7 +16,6 @@ from typing import Any
 
 from efhc.base.errors import EfhcError
 from efhc.core.half_step_messages import Introduction
-from efhc.runtime.links_ahead import LinksAhead
 from efhc.runtime.lockstep_devices import (
     Iteration,
     IterationResult,
@@ -25,8 +24,8 @@ from efhc.runtime.lockstep_devices import (
     LockstepHalfSteps,
     Messages,
 )
-from efhc.runtime.lockstep_neighbours import LockstepMembership, Peer
-from efhc.runtime.mode import Mode, NodeParts
+from efhc.runtime.lockstep_neighbours import LinksAhead, LockstepMembership, Peer
+from efhc.runtime.node import Mode, NodeParts
 from efhc.runtime.node_messages import Hello, IterationHeader, IterationModel, Message, Presence, RunEnded
 from efhc.runtime.node_settings import Neighbour
 from efhc.runtime.sockets import SocketTransport
@@ -309,7 +308,7 @@ class Lockstep(Mode):
         status.iteration, status.loss, status.bandwidth = k + 1, made.loss, bandwidth
         status.drift, status.threshold = made.drift, made.threshold
         status.broadcasts += made.fired
-        self._note_step(self._loop.time())
+        self._note_step()
 
     # Checkpoints, and the end
 
@@ -483,7 +482,7 @@ class Lockstep(Mode):
         if problem is None:
             problem = self._take(neighbour, message)
         if problem is not None:
-            self._refuse_from(self.status_of(neighbour), problem)
+            self._refuse_message(neighbour, problem)
 
     def _take(self, neighbour: int, message: Message) -> str | None:
         """Take a message. Returns why it is refused, or None."""

@@ -21,12 +21,11 @@ from efhc.core.cost import whole_message_bits
 from efhc.core.device_state import Step
 from efhc.core.half_step_messages import Acknowledgement, Frame, Introduction, Send, TakeBack, Violation
 from efhc.core.half_steps import HalfSteps
-from efhc.runtime.half_steps_training import HalfStepsTraining
-from efhc.runtime.links_ahead import neighbours_in
+from efhc.runtime.lockstep_neighbours import neighbours_in
 from efhc.runtime.node_messages import IterationHeader, IterationModel
 from efhc.runtime.state.contents import as_json, described_half_steps, half_steps_from_json, snapshot
 from efhc.runtime.state.iterations import IterationState
-from efhc.runtime.training import Trainer
+from efhc.runtime.training import HalfStepsTraining, Trainer
 
 Messages = Mapping[type, Any]
 """The messages of a neighbour about one iteration, by type."""
@@ -243,9 +242,8 @@ class LockstepHalfSteps(LockstepDevice):
             self._keep()
             return
         tensors = {"array-0": state.model, **state.tensors}
-        arrays = {
-            int(name.removeprefix("array-")): array for name, array in tensors.items() if name.startswith("array-")
-        }
+        arrays: dict[Any, Any] = {None: None}
+        arrays |= {int(name.removeprefix("array-")): tensors[name] for name in tensors if name.startswith("array-")}
         self._device = training.device = snapshot(half_steps_from_json(state.facts["device"], arrays))
         self._device.law = trainer.parts.link_law
         training.credit, training.spent = state.facts["credit"], state.facts["spent"]

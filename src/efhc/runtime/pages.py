@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import math
 import os
 import socket
 import stat
@@ -17,13 +16,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Self
-
-import numpy as np
+from typing import Self
 
 from efhc.base.errors import EfhcError
-from efhc.runtime.metrics import as_prometheus, plain_number
-from efhc.runtime.status import READY_STATES, NodeStatus
+from efhc.runtime.status import READY_STATES, NodeStatus, as_prometheus
 
 LONGEST_REQUEST, SECONDS, AT_ONCE = 8192, 5.0, 32
 """Bytes of a request, seconds for a request and its answer, connections at once. What goes beyond is closed."""
@@ -100,7 +96,7 @@ class Pages:
         if page == "/metrics":
             return 200, "OK", as_prometheus(self._status()), METRICS_TYPE
         if page == "/status":
-            return 200, "OK", json.dumps(_finite(asdict(self._status()))) + "\n", "application/json"
+            return 200, "OK", _as_json(self._status()) + "\n", "application/json"
         return 404, "Not Found", "there are /metrics, /healthz, /readyz and /status\n", "text/plain"
 
 
@@ -115,16 +111,10 @@ def _http(
     return head.encode() + (body if with_body else b"")
 
 
-def _finite(value: Any) -> Any:
-    """Return the same with Python's numbers in place of NumPy's, and with None for numbers that JSON lacks."""
-    if isinstance(value, dict):
-        return {name: _finite(inner) for name, inner in value.items()}
-    if isinstance(value, list):
-        return [_finite(inner) for inner in value]
-    if value is None or isinstance(value, str | bool | np.bool_):
-        return bool(value) if isinstance(value, np.bool_) else value
-    number = plain_number(value)
-    return number if math.isfinite(number) else None
+def _as_json(status: NodeStatus) -> str:
+    """Return JSON with null for numbers that it lacks. Numbers may be those of NumPy."""
+    text = json.dumps(asdict(status), default=lambda number: number.item())
+    return json.dumps(json.loads(text, parse_constant=lambda _: None))
 
 
 @contextmanager

@@ -26,13 +26,12 @@ from efhc.runtime.bandwidth import Bucket, NodeUplink, RateMeter
 from efhc.runtime.connection import Connection, Traffic
 from efhc.runtime.node_messages import Hello, Message
 from efhc.runtime.node_settings import Address, Neighbour
-from efhc.runtime.reasons import STRANGER_SECONDS, reason_of
-from efhc.runtime.security import Security, device_of, name_of
+from efhc.runtime.security import STRANGER_SECONDS, Security, device_of, name_of, reason_of
 from efhc.runtime.tcp_info import CAN_COUNT
 from efhc.runtime.wire import ModelFormat
 
 if TYPE_CHECKING:
-    from efhc.runtime.mode import Mode
+    from efhc.runtime.node import Mode
 
 SHORTEST_WAIT, LONGEST_WAIT = 0.5, 15.0
 """Seconds between two attempts to connect; the wait doubles from one to the next."""

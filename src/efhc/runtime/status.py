@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import math
+import operator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 OUTCOMES = ("committed", "refused", "withdrawn", "unresolved")
@@ -54,10 +57,7 @@ class NodeStatus:
     """One of `STATES`."""
     waits_for: list[int] = field(
         default_factory=list,
-        metadata={
-            "metric": "waits_for",
-            "meaning": "Number of devices without which a node in lockstep cannot go on.",
-        },
+        metadata={"metric": "waits_for", "meaning": "Number of devices without which a node in lockstep cannot go on."},
     )
     """Or that need it before it can end."""
     iteration: int = _metric("iteration", "Iteration k of the device.")
@@ -88,3 +88,58 @@ class NodeStatus:
     )
     uptime: float = _metric("uptime_seconds", "Seconds since the node started.", 0.0)
     neighbours: list[NeighbourStatus] = field(default_factory=list)
+
+
+# As Prometheus reads it. A number that is not known yet has no line.
+
+Samples = Iterable[tuple[dict[str, str], Any]]
+"""Pairs of labels and a value."""
+
+
+def as_prometheus(status: NodeStatus) -> str:
+    """Return the text that /metrics answers."""
+    return "".join(_lines(status))
+
+
+def _lines(status: NodeStatus) -> Iterator[str]:
+    facts = {"device": str(status.device), "version": status.version, "mode": status.mode}
+    yield from _samples("info", "What the node is; always 1.", [(facts, 1)])
+    states = [({"state": state}, int(state == status.state)) for state in STATES]
+    yield from _samples("state", "1 for the state that the node is in.", states)
+    yield from _numbers(NodeStatus, "", [({}, status)])
+    links = [({"neighbour": str(one.device)}, one) for one in status.neighbours]
+    ends = [(label | {"outcome": how}, count) for label, one in links for how, count in one.exchanges.items()]
+    yield from _samples("exchanges_total", "Exchanges that ended, by neighbour and outcome.", ends)
+    yield from _numbers(NeighbourStatus, "link_", links)
+
+
+def _numbers(kind: type[Any], prefix: str, labelled: Samples) -> Iterator[str]:
+    """Yield the lines of all fields of a status that are metrics."""
+    for each in fields(kind):
+        if name := each.metadata.get("metric"):
+            values = [(labels, getattr(status, each.name)) for labels, status in labelled]
+            yield from _samples(prefix + name, each.metadata["meaning"], values)
+
+
+def _samples(name: str, meaning: str, samples: Samples) -> Iterator[str]:
+    yield f"# HELP efhc_{name} {meaning}\n"
+    yield f"# TYPE efhc_{name} {'counter' if name.endswith('_total') else 'gauge'}\n"
+    for labels, value in samples:
+        if value is not None:
+            inner = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels.items())
+            number = plain_number(len(value) if isinstance(value, list) else value)
+            shown = str(number).replace("nan", "NaN").replace("inf", "Inf")
+            sign = "+" if number == math.inf else ""
+            yield f"efhc_{name}{'{' + inner + '}' if inner else ''} {sign}{shown}\n"
+
+
+def plain_number(value: Any) -> int | float:
+    """Return a number or truth value, which may be one of NumPy, as a number of Python."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        return float(value)
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

@@ -19,8 +19,7 @@ from efhc.runtime.free_running_exchange import FreeRunningExchange
 from efhc.runtime.free_running_half_steps import FreeRunningHalfSteps
 from efhc.runtime.lockstep import Lockstep
 from efhc.runtime.logs import Log
-from efhc.runtime.mode import Mode, NodeParts
-from efhc.runtime.node import run_until_stopped
+from efhc.runtime.node import Mode, NodeParts, run_until_stopped
 from efhc.runtime.node_settings import Address, Neighbour, NodeSettings
 from efhc.runtime.recording import Recorder
 from efhc.runtime.security import security_of

@@ -22,7 +22,7 @@ from efhc.experiments.runs.run import Run
 from efhc.experiments.runs.tables import devices_table
 from efhc.kernels.compiled_arithmetic import consensus_error
 from efhc.runtime.recording import read_exchanges, read_models, read_steps
-from efhc.runtime.state.checkpoint import read_checkpoint
+from efhc.runtime.state.state_folder import read_checkpoint
 from efhc.runtime.status import OUTCOMES
 from efhc.scenarios.scenario import Scenario
 from efhc.strategies.forms import form_of

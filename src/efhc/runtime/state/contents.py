@@ -28,6 +28,8 @@ from efhc.runtime.wire import HEADER, decode, encode
 
 Number = Callable[[np.ndarray], int]
 """Returns the number of an array, which it gives one if it has none."""
+Arrays = Mapping[int | None, Any]
+"""Arrays by number, and None by None."""
 
 
 class ArrayNumbers:
@@ -71,11 +73,6 @@ def as_json(described: Any, number: Number) -> str:
     return json.dumps(described, default=plain)
 
 
-def with_none(arrays: Mapping[Any, np.ndarray]) -> Mapping[int | None, Any]:
-    """Return the arrays by number, with None for none."""
-    return {None: None, **arrays}
-
-
 # Exchanges
 
 
@@ -111,10 +108,9 @@ def numbers_in(steps: list[list[Any]], promises: Mapping[str, Any]) -> Iterator[
 
 
 def device_from_json(
-    device: Mapping[str, Any], steps: list[list[Any]], promises: Mapping[str, Any], by_number: Mapping[int, np.ndarray]
+    device: Mapping[str, Any], steps: list[list[Any]], promises: Mapping[str, Any], arrays: Arrays
 ) -> Device:
     """Return the device of a checkpoint, with these steps and promises."""
-    arrays = with_none(by_number)
     return Device(
         number=device["number"],
         session=promises["session"],
@@ -133,14 +129,10 @@ def device_from_json(
     )
 
 
-def _exchange(doubt: Mapping[str, Any], arrays: Mapping[int | None, Any]) -> Exchange:
-    given = {
-        "token": token_from_json(doubt["token"]),
-        "sent": arrays[doubt["sent"]],
-        "partner": token_from_json(doubt["partner"]),
-        "received": arrays[doubt["received"]],
-    }
-    return Exchange(**{**doubt, **given}, decides=False, ready=True)
+def _exchange(doubt: Mapping[str, Any], arrays: Arrays) -> Exchange:
+    tokens = {name: token_from_json(doubt[name]) for name in ("token", "partner")}
+    models = {name: arrays[doubt[name]] for name in ("sent", "received")}
+    return Exchange(**{**doubt, **tokens, **models}, decides=False, ready=True)
 
 
 def token_from_json(given: list[int]) -> Token:
@@ -220,7 +212,7 @@ def _described_end(end: LinkEnd) -> dict[str, Any]:
     return described
 
 
-def half_steps_from_json(described: Mapping[str, Any], by_number: Mapping[int, np.ndarray]) -> HalfSteps:
+def half_steps_from_json(described: Mapping[str, Any], arrays: Arrays) -> HalfSteps:
     """Return the device of a checkpoint. Its session and its link law are to be set.
 
     Raises `EfhcError` if another version of efhc has written it.
@@ -230,7 +222,6 @@ def half_steps_from_json(described: Mapping[str, Any], by_number: Mapping[int, n
             f"the state folder of this node has format {found} of half-steps, and this version of efhc reads format "
             f"{FORMAT}; {ANOTHER_FOLDER}"
         )
-    arrays = with_none(by_number)
     model = arrays[described["model"]]
     links = {neighbour: _end(end, arrays) for neighbour, end in described["links"]}
     device = HalfSteps(described["number"], 0, LinkLaw(0.0), model, links=links, about=_about(described["about"]))
@@ -240,7 +231,7 @@ def half_steps_from_json(described: Mapping[str, Any], by_number: Mapping[int, n
     return device
 
 
-def _end(described: dict[str, Any], arrays: Mapping[int | None, Any]) -> LinkEnd:
+def _end(described: dict[str, Any], arrays: Arrays) -> LinkEnd:
     given = described | {"later": tuple(described["later"])}
     values: dict[str, Any] = {attribute: given[name] for name, attribute in _SCALARS.items()}
     values |= {name: arrays[described[name]] for name in _ARRAYS}

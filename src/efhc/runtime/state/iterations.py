@@ -54,8 +54,6 @@ class IterationStore:
     precision: str
     notes: list[str] = field(default_factory=list)
     """What could not be used, one line each, for the log."""
-    journal_bytes: int = 0
-    """A node in lockstep has no journal."""
     _held: ExitStack = field(default_factory=ExitStack, repr=False)
 
     def __enter__(self) -> Self:

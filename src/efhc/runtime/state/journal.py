@@ -18,6 +18,7 @@ from typing import BinaryIO, NamedTuple
 from typing_extensions import Buffer
 
 from efhc.base.saving import SaveError, write_safely, writing
+from efhc.runtime.state.state_folder import sync_folder
 
 MARK_BYTES = 8
 _MAGIC = b"efhcjrn1"
@@ -197,13 +198,3 @@ def _marks(file: BinaryIO, position: int, mark: bytes) -> Iterator[int]:
         if len(chunk) < _CHUNK:
             return
         position += len(chunk) - len(mark) + 1  # a mark may lie across two chunks
-
-
-def sync_folder(folder: Path) -> None:
-    """Put the names of the files in a folder onto the disk: a file's own content is no use without its name."""
-    with writing(folder):
-        number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(number)
-        finally:
-            os.close(number)

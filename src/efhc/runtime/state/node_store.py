@@ -23,7 +23,6 @@ from efhc.base.saving import SaveError, writing
 from efhc.core.device_state import Device, Step
 from efhc.core.half_steps import HalfSteps
 from efhc.runtime.state import journal as journal_file
-from efhc.runtime.state.checkpoint import read_checkpoint, write_checkpoint
 from efhc.runtime.state.contents import (
     ArrayNumbers,
     KeptFrame,
@@ -35,8 +34,16 @@ from efhc.runtime.state.contents import (
     half_steps_from_json,
     numbers_in,
 )
-from efhc.runtime.state.journal import MARK_BYTES, Contents, Journal, Kind, read_payload, sync_folder
-from efhc.runtime.state.state_folder import CHECKPOINT, JOURNAL, check_identity, opened
+from efhc.runtime.state.journal import MARK_BYTES, Contents, Journal, Kind, read_payload
+from efhc.runtime.state.state_folder import (
+    CHECKPOINT,
+    JOURNAL,
+    check_identity,
+    opened,
+    read_checkpoint,
+    sync_folder,
+    write_checkpoint,
+)  # fmt: skip
 
 _STEP = struct.Struct("<qdqq")
 _ARRAY_NUMBER = struct.Struct("<q")
@@ -118,11 +125,11 @@ class NodeStore:
         notes: list[str] = []
         contents = self._read_journal(facts, notes)
         given = {name: tensors[name] for name in facts["given_tensors"]}
-        if "links" in facts["device"]:
-            arrays = {number: tensors[name] for name, number in facts["arrays"].items()}
-            device: Any = half_steps_from_json(facts["device"], arrays)
-            return Restored(device, self._frames_in(contents), facts["given"], given, notes)
-        return Restored(self._device_of(facts, tensors, contents), [], facts["given"], given, notes)
+        arrays: dict[Any, Any] = {None: None} | {number: tensors[name] for name, number in facts["arrays"].items()}
+        if "links" not in facts["device"]:
+            return Restored(self._device_of(facts["device"], arrays, contents), [], facts["given"], given, notes)
+        device = half_steps_from_json(facts["device"], arrays)
+        return Restored(device, self._frames_in(contents), facts["given"], given, notes)
 
     def _frames_in(self, contents: Contents | None) -> list[KeptFrame]:
         if contents is None or not contents.records:
@@ -166,15 +173,12 @@ class NodeStore:
                 self._journal = Journal.create(self.journal_path, number, mark)
         return contents
 
-    def _device_of(
-        self, facts: Mapping[str, Any], tensors: Mapping[str, np.ndarray], contents: Contents | None
-    ) -> Device:
-        """The device of a checkpoint after all that is in the journal."""
-        described = facts["device"]
+    def _device_of(self, described: Mapping[str, Any], arrays: dict[Any, Any], contents: Contents | None) -> Device:
+        """Return the device of a checkpoint after all that is in the journal, whose arrays are added to `arrays`."""
         steps, promises = list(described["steps"]), described["promises"]
-        arrays = {number: tensors[name] for name, number in facts["arrays"].items()}
         for number, array in arrays.items():
-            self._numbers.add(array, number)
+            if array is not None:
+                self._numbers.add(array, number)
         if contents is not None and contents.records:
             with self.journal_path.open("rb") as file:
                 models: dict[int, int] = {}
