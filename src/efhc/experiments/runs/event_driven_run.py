@@ -19,7 +19,11 @@ from efhc.core.state import Local
 from efhc.drivers.event_driven.record import EXCHANGES, STEPS, TIMELINE
 from efhc.drivers.event_driven.settings import EventDriven
 from efhc.drivers.event_driven.simulator import Simulator
+from efhc.drivers.record import Piece
 from efhc.experiments.runs.events import (
+    EVENTS_PER_SECOND,
+    SAMPLE_SECONDS,
+    SAMPLE_SHARE,
     Allowance,
     Begin,
     Devices,
@@ -32,7 +36,6 @@ from efhc.experiments.runs.events import (
     pairs,
 )
 from efhc.experiments.runs.keeping import Checkpoint, RunKeeper, RunOptions, Stopped
-from efhc.experiments.runs.lockstep_run import EVENTS_PER_SECOND, SAMPLE_SECONDS, SAMPLE_SHARE
 from efhc.experiments.runs.run import Run
 from efhc.experiments.runs.tables import require_lockstep
 from efhc.network.over_time import GraphsOverTime, StaticGraph
@@ -71,10 +74,15 @@ def make_event_driven(
         return simulator
 
     simulator = keeper.resume(restore) or simulator_of(run, scenario, options.threads)
-    emitting = _Emitting(stream, simulator, scenario.network)
-    stream.emit(Begin.of(run, scenario, emitting.k))
+    events = _SimulatorEvents(stream, simulator, scenario.network)
+    stream.emit(Begin.of(run, scenario, events.k))
     if pieces := keeper.kept("timeline"):
         stream.emit(Recalled(lambda: pl.concat(pieces).collect().iter_rows(named=True)))
+
+    def save() -> None:
+        keeper.show(events.rows())
+        keeper.checkpoint(events.take(), *simulator.checkpoint())
+
     saved_at, is_whole = time.monotonic(), True
     try:
         while not simulator.is_over:
@@ -83,23 +91,18 @@ def make_event_driven(
                 raise Stopped
             is_whole = False
             simulator.advance()
-            emitting.emit()
+            events.emit()
             is_whole = not simulator.is_over  # a run that is over has nothing to go on with, and would end twice
             if is_whole and time.monotonic() - saved_at > options.checkpoint_seconds:
-                keeper.show(emitting.rows())
-                keeper.checkpoint(simulator.record.take(), *simulator.checkpoint())
-                emitting.begin_piece()
+                save()
                 saved_at = time.monotonic()
-            elif simulator.record.is_large:
-                keeper.show(emitting.rows())
-                keeper.put_away(simulator.record.take())
-                emitting.begin_piece()
-            elif keeper.should_show:
-                keeper.show(emitting.rows())
+            elif simulator.record.is_large or keeper.should_show:
+                keeper.show(events.rows())
+                if simulator.record.is_large:
+                    keeper.put_away(events.take())
     except BaseException:
         if is_whole:  # an event that failed half-way leaves the last checkpoint as it is
-            keeper.show(emitting.rows())
-            keeper.checkpoint(simulator.record.take(), *simulator.checkpoint())
+            save()
         raise
     keeper.put_away(simulator.record.take())
     for text in simulator.warnings:
@@ -107,12 +110,12 @@ def make_event_driven(
     return simulator.models, simulator.local
 
 
-class _Emitting:
-    """Emits the events of a run. Call `emit` after every `advance`, before the record is emptied."""
+class _SimulatorEvents:
+    """Emits the events of a run. Call `emit` after every `advance`, before the record is emptied by `take`."""
 
     def __init__(self, stream: EventStream, simulator: Simulator, network: GraphsOverTime) -> None:
         self._stream, self._simulator = stream, simulator
-        self._events = Allowance(EVENTS_PER_SECOND)
+        self._allowance = Allowance(EVENTS_PER_SECOND)
         self._next_sample, self._last_k = 0.0, self.k
         self._fired: set[int] = set()
         self._used: set[tuple[int, int]] = set()
@@ -121,16 +124,18 @@ class _Emitting:
         is_first = self.k == 0 and np.array_equal(graph.links, network.graph(0).links)
         self._graph_since = None if is_first or isinstance(network, StaticGraph) else self.k
         """The k from which on there are links that readers do not know. None: they know them."""
-        self.begin_piece()
+        self._seen = {"timeline": 0, "steps": 0, "exchanges": 0}
+        """The rows of each table of the record that were emitted."""
 
     @property
     def k(self) -> int:
         """The mean number of steps of a device."""
         return self._simulator.steps // len(self._simulator.devices)
 
-    def begin_piece(self) -> None:
-        """Note that the record was emptied."""
-        self._seen = {"timeline": 0, "steps": 0, "exchanges": 0}
+    def take(self) -> Piece:
+        """Return everything recorded since the last piece, and empty the record."""
+        self._seen = dict.fromkeys(self._seen, 0)
+        return self._simulator.record.take()
 
     def rows(self) -> list[dict[str, Any]]:
         """Return all rows of the timeline that the record has, for a reader that is new."""
@@ -158,12 +163,12 @@ class _Emitting:
         self._fired |= {row[DEVICE] for row in self._new("steps") if row[FIRED] and row[SECONDS] >= rewired_at}
         exchanges = (row for row in self._new("exchanges") if row[OUTCOME] == "committed" and row[END] >= rewired_at)
         self._used |= {(min(row[ONE], row[OTHER]), max(row[ONE], row[OTHER])) for row in exchanges}
-        if self.k > self._last_k and self._events.left():
+        if self.k > self._last_k and self._allowance.left():
             if self._graph_since is not None:
-                self._events.spend(len(graph.links))
+                self._allowance.spend(len(graph.links))
                 self._stream.emit(Network(min(self._graph_since, self.k), pairs(graph.links)))
                 self._graph_since = None
-            self._events.spend(len(self._fired) + len(self._used))
+            self._allowance.spend(len(self._fired) + len(self._used))
             self._stream.emit(Events(self.k, sorted(self._fired), sorted(self._used), self._simulator.now))
             self._last_k, self._fired, self._used = self.k, set(), set()
 

@@ -311,6 +311,12 @@ def pairs(links: Ints) -> list[tuple[int, int]]:
     return list(zip(*links.T.tolist(), strict=True)) if len(links) else []
 
 
+EVENTS_PER_SECOND = 20.0
+"""The largest number of iterations whose events are emitted, and of changes of the network, together."""
+SAMPLE_SECONDS, SAMPLE_SHARE = 0.5, 0.005
+"""Least time between two samples of the devices, and the greatest share of a run's time that they may take."""
+
+
 class Allowance:
     """Limits samples to `per_second` on average, and to fewer if they are large."""
 

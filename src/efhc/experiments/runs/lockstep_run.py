@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
@@ -24,10 +24,13 @@ from efhc.core.state import Local, State
 from efhc.drivers.event_driven.settings import LockstepDriver
 from efhc.drivers.general import driver_for
 from efhc.drivers.lockstep import Lockstep
-from efhc.drivers.observers import LookAt, Observer, drive
+from efhc.drivers.observers import Observer, drive
 from efhc.drivers.record import Piece, Record, Recording
 from efhc.drivers.steps import Steps
 from efhc.experiments.runs.events import (
+    EVENTS_PER_SECOND,
+    SAMPLE_SECONDS,
+    SAMPLE_SHARE,
     Allowance,
     Begin,
     Devices,
@@ -44,7 +47,6 @@ from efhc.experiments.runs.keeping import Checkpoint, RunKeeper, RunOptions, Sto
 from efhc.experiments.runs.run import Run
 from efhc.kernels.compiled_arithmetic import drift
 from efhc.learning.backends.backend import ScoresNotFinite
-from efhc.learning.learner import Learner
 from efhc.network.over_time import StaticGraph
 from efhc.scenarios.scenario import Scenario
 from efhc.strategies.forms import form_of
@@ -56,14 +58,10 @@ MEMORY = "memory/"
 SECONDS = "seconds"
 """The name of the time for which the run was made, in the texts of a checkpoint."""
 
-EVENTS_PER_SECOND = 20.0
-"""The largest number of iterations whose events are emitted, and of changes of the network, together."""
 REACHED_SECONDS = 0.1
 """Least time between two `Reached` events."""
 EVALUATED_SECONDS = 0.25
 """Least time between two times that `Evaluated` events are emitted: of many at once, each costs a fraction."""
-SAMPLE_SECONDS, SAMPLE_SHARE = 0.5, 0.005
-"""Least time between two samples of the devices, and the greatest share of a run's time that they may take."""
 APART = 1e8
 """Consensus error above which a run is reported as diverged."""
 
@@ -74,11 +72,10 @@ def make_lockstep(
     """Make the iterations after the last checkpoint, or all. Returns the last models and what devices keep."""
     experiment = run.experiment
     (strategy,) = experiment.strategies.values()
-    settings = experiment.driver
-    assert isinstance(settings, LockstepDriver)
-    driver = driver_for(scenario, strategy, options.threads, settings.loss or 0.0)
+    assert isinstance(experiment.driver, LockstepDriver)
+    driver = driver_for(scenario, strategy, options.threads, experiment.driver.loss or 0.0)
     initial = driver.initial_state()
-    wanted = snapshot_iterations(run) if experiment.keep_models_every else []
+    wanted = snapshot_iterations(run)
 
     def restore(checkpoint: Checkpoint) -> tuple[State, Record, float, Totals]:
         left = set(wanted) - set(keeper.snapshots)
@@ -92,18 +89,11 @@ def make_lockstep(
     stream.emit(Begin.of(run, scenario, state.k))
     if state.k > 0:
         stream.emit(Recalled(lambda: _evaluated_rows(keeper.kept("metrics"))))
-    emitting = LockstepEvents(stream, record, scenario, strategy, experiment.iterations, seconds, totals)
-    with ThreadPoolExecutor(1, thread_name_prefix="efhc-evaluation") as beside:
-        evaluation = Evaluation(record, scenario.learner, beside if evaluates_beside else None, emitting.evaluated)
-        keeping = _Keeping(keeper, record, evaluation, state, options.checkpoint_seconds, emitting)
-        observers = [
-            _Recording(record, evaluation, scenario, run, keeping, emitting),
-            emitting,
-            *([_Snapshots(keeper, wanted)] if wanted else []),
-            keeping,
-            *options.observers,  # last, so that the iteration is recorded if one raises
-            _Stopping(options, experiment.iterations),
-        ]
+    events = _LockstepEvents(stream, record, scenario, strategy, experiment.iterations, seconds, totals)
+    with ThreadPoolExecutor(1, thread_name_prefix="efhc-evaluation") as pool:
+        keeping = _Keeping(run, scenario, keeper, record, events, options, pool if evaluates_beside else None)
+        # Observers come after what keeps the run, so that the iteration is recorded if one raises.
+        observers = [keeping, *options.observers, _Stopping(options, experiment.iterations)]
         try:
             state = drive(driver, state, experiment.iterations, observers)
             keeping.settle()
@@ -125,9 +115,9 @@ def _warn_if_apart(run: Run, keeper: RunKeeper, last: Piece) -> None:
 
 
 def snapshot_iterations(run: Run) -> list[int]:
-    """Return the iterations whose models are kept, with `keep_models_every`."""
-    every, iterations = run.experiment.keep_models_every or run.experiment.iterations, run.experiment.iterations
-    return [*range(0, iterations, every), iterations]
+    """Return the iterations whose models are kept. Empty without `keep_models_every`."""
+    every, iterations = run.experiment.keep_models_every, run.experiment.iterations
+    return [] if every is None else [*range(0, iterations, every), iterations]
 
 
 def _evaluated_rows(pieces: Sequence[pl.LazyFrame]) -> Iterable[Row]:
@@ -153,8 +143,6 @@ class Totals:
 
     bits: float | None = 0.0
     broadcasts: int | None = 0
-    _end: int = 0
-    """The iteration after the last one that was added."""
     _graph: Graph | None = None
     _per_link: Floats | None = None
     """The bits on air when both ends of a link of that graph send a whole model, (links,)."""
@@ -166,10 +154,9 @@ class Totals:
         return cls(None if bits is None else float(bits), None if broadcasts is None else int(broadcasts))
 
     def add(self, steps: Steps, parameters: int) -> None:
-        """Add iterations, unless they were added already."""
-        if self.bits is None or self.broadcasts is None or steps.k < self._end:
+        """Add the next iterations."""
+        if self.bits is None or self.broadcasts is None:
             return
-        self._end = steps.k + len(steps)
         self.broadcasts += int(np.count_nonzero(steps.fired))
         if steps.bits is not None:
             self.bits += float(airtime_bits(steps.graph, steps.bits.sum(axis=0)).sum())
@@ -194,33 +181,68 @@ class Totals:
         return dict(zip(SUMS, (self.bits, self.broadcasts), strict=True))
 
 
-# Evaluation
+# Observers
 
 
-class Evaluation:
-    """Evaluates models one after the other, and notes their accuracies down in the record."""
+class _Keeping(Recording):
+    """Records every iteration, evaluates models, emits events, puts full pieces away, and makes checkpoints."""
 
     def __init__(
         self,
+        run: Run,
+        scenario: Scenario,
+        keeper: RunKeeper,
         record: Record,
-        learner: Learner,
-        beside: Executor | None = None,
-        then: Callable[[int, Floats], None] = lambda iteration, accuracies: None,
+        events: _LockstepEvents,
+        options: RunOptions,
+        beside: Executor | None,
     ) -> None:
-        """`beside` is where models are evaluated while the run goes on. Default: in line.
-
-        `then` is called there with every iteration whose models were evaluated, once its row is whole, and with the
-        accuracy of each device.
-        """
-        self._record, self._learner, self._beside, self._then = record, learner, beside, then
+        """`beside` is where models are evaluated while the run goes on. None: in line."""
+        super().__init__(scenario, record)
+        self._experiment, self._learner, self._keeper = run.experiment, scenario.learner, keeper
+        self._events, self._seconds, self._beside = events, options.checkpoint_seconds, beside
         self._pending: Future[None] | None = None
+        """The evaluation that goes on beside the run."""
+        self._whole: State | None = None
+        """The latest state whose iterations have all been recorded. None if models could not be evaluated."""
+        self._saved_at = time.monotonic()
+
+    def next_look(self, k: int) -> int | None:
+        every, iterations = self._experiment.keep_models_every, self._experiment.iterations
+        snapshot = iterations if every is None else (k // every + 1) * every
+        return min(self._experiment.next_evaluation(k), snapshot, iterations)
 
     def begin(self, state: State) -> None:
-        """Evaluate the models of a state, which are in the record's last row, once the ones before are done.
+        self._whole = state
+        self._events.begin(state)
+        self._keep_models(state)
 
-        Raises `ScoresNotFinite` for the models before, or in line for these.
-        """
-        self.finish()
+    def after(self, steps: Steps, state: State) -> None:
+        self._whole = None  # nothing is saved while the latest iterations are being recorded
+        super().after(steps, state)
+        self._events.add_totals(steps)
+        if self._experiment.is_evaluated_after(state.k):
+            self._finish_evaluation()
+            self._events.before_evaluation(state)
+            self._evaluate(state)
+        self._events.after(steps, state)
+        self._keep_models(state)
+        self._whole = state
+        if time.monotonic() - self._saved_at > self._seconds:
+            self.save()
+        elif self.record.is_large or self._keeper.should_show:
+            self.settle()  # no row is evaluated meanwhile
+            self._keeper.show(self._events.rows())
+            if self.record.is_large:
+                self._keeper.put_away(self._take())
+
+    def _keep_models(self, state: State) -> None:
+        every = self._experiment.keep_models_every
+        if every is not None and (state.k % every == 0 or state.k == self._experiment.iterations):
+            self._keeper.snapshot(state.k, state.models)
+
+    def _evaluate(self, state: State) -> None:
+        """Evaluate models that are in the record's last row. Raises `ScoresNotFinite`, if it is done in line."""
         if self._beside is None:
             self._measure(state.k - 1, state.models, state.local)
         else:
@@ -228,107 +250,31 @@ class Evaluation:
             measure = partial(self._measure, state.k - 1, state.models.copy(), local)
             self._pending = self._beside.submit(copy_context().run, measure)
 
-    def finish(self) -> None:
-        """Wait until all accuracies are in the record. Raises `ScoresNotFinite` with the iteration in front."""
-        pending, self._pending = self._pending, None
-        if pending is not None:
-            pending.result()
-
     def _measure(self, iteration: int, models: Floats, local: Local) -> None:
         try:
             accuracies, of_mean_model = self._learner.accuracies(models, local)
         except ScoresNotFinite as error:
             raise error.about(f"after iteration {iteration}") from error
-        self._record.add_accuracies(accuracies, of_mean_model, iteration)
-        self._then(iteration, accuracies)
+        self.record.add_accuracies(accuracies, of_mean_model, iteration)
+        self._events.evaluated(iteration, accuracies)
 
-
-# Observers
-
-
-class _Recording(Recording):
-    """Records every iteration, and evaluates the models after those that the experiment says."""
-
-    def __init__(
-        self,
-        record: Record,
-        evaluation: Evaluation,
-        scenario: Scenario,
-        run: Run,
-        keeping: _Keeping,
-        emitting: LockstepEvents,
-    ) -> None:
-        super().__init__(scenario, record)
-        self._evaluation, self._experiment, self._keeping = evaluation, run.experiment, keeping
-        self._emitting = emitting
-
-    def next_look(self, k: int) -> int | None:
-        return self._experiment.next_evaluation(k)
-
-    def after(self, steps: Steps, state: State) -> None:
-        self._keeping.wait()
-        super().after(steps, state)
-        if self._experiment.is_evaluated_after(state.k):
-            self._emitting.before_evaluation(steps, state)
-            self._evaluation.begin(state)
-
-
-class _Snapshots(LookAt):
-    """Keeps the models of given iterations."""
-
-    def __init__(self, keeper: RunKeeper, iterations: Sequence[int]) -> None:
-        super().__init__(iterations)
-        self._keeper = keeper
-
-    def look(self, state: State) -> None:
-        self._keeper.snapshot(state.k, state.models)
-
-
-class _Keeping(Observer):
-    """Puts full pieces away, and makes a checkpoint every few seconds."""
-
-    def __init__(
-        self,
-        keeper: RunKeeper,
-        record: Record,
-        evaluation: Evaluation,
-        state: State,
-        seconds: float,
-        emitting: LockstepEvents,
-    ) -> None:
-        self._keeper, self._record, self._evaluation, self._seconds = keeper, record, evaluation, seconds
-        self._emitting = emitting
-        self._whole: State | None = state
-        """The latest state whose iterations have all been recorded. None if models could not be evaluated."""
-        self._saved_at = time.monotonic()
-
-    def wait(self) -> None:
-        """Save nothing until `after` is called: the latest iterations are being recorded."""
-        self._whole = None
-
-    def after(self, steps: Steps, state: State) -> None:
-        self._whole = state
-        if time.monotonic() - self._saved_at > self._seconds:
-            self.save()
-        elif self._record.is_large:
-            self.settle()
-            self._keeper.show(self._emitting.rows())
-            self._keeper.put_away(self._take())
-        elif self._keeper.should_show:
-            self.settle()  # no row is evaluated meanwhile
-            self._keeper.show(self._emitting.rows())
+    def _finish_evaluation(self) -> None:
+        """Wait until all accuracies are in the record. Raises `ScoresNotFinite` with the iteration in front."""
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.result()
 
     def settle(self) -> None:
         """Wait until all models that were to be evaluated have been. Nothing is saved if that fails."""
         whole, self._whole = self._whole, None
-        self._evaluation.finish()
-        self._emitting.settle()
+        self._finish_evaluation()
+        self._events.settle()
         self._whole = whole
 
     def save(self) -> None:
         """Make a checkpoint of the latest whole iteration, if there is one."""
         self.settle()
-        state, record = self._whole, self._record
+        state, record = self._whole, self.record
         if state is not None and state.k > 0:
             tensors = {
                 "models": state.models,
@@ -338,14 +284,14 @@ class _Keeping(Observer):
                 **{LOCAL + name: rows for name, rows in state.local.items()},
                 **{MEMORY + name: array for name, array in state.memory.items()},
             }
-            facts = {SECONDS: f"{self._emitting.seconds:.3f}", **self._emitting.totals.facts}
-            self._keeper.show(self._emitting.rows())
+            facts = {SECONDS: f"{self._events.seconds:.3f}", **self._events.totals.facts}
+            self._keeper.show(self._events.rows())
             self._keeper.checkpoint(self._take(), tensors, facts)
         self._saved_at = time.monotonic()
 
     def _take(self) -> Piece:
-        self._emitting.begin_piece()
-        return self._record.take()
+        self._events.begin_piece()
+        return self.record.take()
 
 
 class _Stopping(Observer):
@@ -355,15 +301,12 @@ class _Stopping(Observer):
         self._options, self._iterations = options, iterations
 
     def begin(self, state: State) -> None:
-        self._check(state)
-
-    def after(self, steps: Steps, state: State) -> None:
-        self._check(state)
-
-    def _check(self, state: State) -> None:
         self._options.progress(state.k / self._iterations)
         if self._options.stop.is_set() and state.k < self._iterations:
             raise Stopped
+
+    def after(self, steps: Steps, state: State) -> None:
+        self.begin(state)
 
 
 class _Noted(NamedTuple):
@@ -376,7 +319,7 @@ class _Noted(NamedTuple):
     is_sampled: bool
 
 
-class LockstepEvents(Observer):
+class _LockstepEvents:
     """Emits the events of a run. It makes the driver stop at no iteration, and samples models rarely."""
 
     def __init__(
@@ -393,7 +336,7 @@ class LockstepEvents(Observer):
         self._stream, self._record, self._last = stream, record, last
         self.totals, self._parameters = totals, scenario.learner.backend.parameters
         self._began_at = time.monotonic() - seconds
-        self._events = Allowance(EVENTS_PER_SECOND)
+        self._allowance = Allowance(EVENTS_PER_SECOND)
         self._known_graph: Graph | None = None
         """The last graph whose links were emitted. None after a resume."""
         self._graph_since: int | None = None
@@ -415,8 +358,16 @@ class LockstepEvents(Observer):
         """The time for which the run has been made, earlier sessions included."""
         return time.monotonic() - self._began_at
 
+    def begin(self, state: State) -> None:
+        if state.k == 0 or isinstance(self._network, StaticGraph):
+            self._known_graph, self._graph_since = self._network.graph(0), 0
+
+    def add_totals(self, steps: Steps) -> None:
+        """Count what the next iterations have spent, also without readers: the checkpoint keeps it."""
+        self.totals.add(steps, self._parameters)
+
     def after(self, steps: Steps, state: State) -> None:
-        self.totals.add(steps, self._parameters)  # also without readers: the checkpoint keeps them
+        """Emit how far the run has come, and samples of who fired."""
         if self._graph_since is None or steps.has_other_links:
             self._graph_since = steps.k
         if not self._stream.wants_samples:
@@ -424,13 +375,9 @@ class LockstepEvents(Observer):
         if (now := time.monotonic()) >= self._next_reached or state.k == self._last:
             self._next_reached = now + REACHED_SECONDS
             self._stream.emit(Reached(time.time(), state.k))
-        if count := min(self._events.left(), len(steps)):
+        if count := min(self._allowance.left(), len(steps)):
             self._emit_network(steps.graph)
             self._emit_events(steps, count)
-
-    def begin(self, state: State) -> None:
-        if state.k == 0 or isinstance(self._network, StaticGraph):
-            self._known_graph, self._graph_since = self._network.graph(0), 0
 
     def _emit_network(self, graph: Graph) -> None:
         """Emit the links in force, unless readers know them: the next events use no others."""
@@ -438,7 +385,7 @@ class LockstepEvents(Observer):
         if known is graph or (known is not None and np.array_equal(known.links, graph.links)):
             return
         assert self._graph_since is not None
-        self._events.spend(len(graph.links))
+        self._allowance.spend(len(graph.links))
         self._stream.emit(Network(self._graph_since, pairs(graph.links)))
 
     def _emit_events(self, steps: Steps, count: int) -> None:
@@ -446,12 +393,11 @@ class LockstepEvents(Observer):
         for place in range(len(steps) - 1 - (count - 1) * (len(steps) // count), len(steps), len(steps) // count):
             fired = np.flatnonzero(steps.fired[place]).tolist()
             used = pairs(steps.graph.links[np.flatnonzero(steps.used[place])])
-            self._events.spend(len(fired) + len(used))
+            self._allowance.spend(len(fired) + len(used))
             self._stream.emit(Events(steps.k + place, fired, used))
 
-    def before_evaluation(self, steps: Steps, state: State) -> None:
+    def before_evaluation(self, state: State) -> None:
         """Note what changes while the models of a state are evaluated. Call it for each that is."""
-        self.totals.add(steps, self._parameters)
         started = time.monotonic()
         is_sampled = self._stream.wants_samples and (started >= self._next_sample or state.k == self._last)
         drifts = thresholds = None
@@ -462,7 +408,7 @@ class LockstepEvents(Observer):
                 with suppress(Exception):  # the user's own trigger: if it fails, the run itself says so
                     thresholds = self._reader.thresholds(self._trigger, state.k).copy()
             self._next_sample = started + SAMPLE_SECONDS
-            self._count(time.monotonic() - started)
+            self._wait_for(started)
         self._noted[state.k - 1] = _Noted(started - self._began_at, self.totals.row, drifts, thresholds, is_sampled)
 
     def evaluated(self, iteration: int, accuracies: Floats) -> None:
@@ -490,25 +436,26 @@ class LockstepEvents(Observer):
     def rows(self) -> list[Row]:
         """Return the evaluated rows of the record, for a reader that is new. Call it after `settle`."""
         with self._lock:
-            return [self._with_totals(self._record.row(one), noted) for one, noted in sorted(self._noted.items())]
+            return [self._row(iteration) for iteration in sorted(self._noted)]
 
-    @staticmethod
-    def _with_totals(row: Row, noted: _Noted) -> Row:
-        return {**row, **noted.totals, "seconds": round(noted.seconds, 3)}
+    def _row(self, iteration: int) -> Row:
+        noted = self._noted[iteration]
+        return {**self._record.row(iteration), **noted.totals, "seconds": round(noted.seconds, 3)}
 
     def _emit_row(self, iteration: int, accuracies: Floats) -> None:
-        noted, row = self._noted[iteration], self._record.row(iteration)
+        noted = self._noted[iteration]
         self._noted[iteration] = noted._replace(drift=None, threshold=None)  # they are large
-        self._stream.emit(Evaluated(time.time(), iteration + 1, self._with_totals(row, noted)))
+        self._stream.emit(Evaluated(time.time(), iteration + 1, self._row(iteration)))
         if noted.is_sampled:
             started = time.monotonic()
             drifts, thresholds = (None if one is None else one.tolist() for one in (noted.drift, noted.threshold))
             self._stream.emit(Devices(time.time(), iteration + 1, accuracies.tolist(), drifts, thresholds))
-            self._count(time.monotonic() - started)
+            self._wait_for(started)
 
-    def _count(self, seconds: float) -> None:
-        """A sample of the devices took this long: the next one has to wait."""
-        self._next_sample = max(self._next_sample, time.monotonic() + seconds / SAMPLE_SHARE)
+    def _wait_for(self, started: float) -> None:
+        """Put off the next sample of the devices, given when work on this one began."""
+        now = time.monotonic()
+        self._next_sample = max(self._next_sample, now + (now - started) / SAMPLE_SHARE)
 
 
 def _checked(
