@@ -20,6 +20,7 @@ import pytest
 import efhc
 from efhc.core.half_step_messages import Frame, Introduction
 from efhc.core.randomness import Randomness
+from efhc.drivers.event_driven import in_flight
 from efhc.drivers.event_driven.half_step_links import HalfStepLinks
 from efhc.drivers.event_driven.simulator import Simulator
 from efhc.drivers.general import GeneralLockstep
@@ -163,24 +164,27 @@ class Happened(Observer):
             self.used |= {(k, i, j) for i, j in steps.graph.links[used].tolist()}
 
 
-def shuffling(seed: int) -> Any:
-    """Shuffle the messages of one instant, before each of them is delivered."""
-    drawn = random.Random(seed)
+class Shuffled(deque[Any]):
+    """The messages of one instant, shuffled before each of them is delivered."""
 
-    def reorder(messages: deque[Any]) -> None:
-        shuffled = list(messages)
-        drawn.shuffle(shuffled)
-        messages.clear()
-        messages.extend(shuffled)
+    def __init__(self, seed: int) -> None:
+        self._drawn = random.Random(seed)
 
-    return reorder
+    def popleft(self) -> Any:
+        messages = list(self)
+        self._drawn.shuffle(messages)
+        self.clear()
+        self.extend(messages)
+        return super().popleft()
 
 
 def assert_drivers_agree(scenario: Any, trigger: Any, shuffle: int | None, iterations: int = ITERATIONS) -> None:
     happened = Happened()
     state = drive(Lockstep(scenario, trigger), scenario.initial_state(), iterations, [happened])
-    reorder = None if shuffle is None else shuffling(shuffle)
-    simulator = Simulator(scenario, trigger, DRIVER, iterations, Randomness(SEED), reorder=reorder)
+    with pytest.MonkeyPatch.context() as patch:
+        if shuffle is not None:
+            patch.setattr(in_flight, "deque", lambda: Shuffled(shuffle))
+        simulator = Simulator(scenario, trigger, DRIVER, iterations, Randomness(SEED))
     while not simulator.is_over:
         simulator.advance()
     tables = simulator.record.take().tables

@@ -16,7 +16,7 @@ import numpy as np
 from counts import Counts
 from fleet import Fleet
 
-from efhc.core.device_state import Device, Link
+from efhc.core.device import Device, Link
 from efhc.runtime.state.node_store import NodeStore, Restored
 from efhc.runtime.state.state_folder import read_checkpoint
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from efhc.core.device_state import Decision, Device, Exchange, Link, Step, durable
+from efhc.core.device import Decision, Device, Exchange, Link, Step, durable
 from efhc.runtime.state.node_store import NodeStore, Restored
 
 PARAMETERS = 5

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from efhc.core.device_state import Exchange
+from efhc.core.device import Exchange
 from efhc.runtime.node_settings import RecordingSettings
 from efhc.runtime.recording import FOLDER, STEP, Recorder, last_second, read_exchanges, read_models, read_steps
 from efhc.runtime.status import OUTCOMES

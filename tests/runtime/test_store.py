@@ -14,7 +14,7 @@ from stored_devices import IDENTITY, PARAMETERS, Expected, History, described, f
 
 from efhc.base.errors import EfhcError
 from efhc.base.saving import read_tensors
-from efhc.core.device_state import Device, durable
+from efhc.core.device import Device, durable
 from efhc.runtime.state.node_store import NodeStore
 
 
@@ -296,7 +296,7 @@ MEMORY = """
 import sys
 from pathlib import Path
 import numpy as np
-from efhc.core.device_state import Device, Exchange, Link
+from efhc.core.device import Device, Exchange, Link
 from efhc.runtime.state.node_store import NodeStore
 
 def peak():

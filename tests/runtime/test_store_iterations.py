@@ -10,7 +10,7 @@ from stored_devices import IDENTITY, PARAMETERS, History, opened
 
 from efhc.base.errors import EfhcError
 from efhc.base.saving import BusyError
-from efhc.core.device_state import durable
+from efhc.core.device import durable
 from efhc.runtime.state.iterations import IterationState, IterationStore
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from efhc.core.device_state import Step
+from efhc.core.device import Step
 from efhc.drivers.general import driver_for
 from efhc.experiments.config.files import build_experiment
 from efhc.experiments.nodes.own_part import own_scenario

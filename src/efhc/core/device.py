@@ -32,49 +32,163 @@ A model is an opaque handle here: an array, or a row of one. `combine` makes a n
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
-from efhc.core.device_state import (
-    LEAST_SHARE,
-    Decision,
-    Device,
-    Exchange,
-    Link,
-    Step,
-    durable,
-    give_back,
-    take_share,
-)
-from efhc.core.protocol import (
-    Accept,
-    Acknowledge,
-    Apply,
-    AskModel,
-    Begin,
-    Body,
-    Commit,
-    Copied,
-    Effect,
-    Ended,
-    Event,
-    Finish,
-    Fired,
-    GiveModel,
-    GiveUp,
-    Keep,
-    Leave,
-    LinkDown,
-    LinkUp,
-    Model,
-    NoProgress,
-    Offer,
-    Ready,
-    Received,
-    Refuse,
-    Send,
-    Stepped,
-    Withdraw,
-)
+from efhc.core import protocol
+from efhc.core.protocol import Effect, Event, Model, Token
+
+LEAST_SHARE = 1e-9
+"""A share that is not worth an exchange. Rounding may make the sum of shares exceed 1 by less than this."""
+
+
+@dataclass(slots=True)
+class Exchange:
+    """One end's view of an exchange in flight."""
+
+    token: Token
+    sent: Model
+    """u_i, what this end sends."""
+    share: float
+    """q_i, and beta once the other end's share is known."""
+    decides: bool
+    event: int
+    """The event, 1 or 2, for which this end has begun the exchange; 0 if it answers an offer."""
+    k: int
+    partner: Token | None = None
+    partner_k: int = -1
+    received: Model | None = None
+    """u_j"""
+    early_body: protocol.Body | None = None
+    """A body that overtook the offer or acceptance before it."""
+    ready: bool = False
+    """Whether the end that does not decide has stored the step. If that is this end, it waits for the decision."""
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether only the neighbour knows how the exchange ended."""
+        return self.ready and not self.decides
+
+
+@dataclass(slots=True)
+class Link:
+    """A link, and the exchange on it."""
+
+    up: bool = True
+    new: bool = False
+    """It came up since the last iteration began (Event 1)."""
+    pending_offer: int = 0
+    """The event, 1 or 2, for which an offer will be made once the link is free; 0 for none."""
+    exchange: Exchange | None = None
+    begun_in: int = -1
+    """The local iteration in which the last exchange began. There is at most one per iteration."""
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether only the neighbour knows how the exchange in flight ended."""
+        return self.exchange is not None and self.exchange.in_doubt
+
+
+class Step(NamedTuple):
+    """A committed exchange, whose step beta (u_j - u_i) is not yet part of the model."""
+
+    neighbour: int
+    beta: float
+    sent: Model
+    received: Model
+
+
+class Decision(NamedTuple):
+    """A commit that the other end has not acknowledged."""
+
+    neighbour: int
+    partner: Token
+
+
+@dataclass(slots=True)
+class Device:
+    """The state of a device. Its driver reads it, and changes it only by events (`core.device.react`)."""
+
+    number: int
+    session: int
+    """Counts the starts of the device, so that no token is used twice."""
+    model: Model
+    """w_i(k)"""
+    last_broadcast: Model
+    """w_hat_i"""
+    k: int = 0
+    links: dict[int, Link] = field(default_factory=dict)
+    """The links that are up, and those with an exchange in doubt, by neighbour."""
+    degree: int = 0
+    """d_i, the number of links that are up."""
+    steps: list[Step] = field(default_factory=list)
+    """Committed, and not yet part of the model."""
+    unacknowledged: dict[Token, Decision] = field(default_factory=dict)
+    """The commits of this device that the other end has not acknowledged, by token."""
+    set_aside: list[tuple[float, Model]] = field(default_factory=list)
+    """(q_e, u_e) of the exchanges that were in flight when the iteration began."""
+    free: float = 1.0
+    """1 - sum of all shares set aside, those of this iteration included."""
+    offers: Model | None = None
+    """u_i of this iteration; None until it is needed."""
+    count: int = 0
+    """The number of tokens given out in this session."""
+    finished: bool = False
+    leaving: bool = False
+    copies: bool = False
+    """Whether the device waits for a neighbour's model to start from."""
+    model_requested_from: int | None = None
+    """The neighbour that was sent the request for a model."""
+    without_model: list[int] = field(default_factory=list)
+    """The neighbours that wait for a model themselves."""
+    rounds: bool = False
+    """Whether models are sent in a lower precision: `combine` then rounds them to it."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is in flight, in doubt, or waiting for an acknowledgement."""
+        return not self.unacknowledged and all(link.exchange is None for link in self.links.values())
+
+    @property
+    def waits_for_model(self) -> bool:
+        """Whether the device waits for a neighbour's model to start from."""
+        return self.copies
+
+
+def steps_in_order(device: Device) -> list[Step]:
+    """Event 3: the exchanges to aggregate, w_i + sum beta (u_j - u_i), by ascending neighbour."""
+    return sorted(device.steps, key=_neighbour_of) if len(device.steps) > 1 else device.steps
+
+
+def take_share(device: Device) -> float:
+    """Set aside q_i = min(1 / (1 + d_i), half of what is free)."""
+    share, half = 1.0 / (1.0 + device.degree), device.free / 2
+    if half < share - LEAST_SHARE:  # not by rounding: with unchanged degrees beta is Metropolis' to the last bit
+        share = half
+    device.free -= share
+    return share
+
+
+def give_back(device: Device, exchange: Exchange, share: float) -> None:
+    """Free a share that an exchange does not move after all: now if it is of this iteration's u_i, else in the next."""
+    if exchange.sent is device.offers:
+        device.free += share
+
+
+def durable(device: Device) -> Device:
+    """Return what is left after a crash: the model, steps, decisions and exchanges in doubt."""
+    doubts = {j: Link(up=False, exchange=link.exchange) for j, link in device.links.items() if link.in_doubt}
+    return Device(
+        device.number, device.session, device.model, device.last_broadcast, device.k, doubts, 0, list(device.steps),
+        dict(device.unacknowledged), finished=device.finished, copies=device.copies, rounds=device.rounds,
+    )  # fmt: skip
+
+
+def _neighbour_of(step: Step) -> int:
+    return step.neighbour
+
+
+# Events in, effects out
 
 Combine = Callable[[Sequence[tuple[float, Model]]], Model]
 """Makes a new model: sum_t weight_t model_t."""
@@ -104,15 +218,21 @@ class Reaction:
         self.device, self.combine = device, combine
         self.effects: list[Effect] = []
 
+    def send(self, neighbour: int, message: protocol.Message) -> None:
+        self.effects.append(protocol.Send(neighbour, message))
+
+    def keep(self, what: str) -> None:
+        self.effects.append(protocol.Keep(what))
+
     # Iterations
 
-    def begin(self, event: Begin) -> None:
+    def begin(self, event: protocol.Begin) -> None:
         """Events 1 and 2."""
         self.reserve_shares()
         fired = event.drift >= event.threshold
         if fired:
             self.device.last_broadcast = self.device.model
-            self.effects += (Fired(), Keep("broadcast"))
+            self.effects += (protocol.Fired(), protocol.Keep("broadcast"))
         for link in self.device.links.values():
             if link.up:
                 if link.new:
@@ -121,22 +241,22 @@ class Reaction:
                     link.pending_offer = link.pending_offer or 2
         self.make_pending_offers()
 
-    def stepped(self, event: Stepped) -> None:
+    def stepped(self, event: protocol.Stepped) -> None:
         """Events 3 and 4 were made."""
         self.device.model = event.model
         del self.device.steps[: event.made]
         self.device.k += not self.device.finished
-        self.effects.append(Keep("model"))
+        self.keep("model")
         if self.device.finished:
             self.make_pending_offers()
 
-    def finish(self, event: Finish) -> None:
+    def finish(self, event: protocol.Finish) -> None:
         self.device.finished = True
         for link in self.device.links.values():
             link.new = False
         self.make_pending_offers()
 
-    def leave(self, event: Leave) -> None:
+    def leave(self, event: protocol.Leave) -> None:
         self.device.leaving, self.device.model_requested_from = True, None
         for link in self.device.links.values():
             link.new, link.pending_offer = False, 0
@@ -187,7 +307,7 @@ class Reaction:
         is_barred = self.device.copies or self.device.leaving
         if link.pending_offer and link.up and link.exchange is None and not is_barred and self.may_begin(link):
             exchange = self.begin_exchange(link, take_share(self.device), decides=True)
-            self.effects.append(Send(neighbour, Offer(exchange.token, exchange.share, self.device.k)))
+            self.send(neighbour, protocol.Offer(exchange.token, exchange.share, self.device.k))
 
     def make_pending_offers(self, but: int | None = None) -> None:
         """Make pending offers: when an iteration begins, and in a finished device whenever a share is freed."""
@@ -195,43 +315,43 @@ class Reaction:
             if link.pending_offer and neighbour != but:
                 self.offer_if_free(neighbour, link)
 
-    def on_offer(self, neighbour: int, link: Link, message: Offer) -> None:
+    def on_offer(self, neighbour: int, link: Link, message: protocol.Offer) -> None:
         exchange = link.exchange
         if exchange is None:
             if self.device.leaving or self.device.copies or not self.may_begin(link):
                 link.pending_offer = 0 if self.device.leaving else link.pending_offer or 2
-                self.effects.append(Send(neighbour, Refuse(message.token)))
+                self.send(neighbour, protocol.Refuse(message.token))
                 return
             exchange = self.begin_exchange(link, take_share(self.device), decides=False)
-            self.effects.append(Send(neighbour, Accept(exchange.token, message.token, exchange.share, self.device.k)))
+            self.send(neighbour, protocol.Accept(exchange.token, message.token, exchange.share, self.device.k))
         elif exchange.partner == message.token:  # a repeated offer
             return
         elif exchange.partner is None:  # the two offers crossed: they are one exchange
             exchange.decides = self.device.number < neighbour
         else:
             link.pending_offer = link.pending_offer or 2
-            self.effects.append(Send(neighbour, Refuse(message.token)))
+            self.send(neighbour, protocol.Refuse(message.token))
             return
         self.pair(neighbour, link, exchange, message)
 
-    def on_accept(self, neighbour: int, link: Link, message: Accept) -> None:
+    def on_accept(self, neighbour: int, link: Link, message: protocol.Accept) -> None:
         exchange = link.exchange
         if exchange is None or exchange.token != message.of or exchange.partner not in (None, message.token):
             self.answer_from_record(neighbour, message)
         elif exchange.partner is None:
             self.pair(neighbour, link, exchange, message)
 
-    def pair(self, neighbour: int, link: Link, exchange: Exchange, theirs: Offer | Accept) -> None:
+    def pair(self, neighbour: int, link: Link, exchange: Exchange, theirs: protocol.Offer | protocol.Accept) -> None:
         """Both shares are known: fix beta and send the model."""
         exchange.partner, exchange.partner_k = theirs.token, theirs.k
         if theirs.share < exchange.share:
             give_back(self.device, exchange, exchange.share - theirs.share)
             exchange.share = theirs.share
-        self.effects.append(Send(neighbour, Body(exchange.token, theirs.token, exchange.sent)))
+        self.send(neighbour, protocol.Body(exchange.token, theirs.token, exchange.sent))
         if exchange.early_body is not None:
             self.on_body(neighbour, link, exchange.early_body)
 
-    def on_refuse(self, neighbour: int, link: Link, message: Refuse) -> None:
+    def on_refuse(self, neighbour: int, link: Link, message: protocol.Refuse) -> None:
         exchange = link.exchange
         if exchange is None or exchange.token != message.of or exchange.in_doubt:
             return
@@ -240,7 +360,7 @@ class Reaction:
         else:  # the neighbour's own offer overtook this, and was taken for one that crossed
             self.withdraw(neighbour, link, exchange)
 
-    def on_body(self, neighbour: int, link: Link, message: Body) -> None:
+    def on_body(self, neighbour: int, link: Link, message: protocol.Body) -> None:
         exchange = link.exchange
         if exchange is None or exchange.token != message.of or exchange.partner not in (None, message.token):
             self.answer_from_record(neighbour, message)
@@ -252,9 +372,10 @@ class Reaction:
                 self.commit_if_agreed(neighbour, link, exchange)
             else:
                 exchange.ready = True
-                self.effects += (Keep("ready"), Send(neighbour, Ready(exchange.token, message.token)))
+                self.keep("ready")
+                self.send(neighbour, protocol.Ready(exchange.token, message.token))
 
-    def on_ready(self, neighbour: int, link: Link, message: Ready) -> None:
+    def on_ready(self, neighbour: int, link: Link, message: protocol.Ready) -> None:
         exchange = link.exchange
         if exchange is not None and exchange.token == message.of and exchange.partner == message.token:
             exchange.ready = exchange.ready or exchange.decides
@@ -262,44 +383,46 @@ class Reaction:
         else:
             self.answer_from_record(neighbour, message)
 
-    def answer_from_record(self, neighbour: int, message: Accept | Body | Ready) -> None:
+    def answer_from_record(self, neighbour: int, message: protocol.Accept | protocol.Body | protocol.Ready) -> None:
         """Answer how an exchange ended that is over here. One without a stored decision was not committed."""
         decision = self.device.unacknowledged.get(message.of)
         committed = decision is not None and decision.partner == message.token
-        self.effects.append(Send(neighbour, (Commit if committed else Withdraw)(message.of, message.token)))
+        self.send(neighbour, (protocol.Commit if committed else protocol.Withdraw)(message.of, message.token))
 
     def commit_if_agreed(self, neighbour: int, link: Link, exchange: Exchange) -> None:
         """Decide, if both models and the other end's Ready have arrived."""
         if exchange.ready and exchange.decides and exchange.received is not None and exchange.partner is not None:
             self.device.unacknowledged[exchange.token] = Decision(neighbour, exchange.partner)
             self.take_step(neighbour, exchange)
-            self.effects += (Keep("commit"), Send(neighbour, Commit(exchange.token, exchange.partner)))
+            self.keep("commit")
+            self.send(neighbour, protocol.Commit(exchange.token, exchange.partner))
             self.end(neighbour, link, "committed")
 
-    def on_commit(self, neighbour: int, link: Link, message: Commit) -> None:
+    def on_commit(self, neighbour: int, link: Link, message: protocol.Commit) -> None:
         exchange = link.exchange
         if exchange is None or exchange.token != message.of:  # a repeated commit, whose step was made before
-            self.effects.append(Send(neighbour, Acknowledge(message.token)))
+            self.send(neighbour, protocol.Acknowledge(message.token))
         elif exchange.in_doubt and exchange.partner == message.token:
             self.take_step(neighbour, exchange)
-            self.effects += (Keep("commit"), Send(neighbour, Acknowledge(message.token)))
+            self.keep("commit")
+            self.send(neighbour, protocol.Acknowledge(message.token))
             self.end(neighbour, link, "committed")
 
     def take_step(self, neighbour: int, exchange: Exchange) -> None:
         self.device.steps.append(Step(neighbour, exchange.share, exchange.sent, exchange.received))
 
-    def on_acknowledge(self, neighbour: int, link: Link, message: Acknowledge) -> None:
+    def on_acknowledge(self, neighbour: int, link: Link, message: protocol.Acknowledge) -> None:
         decision = self.device.unacknowledged.get(message.of)
         if decision is not None and decision.neighbour == neighbour:
             del self.device.unacknowledged[message.of]
 
-    def on_withdraw(self, neighbour: int, link: Link, message: Withdraw) -> None:
+    def on_withdraw(self, neighbour: int, link: Link, message: protocol.Withdraw) -> None:
         exchange = link.exchange
         if exchange is None or exchange.partner not in (None, message.token):
             return
         if exchange.token == message.of or (message.of is None and exchange.partner is not None):
             if exchange.in_doubt:
-                self.effects.append(Keep("withdrawn"))
+                self.keep("withdrawn")
             self.end(neighbour, link, "withdrawn")
         elif exchange.partner is not None and not exchange.in_doubt:
             # The neighbour has paired its token with another exchange of this device.
@@ -307,17 +430,17 @@ class Reaction:
 
     def withdraw(self, neighbour: int, link: Link, exchange: Exchange) -> None:
         """Give up an exchange that this end may give up: it is not ready, or decides and has not committed."""
-        self.effects.append(Send(neighbour, Withdraw(exchange.token, exchange.partner)))
+        self.send(neighbour, protocol.Withdraw(exchange.token, exchange.partner))
         self.end(neighbour, link, "withdrawn")
 
     def end(self, neighbour: int, link: Link, outcome: str) -> None:
         """End an exchange at this end, so that the link is free for the next."""
         exchange, link.exchange = link.exchange, None
         assert exchange is not None
-        self.effects.append(Ended(neighbour, exchange, outcome))
+        self.effects.append(protocol.Ended(neighbour, exchange, outcome))
         if outcome == "committed":
             if self.device.finished:
-                self.effects.append(Apply())
+                self.effects.append(protocol.Apply())
         else:
             link.begun_in = -1  # another may begin in this iteration
             give_back(self.device, exchange, exchange.share)
@@ -335,7 +458,7 @@ class Reaction:
 
     # Links, retries, devices without a model
 
-    def link_up(self, event: LinkUp) -> None:
+    def link_up(self, event: protocol.LinkUp) -> None:
         link = self.device.links.setdefault(event.neighbour, Link(up=False))
         if link.up:
             return
@@ -345,7 +468,7 @@ class Reaction:
         if self.device.model_requested_from is None:
             self.request_model()
 
-    def link_down(self, event: LinkDown) -> None:
+    def link_down(self, event: protocol.LinkDown) -> None:
         link = self.device.links.get(event.neighbour)
         if link is None or not link.up:
             return
@@ -358,7 +481,7 @@ class Reaction:
         if self.device.model_requested_from == event.neighbour:
             self.request_model()
 
-    def no_progress(self, event: NoProgress) -> None:
+    def no_progress(self, event: protocol.NoProgress) -> None:
         neighbour, link = event.neighbour, self.device.links.get(event.neighbour)
         if link is None or not link.up:
             return
@@ -376,16 +499,16 @@ class Reaction:
         """Send Ready again for an exchange in doubt, and Commit for decisions without an acknowledgement."""
         exchange = link.exchange
         if exchange is not None and exchange.in_doubt and exchange.partner is not None:
-            self.effects.append(Send(neighbour, Ready(exchange.token, exchange.partner)))
+            self.send(neighbour, protocol.Ready(exchange.token, exchange.partner))
         for token, decision in self.device.unacknowledged.items():
             if decision.neighbour == neighbour:
-                self.effects.append(Send(neighbour, Commit(token, decision.partner)))
+                self.send(neighbour, protocol.Commit(token, decision.partner))
 
-    def give_up(self, event: GiveUp) -> None:
+    def give_up(self, event: protocol.GiveUp) -> None:
         link = self.device.links.get(event.neighbour)
         if link is not None and link.in_doubt:
             self.end(event.neighbour, link, "unresolved")
-            self.effects.append(Keep("unresolved"))
+            self.keep("unresolved")
 
     def request_model(self) -> None:
         """Request a model from one neighbour at a time, in turn. Neighbours may be silent, or wait for one themselves.
@@ -403,17 +526,17 @@ class Reaction:
                 (neighbour for neighbour in others if neighbour > last), min(others, default=None)
             )
             if device.model_requested_from is not None:
-                self.effects.append(Send(device.model_requested_from, AskModel()))
+                self.send(device.model_requested_from, protocol.AskModel())
         elif device.model is not None:
             self.start_from(device.k, device.model)
         else:
             device.without_model = []  # it sends them a request again after the retry time
 
-    def on_ask_model(self, neighbour: int, link: Link, message: AskModel) -> None:
+    def on_ask_model(self, neighbour: int, link: Link, message: protocol.AskModel) -> None:
         device = self.device
-        self.effects.append(Send(neighbour, GiveModel(device.k, None if device.copies else device.model)))
+        self.send(neighbour, protocol.GiveModel(device.k, None if device.copies else device.model))
 
-    def on_give_model(self, neighbour: int, link: Link, message: GiveModel) -> None:
+    def on_give_model(self, neighbour: int, link: Link, message: protocol.GiveModel) -> None:
         if self.device.leaving:
             return
         if self.device.copies and message.model is not None:
@@ -426,37 +549,37 @@ class Reaction:
         """Start a device that waited for a model."""
         self.device.k, self.device.model, self.device.last_broadcast = k, model, model
         self.device.copies, self.device.model_requested_from, self.device.without_model = False, None, []
-        self.effects += (Keep("model"), Copied())
+        self.effects += (protocol.Keep("model"), protocol.Copied())
 
-    def received(self, event: Received) -> None:
+    def received(self, event: protocol.Received) -> None:
         link = self.device.links.get(event.neighbour)
         if link is not None and link.up:
             _ANSWERS[type(event.message)](self, event.neighbour, link, event.message)
 
 
 _REACTIONS: dict[type, Callable[[Reaction, Any], None]] = {
-    Begin: Reaction.begin,
-    Stepped: Reaction.stepped,
-    Finish: Reaction.finish,
-    Leave: Reaction.leave,
-    LinkUp: Reaction.link_up,
-    LinkDown: Reaction.link_down,
-    Received: Reaction.received,
-    NoProgress: Reaction.no_progress,
-    GiveUp: Reaction.give_up,
+    protocol.Begin: Reaction.begin,
+    protocol.Stepped: Reaction.stepped,
+    protocol.Finish: Reaction.finish,
+    protocol.Leave: Reaction.leave,
+    protocol.LinkUp: Reaction.link_up,
+    protocol.LinkDown: Reaction.link_down,
+    protocol.Received: Reaction.received,
+    protocol.NoProgress: Reaction.no_progress,
+    protocol.GiveUp: Reaction.give_up,
 }
 
 _ANSWERS: dict[type, Callable[[Reaction, int, Link, Any], None]] = {
-    Offer: Reaction.on_offer,
-    Accept: Reaction.on_accept,
-    Refuse: Reaction.on_refuse,
-    Body: Reaction.on_body,
-    Ready: Reaction.on_ready,
-    Commit: Reaction.on_commit,
-    Acknowledge: Reaction.on_acknowledge,
-    Withdraw: Reaction.on_withdraw,
-    AskModel: Reaction.on_ask_model,
-    GiveModel: Reaction.on_give_model,
+    protocol.Offer: Reaction.on_offer,
+    protocol.Accept: Reaction.on_accept,
+    protocol.Refuse: Reaction.on_refuse,
+    protocol.Body: Reaction.on_body,
+    protocol.Ready: Reaction.on_ready,
+    protocol.Commit: Reaction.on_commit,
+    protocol.Acknowledge: Reaction.on_acknowledge,
+    protocol.Withdraw: Reaction.on_withdraw,
+    protocol.AskModel: Reaction.on_ask_model,
+    protocol.GiveModel: Reaction.on_give_model,
 }
 
 

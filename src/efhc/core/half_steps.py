@@ -355,6 +355,11 @@ class HalfSteps:
         return len(self.links) - len(self.redundant)
 
     @property
+    def waits_for_model(self) -> bool:
+        """Whether the device waits for a neighbour's model to start from."""
+        return self.model is None
+
+    @property
     def is_idle(self) -> bool:
         """Whether every message sent is acknowledged; True while the device waits for its initial model."""
         return self.model is None or not any(map(self.awaits, self.links))

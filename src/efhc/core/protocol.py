@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from efhc.core.device_state import Exchange
+    from efhc.core.device import Exchange
 
 Model = Any
 """An opaque handle: an array, or a row of one."""

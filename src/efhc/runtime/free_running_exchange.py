@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from efhc.base.arrays import Floats
-from efhc.core.device import react, restarted
-from efhc.core.device_state import Device, Exchange, Step, durable, steps_in_order
+from efhc.core.device import Device, Exchange, Step, durable, react, restarted, steps_in_order
 from efhc.core.protocol import (
     Accept,
     Apply,

@@ -18,7 +18,7 @@ import numpy as np
 from efhc.base.arrays import Floats
 from efhc.base.errors import EfhcError
 from efhc.core.cost import whole_message_bits
-from efhc.core.device_state import Step
+from efhc.core.device import Step
 from efhc.core.half_step_messages import Acknowledgement, Frame, Introduction, Send, TakeBack, Violation
 from efhc.core.half_steps import HalfSteps
 from efhc.runtime.lockstep_neighbours import neighbours_in

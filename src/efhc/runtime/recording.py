@@ -19,7 +19,7 @@ import numpy as np
 
 from efhc.base.arrays import Floats
 from efhc.base.saving import writing
-from efhc.core.device_state import Exchange
+from efhc.core.device import Exchange
 from efhc.core.protocol import Token
 from efhc.core.state import NOTHING_LOCAL, Local
 from efhc.runtime.node_settings import RecordingSettings

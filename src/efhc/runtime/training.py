@@ -14,7 +14,7 @@ import numpy as np
 from efhc.base.arrays import Floats
 from efhc.base.own_code import quoting
 from efhc.core.cost import BITS_PER_NUMBER
-from efhc.core.device_state import Step
+from efhc.core.device import Step
 from efhc.core.half_step_messages import Effect
 from efhc.core.half_steps import Encoded, HalfSteps
 from efhc.core.local_rows import LocalRows

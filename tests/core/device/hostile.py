@@ -22,27 +22,8 @@ if __name__ == "__main__":
 from hostile_schedules import Broken, both, checked, edge_of, replay
 from witness import Witness, combine
 
-from efhc.core.device import react, restarted
-from efhc.core.device_state import Device, durable, is_idle, steps_in_order
-from efhc.core.protocol import (
-    Accept,
-    Apply,
-    Begin,
-    Copied,
-    Ended,
-    Finish,
-    Fired,
-    GiveUp,
-    Keep,
-    Leave,
-    LinkDown,
-    LinkUp,
-    NoProgress,
-    Offer,
-    Received,
-    Send,
-    Stepped,
-)
+from efhc.core import protocol
+from efhc.core.device import Device, durable, react, restarted, steps_in_order
 
 FAULTS = ("overtake", "repeat", "lose", "cut", "crash", "forget", "die", "hurry", "leave", "join", "ragged")
 MESSAGES_TO_REST = 20_000
@@ -137,22 +118,22 @@ class Network:
             self.carry_out(i, core, effect)
 
     def carry_out(self, i, core, effect):
-        if isinstance(effect, Send):
-            if i in self.leaving and isinstance(effect.message, Offer | Accept):
+        if isinstance(effect, protocol.Send):
+            if i in self.leaving and isinstance(effect.message, protocol.Offer | protocol.Accept):
                 raise Broken("leave", f"device {i} is leaving and begins {effect.message}")
             message = self.witness.sent(i, effect.neighbour, effect.message, core.model)
             if edge_of(i, effect.neighbour) in self.up:
                 connection = self.connections[edge_of(i, effect.neighbour)]
                 self.mail[i, effect.neighbour].append((connection, message))
-        elif isinstance(effect, Keep):
+        elif isinstance(effect, protocol.Keep):
             self.kept[i] = durable(core)
-        elif isinstance(effect, Ended):
+        elif isinstance(effect, protocol.Ended):
             self.witness.ended(i, effect.neighbour, effect.exchange, effect.outcome)
-        elif isinstance(effect, Fired):
+        elif isinstance(effect, protocol.Fired):
             self.witness.fired(i)
-        elif isinstance(effect, Apply):
+        elif isinstance(effect, protocol.Apply):
             self.step(i, 0.0)
-        elif isinstance(effect, Copied):
+        elif isinstance(effect, protocol.Copied):
             self.witness.start(core.model.value)
             self.witness.put_in_force(i, core.model)
             self.begin(i)
@@ -164,16 +145,16 @@ class Network:
             return
         if core.k >= self.iterations[i]:
             self.witness.has_finished(i)
-            self.do(i, Finish())
+            self.do(i, protocol.Finish())
         else:
             self.witness.began(i)
-            self.do(i, Begin(abs(core.model.value - core.last_broadcast.value), self.thresholds[i]))
+            self.do(i, protocol.Begin(abs(core.model.value - core.last_broadcast.value), self.thresholds[i]))
 
     def step(self, i, gradient):
         """Events 3 and 4."""
         core = self.cores[i]
         model = self.witness.stepped(i, steps_in_order(core), gradient)
-        self.do(i, Stepped(model, len(core.steps)))
+        self.do(i, protocol.Stepped(model, len(core.steps)))
         if self.cores.get(i) is core:
             self.witness.put_in_force(i, model)
 
@@ -255,7 +236,7 @@ class Network:
         decisions = core.unacknowledged.values()
         if decisions and all(decision.neighbour in without_return for decision in decisions):
             return all(link.exchange is None for link in core.links.values())
-        return is_idle(core)
+        return core.is_idle
 
     # Links
 
@@ -264,14 +245,14 @@ class Network:
             self.up.add(edge)
             self.connections[edge] += 1
             for i, j in both(edge):
-                self.notices[i, j].append(LinkUp(j))
+                self.notices[i, j].append(protocol.LinkUp(j))
             self.notice_unless_ragged(edge)
 
     def disconnect(self, edge):
         self.say("cut", edge)
         self.up.discard(edge)
         for i, j in both(edge):
-            self.notices[i, j].append(LinkDown(j))
+            self.notices[i, j].append(protocol.LinkDown(j))
             if "ragged" not in self.faults or self.random.random() < 0.5:
                 self.mail[i, j].clear()
         self.notice_unless_ragged(edge)
@@ -289,8 +270,8 @@ class Network:
         event = self.notices[link].popleft()
         i, j = link
         if i in self.cores:
-            self.seen[link] += isinstance(event, LinkUp)
-            self.witness.link_changed(i, j, up=isinstance(event, LinkUp))
+            self.seen[link] += isinstance(event, protocol.LinkUp)
+            self.witness.link_changed(i, j, up=isinstance(event, protocol.LinkUp))
             self.do(i, event)
 
     def notice_all(self):
@@ -304,7 +285,7 @@ class Network:
         i, j = link
         while self.seen[j, i] < connection and self.notices[j, i]:
             self.notice_next((j, i))
-        self.do(j, Received(i, message))
+        self.do(j, protocol.Received(i, message))
 
     # Moves
 
@@ -357,7 +338,7 @@ class Network:
     def hurry_one(self):
         i = self.any_device(self.cores)
         if i is not None and self.cores[i].links:
-            self.do(i, NoProgress(self.random.choice(list(self.cores[i].links))))
+            self.do(i, protocol.NoProgress(self.random.choice(list(self.cores[i].links))))
 
     def change_link(self):
         edge = edge_of(*self.random.sample(range(self.devices), 2))
@@ -390,13 +371,13 @@ class Network:
         doubts = [(i, j) for i, core in self.cores.items() for j in core.links if j in self.dead]
         if doubts:
             i, j = self.random.choice(doubts)
-            self.do(i, GiveUp(j))
+            self.do(i, protocol.GiveUp(j))
 
     def leave_one(self):
         i = self.any_device(set(self.cores) - {0})
         if i is not None:
             self.leaving.add(i)
-            self.do(i, Leave())
+            self.do(i, protocol.Leave())
 
     def join_one(self):
         i = self.any_device(set(range(self.devices)) - set(self.kept))
@@ -437,7 +418,7 @@ class Network:
         self.deliver_all()
         busy = [(i, j) for i, core in self.cores.items() for j in waits_for(core)]
         for i, j in busy:
-            self.do(i, GiveUp(j) if j in self.dead | self.gone else NoProgress(j))
+            self.do(i, protocol.GiveUp(j) if j in self.dead | self.gone else protocol.NoProgress(j))
         self.deliver_all()
         unfinished = [i for i, core in self.cores.items() if not core.finished]
         for i in sorted(self.cores):

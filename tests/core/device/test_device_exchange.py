@@ -7,37 +7,10 @@ import math
 import pytest
 from witness import Weights, combine
 
-from efhc.core.device import react, restarted
-from efhc.core.device_state import Device, durable, is_idle, steps_in_order
-from efhc.core.protocol import (
-    Accept,
-    Acknowledge,
-    Apply,
-    AskModel,
-    Begin,
-    Body,
-    Commit,
-    Copied,
-    Ended,
-    Finish,
-    Fired,
-    GiveModel,
-    GiveUp,
-    Keep,
-    Leave,
-    LinkDown,
-    LinkUp,
-    NoProgress,
-    Offer,
-    Ready,
-    Received,
-    Refuse,
-    Send,
-    Stepped,
-    Withdraw,
-)
+from efhc.core import protocol
+from efhc.core.device import Device, durable, react, restarted, steps_in_order
 
-FIRES, DOES_NOT = Begin(1.0, 0.0), Begin(0.0, math.inf)
+FIRES, DOES_NOT = protocol.Begin(1.0, 0.0), protocol.Begin(0.0, math.inf)
 
 
 class Talkers:
@@ -52,34 +25,34 @@ class Talkers:
     def do(self, i, event):
         self.effects = react(self.cores[i], event, combine)
         for effect in self.effects:
-            if isinstance(effect, Send):
+            if isinstance(effect, protocol.Send):
                 self.mail.append((i, effect.neighbour, effect.message))
-            elif isinstance(effect, Apply):
+            elif isinstance(effect, protocol.Apply):
                 self.step(i)
 
     def step(self, i):
         core = self.cores[i]
         moved = sum(step.beta * (step.received.value - step.sent.value) for step in steps_in_order(core))
         effects, self.effects = self.effects, []
-        self.do(i, Stepped(Weights(core.model.value + moved), len(core.steps)))
+        self.do(i, protocol.Stepped(Weights(core.model.value + moved), len(core.steps)))
         self.effects = effects + self.effects
 
     def link(self, i, j, *, up=True):
         self.mail = [letter for letter in self.mail if {letter[0], letter[1]} != {i, j}]
         for a, b in ((i, j), (j, i)):
-            self.do(a, LinkUp(b) if up else LinkDown(b))
+            self.do(a, protocol.LinkUp(b) if up else protocol.LinkDown(b))
 
     def deliver(self, kind, to):
         """The oldest message of this kind to this device."""
         letter = next(letter for letter in self.mail if isinstance(letter[2], kind) and letter[1] == to)
         self.mail.remove(letter)
-        self.do(to, Received(letter[0], letter[2]))
+        self.do(to, protocol.Received(letter[0], letter[2]))
         return letter[2]
 
     def deliver_all(self):
         while self.mail:
             i, j, message = self.mail.pop(0)
-            self.do(j, Received(i, message))
+            self.do(j, protocol.Received(i, message))
 
     def restart(self, i):
         """As after a crash that came when all was kept."""
@@ -91,10 +64,10 @@ class Talkers:
 
     def done(self):
         """What the last event led to, but for messages."""
-        return [type(effect) for effect in self.effects if not isinstance(effect, Send)]
+        return [type(effect) for effect in self.effects if not isinstance(effect, protocol.Send)]
 
     def outcomes(self):
-        return [effect.outcome for effect in self.effects if isinstance(effect, Ended)]
+        return [effect.outcome for effect in self.effects if isinstance(effect, protocol.Ended)]
 
     def values(self):
         return [core.model.value for core in self.cores]
@@ -113,32 +86,32 @@ def pair():
 def to_ready(pair):
     """0 offered and decides; 1 has kept the step and said so."""
     pair.do(0, FIRES)
-    pair.deliver(Offer, to=1)
-    pair.deliver(Accept, to=0)
-    pair.deliver(Body, to=1)
+    pair.deliver(protocol.Offer, to=1)
+    pair.deliver(protocol.Accept, to=0)
+    pair.deliver(protocol.Body, to=1)
     assert pair.cores[1].links[0].exchange.in_doubt
 
 
 def test_an_exchange_from_offer_to_acknowledgement(pair):
     pair.do(0, FIRES)
-    assert pair.done() == [Fired, Keep]
-    assert pair.mail == [(0, 1, Offer((0, 0, 1), 0.5, 0))]
-    pair.deliver(Offer, to=1)
-    assert pair.kinds() == [Accept, Body]
-    pair.deliver(Accept, to=0)
-    assert pair.kinds() == [Body, Body]
-    pair.deliver(Body, to=0)
+    assert pair.done() == [protocol.Fired, protocol.Keep]
+    assert pair.mail == [(0, 1, protocol.Offer((0, 0, 1), 0.5, 0))]
+    pair.deliver(protocol.Offer, to=1)
+    assert pair.kinds() == [protocol.Accept, protocol.Body]
+    pair.deliver(protocol.Accept, to=0)
+    assert pair.kinds() == [protocol.Body, protocol.Body]
+    pair.deliver(protocol.Body, to=0)
     assert pair.effects == []
-    pair.deliver(Body, to=1)
-    assert pair.effects == [Keep("ready"), Send(0, Ready((1, 0, 1), (0, 0, 1)))]
-    pair.deliver(Ready, to=0)
-    assert [type(effect) for effect in pair.effects] == [Keep, Send, Ended]
+    pair.deliver(protocol.Body, to=1)
+    assert pair.effects == [protocol.Keep("ready"), protocol.Send(0, protocol.Ready((1, 0, 1), (0, 0, 1)))]
+    pair.deliver(protocol.Ready, to=0)
+    assert [type(effect) for effect in pair.effects] == [protocol.Keep, protocol.Send, protocol.Ended]
     assert pair.outcomes() == ["committed"]
-    pair.deliver(Commit, to=1)
-    assert [type(effect) for effect in pair.effects] == [Keep, Send, Ended]
-    assert not is_idle(pair.cores[0])
-    pair.deliver(Acknowledge, to=0)
-    assert is_idle(pair.cores[0])
+    pair.deliver(protocol.Commit, to=1)
+    assert [type(effect) for effect in pair.effects] == [protocol.Keep, protocol.Send, protocol.Ended]
+    assert not pair.cores[0].is_idle
+    pair.deliver(protocol.Acknowledge, to=0)
+    assert pair.cores[0].is_idle
     assert pair.values() == [0.0, 4.0]
     pair.step(0)
     pair.step(1)
@@ -159,14 +132,14 @@ def test_a_new_link_is_an_exchange_without_firing():
 def test_crossed_offers_are_one_exchange_and_the_lower_number_decides(pair):
     pair.do(1, FIRES)
     pair.do(0, FIRES)
-    pair.deliver(Offer, to=0)
-    pair.deliver(Offer, to=1)
-    assert pair.kinds() == [Body, Body]
+    pair.deliver(protocol.Offer, to=0)
+    pair.deliver(protocol.Offer, to=1)
+    assert pair.kinds() == [protocol.Body, protocol.Body]
     exchanges = [core.links[1 - core.number].exchange for core in pair.cores]
     assert [exchange.decides for exchange in exchanges] == [True, False]
     pair.deliver_all()
     assert [len(core.steps) for core in pair.cores] == [1, 1]
-    assert all(is_idle(core) for core in pair.cores)
+    assert all(core.is_idle for core in pair.cores)
 
 
 def test_beta_is_the_smaller_share_whatever_degrees_do_later():
@@ -174,7 +147,7 @@ def test_beta_is_the_smaller_share_whatever_degrees_do_later():
     for i, j in ((0, 1), (0, 2), (0, 3)):
         talkers.link(i, j)
     talkers.do(1, DOES_NOT)
-    talkers.deliver(Offer, to=0)
+    talkers.deliver(protocol.Offer, to=0)
     talkers.link(0, 2, up=False)
     talkers.link(0, 3, up=False)
     talkers.deliver_all()
@@ -187,14 +160,14 @@ def test_a_device_that_refuses_makes_an_offer_later(pair):
     pair.deliver_all()
     pair.step(0)
     pair.do(0, FIRES)
-    pair.deliver(Offer, to=1)
-    assert pair.kinds() == [Refuse]
-    pair.deliver(Refuse, to=0)
+    pair.deliver(protocol.Offer, to=1)
+    assert pair.kinds() == [protocol.Refuse]
+    pair.deliver(protocol.Refuse, to=0)
     assert pair.outcomes() == ["refused"]
     assert pair.cores[0].links[1].pending_offer == 0
     pair.step(1)
     pair.do(1, DOES_NOT)
-    assert pair.mail == [(1, 0, Offer((1, 0, 2), 0.5, 1))]
+    assert pair.mail == [(1, 0, protocol.Offer((1, 0, 2), 0.5, 1))]
     pair.deliver_all()
     assert pair.cores[0].steps[0].received.value == 2.0
 
@@ -203,7 +176,7 @@ def test_who_fires_while_the_link_is_busy_owes_the_offer(pair):
     to_ready(pair)
     pair.step(1)
     pair.do(1, FIRES)
-    assert pair.kinds() == [Body, Ready]
+    assert pair.kinds() == [protocol.Body, protocol.Ready]
     pair.deliver_all()
     assert [step.neighbour for step in pair.cores[1].steps] == [0]  # 0 refused: it had exchanged in this iteration
     pair.step(0)
@@ -217,15 +190,15 @@ def test_what_is_in_flight_is_set_aside():
     talkers = Talkers(0.0, 4.0, 8.0)
     talkers.link(0, 1)
     talkers.do(0, FIRES)
-    talkers.deliver(Offer, to=1)
-    talkers.deliver(Accept, to=0)
-    talkers.do(0, Stepped(Weights(1.0), 0))
+    talkers.deliver(protocol.Offer, to=1)
+    talkers.deliver(protocol.Accept, to=0)
+    talkers.do(0, protocol.Stepped(Weights(1.0), 0))
     talkers.link(0, 2)
     talkers.do(0, DOES_NOT)
-    offer = talkers.deliver(Offer, to=2)
+    offer = talkers.deliver(protocol.Offer, to=2)
     assert offer.share == 0.25
-    talkers.deliver(Accept, to=0)
-    assert talkers.deliver(Body, to=2).model.value == 2.0
+    talkers.deliver(protocol.Accept, to=0)
+    assert talkers.deliver(protocol.Body, to=2).model.value == 2.0
 
 
 # Cuts
@@ -233,11 +206,11 @@ def test_what_is_in_flight_is_set_aside():
 
 def test_a_cut_before_ready_ends_the_exchange_at_both_ends(pair):
     pair.do(0, FIRES)
-    pair.deliver(Offer, to=1)
-    pair.deliver(Accept, to=0)
-    pair.do(0, LinkDown(1))
+    pair.deliver(protocol.Offer, to=1)
+    pair.deliver(protocol.Accept, to=0)
+    pair.do(0, protocol.LinkDown(1))
     assert pair.outcomes() == ["withdrawn"]
-    pair.do(1, LinkDown(0))
+    pair.do(1, protocol.LinkDown(0))
     assert pair.outcomes() == ["withdrawn"]
     assert [core.links for core in pair.cores] == [{}, {}]
 
@@ -246,28 +219,28 @@ def test_a_cut_after_ready_leaves_a_doubt_that_the_decider_resolves(pair):
     """It had not committed, so it says that it never will."""
     to_ready(pair)
     pair.link(0, 1, up=False)
-    assert is_idle(pair.cores[0])
+    assert pair.cores[0].is_idle
     assert pair.cores[1].links[0].exchange.in_doubt
     assert pair.cores[1].degree == 0
     pair.link(0, 1)
-    assert pair.kinds() == [Ready]
-    pair.deliver(Ready, to=0)
-    assert pair.kinds() == [Withdraw]
-    pair.deliver(Withdraw, to=1)
+    assert pair.kinds() == [protocol.Ready]
+    pair.deliver(protocol.Ready, to=0)
+    assert pair.kinds() == [protocol.Withdraw]
+    pair.deliver(protocol.Withdraw, to=1)
     assert pair.outcomes() == ["withdrawn"]
     assert pair.cores[1].steps == []
 
 
 def test_a_cut_after_the_commit_loses_nothing(pair):
     to_ready(pair)
-    pair.deliver(Body, to=0)
-    pair.deliver(Ready, to=0)
+    pair.deliver(protocol.Body, to=0)
+    pair.deliver(protocol.Ready, to=0)
     pair.link(0, 1, up=False)
     pair.link(0, 1)
     assert sorted(kind.__name__ for kind in pair.kinds()) == ["Commit", "Ready"]
     pair.deliver_all()
     assert [len(core.steps) for core in pair.cores] == [1, 1]
-    assert all(is_idle(core) for core in pair.cores)
+    assert all(core.is_idle for core in pair.cores)
 
 
 # Patience
@@ -276,61 +249,61 @@ def test_a_cut_after_the_commit_loses_nothing(pair):
 def test_without_progress_an_offer_is_withdrawn_and_made_again_in_the_next_iteration(pair):
     pair.do(0, FIRES)
     pair.mail.clear()
-    pair.do(0, NoProgress(1))
-    assert pair.mail == [(0, 1, Withdraw((0, 0, 1), None))]
+    pair.do(0, protocol.NoProgress(1))
+    assert pair.mail == [(0, 1, protocol.Withdraw((0, 0, 1), None))]
     assert pair.outcomes() == ["withdrawn"]
     pair.mail.clear()
     pair.step(0)
     pair.do(0, DOES_NOT)
-    assert pair.kinds() == [Offer]
+    assert pair.kinds() == [protocol.Offer]
 
 
 def test_a_late_answer_to_what_was_withdrawn_is_told_so(pair):
     pair.do(0, FIRES)
-    pair.deliver(Offer, to=1)
-    pair.do(0, NoProgress(1))
-    pair.deliver(Accept, to=0)
+    pair.deliver(protocol.Offer, to=1)
+    pair.do(0, protocol.NoProgress(1))
+    pair.deliver(protocol.Accept, to=0)
     pair.deliver_all()
     assert [core.steps for core in pair.cores] == [[], []]
-    assert all(is_idle(core) for core in pair.cores)
+    assert all(core.is_idle for core in pair.cores)
 
 
 def test_who_is_in_doubt_may_only_ask(pair):
     to_ready(pair)
     pair.mail.clear()
-    pair.do(1, NoProgress(0))
-    assert pair.effects == [Send(0, Ready((1, 0, 1), (0, 0, 1)))]
+    pair.do(1, protocol.NoProgress(0))
+    assert pair.effects == [protocol.Send(0, protocol.Ready((1, 0, 1), (0, 0, 1)))]
 
 
 def test_a_commit_is_repeated_until_acknowledged_and_applied_once(pair):
     to_ready(pair)
-    pair.deliver(Body, to=0)
-    pair.deliver(Ready, to=0)
-    pair.do(0, NoProgress(1))
-    assert pair.kinds() == [Commit, Commit]
+    pair.deliver(protocol.Body, to=0)
+    pair.deliver(protocol.Ready, to=0)
+    pair.do(0, protocol.NoProgress(1))
+    assert pair.kinds() == [protocol.Commit, protocol.Commit]
     pair.deliver_all()
     assert len(pair.cores[1].steps) == 1
-    assert is_idle(pair.cores[0])
+    assert pair.cores[0].is_idle
 
 
 def test_only_the_other_end_can_acknowledge(pair):
     to_ready(pair)
-    pair.deliver(Body, to=0)
-    pair.deliver(Ready, to=0)
+    pair.deliver(protocol.Body, to=0)
+    pair.deliver(protocol.Ready, to=0)
     (token,) = pair.cores[0].unacknowledged
-    pair.do(0, LinkUp(5))
-    pair.do(0, Received(5, Acknowledge(token)))
+    pair.do(0, protocol.LinkUp(5))
+    pair.do(0, protocol.Received(5, protocol.Acknowledge(token)))
     assert token in pair.cores[0].unacknowledged
-    pair.do(0, Received(1, Acknowledge(token)))
+    pair.do(0, protocol.Received(1, protocol.Acknowledge(token)))
     assert not pair.cores[0].unacknowledged
 
 
 def test_messages_that_overtake_one_another_and_come_twice(pair):
     pair.do(0, FIRES)
-    pair.deliver(Offer, to=1)
+    pair.deliver(protocol.Offer, to=1)
     pair.mail *= 2
-    pair.deliver(Body, to=0)
-    assert pair.kinds() == [Accept, Accept, Body]
+    pair.deliver(protocol.Body, to=0)
+    assert pair.kinds() == [protocol.Accept, protocol.Accept, protocol.Body]
     pair.deliver_all()
     assert [len(core.steps) for core in pair.cores] == [1, 1]
 
@@ -340,22 +313,22 @@ def test_messages_that_overtake_one_another_and_come_twice(pair):
 
 def test_a_decider_restarts_with_its_record(pair):
     to_ready(pair)
-    pair.deliver(Body, to=0)
-    pair.deliver(Ready, to=0)
+    pair.deliver(protocol.Body, to=0)
+    pair.deliver(protocol.Ready, to=0)
     pair.restart(0)
-    pair.do(1, LinkDown(0))
+    pair.do(1, protocol.LinkDown(0))
     assert [step.beta for step in pair.cores[0].steps] == [0.5]
     pair.link(0, 1)
     pair.deliver_all()
     assert [len(core.steps) for core in pair.cores] == [1, 1]
-    assert all(is_idle(core) for core in pair.cores)
+    assert all(core.is_idle for core in pair.cores)
 
 
 def test_a_decider_that_lost_all_never_committed(pair):
     to_ready(pair)
     pair.mail.clear()
     pair.cores[0] = Device(0, 1, Weights(9.0), Weights(9.0))
-    pair.do(1, LinkDown(0))
+    pair.do(1, protocol.LinkDown(0))
     pair.link(0, 1)
     pair.deliver_all()
     assert [core.steps for core in pair.cores] == [[], []]
@@ -366,22 +339,22 @@ def test_who_is_in_doubt_restarts_in_doubt_with_its_share_set_aside(pair):
     pair.restart(1)
     core = pair.cores[1]
     assert (core.session, core.free, core.degree) == (1, 0.5, 0)
-    pair.do(0, LinkDown(1))
+    pair.do(0, protocol.LinkDown(1))
     pair.link(0, 1)
     pair.deliver_all()
-    assert is_idle(core)
+    assert core.is_idle
     pair.do(1, DOES_NOT)
     assert pair.mail[0][2].token == (1, 1, 1)
 
 
 def test_a_finished_device_restarts_with_the_step_that_it_had_not_made(pair):
     """Its driver makes it at once: no iteration will."""
-    pair.do(1, Finish())
+    pair.do(1, protocol.Finish())
     to_ready(pair)
-    pair.deliver(Body, to=0)
-    pair.deliver(Ready, to=0)
-    pair.mail, (commit,) = [], [message for _, _, message in pair.mail if isinstance(message, Commit)]
-    react(pair.cores[1], Received(0, commit), combine)  # `Keep` is carried out, `Apply` is not
+    pair.deliver(protocol.Body, to=0)
+    pair.deliver(protocol.Ready, to=0)
+    pair.mail, (commit,) = [], [message for _, _, message in pair.mail if isinstance(message, protocol.Commit)]
+    react(pair.cores[1], protocol.Received(0, commit), combine)  # `Keep` is carried out, `Apply` is not
     pair.restart(1)
     assert pair.cores[1].finished
     pair.step(1)
@@ -390,11 +363,11 @@ def test_a_finished_device_restarts_with_the_step_that_it_had_not_made(pair):
 
 def test_a_doubt_is_given_up_for_a_device_that_never_returns(pair):
     to_ready(pair)
-    pair.do(1, LinkDown(0))
-    pair.do(1, GiveUp(0))
+    pair.do(1, protocol.LinkDown(0))
+    pair.do(1, protocol.GiveUp(0))
     assert pair.outcomes() == ["unresolved"]
-    assert pair.done() == [Ended, Keep]
-    assert is_idle(pair.cores[1])
+    assert pair.done() == [protocol.Ended, protocol.Keep]
+    assert pair.cores[1].is_idle
     pair.do(1, DOES_NOT)
     assert pair.cores[1].free == 1.0
 
@@ -403,7 +376,7 @@ def test_a_doubt_is_given_up_for_a_device_that_never_returns(pair):
 
 
 def test_a_finished_device_answers_and_applies_at_once(pair):
-    pair.do(1, Finish())
+    pair.do(1, protocol.Finish())
     pair.do(0, FIRES)
     pair.deliver_all()
     assert pair.values() == [0.0, 2.0]
@@ -412,7 +385,7 @@ def test_a_finished_device_answers_and_applies_at_once(pair):
 
 def test_what_a_finished_device_offers_contains_the_step_it_has_just_made(pair):
     """1 owes an offer while an exchange is in flight."""
-    pair.do(1, Finish())
+    pair.do(1, protocol.Finish())
     to_ready(pair)
     pair.cores[1].links[0].pending_offer = 2
     pair.deliver_all()
@@ -425,27 +398,27 @@ def test_what_a_finished_device_offers_contains_the_step_it_has_just_made(pair):
 
 def test_a_leaving_device_finishes_what_is_in_flight_and_begins_nothing(pair):
     to_ready(pair)
-    pair.do(1, Leave())
+    pair.do(1, protocol.Leave())
     pair.deliver_all()
     assert len(pair.cores[1].steps) == 1
-    assert is_idle(pair.cores[1])
+    assert pair.cores[1].is_idle
     pair.step(0)
     pair.do(0, FIRES)
-    pair.deliver(Offer, to=1)
-    assert pair.kinds() == [Refuse]
+    pair.deliver(protocol.Offer, to=1)
+    assert pair.kinds() == [protocol.Refuse]
     pair.step(1)
     pair.do(1, FIRES)
-    assert pair.kinds() == [Refuse]
+    assert pair.kinds() == [protocol.Refuse]
 
 
 def test_a_leaving_device_that_refuses_while_busy_owes_nothing(pair):
     to_ready(pair)
-    pair.do(1, Leave())
-    pair.do(1, Received(0, Offer((0, 0, 9), 0.5, 1)))
+    pair.do(1, protocol.Leave())
+    pair.do(1, protocol.Received(0, protocol.Offer((0, 0, 9), 0.5, 1)))
     pair.deliver_all()
     pair.step(1)
     pair.do(1, DOES_NOT)
-    assert is_idle(pair.cores[1])
+    assert pair.cores[1].is_idle
 
 
 def newcomer(*values):
@@ -459,10 +432,10 @@ def test_a_newcomer_copies_its_first_neighbour():
     talkers = newcomer(4.0)
     talkers.cores[0].k = 7
     talkers.link(0, 1)
-    assert talkers.mail == [(1, 0, AskModel())]
-    talkers.deliver(AskModel, to=0)
-    talkers.deliver(GiveModel, to=1)
-    assert talkers.done() == [Keep, Copied]
+    assert talkers.mail == [(1, 0, protocol.AskModel())]
+    talkers.deliver(protocol.AskModel, to=0)
+    talkers.deliver(protocol.GiveModel, to=1)
+    assert talkers.done() == [protocol.Keep, protocol.Copied]
     assert (talkers.cores[1].k, talkers.cores[1].model.value) == (7, 4.0)
     talkers.do(1, DOES_NOT)
     talkers.deliver_all()
@@ -473,11 +446,11 @@ def test_a_newcomer_refuses_until_it_has_a_model_and_owes_the_offer():
     talkers = newcomer(4.0)
     talkers.link(0, 1)
     talkers.do(0, DOES_NOT)
-    talkers.deliver(Offer, to=1)
+    talkers.deliver(protocol.Offer, to=1)
     talkers.deliver_all()
     assert talkers.cores[1].model.value == 4.0
     talkers.do(1, DOES_NOT)
-    assert talkers.kinds() == [Offer]
+    assert talkers.kinds() == [protocol.Offer]
 
 
 def test_newcomers_that_ask_one_another_ask_the_next():
@@ -497,9 +470,9 @@ def test_newcomers_without_a_model_ask_again_when_their_patience_ends():
     assert [core.copies for core in talkers.cores] == [False, True, True]
     talkers.link(0, 1)
     talkers.deliver_all()
-    talkers.do(1, NoProgress(2))
+    talkers.do(1, protocol.NoProgress(2))
     talkers.deliver_all()
-    talkers.do(2, NoProgress(1))
+    talkers.do(2, protocol.NoProgress(1))
     talkers.deliver_all()
     assert [core.copies for core in talkers.cores] == [False, False, False]
 
@@ -527,36 +500,36 @@ def test_a_newcomer_whose_neighbour_is_cut_off_asks_another():
 
 
 @pytest.mark.parametrize("message", [
-    Refuse((0, 0, 9)),
-    Withdraw((1, 0, 9), (0, 0, 9)),
-    Withdraw((1, 0, 9), None),
-    Acknowledge((0, 0, 9)),
-    GiveModel(3, Weights(9.0)),
+    protocol.Refuse((0, 0, 9)),
+    protocol.Withdraw((1, 0, 9), (0, 0, 9)),
+    protocol.Withdraw((1, 0, 9), None),
+    protocol.Acknowledge((0, 0, 9)),
+    protocol.GiveModel(3, Weights(9.0)),
 ])  # fmt: skip
 def test_messages_of_no_exchange_change_nothing(pair, message):
     before = repr(pair.cores[0])
-    pair.do(0, Received(1, message))
+    pair.do(0, protocol.Received(1, message))
     assert (pair.effects, repr(pair.cores[0])) == ([], before)
 
 
 def test_a_model_for_no_exchange_is_answered_by_withdrawing_it(pair):
     before = repr(pair.cores[0])
-    pair.do(0, Received(1, Body((1, 0, 9), (0, 0, 9), Weights(9.0))))
-    assert pair.effects == [Send(1, Withdraw((0, 0, 9), (1, 0, 9)))]
+    pair.do(0, protocol.Received(1, protocol.Body((1, 0, 9), (0, 0, 9), Weights(9.0))))
+    assert pair.effects == [protocol.Send(1, protocol.Withdraw((0, 0, 9), (1, 0, 9)))]
     assert repr(pair.cores[0]) == before
 
 
 def test_messages_from_beyond_a_cut_are_not_heard(pair):
-    pair.do(0, LinkDown(1))
-    pair.do(0, Received(1, Offer((1, 0, 1), 0.5, 0)))
-    pair.do(0, NoProgress(1))
-    pair.do(0, LinkDown(1))
-    pair.do(0, GiveUp(1))
+    pair.do(0, protocol.LinkDown(1))
+    pair.do(0, protocol.Received(1, protocol.Offer((1, 0, 1), 0.5, 0)))
+    pair.do(0, protocol.NoProgress(1))
+    pair.do(0, protocol.LinkDown(1))
+    pair.do(0, protocol.GiveUp(1))
     assert pair.mail == []
 
 
 def test_a_link_that_comes_up_twice_counts_once(pair):
-    pair.do(0, LinkUp(1))
+    pair.do(0, protocol.LinkUp(1))
     assert pair.cores[0].degree == 1
 
 
@@ -568,5 +541,5 @@ def test_a_step_that_is_committed_while_a_model_is_made_is_not_lost():
     before = len(talkers.cores[0].steps)
     talkers.deliver_all()
     assert len(talkers.cores[0].steps) == before + 1
-    talkers.do(0, Stepped(Weights(1.0), before))
+    talkers.do(0, protocol.Stepped(Weights(1.0), before))
     assert [step.neighbour for step in talkers.cores[0].steps] == [1]

@@ -9,8 +9,7 @@ import pytest
 from hostile_schedules import Faults, assert_found, replaces
 
 from efhc.core import device as core
-from efhc.core.device import Reaction
-from efhc.core.device_state import Decision, Link, Step
+from efhc.core.device import Decision, Link, Reaction, Step
 from efhc.core.protocol import Apply, Commit, Keep, Refuse, Send
 
 

@@ -7,8 +7,7 @@ from itertools import count
 
 from witness import Weights, combine
 
-from efhc.core.device import react
-from efhc.core.device_state import Device, steps_in_order
+from efhc.core.device import Device, react, steps_in_order
 from efhc.core.protocol import Begin, Body, LinkUp, Received, Send, Stepped
 
 

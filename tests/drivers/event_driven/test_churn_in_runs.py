@@ -108,7 +108,7 @@ def test_a_device_that_leaves_ends_what_is_in_flight_first(tmp_path):
     assert [present[5.0], present[5.25]] == [2, 1]
     assert steps(simulator, 0) == []  # the gradient of 2 s was dropped
     assert steps(simulator, 1) == [(0, 8.0), (1, 16.0)]
-    first = simulator._scenario.initial_models()
+    first = simulator.scenario.initial_models()
     assert np.array_equal(simulator.models[1], first[1] + 0.5 * (first[0] - first[1]))
 
 
@@ -118,7 +118,7 @@ def test_a_crash_withdraws_what_was_not_decided_and_the_other_end_goes_on(tmp_pa
     simulator = run(tiny(2, [[0, 1]], 1.0, iterations=3, driver=settings, **STAND_STILL))
     assert [(row[1], row[8]) for row in simulator.record.exchanges] == [(2.0, "withdrawn")]
     assert steps(simulator, 1) == [(k, 3.0 * (k + 1)) for k in range(3)]
-    assert np.array_equal(simulator.models, simulator._scenario.initial_models())
+    assert np.array_equal(simulator.models, simulator.scenario.initial_models())
     assert simulator.now == 9.0
     assert simulator.warnings == []
 
@@ -136,7 +136,7 @@ def test_a_doubt_about_a_device_that_never_returns_is_given_up_and_counted(tmp_p
     simulator = run(experiment, trigger=Firing({0: {0}, 3: {1}}))
     unresolved = [row for row in simulator.record.exchanges if row[8] == "unresolved"]
     assert [(row[1], row[2], row[3]) for row in unresolved] == [(14.5, 1, 0)]
-    first = simulator._scenario.initial_models()
+    first = simulator.scenario.initial_models()
     assert unresolved[0][-1] == pytest.approx(np.linalg.norm(first[0] - first[1]) / 3, rel=1e-12)
     text = "1 exchange left unresolved: a device did not come back within give_up_seconds, 10"
     assert simulator.warnings == [text]
@@ -167,7 +167,7 @@ def test_a_decider_that_crashes_after_its_commit_remembers_it(tmp_path, commit):
     rows = ((4.5 if commit else 3.5, 0, "crash"), (8.0, 0, "restart"))
     settings = driver(churn(tmp_path, *rows), efhc.PerLink(latency=1.0), compute={"seconds": 32.0})
     simulator = run(tiny(2, [[0, 1]], iterations=1, driver=settings, **STAND_STILL))
-    first = simulator._scenario.initial_models()
+    first = simulator.scenario.initial_models()
     assert simulator.record.timeline[-1][-1] == 0.0
     assert np.allclose(simulator.models.sum(axis=0), first.sum(axis=0), rtol=0, atol=1e-15)
     if commit:

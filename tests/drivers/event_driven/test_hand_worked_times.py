@@ -41,7 +41,7 @@ def step_times(simulator: Any, device: int) -> list[float]:
 
 
 def initial(simulator: Any) -> np.ndarray:
-    models: np.ndarray = simulator._scenario.initial_models()
+    models: np.ndarray = simulator.scenario.initial_models()
     return models
 
 

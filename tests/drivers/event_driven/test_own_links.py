@@ -96,7 +96,7 @@ def test_numbers_of_numpy_become_plain_and_checkpoints_hold_them():
     first = simulator_of(experiment(links))
     for _ in range(10):
         first._advance_to(first._next_time())
-    assert first._messages._under_way  # otherwise the checkpoint is none of messages under way
+    assert first.messages._under_way  # otherwise the checkpoint is none of messages under way
     second = simulator_of(experiment(links))
     second.restore(*first.checkpoint())
     for simulator in (first, second):

@@ -19,7 +19,6 @@ import pytest
 from simulated import simulator_of, tiny
 
 import efhc
-from efhc.core.device_state import is_idle
 from efhc.drivers.event_driven.half_step_links import HalfStepLinks
 from efhc.experiments.runs.draw import draw_scenario, load_data
 
@@ -104,7 +103,7 @@ def assert_sum_law(driver: efhc.EventDriven, seed: int, **fields: Any) -> Any:
         assert difference == pytest.approx(timeline[-1][-1], abs=1e-9), f"at second {simulator.now}"
     assert looked > 20
     assert "unresolved" not in {row[8] for row in simulator.record.exchanges}
-    if all(is_idle(device) for device in simulator.devices):
+    if all(device.is_idle for device in simulator.devices):
         assert timeline[-1][-1] == 0.0  # at rest
     return simulator
 

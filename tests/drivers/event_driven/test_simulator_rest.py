@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from efhc.core.device_state import is_idle
 from efhc.core.randomness import Randomness
 from efhc.drivers.event_driven.settings import EventDriven
 from efhc.drivers.event_driven.simulator import Simulator
@@ -61,7 +60,7 @@ def assert_rest(simulator: Simulator, strategy: str) -> None:
     assert simulator.record.timeline[-1][-1] == 0.0
     if strategy == "exchange":
         assert "unfinished" not in outcomes
-        assert all(is_idle(device) and not device.steps for device in devices)
+        assert all(device.is_idle and not device.steps for device in devices)
         assert not any(link.pending_offer for device in devices for link in device.links.values() if link.up)
         return
     assert outcomes == {"committed"}

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from efhc.core import device_state, half_step_messages, half_steps, protocol, uplink
+from efhc.core import device, half_step_messages, half_steps, protocol, uplink
 from efhc.drivers.event_driven.rows import Row, Rows
 
 
@@ -72,7 +72,7 @@ def _name(kind: type) -> str:
 
 CLASSES = {
     _name(found): found
-    for module in (device_state, protocol, half_step_messages, half_steps, uplink)
+    for module in (device, protocol, half_step_messages, half_steps, uplink)
     for found in vars(module).values()
     if isinstance(found, type) and (is_dataclass(found) or hasattr(found, "_fields"))
 }

@@ -1,4 +1,4 @@
-"""What the two link laws have in common in virtual time.
+"""What `ExchangeLinks` and `HalfStepLinks` have in common: the two link laws in virtual time.
 
 A part is given the run with every call and keeps no reference to it: without a cycle, the models of a run are freed as
 soon as the last reference to the run is gone.
@@ -6,8 +6,7 @@ soon as the last reference to the run is gone.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from heapq import heappush
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -18,11 +17,7 @@ from efhc.core.local_rows import LocalRows
 from efhc.core.local_steps import Moment, total_descent
 from efhc.core.state import Local
 from efhc.drivers.event_driven.checkpoints import Saved
-from efhc.drivers.event_driven.compute import ComputeClock
 from efhc.drivers.event_driven.gradients import Gradients
-from efhc.drivers.event_driven.in_flight import MessagesInFlight
-from efhc.drivers.event_driven.settings import EventDriven
-from efhc.scenarios.scenario import Scenario
 from efhc.strategies.forms import Form
 
 if TYPE_CHECKING:
@@ -32,7 +27,7 @@ GRADIENT, NETWORK, CHURN, RETRY, GIVE_UP, SAMPLE = range(6)
 """The kinds of entries of `Simulator.due`, in the order of one instant; messages come before RETRY."""
 
 
-class ClockedLinks(Saved, ABC):
+class ClockedLinks(Saved):
     """A link law in virtual time: the local steps of devices, and the messages between them."""
 
     SAVED: ClassVar[tuple[str, ...]] = (
@@ -40,19 +35,11 @@ class ClockedLinks(Saved, ABC):
     )  # fmt: skip
     """The attributes that a checkpoint holds. A link law adds its own."""
 
-    def __init__(
-        self,
-        scenario: Scenario,
-        form: Form,
-        settings: EventDriven,
-        iterations: int,
-        clock: ComputeClock,
-        gradients: Gradients,
-        messages: MessagesInFlight,
-    ) -> None:
+    def __init__(self, run: Simulator, form: Form, gradients: Gradients) -> None:
         assert form.parts is not None
-        self._scenario, self._parts, self._clock, self._messages = scenario, form.parts, clock, messages
-        self._iterations = iterations if settings.seconds is None else None
+        scenario, settings = run.scenario, run.settings
+        self._scenario, self._parts, self._clock, self._messages = scenario, form.parts, run.clock, run.messages
+        self._iterations = run.iterations if settings.seconds is None else None
         self._measures = settings.bandwidth == "measured"
         self.gradients = gradients
         devices, parameters = len(scenario.bandwidths.values), scenario.learner.backend.parameters
@@ -73,60 +60,27 @@ class ClockedLinks(Saved, ABC):
 
     # Devices
 
-    @abstractmethod
-    def new_device(self, number: int, *, copies: bool = False) -> Any:
-        """Return a device with its initial model, in a new session; one that `copies` waits for a neighbour's."""
-
-    @abstractmethod
-    def durable(self, device: Any) -> Any:
-        """Return what a crash leaves of a device that has just written its journal."""
-
-    @abstractmethod
-    def restarted(self, kept: Any) -> Any:
-        """Return the device that starts from what `durable` kept, in a new session and without links."""
-
-    @abstractmethod
-    def waits_for_model(self, device: Any) -> bool:
-        """Return whether a device waits for a model to start from."""
-
     def has_steps_to_make(self, device: Any) -> bool:
         """Return whether a device is not at its last iteration yet."""
         return self._iterations is None or device.k < self._iterations
-
-    @abstractmethod
-    def is_idle(self, device: Any) -> bool:
-        """Return whether nothing of a device is in flight."""
-
-    @abstractmethod
-    def in_doubt(self, device: Any) -> list[int]:
-        """Return the neighbours that alone know how an exchange ended."""
 
     @property
     def local(self) -> Local:
         """What devices never mix."""
         return self.gradients.local
 
-    @abstractmethod
-    def models(self, run: Simulator) -> Floats:
-        """Return the models of all devices, (m, n); of absent devices, the last ones."""
+    def in_doubt(self, device: Any) -> list[int]:
+        """Return the neighbours that alone know how an exchange with this device ended: none with half-steps."""
+        return []
 
-    @abstractmethod
-    def drifts(self, run: Simulator) -> list[float]:
-        """Return how far each device's model is from what its neighbours know of it."""
+    def give_up(self, run: Simulator, number: int, neighbour: int) -> None:
+        """A neighbour that alone knows how an exchange ended will not return."""
 
-    @abstractmethod
-    def threshold(self, number: int, k: int) -> float:
-        """threshold_i(k) of a device; NaN of a trigger that has none."""
-
-    @abstractmethod
-    def imbalance(self, run: Simulator) -> float:
-        """Return the norm of the sum of the steps that one end has made and the other has not."""
+    def linked(self, device: Any) -> list[tuple[int, bool]]:
+        """Return the neighbours on whose links a device has any state, and whether each link is up."""
+        return [(neighbour, True) for neighbour in device.links]
 
     # Iterations
-
-    @abstractmethod
-    def begin(self, run: Simulator, numbers: Iterable[int]) -> None:
-        """Begin an iteration of some devices."""
 
     def _start_gradient(self, run: Simulator, device: Any) -> float:
         """Start the gradient of a device's iteration at its model. Returns how many seconds it takes."""
@@ -135,10 +89,6 @@ class ClockedLinks(Saved, ABC):
         seconds = sum(self._clock.seconds(number, first + s) for s in range(count))
         heappush(run.due, (run.now + seconds, GRADIENT, number, self.sessions[number]))
         return seconds
-
-    @abstractmethod
-    def step(self, run: Simulator, due: Iterable[tuple[Any, ...]], leaving: Collection[int]) -> None:
-        """Make the steps of gradients that are due, (device, session). Devices that are leaving do not begin again."""
 
     def _current(self, due: Iterable[tuple[Any, ...]]) -> list[int]:
         """Return the devices of gradients that are due, without those of earlier sessions."""
@@ -164,62 +114,6 @@ class ClockedLinks(Saved, ABC):
         self.running.discard(number)
         self.gradients.drop(number)
         self.sessions[number] += 1
-
-    # Messages and timers
-
-    @abstractmethod
-    def deliver(self, run: Simulator) -> None:
-        """Deliver all messages of this instant, and those that are sent in reply at the same instant."""
-
-    @abstractmethod
-    def retry(self, run: Simulator, number: int, neighbour: int, *, is_present: bool) -> None:
-        """The retry timer of a device for a neighbour has run out."""
-
-    @abstractmethod
-    def may_progress(self, run: Simulator, number: int, neighbour: int) -> bool:
-        """Return whether waiting can still change something, now that no device makes steps any more."""
-
-    @abstractmethod
-    def give_up(self, run: Simulator, number: int, neighbour: int) -> None:
-        """A neighbour that alone knows how an exchange ended will not return."""
-
-    @abstractmethod
-    def unresolved_text(self, count: int) -> str:
-        """Return the warning that `count` steps may have been made at one end only."""
-
-    @abstractmethod
-    def finish(self, run: Simulator, present: list[bool]) -> None:
-        """Record what is still in flight at the end of the run."""
-
-    # Links and devices that come and go
-
-    @abstractmethod
-    def link_up(self, run: Simulator, i: int, j: int, *, new: bool) -> None:
-        """Two devices have come into reach of each other; `new`: they have just met (Event 1)."""
-
-    @abstractmethod
-    def link_down(self, run: Simulator, number: int, neighbour: int) -> None:
-        """A neighbour is out of a device's reach."""
-
-    @abstractmethod
-    def cut(self, run: Simulator, i: int, j: int) -> None:
-        """Lose everything in flight between two devices."""
-
-    @abstractmethod
-    def leave(self, run: Simulator, number: int) -> None:
-        """A device is leaving: it begins nothing new, and goes once it is idle."""
-
-    @abstractmethod
-    def linked(self, device: Any) -> list[tuple[int, bool]]:
-        """Return the neighbours on whose links a device has any state, and whether each link is up."""
-
-    @abstractmethod
-    def part(self, run: Simulator, number: int, neighbour: int) -> None:
-        """A device is gone: record the outcome of what it had in flight with a neighbour."""
-
-    @abstractmethod
-    def switch_on(self, run: Simulator, number: int, *, anew: bool) -> None:
-        """A device is present again; `anew`: without its former state."""
 
     # Checkpoints
 

@@ -5,60 +5,85 @@ The law is `core.device`; this decides when gradients are ready and how long mes
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from heapq import heappush
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from efhc.base.arrays import Floats
-from efhc.core.device import react, restarted
-from efhc.core.device_state import Device, Exchange, durable, is_idle, steps_in_order
+from efhc.core import protocol
+from efhc.core.device import Device, Exchange, durable, react, restarted, steps_in_order
 from efhc.core.local_steps import SGD
-from efhc.core.protocol import (
-    Accept,
-    Apply,
-    AskModel,
-    Begin,
-    Body,
-    Commit,
-    Copied,
-    Effect,
-    Ended,
-    Event,
-    Finish,
-    Fired,
-    GiveModel,
-    GiveUp,
-    Keep,
-    Leave,
-    LinkDown,
-    LinkUp,
-    Message,
-    NoProgress,
-    Offer,
-    Ready,
-    Received,
-    Send,
-    Stepped,
-    Token,
-)
-from efhc.drivers.event_driven.clocked_links import ClockedLinks
-from efhc.drivers.event_driven.compute import ComputeClock
+from efhc.core.protocol import Effect, Event, Message, Token
+from efhc.drivers.event_driven.checkpoints import Saved
+from efhc.drivers.event_driven.clocked_links import RETRY, ClockedLinks
 from efhc.drivers.event_driven.gradients import RowGradients
-from efhc.drivers.event_driven.in_flight import MessagesInFlight
-from efhc.drivers.event_driven.retry_timers import ProgressTimers
 from efhc.drivers.event_driven.rows import Rows
-from efhc.drivers.event_driven.settings import EventDriven
-from efhc.scenarios.device_reader import DeviceReader
-from efhc.scenarios.scenario import Scenario
 from efhc.strategies.forms import Form
 
 if TYPE_CHECKING:
     from efhc.drivers.event_driven.simulator import Simulator
 
-PROGRESS = (Offer, Accept, Body, Ready, Commit, AskModel)
+End = tuple[int, int]
+"""A device, and the neighbour at the other end of the link."""
+PROGRESS = (protocol.Offer, protocol.Accept, protocol.Body, protocol.Ready, protocol.Commit, protocol.AskModel)
 """Messages whose sender makes progress with an exchange, or tries again after waiting."""
+
+
+class ProgressTimers(Saved):
+    """Timers of exchanges: an end that makes no progress for too long withdraws the exchange, or asks how it ended.
+
+    An end makes progress when it sends a message about the exchange, and both ends do when a model arrives. A message
+    that arrives repeatedly is not progress. Each end has at most one timer on the heap.
+    """
+
+    SAVED: ClassVar = ("_since", "_planned")
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._since: dict[End, float] = {}
+        """When an end last made progress."""
+        self._planned: set[End] = set()
+        """The ends whose timer is on the heap."""
+
+    def is_watched(self, number: int, neighbour: int) -> bool:
+        """Return whether a message on the link of an end was late or lost before."""
+        return (number, neighbour) in self._since
+
+    def watch(self, run: Simulator, number: int, neighbour: int) -> None:
+        """Start the timer of an end, unless it runs already."""
+        if (number, neighbour) not in self._planned:
+            self.note_progress(run, number, neighbour)
+
+    def note_progress(self, run: Simulator, number: int, neighbour: int) -> None:
+        """An end has made progress: its time begins anew."""
+        end = number, neighbour
+        self._since[end] = run.now
+        if end not in self._planned:
+            self._plan(run, end, run.now)
+
+    def stop(self, number: int, neighbour: int) -> None:
+        """A timer has run out, and there is nothing to wait for."""
+        self._planned.discard((number, neighbour))
+
+    def has_expired(self, run: Simulator, number: int, neighbour: int, *, moves: bool) -> bool:
+        """A timer has run out: return whether the end made no progress since and nothing `moves`; else it goes on."""
+        end = number, neighbour
+        self._planned.discard(end)
+        since = run.now if moves else self._since.get(end, run.now)
+        if since + self._seconds > run.now:
+            self._plan(run, end, since)
+            return False
+        return True
+
+    def forget(self, number: int, neighbour: int) -> None:
+        """The link is cut. A timer on the heap runs out without effect."""
+        self._since.pop((number, neighbour), None)
+
+    def _plan(self, run: Simulator, end: End, since: float) -> None:
+        self._planned.add(end)
+        heappush(run.due, (since + self._seconds, RETRY, *end))
 
 
 class ExchangeLinks(ClockedLinks):
@@ -66,24 +91,12 @@ class ExchangeLinks(ClockedLinks):
 
     SAVED: ClassVar = (*ClockedLinks.SAVED, "_fired", "_open")
 
-    def __init__(
-        self,
-        scenario: Scenario,
-        form: Form,
-        settings: EventDriven,
-        iterations: int,
-        clock: ComputeClock,
-        reader: DeviceReader,
-        rows: Rows,
-        messages: MessagesInFlight,
-        reorder: Callable[[deque[Any]], None] | None = None,
-    ) -> None:
-        """`reorder` may change the order of the messages of one instant, if links are instant: tests shuffle them."""
-        gradients = RowGradients(scenario, reader, rows)
-        super().__init__(scenario, form, settings, iterations, clock, gradients, messages)
-        self._reader, self._reorder, self.rows = reader, reorder, rows
-        self._timers, self._give_up_seconds = ProgressTimers(settings.patience_seconds), settings.give_up_seconds
-        self._model_bytes = rows.array.shape[1] * rows.array.itemsize
+    def __init__(self, run: Simulator, form: Form) -> None:
+        super().__init__(run, form, RowGradients(run.scenario, run.reader, run.rows))
+        self._reader, self.rows = run.reader, run.rows
+        self._timers = ProgressTimers(run.settings.patience_seconds)
+        self._give_up_seconds = run.settings.give_up_seconds
+        self._model_bytes = self.rows.array.shape[1] * self.rows.array.itemsize
         self._is_plain = self._parts.local == SGD()
         self._fired: set[int] = set()
         """The devices that broadcast in their current iteration."""
@@ -99,20 +112,16 @@ class ExchangeLinks(ClockedLinks):
         self._rows.forget(number)
         return Device(number, self.sessions[number], model, model, copies=copies)
 
-    def durable(self, device: Device) -> Device:
-        return durable(device)
-
-    def is_idle(self, device: Device) -> bool:
-        return is_idle(device)
+    durable = staticmethod(durable)
 
     def restarted(self, kept: Device) -> Device:
         return restarted(kept, self.sessions[kept.number])
 
-    def waits_for_model(self, device: Device) -> bool:
-        return device.copies
-
     def in_doubt(self, device: Device) -> list[int]:
         return [neighbour for neighbour, link in device.links.items() if link.in_doubt]
+
+    def linked(self, device: Device) -> list[tuple[int, bool]]:
+        return [(neighbour, link.up) for neighbour, link in device.links.items()]
 
     def models(self, run: Simulator) -> Floats:
         return self.rows.gathered([device.model for device in run.devices])
@@ -128,20 +137,20 @@ class ExchangeLinks(ClockedLinks):
 
     def _carry_out(self, run: Simulator, number: int, effects: Iterable[Effect]) -> None:
         for effect in effects:
-            if isinstance(effect, Send):
+            if isinstance(effect, protocol.Send):
                 self._send(run, number, effect.neighbour, effect.message)
-            elif isinstance(effect, Ended):
+            elif isinstance(effect, protocol.Ended):
                 if effect.outcome != "committed":
                     self._messages.withdraw(run.now, effect.exchange.token)
                 self._note_end(run, number, effect.neighbour, effect.exchange, effect.outcome)
-            elif isinstance(effect, Keep):
+            elif isinstance(effect, protocol.Keep):
                 run.journal(number)
-            elif isinstance(effect, Fired):
+            elif isinstance(effect, protocol.Fired):
                 self._fired.add(number)
                 self.broadcasts += 1
-            elif isinstance(effect, Apply):
+            elif isinstance(effect, protocol.Apply):
                 self._apply(run, number)
-            elif isinstance(effect, Copied):
+            elif isinstance(effect, protocol.Copied):
                 self.begin(run, [number])
 
     def _apply(self, run: Simulator, number: int) -> None:
@@ -151,7 +160,7 @@ class ExchangeLinks(ClockedLinks):
             row = self.rows.new()
             self.rows.array[row.index] = 0
             self.rows.step([device], [row], [0.0])
-            self.react(run, number, Stepped(row, len(device.steps)))
+            self.react(run, number, protocol.Stepped(row, len(device.steps)))
 
     # Iterations
 
@@ -168,11 +177,11 @@ class ExchangeLinks(ClockedLinks):
             drift = self._drifts.pop(number)
             if not self.has_steps_to_make(device):
                 self.running.discard(number)
-                self.react(run, number, Finish())
+                self.react(run, number, protocol.Finish())
                 self._apply(run, number)  # steps from before a crash
                 continue
             self.running.add(number)
-            self.react(run, number, Begin(drift, self.threshold(number, device.k)))
+            self.react(run, number, protocol.Begin(drift, self.threshold(number, device.k)))
             self._start_gradient(run, device)
 
     def threshold(self, number: int, k: int) -> float:
@@ -196,7 +205,7 @@ class ExchangeLinks(ClockedLinks):
         for device, (row, loss) in zip(devices, taken, strict=True):
             number = device.number
             steps.append((number, device.k, run.now, number in fired, loss))
-            self.react(run, number, Stepped(row, len(device.steps)))
+            self.react(run, number, protocol.Stepped(row, len(device.steps)))
         fired.difference_update(numbers)
         self.steps += len(numbers)
         self.beginning.update(number for number in numbers if number not in leaving)
@@ -221,9 +230,9 @@ class ExchangeLinks(ClockedLinks):
     # Messages
 
     def _send(self, run: Simulator, sender: int, receiver: int, message: Message) -> None:
-        if isinstance(message, Offer | Accept):
+        if isinstance(message, protocol.Offer | protocol.Accept):
             self._open[message.token] = [run.now, 0]
-        elif isinstance(message, Body):
+        elif isinstance(message, protocol.Body):
             for token in (message.token, message.of):
                 if token in self._open:
                     self._open[token][1] += self._model_bytes
@@ -236,10 +245,8 @@ class ExchangeLinks(ClockedLinks):
         messages, queue = self._messages, self._messages.queue
         while True:
             while queue:
-                if self._reorder:
-                    self._reorder(queue)
                 sender, receiver, message = queue.popleft()
-                self.react(run, receiver, Received(sender, message))
+                self.react(run, receiver, protocol.Received(sender, message))
             if messages.next_time() > run.now:
                 return
             for outcome, sender, receiver, message in messages.take(run.now):
@@ -251,19 +258,19 @@ class ExchangeLinks(ClockedLinks):
             self._timers.watch(run, sender, receiver)
             self._timers.watch(run, receiver, sender)
             return
-        if isinstance(message, Body | GiveModel) and self._timers.is_watched(receiver, sender):
+        if isinstance(message, protocol.Body | protocol.GiveModel) and self._timers.is_watched(receiver, sender):
             self._timers.note_progress(run, receiver, sender)
             self._timers.note_progress(run, sender, receiver)
-        self.react(run, receiver, Received(sender, message))
+        self.react(run, receiver, protocol.Received(sender, message))
 
     # Links and devices that come and go
 
     def link_up(self, run: Simulator, i: int, j: int, *, new: bool) -> None:
         for number, neighbour in ((i, j), (j, i)):
-            self.react(run, number, LinkUp(neighbour, new))
+            self.react(run, number, protocol.LinkUp(neighbour, new))
 
     def link_down(self, run: Simulator, number: int, neighbour: int) -> None:
-        self.react(run, number, LinkDown(neighbour))
+        self.react(run, number, protocol.LinkDown(neighbour))
 
     def cut(self, run: Simulator, i: int, j: int) -> None:
         self._messages.cut(run.now, i, j)
@@ -271,12 +278,9 @@ class ExchangeLinks(ClockedLinks):
         self._timers.forget(j, i)
 
     def leave(self, run: Simulator, number: int) -> None:
-        self.react(run, number, Leave())
-        self.react(run, number, Finish())
+        self.react(run, number, protocol.Leave())
+        self.react(run, number, protocol.Finish())
         self._apply(run, number)
-
-    def linked(self, device: Device) -> list[tuple[int, bool]]:
-        return [(neighbour, link.up) for neighbour, link in device.links.items()]
 
     def part(self, run: Simulator, number: int, neighbour: int) -> None:
         exchange = run.devices[number].links[neighbour].exchange
@@ -303,7 +307,7 @@ class ExchangeLinks(ClockedLinks):
             return
         moves = self._any(run, number, neighbour, self._messages.moves)
         if self._timers.has_expired(run, number, neighbour, moves=moves):
-            self.react(run, number, NoProgress(neighbour))
+            self.react(run, number, protocol.NoProgress(neighbour))
             if self._waits(run, number, neighbour):
                 self._timers.watch(run, number, neighbour)
 
@@ -313,7 +317,7 @@ class ExchangeLinks(ClockedLinks):
         return self._is_in_flight(run, number, neighbour) and not is_stalled
 
     def give_up(self, run: Simulator, number: int, neighbour: int) -> None:
-        self.react(run, number, GiveUp(neighbour))
+        self.react(run, number, protocol.GiveUp(neighbour))
 
     def _waits(self, run: Simulator, number: int, neighbour: int) -> bool:
         """Return whether a device waits for a message of a neighbour in reach."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from copy import copy
+from heapq import heappush
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -30,21 +31,110 @@ from efhc.core.half_step_messages import (
     payload_bits,
 )
 from efhc.core.half_steps import HalfSteps
-from efhc.core.randomness import Randomness
 from efhc.core.uplink import Uplink, bandwidths_to_go_by, is_due, smoothed
-from efhc.drivers.event_driven.clocked_links import ClockedLinks
-from efhc.drivers.event_driven.compute import ComputeClock
+from efhc.drivers.event_driven.checkpoints import Saved
+from efhc.drivers.event_driven.clocked_links import RETRY, ClockedLinks
 from efhc.drivers.event_driven.gradients import Gradients
-from efhc.drivers.event_driven.in_flight import MessagesInFlight
-from efhc.drivers.event_driven.retry_timers import FrameTimes
-from efhc.drivers.event_driven.settings import EventDriven
 from efhc.kernels.step_arithmetic import StepArithmetic
 from efhc.scenarios.decisions import Decisions, largest_drift
-from efhc.scenarios.scenario import Scenario
 from efhc.strategies.forms import Form
 
 if TYPE_CHECKING:
     from efhc.drivers.event_driven.simulator import Simulator
+
+
+End = tuple[int, int]
+"""A device, and the neighbour at the other end of the link."""
+FIRST_TIMEOUT = 1.0
+"""Seconds after which an unacknowledged frame is sent again, before a round trip was measured."""
+MARGIN_SECONDS = 0.01
+"""Seconds that are added to twice the measured round trip."""
+PACED_FACTOR = 1.5
+"""A paced device waits longer by this factor, because its neighbours acknowledge with their next frame."""
+MOST_DOUBLINGS = 6
+"""How often a paced device doubles its waiting time."""
+LOST_AFTER = 1.25
+"""A frame that is not acknowledged after this many round trips is lost, if messages of the other end arrive."""
+
+
+class FrameTimes(Saved):
+    """When frames of half-steps were sent, how long acknowledgements take, and when to send a frame again."""
+
+    SAVED: ClassVar = ("_sent_at", "_last_sent", "round_trips", "_resends", "_repeated_at", "_planned", "_resent")
+
+    def __init__(self, *, is_paced: bool) -> None:
+        self._is_paced = is_paced
+        self._sent_at: dict[tuple[int, int, int], tuple[float, int]] = {}
+        """By sender, receiver and number of an unacknowledged frame: when it was first sent, and its bytes so far."""
+        self._last_sent: dict[End, float] = {}
+        """When an end sent its last frame."""
+        self.round_trips: dict[End, float] = {}
+        """Seconds from a frame of an end to its acknowledgement, smoothed."""
+        self._resends: dict[End, int] = {}
+        """How often an end has sent again since the last acknowledgement."""
+        self._repeated_at: dict[End, float] = {}
+        """When an end has last sent again."""
+        self._planned: set[End] = set()
+        """The ends whose timer is on the heap."""
+        self._resent: set[End] = set()
+        """The ends whose unacknowledged frames were sent more than once."""
+
+    def note_sent(self, now: float, end: End, number: int, size: int) -> None:
+        """An end has sent the frame with this number, of `size` bytes, possibly again."""
+        first, before = self._sent_at.get((*end, number), (now, 0))
+        self._sent_at[*end, number] = first, before + size
+        self._last_sent[end] = now
+
+    def note_acknowledged(self, now: float, end: End, numbers: range) -> None:
+        """Frames of an end are acknowledged: measure the round trip, unless frames were sent more than once."""
+        was_resent = end in self._resent
+        self._resent.discard(end)
+        self._resends.pop(end, None)
+        found = [self._sent_at.pop((*end, number), None) for number in numbers]
+        if found and found[-1] is not None and not was_resent:
+            weight = 1 / 4 if self._is_paced else 1 / 8
+            self.round_trips[end] = smoothed(self.round_trips.get(end), now - found[-1][0], weight)
+
+    def note_repeat(self, now: float, end: End) -> None:
+        """An end sends unacknowledged frames again."""
+        self._resent.add(end)
+        self._resends[end] = self._resends.get(end, 0) + 1
+        self._repeated_at[end] = now
+
+    def first_sent(self, now: float, end: End, number: int) -> tuple[float, int]:
+        """Return when a frame was first sent, and its bytes so far; (now, 0) if that is not known."""
+        return self._sent_at.get((*end, number), (now, 0))
+
+    def since_last(self, now: float, end: End) -> float:
+        """Return the seconds since an end has sent its last frame; 0 if it has sent none."""
+        return now - self._last_sent.get(end, now)
+
+    def is_lost(self, now: float, end: End, oldest: int) -> bool:
+        """Return whether the oldest unacknowledged frame of an end, whose neighbour is heard, must be lost."""
+        trip = self.round_trips.get(end)
+        since = max(self.first_sent(now, end, oldest)[0], self._repeated_at.get(end, 0.0))
+        return trip is not None and now - since > LOST_AFTER * trip
+
+    def plan_retry(self, run: Simulator, end: End) -> None:
+        """Start the timer of an end, unless it runs already."""
+        if end not in self._planned:
+            self._planned.add(end)
+            trip = self.round_trips.get(end)
+            wait = FIRST_TIMEOUT if trip is None else 2 * trip + MARGIN_SECONDS
+            if self._is_paced:
+                wait *= PACED_FACTOR * 2 ** min(MOST_DOUBLINGS, self._resends.get(end, 0))
+            heappush(run.due, (run.now + wait, RETRY, *end))
+
+    def stop(self, end: End) -> None:
+        """The timer of an end has run out."""
+        self._planned.discard(end)
+
+    def forget(self, end: End) -> None:
+        """A link went down: nothing that was sent over it is timed any more."""
+        for key in [key for key in self._sent_at if key[:2] == end]:
+            del self._sent_at[key]
+        self._resent.discard(end)
+        self._resends.pop(end, None)
 
 
 class HalfStepLinks(ClockedLinks):
@@ -52,24 +142,15 @@ class HalfStepLinks(ClockedLinks):
 
     SAVED: ClassVar = (*ClockedLinks.SAVED, "_began", "_credit", "_spent", "_step_seconds", "_in_flight", "_changed")
 
-    def __init__(
-        self,
-        scenario: Scenario,
-        form: Form,
-        settings: EventDriven,
-        iterations: int,
-        clock: ComputeClock,
-        gradients: Gradients,
-        messages: MessagesInFlight,
-        randomness: Randomness,
-    ) -> None:
-        super().__init__(scenario, form, settings, iterations, clock, gradients, messages)
+    def __init__(self, run: Simulator, form: Form) -> None:
+        super().__init__(run, form, Gradients(run.scenario, run.reader))
         assert form.half_steps is not None
+        scenario = run.scenario
         self._limit, self._link_law = form.half_steps.limit, self._parts.link_law
         self._keeps_no_history, self._chooses_links = form.keeps_no_history, form.chooses_links
         self._arithmetic = StepArithmetic(self._parts.codec)
-        self._decisions = Decisions(self._parts.trigger, form.own_memory, gradients.reader)
-        self._other_bandwidths = bandwidths_to_go_by(self._parts.pacing, scenario.bandwidths.values, randomness)
+        self._decisions = Decisions(self._parts.trigger, form.own_memory, run.reader)
+        self._other_bandwidths = bandwidths_to_go_by(self._parts.pacing, scenario.bandwidths.values, run.randomness)
         self._bytes_per_number = np.dtype(scenario.learner.data.precision).itemsize
         self._times = FrameTimes(is_paced=self._parts.pacing is not None)
         devices = len(scenario.bandwidths.values)
@@ -95,7 +176,8 @@ class HalfStepLinks(ClockedLinks):
         self._rows.forget(number)
         return HalfSteps(number, self.sessions[number], self._link_law, model)
 
-    def durable(self, device: HalfSteps) -> HalfSteps:
+    @staticmethod
+    def durable(device: HalfSteps) -> HalfSteps:
         """Return the device without its links. They begin anew after a crash, and so does h."""
         kept = copy(device)
         kept.links, kept.redundant, kept.silent = {}, set(), False
@@ -106,12 +188,6 @@ class HalfStepLinks(ClockedLinks):
         device.session, device.links, device.redundant = self.sessions[device.number], {}, set()
         self._rows.forget(device.number)
         return device
-
-    def waits_for_model(self, device: HalfSteps) -> bool:
-        return device.model is None
-
-    def is_idle(self, device: HalfSteps) -> bool:
-        return device.is_idle
 
     def models(self, run: Simulator) -> Floats:
         """Return the models of all devices, (m, n). A device that waits for a model counts with its initial one."""
@@ -367,9 +443,6 @@ class HalfStepLinks(ClockedLinks):
     def leave(self, run: Simulator, number: int) -> None:
         self._carry_out(run, number, run.devices[number].fall_silent())
 
-    def linked(self, device: HalfSteps) -> list[tuple[int, bool]]:
-        return [(neighbour, True) for neighbour in device.links]
-
     def switch_on(self, run: Simulator, number: int, *, anew: bool) -> None:
         if anew:
             self.gradients.forget_local(number)
@@ -377,13 +450,6 @@ class HalfStepLinks(ClockedLinks):
             self._credit[number] = self._spent[number] = 0.0
         if run.devices[number].model is not None:
             self.beginning.add(number)
-
-    def in_doubt(self, device: HalfSteps) -> list[int]:
-        """Return no neighbour: the sender of a frame decides alone."""
-        return []
-
-    def give_up(self, run: Simulator, number: int, neighbour: int) -> None:
-        """Nothing is in doubt."""
 
     # The record
 

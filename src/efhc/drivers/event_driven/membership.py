@@ -9,19 +9,20 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from efhc.core.graph import Graph
 from efhc.drivers.event_driven.checkpoints import Saved
 from efhc.drivers.event_driven.churn import Churn
-from efhc.drivers.event_driven.clocked_links import CHURN, GIVE_UP, NETWORK, ClockedLinks
-from efhc.drivers.event_driven.settings import EventDriven
+from efhc.drivers.event_driven.clocked_links import CHURN, GIVE_UP, NETWORK
 from efhc.network.over_time import StaticGraph
-from efhc.scenarios.scenario import Scenario
 
 if TYPE_CHECKING:
+    from efhc.drivers.event_driven.exchange_links import ExchangeLinks
+    from efhc.drivers.event_driven.half_step_links import HalfStepLinks
     from efhc.drivers.event_driven.simulator import Simulator
 
 
 class Membership(Saved):
     """Which devices of one run are present, and which links are up."""
 
-    def __init__(self, scenario: Scenario, settings: EventDriven, churn: Churn, links: ClockedLinks) -> None:
+    def __init__(self, run: Simulator, churn: Churn, links: ExchangeLinks | HalfStepLinks) -> None:
+        scenario, settings = run.scenario, run.settings
         self._scenario, self._churn, self._links = scenario, churn, links
         self._network_seconds, self._give_up_seconds = settings.network_seconds, settings.give_up_seconds
         self._network_changes = not isinstance(scenario.network, StaticGraph)
@@ -169,7 +170,7 @@ class Membership(Saved):
     def let_go(self, run: Simulator) -> None:
         """Switch off leaving devices that have nothing in flight any more, or have waited too long."""
         for number, deadline in list(self.leaving.items()):
-            if self._links.is_idle(run.devices[number]) or run.now >= deadline:
+            if run.devices[number].is_idle or run.now >= deadline:
                 self._switch_off(run, number)
 
     def _switch_off(self, run: Simulator, number: int) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from efhc.base.arrays import Floats, Ints
 from efhc.base.threads import in_ranges
-from efhc.core.device_state import Device, steps_in_order
+from efhc.core.device import Device, steps_in_order
 from efhc.kernels import model_loops as loops
 
 

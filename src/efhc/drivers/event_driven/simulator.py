@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import gc
 import math
-from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from heapq import heapify, heappop, heappush
 from typing import Any, ClassVar
 
@@ -23,10 +22,9 @@ from efhc.core.randomness import Randomness
 from efhc.core.state import Diverged, Local
 from efhc.drivers.event_driven.checkpoints import packed, unpacked
 from efhc.drivers.event_driven.churn import draw_churn
-from efhc.drivers.event_driven.clocked_links import CHURN, GIVE_UP, GRADIENT, NETWORK, RETRY, SAMPLE, ClockedLinks
+from efhc.drivers.event_driven.clocked_links import CHURN, GIVE_UP, GRADIENT, NETWORK, RETRY, SAMPLE
 from efhc.drivers.event_driven.compute import draw_compute_times
 from efhc.drivers.event_driven.exchange_links import ExchangeLinks
-from efhc.drivers.event_driven.gradients import Gradients
 from efhc.drivers.event_driven.half_step_links import HalfStepLinks
 from efhc.drivers.event_driven.in_flight import MessagesInFlight
 from efhc.drivers.event_driven.links import draw_transfers
@@ -62,33 +60,22 @@ class Simulator:
         *,
         evaluate_every: int = 50,
         threads: int = 1,
-        reorder: Callable[[deque[Any]], None] | None = None,
     ) -> None:
-        """`reorder` may change the order of the messages of one instant, if links are instant: tests shuffle them."""
-        self._scenario, self._settings, self._last, self._threads = scenario, settings, iterations, threads
-        parameters, bandwidths = scenario.learner.backend.parameters, scenario.bandwidths
-        count = len(bandwidths.values)
-        reader = scenario.device_reader()
-        clock = draw_compute_times(settings.compute, count, randomness)
+        self.scenario, self.settings, self.iterations, self.randomness = scenario, settings, iterations, randomness
+        self.reader, self._threads = scenario.device_reader(), threads
+        parameters, precision = scenario.learner.backend.parameters, scenario.learner.data.precision
+        count, form = len(scenario.bandwidths.values), form_of(strategy)
+        self.clock = draw_compute_times(settings.compute, count, randomness)
         churn = draw_churn(settings.churn, count, randomness)
-        transfers = draw_transfers(settings.links, bandwidths.values, randomness)
-        model_bytes = parameters * np.dtype(scenario.learner.data.precision).itemsize
-        self._messages = messages = MessagesInFlight(transfers, parameters, model_bytes, [bandwidths.nominal] * count)
-        self.rows = Rows(parameters, scenario.learner.data.precision, 0, threads)
+        transfers = draw_transfers(settings.links, scenario.bandwidths.values, randomness)
+        model_bytes = parameters * np.dtype(precision).itemsize
+        self.messages = MessagesInFlight(transfers, parameters, model_bytes, [scenario.bandwidths.nominal] * count)
+        self.rows = Rows(parameters, precision, 0 if form.half_steps else 3 * count + 64, threads)
         """The models of exchanges; half-steps have arrays of their own."""
-        form = form_of(strategy)
-        self._links: ClockedLinks
-        if form.half_steps is not None:
-            gradients = Gradients(scenario, reader)
-            self._links = HalfStepLinks(scenario, form, settings, iterations, clock, gradients, messages, randomness)
-        else:
-            self.rows = Rows(parameters, scenario.learner.data.precision, 3 * count + 64, threads)
-            self._links = ExchangeLinks(
-                scenario, form, settings, iterations, clock, reader, self.rows, messages, reorder
-            )
-        self._membership = Membership(scenario, settings, churn, self._links)
+        self._links = HalfStepLinks(self, form) if form.half_steps else ExchangeLinks(self, form)
+        self._membership = Membership(self, churn, self._links)
         self._sample_seconds = settings.sample_seconds or evaluate_every * float(
-            np.median([clock.seconds(device, 0) for device in range(count)])
+            np.median([self.clock.seconds(device, 0) for device in range(count)])
         )
 
         self.now = 0.0
@@ -128,9 +115,9 @@ class Simulator:
         """The share of the run that is done."""
         if self.is_over:
             return 1.0
-        if self._settings.seconds is not None:
-            return min(1.0, self.now / self._settings.seconds)
-        return min(1.0, self.steps / (len(self.devices) * self._last))
+        if self.settings.seconds is not None:
+            return min(1.0, self.now / self.settings.seconds)
+        return min(1.0, self.steps / (len(self.devices) * self.iterations))
 
     @property
     def wiring(self) -> tuple[Graph, float]:
@@ -158,7 +145,7 @@ class Simulator:
 
     def advance(self) -> None:
         """Handle what is due up to and including the next sample, or for a limited amount of work."""
-        target = self.steps + max(1, NUMBERS_AT_ONCE // self._scenario.learner.backend.parameters)
+        target = self.steps + max(1, NUMBERS_AT_ONCE // self.scenario.learner.backend.parameters)
         sampled, instants = len(self.record.timeline), 0
         collects = gc.isenabled()
         gc.disable()  # many objects are made here, and none is in a cycle
@@ -173,11 +160,11 @@ class Simulator:
                 gc.enable()
 
     def _next_time(self) -> float:
-        return min(self.due[0][0] if self.due else math.inf, self._messages.next_time())
+        return min(self.due[0][0] if self.due else math.inf, self.messages.next_time())
 
     def _advance_to(self, time: float) -> None:
         """Handle all that is due at one instant, or end the run if nothing is."""
-        links, membership, end = self._links, self._membership, self._settings.seconds
+        links, membership, end = self._links, self._membership, self.settings.seconds
         if (end is None and not links.running and not membership.awaits_return(self)) or time == math.inf:
             self.draining = True
         if (self.draining and not self._is_moving()) or (end is not None and time > end):
@@ -238,8 +225,8 @@ class Simulator:
     def _is_moving(self) -> bool:
         """Return whether anything in flight can still arrive or be resolved, now that no device makes steps."""
         return (
-            bool(self._messages.queue)
-            or self._messages.next_time() < math.inf
+            bool(self.messages.queue)
+            or self.messages.next_time() < math.inf
             or any(entry[1] == RETRY and self._may_progress(*entry[2:]) for entry in self.due)
             or self._membership.may_resolve(self)
         )
@@ -255,10 +242,10 @@ class Simulator:
         if self._sampled_at != time:
             self._sample()
         self.is_over = True
-        for number, since in self._messages.silent_devices(time).items():
+        for number, since in self.messages.silent_devices(time).items():
             self.warnings.append(f"device {number} could send nothing from second {since:g} on: its rate is 0")
         for number, device in enumerate(self.devices):
-            if self._links.waits_for_model(device) and present[number]:
+            if device.waits_for_model and present[number]:
                 self.warnings.append(f"device {number} made no step: it found no neighbour whose model it could copy")
         if unresolved := self._links.unresolved:
             self.warnings.append(self._links.unresolved_text(unresolved))
@@ -277,13 +264,13 @@ class Simulator:
                 finite[present] = finite_rows(models)
                 raise Diverged(max(self.devices[number].k for number in present), "model", finite)
             try:
-                accuracies, of_mean = self._scenario.learner.accuracies(models, local)
+                accuracies, of_mean = self.scenario.learner.accuracies(models, local)
             except ScoresNotFinite as failure:
                 raise failure.about(f"at second {self.now:g}") from failure
             self.accuracies[present] = accuracies
             results = float(accuracies.mean()), float(accuracies.min()), float(accuracies.max()), of_mean, error
         self.record.timeline.append((
-            self.now, self.steps, self._links.broadcasts, self._links.committed, self._messages.bytes, len(present),
+            self.now, self.steps, self._links.broadcasts, self._links.committed, self.messages.bytes, len(present),
             *results, self._links.imbalance(self),
         ))  # fmt: skip
 
@@ -297,7 +284,7 @@ class Simulator:
             "run": {name: getattr(self, name) for name in self.SAVED},
             "links": self._links.state(),
             "membership": self._membership.state(),
-            "messages": self._messages.state(),
+            "messages": self.messages.state(),
             "pieces": self.record.pieces,
         }
         tensors, facts = packed(state, self.rows)
@@ -313,7 +300,7 @@ class Simulator:
             self._links.restore(state["links"])
             self._links.restore_tensors(tensors)
             self._membership.restore(state["membership"])
-            self._messages.restore(state["messages"])
+            self.messages.restore(state["messages"])
         except KeyError:
             raise ValueError("it was written by another version") from None
         self.record = EventRecord(pieces=state["pieces"])

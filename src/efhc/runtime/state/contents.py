@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from efhc.base.errors import EfhcError
-from efhc.core.device_state import Decision, Device, Exchange, Link, Step
+from efhc.core.device import Decision, Device, Exchange, Link, Step
 from efhc.core.half_step_messages import Frame
 from efhc.core.half_steps import Arithmetic, HalfSteps, LinkEnd, LinkLaw, Pending, Version
 from efhc.core.protocol import Token

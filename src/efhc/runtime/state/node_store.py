@@ -20,7 +20,7 @@ import numpy as np
 
 from efhc.base.errors import EfhcError
 from efhc.base.saving import SaveError, writing
-from efhc.core.device_state import Device, Step
+from efhc.core.device import Device, Step
 from efhc.core.half_steps import HalfSteps
 from efhc.runtime.state import journal as journal_file
 from efhc.runtime.state.contents import (
