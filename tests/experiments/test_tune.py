@@ -27,8 +27,8 @@ from efhc.experiments.runs.experiment_folder import ExperimentFolder
 from efhc.experiments.runs.run import Runs
 from efhc.experiments.runs.simulate import simulate
 from efhc.experiments.runs.store import RunStore
-from efhc.experiments.studies.tune import Range, Search, Tuning, TuningBudget, tune
-from efhc.experiments.studies.tune.parameters import Parameter
+from efhc.experiments.studies.tune import Tuning, tune
+from efhc.experiments.studies.tuning_search import Parameter, Range, Search, TuningBudget
 from efhc.report.figures.tuning_figure import tuning_figure
 from efhc.strategies.paper import EventTriggered, GlobalThreshold, RandomizedGossip, ZeroThreshold
 from efhc.strategies.periodic import PeriodicBroadcast
@@ -255,9 +255,6 @@ class Bounded(Strategy):
 @pytest.mark.parametrize(("parameter", "low", "high"), [("share", 0.1001, 0.999), ("few", 2.0, 6.0)])
 def test_the_default_range_stays_within_what_the_strategy_allows(parameter: str, low: float, high: float, monkeypatch):
     monkeypatch.setattr(Search, "part", lambda *_: None)
-    monkeypatch.setattr(
-        "efhc.experiments.studies.tune.search.to_tables", lambda _: {"strategies": {"B": dict(Bounded())}}
-    )
     experiment = EXPERIMENT.model_copy(update={"strategies": {"B": Bounded()}})
     (found,) = Search.of(experiment, BUDGET, [Range(parameter)]).parameters
     assert (found.low, found.high) == pytest.approx((low, high))
@@ -486,7 +483,8 @@ import os, signal, sys
 from pathlib import Path
 from efhc.experiments.config.files import load_experiment
 from efhc.experiments.runs.engines.local import LocalEngine
-from efhc.experiments.studies.tune import TuningBudget, Range, tune
+from efhc.experiments.studies.tune import tune
+from efhc.experiments.studies.tuning_search import Range, TuningBudget
 
 def progress(trial, r, iterations, share):
     if trial == 2 and iterations > 20 and 0 < share < 1:

@@ -17,12 +17,19 @@ from efhc.base.errors import InputError
 from efhc.base.policy import Policy
 from efhc.core.parts import Strategy
 from efhc.experiments.config.experiment import Experiment
-from efhc.experiments.config.files import load_experiment
+from efhc.experiments.config.files import build_experiment, load_experiment
 from efhc.experiments.runs.engines.local import LocalEngine
 from efhc.experiments.runs.simulate import simulate
-from efhc.experiments.studies.tune import Range, Search, TuningBudget, read_ranges, tune
-from efhc.experiments.studies.tune.parameters import Parameter, numbers, parameter_of, with_number
-from efhc.experiments.studies.tune.search import FIRST_PER_PARAMETER
+from efhc.experiments.studies.tune import tune
+from efhc.experiments.studies.tuning_search import (
+    FIRST_PER_PARAMETER,
+    Parameter,
+    Range,
+    Search,
+    TuningBudget,
+    numbers_of,
+    read_ranges,
+)
 from efhc.report.figures.tuning_figure import tuning_figure
 from efhc.strategies.paper import EventTriggered, GlobalThreshold, RandomizedGossip, ZeroThreshold
 
@@ -108,19 +115,25 @@ class Parted(Strategy):
         raise NotImplementedError
 
 
-def test_numbers_of_parts_are_found_bounded_and_set():
-    table = {"kind": "x", "r": 10.0, "mixing": {"kind": "part", "rate": 0.5, "both": True}}
-    found = numbers(table, Parted())  # none of mixing.both, mixing.kind and kind
-    assert {name: number.value for name, number in found.items()} == {
-        "r": 10.0,
-        "mixing.rate": 0.5,
-        "mixing.bits": None,
-    }
-    assert with_number(table, "mixing.rate", 0.25)["mixing"] == {"kind": "part", "rate": 0.25, "both": True}
-    assert table["mixing"]["rate"] == 0.5
-    assert parameter_of(Range("mixing.rate"), "X", found["mixing.rate"]) == Parameter("mixing.rate", 0.5, 0.005, 1.0)
-    bits = parameter_of(Range("mixing.bits", 1.0, 8.0), "X", found["mixing.bits"])
-    assert (bits.is_whole, bits.own, bits.written(3.0)) == (True, None, 3)
+def test_numbers_of_parts_are_found_and_bounded():
+    found = numbers_of(Parted())  # none of mixing.both, mixing.kind and kind
+    assert {name: number.own for name, number in found.items()} == {"r": 10.0, "mixing.rate": 0.5, "mixing.bits": None}
+    rate = found["mixing.rate"].narrowed_to(Range("mixing.rate"), "X")
+    assert rate == Parameter("mixing.rate", 0.5, 0.005, 1.0)
+    bits = found["mixing.bits"].narrowed_to(Range("mixing.bits", 1.0, 8.0), "X")
+    assert bits == Parameter("mixing.bits", None, 1.0, 8.0, is_whole=True)
+
+
+def test_numbers_of_parts_are_set_and_all_else_stays():
+    strategies = {name: {"kind": "composed", "mixing": "half-steps"} for name in ("X.1", "kept")}
+    before = build_experiment({"strategies": strategies}).strategies
+    search = Search.of(
+        Experiment(strategies=before), TuningBudget("broadcasts", 9.0), [Range("mixing.rate", 0.1, 0.4)], strategy="X.1"
+    )
+    after = search.with_values({"mixing.rate": 0.25}).strategies
+    assert after["X.1"].mixing == before["X.1"].mixing.model_copy(update={"rate": 0.25})
+    assert after["X.1"].model_copy(update={"mixing": before["X.1"].mixing}) == before["X.1"]
+    assert after["kept"] == before["kept"]
 
 
 def test_several_numbers_of_a_strategy_of_ones_own_are_tuned_and_resumed(own: Path, no_engine):

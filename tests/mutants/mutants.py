@@ -132,8 +132,8 @@ MUTANTS = [
     Mutant("a promised window that is too short", "theory/**/*.py", "(broadcast // physical + 2)", "(broadcast // physical + 1)", "tests/theory/connectivity/test_windows.py"),
     Mutant("a sufficient window that is too short", "theory/**/*.py", "return physical + broadcast - 1", "return physical + broadcast - 2", "tests/theory/connectivity/test_windows.py"),
     # Tuning
-    Mutant("a spent budget is exceeded", "experiments/studies/tune/**/*.py", "total > self.of_seed(seed) for", "total >= self.of_seed(seed) for", "tests/experiments/test_tune.py -k budget"),
-    Mutant("tuned on the test samples", "experiments/studies/tune/**/*.py", "self.experiment.validation or VALIDATION", "None", "tests/experiments/test_tune.py -k validation"),
+    Mutant("a spent budget is exceeded", "experiments/studies/tuning_search.py", "total > self.of_seed(seed) for", "total >= self.of_seed(seed) for", "tests/experiments/test_tune.py -k budget"),
+    Mutant("tuned on the test samples", "experiments/studies/tuning_search.py", "self.experiment.validation or VALIDATION", "None", "tests/experiments/test_tune.py -k validation"),
     # One device on its own clock
     Mutant("all of what is free is offered", "core/device.py", "device.free / 2", "device.free", DEVICE),
     Mutant("the greater share is the weight", "core/device.py", "theirs.share < exchange.share", "theirs.share > exchange.share", DEVICE),

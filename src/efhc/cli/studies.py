@@ -327,12 +327,13 @@ def tune(
     from efhc.experiments.runs.progress import Accuracies
     from efhc.experiments.runs.tables import require_lockstep
     from efhc.experiments.studies import tune as tuning
+    from efhc.experiments.studies.tuning_search import TuningBudget, read_ranges
 
     out = out or Path("runs") / f"{file.stem}-tune"
-    amount = tuning.TuningBudget.parse(budget)
+    amount = TuningBudget.parse(budget)
     experiment = load_experiment(file, with_log(overrides, log))
     require_lockstep(experiment, "a tuning")
-    strategy, ranges = tuning.read_ranges(parameter or ["r"], list(experiment.strategies), strategy, low, high)
+    strategy, ranges = read_ranges(parameter or ["r"], list(experiment.strategies), strategy, low, high)
     prepare(experiment)
     with stoppable(), watching(out, watch), use.session(), Status("preparing", console=Console(stderr=True)) as status:
         lines, accuracies = NowAndThen(FIRST_SECONDS, LINE_SECONDS), Accuracies()
