@@ -17,7 +17,7 @@ from efhc.learning.backends.backend import Batch
 from efhc.learning.backends.loop import LoopBackend
 from efhc.learning.batches import MiniBatches
 from efhc.learning.initial import PerDevice
-from efhc.scenarios import device_reader
+from efhc.scenarios import readers
 from efhc.strategies.forms import trigger_of
 from efhc.strategies.paper import EventTriggered
 
@@ -86,7 +86,7 @@ def test_thresholds_are_those_of_all_devices(scenario, strategy, places):
         want = lockstep.thresholds(trigger, k)
         assert reader.threshold(trigger, device, k) == want[device]
         assert np.array_equal(reader.thresholds(trigger, k), want)
-        assert reader.threshold_with(trigger, device, k, values[device]) == want[device]
+        assert reader.threshold(trigger, device, k, values[device]) == want[device]
 
 
 @pytest.mark.parametrize("strategy", [*STRATEGIES, "own", "changed"])
@@ -97,7 +97,7 @@ def test_a_measured_bandwidth_takes_the_place_of_the_true_one(scenario, strategy
         values = true.values.copy()
         values[device] = bandwidth
         want = trigger.thresholds(k, scenario.threshold_decay(k), Bandwidths(values, true.nominal), coins)
-        assert reader.threshold_with(trigger, device, k, bandwidth) == want[device]
+        assert reader.threshold(trigger, device, k, bandwidth) == want[device]
         plain = trigger.thresholds(k, scenario.threshold_decay(k), true, coins)
         assert reader.threshold(trigger, device, k) == plain[device]
 
@@ -128,11 +128,11 @@ def test_devices_at_nearby_iterations_ask_a_strategy_once_for_each(scenario):
 
 
 def test_no_more_thresholds_are_kept_than_memory_is_for(monkeypatch):
-    monkeypatch.setattr(device_reader, "KEPT_BYTES", 0)
+    monkeypatch.setattr(readers, "KEPT_BYTES", 0)
     reader, trigger = scenario_of().device_reader(), Own()
-    for k in [*range(device_reader.ITERATIONS + 1), 1, 0]:
+    for k in [*range(readers.ITERATIONS + 1), 1, 0]:
         reader.thresholds(trigger, k)
-    assert trigger.asked == 1 + device_reader.ITERATIONS + 1 + 1  # only k = 0 was forgotten
+    assert trigger.asked == 1 + readers.ITERATIONS + 1 + 1  # only k = 0 was forgotten
 
 
 def test_strategies_of_one_reader_do_not_share_thresholds(scenario):
@@ -209,7 +209,7 @@ def test_a_strategy_of_ones_own_is_checked(scenario, given, what):
     asks = [
         lambda reader: reader.thresholds(Bad(given), 3),
         lambda reader: reader.threshold(Bad(given), 0, 3),
-        lambda reader: reader.threshold_with(Bad(given), 0, 3, 9.0),
+        lambda reader: reader.threshold(Bad(given), 0, 3, 9.0),
     ]
     for ask in asks:
         with pytest.raises(InputError, match=r"^strategy Bad: ") as caught:
@@ -221,7 +221,7 @@ def test_a_schedule_that_gives_nan_is_refused_for_one_device_as_for_all():
     scenario = scenario_of(threshold_decay=lambda k: 1.0 if k < 5 else float("nan"))
     reader = scenario.device_reader()
     assert reader.threshold(TRIGGERS["EF-HC"], 0, 4) > 0
-    for ask in (reader.threshold, lambda *at: reader.threshold_with(*at, 5.0), lambda *at: reader.thresholds(at[0], 5)):
+    for ask in (reader.threshold, lambda *at: reader.threshold(*at, 5.0), lambda *at: reader.thresholds(at[0], 5)):
         with pytest.raises(InputError, match=r"^strategy norm: cannot use NaN as thresholds at k = 5"):
             ask(TRIGGERS["EF-HC"], 0, 5)
 

@@ -17,8 +17,7 @@ from efhc.core.cost import BITS_PER_NUMBER
 from efhc.core.device import Step
 from efhc.core.half_step_messages import Effect
 from efhc.core.half_steps import Encoded, HalfSteps
-from efhc.core.local_rows import LocalRows
-from efhc.core.local_steps import SGD, Moment
+from efhc.core.local_steps import SGD, LocalRows, Moment
 from efhc.core.protocol import Model
 from efhc.core.state import Diverged, Local
 from efhc.core.uplink import Uplink

@@ -14,7 +14,7 @@ from efhc.core.memory import Memories
 from efhc.core.parts import FeedbackTrigger, Seen
 from efhc.core.triggers import Bandwidths
 from efhc.kernels import model_loops as loops
-from efhc.scenarios.device_reader import DeviceReader
+from efhc.scenarios.readers import DeviceReader
 
 Decide = Callable[[Sequence[Floats]], Sequence[float | None]]
 """For each version of a model that neighbours know: the threshold of the codec's coordinates; None for no message."""
@@ -48,9 +48,7 @@ class Decisions:
         """threshold_i(k); NaN of a trigger that has none. `bandwidth` is b_i, if it is not the scenario's."""
         if self._feedback is not None:
             return float("nan")
-        if bandwidth is None:
-            return self._reader.threshold(self._trigger, number, k)
-        return self._reader.threshold_with(self._trigger, number, k, bandwidth)
+        return self._reader.threshold(self._trigger, number, k, bandwidth)
 
     def decide(
         self, number: int, k: int, model: Floats, seen: tuple[float, float, int], bandwidth: float | None = None

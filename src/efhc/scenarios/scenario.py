@@ -5,20 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
-
-from efhc.base.arrays import Floats, Ints
+from efhc.base.arrays import Floats
 from efhc.base.errors import InputError
 from efhc.core.graph import Graph
 from efhc.core.randomness import Coins
 from efhc.core.schedules import Schedule
 from efhc.core.state import State
-from efhc.core.triggers import Bandwidths, Trigger
-from efhc.learning.backends.backend import Batch
+from efhc.core.triggers import Bandwidths
 from efhc.learning.learner import Learner
 from efhc.network.over_time import GraphsOverTime
-from efhc.scenarios.device_reader import DeviceReader
-from efhc.scenarios.thresholds import Thresholds
+from efhc.scenarios.readers import DeviceReader, ScenarioReader
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,39 +67,3 @@ class Scenario:
     def device_reader(self) -> DeviceReader:
         """What one run reads the scenario by, if each device is in an iteration of its own."""
         return DeviceReader(self)
-
-
-class ScenarioReader:
-    """What one run reads of a scenario, iteration by iteration, for all devices.
-
-    It keeps the blocks of batches and coins that the run is in. Runs share a scenario, and each has its own reader.
-    """
-
-    def __init__(self, scenario: Scenario) -> None:
-        self.scenario = scenario
-        batches = scenario.learner.batches
-        self._batches = batches.reader() if batches else None
-        self._thresholds = Thresholds(scenario.threshold_decay, scenario.bandwidths, scenario.coins.reader())
-
-    def thresholds(self, trigger: Trigger, k: int) -> Floats:
-        """r rho_i gamma(k) of every device under this strategy, which is checked: it may be the user's own."""
-        return self._thresholds.of_all(trigger, k)
-
-    def thresholds_of_many(self, trigger: Trigger, k: int, count: int) -> Floats:
-        """The same at k, k + 1, ..., (count, m)."""
-        return self._thresholds.of_many(trigger, k, count)
-
-    def step_sizes(self, k: int, count: int) -> Floats:
-        """alpha(k), alpha(k + 1), ..., (count,)"""
-        return np.array([self.scenario.step_size(k + step) for step in range(count)], dtype=np.float64)
-
-    def batch(self, k: int) -> Batch:
-        """What every device looks at in iteration k."""
-        return Batch(k, self.scenario.learner.parts if self._batches is None else self._batches(k))
-
-    def batches(self, k: int, most: int) -> Ints | list[Ints]:
-        """What every device looks at in iterations k, k + 1, ..., at most `most`, (iterations, devices, batch size).
-
-        With full batches, which are the same in every iteration: one array of samples per device.
-        """
-        return self.scenario.learner.parts if self._batches is None else self._batches.rows(k, most)

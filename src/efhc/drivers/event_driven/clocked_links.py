@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from efhc.base.arrays import Floats
-from efhc.core.local_rows import LocalRows
-from efhc.core.local_steps import Moment, total_descent
+from efhc.core.local_steps import LocalRows, Moment, total_descent
 from efhc.core.state import Local
 from efhc.drivers.event_driven.checkpoints import Saved
 from efhc.drivers.event_driven.gradients import Gradients
@@ -68,6 +67,10 @@ class ClockedLinks(Saved):
     def local(self) -> Local:
         """What devices never mix."""
         return self.gradients.local
+
+    def _measured(self, number: int) -> float | None:
+        """Return the bandwidth that a device has measured; None if it knows the true one."""
+        return self._messages.measured[number] if self._measures else None
 
     def in_doubt(self, device: Any) -> list[int]:
         """Return the neighbours that alone know how an exchange with this device ended: none with half-steps."""

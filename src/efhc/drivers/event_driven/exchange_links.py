@@ -185,9 +185,7 @@ class ExchangeLinks(ClockedLinks):
             self._start_gradient(run, device)
 
     def threshold(self, number: int, k: int) -> float:
-        if self._measures:
-            return self._reader.threshold_with(self._parts.trigger, number, k, self._messages.measured[number])
-        return self._reader.threshold(self._parts.trigger, number, k)
+        return self._reader.threshold(self._parts.trigger, number, k, self._measured(number))
 
     def step(self, run: Simulator, due: Iterable[tuple[Any, ...]], leaving: Collection[int]) -> None:
         """Events 3 and 4."""

@@ -12,7 +12,7 @@ from efhc.core.state import Diverged, Local
 from efhc.drivers.event_driven.checkpoints import Saved
 from efhc.drivers.event_driven.rows import Row, Rows
 from efhc.learning.backends.backend import Batch, RowBackend
-from efhc.scenarios.device_reader import DeviceReader
+from efhc.scenarios.readers import DeviceReader
 from efhc.scenarios.scenario import Scenario
 
 

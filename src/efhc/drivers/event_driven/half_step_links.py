@@ -204,10 +204,6 @@ class HalfStepLinks(ClockedLinks):
             for device in run.devices
         ]
 
-    def _measured(self, number: int) -> float | None:
-        """Return the bandwidth that a device has measured; None if it knows the true one."""
-        return self._messages.measured[number] if self._measures else None
-
     def threshold(self, number: int, k: int) -> float:
         return self._decisions.threshold(number, k, self._measured(number))
 
