@@ -77,7 +77,8 @@ def settings_page() -> str:
 def _kinds(kinds: dict[str, type[Policy]], *, described: bool) -> Iterator[str]:
     """Yield the settings that several kinds share, then every kind with those of its own.
 
-    Of kinds that are `described` elsewhere, those without settings of their own are named in one line.
+    Of kinds that are `described` elsewhere, those without settings of their own are named in one line. A setting that
+    the description of its kind names needs no line of its own.
     """
     holders: dict[str, list[str]] = {}
     for kind, policy in kinds.items():
@@ -91,29 +92,47 @@ def _kinds(kinds: dict[str, type[Policy]], *, described: bool) -> Iterator[str]:
     yield from [""] if shared else []
     bare = []
     for kind, policy in kinds.items():
-        lines = [_setting(policy, name) for name in policy.model_fields if name != "kind"]
-        own = [line for line in lines if line not in shared]
+        title = "" if described else _paragraphs(policy.__doc__)[0]
+        own = [name for name in policy.model_fields if name != "kind" and _setting(policy, name) not in shared]
         if described and not own:
             bare.append(f"`{kind}`")
             continue
-        yield f"- **`{kind}`**" + ("" if described else f": {_paragraphs(policy.__doc__)[0]}")
-        yield from (f"    {line}" for line in own)
+        named = [name for name in own if _is_clear(policy, name, title)]
+        beside = f" ({', '.join(_name(policy, name).replace(' (required)', ', required') for name in named)})"
+        beside = beside if named else ""
+        yield f"- **`{kind}`**{beside}" + (f": {title}" if title else "")
+        yield from (f"    {_setting(policy, name)}" for name in own if name not in named)
     if bare:
         yield f"- No settings of their own: {', '.join(bare)}."
 
 
+def _is_clear(policy: type[Policy], name: str, title: str) -> bool:
+    """Return whether the description of a kind says what a setting is: a number in its formula, or its file."""
+    default = policy.model_fields[name].get_default(call_default_factory=True)
+    is_number = default is PydanticUndefined or type(default) in (int, float)
+    return (is_number and bool(re.search(rf"\b{name}\b", title))) or _meaning(policy, name) == "The file."
+
+
 def _setting(policy: type[Policy], name: str) -> str:
     """Return the line of a setting: its name, its default as in a config file, and what it means."""
+    return f"- {_name(policy, name)}: {_meaning(policy, name)}"
+
+
+def _name(policy: type[Policy], name: str) -> str:
+    """Return a setting with its default, as in a config file."""
     default = policy.model_fields[name].get_default(call_default_factory=True)
     if default is PydanticUndefined:
-        written = f"`{name}` (required)"
-    elif default is None:
-        written = f"`{name}`"
-    elif isinstance(default, Policy) and "kind" in type(default).model_fields:
-        written = f"`{name} = {json.dumps(dict(default)['kind'])}`"
-    else:
-        written = f"`{name} = {json.dumps(dict(default) if isinstance(default, Policy) else default)}`"
-    return f"- {written}: {_in_short(_one_line(fields_of(policy).get(name)))}"
+        return f"`{name}` (required)"
+    if default is None:
+        return f"`{name}`"
+    if isinstance(default, Policy):
+        value: object = dict(default)["kind"] if "kind" in type(default).model_fields else dict(default)
+        return f"`{name} = {json.dumps(value)}`"
+    return f"`{name} = {json.dumps(default)}`"
+
+
+def _meaning(policy: type[Policy], name: str) -> str:
+    return _in_short(_one_line(fields_of(policy).get(name)))
 
 
 def _in_short(description: str) -> str:

@@ -7,7 +7,7 @@ from math import isfinite
 MEGABYTE = 1e6
 """In bytes."""
 
-TIME_UNIT = "time: transmission time in units of parameters / bandwidth (docs/algorithm.md)"
+TIME_UNIT = "time: transmission time in units of parameters / bandwidth (docs/concepts.md)"
 """The caption of tables with transmission times."""
 
 
