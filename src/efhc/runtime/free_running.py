@@ -1,6 +1,6 @@
-"""A node on its own clock: the laws of docs/asynchrony.md with training, messages, timers and a disk.
+"""A node on its own clock: the laws of docs/asynchrony.md with training, messages, timeouts and a disk.
 
-A link law is a subclass: `FreeRunningExchange` or `FreeRunningHalfSteps`. Every message and timer becomes an event of
+A link law is a subclass: `FreeRunningExchange` or `FreeRunningHalfSteps`. Every message and timeout becomes an event of
 the law's core, and the node carries out the effects that the core returns. Gradients are computed in the worker thread,
 so messages are answered meanwhile. Methods are called in the event loop, unless they say otherwise.
 """
@@ -11,7 +11,7 @@ import asyncio
 import threading
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -46,13 +46,6 @@ class NeighbourRecord:
     """When something last moved between the two, by the loop's clock."""
     silent_since: float | None = None
     """Since when there is no connection; None while there is one."""
-    down_timer: asyncio.TimerHandle | None = field(default=None, repr=False)
-
-    def stop_timer(self) -> None:
-        """Cancel the timer that ends the link."""
-        if self.down_timer is not None:
-            self.down_timer.cancel()
-            self.down_timer = None
 
     def is_silent_for(self, seconds: float, now: float) -> bool:
         """Return whether there was no connection for this long. Before the first call, time does not count."""
@@ -69,8 +62,8 @@ class NeighbourRecord:
     def facts(self) -> dict[str, Any]:
         """Return what a checkpoint keeps."""
         status = self.status
-        counts = {"committed": self.committed, "given_up": self.given_up}
-        return counts | {"exchanges": dict(status.exchanges), "lost": status.lost, "downs": status.downs}
+        of_status = {"exchanges": dict(status.exchanges), "lost": status.lost, "downs": status.downs}
+        return {"committed": self.committed, "given_up": self.given_up} | of_status
 
     def restore(self, facts: Mapping[str, Any]) -> None:
         """Continue from the facts of a checkpoint."""
@@ -109,8 +102,12 @@ class FreeRunning(Mode):
     # Defined by the link law
 
     @abstractmethod
-    def _restore_or_begin(self) -> None:
-        """Set `device`: from the state folder, or a new one. Called in the worker thread, before all else."""
+    def _begin_with(self, model: Floats | None) -> None:
+        """Set `device` to a new one. In the worker thread, as `_continue`."""
+
+    @abstractmethod
+    def _continue(self, found: Restored) -> None:
+        """Set `device` to that of the state folder, after all that its journal holds."""
 
     @abstractmethod
     def _durable(self) -> tuple[Any, dict[str, Any]]:
@@ -122,7 +119,7 @@ class FreeRunning(Mode):
 
     @abstractmethod
     def finish(self) -> None:
-        """Called when all iterations are made."""
+        """Begin nothing new: all iterations are made."""
 
     def _leave(self) -> None:
         """Begin nothing new: the node is to stop."""
@@ -166,7 +163,7 @@ class FreeRunning(Mode):
 
     @abstractmethod
     def _check_timeouts(self, neighbour: int, now: float) -> None:
-        """Called twice a second: retry or give up if nothing comes from a neighbour."""
+        """Retry or give up if nothing comes from a neighbour. Called twice a second."""
 
     # From start to end
 
@@ -192,7 +189,6 @@ class FreeRunning(Mode):
 
     async def _begin(self) -> None:
         """Make the device and keep it. Nobody knows of it before that, so it may be stopped at any moment."""
-        await self._training.call(self._trainer.warm_up)
         await self._training.call(self._restore_or_begin)
         self._status.session, self._status.iteration = self.device.session, self.device.k
         self._is_restored = True
@@ -202,6 +198,25 @@ class FreeRunning(Mode):
         self.checkpoint()
         await self._outbox.wait()
         self.allow(self._settings.neighbours)
+
+    def _restore_or_begin(self) -> None:
+        """In the worker thread: set the device, from the state folder or a new one."""
+        self._trainer.warm_up()
+        found = self._store.restore()
+        if found is None:
+            model = None if self._settings.join == "copy" else self._trainer.initial_model()
+            self._begin_with(model)
+            self._note_start(model)
+            return
+        for note in found.notes:
+            self._log("state mended", level="warning", what=note)
+        for name in FACTS:
+            setattr(self._status, name, found.facts[name])
+        for number, facts in found.facts["neighbours"].items():
+            self.record_of(int(number)).restore(facts)
+        self._trainer.restore(found.tensors)
+        self._start, self.gradients = found.tensors.get("start"), found.tensors.get("gradients")
+        self._continue(found)
 
     async def _work(self, stopping: asyncio.Task[bool]) -> None:
         """Train and answer until the end, and leave."""
@@ -335,19 +350,6 @@ class FreeRunning(Mode):
         if self._settings.record.gradients and model is not None:
             self._start, self.gradients = model, np.zeros(len(model))
 
-    def _restore(self, found: Restored) -> None:
-        """Continue from the device, facts and tensors of the last checkpoint."""
-        self.device = found.device
-        for note in found.notes:
-            self._log("state mended", level="warning", what=note)
-        facts, tensors = found.facts, found.tensors
-        for name in FACTS:
-            setattr(self._status, name, facts[name])
-        for number, of_neighbour in facts["neighbours"].items():
-            self.record_of(int(number)).restore(of_neighbour)
-        self._trainer.restore(tensors)
-        self._start, self.gradients = tensors.get("start"), tensors.get("gradients")
-
     def checkpoint(self, lanes: Iterable[int] = ()) -> None:
         """Keep the whole state, and begin a new journal. What follows in `lanes` of the outbox waits for it."""
         self._checkpoints_waiting += 1
@@ -405,7 +407,6 @@ class FreeRunning(Mode):
     def connected(self, neighbour: int, theirs: Hello) -> None:
         record = self.record_of(neighbour)
         status = record.status
-        record.stop_timer()
         record.silent_since, record.last_progress = None, self._loop.time()
         was_up, same = status.up, status.session == theirs.session
         status.connected, status.up, status.session, status.iteration = True, True, theirs.session, theirs.k
@@ -418,16 +419,13 @@ class FreeRunning(Mode):
         record = self.record_of(neighbour)
         record.status.connected, record.status.last_problem = False, reason
         record.silent_since = self._loop.time()
-        record.stop_timer()
-        record.down_timer = self._loop.call_later(self._settings.down_after, self._went_down, neighbour)
         self._log("disconnected", neighbour=neighbour, reason=reason)
 
     def _went_down(self, neighbour: int) -> None:
-        record = self.record_of(neighbour)
-        record.stop_timer()
-        if record.status.up:
-            record.status.up = False
-            record.status.downs += 1
+        status = self.status_of(neighbour)
+        if status.up:
+            status.up = False
+            status.downs += 1
             self._log("link down", neighbour=neighbour)
             self._link_down(neighbour)
 
@@ -467,7 +465,9 @@ class FreeRunning(Mode):
             if device.model is not None:
                 self._recorder.at_time(device.k, device.model, self._trainer.local)
             now = self._loop.time()
-            for neighbour in list(self.neighbours):
+            for neighbour, record in list(self.neighbours.items()):
+                if not record.status.connected and record.is_silent_for(self._settings.down_after, now):
+                    self._went_down(neighbour)
                 self._check_timeouts(neighbour, now)
             is_full = self._store.journal_bytes > self._settings.limits.journal
             is_due = is_full or now - saved > self._settings.checkpoint_seconds

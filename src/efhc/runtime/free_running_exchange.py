@@ -6,7 +6,7 @@ import asyncio
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -33,27 +33,14 @@ from efhc.core.protocol import (
     Send,
     Stepped,
 )
-from efhc.core.state import Local
 from efhc.runtime.free_running import FreeRunning, NeighbourRecord
 from efhc.runtime.node_messages import EXCHANGE_MESSAGES, Hello, Message
+from efhc.runtime.state.node_store import Restored
 from efhc.runtime.training import combined
 from efhc.runtime.workers import STATE
 
 JOURNALLED = {"ready", "commit", "withdrawn", "unresolved"}
 """The changes of a device that a neighbour may rely on. The model itself is kept by checkpoints only."""
-
-
-class Iterated(NamedTuple):
-    """The result of one iteration in the worker thread."""
-
-    model: Floats
-    made: int
-    """The number of steps that it contains."""
-    loss: float
-    drift: float
-    local: Local
-    gradients: Floats | None
-    """The sum of all local steps that the model contains, if it is recorded."""
 
 
 @dataclass
@@ -108,35 +95,27 @@ class FreeRunningExchange(FreeRunning):
 
     # State
 
-    def _restore_or_begin(self) -> None:
-        found = self._store.restore()
-        if found is None:
-            copies = self._settings.join == "copy"
-            model = None if copies else self._trainer.initial_model()
-            self.device = Device(self._settings.device, self._session, model, model, copies=copies)
-            self._note_start(model)
-        else:
-            self._restore(found)
-            for step in found.device.steps[found.facts["pending"] :]:  # committed after the checkpoint
-                self.record_of(step.neighbour).count("committed")
-            self.device = restarted(self._with_steps_made(found.device), self._session)
-            self.device.finished = self.device.finished and self.device.k >= self._iterations
+    def _begin_with(self, model: Floats | None) -> None:
+        rounds = self._settings.wire == "float16"
+        self.device = Device(self._settings.device, self._session, model, model, copies=model is None, rounds=rounds)
+
+    def _continue(self, found: Restored) -> None:
+        device = found.device
+        for step in device.steps[found.facts["pending"] :]:  # committed after the checkpoint
+            self.record_of(step.neighbour).count("committed")
+        if device.steps:
+            # They were in the model that is lost. As shares of different models, they may together be more than a
+            # single model can promise, so they are made at once.
+            steps, zeros = steps_in_order(device), np.zeros_like(device.model)
+            device.model = self._trainer.mixed(device.model, zeros, 0.0, steps)
+            device.steps = []
+        self.device = restarted(device, self._session)
+        self.device.finished = self.device.finished and self.device.k >= self._iterations
         self.device.rounds = self._settings.wire == "float16"
 
     @property
     def _waits_for_model(self) -> bool:
         return self.device.copies or self.device.model is None
-
-    def _with_steps_made(self, device: Device) -> Device:
-        """Make the steps of the journal, which the lost models contained, at once.
-
-        They were shares of different models: together they may be more than a single model can promise.
-        """
-        if device.steps:
-            steps, zeros = steps_in_order(device), np.zeros_like(device.model)
-            device.model = self._trainer.mixed(device.model, zeros, 0.0, steps)
-            device.steps = []
-        return device
 
     def _durable(self) -> tuple[Device, dict[str, Any]]:
         kept = durable(self.device)
@@ -153,37 +132,29 @@ class FreeRunningExchange(FreeRunning):
         threshold = trainer.threshold(k, self._bandwidth_now())
         status.drift, status.threshold = drift, threshold
         self.react(Begin(drift, threshold))
-        if trainer.is_plain:
-            iterated = await self._training.call(self._compute, k, device.model, self._loop.time())
-        else:
-            loss, down = await self._descend(k, lambda: 1.0)
-            taken = sorted(device.steps, key=lambda step: step.neighbour)
-            self._follow(taken)
-            iterated = await self._training.call(self._mix, k, device.model, down, loss, trainer.local, taken)
+        loss, down = await self._descend(k, lambda: 1.0)
+        taken = steps_in_order(device)[:]
+        self._follow(taken)
+        new, self._drift, self.gradients = await self._training.call(self._mix, k, device.model, down, taken)
         fired = status.broadcasts > broadcasts
-        self._recorder.step(k, fired, iterated.loss, drift, threshold, status.bandwidth or math.nan)
-        trainer.local, self.gradients = iterated.local, iterated.gradients
-        self.react(Stepped(iterated.model, iterated.made))
-        status.loss, status.iteration, self._drift = iterated.loss, device.k, iterated.drift
-        self._recorder.after_iteration(device.k, device.model, iterated.local)
+        self._recorder.step(k, fired, loss, drift, threshold, status.bandwidth or math.nan)
+        self.react(Stepped(new, len(taken)))
+        status.loss, status.iteration = loss, device.k
+        self._recorder.after_iteration(device.k, device.model, trainer.local)
 
-    def _compute(self, k: int, model: Floats, began: float) -> Iterated:
-        """In the worker thread: the gradient, and the steps of all exchanges committed by then."""
-        gradient, loss, local = self._gradient(k, model, began + self._settings.pace)
-        taken = list(self.device.steps)  # in one go: the event loop may append more meanwhile
-        return self._mix(k, model, gradient, loss, local, sorted(taken, key=lambda step: step.neighbour))
-
-    def _mix(self, k: int, model: Floats, down: Floats, loss: float, local: Local, taken: Sequence[Step]) -> Iterated:
-        """In the worker thread: Events 3 and 4. The new model is in the memory of `down`."""
-        trainer, device, alpha = self._trainer, self.device, self._trainer.step_size(k)
+    def _mix(self, k: int, model: Floats, down: Floats, taken: list[Step]) -> tuple[Floats, float, Floats | None]:
+        """In the worker thread: Events 3 and 4. Returns the model, in the memory of `down`, its drift, and the sum of
+        all local steps.
+        """
+        trainer, alpha = self._trainer, self._trainer.step_size(k)
         gradients = self._add_gradients(alpha, down)
         new = trainer.mixed(model, down, alpha, taken)
-        drift = trainer.drift(new, device.last_broadcast)
+        drift = trainer.drift(new, self.device.last_broadcast)
         if not math.isfinite(drift):
             raise trainer.diverged(k)
-        return Iterated(new, len(taken), loss, drift, local, gradients)
+        return new, drift, gradients
 
-    def _follow(self, taken: Sequence[Step]) -> None:
+    def _follow(self, taken: list[Step]) -> None:
         """Let the memory of local steps follow the steps of links."""
         if self._trainer.parts.local.follows_links and taken:
             kind, pull = self._trainer.dtype.type, np.zeros_like(self.device.model)

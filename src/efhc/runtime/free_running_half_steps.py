@@ -41,7 +41,7 @@ from efhc.runtime.free_running import FreeRunning, NeighbourRecord
 from efhc.runtime.node import NodeParts
 from efhc.runtime.node_messages import HALF_STEPS_MESSAGES, Hello
 from efhc.runtime.state.contents import KeptFrame, replay, snapshot
-from efhc.runtime.state.node_store import NodeStore
+from efhc.runtime.state.node_store import NodeStore, Restored
 from efhc.runtime.training import HalfStepsTraining, WireArithmetic
 from efhc.runtime.workers import STATE
 
@@ -93,19 +93,16 @@ class FreeRunningHalfSteps(FreeRunning):
     # State
 
     def _restore_or_begin(self) -> None:
-        training, codec = self._half_steps, self._trainer.parts.codec
-        training.warm_up()
-        found = self._store.restore()
-        if found is None:
-            model = None if self._settings.join == "copy" else self._trainer.initial_model()
-            self.device = training.device = training.new_device(self._session, model)
-            self._note_start(model)
-            return
-        self._restore(found)
-        device = training.device = self.device
-        device.session, device.law = self._session, self._trainer.parts.link_law
-        training.credit, training.spent = found.facts["credit"], found.facts["spent"]
-        for frame in replay(device, found.frames, WireArithmetic(codec)):
+        self._half_steps.warm_up()
+        super()._restore_or_begin()
+
+    def _begin_with(self, model: Floats | None) -> None:
+        self.device = self._half_steps.begin(self._session, model)
+
+    def _continue(self, found: Restored) -> None:
+        training = self._half_steps
+        device = self.device = training.restore(found.device, self._session, found.facts)
+        for frame in replay(device, found.frames, WireArithmetic(self._trainer.parts.codec)):
             if not frame.is_sent:
                 self.record_of(frame.neighbour).count("committed")
         training.add_pull()

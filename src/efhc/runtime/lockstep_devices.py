@@ -236,18 +236,15 @@ class LockstepHalfSteps(LockstepDevice):
     # Checkpoints
 
     def begin(self, state: IterationState | None) -> None:
-        training, trainer = self._training, self._trainer
         if state is None:
-            self._device = training.device = training.new_device(0, trainer.initial_model())
-            self._keep()
-            return
-        tensors = {"array-0": state.model, **state.tensors}
-        arrays: dict[Any, Any] = {None: None}
-        arrays |= {int(name.removeprefix("array-")): tensors[name] for name in tensors if name.startswith("array-")}
-        self._device = training.device = snapshot(half_steps_from_json(state.facts["device"], arrays))
-        self._device.law = trainer.parts.link_law
-        training.credit, training.spent = state.facts["credit"], state.facts["spent"]
-        trainer.restore(tensors)
+            self._device = self._training.begin(0, self._trainer.initial_model())
+        else:
+            tensors = {"array-0": state.model, **state.tensors}
+            numbers = {int(name.removeprefix("array-")): name for name in tensors if name.startswith("array-")}
+            arrays: dict[Any, Any] = {None: None} | {number: tensors[name] for number, name in numbers.items()}
+            device = snapshot(half_steps_from_json(state.facts["device"], arrays))
+            self._device = self._training.restore(device, 0, state.facts)
+            self._trainer.restore(tensors)
         self._keep()
 
     def _keep(self) -> None:
@@ -300,13 +297,7 @@ class LockstepHalfSteps(LockstepDevice):
         self._device.received(number, message, self._training.arithmetic)
 
     def descend(self, iteration: Any) -> None:
-        trainer = self._trainer
-        working, gradient = trainer.local_steps(iteration.k, self.model, lambda: self._device.gate), None
-        try:
-            while True:
-                gradient = trainer.gradient(*(next(working) if gradient is None else working.send(gradient)))
-        except StopIteration as done:
-            self._loss, self._down = done.value
+        self._loss, self._down = self._trainer.descend(iteration.k, self.model, lambda: self._device.gate)
 
     @np.errstate(over="ignore", invalid="ignore")
     def send(self, iteration: HalfStepsIteration, received: Mapping[int, Messages]) -> None:

@@ -17,7 +17,7 @@ from efhc.core.cost import BITS_PER_NUMBER
 from efhc.core.device import Step
 from efhc.core.half_step_messages import Effect
 from efhc.core.half_steps import Encoded, HalfSteps
-from efhc.core.local_steps import SGD, LocalRows, Moment
+from efhc.core.local_steps import LocalRows, Moment
 from efhc.core.protocol import Model
 from efhc.core.state import Diverged, Local
 from efhc.core.uplink import Uplink
@@ -64,11 +64,6 @@ class Trainer:
         self.mixed(model, gradient, 0.0, [Step(0, 0.5, model, model)])
         self.drift(model, model)
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether the local step is w - alpha g."""
-        return self.parts.local == SGD()
-
     def initial_model(self) -> Floats:
         """w_i(0), in memory of its own."""
         return self.scenario.initial_model(self.device)
@@ -112,6 +107,16 @@ class Trainer:
             if steps > 1:
                 x = x - column[0] * down
         return first, down if steps == 1 else (model - x) / column[0]
+
+    def descend(self, k: int, model: Floats, momentum: Callable[[], float]) -> tuple[float, Floats]:
+        """Make the local steps of iteration k, as `local_steps` says, without anything between them."""
+        working, gradient = self.local_steps(k, model, momentum), None
+        try:
+            while True:
+                gradient = self.gradient(*(next(working) if gradient is None else working.send(gradient)))
+        except StopIteration as done:
+            loss, down = done.value
+        return loss, down
 
     def drift(self, model: Floats, last_broadcast: Floats) -> float:
         """(1/n)^(1/2) ||w_i - w_hat_i||"""
@@ -248,7 +253,7 @@ class WireArithmetic(StepArithmetic):
 
 
 class HalfStepsTraining:
-    """The local steps of a device with half-steps, and what it may send. `device` is set by the mode of the node."""
+    """The local steps of a device with half-steps, and what it may send."""
 
     device: HalfSteps
 
@@ -265,17 +270,22 @@ class HalfStepsTraining:
         self.drift = 0.0
         """The largest drift over the links of the device in the last local step."""
 
-    def new_device(self, session: int, model: Floats | None) -> HalfSteps:
-        """Return a device that has made no step."""
-        return HalfSteps(self._trainer.device, session, self._parts.link_law, model)
+    def begin(self, session: int, model: Floats | None) -> HalfSteps:
+        """Set `device` to one that has made no step, and return it."""
+        self.device = HalfSteps(self._trainer.device, session, self._parts.link_law, model)
+        return self.device
+
+    def restore(self, device: HalfSteps, session: int, facts: Mapping[str, Any]) -> HalfSteps:
+        """Set `device` to one of a checkpoint, and return it."""
+        self.device, self.credit, self.spent = device, facts["credit"], facts["spent"]
+        device.session, device.law = session, self._parts.link_law
+        return device
 
     def warm_up(self) -> None:
         """Compile all that frames need."""
         model = self._trainer.initial_model()
-        sums = [np.zeros_like(model) for _ in range(3)]
-        arithmetic = WireArithmetic(self._parts.codec)
-        arithmetic.encode(model + 1, model, 0.0)
-        arithmetic.add_step(sums, 0.5, 0.5, model, model)
+        self.arithmetic.encode(model + 1, model, 0.0)
+        self.arithmetic.add_step([np.zeros_like(model) for _ in range(3)], 0.5, 0.5, model, model)
 
     def add_income(self, introduction_bits: float = 0.0) -> None:
         """Add the bits of one iteration to the credit, less those of introductions, which are sent in any case."""
