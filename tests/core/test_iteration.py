@@ -18,7 +18,7 @@ from efhc.core.reference import reference_iteration
 from efhc.core.state import Diverged, State
 from efhc.core.triggers import Bandwidths
 from efhc.kernels import compiled_arithmetic as compiled
-from efhc.kernels.compiled_law import InPlaceLaw
+from efhc.kernels.compiled_arithmetic import InPlaceLaw
 from efhc.strategies.paper import EventTriggered, GlobalThreshold, Never, RandomizedGossip, ZeroThreshold
 
 

@@ -32,11 +32,11 @@ def test_the_sentence_says_what_was_measured_and_gives_no_verdict():
 AFTER = """
 from efhc.base.compiling import is_to_be_kept
 from efhc.experiments.studies import demo
-from efhc.kernels.codecs import send_levels_rows
+from efhc.kernels.codecs import SEND_ROWS
 
-before = is_to_be_kept(send_levels_rows)
+before = is_to_be_kept(SEND_ROWS["levels"])
 {first}
-print(before, is_to_be_kept(send_levels_rows))
+print(before, is_to_be_kept(SEND_ROWS["levels"]))
 """
 
 
@@ -52,7 +52,7 @@ def test_another_process_compiles_the_loops_of_entrywise(tmp_path: Path):
 import time
 with demo._compiling_entrywise():
     ends = time.monotonic() + 120
-    while is_to_be_kept(send_levels_rows) and time.monotonic() < ends:
+    while is_to_be_kept(SEND_ROWS["levels"]) and time.monotonic() < ends:
         time.sleep(0.1)
 """
     assert told(waiting) == "True False\n"

@@ -8,7 +8,7 @@ import pytest
 
 from efhc.kernels import products
 from efhc.kernels.linear_loops import TrainingInputs
-from efhc.kernels.network import CompiledNetwork, Convolution, Linear, Pooling, ReLU
+from efhc.kernels.network_layers import CompiledNetwork, Convolution, Linear, Pooling, ReLU
 from efhc.kernels.network_loops import Kernels, kernels
 from efhc.kernels.products import Cross, Product, SumTerms
 

@@ -19,7 +19,7 @@ class Mutant(NamedTuple):
     """What pytest is asked to run: files, and options such as -k."""
 
 
-ITERATION = "tests/core tests/test_kernels.py tests/drivers"
+ITERATION = "tests/core tests/kernels/test_loops.py tests/drivers"
 RUNS = "tests/experiments/runs/test_simulate.py"
 DEVICE = "tests/core/device"
 HALF_STEPS = "tests/core/half_steps"
@@ -93,9 +93,9 @@ MUTANTS = [
     Mutant("tables scaled by all samples", "learning/data/dataset.py", "_ranges(x_train) if", "_ranges(np.concatenate([x_train, x_test])) if", "tests/learning/test_tables.py"),
     Mutant("all samples of a label are tested", "learning/data/dataset.py", "len(samples) - 1)", "len(samples))", "tests/learning/test_tables.py"),
     # Gradients
-    Mutant("an SVM without a margin", "**/*.py", "margin = one - target", "margin = -target", "tests/learning/test_models.py tests/learning/test_learner.py tests/test_kernels.py"),
-    Mutant("half of a softmax gradient", "**/*.py", "scores[s, y[s]] -= share", "scores[s, y[s]] -= share / 2", "tests/learning/test_models.py tests/learning/test_learner.py tests/test_kernels.py"),
-    Mutant("l2 counts twice", "**/*.py", "(models, start, l2) if is_first", "(models, start, l2 + l2) if is_first", "tests/learning/test_models.py tests/learning/test_learner.py tests/test_kernels.py"),
+    Mutant("an SVM without a margin", "**/*.py", "margin = one - target", "margin = -target", "tests/learning/test_models.py tests/learning/test_learner.py tests/kernels/test_loops.py"),
+    Mutant("half of a softmax gradient", "**/*.py", "scores[s, y[s]] -= share", "scores[s, y[s]] -= share / 2", "tests/learning/test_models.py tests/learning/test_learner.py tests/kernels/test_loops.py"),
+    Mutant("l2 counts twice", "**/*.py", "(models, start, l2) if is_first", "(models, start, l2 + l2) if is_first", "tests/learning/test_models.py tests/learning/test_learner.py tests/kernels/test_loops.py"),
     Mutant("gradients summed instead of averaged", "learning/models/**/*.py", "by_score / by_score.dtype.type(x.shape[-2])", "by_score", "tests/learning/test_models.py"),
     # Evaluation
     Mutant("the mean model in float32", "learning/**/*.py", "models.mean(axis=0, dtype=np.float64", "models.mean(axis=0, dtype=np.float32", "tests/learning/test_learner.py"),
@@ -115,8 +115,8 @@ MUTANTS = [
     Mutant("new neighbours are sent models for nothing", "core/law.py", "np.where(meets, whole_message_bits(y), 0)", "np.where(meets, 0, 0)", LAW),
     Mutant("credit for those without neighbours", "core/law.py", "np.where(self.now.graph.degrees > 0, income, 0.0)", "income", LAW),
     Mutant("a debt is forgiven", "core/law.py", "credit - np.where(unpaid, 0.0, cost)", "np.maximum(credit - np.where(unpaid, 0.0, cost), 0)", LAW),
-    Mutant("the old model is forgotten by the momentum", "kernels/law_loops.py", "m[t] - share * pull[t]", "m[t]", LAW),
-    Mutant("the correction is added", "kernels/law_loops.py", "g[t] = g[t] - h[t]", "g[t] = g[t] + h[t]", LAW),
+    Mutant("the old model is forgotten by the momentum", "kernels/model_loops.py", "m[t] - share * pull[t]", "m[t]", LAW),
+    Mutant("the correction is added", "kernels/model_loops.py", "g[t] = g[t] - h[t]", "g[t] = g[t] + h[t]", LAW),
     Mutant("links that are gone are remembered", "core/memory.py", "carried[name] = _begun(memory, now, models)\n", "carried[name] = np.ones_like(_begun(memory, now, models))\n", LAW),
     # Verdicts
     Mutant("plain percentiles", "report/**/*.py", "-sqrt(n / (n - 1)) * stdtrit(", "-stdtrit(", CLAIMS),

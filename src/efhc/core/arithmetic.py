@@ -1,8 +1,8 @@
 """The arithmetic of an iteration in NumPy: one function per pass over the models. They change no arguments but those
 that they name. What overflows becomes infinite or NaN without a warning, and the law looks for it.
 
-A driver may pass a compiled one (`efhc.kernels.compiled_law`). It makes every operation as it is written here, so that
-both give the same bits, except for the sums of `drift` and `mix_and_descend`, whose order is free.
+A driver may pass a compiled one (`efhc.kernels.compiled_arithmetic`). It makes every operation as it is written here,
+so that both give the same bits, except for the sums of `drift` and `mix_and_descend`, whose order is free.
 """
 
 from __future__ import annotations

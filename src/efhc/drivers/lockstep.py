@@ -20,7 +20,7 @@ from efhc.core.iteration import iterate
 from efhc.core.memory import Memories
 from efhc.core.state import Diverged, State
 from efhc.drivers.steps import Steps
-from efhc.kernels.compiled_law import InPlaceLaw
+from efhc.kernels.compiled_arithmetic import InPlaceLaw
 from efhc.kernels.iteration_loops import Buffers
 from efhc.learning.backends.linear_backend import LinearBackend
 from efhc.scenarios.scenario import Scenario

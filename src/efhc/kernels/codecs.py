@@ -183,12 +183,12 @@ def copy(row, out):
         out[t] = row[t]
 
 
-# What each codec sends of one row: `out` is what is known after the message, and its bits are returned. `delta` is for
-# numbers in between.
+# What each codec sends of the row y to those who know x: `out` is what they know after the message, whose bits are
+# returned. `delta` is for numbers in between.
 
 
 @compiled
-def send_full(y, x, threshold, out):
+def send_full(parameter, y, x, threshold, delta, out):
     """out = y where |y - x| reaches the threshold, else x; all of y if there is no threshold."""
     n, width, sent = len(out), 8 * out.itemsize, 0
     if threshold <= 0:
@@ -215,7 +215,7 @@ def send_levels(level_bits, y, x, threshold, delta, out):
 
 
 @compiled
-def send_signs(y, x, threshold, delta, out):
+def send_signs(parameter, y, x, threshold, delta, out):
     """out = x + sign(delta) mean |delta|"""
     write_difference(y, x, delta)
     n, width, sent = len(out), 8 * out.itemsize, to_signs(delta, largest_of(delta), rounded_up(threshold, out))
@@ -245,54 +245,26 @@ def send_largest(share, y, x, threshold, delta, out):
     return min(dense_bits(n, width, 0), sparse_bits(n, sent, width, 0))
 
 
-# The same, row by row. For each row r in low .. high-1 with chosen[r], the model of device who[r] is sent to those who
-# know known[r]: out[r] is what is known afterwards with thresholds[r], and bits[r] the bits of the message. Where r is
-# not chosen, out[r] = known[r] and bits[r] stays as it is. `out` may be `known`. Each codec has a loop of its own, so
-# that a run compiles the one it uses.
+def _row_by_row(kind, send):
+    """Return the loop that sends rows by a codec; each codec has its own, so that a run compiles the one it uses."""
+
+    def send_rows(parameter, models, who, known, thresholds, chosen, out, bits, low, high):
+        """For each row r in low .. high-1: where chosen[r], send the model of device who[r].
+
+        out[r] is what is known after the message with thresholds[r], known[r] before it, and bits[r] is the size of the
+        message. Where r is not chosen, out[r] = known[r] and bits[r] stays as it is. `out` may be `known`.
+        """
+        delta = np.empty(models.shape[1], models.dtype)
+        for r in range(low, high):
+            if chosen[r]:
+                bits[r] = send(parameter, models[who[r]], known[r], thresholds[r], delta, out[r])
+            else:
+                copy(known[r], out[r])
+
+    send_rows.__qualname__ = f"send_rows_{kind}"
+    return compiled(send_rows)
 
 
-@compiled
-def send_full_rows(parameter, models, who, known, thresholds, chosen, out, bits, low, high):
-    """`send_full`"""
-    for r in range(low, high):
-        if chosen[r]:
-            bits[r] = send_full(models[who[r]], known[r], thresholds[r], out[r])
-        else:
-            copy(known[r], out[r])
-
-
-@compiled
-def send_levels_rows(level_bits, models, who, known, thresholds, chosen, out, bits, low, high):
-    """`send_levels`"""
-    delta = np.empty(models.shape[1], models.dtype)
-    for r in range(low, high):
-        if chosen[r]:
-            bits[r] = send_levels(level_bits, models[who[r]], known[r], thresholds[r], delta, out[r])
-        else:
-            copy(known[r], out[r])
-
-
-@compiled
-def send_sign_rows(parameter, models, who, known, thresholds, chosen, out, bits, low, high):
-    """`send_signs`"""
-    delta = np.empty(models.shape[1], models.dtype)
-    for r in range(low, high):
-        if chosen[r]:
-            bits[r] = send_signs(models[who[r]], known[r], thresholds[r], delta, out[r])
-        else:
-            copy(known[r], out[r])
-
-
-@compiled
-def send_top_k_rows(share, models, who, known, thresholds, chosen, out, bits, low, high):
-    """`send_largest`"""
-    delta = np.empty(models.shape[1], models.dtype)
-    for r in range(low, high):
-        if chosen[r]:
-            bits[r] = send_largest(share, models[who[r]], known[r], thresholds[r], delta, out[r])
-        else:
-            copy(known[r], out[r])
-
-
-SEND_ROWS = {"full": send_full_rows, "levels": send_levels_rows, "sign": send_sign_rows, "top-k": send_top_k_rows}
+SENDERS = {"full": send_full, "levels": send_levels, "sign": send_signs, "top-k": send_largest}
+SEND_ROWS = {kind: _row_by_row(kind, send) for kind, send in SENDERS.items()}
 """The loop of each kind of codec. Its first argument is the codec's `parameter`."""

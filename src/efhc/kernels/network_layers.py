@@ -1,4 +1,4 @@
-"""The layers of small networks in compiled loops.
+"""The layers of small networks, and their compiled loops.
 
 Samples lie side by side, `block` of them: one vector or two. A value between two layers is (channels, rows, columns,
 samples), so a layer is made of whole vectors and single weights. Shapes and places are constants of the machine code.
@@ -10,16 +10,110 @@ The room begins with scratch memory: what a layer writes there is needed only wh
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
+
+import numpy as np
 
 from efhc.base.compiling import part_for
 from efhc.kernels.lanes import BYTES, filled, larger, load, store, total, where_equal
-from efhc.kernels.network import Convolution, Linear, Pooling, Shape
 from efhc.kernels.products import Cross, Product, SumTerms, cross, product, transposed_tile
 
 FAST_MEMORY = 20_000
 """Bytes that a tile of a convolution's weight gradient may look at again and again."""
+
+
+Shape = tuple[int, int, int]
+"""Channels, rows and columns."""
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A layer of a network whose shapes are known. Its numbers stay as they are unless it says otherwise."""
+
+    def after(self, shape: Shape) -> Shape:
+        """The shape of the output y for an input x of this shape."""
+        return shape
+
+    def parameters(self, shape: Shape) -> int:
+        """The number of parameters for an input of this shape: weights first, then biases, as in torch."""
+        return 0
+
+
+@dataclass(frozen=True)
+class ReLU(Layer):
+    """max(x, 0)"""
+
+
+@dataclass(frozen=True)
+class Convolution(Layer):
+    """y_o = b_o + sum_i w_oi * x_i, moved by one pixel at a time over x_i padded with zeros."""
+
+    outputs: int
+    kernel: tuple[int, int]
+    padding: tuple[int, int]
+    bias: bool
+
+    def after(self, shape: Shape) -> Shape:
+        rows, columns = (shape[1 + axis] + 2 * self.padding[axis] - self.kernel[axis] + 1 for axis in range(2))
+        return self.outputs, rows, columns
+
+    def parameters(self, shape: Shape) -> int:
+        return self.outputs * (shape[0] * math.prod(self.kernel) + self.bias)
+
+
+@dataclass(frozen=True)
+class Linear(Layer):
+    """y = W x + b for all numbers of x, in their order."""
+
+    outputs: int
+    bias: bool
+
+    def after(self, shape: Shape) -> Shape:
+        return self.outputs, 1, 1
+
+    def parameters(self, shape: Shape) -> int:
+        return self.outputs * (math.prod(shape) + self.bias)
+
+
+@dataclass(frozen=True)
+class Pooling(Layer):
+    """The largest number of every window, or their mean. Windows lie side by side; what is left over is left out."""
+
+    kind: Literal["max", "mean"]
+    window: tuple[int, int]
+
+    def after(self, shape: Shape) -> Shape:
+        return shape[0], shape[1] // self.window[0], shape[2] // self.window[1]
+
+
+@dataclass(frozen=True)
+class CompiledNetwork:
+    """All that the machine code of a network depends on."""
+
+    shape: Shape
+    """The shape of a sample."""
+    layers: tuple[Layer, ...]
+    loss: Literal["cross-entropy", "multi-margin"]
+    precision: str
+
+    @property
+    def lanes(self) -> int:
+        """Numbers in a vector."""
+        return BYTES // np.dtype(self.precision).itemsize
+
+    @property
+    def parameters(self) -> int:
+        """n"""
+        return sum(layer.parameters(shape) for layer, shape in self.in_order())
+
+    def in_order(self) -> Iterator[tuple[Layer, Shape]]:
+        """Yield every layer, and the shape of its input."""
+        shape = self.shape
+        for layer in self.layers:
+            yield layer, shape
+            shape = layer.after(shape)
 
 
 class Value(NamedTuple):

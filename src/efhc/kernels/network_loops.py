@@ -18,8 +18,22 @@ import numpy as np
 
 from efhc.base.compiling import compiled_for, joined_for, part_for
 from efhc.kernels.linear_loops import cross_entropy, multi_margin
-from efhc.kernels.network import CompiledNetwork, Convolution, Layer, Linear, Pooling, ReLU, Shape
-from efhc.kernels.network_layers import LayerLoops, Value, convolution, linear, pooling, relu, transposing
+from efhc.kernels.network_layers import (
+    CompiledNetwork,
+    Convolution,
+    Layer,
+    LayerLoops,
+    Linear,
+    Pooling,
+    ReLU,
+    Shape,
+    Value,
+    convolution,
+    linear,
+    pooling,
+    relu,
+    transposing,
+)
 
 TESTED_AT_ONCE = 256
 """Test samples in one piece of an evaluation."""
@@ -160,7 +174,7 @@ def laid_out(network: CompiledNetwork, vectors: int) -> RoomLayout:
             loops.append(pooling(layer, x, y))
         elif isinstance(layer, Convolution):
             loops.append(convolution(layer, x, y, w_at, inner=w_at > 0))
-        else:
+        elif isinstance(layer, Linear):
             loops.append(linear(layer, x, y, w_at, inner=w_at > 0))
         x, w_at = y, w_at + layer.parameters(shape)
     return RoomLayout(first, x, size, loops)

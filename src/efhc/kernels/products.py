@@ -20,8 +20,7 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import lower_builtin, type_callable
 
-from efhc.kernels.emitting import fused, loaded, pointer_to, size_of, spread, stored
-from efhc.kernels.lanes import BYTES
+from efhc.kernels.lanes import BYTES, fused, loaded, pointer_to, size_of, spread, stored
 
 MOST_SUMS = 12
 """Vectors of sums in a tile. With their factors they fill the 16 registers that every x86 processor has."""

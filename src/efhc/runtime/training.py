@@ -22,7 +22,7 @@ from efhc.core.protocol import Model
 from efhc.core.state import Diverged, Local
 from efhc.core.uplink import Uplink
 from efhc.kernels import model_loops as loops
-from efhc.kernels.step_arithmetic import StepArithmetic
+from efhc.kernels.compiled_arithmetic import StepArithmetic
 from efhc.scenarios.decisions import Decisions, drift_of, largest_drift
 from efhc.scenarios.scenario import Scenario
 from efhc.strategies.forms import Form

@@ -97,9 +97,7 @@ class Decisions:
 
 def drift_of(model: Floats, told: Floats) -> float:
     """(1/n)^(1/2) ||model - told||, with the bits of every driver."""
-    drift = np.empty(1)
-    loops.drift_rows(model[None], told[None], drift, 0, 1)
-    return float(drift[0])
+    return float(loops.drift_of(model[None], 0, told[None], 0))
 
 
 def largest_drift(model: Floats, links: Iterable[LinkEnd]) -> float:

@@ -62,7 +62,7 @@ class Beer(Strategy):
 
 def _send(codec: Codec, rows: Floats, known: Floats) -> Ints:
     """Send each device's row; update `known` to what the neighbours know afterwards. Return the bits, (m,)."""
-    from efhc.kernels.compiled_law import CompiledLaw
+    from efhc.kernels.compiled_arithmetic import CompiledLaw
 
     devices = np.arange(len(rows))
     messages = Messages(codec, rows, devices, known, np.zeros(len(rows)), devices >= 0)

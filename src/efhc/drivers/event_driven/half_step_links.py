@@ -35,7 +35,7 @@ from efhc.core.uplink import Uplink, bandwidths_to_go_by, is_due, smoothed
 from efhc.drivers.event_driven.checkpoints import Saved
 from efhc.drivers.event_driven.clocked_links import RETRY, ClockedLinks
 from efhc.drivers.event_driven.gradients import Gradients
-from efhc.kernels.step_arithmetic import StepArithmetic
+from efhc.kernels.compiled_arithmetic import StepArithmetic
 from efhc.scenarios.decisions import Decisions, largest_drift
 from efhc.strategies.forms import Form
 

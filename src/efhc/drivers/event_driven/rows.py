@@ -72,7 +72,12 @@ class Rows:
         if not rows:
             return []
         drifts = np.empty(len(rows))
-        in_ranges(loops.drift_picked, (self.array, np.array(rows), np.array(others), drifts), len(rows), self._threads)
+        in_ranges(
+            loops.drift_rows,
+            (self.array, np.array(rows), self.array, np.array(others), drifts),
+            len(rows),
+            self._threads,
+        )
         return drifts.tolist()
 
     def step(self, devices: Sequence[Device], gradients: Sequence[Row], step_sizes: Sequence[float]) -> list[float]:

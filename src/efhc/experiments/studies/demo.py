@@ -20,7 +20,7 @@ from efhc.experiments.runs.progress import RunProgress
 from efhc.experiments.runs.resources import usable_cores
 from efhc.experiments.runs.result import Result
 from efhc.experiments.runs.simulate import simulate
-from efhc.kernels.codecs import send_levels_rows
+from efhc.kernels.codecs import SEND_ROWS
 from efhc.network.topologies import Geometric
 from efhc.report.claims.intervals import FEWEST_SEEDS
 from efhc.report.claims.panels import accuracy_within
@@ -112,7 +112,7 @@ def _compiling_entrywise() -> Iterator[None]:
     A process compiles one loop at a time, and this one begins with those of the paper's strategies. It finds what the
     other one has compiled on disk.
     """
-    if usable_cores() < 2 or not is_to_be_kept(send_levels_rows):
+    if usable_cores() < 2 or not is_to_be_kept(SEND_ROWS["levels"]):
         yield
         return
     code = f"import {__name__} as demo; demo.compile_entrywise()"

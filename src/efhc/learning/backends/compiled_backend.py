@@ -16,7 +16,7 @@ from efhc.base.threads import in_ranges
 from efhc.core.randomness import Randomness
 from efhc.core.state import Local
 from efhc.kernels.linear_loops import TrainingInputs
-from efhc.kernels.network import CompiledNetwork, Convolution, Layer, Linear, Pooling, ReLU
+from efhc.kernels.network_layers import CompiledNetwork, Convolution, Layer, Linear, Pooling, ReLU
 from efhc.kernels.network_loops import TESTED_AT_ONCE, Kernels, kernels
 from efhc.learning.backends.backend import Batch, RowBackend, ScoresNotFinite, checked_rows, end_to_end
 from efhc.learning.backends.built_module import BuiltModule, built, has_hooks, has_own_methods

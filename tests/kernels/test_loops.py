@@ -10,7 +10,7 @@ import pytest
 from efhc.core.arithmetic import consensus_error
 from efhc.core.graph import Graph
 from efhc.kernels import iteration_loops, linear_loops, model_loops
-from efhc.kernels.compiled_arithmetic import links_of
+from efhc.kernels.compiled_arithmetic import drift, links_of
 from efhc.kernels.iteration_loops import Buffers, Outcome, StretchInputs
 from efhc.kernels.linear_loops import Batches, Loss, Span, TrainingInputs
 from efhc.kernels.model_loops import Mixture
@@ -55,9 +55,9 @@ def drawn(precision, *shape):
 
 def test_passes_over_the_models(precision):
     models, last = drawn(precision, 4, 1100), drawn(precision, 4, 1100)[::-1].copy()
-    *_, drifts, _, _ = both(model_loops.drift_rows, models, last, np.zeros(4), 1, 3)
+    *_, drifts, _, _ = both(model_loops.drift_rows, models, np.arange(4), last, np.arange(4), np.zeros(4), 1, 3)
     assert (drifts > 0).tolist() == [False, True, True, False]
-    both(model_loops.drift_picked, models, np.array([0, 1]), np.array([3, 3]), np.zeros(2), 0, 2)
+    both(model_loops.drift_rows, models, np.array([0, 1]), models, np.array([3, 3]), np.zeros(2), 0, 2)
     both(model_loops.squares_of_tile, models, 5, last, 1100, 1, 1000)
     both(model_loops.squares_of_tile, models, 0, models, 0, 1, 70)
     both(model_loops.squares, models, 5, last, 1100, 0, 1090)
@@ -105,7 +105,7 @@ def test_the_spread_of_the_models(precision, devices):
 @pytest.mark.parametrize("size", [1e-30, 1e30])
 def test_squares_beyond_single_precision(size):
     models, last = drawn(np.float32, 40, 70) * np.float32(size), np.zeros((40, 70), np.float32)
-    *_, drifts, _, _ = both(model_loops.drift_rows, models, last, np.zeros(40), 0, 40)
+    *_, drifts, _, _ = both(model_loops.drift_rows, models, np.arange(40), last, np.arange(40), np.zeros(40), 0, 40)
     assert drifts == pytest.approx(np.sqrt(np.square(models.astype(float)).mean(axis=1)), rel=1e-6, abs=0)
     for rows in (3, 40):
         found = np.zeros(1)
@@ -183,8 +183,7 @@ def a_stretch(precision, models, alpha, iterations=5, thresholds=(0.0, 0.05, np.
     devices = len(models)
     _, inputs, (batch, ends) = a_problem(precision)
     graph = Graph.of(devices, [(0, 1), (1, 2)])
-    room, drifts = iteration_loops.stretch_room(models, inputs, 2), np.zeros(devices)
-    model_loops.drift_rows(models, models + precision(0.1), drifts, 0, devices)
+    room, drifts = iteration_loops.stretch_room(models, inputs, 2), drift(models, models + precision(0.1))
     for array in flat((room,)):
         array[:] = 0
     return (
@@ -221,8 +220,7 @@ def test_a_stretch_is_the_passes_one_after_the_other_to_the_last_bit(precision, 
     links, plan, outcome = arguments[-3:]
     last, used, every = models + precision(0.1), plan.new_links.copy(), np.arange(3)
     for k in range(5):
-        gradients, drifts, losses, spreads = np.empty_like(models), np.empty(3), np.empty(3), np.empty(1)
-        model_loops.drift_rows(models, last, drifts, 0, 3)
+        gradients, losses, spreads, drifts = np.empty_like(models), np.empty(3), np.empty(1), drift(models, last)
         linear_loops.linear_picked(
             arguments[0].samples, models, every, inputs, arguments[3], batches, losses, gradients, every, 0, 3
         )
@@ -237,8 +235,7 @@ def test_a_stretch_is_the_passes_one_after_the_other_to_the_last_bit(precision, 
     assert np.array_equal(after.models, models)
     assert np.array_equal(after.last_broadcast, last)
     if not np.isnan(after.drifts[0]):
-        model_loops.drift_rows(models, last, drifts, 0, 3)
-        assert np.array_equal(after.drifts, drifts)
+        assert np.array_equal(after.drifts, drift(models, last))
 
 
 @pytest.mark.parametrize(("alpha", "start"), [(np.inf, 1.0), (0.01, np.nan), (0.01, np.inf)])
