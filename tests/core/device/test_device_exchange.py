@@ -8,7 +8,7 @@ import pytest
 from witness import Weights, combine
 
 from efhc.core import protocol
-from efhc.core.device import Device, durable, react, restarted, steps_in_order
+from efhc.core.device import Device, react, steps_in_order
 
 FIRES, DOES_NOT = protocol.Begin(1.0, 0.0), protocol.Begin(0.0, math.inf)
 
@@ -53,11 +53,6 @@ class Talkers:
         while self.mail:
             i, j, message = self.mail.pop(0)
             self.do(j, protocol.Received(i, message))
-
-    def restart(self, i):
-        """As after a crash that came when all was kept."""
-        self.mail = [letter for letter in self.mail if i not in letter[:2]]
-        self.cores[i] = restarted(durable(self.cores[i]), self.cores[i].session + 1)
 
     def kinds(self):
         return [type(message) for _, _, message in self.mail]
@@ -119,16 +114,6 @@ def test_an_exchange_from_offer_to_acknowledgement(pair):
     assert pair.cores[1].last_broadcast.value == 4.0  # answering leaves it alone
 
 
-def test_a_new_link_is_an_exchange_without_firing():
-    talkers = Talkers(0.0, 4.0)
-    talkers.link(0, 1)
-    assert talkers.mail == []
-    talkers.do(1, DOES_NOT)
-    assert talkers.done() == []
-    talkers.deliver_all()
-    assert [step.beta for core in talkers.cores for step in core.steps] == [0.5, 0.5]
-
-
 def test_crossed_offers_are_one_exchange_and_the_lower_number_decides(pair):
     pair.do(1, FIRES)
     pair.do(0, FIRES)
@@ -140,49 +125,6 @@ def test_crossed_offers_are_one_exchange_and_the_lower_number_decides(pair):
     pair.deliver_all()
     assert [len(core.steps) for core in pair.cores] == [1, 1]
     assert all(core.is_idle for core in pair.cores)
-
-
-def test_beta_is_the_smaller_share_whatever_degrees_do_later():
-    talkers = Talkers(0.0, 4.0, 8.0, 16.0)
-    for i, j in ((0, 1), (0, 2), (0, 3)):
-        talkers.link(i, j)
-    talkers.do(1, DOES_NOT)
-    talkers.deliver(protocol.Offer, to=0)
-    talkers.link(0, 2, up=False)
-    talkers.link(0, 3, up=False)
-    talkers.deliver_all()
-    assert [step.beta for core in talkers.cores for step in core.steps] == [0.25, 0.25]
-
-
-def test_a_device_that_refuses_makes_an_offer_later(pair):
-    """1 has begun its exchange of this iteration already: it offers in the next, with the model of then."""
-    pair.do(0, FIRES)
-    pair.deliver_all()
-    pair.step(0)
-    pair.do(0, FIRES)
-    pair.deliver(protocol.Offer, to=1)
-    assert pair.kinds() == [protocol.Refuse]
-    pair.deliver(protocol.Refuse, to=0)
-    assert pair.outcomes() == ["refused"]
-    assert pair.cores[0].links[1].pending_offer == 0
-    pair.step(1)
-    pair.do(1, DOES_NOT)
-    assert pair.mail == [(1, 0, protocol.Offer((1, 0, 2), 0.5, 1))]
-    pair.deliver_all()
-    assert pair.cores[0].steps[0].received.value == 2.0
-
-
-def test_who_fires_while_the_link_is_busy_owes_the_offer(pair):
-    to_ready(pair)
-    pair.step(1)
-    pair.do(1, FIRES)
-    assert pair.kinds() == [protocol.Body, protocol.Ready]
-    pair.deliver_all()
-    assert [step.neighbour for step in pair.cores[1].steps] == [0]  # 0 refused: it had exchanged in this iteration
-    pair.step(0)
-    pair.do(0, DOES_NOT)
-    pair.deliver_all()
-    assert [len(core.steps) for core in pair.cores] == [1, 2]
 
 
 def test_what_is_in_flight_is_set_aside():
@@ -201,91 +143,6 @@ def test_what_is_in_flight_is_set_aside():
     assert talkers.deliver(protocol.Body, to=2).model.value == 2.0
 
 
-# Cuts
-
-
-def test_a_cut_before_ready_ends_the_exchange_at_both_ends(pair):
-    pair.do(0, FIRES)
-    pair.deliver(protocol.Offer, to=1)
-    pair.deliver(protocol.Accept, to=0)
-    pair.do(0, protocol.LinkDown(1))
-    assert pair.outcomes() == ["withdrawn"]
-    pair.do(1, protocol.LinkDown(0))
-    assert pair.outcomes() == ["withdrawn"]
-    assert [core.links for core in pair.cores] == [{}, {}]
-
-
-def test_a_cut_after_ready_leaves_a_doubt_that_the_decider_resolves(pair):
-    """It had not committed, so it says that it never will."""
-    to_ready(pair)
-    pair.link(0, 1, up=False)
-    assert pair.cores[0].is_idle
-    assert pair.cores[1].links[0].exchange.in_doubt
-    assert pair.cores[1].degree == 0
-    pair.link(0, 1)
-    assert pair.kinds() == [protocol.Ready]
-    pair.deliver(protocol.Ready, to=0)
-    assert pair.kinds() == [protocol.Withdraw]
-    pair.deliver(protocol.Withdraw, to=1)
-    assert pair.outcomes() == ["withdrawn"]
-    assert pair.cores[1].steps == []
-
-
-def test_a_cut_after_the_commit_loses_nothing(pair):
-    to_ready(pair)
-    pair.deliver(protocol.Body, to=0)
-    pair.deliver(protocol.Ready, to=0)
-    pair.link(0, 1, up=False)
-    pair.link(0, 1)
-    assert sorted(kind.__name__ for kind in pair.kinds()) == ["Commit", "Ready"]
-    pair.deliver_all()
-    assert [len(core.steps) for core in pair.cores] == [1, 1]
-    assert all(core.is_idle for core in pair.cores)
-
-
-# Patience
-
-
-def test_without_progress_an_offer_is_withdrawn_and_made_again_in_the_next_iteration(pair):
-    pair.do(0, FIRES)
-    pair.mail.clear()
-    pair.do(0, protocol.NoProgress(1))
-    assert pair.mail == [(0, 1, protocol.Withdraw((0, 0, 1), None))]
-    assert pair.outcomes() == ["withdrawn"]
-    pair.mail.clear()
-    pair.step(0)
-    pair.do(0, DOES_NOT)
-    assert pair.kinds() == [protocol.Offer]
-
-
-def test_a_late_answer_to_what_was_withdrawn_is_told_so(pair):
-    pair.do(0, FIRES)
-    pair.deliver(protocol.Offer, to=1)
-    pair.do(0, protocol.NoProgress(1))
-    pair.deliver(protocol.Accept, to=0)
-    pair.deliver_all()
-    assert [core.steps for core in pair.cores] == [[], []]
-    assert all(core.is_idle for core in pair.cores)
-
-
-def test_who_is_in_doubt_may_only_ask(pair):
-    to_ready(pair)
-    pair.mail.clear()
-    pair.do(1, protocol.NoProgress(0))
-    assert pair.effects == [protocol.Send(0, protocol.Ready((1, 0, 1), (0, 0, 1)))]
-
-
-def test_a_commit_is_repeated_until_acknowledged_and_applied_once(pair):
-    to_ready(pair)
-    pair.deliver(protocol.Body, to=0)
-    pair.deliver(protocol.Ready, to=0)
-    pair.do(0, protocol.NoProgress(1))
-    assert pair.kinds() == [protocol.Commit, protocol.Commit]
-    pair.deliver_all()
-    assert len(pair.cores[1].steps) == 1
-    assert pair.cores[0].is_idle
-
-
 def test_only_the_other_end_can_acknowledge(pair):
     to_ready(pair)
     pair.deliver(protocol.Body, to=0)
@@ -298,67 +155,7 @@ def test_only_the_other_end_can_acknowledge(pair):
     assert not pair.cores[0].unacknowledged
 
 
-def test_messages_that_overtake_one_another_and_come_twice(pair):
-    pair.do(0, FIRES)
-    pair.deliver(protocol.Offer, to=1)
-    pair.mail *= 2
-    pair.deliver(protocol.Body, to=0)
-    assert pair.kinds() == [protocol.Accept, protocol.Accept, protocol.Body]
-    pair.deliver_all()
-    assert [len(core.steps) for core in pair.cores] == [1, 1]
-
-
-# Crashes
-
-
-def test_a_decider_restarts_with_its_record(pair):
-    to_ready(pair)
-    pair.deliver(protocol.Body, to=0)
-    pair.deliver(protocol.Ready, to=0)
-    pair.restart(0)
-    pair.do(1, protocol.LinkDown(0))
-    assert [step.beta for step in pair.cores[0].steps] == [0.5]
-    pair.link(0, 1)
-    pair.deliver_all()
-    assert [len(core.steps) for core in pair.cores] == [1, 1]
-    assert all(core.is_idle for core in pair.cores)
-
-
-def test_a_decider_that_lost_all_never_committed(pair):
-    to_ready(pair)
-    pair.mail.clear()
-    pair.cores[0] = Device(0, 1, Weights(9.0), Weights(9.0))
-    pair.do(1, protocol.LinkDown(0))
-    pair.link(0, 1)
-    pair.deliver_all()
-    assert [core.steps for core in pair.cores] == [[], []]
-
-
-def test_who_is_in_doubt_restarts_in_doubt_with_its_share_set_aside(pair):
-    to_ready(pair)
-    pair.restart(1)
-    core = pair.cores[1]
-    assert (core.session, core.free, core.degree) == (1, 0.5, 0)
-    pair.do(0, protocol.LinkDown(1))
-    pair.link(0, 1)
-    pair.deliver_all()
-    assert core.is_idle
-    pair.do(1, DOES_NOT)
-    assert pair.mail[0][2].token == (1, 1, 1)
-
-
-def test_a_finished_device_restarts_with_the_step_that_it_had_not_made(pair):
-    """Its driver makes it at once: no iteration will."""
-    pair.do(1, protocol.Finish())
-    to_ready(pair)
-    pair.deliver(protocol.Body, to=0)
-    pair.deliver(protocol.Ready, to=0)
-    pair.mail, (commit,) = [], [message for _, _, message in pair.mail if isinstance(message, protocol.Commit)]
-    react(pair.cores[1], protocol.Received(0, commit), combine)  # `Keep` is carried out, `Apply` is not
-    pair.restart(1)
-    assert pair.cores[1].finished
-    pair.step(1)
-    assert pair.values()[1] == 2.0
+# Devices that do not return
 
 
 def test_a_doubt_is_given_up_for_a_device_that_never_returns(pair):
@@ -373,52 +170,6 @@ def test_a_doubt_is_given_up_for_a_device_that_never_returns(pair):
 
 
 # Finished, leaving, new
-
-
-def test_a_finished_device_answers_and_applies_at_once(pair):
-    pair.do(1, protocol.Finish())
-    pair.do(0, FIRES)
-    pair.deliver_all()
-    assert pair.values() == [0.0, 2.0]
-    assert pair.cores[1].k == 0
-
-
-def test_what_a_finished_device_offers_contains_the_step_it_has_just_made(pair):
-    """1 owes an offer while an exchange is in flight."""
-    pair.do(1, protocol.Finish())
-    to_ready(pair)
-    pair.cores[1].links[0].pending_offer = 2
-    pair.deliver_all()
-    assert pair.cores[0].links[1].pending_offer == 2  # one exchange per iteration: it refused
-    pair.step(0)
-    pair.do(0, DOES_NOT)
-    pair.deliver_all()
-    assert pair.cores[0].steps[0].received.value == 2.0
-
-
-def test_a_leaving_device_finishes_what_is_in_flight_and_begins_nothing(pair):
-    to_ready(pair)
-    pair.do(1, protocol.Leave())
-    pair.deliver_all()
-    assert len(pair.cores[1].steps) == 1
-    assert pair.cores[1].is_idle
-    pair.step(0)
-    pair.do(0, FIRES)
-    pair.deliver(protocol.Offer, to=1)
-    assert pair.kinds() == [protocol.Refuse]
-    pair.step(1)
-    pair.do(1, FIRES)
-    assert pair.kinds() == [protocol.Refuse]
-
-
-def test_a_leaving_device_that_refuses_while_busy_owes_nothing(pair):
-    to_ready(pair)
-    pair.do(1, protocol.Leave())
-    pair.do(1, protocol.Received(0, protocol.Offer((0, 0, 9), 0.5, 1)))
-    pair.deliver_all()
-    pair.step(1)
-    pair.do(1, DOES_NOT)
-    assert pair.cores[1].is_idle
 
 
 def newcomer(*values):
@@ -442,41 +193,6 @@ def test_a_newcomer_copies_its_first_neighbour():
     assert [len(core.steps) for core in talkers.cores] == [1, 1]
 
 
-def test_a_newcomer_refuses_until_it_has_a_model_and_owes_the_offer():
-    talkers = newcomer(4.0)
-    talkers.link(0, 1)
-    talkers.do(0, DOES_NOT)
-    talkers.deliver(protocol.Offer, to=1)
-    talkers.deliver_all()
-    assert talkers.cores[1].model.value == 4.0
-    talkers.do(1, DOES_NOT)
-    assert talkers.kinds() == [protocol.Offer]
-
-
-def test_newcomers_that_ask_one_another_ask_the_next():
-    talkers = newcomer(4.0, 0.0)
-    talkers.cores[1] = Device(1, 0, None, None, copies=True)
-    for i, j in ((1, 2), (0, 1), (0, 2)):
-        talkers.link(i, j)
-    talkers.deliver_all()
-    assert [core.copies for core in talkers.cores] == [False, False, False]
-
-
-def test_newcomers_without_a_model_ask_again_when_their_patience_ends():
-    talkers = newcomer(4.0, 0.0)
-    talkers.cores[1] = Device(1, 0, None, None, copies=True)
-    talkers.link(1, 2)
-    talkers.deliver_all()
-    assert [core.copies for core in talkers.cores] == [False, True, True]
-    talkers.link(0, 1)
-    talkers.deliver_all()
-    talkers.do(1, protocol.NoProgress(2))
-    talkers.deliver_all()
-    talkers.do(2, protocol.NoProgress(1))
-    talkers.deliver_all()
-    assert [core.copies for core in talkers.cores] == [False, False, False]
-
-
 def test_a_newcomer_among_newcomers_starts_from_its_own_model():
     talkers = newcomer(4.0, 0.0)
     for i, value in ((1, 5.0), (2, 6.0)):
@@ -485,15 +201,6 @@ def test_a_newcomer_among_newcomers_starts_from_its_own_model():
     talkers.deliver_all()
     assert [core.copies for core in talkers.cores] == [False, False, False]
     assert {core.model.value for core in talkers.cores[1:]} <= {5.0, 6.0}
-
-
-def test_a_newcomer_whose_neighbour_is_cut_off_asks_another():
-    talkers = newcomer(4.0, 6.0)
-    talkers.link(0, 2)
-    talkers.link(1, 2)
-    talkers.link(0, 2, up=False)
-    talkers.deliver_all()
-    assert talkers.cores[2].model.value == 6.0
 
 
 # Bodies that fit nothing

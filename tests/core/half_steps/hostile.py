@@ -33,7 +33,6 @@ from efhc.core.half_steps import LinkLaw, Version
 from efhc.core.uplink import About, Pacing, Uplink
 from efhc.strategies.parts.codecs import CodecPolicy, FullCodec, LevelsCodec
 from half_steps.driver import NUMBER_BITS, Driver
-from half_steps.frames_alone import moved_by_frames
 from half_steps.witness import ROUNDING
 
 FAULTS = ("overtake", "repeat", "lose", "hurry", "cut", "ragged", "forget", "join", "finish", "crash", "forge")
@@ -395,7 +394,7 @@ class Network(Driver):
                 raise Broken("rest", f"device {i} waits for a model, and its neighbours have some")
 
     def check_ends(self) -> None:
-        """Both ends of a link know the same, and that is what the frames alone make of it."""
+        """Both ends of a link know the same, and that is what the witness makes of the frames."""
         for (i, j), pair in self.witness.tokens.items():
             end, other = self.cores[i].links[j], self.cores[j].links.get(i)
             if self.x[i] is None or self.x[j] is None or other is None:
@@ -405,7 +404,9 @@ class Network(Driver):
                 raise Broken("ends", f"{i} has told {end.versions[-1]}, and {j} knows {known}")
             there, back = self.witness.directions[pair], self.witness.directions[pair[::-1]]
             if self.law.settles:
-                moved, heard_moved = moved_by_frames(there, back, settles=True)
+                moved, heard_moved = (
+                    np.cumsum([self.witness.zero, *direction.steps], axis=0) for direction in (there, back)
+                )
                 kept = np.array([version.moved for version in end.versions])
                 for found, expected in (
                     (kept, moved[end.oldest_usable :]),

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from hostile_schedules import Faults, assert_found, replaces
 
-from efhc.core import half_steps, uplink
-from efhc.core.half_step_messages import Acknowledgement, Frame, Send, TakeBack, Unresolved
+from efhc.core import uplink
+from efhc.core.half_step_messages import Frame, TakeBack
 from efhc.core.half_steps import HalfSteps, LinkEnd, LinkLaw
 from half_steps import hostile
 from half_steps.driver import Driver, Journal
@@ -113,44 +113,6 @@ def lambda_kept(right, self, neighbour):
 # Those of the exchange that have a counterpart here; `duplicate_applied` is one of them, too
 
 
-@fault("step")
-def step_made_when_it_is_acknowledged(plant):
-    """The sender waits for the answer before it makes its half."""
-    waiting = {}
-
-    def make_add(right):
-        def add_step(self, end, frame, plus, minus, link, arithmetic):
-            if frame.source == end.token and link is None:
-                waiting[frame.source, frame.target, frame.number] = plus, minus, link, arithmetic
-                return None
-            return right(self, end, frame, plus, minus, link, arithmetic)
-
-        return add_step
-
-    def make_note(right):
-        def note_acknowledged(self, end, message):
-            frames = [one.frame for one in end.pending]
-            right(self, end, message)
-            for frame in frames[: len(frames) - len(end.pending)]:
-                if (frame.source, frame.target, frame.number) in waiting:
-                    add(self, end, frame, *waiting.pop((frame.source, frame.target, frame.number)))
-
-        return note_acknowledged
-
-    add = HalfSteps._add_step
-    plant("_add_step", make_add)
-    plant("_note_acknowledged", make_note)
-
-
-@fault("content")
-@replaces("_again")
-def weight_from_the_degree_of_today(right, self, end, frame):
-    """What is sent again has the weight that a new frame would have."""
-    degree = max(1, self.degree, end.degree)
-    weight = min(self.law.rate / (1.0 + degree), 0.5 / degree)
-    return right(self, end, frame)._replace(weight=weight if frame.weight else 0.0)
-
-
 def may_send_if(condition):
     """A condition to send on a link on which both ends know each other."""
 
@@ -194,20 +156,6 @@ def frame_with_old_tokens_applied(right, self, neighbour, message, arithmetic):
     return right(self, neighbour, message, arithmetic)
 
 
-@fault("claim", "step")
-@replaces("received")
-def unknown_taken_for_received(right, self, neighbour, message, arithmetic):
-    """A frame that shows a gap is acknowledged."""
-    end = self.links.get(neighbour)
-    shows_gap = end is not None and isinstance(message, Frame) and message.number > end.last_received + 1
-    effects = right(self, neighbour, message, arithmetic)
-    if shows_gap and (message.source, message.target) == (end.partner, end.token):
-        effects.append(
-            Send(neighbour, Acknowledgement(end.token, end.partner, message.number, end.last_sent, self.degree))
-        )
-    return effects
-
-
 @fault("rest")
 @replaces("received")
 def repeated_frame_not_acknowledged(right, self, neighbour, message, arithmetic):
@@ -239,12 +187,6 @@ def unresolved_step_with_what_is_known_today(right, self, received):
     return sum(frame.weight * (self.heard - self.told) for frame in frames)
 
 
-@fault("unresolved")
-@replaces("link_down")
-def unresolved_not_reported(right, self, neighbour):
-    return [effect for effect in right(self, neighbour) if not isinstance(effect, Unresolved)]
-
-
 @fault("learning")
 @replaces("commit_sent")
 def divisor_kept(right, self, end, *rest):
@@ -273,31 +215,6 @@ def link_steps_with_the_wrong_sign_at_the_receiver(right, self, end, frame, plus
     return right(self, end, frame, plus, minus, turned, arithmetic)
 
 
-@fault("told", "step")
-def link_steps_with_the_wrong_sign_at_both_ends(plant):
-    """E = (moved of the other end) - moved, everywhere."""
-
-    def make(right):
-        return property(lambda self: None if self.heard_moved is None else self.heard_moved - self.versions[-1].moved)
-
-    def make_add(right):
-        def add_step(self, end, frame, plus, minus, link, arithmetic):
-            turned = link if link is None or frame.source == end.token else -link
-            return right(self, end, frame, plus, minus, turned, arithmetic)
-
-        return add_step
-
-    plant("link_steps", make, LinkEnd)
-    plant("_add_step", make_add)
-
-
-@fault("step", "ends")
-@replaces("_add_step")
-def link_steps_counted_once(right, self, end, frame, plus, minus, link, arithmetic):
-    """d = c ((heard - told) - E)"""
-    return right(self, end, frame, plus, minus, None if link is None else 0.5 * link, arithmetic)
-
-
 @fault("step", "ends")
 @replaces("commit_received")
 def moved_of_the_newest_version(right, self, end, frame, heard, arithmetic):
@@ -312,17 +229,6 @@ def moved_of_the_newest_version(right, self, end, frame, heard, arithmetic):
 def overtaking_frame_applied_at_once(right, self, neighbour, end, frame, arithmetic):
     if end.heard is not None and frame.number > end.last_received + 1 and end.version(frame.used) is not None:
         end.last_received = frame.number - 1
-    return right(self, neighbour, end, frame, arithmetic)
-
-
-@fault("step", "owes", "claim", "ends")
-@replaces("_on_frame")
-def overtaking_frames_swapped(right, self, neighbour, end, frame, arithmetic):
-    """The newest of the frames that wait is applied first, and takes the number of the next."""
-    if frame.number == end.last_received + 1 and end.out_of_order:
-        newest = max(end.out_of_order)
-        frame, end.out_of_order[newest] = end.out_of_order[newest]._replace(number=frame.number), frame
-        end.out_of_order[newest] = end.out_of_order[newest]._replace(number=newest)
     return right(self, neighbour, end, frame, arithmetic)
 
 
@@ -395,15 +301,6 @@ def scale_counts_own_frames_only(right, self, *rest):
 
 @fault("learning")
 @replaces("_send")
-def elapsed_without_pending_frames(right, self, neighbour, end, *rest):
-    pending, end.pending = end.pending, []
-    effect = right(self, neighbour, end, *rest)
-    end.pending = pending + end.pending
-    return effect
-
-
-@fault("learning")
-@replaces("_send")
 def local_steps_without_a_limit(right, self, *rest):
     law, self.law = self.law, self.law._replace(most_steps=10**6)
     effect = right(self, *rest)
@@ -420,13 +317,6 @@ def owed_acknowledgement_forgotten_when_the_device_falls_silent(right, self):
     """This was a fault of the core once."""
     right(self)
     return []
-
-
-@fault("owes")
-@replaces("_send_frames")
-def owed_acknowledgement_never_sent(right, self, *rest):
-    effects = right(self, *rest)
-    return [effect for effect in effects if not isinstance(effect.message, Acknowledgement)]
 
 
 @fault("about")
@@ -472,15 +362,6 @@ def about_lost_with_a_crash(plant):
 
 
 IS_REPLAYED = [False]
-
-
-@fault("choice")
-@replaces("redundant_links", half_steps)
-def link_left_out_without_a_better_pair(right, own, mine, others):
-    """One better link is enough."""
-    found = right(own, mine, others)
-    best = max((about.rate for about in others.values()), default=0.0)
-    return found | {j for j, about in others.items() if about.is_slow and about.rate < best}
 
 
 @fault("choice")

@@ -5,6 +5,7 @@ A failure names the integer that replays it.
 
 from __future__ import annotations
 
+import itertools
 import os
 from random import Random
 
@@ -428,3 +429,22 @@ def test_two_devices_in_step_settle_although_their_messages_cross(rate):
     network = Clockwork([1.0, -1.0], [(0, 1)], law=law, delay=DELAYS["equal"], compute=[1.0, 1.0])
     differences = np.abs([x[0] - x[1] for x in network.run(100.0)])
     assert max(differences[-10:]) < 1e-6
+
+
+GRAPHS = {
+    "pair": [(0, 1)],
+    "path": [(i, i + 1) for i in range(7)],
+    "ring": [(i, (i + 1) % 4) for i in range(4)],
+    "star": [(0, i) for i in range(1, 10)],
+    "complete": list(itertools.combinations(range(10), 2)),
+    "complete bipartite": [(i, j) for i in range(5) for j in range(5, 10)],
+}
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+@pytest.mark.parametrize("rate", [0.5, 1.0])
+def test_models_settle_at_their_mean_on_every_kind_of_graph(name, rate):
+    values = np.random.default_rng(1).standard_normal(1 + max(map(max, GRAPHS[name]))).tolist()
+    law, compute = LinkLaw(rate, settles=True), [1.0] * len(values)
+    *_, last = Clockwork(values, GRAPHS[name], law=law, delay=DELAYS["0"], compute=compute).run(150.0)
+    assert np.std(last) < 1e-3

@@ -85,15 +85,6 @@ def test_a_device_that_joins_may_copy_its_first_neighbour(tmp_path):
     assert simulator.record.timeline[-1][4] == 3 * 8 * 4  # a model copied, and two exchanged
 
 
-def test_a_device_that_copies_waits_until_there_is_a_neighbour(tmp_path):
-    """Device 2 joins at 1 and has no link: 1, its only neighbour, joins at 3."""
-    rows = ((1.0, 2, "join"), (3.0, 1, "join"))
-    settings = driver(churn(tmp_path, *rows, absent=[1, 2], start="copy"))
-    simulator = run(tiny(3, [[0, 1], [1, 2]], iterations=8, driver=settings), trigger=Firing({}))
-    assert steps(simulator, 1)[0] == (3, 5.0)  # from 0, in its k = 3, after 1 s
-    assert steps(simulator, 2) != []
-
-
 def test_a_device_that_leaves_ends_what_is_in_flight_first(tmp_path):
     """All fire at 0; a model takes 4 s, latency 1/4. Device 0 leaves at 1, and is gone when 1 has acknowledged.
 
@@ -218,12 +209,6 @@ def test_a_device_that_joins_while_it_is_still_leaving_goes_first(tmp_path):
     simulator = run(tiny(2, [[0, 1]], 1.0, iterations=4, driver=settings))
     assert steps(simulator, 0) == [(0, 1.0), (0, 3.0), (1, 4.0), (2, 5.0), (3, 6.0)]
     assert devices_present(simulator)[5.0] == 2
-
-
-def test_the_run_waits_for_a_device_that_left_and_will_join(tmp_path):
-    settings = driver(churn(tmp_path, (1.5, 0, "leave"), (20.0, 0, "join")))
-    simulator = run(tiny(2, [[0, 1]], iterations=3, driver=settings), trigger=Firing({}))
-    assert steps(simulator, 0) == [(0, 1.0), (0, 21.0), (1, 22.0), (2, 23.0)]
 
 
 def test_a_newcomer_that_leaves_at_the_instant_its_model_comes_does_not_begin(tmp_path):

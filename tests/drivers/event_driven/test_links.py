@@ -1,7 +1,6 @@
 """Link policies: what a config may say, and that each kind carries messages as it says."""
 
 import math
-import pickle
 from pathlib import Path
 
 import numpy as np
@@ -10,36 +9,11 @@ from pydantic import TypeAdapter, ValidationError
 
 from efhc.base.errors import InputError
 from efhc.core.randomness import Randomness
-from efhc.drivers.event_driven.links import LINKS, AnyLinks, InstantLinks, Notice, PerLink, SharedLinks
-from efhc.drivers.event_driven.rates import ConstantRates, MarkovRates, RateFile
+from efhc.drivers.event_driven.links import AnyLinks, InstantLinks, Notice, PerLink, SharedLinks
+from efhc.drivers.event_driven.rates import RateFile
 
 ANY = TypeAdapter(AnyLinks)
 SEED = Randomness(2)
-
-
-@pytest.mark.parametrize(
-    ("table", "policy"),
-    [
-        ("instant", InstantLinks()),
-        ("per-link", PerLink()),
-        ({}, PerLink()),
-        ({"latency": 1}, PerLink(latency=1.0)),
-        (
-            {"kind": "shared", "jitter": 0.5, "loss": 0.1, "when_lost": "drop"},
-            SharedLinks(jitter=0.5, loss=0.1, when_lost="drop"),
-        ),
-        ({"kind": "shared", "rates": "constant"}, SharedLinks(rates=ConstantRates())),
-        ({"rates": {"kind": "markov", "bad_share": 0.0}}, PerLink(rates=MarkovRates(bad_share=0.0))),
-    ],
-    ids=str,
-)
-def test_tables(table, policy):
-    assert ANY.validate_python(table) == policy
-    assert pickle.loads(pickle.dumps(policy)) == policy
-
-
-def test_kinds():
-    assert set(LINKS.kinds()) >= {"instant", "per-link", "shared"}
 
 
 @pytest.mark.parametrize(

@@ -36,12 +36,6 @@ def test_a_state_that_names_a_row_without_a_model_does_not_fit():
         unpacked(twice, facts, rows, 8)
 
 
-def test_many_rows_come_back_in_one_pass():
-    """With a pass over all places per row, this would take minutes."""
-    rows, count = Rows(1, "float32", 0), 60_000
-    assert len(rows.restore(np.zeros((count, 1), "float32"), list(range(count)), count)) == count == len(rows.array)
-
-
 def test_arrays_come_back_shared_and_are_those_of_nobody_else():
     rows = Rows(3, "float32", 0)
     one, other = np.arange(3, dtype="float32"), np.zeros(3, "float32")

@@ -5,7 +5,6 @@ import math
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -103,14 +102,6 @@ def test_headers_take_their_latency_and_wait_for_nobody(kind):
     log = with_sends(transfers, (0.0, 0, 1, 100), (1.0, 0, 1, 0), (1.0, 0, 2, 0), (1.0, 0, 1, 0))
     assert log == [(1.5, 1, "arrived"), (1.5, 2, "arrived"), (1.5, 3, "arrived"), (10.5, 0, "arrived")]
     assert with_sends(carried_by(kind()), (2.0, 0, 1, 0)) == [(2.0, 0, "arrived")]
-
-
-def test_three_messages_at_staggered_times_share_what_their_sender_has():
-    # b = 10. Until 2: the first 10/s. Until 4: two at 5/s. Until 7: three at 10/3. Until 9: two at 5/s. Then 10/s.
-    sends = ((0.0, 0, 1, 100), (2.0, 0, 2, 30), (4.0, 0, 3, 10))
-    assert arrivals(with_sends(carried_by(SharedLinks()), *sends)) == {2: 7.0, 1: 9.0, 0: 14.0}
-    assert arrivals(with_sends(carried_by(SharedLinks(latency=0.5)), *sends)) == {2: 7.5, 1: 9.5, 0: 14.5}
-    assert arrivals(with_sends(carried_by(PerLink(latency=0.5)), *sends)) == {2: 5.5, 1: 5.5, 0: 10.5}
 
 
 # Rates over time
@@ -326,26 +317,6 @@ def pipes(kind: type[LinkPolicy], sends: Iterable[tuple[float, int, int, float]]
         if size:
             found.setdefault(sender if kind is SharedLinks else (sender, receiver), []).append(ticket)
     return found
-
-
-def carried(course: Course, start: float, end: float) -> Fraction:
-    """The integral of the rate, in exact numbers."""
-    times = [Fraction(start), *(Fraction(time) for time in course.times if start < time < end), Fraction(end)]
-    return sum(((b - a) * Fraction(course.rate(0, float(a))) for a, b in pairwise(times)), Fraction(0))
-
-
-@TIMED
-@given(sends=SENDS, changes=CHANGES)
-@settings(deadline=None)
-def test_no_pipe_ever_carries_more_than_its_rate(kind, sends, changes):
-    course = Course(*changes)
-    arrived = arrivals(with_sends(carried_by(kind(rates=course), 10.0, 10.0, 10.0), *sends))
-    assert len(arrived) == len(sends)
-    for tickets in pipes(kind, sends).values():
-        for start in {sends[ticket][0] for ticket in tickets}:
-            for end in {arrived[ticket] for ticket in tickets}:
-                within = sum(sends[one][3] for one in tickets if sends[one][0] >= start and arrived[one] <= end)
-                assert within <= carried(course, start, max(start, end)) + Fraction(1, 10**9)
 
 
 def shared_exactly(course: Course, starts: list[tuple[Fraction, int, Fraction]]) -> dict[int, Fraction]:
