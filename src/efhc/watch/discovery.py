@@ -30,9 +30,8 @@ from efhc.experiments.runs.naming import (
     name_groups,
     names_in,
     parse_config,
-    same_run,
     settings_of_group,
-    single_runs,
+    unlisted_runs,
 )
 from efhc.experiments.runs.run import file_name
 from efhc.experiments.runs.tables import EVENT_DRIVEN, LOCKSTEP, RunTables
@@ -260,13 +259,7 @@ class Discovery:
         if listed := meta.content.get("runs", []):
             folders = {(one["strategy"], one["seed"]): store / one["key"] for one in listed}
         else:  # begun by efhc 0.2
-            found = single_runs(store, lambda path: self._config(path.parent))
-            which = {
-                (name, seed): same_run(table, seed)
-                for name, table in config["strategies"].items()
-                for seed in config["seeds"]
-            }
-            folders = {pair: found[one].folder for pair, one in which.items() if one in found}
+            folders = unlisted_runs(config, store, self._config)
         runs = {pair: self._single(path) for pair, path in folders.items()}
         return {pair: run for pair, run in runs.items() if run is not None}
 

@@ -1,32 +1,6 @@
-"""The files of a run, or of an experiment. Every file is whole or absent, whenever the command is killed, except
-live.jsonl, whose last line may be incomplete.
+"""The files of a run, or of an experiment, as docs/files.md lists them.
 
-A run is a folder that is named by its key, in a store:
-
-config.toml          the complete config: `efhc run config.toml` does the same again
-meta.json            status (running or complete), checksums of all input and output, warnings; versions, git state,
-                     machine and wall time, at the start and for each session that worked on it
-metrics.parquet      lockstep: a row per iteration
-events.parquet       lockstep: the devices that fired and the links used, a row per iteration
-timeline.parquet     event-driven: accuracies, counts and bytes, a row per sample
-exchanges.parquet    event-driven: a row per exchange
-steps.parquet        event-driven: a row per device and its iteration
-network.parquet      the physical links, a row per iteration at which they changed
-devices.parquet      bandwidth, samples and labels, a row per device
-models.safetensors   the final models, one (m, n) tensor "kind/seed"
-local.safetensors    what devices keep to themselves (running statistics), "kind/seed/name"; only if there is any
-snapshots/           the models of single iterations, KIND.seedSEED/ITERATION.safetensors, with `keep_models_every`
-live.jsonl           its events while it was made, if that took longer than a second; no checksum, may be missing
-checkpoint.safetensors, pieces/   only while it is unfinished
-
-An experiment is a folder with:
-
-config.toml, meta.json   as above; meta.json lists its runs by strategy, seed and key, and those that failed
-runs/                    its runs, unless they are in a store elsewhere
-data.npz                 the data set, if it was made in Python
-figures/
-
-Experiments that efhc 0.2 completed have the tables and models of all runs in their own folder instead of `runs`.
+Every file is whole or absent, whenever the process is killed, except live.jsonl, whose last line may be incomplete.
 """
 
 from __future__ import annotations
@@ -35,11 +9,12 @@ import hashlib
 import io
 import json
 import os
+import shutil
 import stat
 import time
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -61,8 +36,8 @@ from efhc.experiments.runs.run import DATA, file_name, without_place
 
 T = TypeVar("T")
 
-PIECES = "pieces"
-"""The folder of the pieces in that of an unfinished run."""
+CHECKPOINT, PIECES = "checkpoint.safetensors", "pieces"
+"""The checkpoint and the folder of the pieces in that of an unfinished run."""
 CHECKSUMS = ("table_sha256", "snapshot_sha256")
 """The checksums of the files of a complete run, in meta.json."""
 
@@ -198,26 +173,19 @@ class RunFolder:
         """Raise `DamagedError` unless the file is as it was written."""
         if name in self._checked:
             return
-        expected = self.meta.get("table_sha256", {}).get(name.partition(".")[0])
-
-        def check(path: Path) -> None:
-            found = _file_sha256(path)
-            if expected and found != expected:
-                raise ValueError("its SHA-256 is not the one in meta.json")
-
-        self.read(name, check)
+        tables, snapshots = (self.meta.get(one, {}) for one in CHECKSUMS)
+        expected = tables.get(name.partition(".")[0]) or snapshots.get(name)
+        found = self.read(name, _file_sha256)
+        if expected and found != expected:
+            raise DamagedError(f"{self.path / name} is damaged (its SHA-256 is not the one in meta.json)")
         self._checked.add(name)
 
     def check_files(self, tables: Sequence[str]) -> None:
         """Raise `DamagedError` unless all tables, snapshots and models are as they were written."""
-        for name in tables:
-            self.check_file(f"{name}.parquet")
-        for name in ("models", "local"):
-            if name in self.meta.get("table_sha256", {}):
-                self.check_file(f"{name}.safetensors")
-        for name, expected in self.meta.get("snapshot_sha256", {}).items():
-            if self.read(name, _file_sha256) != expected:
-                raise DamagedError(f"{self.path / name} is damaged (its SHA-256 is not the one in meta.json)")
+        sums, snapshots = (self.meta.get(one, {}) for one in CHECKSUMS)
+        models = [f"{name}.safetensors" for name in ("models", "local") if name in sums]
+        for name in [*(f"{name}.parquet" for name in tables), *models, *snapshots]:
+            self.check_file(name)
 
     @property
     def has_models(self) -> bool:
@@ -227,30 +195,22 @@ class RunFolder:
     def models(self) -> dict[Pair, Floats]:
         """Return the final models (m, n), by strategy and seed."""
         if self._models is None:
-            self._models = {}
-            if self.has_models:
-                self.check_file("models.safetensors")
-                self._models = self.read("models.safetensors", lambda path: _by_pair(read_tensors(path)[0]))
+            self._models = self._tensors("models.safetensors", _by_pair)
         return self._models
 
     def local(self) -> dict[Pair, dict[str, np.ndarray]]:
         """Return what devices keep to themselves, by strategy and seed; most models: nothing."""
-        if not (self.path / "local.safetensors").exists():
+        return self._tensors("local.safetensors", _local_by_pair)
+
+    def _tensors(self, name: str, sort: Callable[[Mapping[str, np.ndarray]], dict[Pair, T]]) -> dict[Pair, T]:
+        if not (self.path / name).exists():
             return {}
-        self.check_file("local.safetensors")
-
-        def parse(path: Path) -> dict[Pair, dict[str, np.ndarray]]:
-            local: dict[Pair, dict[str, np.ndarray]] = {}
-            for name, rows in read_tensors(path)[0].items():
-                strategy, seed, buffer = name.split("/", 2)
-                local.setdefault((strategy, int(seed)), {})[buffer] = rows
-            return local
-
-        return self.read("local.safetensors", parse)
+        self.check_file(name)
+        return self.read(name, lambda path: sort(read_tensors(path)[0]))
 
     def snapshots(self, strategy: str, seed: int) -> Mapping[int, Floats]:
         """Return the models (m, n) of single iterations, by iteration. Each file is read when it is needed."""
-        return Snapshots(self.path / "snapshots" / file_name(strategy, seed))
+        return Snapshots(self, file_name(strategy, seed))
 
     # Writing
 
@@ -281,6 +241,12 @@ class RunFolder:
         """Write the models of one iteration."""
         folder = self.path / "snapshots" / file_name(strategy, seed)
         write_tensors(folder / f"{k:012d}.safetensors", {"models": models}, {})
+
+    def remove_unfinished(self) -> None:
+        """Remove the checkpoint and the pieces, if that is possible. Call it when the run is complete."""
+        with suppress(OSError):
+            (self.path / CHECKPOINT).unlink()
+        shutil.rmtree(self.path / PIECES, ignore_errors=True)
 
     def finish_run(
         self, tables: Mapping[str, pl.LazyFrame | pl.DataFrame], final: Final, warnings: Sequence[str], **facts: Any
@@ -397,18 +363,13 @@ def _rows_at_once(table: pl.LazyFrame) -> int | None:
 class Snapshots(Mapping[int, Floats]):
     """The models of single iterations. Each file is read when its iteration is asked for."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._files = {int(file.stem): file for file in sorted(folder.glob("*.safetensors")) if file.stem.isdecimal()}
+    def __init__(self, folder: RunFolder, run: str) -> None:
+        self._run_folder, self._folder = folder, folder.path / "snapshots" / run
+        files = sorted(self._folder.glob("*.safetensors"))
+        self._files = {int(file.stem): f"snapshots/{run}/{file.name}" for file in files if file.stem.isdecimal()}
 
     def __getitem__(self, k: int) -> Floats:
-        file = self._files[k]
-        try:
-            return read_tensors(file)[0]["models"]
-        except (ValueError, KeyError, FileNotFoundError) as error:
-            raise DamagedError(f"{file} is damaged or missing ({error})") from error
-        except OSError as error:
-            raise EfhcError(f"{file} cannot be read ({error.strerror})") from error
+        return self._run_folder.read(self._files[k], lambda path: read_tensors(path)[0]["models"])
 
     def __repr__(self) -> str:
         return f"<Snapshots of iterations {', '.join(map(str, self)) or 'none'}, in {self._folder}>"
@@ -454,6 +415,14 @@ def _by_pair(tensors: Mapping[str, np.ndarray]) -> dict[Pair, Floats]:
     if odd := [name for name, parts in pairs.items() if len(parts) != 2 or not parts[1].isdecimal()]:
         raise ValueError(f"a tensor is named {odd[0]!r} instead of STRATEGY/SEED")
     return {(pairs[name][0], int(pairs[name][1])): tensor for name, tensor in tensors.items()}
+
+
+def _local_by_pair(tensors: Mapping[str, np.ndarray]) -> dict[Pair, dict[str, np.ndarray]]:
+    local: dict[Pair, dict[str, np.ndarray]] = {}
+    for name, rows in tensors.items():
+        strategy, seed, buffer = name.split("/", 2)
+        local.setdefault((strategy, int(seed)), {})[buffer] = rows
+    return local
 
 
 def _file_sha256(path: Path) -> str:

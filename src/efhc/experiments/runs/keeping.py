@@ -12,10 +12,9 @@ from __future__ import annotations
 import json
 import platform
 import secrets
-import shutil
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -33,7 +32,7 @@ from efhc.core.state import Diverged, Local
 from efhc.drivers.observers import Observer
 from efhc.drivers.record import Piece
 from efhc.experiments.runs.events import EventStream, Row
-from efhc.experiments.runs.folder import PIECES, RunFolder, parquet
+from efhc.experiments.runs.folder import CHECKPOINT, PIECES, RunFolder, parquet
 from efhc.experiments.runs.live_file import LIVE, LiveFile
 from efhc.experiments.runs.run import Run
 from efhc.experiments.runs.tables import labelled, tables_of
@@ -89,27 +88,23 @@ class MadeRun:
     """A complete run in memory."""
 
     tables: Mapping[str, pl.DataFrame]
-    final_models: Floats
-    own: Mapping[str, np.ndarray]
-    kept_snapshots: Mapping[int, Floats]
+    _models: Floats
+    _local: Mapping[str, np.ndarray]
+    _snapshots: Mapping[int, Floats]
     state: ClassVar[Literal["done"]] = "done"
     problem: ClassVar[None] = None
 
     def table(self, name: str) -> pl.DataFrame:
-        """Return a table."""
         return self.tables[name]
 
     def models(self) -> Floats | None:
-        """Return the final models."""
-        return self.final_models
+        return self._models
 
     def local(self) -> Mapping[str, np.ndarray]:
-        """Return what devices keep to themselves."""
-        return self.own
+        return self._local
 
     def snapshots(self) -> Mapping[int, Floats]:
-        """Return the models of single iterations."""
-        return self.kept_snapshots
+        return self._snapshots
 
 
 class RunKeeper:
@@ -138,7 +133,7 @@ class RunKeeper:
 
     def __exit__(self, *reason: object) -> None:
         with self._resources:
-            if self._folder is not None and self.made is None and reason[0] is not None:
+            if self._folder is not None and reason[0] is not None:
                 self._folder.end_session()
 
     def warn(self, text: str) -> None:
@@ -223,8 +218,7 @@ class RunKeeper:
         final = {self._pair: (models, local)} if self._store is not None and self._store.with_models else {}
         if self._folder is not None:
             self._folder.finish_run(tables, final, self._warnings)
-            assert self._unfinished is not None
-            self._unfinished.remove()
+            self._folder.remove_unfinished()
             return
         whole = {name: table if isinstance(table, pl.DataFrame) else table.collect() for name, table in tables.items()}
         if self._store is None:
@@ -257,15 +251,11 @@ class Unfinished:
     """The checkpoint and the pieces of a run that is being made, or was stopped."""
 
     def __init__(self, folder: Path, warn: Callable[[str], None] = lambda text: None) -> None:
-        self._folder, self._warn = folder, warn
+        self._folder, self._checkpoint, self._warn = folder, folder / CHECKPOINT, warn
         self._pieces: dict[str, str] = {}
         """The SHA-256 of every piece, by file name."""
         self._end = 0
         """Where the last piece ends."""
-
-    @property
-    def _checkpoint(self) -> Path:
-        return self._folder / "checkpoint.safetensors"
 
     def load(self, run: Run, restore: Callable[[Checkpoint], T]) -> T | None:
         """Return what `restore` makes of the checkpoint.
@@ -286,7 +276,7 @@ class Unfinished:
         except OSError as error:
             raise EfhcError(f"{error.filename or self._checkpoint} cannot be read ({error.strerror})") from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            self._refuse(error)
+            self._move_aside(error)
             return None
         self._end = end
         self._remove_pieces(keep=self._pieces)
@@ -295,17 +285,14 @@ class Unfinished:
                 self._warn(f"{run.name}: begun with {name} {then}, goes on with {now}; its last digits may differ")
         return restored
 
-    def _refuse(self, reason: object) -> None:
-        self._move_aside()
-        self._warn(f"{self._checkpoint} is damaged; the run starts again from its beginning: {reason}")
-
-    def _move_aside(self) -> None:
+    def _move_aside(self, reason: object) -> None:
         mark = f"damaged-{secrets.token_hex(3)}"
         self._pieces, self._end = {}, 0
         with writing(self._folder):
             for path in (self._checkpoint, self._folder / PIECES):
                 if path.exists():
                     path.rename(path.with_name(f"{path.name}.{mark}"))
+        self._warn(f"{self._checkpoint} is damaged; the run starts again from its beginning: {reason}")
 
     def _checked_end(self, tables: Collection[str]) -> int:
         """Return where the pieces end. Raises `ValueError` unless they are whole, and end alike for all tables."""
@@ -359,12 +346,6 @@ class Unfinished:
     def parts(self, table: str) -> list[Path]:
         """Return the files with the pieces of one table, in order."""
         return [self._folder / PIECES / name for name in sorted(self._pieces) if name.endswith(f".{table}.parquet")]
-
-    def remove(self) -> None:
-        """Remove the checkpoint and the pieces, if that is possible. Call it when the run is complete."""
-        with suppress(OSError):
-            self._checkpoint.unlink()
-        shutil.rmtree(self._folder / PIECES, ignore_errors=True)
 
 
 def _versions() -> dict[str, str]:

@@ -1,6 +1,6 @@
-"""Names of runs that are kept by their key alone: people tell them apart by what differs.
+"""The runs in a store, and names by which people tell them apart. Configs are read as plain tables: no code is run.
 
-A store knows a strategy by its kind. The live file of a run also has the names that the experiment gave.
+A store knows a strategy by its kind. The meta.json and the live file of a run have the names that the experiment gave.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from efhc.experiments.config.files import flat_settings
 from efhc.experiments.runs.events import Begin
 from efhc.experiments.runs.live_file import LIVE, MOST_BYTES, decoded
 
+KEY = re.compile(r"[0-9a-f]{24}")
+"""The name of a run's folder."""
 MOST_SETTINGS = 4
 """The largest number of settings in a name."""
 NOT_OF_GROUP = ("strategies", "seeds", "name")
@@ -42,11 +44,72 @@ class NamedRun:
 
 R = TypeVar("R", bound=NamedRun)
 
+# Finding
 
-def settings_of_group(run: NamedRun) -> str:
-    """Return the settings that all runs of a group share, as a text."""
-    settings = {key: value for key, value in run.config.items() if key not in NOT_OF_GROUP}
-    return json.dumps(settings, sort_keys=True, default=str)
+
+def parse_config(content: bytes) -> dict[str, Any]:
+    """Return the tables of a config. Raises `ValueError` if it is not that of an experiment."""
+    tables = tomllib.loads(content.decode())
+    strategies, seeds = tables.get("strategies"), tables.get("seeds")
+    is_whole = isinstance(strategies, dict) and isinstance(seeds, list) and all(type(seed) is int for seed in seeds)
+    numbers = [tables.get(name) for name in ("devices", "iterations")]
+    if not is_whole or not all(type(number) is int for number in numbers):
+        raise ValueError("it is not the config of an experiment")
+    return tables
+
+
+def _config_in(folder: Path) -> dict[str, Any] | None:
+    try:
+        return parse_config((folder / "config.toml").read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def runs_in(store: Path, config_in: Callable[[Path], Mapping[str, Any] | None] = _config_in) -> list[NamedRun]:
+    """Return the runs in a store, oldest first, under the names in their configs.
+
+    `config_in` returns the tables of the config in a folder, or None if it is missing or damaged.
+    """
+
+    def begun_at(folder: Path) -> tuple[float, str]:
+        try:
+            return (folder / "config.toml").stat().st_mtime, folder.name
+        except OSError:
+            return 0.0, folder.name
+
+    try:
+        folders = [one for one in store.iterdir() if KEY.fullmatch(one.name)]
+    except OSError:
+        return []
+    runs = []
+    for folder in sorted(folders, key=begun_at):
+        config = config_in(folder)
+        if config is not None and config["strategies"] and config["seeds"]:
+            name = next(iter(config["strategies"]))
+            runs.append(NamedRun(name, config["seeds"][0], name, config, folder))
+    return runs
+
+
+def unlisted_runs(
+    config: Mapping[str, Any], store: Path, config_in: Callable[[Path], Mapping[str, Any] | None] = _config_in
+) -> dict[tuple[str, int], Path]:
+    """Return the folders of an experiment's runs by strategy and seed, if efhc 0.2 began it, which listed no keys.
+
+    Of a run of several versions, it is the latest. Strategies that are the same are one run with several names.
+    """
+
+    def identity(strategy: Any, seed: int) -> str:
+        return json.dumps([strategy, seed], sort_keys=True, default=str)
+
+    runs = runs_in(store, config_in)
+    found = {identity(run.config["strategies"][run.strategy_there], run.seed): run.folder for run in runs}
+    wanted = {
+        (name, seed): identity(table, seed) for name, table in config["strategies"].items() for seed in config["seeds"]
+    }
+    return {pair: found[which] for pair, which in wanted.items() if which in found}
+
+
+# Naming
 
 
 def asked_as(meta: Mapping[str, Any]) -> tuple[str, str | None] | None:
@@ -66,6 +129,22 @@ def names_in(live: Path) -> tuple[str, str] | None:
     except (OSError, ValueError):
         return None
     return (begin.strategy, begin.experiment) if isinstance(begin, Begin) else None
+
+
+def with_names_asked(run: NamedRun) -> NamedRun:
+    """Return the run under the names of the experiment that asked for it, if they are known."""
+    try:
+        meta = json.loads((run.folder / "meta.json").read_bytes())
+    except (OSError, ValueError, RecursionError):
+        meta = {}
+    names = (asked_as(meta) if isinstance(meta, dict) else None) or names_in(run.folder / LIVE)
+    return run if names is None else replace(run, strategy=names[0], experiment=names[1])
+
+
+def settings_of_group(run: NamedRun) -> str:
+    """Return the settings that all runs of a group share, as a text."""
+    settings = {key: value for key, value in run.config.items() if key not in NOT_OF_GROUP}
+    return json.dumps(settings, sort_keys=True, default=str)
 
 
 def label_runs(runs: Sequence[R]) -> list[R]:
@@ -106,76 +185,3 @@ def _varying(tables: Sequence[Mapping[str, Any]]) -> set[str]:
     first, *others = tables
     keys = {key for table in tables for key in table}
     return {key for key in keys if any(other.get(key) != first.get(key) for other in others)}
-
-
-# Finding
-
-KEY = re.compile(r"[0-9a-f]{24}")
-"""The name of a run's folder."""
-
-
-def parse_config(content: bytes) -> dict[str, Any]:
-    """Return the tables of a config. Raises `ValueError` if it is not that of an experiment."""
-    tables = tomllib.loads(content.decode())
-    strategies, seeds = tables.get("strategies"), tables.get("seeds")
-    is_whole = isinstance(strategies, dict) and isinstance(seeds, list) and all(type(seed) is int for seed in seeds)
-    numbers = [tables.get(name) for name in ("devices", "iterations")]
-    if not is_whole or not all(type(number) is int for number in numbers):
-        raise ValueError("it is not the config of an experiment")
-    return tables
-
-
-def read_config(path: Path) -> dict[str, Any] | None:
-    """Return the tables of a config. None: it is missing or damaged."""
-    try:
-        return parse_config(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return None
-
-
-def same_run(strategy: Any, seed: int) -> str:
-    """Return what distinguishes the runs of one experiment, given the table of a strategy in a config.
-
-    Strategies of an experiment that are the same are one run with several names.
-    """
-    return json.dumps([strategy, seed], sort_keys=True, default=str)
-
-
-def runs_in(folder: Path, read: Callable[[Path], Mapping[str, Any] | None] = read_config) -> list[NamedRun]:
-    """Return the runs in a store, oldest first, under the names in their configs.
-
-    `read` returns the tables of a config, or None.
-    """
-    try:
-        folders = [one for one in folder.iterdir() if KEY.fullmatch(one.name)]
-    except OSError:
-        return []
-    runs = []
-    for one in sorted(folders, key=_begun_at):
-        config = read(one / "config.toml")
-        if config is not None and config["strategies"] and config["seeds"]:
-            name = next(iter(config["strategies"]))
-            runs.append(NamedRun(name, config["seeds"][0], name, config, one))
-    return runs
-
-
-def single_runs(folder: Path, read: Callable[[Path], Mapping[str, Any] | None] = read_config) -> dict[str, NamedRun]:
-    """Return the runs in the store of one experiment, by `same_run`. Of a run of several versions, it is the latest."""
-    runs = runs_in(folder, read)
-    return {same_run(run.config["strategies"][run.strategy_there], run.seed): run for run in runs}
-
-
-def names_of(folder: Path) -> tuple[str, str | None] | None:
-    """Return the names of strategy and experiment that the experiment gave which asked for a run. None: unknown."""
-    try:
-        meta = json.loads((folder / "meta.json").read_bytes())
-    except (OSError, ValueError, RecursionError):
-        meta = {}
-    return (asked_as(meta) if isinstance(meta, dict) else None) or names_in(folder / LIVE)
-
-
-def _begun_at(folder: Path) -> tuple[float, str]:
-    try:
-        return (folder / "config.toml").stat().st_mtime, folder.name
-    except OSError:
-        return 0.0, folder.name

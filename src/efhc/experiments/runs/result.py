@@ -20,11 +20,11 @@ from efhc.drivers.event_driven.settings import EventDriven
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.runs.draw import draw_scenario
 from efhc.experiments.runs.experiment_folder import OWN_RUNS, ExperimentFolder
-from efhc.experiments.runs.folder import DamagedError, Pair
-from efhc.experiments.runs.naming import same_run, single_runs
+from efhc.experiments.runs.folder import DamagedError, Pair, RunFolder
+from efhc.experiments.runs.naming import unlisted_runs
 from efhc.experiments.runs.run import Runs
-from efhc.experiments.runs.store import SCHEMAS, KeptRun, RunInTables, StoredRun
-from efhc.experiments.runs.tables import EVENT_DRIVEN, LABELS, RunTables, tables_of
+from efhc.experiments.runs.store import KeptRun, StoredRun
+from efhc.experiments.runs.tables import EVENT_DRIVEN, LABELS, SCHEMAS, RunTables, tables_of
 from efhc.learning.data import Dataset, NpzFile
 from efhc.report.views import State
 
@@ -446,19 +446,10 @@ def _of_table(name: str, tables: RunTables, found: Mapping[Pair, pl.DataFrame]) 
 
 def kept_runs(experiment: Experiment, folder: ExperimentFolder) -> dict[Pair, KeptRun]:
     """Return the runs of an experiment that have been begun, by strategy and seed."""
-    pairs = [(strategy, seed) for seed in experiment.seeds for strategy in experiment.strategies]
+    tables = tables_of(experiment)
     if folder.holds_tables:
-        return {pair: RunInTables(folder, pair) for pair in pairs}
-    tables, found = tables_of(experiment), _folders_of(folder)
-    return {pair: StoredRun(found[pair], tables) for pair in pairs if pair in found and found[pair].is_dir()}
-
-
-def _folders_of(folder: ExperimentFolder) -> dict[Pair, Path]:
-    """Return the folders of the runs of an experiment, by strategy and seed."""
-    if keys := folder.keys:
-        return {pair: folder.store / key for pair, key in keys.items()}
-    found, config = single_runs(folder.path / OWN_RUNS), folder.config  # begun by efhc 0.2
-    wanted = {
-        (name, seed): same_run(table, seed) for seed in config["seeds"] for name, table in config["strategies"].items()
-    }
-    return {pair: found[which].folder for pair, which in wanted.items() if which in found}
+        pairs = [(strategy, seed) for seed in experiment.seeds for strategy in experiment.strategies]
+        return {pair: StoredRun(folder, tables, pair) for pair in pairs}
+    found = {pair: folder.store / key for pair, key in folder.keys.items()}
+    found = found or unlisted_runs(folder.config, folder.path / OWN_RUNS)
+    return {pair: StoredRun(RunFolder(path), tables) for pair, path in found.items() if path.is_dir()}

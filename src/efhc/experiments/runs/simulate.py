@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,15 +24,11 @@ from efhc.experiments.runs.progress import RunProgress, notebook_bar
 from efhc.experiments.runs.resources import plan
 from efhc.experiments.runs.result import Result
 from efhc.experiments.runs.run import Run, Runs
-from efhc.experiments.runs.store import Engine, Failures, MemoryStore, Progress, RunStore
+from efhc.experiments.runs.store import Engine, MemoryStore, Progress, RunStore, Store
 from efhc.experiments.runs.tables import require_lockstep
 from efhc.experiments.runs.tracking import tracking
 from efhc.learning.data import NpzFile
 from efhc.learning.models import ModuleModel
-
-
-def _silent(strategy: str, seed: int, done: int) -> None:
-    pass
 
 
 @shows_settings
@@ -122,44 +118,40 @@ def simulate(
         to_tables(experiment)  # what cannot be named is refused before anything is written
     _check_first(runs, use.threads_per_run, warn)
     engine = engine or LocalEngine(jobs, folder is None, checkpoint_seconds)
-    factories = [followers] if callable(followers) else followers
+    readers = [followers] if callable(followers) else followers
+
+    def make(runs: list[Run], kept: Store) -> dict[Pair, str]:
+        """Make runs. Returns why some failed. Raises the first error if every run failed."""
+        with (
+            tracking([runs[0].whole], folder.path if folder else None, warn) as logged,
+            _with_notebook_bar(progress, readers, runs[0].whole) as (report, shown),
+        ):
+            failures = kept.complete(runs, engine, _by_name(runs, report), observers, [*shown, *logged])
+        if len(failures) == len({run.key for run in runs}):
+            raise next(iter(failures.values()))
+        for error in failures.values():
+            warn(str(error))
+        return {run.pair: str(failures[run.key]) for run in runs if run.key in failures}
+
     if folder is None:
         memory = MemoryStore(warn)
-        unique = {run.key: run for run in runs}
-        with (
-            tracking([experiment], None, warn) as logged,
-            _progress_and_followers(progress, factories, experiment) as (report, created),
-        ):
-            failures = engine.make(list(unique.values()), memory, _each(runs, report), observers, [*created, *logged])
-        _report(runs, failures, warn)
+        failed = make(runs, memory)
         made = {run.pair: memory.made[run.key] for run in runs if run.key in memory.made}
-        return Result(experiment, made, _reasons(runs, failures), inputs.checksums)
-
+        return Result(experiment, made, failed, inputs.checksums)
     with folder.locked():
-        elsewhere = None if store is None else Path(store)
         if not _is_whole(folder, runs):  # another process may have finished it meanwhile
+            elsewhere = None if store is None else Path(store)
             folder.begin(experiment, inputs.checksums, runs, resume=resume, store=elsewhere)
-            experiment = folder.in_the_order_begun(experiment)
             folder.keep_data(data)
-            names = list(experiment.strategies)
-            runs.sort(key=lambda run: (experiment.seeds.index(run.seed), names.index(run.strategy)))
-            with (
-                tracking([experiment], folder.path, warn) as logged,
-                _progress_and_followers(progress, factories, experiment) as (report, created),
-            ):
-                all_followers = [*created, *logged]
-                _complete(folder, elsewhere, runs, engine, _each(runs, report), observers, all_followers, warn)
+            _complete(folder, runs, make, engine, warn)
     return Result.in_folder(folder.in_the_order_begun(experiment), folder)
 
 
 def _complete(
     folder: ExperimentFolder,
-    store: Path | None,
     runs: list[Run],
+    make: Callable[[list[Run], Store], Mapping[Pair, str]],
     engine: Engine,
-    progress: Progress,
-    observers: ObserverFactory | None,
-    followers: Sequence[FollowerFactory],
     warn: Callable[[str], None],
 ) -> None:
     """Make the runs of an experiment that are missing, and write that it is complete."""
@@ -169,19 +161,19 @@ def _complete(
         warned.append(text)
         warn(text)
 
-    place = store or folder.store
-    is_private = place == folder.path / OWN_RUNS  # the lock of the experiment is held
-    kept = RunStore(place, note, with_models=True, is_private=is_private)
+    seeds, names = runs[0].whole.seeds, list(folder.config["strategies"])
+    in_order = sorted(runs, key=lambda run: (seeds.index(run.seed), names.index(run.strategy)))
+    # The lock of the experiment is held, so nobody else works in a store of its own.
+    kept = RunStore(folder.store, note, with_models=True, is_private=folder.store == folder.path / OWN_RUNS)
     try:
         with engine.session():
-            failures = kept.complete(runs, engine, progress, observers, followers)
-        _report(runs, failures, warn)
+            failed = make(in_order, kept)
     except BaseException:
         folder.forget()  # an engine may have added facts
         folder.end_session()
         raise
     folder.forget()
-    folder.finish(_reasons(runs, failures), warned)
+    folder.finish(failed, warned)
 
 
 def _is_whole(folder: ExperimentFolder, runs: list[Run]) -> bool:
@@ -201,7 +193,7 @@ def _check_first(runs: list[Run], threads: int, warn: Callable[[str], None]) -> 
 
 
 @contextmanager
-def _progress_and_followers(
+def _with_notebook_bar(
     progress: RunProgress | None, factories: Sequence[FollowerFactory], experiment: Experiment
 ) -> Iterator[tuple[RunProgress, Sequence[FollowerFactory]]]:
     """Yield the progress callback and the follower factories; in a notebook without `progress`, add a progress bar."""
@@ -211,32 +203,19 @@ def _progress_and_followers(
     runs = len(experiment.seeds) * len(experiment.strategies)
     with notebook_bar(runs, runs * experiment.iterations) as overview:
         if overview is None:
-            yield _silent, factories
+            yield lambda strategy, seed, done: None, factories
         else:
             yield overview.progress_of(experiment.iterations), [*factories, overview.follower]
 
 
-def _each(runs: list[Run], progress: RunProgress) -> Progress:
+def _by_name(runs: list[Run], progress: RunProgress) -> Progress:
     """Report a run under each of its names: two strategies of the same kind and parameters are one run."""
     names: dict[str, list[Run]] = {}
     for run in runs:
         names.setdefault(run.key, []).append(run)
 
-    def tell(run: Run, share: float) -> None:
+    def report(run: Run, share: float) -> None:
         for named in names[run.key]:
             progress(*named.pair, round(share * run.experiment.iterations))
 
-    return tell
-
-
-def _report(runs: list[Run], failures: Failures, warn: Callable[[str], None]) -> None:
-    """Raise the first failure if every run failed; else warn of each."""
-    failed = {run.key: failures[run.key] for run in runs if run.key in failures}
-    if len(failed) == len({run.key for run in runs}):
-        raise next(iter(failed.values()))
-    for error in failed.values():
-        warn(str(error))
-
-
-def _reasons(runs: list[Run], failures: Failures) -> dict[Pair, str]:
-    return {run.pair: str(failures[run.key]) for run in runs if run.key in failures}
+    return report

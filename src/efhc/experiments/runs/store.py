@@ -10,8 +10,9 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 import polars as pl
@@ -19,16 +20,14 @@ import polars as pl
 from efhc.base.arrays import Floats
 from efhc.base.errors import EfhcError, InputError
 from efhc.base.saving import UNFINISHED, is_unfinished, lock, write_folder, write_safely, writing
-from efhc.drivers.event_driven.record import EXCHANGES, NETWORK, STEPS, TIMELINE
 from efhc.drivers.observers import ObserverFactory
-from efhc.drivers.record import METRICS
 from efhc.experiments.config.files import to_tables
 from efhc.experiments.runs.events import FollowerFactory
 from efhc.experiments.runs.folder import PIECES, DamagedError, Final, Pair, RunFolder, whole_run
-from efhc.experiments.runs.keeping import MadeRun, RunKeeper, Unfinished
+from efhc.experiments.runs.keeping import MadeRun, RunKeeper
 from efhc.experiments.runs.live_file import LIVE, LiveRun, read_live
 from efhc.experiments.runs.run import Run
-from efhc.experiments.runs.tables import DEVICES, LOCKSTEP, RunTables, labelled, tables_of
+from efhc.experiments.runs.tables import LOCKSTEP, SCHEMAS, RunTables, labelled, tables_of
 
 Failures = Mapping[str, EfhcError]
 """The runs that could not be made, by key, and why."""
@@ -39,11 +38,8 @@ RECENT_BYTES = 1 << 27
 State = Literal["waiting", "running", "done", "stopped", "failed"]
 
 
-class Progress(Protocol):
-    """Receives how far a run has got."""
-
-    def __call__(self, run: Run, share: float) -> None:
-        """`share` of the run is done; 1.0 once it is kept."""
+Progress = Callable[[Run, float], None]
+"""Called with a run and the share of it that is done; 1.0 once it is kept."""
 
 
 class Engine(Protocol):
@@ -66,46 +62,24 @@ class Engine(Protocol):
         """
 
 
-class Store(Protocol):
-    """Keeps runs, in memory or on disk."""
-
-    warn: Callable[[str], None]
-    """Reports a problem that does not stop the runs, in one line."""
-
-    def keeper(self, run: Run) -> AbstractContextManager[RunKeeper | None]:
-        """Return what keeps a run while it is made, or None if the run has been made in the meantime."""
-
-
-class KeptRun(Protocol):
-    """The tables and models of one run, in memory or on disk."""
-
-    @property
-    def state(self) -> State:
-        """What has become of the run."""
-
-    @property
-    def problem(self) -> str | None:
-        """Why the run failed, if it did."""
-
-    def table(self, name: str) -> pl.DataFrame:
-        """Return a table, as far as the run was made."""
-
-    def models(self) -> Floats | None:
-        """Return the final models, if there are any."""
-
-    def local(self) -> Mapping[str, np.ndarray]:
-        """Return what devices keep to themselves."""
-
-    def snapshots(self) -> Mapping[int, Floats]:
-        """Return the models of single iterations, by iteration."""
-
-
 class MemoryStore:
     """Keeps runs in memory, by key."""
 
     def __init__(self, warn: Callable[[str], None] = lambda text: None) -> None:
         self.made: dict[str, MadeRun] = {}
         self.warn = warn
+
+    def complete(
+        self,
+        runs: Iterable[Run],
+        engine: Engine,
+        progress: Progress,
+        observers: ObserverFactory | None = None,
+        followers: Sequence[FollowerFactory] = (),
+    ) -> Failures:
+        """Make all runs. Returns those that could not be made, by key."""
+        unique = {run.key: run for run in runs}
+        return engine.make(list(unique.values()), self, progress, observers, followers)
 
     @contextmanager
     def keeper(self, run: Run) -> Iterator[RunKeeper]:
@@ -176,43 +150,40 @@ class RunStore:
 
         A run whose files do not match its checksums, config or inputs is moved aside.
         """
-        return [run for run in {run.key: run for run in runs}.values() if not self._holds(run)]
+        return [run for run in {run.key: run for run in runs}.values() if not self._finds(run)]
 
-    def _holds(self, run: Run) -> bool:
-        """Return whether a run is complete. One that is damaged is moved aside."""
+    def _finds(self, run: Run) -> bool:
+        """Return whether a run is there whole. One that is damaged is moved aside."""
         folder = RunFolder(self.directory(run))
         try:
             if is_whole := folder.is_begun and self._is_whole(run, folder):
-                Unfinished(folder.path).remove()  # whoever completed it may have been killed before
+                folder.remove_unfinished()  # whoever completed it may have been killed before
             return is_whole
         except DamagedError:
             with self._locked(run):  # check again under the lock: another process may have repaired it
-                folder = RunFolder(folder.path)
-                return self._is_sound(run, folder) and folder.is_complete
+                return self._is_whole_or_aside(run, RunFolder(folder.path))
 
     def _is_whole(self, run: Run, folder: RunFolder) -> bool:
-        """Return whether everything that was asked for is there. Raises `DamagedError`."""
-        if not folder.is_complete:
-            return False
+        """Return whether everything that was asked for is there. Raises `DamagedError` if it cannot be resumed."""
         expected = run.inputs.checksums
-        if any(folder.meta.get(name, {}) != checksums for name, checksums in expected.items()):
+        if folder.is_complete and any(folder.meta.get(name, {}) != sums for name, sums in expected.items()):
             raise DamagedError("it was made from other input files than its name says")
         try:
             folder.check_same(run.experiment, expected)
         except InputError as error:
             raise DamagedError(f"it is not the run that its name says: {error}") from error
+        if not folder.is_complete:
+            return False
         folder.check_files(tables_of(run.experiment).names)
         return folder.has_models or not self.with_models
 
-    def _is_sound(self, run: Run, folder: RunFolder) -> bool:
-        """Return whether the folder can be used or resumed; if not, it is moved aside. Hold the lock."""
+    def _is_whole_or_aside(self, run: Run, folder: RunFolder) -> bool:
+        """Return whether a run is there whole; one that cannot be resumed is moved aside. Hold the lock."""
         try:
-            if not self._is_whole(run, folder):
-                folder.check_same(run.experiment, run.inputs.checksums)
-        except (DamagedError, InputError) as error:
+            return self._is_whole(run, folder)
+        except DamagedError as error:
             self._move_aside(folder.path, error)
             return False
-        return True
 
     def _move_aside(self, folder: Path, error: EfhcError) -> None:
         aside = folder.with_name(f"{folder.name}.damaged-{secrets.token_hex(3)}")
@@ -251,9 +222,8 @@ class RunStore:
                 leftover.unlink(missing_ok=True)
             with suppress(OSError):
                 folder.path.rmdir()  # if it is empty: its process was killed before it wrote anything
-            if folder.path.exists() and not self._is_sound(run, folder):
-                folder = RunFolder(self.directory(run))
-            if not self._is_whole(run, folder):  # it may be complete but for its models, which were not asked for
+            if not (folder.path.exists() and self._is_whole_or_aside(run, folder)):
+                folder = RunFolder(self.directory(run))  # it may be complete but for its models
                 folder.begin_session(run.experiment, run.inputs.checksums, asked_as=_names(run))
             yield folder
 
@@ -272,14 +242,14 @@ class RunStore:
         with self.opened(run) as folder:  # another process has begun the same run meanwhile, or made it
             if not folder.is_complete:
                 folder.finish_run(tables, final, warnings)
-                Unfinished(folder.path).remove()
+                folder.remove_unfinished()
 
     def keep(self, run: Run, files: Mapping[str, bytes]) -> None:
         """Store the files of a run that was made elsewhere; meta.json, which says that it is complete, last."""
         with self._locked(run):
             for name in sorted(files, key=lambda name: name == "meta.json"):
                 write_safely(self.directory(run) / name, files[name])
-            Unfinished(self.directory(run)).remove()  # of the same run, if it was once begun here
+            RunFolder(self.directory(run)).remove_unfinished()  # of the same run, if it was once begun here
         for text in self.meta(run).get("warnings", []):
             self.warn(text)
 
@@ -314,35 +284,22 @@ def _names(run: Run) -> dict[str, str]:
     return {"experiment": run.whole.name, "strategy": run.strategy}
 
 
-_LIST = pl.List(pl.Int32())
-SCHEMAS: Mapping[str, Mapping[str, pl.DataType]] = {
-    "metrics": METRICS,
-    "events": {
-        "iteration": pl.Int64(),
-        **dict.fromkeys(("fired", "link_from", "link_to"), _LIST),
-        **dict.fromkeys(("bits_forth", "bits_back"), pl.List(pl.Int64())),
-    },
-    "timeline": TIMELINE,
-    "exchanges": EXCHANGES,
-    "steps": STEPS,
-    "network": NETWORK,
-    "devices": {name: kind for name, kind in DEVICES.items() if name != "seed"},
-}
-"""The columns of tables of which nothing is there yet."""
+Store: TypeAlias = MemoryStore | RunStore
 
 
 class StoredRun:
-    """A run in its folder, as far as it was made. It is read once; what changes later is not seen.
+    """A run in a folder, as far as it was made. It is read once; what changes later is not seen.
 
     Of a run that is complete, that is everything. Of one that is being made, or was stopped, it is the pieces of its
     tables that were put away, up to the last checkpoint or a little further, and after them the evaluated rows of its
     live file.
     """
 
-    def __init__(self, path: Path, tables: RunTables) -> None:
-        self._folder, self._tables = RunFolder(path), tables
-        self._is_complete = self._folder.is_complete
-        self._live: LiveRun | None = None if self._is_complete else read_live(path / LIVE)
+    def __init__(self, folder: RunFolder, tables: RunTables, pair: Pair | None = None) -> None:
+        """`pair` is one of the runs whose rows are in the tables of the folder. Default: they have one run only."""
+        self._folder, self._tables, self._shared = folder, tables, pair
+        self._is_complete = folder.is_complete
+        self._live: LiveRun | None = None if self._is_complete else read_live(folder.path / LIVE)
         self._read: dict[str, pl.DataFrame] = {}
 
     @property
@@ -364,8 +321,16 @@ class StoredRun:
     def table(self, name: str) -> pl.DataFrame:
         """Return a table, as far as the run was made. A run that failed has no rows."""
         if name not in self._read:
-            self._read[name] = self._folder.table(name) if self._is_complete else self._so_far(name)
+            self._read[name] = self._whole(name) if self._is_complete else self._so_far(name)
         return self._read[name]
+
+    def _whole(self, name: str) -> pl.DataFrame:
+        if self._shared is None:
+            return self._folder.table(name)
+        rows = self._folder.scan(name).filter(pl.col("seed") == self._shared[1])
+        if "strategy" in rows.collect_schema().names():
+            rows = rows.filter(pl.col("strategy") == self._shared[0])
+        return self._folder.read(f"{name}.parquet", lambda _: rows.collect())
 
     def _so_far(self, name: str) -> pl.DataFrame:
         for _ in range(2):  # a run that ends meanwhile removes its pieces, and has tables then
@@ -390,51 +355,27 @@ class StoredRun:
             table = pl.concat([table, _rows_after(table, self._live, SCHEMAS[name])])
         return labelled(table, self._tables.labels.get(name, ("seed",)), *self._pair)
 
-    @property
+    @cached_property
     def _pair(self) -> Pair:
+        if self._shared is not None:
+            return self._shared
         config = self._folder.config
         return next(iter(config["strategies"])), config["seeds"][0]
 
     def models(self) -> Floats | None:
         """Return the final models, if the run is complete and they were kept."""
-        return next(iter(self._folder.models().values()), None) if self._is_complete else None
+        return self._folder.models().get(self._pair) if self._is_complete else None
 
     def local(self) -> Mapping[str, np.ndarray]:
         """Return what devices keep to themselves."""
-        return next(iter(self._folder.local().values()), {}) if self._is_complete else {}
+        return self._folder.local().get(self._pair, {}) if self._is_complete else {}
 
     def snapshots(self) -> Mapping[int, Floats]:
         """Return the models of single iterations, by iteration."""
         return self._folder.snapshots(*self._pair)
 
 
-class RunInTables:
-    """A run whose rows are in the tables of several runs: in an experiment of efhc 0.2, or one that was saved."""
-
-    state: ClassVar[State] = "done"
-    problem: ClassVar[None] = None
-
-    def __init__(self, folder: RunFolder, pair: Pair) -> None:
-        self._folder, self._pair = folder, pair
-
-    def table(self, name: str) -> pl.DataFrame:
-        """Return a table."""
-        rows = self._folder.scan(name).filter(pl.col("seed") == self._pair[1])
-        if "strategy" in rows.collect_schema().names():
-            rows = rows.filter(pl.col("strategy") == self._pair[0])
-        return self._folder.read(f"{name}.parquet", lambda _: rows.collect())
-
-    def models(self) -> Floats | None:
-        """Return the final models."""
-        return self._folder.models().get(self._pair)
-
-    def local(self) -> Mapping[str, np.ndarray]:
-        """Return what devices keep to themselves."""
-        return self._folder.local().get(self._pair, {})
-
-    def snapshots(self) -> Mapping[int, Floats]:
-        """Return the models of single iterations, by iteration."""
-        return self._folder.snapshots(*self._pair)
+KeptRun: TypeAlias = MadeRun | StoredRun
 
 
 def _rows_after(table: pl.DataFrame, live: LiveRun, schema: Mapping[str, pl.DataType]) -> pl.DataFrame:

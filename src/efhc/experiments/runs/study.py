@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from efhc.base.errors import EfhcError
 from efhc.experiments.config.files import build_experiment
 from efhc.experiments.runs.experiment_folder import OWN_RUNS
 from efhc.experiments.runs.folder import RunFolder
-from efhc.experiments.runs.naming import NamedRun, label_runs, name_groups, names_of, runs_in, settings_of_group
+from efhc.experiments.runs.naming import NamedRun, label_runs, name_groups, runs_in, settings_of_group, with_names_asked
 from efhc.experiments.runs.result import Result
 from efhc.experiments.runs.store import StoredRun
 from efhc.experiments.runs.tables import tables_of
@@ -37,12 +36,11 @@ class Study(Mapping[str, Result]):
         found = runs_in(path / OWN_RUNS) or runs_in(path)
         if not found:
             raise EfhcError(_what_is_wrong(path))
-        complete = [run for run in found if unfinished or RunFolder(run.folder).is_complete]
-        if not complete:
+        found = [run for run in found if unfinished or RunFolder(run.folder).is_complete]
+        if not found:
             raise EfhcError(f"no run in {folder} has finished; with unfinished=True, you get what is there so far")
-        found = complete
         groups: dict[str, list[NamedRun]] = {}
-        for run in label_runs([_named(run) for run in found]):
+        for run in label_runs([with_names_asked(run) for run in found]):
             groups.setdefault(settings_of_group(run), []).append(run)
         names = name_groups([*groups.values()], path.name)
         return cls({name: _result(runs, name) for name, runs in zip(names, groups.values(), strict=True)}, path)
@@ -78,21 +76,14 @@ class Study(Mapping[str, Result]):
 
 def _what_is_wrong(path: Path) -> str:
     """Return why there are no runs in a folder."""
+    if not path.exists():
+        return f"{path} does not exist"
     if not path.is_dir():
-        return (
-            f"{path} is a file; load the directory of its runs, or use efhc.load_experiment"
-            if path.exists()
-            else f"{path} does not exist"
-        )
+        return f"{path} is a file; load the directory of its runs, or use efhc.load_experiment"
     inner = sorted(one.name for one in path.iterdir() if (one / "config.toml").exists() or (one / OWN_RUNS).is_dir())
     if inner:
         return f"{path} holds several experiments; load one of {', '.join(inner[:8])}{', ...' if inner[8:] else ''}"
     return f"{path} holds no runs; `efhc run FILE --out {path}` makes some"
-
-
-def _named(run: NamedRun) -> NamedRun:
-    names = names_of(run.folder)
-    return run if names is None else replace(run, strategy=names[0], experiment=names[1])
 
 
 def _result(runs: list[NamedRun], name: str) -> Result:
@@ -102,5 +93,5 @@ def _result(runs: list[NamedRun], name: str) -> Result:
     experiment = build_experiment(tables, runs[0].folder, run_code=False)
     meta = RunFolder(runs[0].folder).meta
     checksums = {name: meta.get(name, {}) for name in ("data_sha256", "input_sha256")}
-    kept = {(run.strategy, run.seed): StoredRun(run.folder, tables_of(experiment)) for run in runs}
+    kept = {(run.strategy, run.seed): StoredRun(RunFolder(run.folder), tables_of(experiment)) for run in runs}
     return Result(experiment, kept, {}, checksums)

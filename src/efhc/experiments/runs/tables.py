@@ -14,6 +14,8 @@ import polars as pl
 
 from efhc.base.errors import InputError
 from efhc.base.policy import kind_of
+from efhc.drivers.event_driven.record import EXCHANGES, NETWORK, STEPS, TIMELINE
+from efhc.drivers.record import METRICS
 from efhc.experiments.config.experiment import Experiment
 from efhc.scenarios.scenario import Scenario
 from efhc.strategies.forms import form_of
@@ -117,3 +119,20 @@ def devices_table(scenario: Scenario, seed: int) -> pl.DataFrame:
         for device, (bandwidth, part) in enumerate(zip(scenario.bandwidths.values, scenario.learner.parts, strict=True))
     ]
     return pl.DataFrame(rows, schema=DEVICES, orient="row")
+
+
+_LIST = pl.List(pl.Int32())
+SCHEMAS: Mapping[str, Mapping[str, pl.DataType]] = {
+    "metrics": METRICS,
+    "events": {
+        "iteration": pl.Int64(),
+        **dict.fromkeys(("fired", "link_from", "link_to"), _LIST),
+        **dict.fromkeys(("bits_forth", "bits_back"), pl.List(pl.Int64())),
+    },
+    "timeline": TIMELINE,
+    "exchanges": EXCHANGES,
+    "steps": STEPS,
+    "network": NETWORK,
+    "devices": {name: kind for name, kind in DEVICES.items() if name != "seed"},
+}
+"""The columns of tables of which nothing is there yet."""
