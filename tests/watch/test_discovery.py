@@ -104,10 +104,10 @@ def test_a_run_appears_once_it_has_a_folder(tmp_path: Path) -> None:
     watched = Watcher.of(tmp_path, may_be_empty=True)
     assert watched.tree["groups"][0]["state"] == "waiting"
     run = watched.tree["groups"][0]["runs"][0]["id"]
-    first = watched.source(run).rows("curve")
+    first = watched.reader(run).rows("curve")
     begun(tmp_path / "runs" / KEY)(evaluated(1, 0.5))
     watched.scan_now()
-    assert watched.source(run).rows("curve", first.generation, first.end).columns["accuracy"] == [0.5]
+    assert watched.reader(run).rows("curve", first.generation, first.end).columns["accuracy"] == [0.5]
     assert watched.tree["groups"][0]["runs"][0]["state"] == "running"
 
 

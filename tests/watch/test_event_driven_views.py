@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import accumulate, pairwise, repeat
 from pathlib import Path
 
@@ -10,19 +11,18 @@ import pytest
 
 import efhc
 from efhc.watch.discovery import Discovery
-from efhc.watch.run_source import RunSource
-from efhc.watch.run_tables import MOST_ROWS, Tables
+from efhc.watch.readers import MOST_ROWS, RunReader
 from efhc.watch.watcher import Watcher
 
 FIELDS = {"devices": 6, "iterations": 40, "evaluate_every": 5, "seeds": (0,)}
 
 
-def made(folder: Path, **fields: object) -> tuple[efhc.Result, RunSource, RunSource]:
+def made(folder: Path, **fields: object) -> tuple[efhc.Result, RunReader, RunReader]:
     """A complete run, its tables, and its live file."""
     strategies = {"EF-HC": efhc.EventTriggered(r=0.05)}
     result = efhc.simulate(out=folder / "run", strategies=strategies, **{**FIELDS, **fields})
     (group,) = Discovery(folder).find()
-    complete, live = RunSource(group.runs[0], Tables("tables", {})), RunSource(group.runs[0])
+    complete, live = RunReader(group.runs[0]), RunReader(replace(group.runs[0], is_complete=False))
     complete.read()
     live.read()
     return result, complete, live

@@ -11,7 +11,7 @@ from contextlib import suppress
 import pytest
 
 from efhc.base.errors import InputError
-from efhc.watch import connections
+from efhc.watch import server as of_server
 from efhc.watch.guards import choose_token, is_loopback
 from efhc.watch.watcher import Watcher
 
@@ -278,7 +278,7 @@ def test_half_requests_lock_nobody_out(page, half_asked):
     "content", [b"", b"GET / HT", b"POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 9\r\n\r\nhalf"]
 )
 def test_a_request_that_is_not_whole_in_time_is_closed(page, half_asked, monkeypatch, content):
-    monkeypatch.setattr(connections, "REQUEST_SECONDS", 0.3)
+    monkeypatch.setattr(of_server, "REQUEST_SECONDS", 0.3)
     (one,) = half_asked(page[0].port, 1, content)
     one.settimeout(60)
     with suppress(ConnectionResetError):
@@ -287,7 +287,7 @@ def test_a_request_that_is_not_whole_in_time_is_closed(page, half_asked, monkeyp
 
 
 def test_a_whole_request_is_not_closed_in_the_middle_of_its_answer(page, monkeypatch):
-    monkeypatch.setattr(connections, "REQUEST_SECONDS", 0.2)
+    monkeypatch.setattr(of_server, "REQUEST_SECONDS", 0.2)
     server, _ = page
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
     for _ in range(2):  # also the second request of a connection

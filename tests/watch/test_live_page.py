@@ -19,7 +19,7 @@ from streams import stream
 import efhc
 from efhc.report.looks import strategy_styles
 from efhc.report.page.document import files, live_html
-from efhc.watch import run_tables
+from efhc.watch import readers
 from efhc.watch.server import Server
 from efhc.watch.watcher import Watcher
 from tabs import Tab
@@ -388,7 +388,7 @@ def states(tree: Any) -> list[str]:
 def test_a_device_that_fired_in_a_sample_of_the_iterations_has_no_total(
     browser: Any, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, group: str, most: int, columns: list[str]
 ):
-    monkeypatch.setattr(run_tables, "MOST_ITERATIONS", most)
+    monkeypatch.setattr(readers, "MOST_ITERATIONS", most)
     with Server(Watcher(made / group)) as server:
         tab = Tab(browser, server.address)
         tab.page.locator("label", has_text=re.compile("^Devices$")).click()  # which waits until the page stands still

@@ -53,7 +53,6 @@ def detail_of(id_: str, devices: int, links: int, iterations: int, fired: int, u
             {"device": i, "bandwidth": float(500 + i), "samples": 10, "labels": [i % 10]} for i in range(devices)
         ],
         "network": {"k": [0], "links": [wires]},
-        "curve": curve_of(60),
         "samples": {
             "k": samples,
             "accuracy": [rng.uniform(0, 1, devices).round(4).tolist() for _ in samples],
@@ -65,8 +64,8 @@ def detail_of(id_: str, devices: int, links: int, iterations: int, fired: int, u
             "fired": [rng.choice(devices, fired, replace=False).tolist() for _ in k],
             "used": [[wires[n] for n in rng.choice(len(wires), used, replace=False)] for _ in k],
             "seconds": [None for _ in k],
-            "is_sample": True,
         },
+        "is_sample": True,
     }
 
 

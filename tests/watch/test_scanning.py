@@ -15,9 +15,9 @@ from live_files import CONFIG, begin, begun, evaluated
 import efhc
 from efhc.experiments.runs.events import End
 from efhc.experiments.runs.live_file import Tail
-from efhc.watch import folders, scanning, watcher
+from efhc.watch import discovery, watcher
 from efhc.watch.discovery import Discovery
-from efhc.watch.run_source import RunSource
+from efhc.watch.readers import RunReader
 from efhc.watch.stream import Changes
 from efhc.watch.watcher import Watcher
 
@@ -31,10 +31,10 @@ def reads(monkeypatch) -> list[str]:
     return read
 
 
-def source_of(folder: Path) -> RunSource:
+def source_of(folder: Path) -> RunReader:
     """The source of the only run in a folder."""
     ((run,),) = (group.runs for group in Discovery(folder).find())
-    return RunSource(run)
+    return RunReader(run)
 
 
 def fill(store, run, numbers) -> None:
@@ -42,7 +42,7 @@ def fill(store, run, numbers) -> None:
         shutil.copytree(run, store / f"{n:024x}", copy_function=os.link)
 
 
-def test_complete_runs_are_told_once_and_never_read_again(tmp_path, reads):
+def test_complete_runs_are_sent_once_and_never_read_again(tmp_path, reads):
     out, store = tmp_path / "run", tmp_path / "store"
     efhc.simulate(
         out=out, devices=3, iterations=10, evaluate_every=5, seeds=(0,), strategies={"EF-HC": efhc.EventTriggered()}
@@ -52,14 +52,14 @@ def test_complete_runs_are_told_once_and_never_read_again(tmp_path, reads):
     watched = Watcher.of(store, may_be_empty=True)
     (group,) = watched.tree["groups"]
     changes = Changes(watched, group["id"], group["runs"][0]["id"])
-    reads.clear()
-    assert [name for name, _ in changes.next()] == ["tree"]
-    assert reads == []  # the page has asked for these runs by itself
+    names, data = zip(*changes.next(), strict=True)
+    assert names == ("tree", "detail", *["delta"] * 399)
+    assert all(curve["k"] == [1, 5, 10] for curve in (data[1]["curve"], *(delta["columns"] for delta in data[2:])))
     fill(store, run, range(400, 500))
     watched.scan_now()
-    told = [data for name, data in changes.next() if name == "delta"]
-    assert len(told) == 100
-    assert all(delta["columns"]["k"] == [1, 5, 10] for delta in told)
+    sent = [data for name, data in changes.next() if name == "delta"]
+    assert len(sent) == 100
+    assert all(delta["columns"]["k"] == [1, 5, 10] for delta in sent)
     reads.clear()
     for _ in range(10):
         assert [name for name, _ in changes.next()] in ([], ["tree"])
@@ -67,7 +67,7 @@ def test_complete_runs_are_told_once_and_never_read_again(tmp_path, reads):
 
 
 def test_a_scan_of_a_large_folder_holds_nobody_up_and_is_followed_by_a_pause(tmp_path, monkeypatch):
-    monkeypatch.setattr(scanning, "SCAN_SECONDS", 1000.0)
+    monkeypatch.setattr(watcher, "SCAN_SECONDS", 1000.0)
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.toml").write_text(CONFIG)
     find, may_go_on, scans = Discovery.find, threading.Event(), []
@@ -89,7 +89,7 @@ def test_a_scan_of_a_large_folder_holds_nobody_up_and_is_followed_by_a_pause(tmp
     for _ in range(3):
         watched.refresh()  # returns although the scan cannot end
     assert len(scans) == 2
-    assert watched.has_group(watched.tree["groups"][0]["id"])  # no lock is held
+    assert watched.has(watched.tree["groups"][0]["id"])  # no lock is held
     may_go_on.set()
     watched.scan_now()
     assert len(scans) == 3
@@ -105,11 +105,11 @@ def test_folders_without_runs_are_not_searched_and_what_is_left_out_is_said(tmp_
     assert found.left_out is None
     for n in range(30):
         (tmp_path / "a" / str(n)).mkdir(parents=True)
-    monkeypatch.setattr(folders, "MOST_FOLDERS", 20)
+    monkeypatch.setattr(discovery, "MOST_FOLDERS", 20)
     assert [group.folder.name for group in found.find()] == ["mine"]  # near ones first
     assert "nearest 20 folders" in found.left_out
-    monkeypatch.setattr(folders, "MOST_FOLDERS", 100)
-    monkeypatch.setattr(folders, "DEPTH", 1)
+    monkeypatch.setattr(discovery, "MOST_FOLDERS", 100)
+    monkeypatch.setattr(discovery, "DEPTH", 1)
     found.find()
     assert "more than 1 levels down" in found.left_out
     watched = Watcher.of(tmp_path, may_be_empty=True)
@@ -130,7 +130,7 @@ def test_rows_and_their_generation_are_of_one_moment(tmp_path, monkeypatch):
     first = source.rows("curve")
     live(begin(1))
     evaluate(0.2, 2, 3, 4)
-    records, reader = RunSource._records, threading.Thread(target=source.read)
+    records, reader = RunReader._records, threading.Thread(target=source.read)
 
     def overtaken(self, part):
         if reader.ident is None:
@@ -138,7 +138,7 @@ def test_rows_and_their_generation_are_of_one_moment(tmp_path, monkeypatch):
             reader.join(0.3)
         return records(self, part)
 
-    monkeypatch.setattr(RunSource, "_records", overtaken)
+    monkeypatch.setattr(RunReader, "_records", overtaken)
     page, told = first.columns["accuracy"], first
     for _ in range(2):
         told = source.rows("curve", told.generation, told.end)
@@ -150,7 +150,7 @@ def test_rows_and_their_generation_are_of_one_moment(tmp_path, monkeypatch):
 
 def test_a_page_that_is_open_opens_only_files_that_have_changed(tmp_path, monkeypatch):
     """One run goes on, another one was stopped: neither that file nor any folder is touched between two scans."""
-    monkeypatch.setattr(scanning, "SCAN_SECONDS", 1000.0)
+    monkeypatch.setattr(watcher, "SCAN_SECONDS", 1000.0)
     monkeypatch.setattr(watcher, "READ_SECONDS", 0.0)
     files = {}
     for name in ("on", "stopped"):
@@ -178,7 +178,7 @@ def test_a_page_that_is_open_opens_only_files_that_have_changed(tmp_path, monkey
 
 def test_a_group_is_not_stopped_before_the_next_scan(tmp_path, monkeypatch):
     """The process that made all runs has ended since the last scan: whether all runs are complete is not known yet."""
-    monkeypatch.setattr(scanning, "SCAN_SECONDS", 1000.0)
+    monkeypatch.setattr(watcher, "SCAN_SECONDS", 1000.0)
     monkeypatch.setattr(watcher, "READ_SECONDS", 0.0)
     begun(tmp_path)(End(time.time(), "done", None))
     watched = Watcher.of(tmp_path, may_be_empty=True)

@@ -47,8 +47,8 @@ def test_rows_come_once_they_are_whole(tmp_path, serve):
     with serve(tmp_path) as (_, client):
         group, run = ids(client)
         with stream(client, group=group, run=run) as events, stream(client, group=group) as other:
-            first, _ = events.delta("curve")
-            assert (first["id"], first["start"], first["columns"]["k"]) == (run, 0, [1])
+            first, _ = events.wait(lambda name, data: name == "detail")
+            assert (first["id"], first["curve"]["k"]) == (run, [1])
             for k in (10, 20, 30):
                 live(row(k, k / 100))
                 delta, _ = events.delta("curve")

@@ -17,8 +17,7 @@ from efhc.report.views import CURVE_COLUMNS
 from efhc.watch import offline
 from efhc.watch.discovery import Discovery
 from efhc.watch.offline import write_page
-from efhc.watch.run_source import RunSource
-from efhc.watch.run_tables import Tables
+from efhc.watch.readers import RunReader
 from efhc.watch.watcher import Watcher
 
 
@@ -65,7 +64,7 @@ def test_events_network_and_devices_are_those_of_the_tables(made):
     assert detail["events"]["fired"] == events["fired"].to_list()
     for row, used in zip(events.iter_rows(named=True), detail["events"]["used"], strict=True):
         assert used == list(zip(row["link_from"], row["link_to"], strict=True))
-    assert detail["events"]["is_sample"] is False
+    assert detail["is_sample"] is False
     (network,) = result.network.filter(seed=0).iter_rows(named=True)
     assert detail["network"] == {"k": [0], "links": [list(zip(network["link_from"], network["link_to"], strict=True))]}
     assert [one["bandwidth"] for one in detail["devices"]] == result.devices.filter(seed=0)["bandwidth"].to_list()
@@ -77,20 +76,22 @@ def test_events_network_and_devices_are_those_of_the_tables(made):
 
 def test_what_is_too_much_is_thinned_evenly_and_said(made):
     (group, *_) = [one for one in Discovery(made).find() if one.name == "steps"]
-    source = RunSource(group.runs[0], Tables("tables", {}), most_numbers=60, most_points=3)
+    source = RunReader(group.runs[0], most_numbers=60, most_points=3)
     assert source.rows("curve").columns["k"] == [1, 30, 60]
     events = source.rows("events").columns
     k = events["k"]
     assert 1 < len(k) < 60
     assert {b - a for a, b in pairwise(k)} == {k[1] - k[0]}
-    assert source.leaves_out_events
-    assert source.notes["curves"] == "3 of 7 evaluations are drawn"
-    assert source.notes["events"] == f"{len(k)} of 60 iterations are drawn, evenly spread"
+    about = source.about()
+    assert about["is_sample"]
+    notes = about["facts"]
+    assert notes["curves"] == "3 of 7 evaluations are drawn"
+    assert notes["events"] == f"{len(k)} of 60 iterations are drawn, evenly spread"
     # Links need more room than firings: they are drawn in fewer iterations.
     known = {k: used for k, used in zip(k, events["used"], strict=True) if used is not None}
     assert 1 < len(known) < len(k)
     assert len({b - a for a, b in pairwise(known)}) == 1
-    assert source.notes["links in use"] == f"drawn in {len(known)} of these {len(k)} iterations"
+    assert notes["links in use"] == f"drawn in {len(known)} of these {len(k)} iterations"
     table = efhc.Result.load(made / "steps").events.filter(strategy=group.runs[0].strategy, seed=group.runs[0].seed)
     for iteration, fired, starts, ends in table.select("iteration", "fired", "link_from", "link_to").iter_rows():
         if iteration in k:
@@ -105,7 +106,7 @@ def test_thinned_events_keep_the_links_that_held_then(tmp_path):
         strategies={"EF-HC": efhc.EventTriggered()},
     )  # fmt: skip
     (group,) = Discovery(tmp_path).find()
-    source = RunSource(group.runs[0], Tables("tables", {}), most_numbers=60)
+    source = RunReader(group.runs[0], most_numbers=60)
     held = {k: (a, b) for k, a, b in result.network.select("iteration", "link_from", "link_to").iter_rows()}
     wirings = source.rows("network").columns
     assert 1 < len(wirings["k"]) < len(held)
@@ -200,7 +201,9 @@ def test_an_offline_page_holds_everything(made, command, tmp_path):
     watched, groups = found(made)
     assert data["tree"] == watched.tree
     run = one(groups["steps"], "EF-HC", 1)["id"]
-    assert data["details"][run]["curve"] == watched.detail(run)["curve"] == data["curves"][groups["steps"]["id"]][run]
+    detail = watched.detail(run)
+    assert data["curves"][groups["steps"]["id"]][run] == detail.pop("curve")
+    assert data["details"][run] == json.loads(json.dumps(detail))
     assert "<script src" not in page
 
 
@@ -242,7 +245,7 @@ def test_events_that_are_thinned_for_an_offline_page_keep_the_links_in_force(mad
     detail = watched.detail(one(groups["steps"], "EF-HC", 0)["id"])
     k = list(range(2_000))
     detail["events"] = {"k": k, "fired": [[] for _ in k], "used": [[] for _ in k],
-                        "seconds": [None] * len(k), "is_sample": False}  # fmt: skip
+                        "seconds": [None] * len(k)}  # fmt: skip
     detail["network"] = {"k": k[::3], "links": [[(0, 1)] for _ in k[::3]]}
     thinned = offline._within(detail, len(to_json(detail)) // 3)
     shown = thinned["events"]["k"]

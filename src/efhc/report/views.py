@@ -97,8 +97,6 @@ class EventsView(TypedDict):
     """None: there is no room for the links of this iteration."""
     seconds: list[float | None]
     """When it was, on devices' own clocks: virtual seconds, or those of nodes. None in lockstep."""
-    is_sample: bool
-    """Whether iterations are left out."""
 
 
 class Wirings(TypedDict):
@@ -119,19 +117,27 @@ class DeviceView(TypedDict):
     """What a node of the network runtime says of itself, its links, rates and faults."""
 
 
-class RunDetail(TypedDict):
+class AboutRows(TypedDict):
+    """What is known of a run besides its rows, whichever way it is made."""
+
+    devices: list[DeviceView]
+    facts: dict[str, str]
+    """What to know about the run, in words, by name."""
+    is_sample: bool
+    """Whether iterations are missing in the events."""
+
+
+class RunDetail(AboutRows):
     """One run in full."""
 
     id: str
-    facts: dict[str, str]
-    """What to know about the run, in words, by name."""
     config: str
     """The config file, as text."""
     repeat: str
     """The command that makes the run again."""
-    devices: list[DeviceView]
     network: Wirings
-    curve: Curve
+    curve: NotRequired[Curve]
+    """An offline page has it among the curves of the group only."""
     samples: DeviceSamples
     events: EventsView
 

@@ -1,10 +1,15 @@
-"""Which runs lie under a folder. Configs are read as plain tables: no code that they name is run.
+"""Which runs lie under a folder that others can write to.
 
 a folder with config.toml    an experiment: its strategies and seeds are runs, whose folders are in its folder `runs` or
                              in a store elsewhere; efhc 0.2 has left the tables of complete ones in its own folder
 a folder of run folders      a store, or the folder `runs` of a reproduction, a sweep or a tuning: runs whose settings
                              differ in strategy and seed only are a group
 folders with a status.sock   the state folders of running nodes
+
+Configs are read as plain tables: no code that they name is run. Nobody who may write in the watched folder can show
+files that the reader alone may read, or stop the page: links are followed only if the reader made them or if they stay
+within the folder, files must be regular and of bounded size, and the number of folders, of runs and of levels in a file
+is limited.
 """
 
 from __future__ import annotations
@@ -13,11 +18,17 @@ import hashlib
 import json
 import os
 import re
+import stat
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+import polars as pl
+
+from efhc.base.errors import EfhcError
 from efhc.base.inputs import open_regular
 from efhc.base.own_code import in_one_line
 from efhc.experiments.runs.experiment_folder import OWN_RUNS
@@ -36,12 +47,20 @@ from efhc.experiments.runs.naming import (
 from efhc.experiments.runs.run import file_name
 from efhc.experiments.runs.tables import EVENT_DRIVEN, LOCKSTEP, RunTables
 from efhc.runtime.pages import SOCKET_NAME
-from efhc.watch.folders import Walk, check_content, check_runs, is_own, is_socket, may_enter, stamp_of
 
 COLLECTED = "live"
 """The folder of the live files in an experiment that efhc 0.2 completed."""
 MOST_BYTES = 2_000_000
 """The largest size of a config.toml or meta.json."""
+
+MOST_FOLDERS, DEPTH = 20_000, 8
+"""How many folders are searched, and how deep: the watched folder may be a whole disk."""
+WITHOUT_RUNS = frozenset({"node_modules", "site-packages", "__pycache__"})
+"""Folders that are not searched. Nor are hidden ones and virtual environments: they have thousands of folders."""
+MOST_LEVELS, LARGEST = 16, 2**64
+"""How deep tables may be nested, and the largest whole number in them."""
+MOST_RUNS = 10_000
+"""The largest number of runs of one experiment."""
 
 Kind = Literal["run", "reproduction", "sweep", "tuning", "store", "nodes"]
 STUDIES: Mapping[str, Kind] = {
@@ -144,8 +163,8 @@ class Discovery:
         """Return all groups, by place and name."""
         groups: list[FoundGroup] = []
         sockets: dict[Path, list[Path]] = {}
-        self._used, walk = set(), Walk()
-        for folder, names in walk.folders(self.root):
+        self._used = set()
+        for folder, names in self._folders():
             try:
                 if "config.toml" in names:
                     groups.append(self._experiment(folder, names))
@@ -158,10 +177,36 @@ class Discovery:
         for home, found in sockets.items():
             groups.append(FoundGroup(self.id("nodes", home), _name(home), "nodes", home, sockets=tuple(sorted(found))))
         self._files = {path: file for path, file in self._files.items() if path in self._used}
-        self.left_out = walk.left_out
         return sorted(
             groups, key=lambda group: (group.kind == "nodes", self.place(group.folder), _in_order(group.name))
         )
+
+    def _folders(self) -> Iterator[tuple[Path, set[str]]]:
+        """Yield folders with the names in them, near ones first. The runs of experiments and stores are not entered."""
+        waiting = deque([(self.root, 0)])
+        seen: set[tuple[int, int]] = set()
+        self.left_out, further = None, "To see more, watch a folder further down."
+        while waiting:
+            if len(seen) >= MOST_FOLDERS:
+                self.left_out = f"Only the nearest {MOST_FOLDERS:,} folders were searched. {further}"
+                return
+            folder, depth = waiting.popleft()
+            try:
+                with os.scandir(folder) as entries:
+                    found = list(entries)
+                of_folder = folder.stat()
+            except OSError:  # deleted meanwhile, or not readable
+                continue
+            if (of_folder.st_dev, of_folder.st_ino) in seen:  # a link that leads back
+                continue
+            seen.add((of_folder.st_dev, of_folder.st_ino))
+            names = {entry.name for entry in found}
+            yield folder, names
+            inner = _inner(found, names, self.root)
+            if depth < DEPTH:
+                waiting += [(Path(entry.path), depth + 1) for entry in inner]
+            elif inner:
+                self.left_out = f"Folders more than {DEPTH} levels down were not searched. {further}"
 
     def place(self, path: Path) -> str:
         """Return a path as it is shown: relative to the watched folder."""
@@ -196,7 +241,8 @@ class Discovery:
         meta = meta_file.content
         if config.content is None or meta is None:
             return self._damaged(folder, f"{'config.toml' if config.content is None else 'meta.json'} is damaged")
-        check_runs(config.content["strategies"], config.content["seeds"])
+        if (count := len(config.content["strategies"]) * len(config.content["seeds"])) > MOST_RUNS:
+            raise ValueError(f"it has {count:,} runs; a page shows at most {MOST_RUNS:,}")
         if "asked_as" in meta or LIVE in names:  # the folder of a single run
             single = self._single(folder)
             runs = [] if single is None else [single]
@@ -359,3 +405,93 @@ def _are_runs(meta: Mapping[str, Any], name: str, fact: str) -> bool:
         isinstance(one, dict) and [type(one.get(of)) for of in ("strategy", "seed", fact)] == [str, int, str]
         for one in listed
     )
+
+
+# What may be read
+
+
+def check_content(content: Any, levels: int = MOST_LEVELS) -> None:
+    """Raise `ValueError` if tables are nested too deep, or hold a number that no run has."""
+    if type(content) is int and abs(content) > LARGEST:
+        raise ValueError("a number is too large")
+    if not isinstance(content, dict | list):
+        return
+    if not levels:
+        raise ValueError(f"it is nested more than {MOST_LEVELS} levels deep")
+    inner: Iterable[Any] = content.values() if isinstance(content, dict) else content
+    for one in inner:
+        check_content(one, levels - 1)
+
+
+def is_own(owner: int) -> bool:
+    """Return whether files of a user, given by number, belong to the reader or to root."""
+    return owner in (0, os.geteuid() if hasattr(os, "geteuid") else owner)
+
+
+def may_enter(folder: Path, root: Path) -> bool:
+    """Return whether a folder within the watched one is read.
+
+    A link that leads out of the watched folder is followed only if it belongs to the reader or to root. Otherwise
+    anybody who may write in the watched folder could show files that the reader alone may read.
+    """
+    try:
+        found = folder.lstat()
+        is_link = stat.S_ISLNK(found.st_mode)
+        return not is_link or is_own(found.st_uid) or folder.resolve().is_relative_to(root.resolve())
+    except (OSError, RuntimeError, ValueError):  # deleted meanwhile, or a link to itself
+        return False
+
+
+def is_socket(path: Path) -> bool:
+    """Return whether a path is a socket itself: a link may lead to one of another program."""
+    try:
+        return stat.S_ISSOCK(path.lstat().st_mode)
+    except OSError:
+        return False
+
+
+def stamp_of(path: Path) -> tuple[int, int, int] | None:
+    """Return what changes whenever a file is written. None: there is no file."""
+    try:
+        found = path.stat()
+    except (OSError, ValueError):
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+@contextmanager
+def readable(folder: Path) -> Iterator[None]:
+    """Raise an `EfhcError` if the body cannot read files of a run: they are damaged, or were deleted meanwhile.
+
+    The data causes every error of the body: a damaged table makes Polars raise anything, even panic.
+    """
+    try:
+        yield
+    except EfhcError:
+        raise
+    except (Exception, pl.exceptions.PanicException) as error:
+        text = getattr(error, "strerror", None) or str(error).partition("\n")[0]
+        raise EfhcError(f"{folder.name}: its files cannot be read ({text})") from error
+
+
+def _inner(found: Iterable[os.DirEntry[str]], names: set[str], root: Path) -> list[os.DirEntry[str]]:
+    """Return the folders to be searched within one, given what is in it."""
+    if "pyvenv.cfg" in names:  # a virtual environment
+        return []
+    is_experiment = "config.toml" in names
+    return [
+        entry
+        for entry in sorted(found, key=lambda entry: entry.name)
+        if (entry.name == "nodes" or not is_experiment)
+        and not entry.name.startswith(".")
+        and entry.name not in WITHOUT_RUNS
+        and not KEY.fullmatch(entry.name)
+        and _is_folder(entry, root)
+    ]
+
+
+def _is_folder(entry: os.DirEntry[str], root: Path) -> bool:
+    try:
+        return entry.is_dir() and (not entry.is_symlink() or may_enter(Path(entry.path), root))
+    except OSError:
+        return False

@@ -11,7 +11,7 @@ from efhc.base.saving import write_safely
 from efhc.report.page.document import offline_html
 from efhc.report.plain_json import to_json
 from efhc.report.views import Curve, RunDetail, RunSummary
-from efhc.watch.sources import in_force, note_of_links
+from efhc.watch.readers import in_force, note_of_links
 from efhc.watch.watcher import Watcher
 
 MOST_BYTES = 24_000_000
@@ -46,6 +46,7 @@ def write_page(folder: Path, file: Path, most_bytes: int = MOST_BYTES) -> list[s
             continue
         if detail is None:
             continue
+        del detail["curve"]
         thinned = _within(detail, share)
         if thinned is None:
             too_large += 1
@@ -87,9 +88,10 @@ def _thinner(detail: RunDetail) -> Iterator[RunDetail]:
         kept = slice(None, None, every)
         shown = events["k"][kept]
         thinned = detail.copy()
+        thinned["is_sample"] = True
         thinned["events"] = {
             "k": shown, "fired": events["fired"][kept], "used": events["used"][kept],
-            "seconds": events["seconds"][kept], "is_sample": True,
+            "seconds": events["seconds"][kept],
         }  # fmt: skip
         places = in_force(network["k"], shown)
         thinned["network"] = {

@@ -13,19 +13,20 @@ from typing import Any, Self, TypeVar
 from efhc.base.errors import EfhcError, InputError
 from efhc.base.extras import importing
 from efhc.report.plain_json import to_json
-from efhc.watch.connections import MOST_CONNECTIONS, PromptProtocol
 from efhc.watch.guards import NONCE, GuardMiddleware, Guards, choose_token
 from efhc.watch.stream import Changes, as_text
 from efhc.watch.watcher import Watcher
 
 with importing("watch"):
+    import h11
     import uvicorn
     from starlette.applications import Starlette
-    from starlette.concurrency import run_in_threadpool
+    from starlette.concurrency import iterate_in_threadpool, run_in_threadpool
     from starlette.requests import Request
     from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
     from starlette.routing import Route
     from starlette.types import Receive, Scope, Send
+    from uvicorn.protocols.http.h11_impl import H11Protocol
 
 T = TypeVar("T")
 Endpoint = Callable[[Request], Awaitable[Response]]
@@ -35,6 +36,9 @@ PORT, TRIED_PORTS = 8787, 50
 POLL_SECONDS, COMMENT_SECONDS = 0.25, 10.0
 """Time between two checks for changes, and between two comments when nothing changes."""
 MOST_STREAMS = 32
+REQUEST_SECONDS = 5.0
+"""How long a connection may take to send a whole request."""
+MOST_CONNECTIONS = 200
 
 
 class Page:
@@ -115,7 +119,7 @@ class Page:
         yield "retry: 1000\n\n"
         sent = time.monotonic()
         while not self.is_closing:
-            for event in await run_in_threadpool(lambda: list(changes.next())):
+            async for event in iterate_in_threadpool(changes.next()):
                 yield as_text(event)
                 sent = time.monotonic()
             if time.monotonic() - sent > COMMENT_SECONDS:
@@ -150,6 +154,54 @@ def _json(data: Any) -> Response:
 def _to_save(name: str, kind: str) -> Callable[[str], Response]:
     headers = {"Content-Disposition": f'attachment; filename="{name}"'}
     return lambda text: Response(text, media_type=kind, headers=headers)
+
+
+class PromptProtocol(H11Protocol):
+    """Closes connections that have not sent a whole request in time or, when there are too many, the oldest of them.
+
+    So a client that opens many and sends half a request on each does not lock others out.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._timer: asyncio.TimerHandle | None = None
+        """Runs while a request is awaited, since the connection was made or the first byte of a further request."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        waiting = [one for one in self.connections if isinstance(one, PromptProtocol) and one._timer is not None]
+        if len(self.connections) >= MOST_CONNECTIONS - 1 and waiting:
+            min(waiting, key=PromptProtocol._closes_at)._give_way()
+        super().connection_made(transport)
+        self._wait()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.conn.their_state in (h11.IDLE, h11.SEND_BODY):
+            self._wait()
+        else:
+            self._stop_waiting()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def _give_way(self) -> None:
+        """Close at once and free the place: the event loop calls `connection_lost` only later."""
+        self._stop_waiting()
+        self.connections.discard(self)
+        self.transport.abort()
+
+    def _closes_at(self) -> float:
+        return self._timer.when() if self._timer is not None else float("inf")
+
+    def _wait(self) -> None:
+        if self._timer is None and not self.transport.is_closing():
+            self._timer = self.loop.call_later(REQUEST_SECONDS, self.transport.abort)
+
+    def _stop_waiting(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
 
 class Server:

@@ -1,9 +1,11 @@
-"""What changes while a page is open, as server-sent events.
+"""What a page gets while it is open, as server-sent events.
 
 tree    everything that was found, when it has changed
-nodes   the last status of the nodes of the run, whenever they were polled
-delta   rows of one part of one run: of curves, for all runs of a group; of the rest, for one run
-gone    the id of a group or run that the page shows and that is not there any more
+detail  the run that the page shows: first in full, then without its rows whenever anything else has changed
+delta   rows of one part of a run: of curves, for all runs of the group; of all parts, for the run that the page shows
+gone    the id of the group or the run that the page shows, when it was deleted or cannot be read
+
+The first events have everything that is known. A page that lost its connection requests a new stream.
 """
 
 from __future__ import annotations
@@ -14,10 +16,9 @@ from typing import Any
 
 from efhc.base.errors import EfhcError
 from efhc.report.plain_json import to_json
-from efhc.report.views import Delta, Tree
-from efhc.watch.folders import readable
-from efhc.watch.node_source import NodeSource
-from efhc.watch.sources import PARTS, Part, Source
+from efhc.report.views import Delta
+from efhc.watch.discovery import readable
+from efhc.watch.readers import PARTS, Part, Reader
 from efhc.watch.watcher import Watcher
 
 Event = tuple[str, Any]
@@ -27,76 +28,72 @@ TREE_SECONDS = 1.0
 
 
 class Changes:
-    """What one page has got, and what is new since.
-
-    A page requests a group and a run by itself, and then follows them. So that no row is lost between the two, the
-    first events have all rows of runs that are being made; complete runs do not change.
-    """
+    """What one page has got of a group and a run, and what is new since."""
 
     def __init__(self, watcher: Watcher, group: str | None, run: str | None) -> None:
         self._watcher, self._group, self._run = watcher, group, run
         self._sent: dict[tuple[str, Part], tuple[Hashable, int]] = {}
         """Of each part of a run, the generation and the number of rows that the page has."""
-        self._tree: Tree | None = None
+        self._latest: dict[str, Any] = {}
+        """The data of the last event by its name."""
         self._tree_sent = float("-inf")
         self._was_there: set[str] = set()
-        self._polls = 0
-        """How many times nodes had been polled when the page got their status."""
+        self._unreadable: set[Hashable] = set()
+        """Generations of tables that could not be read."""
 
     def next(self) -> Iterator[Event]:
         """Yield the changes since the last call."""
         watcher = self._watcher
         watcher.refresh()
-        tree = watcher.tree
-        if (now := time.monotonic()) - self._tree_sent >= TREE_SECONDS and tree != self._tree:
-            self._tree, self._tree_sent = tree, now
-            yield "tree", tree
-        yield from self._gone()
-        for run in watcher.runs_of(self._group) if self._group else ():
-            yield from self._news(run, ("curve",))
-        if self._run:
-            yield from self._nodes(self._run)
-            yield from self._news(self._run, PARTS)
+        if (now := time.monotonic()) - self._tree_sent >= TREE_SECONDS and self._is_new("tree", watcher.tree):
+            self._tree_sent = now
+            yield "tree", self._latest["tree"]
+        there = {id_ for id_ in (self._group, self._run) if id_ is not None and watcher.has(id_)}
+        for id_ in sorted(self._was_there - there):
+            yield "gone", {"id": id_}
+        self._was_there = there
+        if self._run in there:
+            yield from self._rows_of(self._run, PARTS)
+        for run in watcher.runs_of(self._group):
+            if run != self._run:
+                yield from self._rows_of(run, ("curve",))
 
-    def _gone(self) -> Iterator[Event]:
-        for shown, is_there in (
-            (self._group, self._group is not None and self._watcher.has_group(self._group)),
-            (self._run, self._run is not None and self._watcher.has_run(self._run)),
-        ):
-            if shown is None:
-                continue
-            if is_there:
-                self._was_there.add(shown)
-            elif shown in self._was_there:
-                self._was_there.discard(shown)
-                yield "gone", {"id": shown}
+    def _is_new(self, name: str, data: Any) -> bool:
+        is_new: bool = data != self._latest.get(name)
+        self._latest[name] = data
+        return is_new
 
-    def _nodes(self, run: str) -> Iterator[Event]:
-        """Yield the nodes with their links, rates and faults, which no table that grows can hold."""
-        source = self._watcher.source(run)
-        if isinstance(source, NodeSource) and source.polls != self._polls:
-            self._polls = source.polls
-            yield "nodes", {"id": run, "facts": source.notes, "devices": source.devices}
-
-    def _news(self, run: str, parts: Iterable[Part]) -> Iterator[Event]:
-        # The page has the tables of a run that has been complete for a while, unless it has rows of the live file.
+    def _rows_of(self, run: str, parts: Iterable[Part]) -> Iterator[Event]:
+        """Yield new rows of a run, after what else is new of the run that the page shows."""
         final = self._watcher.final(run)
-        due = [part for part in parts if final is None or self._sent.get((run, part), (final,))[0] != final]
-        if not due or (source := self._watcher.source(run)) is None:
+        due = [part for part in parts if final is None or self._sent.get((run, part), (None,))[0] != final]
+        if final in self._unreadable or (not due and run != self._run):
             return
-        for part in due:
-            try:
-                with readable(self._watcher.root):
-                    delta = self._delta(run, part, source)
-            except EfhcError:  # deleted while it was read, which the next scan finds, or damaged: not tried again
-                self._sent[run, part] = source.generation, 0
-                continue
-            if delta is not None:
-                yield "delta", delta
+        if (reader := self._watcher.reader(run)) is None:
+            return
+        try:
+            with readable(self._watcher.root):
+                about = self._watcher.about(run) if run == self._run else None
+                if about is not None and self._is_new("detail", about):
+                    is_first = (run, "samples") not in self._sent
+                    yield "detail", {**about, **self._in_full(run, reader)} if is_first else about
+                for part in due:
+                    if (delta := self._delta(run, part, reader)) is not None:
+                        yield "delta", delta
+        except EfhcError:  # deleted while it was read, which the next scan finds, or damaged: not tried again
+            if final is not None:
+                self._unreadable.add(final)
+            if run == self._run:
+                yield "gone", {"id": run}
 
-    def _delta(self, run: str, part: Part, source: Source) -> Delta | None:
+    def _in_full(self, run: str, reader: Reader) -> dict[Part, Any]:
+        rows = {part: reader.rows(part) for part in PARTS}
+        self._sent |= {(run, part): (some.generation, some.end) for part, some in rows.items()}
+        return {part: some.columns for part, some in rows.items()}
+
+    def _delta(self, run: str, part: Part, reader: Reader) -> Delta | None:
         generation, start = self._sent.get((run, part), (None, 0))
-        rows = source.rows(part, generation, start)
+        rows = reader.rows(part, generation, start)
         self._sent[run, part] = rows.generation, rows.end
         is_new = generation is not None and rows.generation != generation
         if rows.end == rows.start and not is_new:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from threading import Lock
-from typing import cast
+from threading import Lock, Thread
+from typing import Any, cast
 
 from efhc import __version__
 from efhc.base.errors import EfhcError, InputError
@@ -19,13 +19,9 @@ from efhc.experiments.runs.run import file_name
 from efhc.report.looks import strategy_styles
 from efhc.report.views import Curve, Group, Look, RunDetail, RunSummary, State, Tree
 from efhc.watch.describing import describe, repeat_command
-from efhc.watch.discovery import Discovery, FoundGroup, FoundRun
-from efhc.watch.folders import readable
-from efhc.watch.node_source import NodeSource
-from efhc.watch.run_source import RunSource
-from efhc.watch.run_tables import Tables
-from efhc.watch.scanning import Scanner
-from efhc.watch.sources import Source
+from efhc.watch.discovery import Discovery, FoundGroup, FoundRun, readable
+from efhc.watch.nodes import NodesReader
+from efhc.watch.readers import PARTS, Reader, RunReader
 
 READ_SECONDS, POLL_SECONDS = 0.1, 1.0
 """Least time between two reads of live files, and between two polls of nodes."""
@@ -35,6 +31,53 @@ SHORT_RUNS_SECONDS = 10.0
 """An experiment whose runs are too short for live files counts as running for this long after one was added."""
 MOST_TABLES = 64
 """The largest number of complete runs whose tables are kept in memory."""
+SCAN_SECONDS, REST = 1.0, 20
+"""Least time between two scans, and the ratio of the pause after a scan to the time that the scan took."""
+WAIT_SECONDS = 0.1
+"""How long a page waits for a scan to end. After that, the page shows what the scan before found."""
+
+
+class Scanner:
+    """Calls a function in a thread of its own, and pauses in between for much longer than a call takes.
+
+    So no page waits until a large folder has been searched.
+    """
+
+    def __init__(self, scan: Callable[[], None]) -> None:
+        self._scan = scan
+        self._lock = Lock()
+        self._thread: Thread | None = None
+        self._due = float("-inf")
+        self.has_scanned = False
+        """Whether a scan has ended."""
+
+    def scan_if_due(self) -> None:
+        """Start a scan if the pause is over. Waits a short time for its end, and without limit for the first one."""
+        thread = self._start() if time.monotonic() >= self._due else self._thread
+        if thread is not None:
+            thread.join(WAIT_SECONDS if self.has_scanned else None)
+
+    def scan_now(self) -> None:
+        """Scan, and wait for the end. A scan that began earlier does not count."""
+        if (earlier := self._thread) is not None:
+            earlier.join()
+        self._start().join()
+
+    def _start(self) -> Thread:
+        """Return the thread that scans; it begins now unless there is one."""
+        with self._lock:
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = Thread(target=self._run, name="efhc-scan", daemon=True)
+                self._thread.start()
+            return self._thread
+
+    def _run(self) -> None:
+        began = time.monotonic()
+        try:
+            self._scan()
+        finally:
+            ended, self.has_scanned = time.monotonic(), True
+            self._due = ended + max(SCAN_SECONDS, REST * (ended - began))
 
 
 class Watcher:
@@ -53,15 +96,14 @@ class Watcher:
         self._changed: dict[str, float] = {}
         self._made: dict[str, float] = {}
         """When a group was last known to be made between two of its runs, by its id, on the monotonic clock."""
-        self._sources: dict[str, RunSource] = {}
+        self._readers: dict[str, RunReader] = {}
         self._unfinished: list[str] = []
         """The ids of the runs whose live files are read: those of groups that are not complete."""
-        self._nodes: dict[str, NodeSource] = {}
-        self._tables: dict[Path, Tables] = {}
-        """The tables of complete runs, by folder."""
+        self._nodes: dict[str, NodesReader] = {}
         self._recent: OrderedDict[str, None] = OrderedDict()
         """The ids of the complete runs whose tables are in memory."""
-        self._tree: Tree = self._new_tree()
+        self.tree: Tree = self._new_tree()
+        """Everything that was found."""
 
     @classmethod
     def of(cls, folder: Path, *, may_be_empty: bool) -> Watcher:
@@ -94,8 +136,8 @@ class Watcher:
                     nodes.poll(self._groups[id_].sockets)
             if now - self._read >= READ_SECONDS:
                 for run in self._unfinished:
-                    self._sources[run].read()
-                self._tree = self._new_tree()
+                    self._readers[run].read()
+                self.tree = self._new_tree()
                 self._read = time.monotonic()
 
     def wait_for_nodes(self, seconds: float = NODES_SECONDS) -> None:
@@ -104,7 +146,7 @@ class Watcher:
         for nodes in [*self._nodes.values()]:
             nodes.wait(max(0.0, end - time.monotonic()))
         with self._lock:
-            self._tree = self._new_tree()
+            self.tree = self._new_tree()
 
     def scan_now(self) -> None:
         """Scan for runs now: something was not where it was found."""
@@ -113,14 +155,12 @@ class Watcher:
 
     def _scan(self) -> None:
         began = time.monotonic()
-        seen = began if self._scanner.has_scanned else float("-inf")
         groups = self._discovery.find()
-        complete = {run.folder: run for group in groups for run in group.runs if run.is_complete}
-        tables = {folder: Tables.of(run, self._tables.get(folder), seen) for folder, run in complete.items()}
+        readers = {run.id: self._reader_of(run) for group in groups for run in group.runs}
         folders = {group.id: {group.folder, *(run.folder for run in group.runs)} for group in groups}
         changed = {id_: at for id_, some in folders.items() if (at := _changed(some)) is not None}
         with self._lock:
-            self._scan_began, self._read, self._tables = began, float("-inf"), tables
+            self._scan_began, self._read, self._readers = began, float("-inf"), readers
             self._arrange(groups)
             known = self._changed | changed  # of nodes that have gone, too
             self._changed = {id_: at for id_, at in known.items() if id_ in self._groups}
@@ -132,53 +172,57 @@ class Watcher:
                 groups.append(self._groups[id_])
         self._groups = {group.id: group for group in groups}
         self._runs = {run.id: (group, run) for group in groups for run in group.runs}
-        self._sources = {run.id: self._source_of(run) for _, run in self._runs.values() if run is not None}
+        for id_, reader in self._readers.items():
+            reader.run = cast("FoundRun", self._runs[id_][1])
         self._unfinished = [
             run.id for group in groups for run in group.runs if not (run.is_complete and group.is_complete)
         ]
         of_nodes = [group for group in groups if group.kind == "nodes"]
         self._runs |= {group.id: (group, None) for group in of_nodes}
-        self._nodes = {group.id: self._nodes.get(group.id) or NodeSource() for group in of_nodes}
+        self._nodes = {group.id: self._nodes.get(group.id) or NodesReader() for group in of_nodes}
 
-    def _source_of(self, run: FoundRun) -> RunSource:
-        """Return the source of a run: the known one, unless the run is in other files now."""
-        known, tables = self._sources.get(run.id), self._tables[run.folder] if run.is_complete else None
-        if known is None or not known.is_of(run, tables):
-            return RunSource(run, tables)
-        known.run = run
-        return known
+    def _reader_of(self, run: FoundRun) -> RunReader:
+        """Return the reader of a run: the known one, unless the run is in other files now."""
+        known = self._readers.get(run.id)
+        return known if known is not None and known.is_of(run) else RunReader(run)
 
     # What pages get
 
-    @property
-    def tree(self) -> Tree:
-        """Everything that was found."""
-        return self._tree
+    def has(self, id_: str | None) -> bool:
+        """Return whether there is a group or a run of this id."""
+        return id_ in self._groups or id_ in self._runs
 
-    def has_group(self, group: str) -> bool:
-        """Return whether there is such a group."""
-        return group in self._groups
-
-    def has_run(self, run: str) -> bool:
-        """Return whether there is such a run."""
-        return run in self._runs
-
-    def final(self, run: str) -> Hashable | None:
-        """Return the generation of the tables of a run that has been complete for a while. No file is read.
-
-        None: the run is being made, was complete just now, or is not there.
-        """
-        with self._lock:
-            _, found = self._runs.get(run, (None, None))
-            if found is None or not found.is_complete:
-                return None
-            tables = self._tables[found.folder]
-            return tables.stamp if tables.is_final else None
-
-    def runs_of(self, group: str) -> list[str]:
+    def runs_of(self, group: str | None) -> list[str]:
         """Return the ids of the runs of a group; none of a group that is not there."""
         with self._lock:
             return [id_ for id_, (of, _) in self._runs.items() if of.id == group]
+
+    def final(self, run: str) -> Hashable | None:
+        """Return the generation of a complete run, whose rows do not change. No file is read.
+
+        None: the run is being made, or is not there.
+        """
+        reader = self._readers.get(run)
+        return reader.generation if reader is not None and reader.run.is_complete else None
+
+    def reader(self, run: str) -> Reader | None:
+        """Return what is known of a run. None: there is no such run."""
+        with self._lock:
+            if run not in self._runs:
+                return None
+            if run in self._nodes:
+                return self._nodes[run]
+            reader = self._readers[run]
+            if not reader.run.is_complete:
+                return reader
+            self._recent[run] = None
+            self._recent.move_to_end(run)
+            if len(self._recent) > MOST_TABLES:
+                oldest, _ = self._recent.popitem(last=False)
+                if oldest in self._readers:
+                    self._readers[oldest].forget()
+        reader.read()  # its live file has what the tables lack
+        return reader
 
     def curves(self, group: str) -> dict[str, Curve] | None:
         """Return the curve of each run of a group that can be read. None: there is no such group."""
@@ -187,45 +231,33 @@ class Watcher:
         curves = {}
         for run in self.runs_of(group):
             with suppress(EfhcError), readable(self.root):
-                if (source := self.source(run)) is not None:
-                    curves[run] = source.curve
+                if (reader := self.reader(run)) is not None:
+                    curves[run] = reader.curve
         return curves
 
-    def source(self, run: str) -> Source | None:
-        """Return where to read what is known of a run. None: there is no such run."""
-        with self._lock:
-            if run not in self._runs:
-                return None
-            group, found = self._runs[run]
-            if found is None:
-                return self._nodes[group.id]
-            source = self._sources[run]
-            if not found.is_complete:
-                return source
-            self._recent[run] = None
-            self._recent.move_to_end(run)
-            if len(self._recent) > MOST_TABLES:
-                oldest, _ = self._recent.popitem(last=False)
-                if (used := self._sources.get(oldest)) is not None:  # a new source, so that the memory is freed
-                    self._sources[oldest] = RunSource(used.run, used.tables)
-        source.read()  # its live file has what the tables lack
-        return source
-
-    def detail(self, run: str) -> RunDetail | None:
-        """Return one run in full. None: there is no such run. Raises `EfhcError` if its files cannot be read."""
-        source, known = self.source(run), self._runs.get(run)
-        if source is None or known is None:
+    def about(self, run: str) -> dict[str, Any] | None:
+        """Return a run without its rows. None: there is no such run. Raises `EfhcError` if its files cannot be read."""
+        reader, known = self.reader(run), self._runs.get(run)
+        if reader is None or known is None:
             return None
         group, found = known
         with readable(group.folder):
-            detail = {
-                "id": run,
-                "facts": describe(found, group) | source.notes,
-                "config": found.config_text if found else "",
-                "repeat": repeat_command(found, group),
-                **source.parts(),
-            }
-        return cast("RunDetail", detail)
+            about = reader.about()
+        return {
+            "id": run,
+            **about,
+            "facts": describe(found, group) | about["facts"],
+            "config": found.config_text if found else "",
+            "repeat": repeat_command(found, group),
+        }
+
+    def detail(self, run: str) -> RunDetail | None:
+        """Return one run in full. None: there is no such run. Raises `EfhcError` if its files cannot be read."""
+        about, reader = self.about(run), self.reader(run)
+        if about is None or reader is None:
+            return None
+        with readable(self.root):
+            return cast("RunDetail", about | {part: reader.rows(part).columns for part in PARTS})
 
     def config(self, run: str) -> str | None:
         """Return the config file of a run as text. None: there is no such run, or it has none."""
@@ -237,11 +269,9 @@ class Watcher:
 
         None: there is no such run.
         """
-        source, known = self.source(run), self._runs.get(run)
-        if source is None or known is None:
-            return None
-        with readable(known[0].folder):
-            return source.metrics().write_csv()
+        reader = self.reader(run)
+        with readable(self.root):
+            return None if reader is None else reader.metrics().write_csv()
 
     # The tree
 
@@ -263,39 +293,37 @@ class Watcher:
         else:
             runs = [self._line(group, run) for run in group.runs]
         place, strategies = self._discovery.place(group.folder), _looks(tuple(run["strategy"] for run in runs))
-        state = self._state(group, runs)
         return {
-            "id": group.id, "name": group.name, "kind": group.kind, "place": place, "state": state,
+            "id": group.id, "name": group.name, "kind": group.kind, "place": place, "state": self._state(group, runs),
             "changed": self._changed.get(group.id), "strategies": strategies, "runs": runs, "problem": group.problem,
         }  # fmt: skip
 
     def _line(self, group: FoundGroup, run: FoundRun) -> RunSummary:
         try:
-            return self._by_nodes(group, run) or self._sources[run.id].summary()
+            return self._by_nodes(group, run) or self._readers[run.id].summary()
         except Exception as error:
-            return self._sources[run.id].summary(in_one_line(error))
+            return self._readers[run.id].summary(in_one_line(error))
 
     def _by_nodes(self, group: FoundGroup, run: FoundRun) -> RunSummary | None:
         """Return the state of the nodes that make a run of `efhc launch`. None: no nodes make it."""
         if run.is_complete or run.problem:
             return None
-        nodes = self._groups.get(
-            self._discovery.id("nodes", group.folder / "nodes" / file_name(run.strategy, run.seed))
-        )
-        if nodes is None or nodes.id not in self._nodes:
+        folder = group.folder / "nodes" / file_name(run.strategy, run.seed)
+        nodes = self._nodes.get(self._discovery.id("nodes", folder))
+        if nodes is None:
             return None
-        summary = self._nodes[nodes.id].summary(run.id, nodes.folder)
+        summary = nodes.summary(run.id, folder)
         return {**summary, "strategy": run.strategy, "seed": run.seed, "iterations": run.iterations}
 
     def _state(self, group: FoundGroup, runs: list[RunSummary]) -> State:
-        states = [run["state"] for run in runs]
-        if group.problem or (states and set(states) == {"failed"}):
+        states = {run["state"] for run in runs}
+        if group.problem or states == {"failed"}:
             return "failed"
         if "running" in states:
             return "running"
-        if group.is_complete and not {"waiting", "stopped"} & set(states):
+        if group.is_complete and not {"waiting", "stopped"} & states:
             return "done"
-        if set(states) <= {"waiting"}:
+        if states <= {"waiting"}:
             return "waiting"
         # Between two of its runs, only the process that makes them knows whether it goes on. If it has ended since the
         # last scan began, all may be complete: the next scan finds that.
@@ -309,9 +337,11 @@ class Watcher:
         Runs that last less than a second leave no trace of their process. An experiment of such runs goes on if one
         was added just now.
         """
-        if _has_ended(group):
+        sessions = group.meta.get("sessions")
+        last = sessions[-1] if isinstance(sessions, list) and sessions else None
+        if isinstance(last, dict) and "wall_seconds" in last:  # the command that made it last has noted its end
             return False
-        found = [self._sources[run.id].live for run in group.runs]
+        found = [self._readers[run.id].live for run in group.runs]
         processes = {(live.about.pid, live.about.host, live.about.process) for live in found if live is not None}
         if not processes and not group.is_complete:
             return time.time() - self._changed.get(group.id, 0.0) < SHORT_RUNS_SECONDS
@@ -322,13 +352,6 @@ class Watcher:
 def _looks(strategies: tuple[str, ...]) -> list[Look]:
     styles = strategy_styles(strategies).items()
     return [{"name": name, "color": color, "dash": dash} for name, (color, dash) in styles]
-
-
-def _has_ended(group: FoundGroup) -> bool:
-    """Return whether the command that made an experiment last has noted its end."""
-    sessions = group.meta.get("sessions")
-    last = sessions[-1] if isinstance(sessions, list) and sessions else None
-    return isinstance(last, dict) and "wall_seconds" in last
 
 
 def _changed(folders: Iterable[Path]) -> float | None:

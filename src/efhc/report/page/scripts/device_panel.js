@@ -4,7 +4,6 @@ import { el, setFacts } from "./dom.js";
 import { lastUpTo } from "./axes.js";
 import { accuracyWords, digits, labelWords, plural, short, whole } from "./format.js";
 import { measureOf } from "./measures.js";
-import { isSample } from "./store.js";
 
 const DRIFT = "#0072B2";
 const THRESHOLD = "#8a8f98";
@@ -101,6 +100,6 @@ export class DevicePanel {
       this.firedCount = events.fired.reduce((count, fired) => count + fired.filter((one) => one === device).length, 0);
     }
     if (events.seconds?.[0] != null) return plural(this.firedCount, "step");
-    return `${whole(this.firedCount)} of ${whole(events.k.length)}${isSample(events) ? " sampled" : ""} iterations`;
+    return `${whole(this.firedCount)} of ${whole(events.k.length)}${this.store.shown.is_sample ? " sampled" : ""} iterations`;
   }
 }

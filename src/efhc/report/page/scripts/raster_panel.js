@@ -4,7 +4,6 @@ import { digits, plural } from "./format.js";
 import { Player } from "./player.js";
 import { RasterDrawing, firedShares } from "./raster.js";
 import { lastUpTo } from "./axes.js";
-import { isSample } from "./store.js";
 
 const MOST_COLUMNS = 600;
 
@@ -39,7 +38,7 @@ export class RasterPanel {
     const times = this.moment.times; // of devices on their own clocks
     const [first, end] = times ? [0, times.at(-1)] : [events.k[0], events.k.at(-1) + 1];
     // Seconds and samples are spread evenly, but not exactly: a column of two has hardly ever none.
-    const most = times || isSample(events) ? Math.ceil(events.k.length / 2) : events.k.length;
+    const most = times || shown.is_sample ? Math.ceil(events.k.length / 2) : events.k.length;
     const columns = Math.max(1, Math.min(MOST_COLUMNS, most, times ? most : end - first));
     const shares = firedShares(times ?? events.k, events.fired, rowOf, devices.length, first, end, columns);
     this.drawing.set({
@@ -51,7 +50,7 @@ export class RasterPanel {
     });
     const order = devices.some((one) => one.bandwidth !== null) ? "most bandwidth on top" : "";
     const count = times ? `${digits(end, 4)} s, ${plural(events.k.length, "moment")}` : plural(events.k.length, "iteration");
-    const sample = isSample(events) ? `${count}, a sample` : count;
+    const sample = shown.is_sample ? `${count}, a sample` : count;
     const gaps = shares[0].some(Number.isNaN) && !times ? "gaps: iterations that are not in the sample" : times ? "blank: no step of the device" : "";
     say(this.note, [order, sample, gaps].filter(Boolean).join("; "));
     this.mark();

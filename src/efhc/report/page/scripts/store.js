@@ -1,4 +1,13 @@
 // What the page knows: the tree of runs, what is chosen, and the data of the choice. Panels watch parts of it.
+//
+// The data come from a source: a server, whose events `tree`, `detail`, `delta` and `gone` are methods of the store, or
+// the page itself.
+
+const NO_ROWS = () => ({
+  samples: { k: [], accuracy: [], drift: [], threshold: [] },
+  events: { k: [], fired: [], used: [], seconds: [] },
+  network: { k: [], links: [] },
+});
 
 export class Store {
   constructor(source) {
@@ -8,8 +17,8 @@ export class Store {
     this.run = null;
     this.isPinned = false; // whether the reader chose the run
     this.lines = {}; // the curves of the group, by run
-    this.shown = null; // the detail of the run
-    this.absence = null; // why there is no detail: "gone" or "missing"
+    this.shown = null; // the run that is shown, with its rows
+    this.absence = null; // why there is none: "gone" or "missing"
     this.deleted = null; // the run that was shown until its files were deleted
     this.isConnected = true;
     this.isRefused = false;
@@ -18,74 +27,53 @@ export class Store {
     this.changes = new Set();
   }
 
-  start() {
-    this.source.start(this);
-  }
-
   /** Calls `work` in the next frame after any of the named parts has changed. */
   watch(parts, work) {
     this.watchers.push({ parts, work });
   }
 
   changed(...parts) {
-    if (!this.changes.size) requestAnimationFrame(() => this.tell());
+    if (!this.changes.size) requestAnimationFrame(() => this.callWatchers());
     for (const part of parts) this.changes.add(part);
   }
 
-  tell() {
+  callWatchers() {
     const changes = this.changes;
     this.changes = new Set();
     for (const { parts, work } of this.watchers) if (parts.some((part) => changes.has(part))) work(changes);
   }
 
-  // What the source says.
+  // Events of the source.
 
   tree(tree) {
     const before = this.currentRun;
     this.runs = tree;
     this.changed("tree");
     this.settle(before);
-    // What was thinned, and how to go on, is told anew when a run begins, stops or is complete.
-    if (before && before.id === this.run && before.state !== this.currentRun?.state) this.source.soon?.();
   }
 
-  curves(group, curves) {
-    if (group !== this.group) return;
-    this.lines = curves;
-    this.changed("curves");
-  }
-
-  detail(detail) {
+  /** A run, in full or without its rows. The device that was chosen stays chosen. */
+  detail({ curve, ...detail }) {
     if (detail.id !== this.run) return;
-    const isSame = this.shown?.id === detail.id;
-    this.shown = detail;
+    const before = this.shown;
+    const chosen = before?.devices[this.device]?.device;
+    if (curve) this.lines[detail.id] = curve;
+    this.shown = { ...NO_ROWS(), ...before, ...detail };
     this.absence = null;
-    if (this.device >= detail.devices.length) this.device = 0;
-    this.changed("detail", ...Object.keys(detail), ...(isSame ? [] : ["run"]));
+    this.chooseDevice(Math.max(0, detail.devices.findIndex((one) => one.device === chosen)));
+    this.changed("detail", "curves", ...(before ? [] : ["run"]), ...(detail.events ? Object.keys(NO_ROWS()) : []));
   }
 
-  /** Shows how nodes are now, in place of what they said before. The device that was chosen stays chosen. */
-  nodes({ id, facts, devices }) {
-    if (id !== this.shown?.id) return; // it comes with the detail
-    const chosen = this.shown.devices[this.device]?.device;
-    Object.assign(this.shown.facts, facts);
-    this.shown.devices = devices;
-    this.chooseDevice(Math.max(0, devices.findIndex((one) => one.device === chosen)));
-    this.changed("detail");
-  }
-
-  /** Applies what is new. Returns whether it fits what is known; otherwise everything has to be read again. */
   delta({ id, part, start, columns }) {
-    if (part === "curve") {
-      if (!extend((this.lines[id] ??= { k: [] }), start, columns)) return false;
-      this.changed("curves");
-      return true;
-    }
-    if (id !== this.shown?.id) return true; // it comes with the detail
-    if (!this.shown.devices.length) return false; // the run has just begun
-    if (!extend(this.shown[part], start, columns)) return false;
-    this.changed(part);
-    return true;
+    if (part !== "curve" && id !== this.shown?.id) return;
+    const parts = part === "curve" ? this.lines : this.shown;
+    const name = part === "curve" ? id : part;
+    parts[name] = extended(start ? parts[name] : {}, start, columns);
+    this.changed(part === "curve" ? "curves" : part);
+  }
+
+  gone({ id }) {
+    if (id === this.run) this.lost("gone");
   }
 
   lost(why) {
@@ -100,7 +88,7 @@ export class Store {
     this.changed("connection");
   }
 
-  // What the reader says.
+  // The choice.
 
   choose(group, run) {
     this.isPinned = true;
@@ -114,8 +102,6 @@ export class Store {
     this.device = device;
     this.changed("device");
   }
-
-  // The choice.
 
   get groups() {
     return this.runs?.groups ?? [];
@@ -131,7 +117,7 @@ export class Store {
 
   /** The curve of the run, which grows while it is made. */
   get curve() {
-    return this.lines[this.run] ?? this.shown?.curve;
+    return this.lines[this.run];
   }
 
   show(group, run) {
@@ -149,8 +135,7 @@ export class Store {
    * is, it begins with the group that was changed last.
    */
   settle(before) {
-    const wanted = this.wanted?.();
-    const found = wanted && this.find(wanted);
+    const found = this.find(this.wanted?.());
     this.wanted = null;
     if (found) {
       this.isPinned = true;
@@ -176,18 +161,85 @@ export class Store {
   }
 }
 
-/** Keeps the first `start` entries of each column and appends the new ones. Returns whether all before them are known. */
-function extend(part, start, columns) {
-  if (start > part.k.length) return false;
+/** Returns the columns of a part: the first `start` entries of each, and the new ones. */
+function extended(part, start, columns) {
   for (const [name, values] of Object.entries(columns)) {
     const column = (part[name] ??= []);
-    column.length = Math.min(column.length, start);
+    column.length = start;
     for (const value of values) column.push(value);
   }
-  return true;
+  return part;
 }
 
-/** Whether iterations are missing in the events; of a run that is being made, also in what came since it was read. */
-export function isSample(events) {
-  return events.is_sample || events.k.length <= events.k.at(-1);
+/** The data are in the page. */
+export class EmbeddedSource {
+  constructor(data) {
+    this.data = data;
+    this.isLive = false;
+  }
+
+  start(store) {
+    this.store = store;
+    store.tree(this.data.tree);
+  }
+
+  choose(group, run) {
+    for (const [id, columns] of Object.entries(this.data.curves[group] ?? {})) this.store.delta({ id, part: "curve", start: 0, columns });
+    const detail = this.data.details[run];
+    if (detail) this.store.detail(detail);
+    else if (run) this.store.lost("missing");
+  }
+
+  address() {
+    return null;
+  }
+}
+
+const FIRST_WAIT = 500;
+const LONGEST_WAIT = 5000;
+
+/** The data come from a server. A stream begins with everything that is known of the choice. */
+export class LiveSource {
+  constructor() {
+    this.isLive = true;
+    this.wait = FIRST_WAIT;
+  }
+
+  start(store) {
+    this.store = store;
+    this.choose(null, null);
+  }
+
+  choose(group, run) {
+    this.words = new URLSearchParams(Object.entries({ group, run }).filter(([, id]) => id));
+    this.listen();
+  }
+
+  listen() {
+    this.stream?.close();
+    clearTimeout(this.due);
+    const stream = (this.stream = new EventSource(`api/stream?${this.words}`));
+    for (const name of ["tree", "detail", "delta", "gone"]) {
+      stream.addEventListener(name, (event) => stream === this.stream && this.store[name](JSON.parse(event.data)));
+    }
+    stream.addEventListener("open", () => {
+      this.store.connected(true);
+      this.wait = FIRST_WAIT;
+    });
+    stream.addEventListener("error", async () => {
+      if (stream !== this.stream) return;
+      this.store.connected(false);
+      if (stream.readyState !== EventSource.CLOSED) return; // the browser tries again by itself
+      const answer = await fetch("api/tree", { cache: "no-store" }).catch(() => null);
+      if (stream !== this.stream) return;
+      this.store.connected(false, answer?.status === 401 || answer?.status === 403);
+      this.due = setTimeout(() => this.listen(), this.wait);
+      this.wait = Math.min(LONGEST_WAIT, 2 * this.wait);
+    });
+  }
+
+  /** Where the exact file lies: the numbers on the page are rounded. */
+  address(run, file) {
+    return `api/runs/${encodeURIComponent(run)}/${file}`;
+  }
 }

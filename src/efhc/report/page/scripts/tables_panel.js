@@ -2,7 +2,6 @@
 import { el, radioSwitch } from "./dom.js";
 import { accuracyWords, digits, duration, fileName, labelWords, whole } from "./format.js";
 import { furtherColumns, measureOf } from "./measures.js";
-import { isSample } from "./store.js";
 import { SortableTable } from "./table.js";
 
 // Exports have the names themselves.
@@ -60,7 +59,7 @@ export class TablesPanel {
     this.tables = {
       Runs: () => [runs, this.runRows()],
       Evaluations: () => [this.evaluations(), this.evaluationRows()],
-      Devices: () => [this.store.shown && isSample(this.store.shown.events) ? inSample : inAll, this.deviceRows()],
+      Devices: () => [this.store.shown?.is_sample ? inSample : inAll, this.deviceRows()],
     };
     this.shown = "Runs";
     this.place = el("div");

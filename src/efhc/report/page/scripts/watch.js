@@ -4,8 +4,8 @@ import { Moment } from "./moment.js";
 import { PANELS } from "./panels.js";
 import { RunHead } from "./run_head.js";
 import { RunList } from "./run_list.js";
-import { EmbeddedSource, LiveSource } from "./source.js";
-import { Store } from "./store.js";
+
+import { EmbeddedSource, LiveSource, Store } from "./store.js";
 import { themeSwitch } from "./theme.js";
 
 function mark() {
@@ -90,7 +90,7 @@ function start() {
     ),
   );
   keepAddress(store);
-  store.start();
+  store.source.start(store);
 }
 
 start();

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
@@ -12,9 +12,9 @@ from threading import Thread
 from typing import Any, NamedTuple
 
 from efhc.experiments.nodes.status_query import Answer, ask
-from efhc.report.views import DeviceView, RunSummary, State
-from efhc.watch.folders import LARGEST, check_content
-from efhc.watch.sources import Part, Row, Source, in_force
+from efhc.report.views import AboutRows, RunSummary, State
+from efhc.watch.discovery import LARGEST, check_content
+from efhc.watch.readers import Link, Part, Reader, Row, in_force
 
 MOST_POLLS = 1_000
 """Half of the largest number of polls that are kept. At that number, every other poll is dropped."""
@@ -30,55 +30,43 @@ ELSEWHERE = {"state": "elsewhere", "problem": "it is known from its neighbours o
 SILENT = {"state": "silent", "problem": "it does not answer any more; this is its last status"}
 
 Status = Mapping[str, Any]
-Link = tuple[int, int]
 
 
 class _Poll(NamedTuple):
     """The answers of one poll. Devices are named by their numbers; those that did not answer are left out."""
 
-    k: int
-    seconds: float
-    """Since the first poll."""
     curve: Row
-    drifts: dict[int, float | None]
-    thresholds: dict[int, float | None]
+    """With `k`, the iteration of all nodes, and `seconds`, since the first poll."""
+    found: Mapping[int, tuple[float | None, float | None]]
+    """The drift and the threshold of each device."""
     fired: list[int]
     """The devices that have fired since the poll before."""
     used: list[Link]
     """The links over which models were exchanged since the poll before."""
 
 
-class _Wiring(NamedTuple):
-    """The links that are up from a poll on."""
-
-    k: int
-    links: list[Link]
-
-
-class NodeSource(Source):
+class NodesReader(Reader):
     """The nodes of one folder. Each poll adds a row to every part but the network, whose rows are changes."""
 
-    leaves_out_events = True
+    generation: int
 
     def __init__(self, most_numbers: int = MOST_NUMBERS) -> None:
         super().__init__()
         self._most_numbers = most_numbers
         self.answers: dict[str, Answer] = {}
         """The last answer of each node, by its place. Empty: no node has been polled yet."""
-        self.polls = 0
-        """How many times all nodes were polled."""
         self._statuses: dict[str, Status] = {}
         """The last status of each node that ever answered, by its place. The one that answered last comes last."""
         self._furthest: dict[int, int] = {}
         """The largest iteration that each device has reached."""
         self._k = 0
-        self._kept: list[_Poll] = []
-        self._wirings: list[_Wiring] = []
+        self._polls: list[_Poll] = []
+        self._networks: list[tuple[int, list[Link]]] = []
+        """The links that are up from an iteration on."""
         self._shown: list[int] = []
         """The devices on the page, by number. The page names a device by its place here."""
         self._left_out = 0
         """The number of devices that are known and not on the page."""
-        self._generation = 0
         self._began = time.monotonic()
         self._thread: Thread | None = None
 
@@ -95,7 +83,7 @@ class NodeSource(Source):
 
     def _poll(self, sockets: Sequence[Path]) -> None:
         with ThreadPoolExecutor(max_workers=16) as threads:
-            answers = list(map(_checked, threads.map(ask, sockets)))
+            answers = list(map(checked, threads.map(ask, sockets)))
         self.add(answers, time.monotonic() - self._began)
 
     def add(self, answers: Sequence[Answer], seconds: float) -> None:
@@ -107,7 +95,6 @@ class NodeSource(Source):
             self._statuses = {place: status for place, status in self._statuses.items() if place not in new} | new
             if new:
                 self._add({status["device"]: status for status in new.values()}, before, seconds)
-            self.polls += 1
 
     @property
     def _last(self) -> dict[int, Status]:
@@ -125,19 +112,15 @@ class NodeSource(Source):
             (i, one) for i, one in _ends(found) if _committed(one) > committed.get((i, one["device"]), LARGEST)
         )
         up = _links((i, one) for i, one in _ends(found) if one["up"])
-        drifts, thresholds = (
-            {i: _number(status.get(name)) for i, status in found.items()} for name in ("drift", "threshold")
-        )
-        self._kept.append(
-            _Poll(k, round(seconds, 3), _curve_row(k, seconds, last.values()), drifts, thresholds, fired, used)
-        )
-        if not self._wirings or self._wirings[-1].links != up:
-            self._wirings.append(_Wiring(k, up))
+        drifts = {i: (_number(one.get("drift")), _number(one.get("threshold"))) for i, one in found.items()}
+        self._polls.append(_Poll(_curve_row(k, seconds, last.values()), drifts, fired, used))
+        if not self._networks or self._networks[-1][1] != up:
+            self._networks.append((k, up))
         known = dict.fromkeys([*last, *(i for status in last.values() for i in _neighbours(status))])
         shown = sorted(islice(known, MOST_SHOWN))
         self._left_out = len(known) - len(shown)
         if shown != self._shown:  # places have moved
-            self._shown, self._generation = shown, self._generation + 1
+            self._shown, self.generation = shown, self.generation + 1
         self._thin()
 
     def _reach(self, found: Mapping[int, Status], last: Mapping[int, Status]) -> int:
@@ -148,9 +131,9 @@ class NodeSource(Source):
         """
         k = round(sum(int(status["iteration"]) for status in last.values()) / len(last))
         if k < self._k and all(status["iteration"] < self._furthest.get(i, 0) for i, status in found.items()):
-            self._kept = [poll for poll in self._kept if poll.k <= k]
-            self._wirings = [wiring for wiring in self._wirings if wiring.k <= k]
-            self._k, self._generation = k, self._generation + 1
+            self._polls = [poll for poll in self._polls if poll.curve["k"] <= k]
+            self._networks = [network for network in self._networks if network[0] <= k]
+            self._k, self.generation = k, self.generation + 1
         self._k = max(self._k, k)
         for i, status in found.items():
             self._furthest[i] = max(self._furthest.get(i, 0), int(status["iteration"]))
@@ -158,46 +141,41 @@ class NodeSource(Source):
 
     def _thin(self) -> None:
         """Drop every other poll while there are too many. Links stay as they were in the polls that are left."""
-        while len(self._kept) > 1 and (len(self._kept) >= 2 * MOST_POLLS or self._numbers() > self._most_numbers):
-            self._kept = self._kept[::-2][::-1]  # the last one stays
-            kept = {*in_force([wiring.k for wiring in self._wirings], (poll.k for poll in self._kept))}
-            kept.add(len(self._wirings) - 1)
-            self._wirings = [self._wirings[place] for place in sorted(kept)]
-            self._generation += 1
+        while len(self._polls) > 1 and (len(self._polls) >= 2 * MOST_POLLS or self._numbers() > self._most_numbers):
+            self._polls = self._polls[::-2][::-1]  # the last one stays
+            kept = in_force([k for k, _ in self._networks], (poll.curve["k"] for poll in self._polls))
+            self._networks = [self._networks[place] for place in sorted({*kept, len(self._networks) - 1})]
+            self.generation += 1
 
     def _numbers(self) -> int:
-        of_polls = sum(2 * len(self._shown) + len(poll.fired) + 2 * len(poll.used) for poll in self._kept)
-        return of_polls + sum(2 * len(wiring.links) for wiring in self._wirings)
+        of_polls = sum(2 * len(self._shown) + len(poll.fired) + 2 * len(poll.used) for poll in self._polls)
+        return of_polls + sum(2 * len(links) for _, links in self._networks)
 
-    @property
-    def generation(self) -> Hashable:
-        return "nodes", self._generation
-
-    @property
-    def devices(self) -> list[DeviceView]:
-        last = self._last
-        answers = {answer.status["device"]: answer.status for answer in self.answers.values() if answer.status}
-        nodes = {i: dict(answers[i]) if i in answers else {**last[i], **SILENT} for i in last}
-        return [
-            {
-                "device": device,
-                "bandwidth": last.get(device, {}).get("bandwidth"),
-                "samples": None,
-                "labels": None,
-                "node": nodes.get(device) or dict(ELSEWHERE),
-            }
-            for device in self._shown
-        ]
-
-    @property
-    def notes(self) -> dict[str, str]:
-        """Facts about the nodes, always by the same names."""
-        silent = [f"{Path(one.place).name}: {one.problem}" for one in self.answers.values() if one.status is None]
+    def about(self) -> AboutRows:
+        """Return the devices with what their nodes say, and facts about the nodes, always by the same names."""
+        with self._lock:
+            last, answers = self._last, list(self.answers.values())
+        answered = {answer.status["device"] for answer in answers if answer.status}
+        silent = [f"{Path(one.place).name}: {one.problem}" for one in answers if one.status is None]
         left_out = f"; {self._left_out:,} of their neighbours are not shown" if self._left_out else ""
+        nodes = {i: dict(status) if i in answered else {**status, **SILENT} for i, status in last.items()}
         return {
-            "nodes": f"{len(self.answers) - len(silent)} answer, of {len(self.answers)}{left_out}",
-            "over time": "since this page was first opened; seconds count from then",
-            "silent": "; ".join(silent) or "none",
+            "devices": [
+                {
+                    "device": device,
+                    "bandwidth": last.get(device, {}).get("bandwidth"),
+                    "samples": None,
+                    "labels": None,
+                    "node": nodes.get(device) or dict(ELSEWHERE),
+                }
+                for device in self._shown
+            ],
+            "facts": {
+                "nodes": f"{len(answers) - len(silent)} answer, of {len(answers)}{left_out}",
+                "over time": "since this page was first opened; seconds count from then",
+                "silent": "; ".join(silent) or "none",
+            },
+            "is_sample": True,
         }
 
     def _rows(self, part: Part, first: int) -> Iterable[Row]:
@@ -207,42 +185,36 @@ class NodeSource(Source):
             return [(places[i], places[j]) for i, j in links if i in places and j in places]
 
         if part == "network":
-            return [{"k": wiring.k, "links": placed(wiring.links)} for wiring in self._wirings[first:]]
-        polls = self._kept[first:]
+            return [{"k": k, "links": placed(links)} for k, links in self._networks[first:]]
+        polls = self._polls[first:]
         if part == "curve":
             return [poll.curve for poll in polls]
         if part == "samples":
+            nothing = None, None
+            found = [(poll.curve["k"], [poll.found.get(i, nothing) for i in self._shown]) for poll in polls]
             return [
-                {
-                    "k": poll.k,
-                    "accuracy": [],
-                    "drift": [poll.drifts.get(i) for i in self._shown],
-                    "threshold": [poll.thresholds.get(i) for i in self._shown],
-                }
-                for poll in polls
+                {"k": k, "accuracy": [], "drift": [one for one, _ in all_], "threshold": [one for _, one in all_]}
+                for k, all_ in found
             ]
         return [
             {
-                "k": poll.k,
+                "k": poll.curve["k"],
                 "fired": [places[i] for i in poll.fired if i in places],
                 "used": placed(poll.used),
-                "seconds": poll.seconds,
+                "seconds": poll.curve["seconds"],
             }
             for poll in polls
         ]
 
     def summary(self, run: str, folder: Path) -> RunSummary:
         """Return the state of all nodes, in one line."""
-        named = NAMED.fullmatch(folder.name)
-        answers = self.answers
+        named, answers = NAMED.fullmatch(folder.name), self.answers
         statuses = [answer.status for answer in answers.values() if answer.status is not None]
         silent = len(answers) - len(statuses)
         speeds = [status["steps_per_second"] for status in statuses if status["steps_per_second"] is not None]
         state: State = "running"
-        if not answers:
-            state = "waiting"
-        elif not statuses:
-            state = "stopped"
+        if not statuses:
+            state = "stopped" if answers else "waiting"
         elif {status["state"] for status in statuses} == {"finished"}:
             state = "done"
         return {
@@ -259,7 +231,7 @@ class NodeSource(Source):
         }
 
 
-def _checked(answer: Answer) -> Answer:
+def checked(answer: Answer) -> Answer:
     """Return an answer. Of something else that listens on the socket: that it is no node."""
     if answer.status is None:
         return answer
@@ -267,7 +239,7 @@ def _checked(answer: Answer) -> Answer:
         check_content(answer.status)
         if not all(0 <= device < MOST_DEVICES for device in (answer.status["device"], *_neighbours(answer.status))):
             raise ValueError("it names a device that cannot be")
-        trial = NodeSource()
+        trial = NodesReader()
         trial.add([answer], 0.0)
         trial.summary("", Path())
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):

@@ -11,8 +11,8 @@ import pytest
 from streams import answering, stream
 
 from efhc.experiments.nodes.status_query import Answer, ask, ask_all
-from efhc.watch import node_source
-from efhc.watch.node_source import MOST_SHOWN, NodeSource
+from efhc.watch import nodes
+from efhc.watch.nodes import MOST_SHOWN, NodesReader
 from efhc.watch.offline import write_page
 from efhc.watch.server import Server
 from efhc.watch.watcher import Watcher
@@ -33,7 +33,7 @@ def answer_of(device: int, k: int, *neighbours: int, **changed: Any) -> Answer:
     return Answer(f"node{device}", status_of(device, k, *neighbours, **changed))
 
 
-def k_of(source: NodeSource) -> int:
+def k_of(source: NodesReader) -> int:
     return source.summary("", Path())["k"]
 
 
@@ -41,7 +41,7 @@ def k_of(source: NodeSource) -> int:
 
 
 def test_totals_and_k_stay_when_a_node_misses_a_poll():
-    source = NodeSource()
+    source = NodesReader()
     source.add([answer_of(0, 90, 1), answer_of(1, 110, 0)], 0.0)
     before = source.rows("curve").columns
     assert (k_of(source), before["bits"], before["broadcasts"]) == (100, [8.0 * 20_000], [200.0])
@@ -57,15 +57,15 @@ def test_totals_and_k_stay_when_a_node_misses_a_poll():
 
 
 def test_a_node_that_misses_a_poll_is_shown_with_its_last_status():
-    source = NodeSource()
+    source = NodesReader()
     source.add([answer_of(0, 90, 1, 7, bandwidth=3.0), answer_of(1, 110, 0)], 0.0)
-    assert source.notes["silent"] == "none"
+    assert source.about()["facts"]["silent"] == "none"
     source.add([Answer("node0", None, "no answer (timed out)"), answer_of(1, 111, 0)], 1.0)
-    silent, other, elsewhere = source.devices
+    silent, other, elsewhere = source.about()["devices"]
     assert (silent["bandwidth"], silent["node"]["state"], silent["node"]["iteration"]) == (3.0, "silent", 90)
     assert (other["node"]["state"], other["node"]["iteration"]) == ("training", 111)
     assert (elsewhere["device"], elsewhere["node"]["state"]) == (7, "elsewhere")
-    assert source.notes["silent"] == "node0: no answer (timed out)"
+    assert source.about()["facts"]["silent"] == "node0: no answer (timed out)"
     assert source.summary("", Path())["problem"] == "1 of 2 nodes do not answer"
     source.add([], 2.0)
     summary = source.summary("", Path())
@@ -73,7 +73,7 @@ def test_a_node_that_misses_a_poll_is_shown_with_its_last_status():
 
 
 def test_polls_of_iterations_that_are_made_again_are_superseded():
-    source = NodeSource()
+    source = NodesReader()
     for k in (10, 20, 30):
         source.add([answer_of(0, k, 1), answer_of(1, k, 0)], float(k))
     told = source.rows("curve")
@@ -89,7 +89,7 @@ def test_polls_of_iterations_that_are_made_again_are_superseded():
 # Memory.
 
 
-def numbers_in(source: NodeSource) -> int:
+def numbers_in(source: NodesReader) -> int:
     samples, events = source.rows("samples").columns, source.rows("events").columns
     wirings = source.rows("network").columns["links"]
     in_samples = sum(map(len, samples["drift"])) + sum(map(len, samples["threshold"]))
@@ -98,25 +98,25 @@ def numbers_in(source: NodeSource) -> int:
 
 
 def test_a_device_with_a_large_number_is_one_device():
-    source = NodeSource()
+    source = NodesReader()
     source.add([answer_of(0, 1, 1, 99_999), answer_of(1, 1, 0)], 0.0)
     source.add([answer_of(0, 2, 1, 99_999), answer_of(1, 2, 0)], 1.0)
-    assert [one["device"] for one in source.devices] == [0, 1, 99_999]
+    assert [one["device"] for one in source.about()["devices"]] == [0, 1, 99_999]
     assert source.rows("samples").columns["drift"] == [[0.5, 0.5, None]] * 2
     # The page names a device by its place among those that are shown.
     assert source.rows("network").columns["links"] == [[(0, 1), (0, 2)]]
     assert source.rows("events").columns["used"][-1] == [(0, 1), (0, 2)]
     told = source.rows("events")
     source.add([answer_of(0, 3, 1, 99_999), answer_of(1, 3, 0), answer_of(50, 3, 99_999)], 2.0)
-    assert [one["device"] for one in source.devices] == [0, 1, 50, 99_999]
+    assert [one["device"] for one in source.about()["devices"]] == [0, 1, 50, 99_999]
     moved = source.rows("events", told.generation, told.end)
     assert moved.start == 0
     assert moved.columns["used"][1:] == [[(0, 1), (0, 3)], [(0, 1), (0, 3)]]
 
 
 def test_links_stay_as_they_were_when_polls_are_dropped(monkeypatch):
-    monkeypatch.setattr(node_source, "MOST_POLLS", 10)
-    source = NodeSource()
+    monkeypatch.setattr(nodes, "MOST_POLLS", 10)
+    source = NodesReader()
     down = range(7, 9), range(12, 40), range(45, 46)
 
     def is_down(k: int) -> bool:
@@ -137,7 +137,7 @@ def test_links_stay_as_they_were_when_polls_are_dropped(monkeypatch):
 
 @pytest.mark.parametrize("neighbours", [2, 100, 1_000])
 def test_polls_have_a_bounded_number_of_numbers(neighbours):
-    source = NodeSource(most_numbers=5_000)
+    source = NodesReader(most_numbers=5_000)
     polls = 60
     for k in range(polls):
         few = range(1, neighbours + 1 - (k % 2))  # the links change all the time
@@ -151,19 +151,19 @@ def test_polls_have_a_bounded_number_of_numbers(neighbours):
 
 
 def test_a_page_shows_a_bounded_number_of_devices():
-    source = NodeSource()
+    source = NodesReader()
     many = range(10_000, 10_000 + MOST_SHOWN + 5)
     for k in range(3):
         source.add([answer_of(0, k, *many), answer_of(90_000, k, 0)], float(k))
-    devices = [one["device"] for one in source.devices]
+    devices = [one["device"] for one in source.about()["devices"]]
     assert len(devices) == MOST_SHOWN
     assert {0, 90_000} <= set(devices)  # those that answer come first
-    assert source.notes["nodes"] == "2 answer, of 2; 7 of their neighbours are not shown"
+    assert source.about()["facts"]["nodes"] == "2 answer, of 2; 7 of their neighbours are not shown"
     assert all(j < MOST_SHOWN for links in source.rows("network").columns["links"] for _, j in links)
 
 
 def test_a_drift_that_is_no_number_is_not_kept():
-    (answer,) = map(node_source._checked, [answer_of(0, 1, 1, drift=[1.0] * 1000)])
+    (answer,) = map(nodes.checked, [answer_of(0, 1, 1, drift=[1.0] * 1000)])
     assert answer == Answer("node0", None, "what answers there is not an efhc node")
 
 
@@ -224,7 +224,7 @@ def test_a_stream_has_the_status_of_nodes_whenever_they_were_polled(tmp_path, se
     with answering(tmp_path / "state", Growing()), serve(tmp_path) as (_, client):
         (group,) = client.get("/api/tree").json()["groups"]
         with stream(client, group=group["id"], run=group["id"]) as events:
-            told = [events.wait(lambda name, data: name == "nodes")[0] for _ in range(3)]
+            told = [events.wait(lambda name, data: name == "detail")[0] for _ in range(3)]
             first, second, third = (one["devices"][0]["node"]["iteration"] for one in told)
             assert first < second < third
             assert [one["device"] for one in told[0]["devices"]] == [3, 4]
