@@ -20,8 +20,8 @@ from polars.testing import assert_frame_equal
 import efhc
 from efhc.base.saving import read_tensors
 from efhc.experiments.runs.folder import RunFolder
-from efhc.report import theory_figure
-from efhc.theory.check.sentences import PRINTED
+from efhc.report import theory
+from efhc.theory.findings import PRINTED
 
 CONFIG = """
 devices = 4
@@ -48,7 +48,7 @@ PNG = b"\x89PNG"
 def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Any) -> Any:
     """The command on a wide terminal; its pictures are blank, as drawing takes long."""
     monkeypatch.setattr(efhc.Result, "plot", lambda self, path=None: None)
-    monkeypatch.setattr(theory_figure, "theory_figure", lambda checks: Figure())
+    monkeypatch.setattr(theory, "theory_figure", lambda checks: Figure())
     return partial(command, columns=300)
 
 

@@ -11,12 +11,11 @@ import pytest
 import efhc
 from efhc.experiments.config.files import build_experiment
 from efhc.experiments.runs.draw import draw_scenario, load_data
-from efhc.experiments.studies.theory_check import check_run
-from efhc.experiments.studies.theory_models import SeedProblem, replay_run, spread
+from efhc.experiments.studies.theory_check import SeedProblem, check_run, replay_run, spread
 from efhc.experiments.studies.theory_plan import plan_theory
 from efhc.learning.data.digits import read_digits
-from efhc.theory.bounds.convergence_rates import envelope_slope, fit_slope
-from efhc.theory.check.assess import StrategyCheck
+from efhc.theory.bounds import envelope_slope, fit_slope
+from efhc.theory.checks import StrategyCheck
 
 NETWORKS: dict[str, dict[str, Any]] = {
     "static": {"kind": "ring"},

@@ -18,16 +18,13 @@ import efhc
 from efhc.experiments.config.files import build_experiment, load_experiment
 from efhc.experiments.runs.draw import draw_scenario, load_data
 from efhc.experiments.runs.folder import RunFolder
-from efhc.experiments.studies import theory_check, theory_models
-from efhc.experiments.studies.theory_check import check_run
-from efhc.experiments.studies.theory_models import Effort, spread
-from efhc.report.theory_data import as_dict
-from efhc.report.theory_figure import theory_figure
-from efhc.theory.check.assess import StrategyCheck
-from efhc.theory.check.outcome import Check
-from efhc.theory.check.promises import firing_of
-from efhc.theory.check.sentences import sentence
-from efhc.theory.connectivity.windows import Connectivity, Window, fitting_window
+from efhc.experiments.studies import theory_check
+from efhc.experiments.studies.theory_check import Effort, check_run, spread
+from efhc.report.theory import as_dict, theory_figure
+from efhc.theory.checks import StrategyCheck
+from efhc.theory.connectivity import Connectivity, Window, fitting_window
+from efhc.theory.findings import Check
+from efhc.theory.promises import firing_of
 
 pytestmark = pytest.mark.usefixtures("no_comparison")
 
@@ -517,19 +514,19 @@ def test_only_what_is_quick_is_done_unasked():
 
 def test_much_data_is_not_looked_at_in_full_unasked(monkeypatch):
     """As Fashion-MNIST: w* is not looked for, the noise is estimated, the run is not made again."""
-    monkeypatch.setattr(theory_models, "LOOK", 1e-5)
-    assert effort() == (False, False, theory_models.NOISE_SAMPLES)
+    monkeypatch.setattr(theory_check, "LOOK", 1e-5)
+    assert effort() == (False, False, theory_check.NOISE_SAMPLES)
     assert effort(replay=True) == (True, True, None)
 
 
 def test_the_noise_of_much_data_is_estimated_and_says_so(run, monkeypatch):
     exact = check_run(run, replay=False)[1]
-    monkeypatch.setattr(theory_models, "LOOK", 1e-5)
-    monkeypatch.setattr(theory_models, "NOISE_SAMPLES", 100)
+    monkeypatch.setattr(theory_check, "LOOK", 1e-5)
+    monkeypatch.setattr(theory_check, "NOISE_SAMPLES", 100)
     check = check_run(run)[1]
     noise = named(check)["noise"]
     assert (noise.reason, noise.values["draws"], noise.values["of"]) == ("estimate", 100, "samples")
-    assert "from 100 samples per device" in sentence(noise)
+    assert "from 100 samples per device" in noise.sentence
     assert "draws" not in named(exact)["noise"].values
     assert named(check)["optimisation-bound"].reason == "optimum-not-sought"
     estimate, error = check.of_seeds("noise"), check.of_seeds("noise_error")

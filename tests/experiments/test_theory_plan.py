@@ -13,8 +13,7 @@ from efhc.experiments.config.files import build_experiment
 from efhc.experiments.studies import theory_plan
 from efhc.experiments.studies.theory_check import check_run
 from efhc.experiments.studies.theory_plan import StrategyPlan, plan_theory
-from efhc.theory.bounds.recursion import Constants
-from efhc.theory.check.step_size_checks import limits
+from efhc.theory.bounds import Constants, step_size_limits
 
 pytestmark = pytest.mark.usefixtures("no_comparison")
 
@@ -125,7 +124,7 @@ def test_window_contraction_and_limits_are_of_one_kind():
     assert (numbers["window"], numbers["window_is"]) == plan.chosen
     found = plan.curvature
     constants = Constants(len(found.smoothness), found.L, found.mu, 0.0, 0.0, plan.chosen.length, plan.contraction)
-    assert plan.limits == limits(constants)
+    assert plan.limits == step_size_limits(constants)
 
 
 def test_devices_stop_firing_if_the_threshold_stays_and_the_steps_do_not(tmp_path):

@@ -24,7 +24,7 @@ RUNS = "tests/experiments/runs/test_simulate.py"
 DEVICE = "tests/core/device"
 HALF_STEPS = "tests/core/half_steps"
 CLOCKS = "tests/drivers/event_driven/test_hand_worked_times.py tests/conformance/test_drivers_agree.py"
-BOUNDS = "tests/theory/bounds/test_recursion.py tests/theory/bounds/test_step_size_limits.py"
+BOUNDS = "tests/theory/test_recursion.py tests/theory/test_step_size_limits.py"
 LAW = "tests/strategies/test_law_by_driver.py tests/strategies/test_law.py"
 TRUST = "tests/runtime/test_security.py tests/runtime/test_certificates.py tests/runtime/test_strangers.py"
 NETWORKS = "tests/kernels/test_network_kernels.py tests/base/test_compiling.py tests/learning/test_compiled_network.py"
@@ -129,8 +129,8 @@ MUTANTS = [
     Mutant("c_1 without 1/m", "theory/**/*.py", "c1=alpha**2 * sigma2 / m", "c1=alpha**2 * sigma2", BOUNDS),
     Mutant("twice the largest step size", "theory/**/*.py", "8 * _slowdown(constants)", "4 * _slowdown(constants)", BOUNDS),
     Mutant("a gap without phi_12", "theory/**/*.py", "(psi1 + phi12 * consensus) / (1 - phi11)", "psi1 / (1 - phi11)", BOUNDS),
-    Mutant("a promised window that is too short", "theory/**/*.py", "(broadcast // physical + 2)", "(broadcast // physical + 1)", "tests/theory/connectivity/test_windows.py"),
-    Mutant("a sufficient window that is too short", "theory/**/*.py", "return physical + broadcast - 1", "return physical + broadcast - 2", "tests/theory/connectivity/test_windows.py"),
+    Mutant("a promised window that is too short", "theory/**/*.py", "(broadcast // physical + 2)", "(broadcast // physical + 1)", "tests/theory/test_windows.py"),
+    Mutant("a sufficient window that is too short", "theory/**/*.py", "return physical + broadcast - 1", "return physical + broadcast - 2", "tests/theory/test_windows.py"),
     # Tuning
     Mutant("a spent budget is exceeded", "experiments/studies/tuning_search.py", "total > self.of_seed(seed) for", "total >= self.of_seed(seed) for", "tests/experiments/test_tune.py -k budget"),
     Mutant("tuned on the test samples", "experiments/studies/tuning_search.py", "self.experiment.validation or VALIDATION", "None", "tests/experiments/test_tune.py -k validation"),

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from efhc.core.graph import Graph
 from efhc.network.over_time import GraphList
-from efhc.theory.bounds.recursion import Constants
-from efhc.theory.connectivity.flow import Flow
+from efhc.theory.bounds import Constants
+from efhc.theory.connectivity import Flow
 
 PATH = Graph.of(3, [(0, 1), (1, 2)])
 ALTERNATING = GraphList([Graph.of(3, [(0, 1)]), Graph.of(3, [(1, 2)])])

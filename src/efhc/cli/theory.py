@@ -31,9 +31,8 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
     from efhc.experiments.studies.theory_plan import StrategyPlan
-    from efhc.theory.check.assess import StrategyCheck
-    from efhc.theory.check.outcome import Check
-    from efhc.theory.connectivity.windows import Window
+    from efhc.theory.checks import StrategyCheck
+    from efhc.theory.connectivity import Window
 
 COLOURS = {
     "held": "green",
@@ -42,6 +41,12 @@ COLOURS = {
     "not checkable": "yellow",
     "broken": "red",
 }
+
+
+NO_THEOREM_APPLIES = (
+    "No theorem of the paper applies: the loss is not smooth (L is infinite). Connectivity, weights and step sizes are "
+    "checked; there are no bounds, and models are not measured.\n"
+)
 
 
 class _RunDirByDefault(DefaultCommandGroup):
@@ -86,7 +91,7 @@ def check(
     """
     from efhc.experiments.studies.theory_check import iterate_checks
     from efhc.report.figures import save_figure
-    from efhc.report.theory_figure import theory_figure
+    from efhc.report.theory import theory_figure
 
     length: Any = int(window) if window.isdecimal() and int(window) > 0 else window
     if length not in ("promised", "observed") and not isinstance(length, int):
@@ -99,8 +104,8 @@ def check(
             checks.append(each)
             if not as_json:
                 bars.stop()  # it would be drawn over what is printed
-                if len(checks) == 1:
-                    _print_whether_theorems_apply(each)
+                if len(checks) == 1 and not math.isfinite(each.curvature.L):
+                    _print(NO_THEOREM_APPLIES)
                 _print_check(each)
                 bars.start()
     figure = out or directory / "figures" / "theory.png"
@@ -108,7 +113,7 @@ def check(
     if as_json:
         import json
 
-        from efhc.report.theory_data import as_dict
+        from efhc.report.theory import as_dict
 
         print(json.dumps([as_dict(each) for each in checks], indent=2))
     else:
@@ -130,29 +135,32 @@ def _progress() -> Iterator[tuple[Progress, Callable[[str, float], None]]]:
         yield bars, lambda what, share: bars.update(task, completed=share, description=escape(what))
 
 
-def _print_whether_theorems_apply(of: StrategyCheck) -> None:
-    if not math.isfinite(of.curvature.L):
-        _print(
-            "No theorem of the paper applies: the loss is not smooth (L is infinite). Connectivity, weights and step "
-            "sizes are checked; there are no bounds, and models are not measured."
-        )
-        print()
-
-
 def _print(text: str) -> None:
     """Whole words, wrapped to the width of the terminal."""
     console.print(text, markup=False, highlight=False)
 
 
+def _table(title: str, **more: Any) -> Table:
+    return Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, **more)
+
+
 def _print_check(of: StrategyCheck) -> None:
-    from efhc.theory.check.sentences import printed_name
-    from efhc.theory.check.step_size_checks import LABELS
+    from efhc.theory.bounds import LIMIT_LABELS
+    from efhc.theory.findings import printed_name
 
     seeds = len(of.seeds)
-    _print_checks(f"{of.strategy}, {seeds} seed{'s' if seeds > 1 else ''}", of.checks)
+    heading = f"{escape(of.strategy)}, {seeds} seed{'s' if seeds > 1 else ''}"
+    table = _table(heading, title_style="bold")
+    table.add_column("verdict", no_wrap=True, min_width=len("held where looked"))
+    table.add_column("assumption or promise, and what was found")
+    for each in of.checks:
+        name = f"{each.title} [dim]({escape(each.printed_label)})[/]"
+        place = f"{each.verdict}{each.place}: " if each.place else ""
+        table.add_row(f"[{COLOURS[each.verdict]}]{each.verdict}[/]", f"{name}\n{place}{escape(each.sentence)}")
+    console.print(table)
     if of.promises is not None and of.chosen is not None:
-        limits = {LABELS[name]: value for name, value in of.promises.limits._asdict().items()}
-        allowed = ", ".join(f"{printed_name(label)}: {value:.3g}" for label, value in limits.items())
+        limits = of.promises.limits._asdict().items()
+        allowed = ", ".join(f"{printed_name(LIMIT_LABELS[name])}: {value:.3g}" for name, value in limits)
         _print(f"Largest alpha(0) for B = {of.chosen.length} ({of.chosen.kind}): {allowed}")
         if of.promises.gap is not None:
             optimisation, consensus = of.promises.gap
@@ -160,19 +168,6 @@ def _print_check(of: StrategyCheck) -> None:
             name = printed_name("theorem:constant")
             _print(f"In the long run, by {name}: {gap if math.isfinite(optimisation) else 'no bound'}")
     print(flush=True)
-
-
-def _print_checks(heading: str, checks: list[Check]) -> None:
-    from efhc.theory.check.sentences import printed_name, sentence, title, verdict_text
-
-    table = Table(title=escape(heading), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("verdict", no_wrap=True, min_width=len("held where looked"))
-    table.add_column("assumption or promise, and what was found")
-    for each in checks:
-        name = f"{title(each)} [dim]({escape(printed_name(each.label))})[/]"
-        place = "" if verdict_text(each) == each.verdict else f"{verdict_text(each)}: "
-        table.add_row(f"[{COLOURS[each.verdict]}]{each.verdict}[/]", f"{name}\n{place}{escape(sentence(each))}")
-    console.print(table)
 
 
 @app.command()
@@ -190,7 +185,6 @@ def plan(
     from efhc.experiments.config.files import load_experiment
     from efhc.experiments.runs.tables import require_lockstep, require_papers_form
     from efhc.experiments.studies.theory_plan import plan_theory
-    from efhc.theory.check.sentences import printed_name, sentence
 
     experiment = load_experiment(file, overrides or ())
     require_lockstep(experiment, "the paper's analysis")
@@ -213,7 +207,7 @@ def plan(
             )
             warn(f"{each.strategy}: no limits: {why}")
         if each.step_size and each.step_size.verdict == "broken":
-            warn(f"{each.strategy}: {printed_name(each.step_size.label)}: {sentence(each.step_size)}")
+            warn(f"{each.strategy}: {each.step_size.printed_label}: {each.step_size.sentence}")
         for seed, devices in each.silent.items():
             warn(f"{each.strategy}, seed {seed}: {_names(devices)} will not fire in {each.horizon} iterations")
         for seed, devices in each.doubtful.items():
@@ -229,36 +223,25 @@ def _print_plans(plans: list[StrategyPlan]) -> None:
     curvature, horizon = plans[0].curvature, plans[0].horizon
     print(f"L = {curvature.L:.4g}, mu = {curvature.mu:.4g} ({curvature.known})")
     title = f"Expected over {horizon} iterations; right: largest alpha(0) by theorem"
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table = _table(title, padding=(0, 1, 0, 0))
     table.add_column("strategy", min_width=len("strategy"), overflow="fold")
     for name in ("B1", "B2", "B", "B is", "rho", "constant", "dimin-\nishing", "non-\nconvex"):
         table.add_column(name, no_wrap=True, justify="left" if name == "B is" else "right")
     for plan in plans:
-        found, chosen = list(plan.seeds.values()), plan.chosen
-        limits = plan.limits and (plan.limits.constant, plan.limits.diminishing, plan.limits.nonconvex)
-        table.add_row(
-            escape(plan.strategy),
-            _length(max((each.physical for each in found), key=lambda window: window.length), horizon),
-            _length(max((each.broadcast for each in found), key=lambda window: window.length), horizon),
-            _chosen(plan),
-            chosen.kind if chosen else "-",
-            "-" if plan.contraction is None else f"{plan.contraction:.4f}",
-            *(f"{limit:.2g}" for limit in limits or ()),
-            *(["-"] * 3 if limits is None else ()),
-        )
+        longest = [max(windows, key=lambda window: window.length) for windows in zip(*plan.seeds.values(), strict=True)]
+        physical, broadcast, observed = (_length(window, horizon) for window in longest)
+        chosen, limits = plan.chosen, plan.limits
+        # If no B is known, the observed one is shown, which is at least that long.
+        known = (f"{chosen.length}", chosen.kind) if chosen else (observed, "-")
+        rho = "-" if plan.contraction is None else f"{plan.contraction:.4f}"
+        allowed = [f"{limit:.2g}" for limit in limits[1:]] if limits else ["-"] * 3
+        table.add_row(escape(plan.strategy), physical, broadcast, *known, rho, *allowed)
     console.print(table)
     _print(
         "The limits hold for the B shown, which the rehearsal saw with the step sizes of this config: with smaller "
         "steps devices fire less often, B grows and the limits shrink."
     )
     _print("rho is per window of B iterations: rows with different B cannot be compared.")
-
-
-def _chosen(plan: StrategyPlan) -> str:
-    """B; if none is known, the observed one, which is at least that long."""
-    if plan.chosen:
-        return f"{plan.window}"
-    return _length(max((each.observed for each in plan.seeds.values()), key=lambda each: each.length), plan.horizon)
 
 
 def _length(window: Window, iterations: int) -> str:

@@ -10,5 +10,5 @@
 Small networks have loops that are compiled for their shapes: `network_loops` for whole networks, made of
 `network_layers`, made of `products`.
 
-The theory keeps its own loops in `efhc.theory.connectivity.graph_loops`.
+The theory keeps its own loops in `efhc.theory.graph_loops`.
 """

@@ -11,9 +11,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from threading import Event, Lock
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -23,43 +25,49 @@ from efhc.base.arrays import Flags, Floats, Ints
 from efhc.base.errors import EfhcError, InputError
 from efhc.base.inputs import using_inputs
 from efhc.core.graph import Graph
+from efhc.core.randomness import Randomness
+from efhc.core.state import State
+from efhc.drivers.lockstep import Lockstep
+from efhc.drivers.observers import LookAt, drive
+from efhc.drivers.steps import Steps
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.runs.draw import draw_scenario
+from efhc.experiments.runs.engines.local import wait_for_all
 from efhc.experiments.runs.experiment_folder import ExperimentFolder
 from efhc.experiments.runs.resources import usable_cores
 from efhc.experiments.runs.result import Result
 from efhc.experiments.runs.run import Runs
 from efhc.experiments.runs.tables import require_lockstep, require_papers_form
-from efhc.experiments.studies.theory_models import (
-    POINTS,
-    Effort,
-    ReportProgress,
-    SeedProblem,
-    Visits,
-    Work,
-    in_parallel,
-    not_made,
-    replay_run,
-    same_run,
-    spread,
-    thinned,
-)
 from efhc.kernels.compiled_arithmetic import consensus_error
 from efhc.learning.data import Dataset
-from efhc.theory.check.assess import StrategyCheck, assess
-from efhc.theory.check.connectivity_checks import check_flow
-from efhc.theory.check.outcome import Check
-from efhc.theory.check.promises import SeedCheck, firing_of
-from efhc.theory.connectivity.contractions import window_contractions
-from efhc.theory.connectivity.flow import Flow
-from efhc.theory.connectivity.windows import WantedWindow, connectivity, fitting_window, future_links
-from efhc.theory.constants.measured import Measured, look, look_at_several
+from efhc.learning.models import LeastSquares, ModuleModel
+from efhc.scenarios.scenario import Scenario
+from efhc.theory.checks import StrategyCheck, assess, check_flow
+from efhc.theory.connectivity import Flow, WantedWindow, connectivity, fitting_window, future_links
+from efhc.theory.contractions import window_contractions
+from efhc.theory.findings import Check, finding
+from efhc.theory.problem import Curvature, Measured, Optimum, Problem, look, problem_for
+from efhc.theory.promises import SeedCheck, firing_of
 
 MUCH_DATA = 10_000_000
 """The number of values in the training data above which matrix products gain from several threads."""
 ENDS = ("link_from", "link_to")
 GRAPHS = 32
 """Graphs kept at once: those of a network that changes at every iteration would not fit into memory."""
+POINTS = 40
+"""The default number of iterations at which models are measured."""
+QUICK = 15.0
+"""Processor seconds, as estimated below, up to which a part of the check is done by default."""
+ITERATION, ITERATION_OF_NETWORK, LOOK = 12e-9, 360e-9, 1.4e-9
+"""Processor seconds per parameter and device for an iteration of a linear model and of a network; and per parameter and
+sample for a look at a linear model."""
+OPTIMUM_LOOKS = {"direct": 4, "iterative": 200}
+"""The number of looks at a model that finding w* costs."""
+NOISE_SAMPLES = 500
+"""The number of samples per device from which the gradient noise is estimated if there is much data."""
+
+ReportProgress = Callable[[str, float], None]
+"""Called with the name of the current work and the share of all work that is finished."""
 
 
 def check_run(directory: Path, *args: Any, **options: Any) -> list[StrategyCheck]:
@@ -112,6 +120,7 @@ def iterate_checks(
         check = _RunCheck(Result.in_folder(experiment, run), data, window, pool, progress, points or POINTS, replay)
         for strategy in experiment.strategies:
             yield check.strategy(strategy)
+        progress("done", 1.0)
 
 
 class _RunCheck:
@@ -134,29 +143,24 @@ class _RunCheck:
         self.replay_wanted = bool(replay)
         """Whether the user asked for the run to be made again."""
         self.effort = Effort.of(experiment, data, points, replay, kept=kept)
-        self.looks = points if self.effort.replay or kept else 2
-        """The expected number of looks at models, per strategy and seed."""
-        self.work = Work(len(seeds) + len(strategies) * (3 + len(seeds) * self.looks), progress)
-        self.work.begin("the learning problem")
+        looks = points if self.effort.replay or kept else 2
+        self.work_per_strategy = 3 + len(seeds) * looks
+        self.progress = _Progress(progress, len(seeds) + len(strategies) * self.work_per_strategy)
+        self.progress.begin("the learning problem", 0)
         self.threads = max(1, usable_cores() // len(seeds))
         self.scenarios = [draw_scenario(experiment, data, seed, self.threads) for seed in seeds]
         effort = self.effort.optimum, self.effort.noise_samples
         drawn = [(experiment, *each, *effort) for each in zip(self.scenarios, seeds, strict=True)]
-        self.problems: list[SeedProblem] = in_parallel(pool, SeedProblem.of, drawn, self.work.finish)
+        self.problems: list[SeedProblem] = in_parallel(pool, SeedProblem.of, drawn)
         self.final: Mapping[tuple[str, int], Floats] = run.models
         """The last models of each strategy and seed, if the run kept them."""
         self.graphs = [_load_graphs(run, experiment, seed) for seed in seeds]
-        self.ends: dict[int, dict[str | None, tuple[float, ...]]] = {}
-        """By seed, the measurements at its initial models (None) and at the last models of each strategy."""
-
-    @property
-    def theorems_apply(self) -> bool:
-        return all(math.isfinite(each.curvature.L) for each in self.problems)
 
     def strategy(self, strategy: str) -> StrategyCheck:
         """Check one strategy, over all seeds."""
-        experiment, iterations, work = self.experiment, self.experiment.iterations, self.work
-        work.begin(f"{strategy}: who fired, and who was reached")
+        experiment, iterations = self.experiment, self.experiment.iterations
+        done = len(experiment.seeds) + list(experiment.strategies).index(strategy) * self.work_per_strategy
+        self.progress.begin(f"{strategy}: who fired, and who was reached", done)
         flows = [
             _load_flow(self.run, experiment, strategy, seed, graph)
             for seed, graph in zip(experiment.seeds, self.graphs, strict=True)
@@ -169,27 +173,22 @@ class _RunCheck:
             for flow, links in zip(flows, future, strict=True)
         ]
         chosen = fitting_window(windows, iterations, self.window, by_chance=firing == "coins" or links_by_chance)
-        work.finish()
-        work.begin(f"{strategy}: transition weights")
+        self.progress.begin(f"{strategy}: transition weights", done + 1)
         checks = [check_flow(flow) for flow in flows]
-        work.finish()
-        work.begin(f"{strategy}: contraction")
+        self.progress.begin(f"{strategy}: contraction", done + 2)
         contractions = [
             window_contractions(flow.matrix, iterations, chosen.length, threads=usable_cores()) if chosen else None
             for flow in flows
         ]
-        work.finish()
-        before = work.done
-        look_at, visits, same = self._models(strategy, flows)
-        work.finish(max(0.0, before + len(flows) * self.looks - work.done))  # some may have been spared
+        look_at, runs, same = self._models(strategy, flows, done + 3)
         seeds = {
             seed: SeedCheck(
                 [*checks[n], same[n]],
                 windows[n],
                 contractions[n],
-                visits[n].curvature,
+                runs[n].curvature,
                 self.problems[n].optimum,
-                visits[n].measured,
+                runs[n].measured,
                 self.problems[n].problem.noise_source,
             )
             for n, seed in enumerate(experiment.seeds)
@@ -206,59 +205,220 @@ class _RunCheck:
             optimum_sought=self.effort.optimum,
         )
 
-    def _models(self, strategy: str, flows: Sequence[Flow]) -> tuple[Ints, list[Visits], list[Check]]:
-        """Return the iterations looked at, the measurements there, and whether a run made again is the recorded one."""
+    def _models(self, strategy: str, flows: Sequence[Flow], done: int) -> tuple[Ints, list[MeasuredRun], list[Check]]:
+        """Return the iterations looked at, the measurements there, and whether a replay is the recorded run."""
         seeds, iterations = self.experiment.seeds, self.experiment.iterations
         look_at = spread(iterations, self.points)
-        if not self.theorems_apply and not self.replay_wanted:
-            return look_at, self._recorded(strategy, look_at), [not_made("no-theorem")] * len(seeds)
+        theorems_apply = all(math.isfinite(each.curvature.L) for each in self.problems)
+        if not theorems_apply and not self.replay_wanted:
+            return look_at, self._recorded(strategy, look_at), [finding("same-run", "no-theorem")] * len(seeds)
         if self.effort.replay:
-            self.work.begin(f"{strategy}: replay")
+            self.progress.begin(f"{strategy}: replay", done)
             drawn = zip(self.scenarios, self.problems, strict=True)
-            items = [(self.experiment, one, strategy, look_at, of, self.threads, self.work.finish) for one, of in drawn]
-            visits: list[Visits] = in_parallel(self.pool, replay_run, items)
+            measured = self.progress.finish_one
+            items = [(self.experiment, one, strategy, look_at, of, self.threads, measured) for one, of in drawn]
+            runs: list[MeasuredRun] = in_parallel(self.pool, replay_run, items)
             same = [
-                same_run(visit, flow.fired, self.final.get((strategy, seed)))
-                for visit, flow, seed in zip(visits, flows, seeds, strict=True)
+                same_run(run, flow.fired, self.final.get((strategy, seed)))
+                for run, flow, seed in zip(runs, flows, seeds, strict=True)
             ]
-            return look_at, visits, same
+            return look_at, runs, same
         kept = [self.run.snapshots(strategy, seed) for seed in seeds]
         on_the_way = set.intersection(*map(set, kept))
         at_the_end = {iterations} if all((strategy, seed) in self.final for seed in seeds) else set()
-        self.work.begin(f"{strategy}: the models that were kept")
+        self.progress.begin(f"{strategy}: the models that were kept", done)
         look_at = thinned({0} | on_the_way | at_the_end, self.points)
         of_kept = [(strategy, n, look_at, kept[n]) for n in range(len(seeds))]
-        unknown = not_made("kept" if on_the_way else "not-made-again")
+        unknown = finding("same-run", "kept" if on_the_way else "not-made-again")
         return look_at, in_parallel(self.pool, self._look_at_kept, of_kept), [unknown] * len(seeds)
 
-    def _look_at_kept(self, strategy: str, n: int, look_at: Ints, kept: Mapping[int, Floats]) -> Visits:
-        seed, of, rows = self.experiment.seeds[n], self.problems[n], []
+    def _look_at_kept(self, strategy: str, n: int, look_at: Ints, kept: Mapping[int, Floats]) -> MeasuredRun:
+        of, rows = self.problems[n], []
         for k in look_at.tolist():
             if k in kept:
-                rows.append(look(kept[k], of.problem, of.optimum))
+                models = kept[k]
             else:
-                if seed not in self.ends:
-                    self.ends[seed] = self._look_at_ends(n)
-                rows.append(self.ends[seed][strategy if k else None])
-            self.work.finish()
-        return Visits(Measured.of_rows(rows), of.curvature)
+                models = self.final[strategy, self.experiment.seeds[n]] if k else self.scenarios[n].initial_models()
+            rows.append(look(models, of.problem, of.optimum))
+            self.progress.finish_one()
+        return MeasuredRun(Measured.of_rows(rows), of.curvature)
 
-    def _look_at_ends(self, n: int) -> dict[str | None, tuple[float, ...]]:
-        """Measure at the initial models of a seed and at the last models of all its runs, at once."""
-        seed, of = self.experiment.seeds[n], self.problems[n]
-        models: dict[str | None, Floats] = {None: self.scenarios[n].initial_models()}
-        models |= {name: last for (name, of_seed), last in self.final.items() if of_seed == seed}
-        return dict(zip(models, look_at_several(list(models.values()), of.problem, of.optimum), strict=True))
-
-    def _recorded(self, strategy: str, look_at: Ints) -> list[Visits]:
+    def _recorded(self, strategy: str, look_at: Ints) -> list[MeasuredRun]:
         """Return the consensus errors that the run recorded; the rest is of no use where no theorem applies."""
-        visits = []
+        runs = []
         for seed, scenario, of in zip(self.experiment.seeds, self.scenarios, self.problems, strict=True):
             rows = self.run.rows("metrics", strategy, seed)
             start = consensus_error(scenario.initial_models())
             errors = np.concatenate([[start], rows.sort("iteration")["consensus_error"].to_numpy()])
-            visits.append(Visits(Measured.of_consensus(errors[look_at]), of.curvature))
-        return visits
+            runs.append(MeasuredRun(Measured.of_consensus(errors[look_at]), of.curvature))
+        return runs
+
+
+class SeedProblem(NamedTuple):
+    """The learning problem that one seed draws."""
+
+    problem: Problem
+    curvature: Curvature
+    optimum: Optimum | None
+
+    @classmethod
+    def of(
+        cls,
+        experiment: Experiment,
+        scenario: Scenario,
+        seed: int,
+        optimum: bool = True,
+        noise_samples: int | None = None,
+    ) -> SeedProblem:
+        """Return the problem, its constants at the mean of the initial models, and w* if `optimum` is set."""
+        learner, size = scenario.learner, experiment.batch_size
+        draws = Randomness(seed)  # of mini-batches to measure the noise by, where it has to be sampled
+        problem = problem_for(
+            experiment.model, learner.data, learner.parts, size, learner.backend, draws, noise_samples
+        )
+        start = scenario.initial_models().mean(axis=0, dtype=np.float64)
+        try:
+            minimiser = problem.optimum() if optimum else None
+        except EfhcError:  # it could not be found as closely as is demanded: the rest can be checked without it
+            minimiser = None
+        return cls(problem, problem.curvature(start), minimiser)
+
+
+class Effort(NamedTuple):
+    """How much of a run is measured."""
+
+    replay: bool
+    """Whether the run is made again."""
+    optimum: bool
+    """Whether w* is computed."""
+    noise_samples: int | None
+    """The number of samples per device from which the noise is estimated. None: all samples, which is exact."""
+
+    @classmethod
+    def of(cls, experiment: Experiment, data: Dataset, points: int, replay: bool | None, *, kept: bool) -> Effort:
+        """Return the full effort if `replay` is True, else what is quick. `kept`: whether the run kept models."""
+        if replay:
+            return cls(True, True, None)
+        seeds, runs = len(experiment.seeds), len(experiment.seeds) * len(experiment.strategies)
+        parameters, samples = experiment.model.parameters(data), len(data.y_train)
+        network = isinstance(experiment.model, ModuleModel)
+        each = ITERATION_OF_NETWORK if network else ITERATION
+        look_at = LOOK * parameters * samples * (each / ITERATION)
+        again = runs * (each * experiment.devices * parameters * experiment.iterations + points * look_at)
+        direct = isinstance(experiment.model, LeastSquares)
+        optimum = seeds * OPTIMUM_LOOKS["direct" if direct else "iterative"] * look_at
+        quick = again <= QUICK and not kept and replay is None
+        return cls(quick, optimum <= QUICK, None if points * runs * look_at <= QUICK else NOISE_SAMPLES)
+
+
+class MeasuredRun(NamedTuple):
+    """What was measured at the models of one run."""
+
+    measured: Measured
+    curvature: Curvature
+    fired: Flags | None = None
+    """Who fired, (iterations, devices), if the run was made again."""
+    models: Floats | None = None
+    """The last models, if the run was made again."""
+
+
+class FiringLooks(LookAt):
+    """Notes at every iteration who fired, (iterations, devices), and calls `measure` at the iterations `look_at`."""
+
+    def __init__(self, look_at: Iterable[int], shape: tuple[int, int], measure: Callable[[State], None]) -> None:
+        super().__init__(look_at)
+        self.fired: Flags = np.zeros(shape, dtype=bool)
+        self._measure = measure
+
+    def after(self, steps: Steps, state: State) -> None:
+        self.fired[steps.k : steps.k + len(steps)] = steps.fired
+        super().after(steps, state)
+
+    def look(self, state: State) -> None:
+        self._measure(state)
+
+
+def replay_run(
+    experiment: Experiment,
+    scenario: Scenario,
+    strategy: str,
+    look_at: Ints,
+    of: SeedProblem,
+    threads: int = 1,
+    measured_one: Callable[[], None] = lambda: None,
+) -> MeasuredRun:
+    """Make the run of one strategy in a scenario, and measure at its models at the iterations `look_at`.
+
+    `measured_one` is called after each of them.
+    """
+    rows, curvatures = [], [of.curvature]
+    middle_and_end = {int(look_at[len(look_at) // 2]), int(look_at[-1])}
+
+    def measure(state: State) -> None:
+        rows.append(look(state.models, of.problem, of.optimum))
+        if of.curvature.known == "estimate" and state.k in middle_and_end:
+            curvatures.append(of.problem.curvature(state.models.mean(axis=0, dtype=np.float64)))
+        measured_one()
+
+    looks = FiringLooks(look_at.tolist(), (experiment.iterations, experiment.devices), measure)
+    lockstep = Lockstep(scenario, experiment.strategies[strategy], threads)
+    state = drive(lockstep, scenario.initial_state(), int(look_at[-1]), [looks])
+    return MeasuredRun(Measured.of_rows(rows), Curvature.worst(curvatures), looks.fired, state.models)
+
+
+def same_run(replay: MeasuredRun, recorded: Flags, final: Floats | None) -> Check:
+    """Check that a run that was made again fires as recorded and ends with the same models."""
+    assert replay.fired is not None
+    if (differs := (replay.fired != recorded).any(axis=1)).any():
+        k = int(np.argmax(differs))
+        device = int(np.argmax(replay.fired[k] != recorded[k]))
+        return finding("same-run", "fires-otherwise", iteration=k, device=device)
+    if final is None:
+        return finding("same-run", "fires-as-recorded")
+    if np.array_equal(np.asarray(replay.models), final):
+        return finding("same-run", "same")
+    return finding("same-run", "ends-otherwise", iteration=len(recorded))
+
+
+class _Progress:
+    """Reports how much of the work is finished, from several threads."""
+
+    def __init__(self, report: ReportProgress, total: float) -> None:
+        self._report, self._total, self._done, self._what, self._lock = report, total, 0, "", Lock()
+
+    def begin(self, what: str, done: int) -> None:
+        """Name the work that follows, where `done` of the total are finished."""
+        self._what, self._done = what, done
+        self._report(what, done / self._total)
+
+    def finish_one(self) -> None:
+        """Count one more piece of work as finished."""
+        with self._lock:
+            self._done += 1
+            self._report(self._what, self._done / self._total)
+
+
+def in_parallel(pool: ThreadPoolExecutor, work: Callable[..., Any], items: Iterable[tuple[Any, ...]]) -> list[Any]:
+    """Return `work(*item)` for each item, in their order; the calls run in the threads of `pool`."""
+    futures = [pool.submit(copy_context().run, work, *item) for item in items]
+    wait_for_all(pool, futures, Event())
+    return [future.result() for future in futures]
+
+
+def spread(iterations: int, points: int) -> Ints:
+    """Return at most `points` of the numbers 0 .. `iterations`, including both ends, evenly spaced in log k."""
+    evenly = np.geomspace(1, iterations, max(points - 1, 2)).round().astype(np.int64)
+    return np.unique(np.concatenate([[0], evenly]))
+
+
+def thinned(iterations: Iterable[int], points: int) -> Ints:
+    """Return at most `points` of the given iterations, evenly spaced in log k."""
+    every = np.array(sorted(iterations), dtype=np.int64)
+    if len(every) <= points:
+        return every
+    wanted = spread(int(every[-1]), points)
+    nearest = np.abs(every[None, :] - wanted[:, None]).argmin(axis=1)
+    return np.unique(every[nearest])
 
 
 def _load_flow(result: Result, experiment: Experiment, strategy: str, seed: int, graph: Callable[[int], Graph]) -> Flow:

@@ -23,20 +23,27 @@ from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.runs.draw import draw_scenario, load_data
 from efhc.experiments.runs.resources import usable_cores
 from efhc.experiments.runs.tables import require_lockstep, require_papers_form
-from efhc.experiments.studies.theory_models import FiringLooks, ReportProgress, SeedProblem, in_parallel
+from efhc.experiments.studies.theory_check import FiringLooks, ReportProgress, SeedProblem, in_parallel
 from efhc.kernels.compiled_arithmetic import drift
-from efhc.report.theory_data import check_as_dict, lower_limits, plain
+from efhc.report.theory import check_as_dict, plain, windows_as_dict
 from efhc.scenarios.scenario import Scenario
 from efhc.strategies.forms import trigger_of
-from efhc.theory.bounds.recursion import Constants
-from efhc.theory.check.outcome import Check
-from efhc.theory.check.promises import firing_of
-from efhc.theory.check.step_size_checks import StepSizeLimits, check_step_size, limits
-from efhc.theory.connectivity.contractions import window_contractions
-from efhc.theory.connectivity.firing_prediction import drift_speeds, predicted_firing
-from efhc.theory.connectivity.flow import Flow
-from efhc.theory.connectivity.windows import ChosenWindow, Connectivity, connectivity, fitting_window, future_links
-from efhc.theory.constants.problem import Curvature
+from efhc.theory.bounds import Constants, StepSizeLimits, step_size_limits
+from efhc.theory.checks import check_step_size
+from efhc.theory.connectivity import (
+    ChosenWindow,
+    Connectivity,
+    Flow,
+    connectivity,
+    drift_speeds,
+    fitting_window,
+    future_links,
+    predicted_firing,
+)
+from efhc.theory.contractions import window_contractions
+from efhc.theory.findings import Check
+from efhc.theory.problem import Curvature
+from efhc.theory.promises import firing_of
 
 HORIZON = 4_000
 """Iterations that are predicted at most."""
@@ -75,11 +82,7 @@ class StrategyPlan:
         """Plain numbers, for JSON."""
         windows = {
             str(seed): {
-                "B1": found.physical.length,
-                "B2": found.broadcast.length,
-                "B_promised": found.promised,
-                "B_observed": found.observed.length,
-                "lower_limits": lower_limits(found, self.horizon),
+                **windows_as_dict(found, self.horizon),
                 "never_fire": self.silent.get(seed, []),
                 "may_never_fire": self.doubtful.get(seed, []),
             }
@@ -123,17 +126,6 @@ def plan_theory(
     return plans
 
 
-class _Rehearsal(FiringLooks):
-    """Records at every iteration how far devices have drifted, and which devices fire."""
-
-    def __init__(self, iterations: int, devices: int) -> None:
-        super().__init__(range(iterations + 1), (iterations, devices))
-        self.drifts = np.empty((iterations + 1, devices))
-
-    def look(self, state: State) -> None:
-        self.drifts[state.k] = drift(state.models, state.last_broadcast)
-
-
 def _expected(experiment: Experiment, scenario: Scenario, strategy: str, rehearse: int) -> tuple[Flow, Ints]:
     """Return a rehearsal and the prediction after it; and the devices for which that is a guess."""
     horizon = min(experiment.iterations, HORIZON)
@@ -141,11 +133,16 @@ def _expected(experiment: Experiment, scenario: Scenario, strategy: str, rehears
     trigger = trigger_of(experiment.strategies[strategy])
     alphas = np.array([scenario.step_size(k) for k in range(horizon)])
     thresholds = scenario.reader().thresholds_of_many(trigger, 0, horizon)
-    seen = _Rehearsal(rehearse, experiment.devices)
+    drifts = np.empty((rehearse + 1, experiment.devices))
+
+    def measure(state: State) -> None:
+        drifts[state.k] = drift(state.models, state.last_broadcast)
+
+    seen = FiringLooks(range(rehearse + 1), (rehearse, experiment.devices), measure)
     drive(Lockstep(scenario, trigger), scenario.initial_state(), rehearse, [seen])
     silent_after = np.concatenate([seen.fired, np.zeros((1, experiment.devices), dtype=bool)])
-    speeds = drift_speeds(seen.drifts, silent_after, alphas[:rehearse])
-    later = predicted_firing(speeds, alphas[rehearse:], thresholds[rehearse:], seen.drifts[rehearse])
+    speeds = drift_speeds(drifts, silent_after, alphas[:rehearse])
+    later = predicted_firing(speeds, alphas[rehearse:], thresholds[rehearse:], drifts[rehearse])
     by_drift = ((thresholds[rehearse:] > 0) & np.isfinite(thresholds[rehearse:])).any(axis=0)  # not by coins alone
     guessed = np.flatnonzero(by_drift & ~seen.fired[rehearse // 2 :].any(axis=0))
     fired = np.concatenate([seen.fired, later])
@@ -194,7 +191,7 @@ def _plan(
         curvature,
         chosen,
         contraction,
-        limits(constants) if constants else None,
+        step_size_limits(constants) if constants else None,
         check_step_size(experiment.step_size, constants) if constants else None,
         flows[0].iterations,
     )
