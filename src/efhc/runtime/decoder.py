@@ -1,8 +1,7 @@
 """From bytes to messages with whole models, with all checks before a byte is kept.
 
-A model is put together in one array of this node's own n and precision, and a codec's message in as many bytes as have
-arrived, which n bounds. So a connection holds at most one of them, one frame that is not whole, and what came with the
-last read: nothing is allocated because the other end announces it.
+A model or a codec's message is put together in one array, whose size this node's own n bounds. So a connection holds at
+most one of them, one frame that is not whole, and what came with the last read.
 """
 
 from __future__ import annotations
@@ -35,6 +34,8 @@ from efhc.runtime.wire import (
     decode,
 )
 
+Header = ModelHeader | PayloadHeader
+
 
 class ModelProgress(NamedTuple):
     """A part of a model has arrived. It is no message, but a sign that things move."""
@@ -42,55 +43,38 @@ class ModelProgress(NamedTuple):
     model_bytes: int
 
 
-class _IncomingModel:
-    """A model that is under way."""
+class _Incoming:
+    """A message whose model or codec's message is under way in chunks."""
 
-    def __init__(self, message: Any, header: ModelHeader, models: ModelFormat) -> None:
-        if header.values != models.values:
-            raise WireError(f"a model of {header.values} values; those of this node have {models.values}")
-        if header.dtype != models.dtype:
-            raise WireError(f"a model in {header.dtype}; this node was told {models.dtype}")
-        self._message, self.transfer, self.size = message, header.transfer, models.model_bytes
-        self.arrived = 0
-        self._on_wire = np.dtype(models.dtype).newbyteorder("<")
+    def __init__(self, message: Any, header: Header, models: ModelFormat) -> None:
+        self._message, self.transfer, self._precision = message, header.transfer, models.precision
+        self._on_wire = np.dtype(np.uint8)
+        if isinstance(header, ModelHeader):
+            if header.values != models.values:
+                raise WireError(f"a model of {header.values} values; those of this node have {models.values}")
+            if header.dtype != models.dtype:
+                raise WireError(f"a model in {header.dtype}; this node was told {models.dtype}")
+            self.size, self._on_wire = models.model_bytes, np.dtype(models.dtype).newbyteorder("<")
+        else:
+            if not LONGEST_PAYLOAD < header.size <= models.longest_payload:
+                allowed = f"{LONGEST_PAYLOAD + 1} to {models.longest_payload}"
+                raise WireError(f"LONG_FRAME has a payload of {header.size} bytes; allowed: {allowed}")
+            self.size = header.size
         self.unit = self._on_wire.itemsize
         """Parts are whole multiples of this number of bytes."""
-        self._array = np.empty(models.values, dtype=models.precision)
+        self.arrived = 0
+        self._data = np.empty(self.size, np.uint8)
 
     def add(self, data: memoryview) -> None:
-        first = self.arrived // self.unit
-        self._array[first : first + len(data) // self.unit] = np.frombuffer(data, self._on_wire)
+        self._data[self.arrived : self.arrived + len(data)] = np.frombuffer(data, np.uint8)
         self.arrived += len(data)
 
     @property
     def message(self) -> Any:
-        """The message with its model, once it is whole."""
-        return self._message._replace(model=self._array)
-
-
-class _IncomingPayload:
-    """A codec's message that is under way."""
-
-    unit = 1
-
-    def __init__(self, message: Any, header: PayloadHeader, models: ModelFormat) -> None:
-        if not LONGEST_PAYLOAD < header.size <= models.longest_payload:
-            allowed = f"{LONGEST_PAYLOAD + 1} to {models.longest_payload}"
-            raise WireError(f"LONG_FRAME has a payload of {header.size} bytes; allowed: {allowed}")
-        self._message, self.transfer, self.size = message, header.transfer, header.size
-        self._data = bytearray()
-
-    @property
-    def arrived(self) -> int:
-        return len(self._data)
-
-    def add(self, data: memoryview) -> None:
-        self._data += data
-
-    @property
-    def message(self) -> Any:
-        """The message with its payload, once it is whole."""
-        return self._message._replace(payload=bytes(self._data))
+        """The whole message, once everything has arrived."""
+        if isinstance(self._message, Frame):
+            return self._message._replace(payload=self._data.tobytes())
+        return self._message._replace(model=self._data.view(self._on_wire).astype(self._precision, copy=False))
 
 
 class Decoder:
@@ -107,7 +91,7 @@ class Decoder:
         self.model_bytes = 0
         self.messages = 0
         """The numbers of bytes and messages that `Got` acknowledges."""
-        self._incoming: _IncomingModel | _IncomingPayload | None = None
+        self._incoming: _Incoming | None = None
         self._last_transfer = 0
         self._rest = bytearray()
         self._needed = HEADER.size
@@ -167,21 +151,17 @@ class Decoder:
             if self._incoming is not None and self._incoming.transfer == message.transfer:
                 self._incoming = None
             return
-        elif isinstance(header := _header_in(message), ModelHeader | PayloadHeader):
-            self._announce(message, header)
+        elif isinstance(header := message.payload if isinstance(message, Frame) else model_in(message), Header):
+            if header.transfer <= self._last_transfer:
+                raise WireError(f"model {header.transfer} came twice")
+            if self._incoming is not None:
+                raise WireError(f"model {header.transfer} before model {self._incoming.transfer} was whole")
+            self._incoming = _Incoming(message, header, self.models)
+            self._last_transfer = header.transfer
             return
         elif isinstance(message, Goodbye):
             self.ended = True
         yield message
-
-    def _announce(self, message: Any, header: ModelHeader | PayloadHeader) -> None:
-        kind = _IncomingModel if isinstance(header, ModelHeader) else _IncomingPayload
-        if header.transfer <= self._last_transfer:
-            raise WireError(f"model {header.transfer} came twice")
-        if self._incoming is not None:
-            raise WireError(f"model {header.transfer} before model {self._incoming.transfer} was whole")
-        self._incoming = kind(message, header, self.models)  # type: ignore[arg-type] # of its own kind
-        self._last_transfer = header.transfer
 
     def _chunk(self, payload: memoryview) -> Iterator[Any]:
         incoming = self._incoming
@@ -201,8 +181,3 @@ class Decoder:
         if incoming.arrived == incoming.size and self._incoming is incoming:
             self._incoming = None
             yield incoming.message
-
-
-def _header_in(message: Any) -> Any:
-    """Return the header in place of a model or of a codec's message, if there is one."""
-    return message.payload if isinstance(message, Frame) else model_in(message)
