@@ -91,9 +91,8 @@ class Connection(asyncio.Protocol):
         """Whether both ends have sent HELLO and agree."""
         self.ended: str | None = None
         """Why the connection is over, once it is."""
-        self.traffic = Traffic()
-        self.meter = RateMeter()
-        """The owner replaces both by the traffic and the meter of the neighbour."""
+        self.traffic, self.meter = Traffic(), RateMeter()
+        """The owner replaces both by those of the neighbour."""
         self.window = SendWindow()
         self._carried = 0
         self._uplink = uplink or NodeUplink()
@@ -102,10 +101,12 @@ class Connection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self.transport: asyncio.Transport | None = None
         """None until TLS is done."""
-        self._timer: asyncio.TimerHandle | None = None
         self._waiting: deque[Outgoing] = deque()
+        """The models to send, and what follows an introduction."""
         self._transfers = 0
+        self._timer: asyncio.TimerHandle | None = None
         self._refill: asyncio.TimerHandle | None = None
+        self._got_timer: asyncio.TimerHandle | None = None
         self._sent_messages = self._acknowledged_messages = 0
         self._last_sent = self._last_received = self._last_tick = 0.0
         self._segments: int | None = None
@@ -114,7 +115,6 @@ class Connection(asyncio.Protocol):
         self._pinged_at: float | None = None
         self._got_bytes = 0
         """Bytes of models that were acknowledged here."""
-        self._got_timer: asyncio.TimerHandle | None = None
         self.closed: asyncio.Future[None] = self._loop.create_future()
         """Done when the transport is gone."""
         self.decided: asyncio.Future[None] = self._loop.create_future()
@@ -122,11 +122,9 @@ class Connection(asyncio.Protocol):
 
     # Called by the transport
 
-    @property
-    def peer_certificate(self) -> dict[str, Any]:
-        """The certificate of the other end; empty without TLS."""
-        assert self.transport is not None
-        return self.transport.get_extra_info("peercert") or {}
+    def extra_info(self, name: str) -> Any:
+        """Return what asyncio knows of the transport, such as its socket; None before there is a transport."""
+        return None if self.transport is None else self.transport.get_extra_info(name)
 
     def greet(self, hello: Hello) -> None:
         """Send HELLO."""
@@ -145,31 +143,28 @@ class Connection(asyncio.Protocol):
         if self.ended is not None:
             return
         outgoing = Outgoing(message, self.models)
-        introduces = any(isinstance(each.message, Introduction) for each in self._waiting)
-        if not outgoing.size and not introduces:  # what follows an introduction means nothing before it
+        kinds = {type(each.message) for each in self._waiting}
+        if not outgoing.size and Introduction not in kinds:  # what follows an introduction means nothing before it
             self._send_small(message)
-        elif isinstance(message, GiveModel) and any(isinstance(each.message, GiveModel) for each in self._waiting):
-            return  # the other end has asked again before it has got its answer
-        else:
+        elif not isinstance(message, GiveModel) or GiveModel not in kinds:  # else it has asked again too early
             self._waiting.append(outgoing)
             self._pump()
 
     def withdraw(self, model: Model) -> None:
         """Stop sending this very array as the model of an exchange."""
-        for outgoing in [
-            each for each in self._waiting if isinstance(each.message, Body) and each.message.model is model
-        ]:
-            self._waiting.remove(outgoing)
-            if outgoing.transfer and self.ended is None:
-                self._send_small(Cancel(outgoing.transfer))
+        for outgoing in list(self._waiting):
+            if isinstance(outgoing.message, Body) and outgoing.message.model is model:
+                self._waiting.remove(outgoing)
+                if outgoing.transfer and self.ended is None:
+                    self._send_small(Cancel(outgoing.transfer))
         if not self._waiting and not self.window.on_way:
             self.meter.drop()  # nothing will end what it measures
         self._pump()
 
     def newly_carried(self) -> int:
         """Return the bytes that have arrived at the other end since the last call, as far as that is known."""
-        connection = None if self.transport is None else self.transport.get_extra_info("socket")
-        before, self._carried = self._carried, max(self._carried, acknowledged_bytes(connection) or 0)
+        before, carried = self._carried, acknowledged_bytes(self.extra_info("socket")) or 0
+        self._carried = max(before, carried)
         return self._carried - before
 
     @property
@@ -180,7 +175,7 @@ class Connection(asyncio.Protocol):
         """
         if self.ended is not None or self.transport is None:
             return 0, 0.0
-        connection = self.transport.get_extra_info("socket")
+        connection = self.extra_info("socket")
         in_kernel = unacknowledged_bytes(connection)
         waiting = sum(each.size - each.offset for each in self._waiting)
         size = waiting + self.transport.get_write_buffer_size()
@@ -232,7 +227,11 @@ class Connection(asyncio.Protocol):
         is_pinged = False
         try:
             for message in self._decoder.feed(data):
-                self._count(message)
+                if isinstance(message, ModelProgress):
+                    self.traffic.model_bytes_received += message.model_bytes
+                    self.owner.moved(self)
+                    continue
+                self._limit_messages()
                 is_pinged = isinstance(message, Ping) or is_pinged
                 self._take(message)
                 if self.ended is not None:
@@ -270,10 +269,7 @@ class Connection(asyncio.Protocol):
         self._write(encode(Got(self._got_bytes, self._decoder.messages, int(self._last_received * 1e6))))
 
     def _take(self, message: Any) -> None:
-        if isinstance(message, ModelProgress):
-            self.traffic.model_bytes_received += message.model_bytes
-            self.owner.moved(self)
-        elif isinstance(message, Got):
+        if isinstance(message, Got):
             self._acknowledged(message)
         elif isinstance(message, Hello):
             self.owner.greeted(self, message)
@@ -286,10 +282,8 @@ class Connection(asyncio.Protocol):
                 raise WireError("a message before both ends agreed")
             self.owner.received(self, message)
 
-    def _count(self, message: Any) -> None:
-        """Raise `WireError` if small messages come faster than any node has reason to send them."""
-        if isinstance(message, ModelProgress):
-            return
+    def _limit_messages(self) -> None:
+        """Count a small message. Raises `WireError` if they come faster than any node has reason to send them."""
         now = self._last_received
         self._allowance = min(MOST_MESSAGES, self._allowance + (now - self._counted_at) * MOST_MESSAGES) - 1
         self._counted_at = now
@@ -363,28 +357,26 @@ class Connection(asyncio.Protocol):
             if not self._uplink.allows(self.window, size, now):
                 self._uplink.wait(self._pump)
                 return
-            self._send_part(outgoing, size, now)
+            if not outgoing.transfer:
+                self._transfers += 1
+                self._send_small(outgoing.announcement(self._transfers))
+                self.meter.begin(now)
+            self.window.send(size, now)
+            self.traffic.model_bytes_sent += size
+            self._write(outgoing.chunk(size))
+            if outgoing.offset == outgoing.size:
+                self._waiting.popleft()
 
     def _refilled(self) -> None:
         self._refill = None
         self._pump()
 
-    def _send_part(self, outgoing: Outgoing, size: int, now: float) -> None:
-        if not outgoing.transfer:
-            self._transfers += 1
-            self._send_small(outgoing.announcement(self._transfers))
-            self.meter.begin(now)
-        self.window.send(size, now)
-        self.traffic.model_bytes_sent += size
-        self._write(outgoing.chunk(size))
-        if outgoing.offset == outgoing.size:
-            self._waiting.popleft()
-
     # Keep-alive and the end
 
     def _tick(self) -> None:
         now = self._loop.time()
-        if self._has_arrived():  # since the last look
+        before, self._segments = self._segments, data_segments(self.extra_info("socket"))
+        if self._segments != before:  # packets have arrived since the last look, even if they cannot be read yet
             self._last_received = max(self._last_received, self._last_tick)
         if now - self._last_tick > DEAD_SECONDS / 2:
             # This process was held up: what has arrived meanwhile is read before anybody is called dead.
@@ -406,17 +398,10 @@ class Connection(asyncio.Protocol):
         Without this option the kernel would first try for minutes to send what it still holds.
         """
         if self.transport is not None:
-            connection = self.transport.get_extra_info("socket")
-            if connection is not None:
+            if (connection := self.extra_info("socket")) is not None:
                 with suppress(OSError):
                     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             self.transport.abort()
-
-    def _has_arrived(self) -> bool:
-        """Return whether packets with data have arrived since the last call, even if they cannot be read yet."""
-        assert self.transport is not None
-        before, self._segments = self._segments, data_segments(self.transport.get_extra_info("socket"))
-        return self._segments != before
 
     def _fail(self, reason: str) -> None:
         """End the connection because of an error of the other end, and notify both."""
@@ -432,9 +417,8 @@ class Connection(asyncio.Protocol):
             self.meter.drop()
             self.window.forget()
             self._loop.call_soon(self._uplink.wake)
-            for timer in (self._timer, self._refill, self._got_timer):
-                if timer is not None:
-                    timer.cancel()
+            for timer in filter(None, (self._timer, self._refill, self._got_timer)):
+                timer.cancel()
             self._settle(self.decided)
 
     def _hang_up(self) -> None:

@@ -65,6 +65,11 @@ class _Link:
         self.final = False
         """Whether the other end asked not to connect again soon."""
 
+    def stop_dialling(self) -> None:
+        if self.dial is not None:
+            self.dial.cancel()
+            self.dial = None
+
 
 class SocketTransport:
     """The network of one node, over sockets. Without `security` there is no TLS: for loopback only."""
@@ -110,13 +115,13 @@ class SocketTransport:
     def allow(self, neighbours: Sequence[Neighbour]) -> None:
         """Replace the table of neighbours, and end the connections to devices that are no longer in it."""
         table = {neighbour.device: neighbour for neighbour in neighbours}
-        for device in [device for device in self._links if device not in table]:
+        for device in self._links.keys() - table.keys():
             self.disconnect(device, f"device {device} is no longer a neighbour of device {self.device}", final=True)
-            self._stop_dialling(self._links.pop(device))
+            self._links.pop(device).stop_dialling()
         for device, neighbour in table.items():
             link = self._links.setdefault(device, _Link(neighbour))
             if link.neighbour != neighbour or link.dial is None:
-                self._stop_dialling(link)
+                link.stop_dialling()
                 link.neighbour = neighbour
                 if neighbour.address is not None:
                     link.dial = asyncio.create_task(self._keep_dialling(link, Address.of(neighbour.address)))
@@ -172,19 +177,15 @@ class SocketTransport:
     async def stop(self, reason: str) -> None:
         """Tell all neighbours why, and end all connections."""
         self._stopped = True
-        tasks = [*self._accepting, *self._strangers]
-        for link in self._links.values():
-            if link.dial is not None:
-                tasks.append(link.dial)
-                link.dial.cancel()
-        for device in self._links:
-            self.disconnect(device, reason, final=True)
+        dialling = [link.dial for link in self._links.values() if link.dial is not None]
+        tasks = [*dialling, *self._accepting, *self._strangers]
         for task in tasks:
             task.cancel()
+        for device in self._links:
+            self.disconnect(device, reason, final=True)
         await asyncio.gather(*tasks, return_exceptions=True)
-        waiting = [connection.closed for connection in self._ending]
-        if waiting:
-            await asyncio.wait(waiting, timeout=STOP_SECONDS)
+        if self._ending:
+            await asyncio.wait([connection.closed for connection in self._ending], timeout=STOP_SECONDS)
         for connection in list(self._ending):
             connection.abort(reason)
         await asyncio.sleep(0)  # lets transports close their sockets
@@ -218,16 +219,12 @@ class SocketTransport:
                     await asyncio.sleep(SHORTEST_WAIT)
                     continue
                 self._make_room()
-                who = str(Address(*where[:2]))
-                task = asyncio.create_task(self._welcome(accepted, who))
+                task = asyncio.create_task(self._welcome(accepted, str(Address(*where[:2]))))
                 self._strangers[task] = where[0]
-                task.add_done_callback(self._forget_stranger)
+                task.add_done_callback(lambda task: self._strangers.pop(task, None))
                 await asyncio.sleep(0)  # the task begins: were it cancelled before, nobody would close the socket
         finally:
             listening.close()
-
-    def _forget_stranger(self, task: asyncio.Task[None]) -> None:
-        self._strangers.pop(task, None)
 
     def _make_room(self) -> None:
         """If there are too many strangers, end the oldest one of the address that has most of them."""
@@ -241,9 +238,15 @@ class SocketTransport:
         """Wait for TLS and HELLO of a stranger, within its time."""
         connection = Connection(self, self.models, dialled=False, uplink=self._uplink, bucket=self._bucket)
         connection.name = who
+        loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(STRANGER_SECONDS):
-                await self._shake_hands(accepted, connection)
+                try:
+                    options = {} if self._security is None else _tls(self._security.server_context())
+                except BaseException:
+                    accepted.close()
+                    raise
+                await loop.connect_accepted_socket(lambda: connection, accepted, **options)
                 await connection.decided
         except (OSError, ValueError, asyncio.CancelledError) as error:
             # HELLO may have come in the very moment in which the time was up.
@@ -252,16 +255,6 @@ class SocketTransport:
                 self._listener.refused(connection.name, reason_of(error))
             if isinstance(error, asyncio.CancelledError) and self._stopped:
                 raise
-
-    async def _shake_hands(self, accepted: socket.socket, connection: Connection) -> None:
-        options: dict[str, Any] = {}
-        try:
-            if self._security is not None:
-                options = _tls(self._security.server_context())
-        except BaseException:
-            accepted.close()
-            raise
-        await asyncio.get_running_loop().connect_accepted_socket(lambda: connection, accepted, **options)
 
     # Connections that go out
 
@@ -288,12 +281,11 @@ class SocketTransport:
         device = link.neighbour.device
         connection = Connection(self, self.models, dialled=True, uplink=self._uplink, bucket=self._bucket)
         connection.neighbour, connection.name = device, f"device {device} at {address}"
-        options: dict[str, Any] = {}
         try:
             async with asyncio.timeout(STRANGER_SECONDS):
+                options: dict[str, Any] = {}
                 if self._security is not None:
-                    options = _tls(self._security.client_context())
-                    options["server_hostname"] = name_of(device)
+                    options = _tls(self._security.client_context()) | {"server_hostname": name_of(device)}
                 await loop.create_connection(lambda: connection, address.host, address.port, **options)
                 if link.connection is not None:  # the neighbour was faster
                     connection.abort("both ends dialled")
@@ -315,16 +307,6 @@ class SocketTransport:
         finally:
             link.dialling = None
 
-    def _stop_dialling(self, link: _Link) -> None:
-        if link.dial is not None:
-            link.dial.cancel()
-            link.dial = None
-
-    def _note(self, link: _Link, who: str, reason: str) -> None:
-        """Report why there is no connection, once for each reason."""
-        self._listener.refused(who, reason, link.neighbour.device, again=link.last_refusal == reason)
-        link.last_refusal = reason
-
     # Called by connections
 
     def made(self, connection: Connection) -> None:
@@ -332,7 +314,7 @@ class SocketTransport:
         if self._security is None or connection.dialled:
             return
         try:
-            device = device_of(connection.peer_certificate)
+            device = device_of(connection.extra_info("peercert"))
         except ValueError as error:
             self._refuse(connection, str(error))
             return
@@ -347,7 +329,7 @@ class SocketTransport:
         if connection.neighbour is None and self._security is None:
             connection.neighbour = hello.device
         device = connection.neighbour
-        link = self._links.get(device) if device is not None else None
+        link = self._link_of(connection)
         if link is None or device is None:
             self._refuse(connection, f"device {device} is no neighbour of device {self.device}")
             return
@@ -378,15 +360,14 @@ class SocketTransport:
     def lost(self, connection: Connection, reason: str, final: bool) -> None:
         """Handle a connection that has ended. It is not called for one that this transport closed itself."""
         self._ending_until_closed(connection)
-        link = self._links.get(connection.neighbour) if connection.neighbour is not None else None
+        link = self._link_of(connection)
         if link is None:
             self._listener.refused(connection.name, reason)
         elif link.connection is connection:
             link.final = final
             self._gone(connection, reason)
         elif not connection.was_open and link.connection is None:
-            link.final = final
-            self._note(link, connection.name, reason)
+            self._note_refusal(connection, reason, final)
 
     # Which connection counts
 
@@ -428,12 +409,15 @@ class SocketTransport:
 
     def _refuse(self, connection: Connection, reason: str, *, final: bool = False) -> None:
         self._close(connection, reason, final=final)
-        link = self._links.get(connection.neighbour) if connection.neighbour is not None else None
-        if link is None:
-            self._listener.refused(connection.name, printable(reason))
+        self._note_refusal(connection, printable(reason), final)
+
+    def _note_refusal(self, connection: Connection, reason: str, final: bool) -> None:
+        """Report why there is no connection. Between neighbours, the same reason is logged once."""
+        if (link := self._link_of(connection)) is None:
+            self._listener.refused(connection.name, reason)
         else:
-            link.final = final
-            self._note(link, connection.name, printable(reason))
+            again, link.last_refusal, link.final = link.last_refusal == reason, reason, final
+            self._listener.refused(connection.name, reason, link.neighbour.device, again=again)
 
     def _close(self, connection: Connection, reason: str, *, final: bool = False) -> None:
         connection.close(reason, final=final)
@@ -442,6 +426,9 @@ class SocketTransport:
     def _ending_until_closed(self, connection: Connection) -> None:
         self._ending.add(connection)
         connection.closed.add_done_callback(lambda _: self._ending.discard(connection))
+
+    def _link_of(self, connection: Connection) -> _Link | None:
+        return None if connection.neighbour is None else self._links.get(connection.neighbour)
 
     def _connection(self, neighbour: int) -> Connection | None:
         link = self._links.get(neighbour)
