@@ -1,4 +1,4 @@
-"""The compute model and the link model of docs/extending.md do what the page says."""
+"""The compute model and the link model of examples/own_clocks.py do what docs/extending.md says."""
 
 from __future__ import annotations
 
@@ -20,17 +20,15 @@ from efhc.experiments.config.files import build_experiment, to_toml
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-def blocks(document: str, language: str, word: str) -> list[str]:
-    found = re.findall(rf"```{language}\n(.*?)```", (DOCS / document).read_text(), re.DOTALL)
+def configs(document: str, word: str) -> list[str]:
+    found = re.findall(r"```toml\n(.*?)```", (DOCS / document).read_text(), re.DOTALL)
     return [block for block in found if word in block]
 
 
 @pytest.fixture
-def experiment(tmp_path: Path) -> Experiment:
-    (code,) = blocks("extending.md", "python", "# clocks.py")
-    (tmp_path / "clocks.py").write_text(code)
-    (config,) = blocks("extending.md", "toml", "clocks.py:Stragglers")
-    return build_experiment(tomllib.loads(config), tmp_path)
+def experiment() -> Experiment:
+    (config,) = configs("extending.md", "own_clocks.py:Stragglers")
+    return build_experiment(tomllib.loads(config), DOCS.parent)
 
 
 def test_the_config_of_the_page_reads_back_the_same(experiment: Experiment):
@@ -62,7 +60,7 @@ def test_the_satellite_delivers_when_it_passes(experiment: Experiment):
 
 
 def test_the_driver_of_the_configuration_page_is_valid():
-    (config,) = blocks("configuration.md", "toml", "[driver]")
+    (config,) = configs("configuration.md", "[driver]")
     driver = build_experiment(tomllib.loads(config)).driver
     assert isinstance(driver, efhc.EventDriven)
     assert driver.churn.absent == (8, 9)

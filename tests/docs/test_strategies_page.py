@@ -26,8 +26,9 @@ FILES = {
     for language in ("python", "toml")
     for name, code in re.findall(rf"```{language}\n# ([\w-]+\.\w+)\n(.*?)```", PAGE, re.DOTALL)
 }
-OWN = {name: code for name, code in FILES.items() if name.endswith(".py") and "(efhc.Strategy)" in code}
-PARTS = {"codec": "fixed_grid.py", "local": "lion.py", "limit": "far_less.py"}
+EXAMPLES = {name: (ROOT / "examples" / name).read_text() for name in ("own_strategy.py", "own_steps.py")}
+OWN = ("warm_up.py:WarmUp", "halves.py:Halves", "own_strategy.py:Steady", "own_strategy.py:Extra")
+PARTS = {"codec": "fixed_grid.py:FixedGrid", "local": "own_steps.py:Lion", "limit": "own_steps.py:FarLess"}
 COMMANDS = [
     line for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL) for line in block.splitlines() if line.strip()
 ]
@@ -43,12 +44,19 @@ FAMILIES = {
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    """The files of the page."""
-    for name, code in FILES.items():
+    """The files of the page and the examples that it names."""
+    for name, code in (FILES | EXAMPLES).items():
         (tmp_path / name).write_text(code)
     yield tmp_path
-    for name in FILES:
+    for name in FILES | EXAMPLES:
         sys.modules.pop(Path(name).stem, None)
+
+
+def lines_of(kind: str) -> int:
+    """The number of lines of the class FILE:NAME that are not blank."""
+    file, _, name = kind.partition(":")
+    (code,) = re.findall(rf"^class {name}\(.*?(?=^\S|\Z)", (FILES | EXAMPLES)[file], re.DOTALL | re.MULTILINE)
+    return len([line for line in code.splitlines() if line.strip()])
 
 
 def test_all_configs_of_the_page_are_run_by_a_command():
@@ -59,20 +67,16 @@ def test_all_configs_of_the_page_are_run_by_a_command():
 
 @pytest.mark.parametrize("name", OWN)
 def test_own_strategies_are_short_and_run_from_their_file(name, folder):
-    code = OWN[name]
-    assert len([line for line in code.splitlines() if line.strip()]) < 25
-    last = re.findall(r"^class (\w+)\(efhc\.Strategy\)", code, re.MULTILINE)[-1]
-    strategies = {"mine": {"kind": f"{folder / name}:{last}"}}
+    assert lines_of(name) < 25
+    strategies = {"mine": {"kind": f"{folder}/{name}"}}
     result = efhc.simulate(devices=5, iterations=5, seeds=0, evaluate_every=5, strategies=strategies)
     assert result.metrics["bits"].sum() > 0
 
 
 @pytest.mark.parametrize("part", PARTS)
 def test_an_own_part_is_one_short_class_that_runs_with_the_same_bits_in_both_drivers(part, folder):
-    code = FILES[PARTS[part]]
-    assert len([line for line in code.splitlines() if line.strip()]) < 25
-    (name,) = re.findall(r"^class (\w+)\(", code, re.MULTILINE)
-    own = {"kind": f"{folder / PARTS[part]}:{name}"}
+    assert lines_of(PARTS[part]) < 25
+    own = {"kind": f"{folder}/{PARTS[part]}"}
     table = {"kind": "composed", "trigger": "always", "mixing": {"kind": "half-steps"}}
     table = table | ({"mixing": {"kind": "half-steps", "limit": own}} if part == "limit" else {part: own})
     common = {"devices": 5, "iterations": 10, "seeds": 0, "step_size": efhc.Constant(value=0.003)}
@@ -85,14 +89,7 @@ def test_an_own_part_is_one_short_class_that_runs_with_the_same_bits_in_both_dri
 
 def test_each_of_the_four_forms_has_an_example():
     for method in ("thresholds", "fires", "parts", "step"):
-        assert any(f"    def {method}(self" in code for code in OWN.values())
-
-
-def test_the_example_in_the_folder_has_the_strategies_of_the_page():
-    example = (ROOT / "examples" / "own_strategy.py").read_text().replace("memory: ClassVar = ", "memory = ")
-    for name in ("steady.py", "extra.py"):
-        (code,) = re.findall(r"^class .*", OWN[name], re.DOTALL | re.MULTILINE)
-        assert code.strip() in example
+        assert any(f"    def {method}(self" in code for code in (FILES | EXAMPLES).values())
 
 
 def test_the_example_runs_and_fires_about_as_often_as_it_is_told():
