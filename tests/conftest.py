@@ -23,7 +23,7 @@ from efhc.base.extras import EXTRAS, how_to_install
 from efhc.base.inputs import sha256
 from efhc.cli import terminal
 from efhc.learning.data import FEMNIST, Dataset
-from efhc.learning.data.fashion_mnist import ARCHIVE
+from efhc.learning.data.images import FASHION_MNIST
 
 # A shell that starts tests in the background ignores SIGINT for them, and all processes inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -67,7 +67,7 @@ def sample(name: str, folder: str, file: str, checksum: str) -> Path:
 @pytest.fixture(scope="session")
 def fashion_files() -> Path:
     """The folder with the four real files."""
-    found = ARCHIVE.find()
+    found = FASHION_MNIST.find()
     if found is None:
         lacking("fashion-mnist", "Fashion-MNIST is not on this machine: install Debian's package dataset-fashion-mnist")
     return found.folder

@@ -33,7 +33,7 @@ _HOMES = {
     "StepLimit": "efhc.core.step_limits",
     "LinksPolicy": "efhc.strategies.parts.link_choices",
     "SchedulePolicy": "efhc.core.schedules",
-    "Network": "efhc.network.over_time",
+    "Network": "efhc.network.topologies",
     "Topology": "efhc.network.topologies",
     "BandwidthPolicy": "efhc.network.bandwidths",
     "DataPolicy": "efhc.learning.data.dataset",

@@ -79,19 +79,19 @@ from efhc.experiments.trackers.mlflow import MLflow as MLflow
 from efhc.experiments.trackers.tensorboard import TensorBoard as TensorBoard
 from efhc.experiments.trackers.tracker import Tracker as Tracker
 from efhc.experiments.trackers.wandb import WandB as WandB
-from efhc.learning.data.cifar10 import CIFAR10 as CIFAR10
 from efhc.learning.data.dataset import DataPolicy as DataPolicy
 from efhc.learning.data.dataset import Dataset as Dataset
-from efhc.learning.data.digits import Digits as Digits
-from efhc.learning.data.fashion_mnist import FashionMNIST as FashionMNIST
+from efhc.learning.data.dataset import NpzFile as NpzFile
 from efhc.learning.data.huggingface import HuggingFace as HuggingFace
-from efhc.learning.data.image_folder import ImageFolder as ImageFolder
+from efhc.learning.data.images import CIFAR10 as CIFAR10
+from efhc.learning.data.images import Digits as Digits
+from efhc.learning.data.images import FashionMNIST as FashionMNIST
+from efhc.learning.data.images import ImageFolder as ImageFolder
 from efhc.learning.data.leaf import FEMNIST as FEMNIST
 from efhc.learning.data.leaf import Sent140 as Sent140
 from efhc.learning.data.leaf import Shakespeare as Shakespeare
-from efhc.learning.data.npz import NpzFile as NpzFile
-from efhc.learning.data.table_files import CsvFile as CsvFile
-from efhc.learning.data.table_files import ParquetFile as ParquetFile
+from efhc.learning.data.tables import CsvFile as CsvFile
+from efhc.learning.data.tables import ParquetFile as ParquetFile
 from efhc.learning.initial import InitialModels as InitialModels
 from efhc.learning.initial import ModelFile as ModelFile
 from efhc.learning.initial import PerDevice as PerDevice
@@ -124,16 +124,16 @@ from efhc.network.bandwidths import UniformBandwidth as UniformBandwidth
 from efhc.network.changing import RandomLinks as RandomLinks
 from efhc.network.changing import RandomWaypoint as RandomWaypoint
 from efhc.network.changing import Rotating as Rotating
-from efhc.network.graph_files import EdgeListFile as EdgeListFile
-from efhc.network.graph_files import EdgeSequenceFile as EdgeSequenceFile
-from efhc.network.graph_files import GraphMLFile as GraphMLFile
-from efhc.network.over_time import Network as Network
 from efhc.network.topologies import Complete as Complete
+from efhc.network.topologies import EdgeListFile as EdgeListFile
+from efhc.network.topologies import EdgeSequenceFile as EdgeSequenceFile
 from efhc.network.topologies import ErdosRenyi as ErdosRenyi
 from efhc.network.topologies import Geometric as Geometric
 from efhc.network.topologies import GivenLinks as GivenLinks
+from efhc.network.topologies import GraphMLFile as GraphMLFile
 from efhc.network.topologies import Grid as Grid
 from efhc.network.topologies import InternetAS as InternetAS
+from efhc.network.topologies import Network as Network
 from efhc.network.topologies import Ring as Ring
 from efhc.network.topologies import Star as Star
 from efhc.network.topologies import Topology as Topology
@@ -248,11 +248,11 @@ def simulate(
     backend: Literal["auto", "linear", "arrays", "compiled", "stacked", "loop"] = ...,
     device: str = ...,
     exchange_at_start: bool = ...,
-    data: DataPolicy | str | Mapping[str, Any] | Literal["digits", "cifar-10", "fashion-mnist", "huggingface", "image-folder", "femnist", "sent140", "shakespeare", "npz", "csv", "parquet"] | _HasLoad = ...,
+    data: DataPolicy | str | Mapping[str, Any] | Literal["digits", "fashion-mnist", "cifar-10", "image-folder", "npz", "huggingface", "femnist", "sent140", "shakespeare", "csv", "parquet"] | _HasLoad = ...,
     partition: Partition | str | Mapping[str, Any] | Literal["iid", "labels", "dirichlet", "groups", "writers", "shards", "quantities", "file"] | _HasSplit = ...,
     model: LinearModel | ModuleModel | str | Mapping[str, Any] | Literal["svm", "softmax", "least-squares", "lenet5", "resnet18", "mlp", "module"] | _HasLossAndGradient | _HasBuild | Callable[..., Any] = ...,
     initial_models: InitialModels | str | Mapping[str, Any] | Literal["per-device", "shared", "zeros", "npy"] | _HasModels = ...,
-    network: Network | str | Mapping[str, Any] | Literal["geometric", "erdos-renyi", "internet-as", "ring", "grid", "star", "complete", "links", "random-links", "rotating", "waypoint", "edge-list", "graphml", "edge-sequence"] | _HasOverTime | _HasEdges = ...,
+    network: Network | str | Mapping[str, Any] | Literal["geometric", "erdos-renyi", "internet-as", "ring", "grid", "star", "complete", "links", "edge-list", "graphml", "edge-sequence", "random-links", "rotating", "waypoint"] | _HasOverTime | _HasEdges = ...,
     bandwidths: BandwidthPolicy | str | Mapping[str, Any] | Literal["constant", "uniform", "beta", "list", "csv"] | _HasDraw | Sequence[float] | NDArray[Any] = ...,
     step_size: SchedulePolicy | str | Mapping[str, Any] | Literal["constant", "diminishing", "warm-up", "cosine"] | Callable[..., Any] = ...,
     threshold_decay: SchedulePolicy | str | Mapping[str, Any] | Literal["constant", "diminishing", "warm-up", "cosine"] | Callable[..., Any] | None = ...,

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from efhc.learning.data.digits import SHA256
+from efhc.learning.data.images import DIGITS_SHA256
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def test_list_names_every_data_set_and_where_it_is(call, tmp_path, cifar):
 
 def test_digits_ship_with_efhc_and_names_are_suggested(call, bad):
     assert "digits" in call("list").stdout
-    assert f"{SHA256}  digits" in call("verify", "digits").stdout
+    assert f"{DIGITS_SHA256}  digits" in call("verify", "digits").stdout
     assert "ships with efhc" in bad("fetch", "digits")
     assert "did you mean 'fashion-mnist'?" in bad("verify", "fashion-mnits")
     assert bad("fetch", "mnist") == "efhc: data set: cannot use 'mnist'. Use fashion-mnist, cifar-10.\n"

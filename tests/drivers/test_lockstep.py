@@ -19,7 +19,7 @@ from efhc.drivers.lockstep import Lockstep
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.runs.draw import draw_scenario, load_data
 from efhc.learning.backends import backend_for
-from efhc.learning.backends.numpy_backend import ArraysBackend
+from efhc.learning.backends.backend import ArraysBackend
 
 NETWORKS = {
     "static": efhc.Geometric(),

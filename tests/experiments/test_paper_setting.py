@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import efhc
-from efhc.learning.data.fashion_mnist import ARCHIVE
+from efhc.learning.data.images import FASHION_MNIST
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "fashion-mnist.toml"
 # Mean accuracy over three seeds of its own, and share of devices firing per iteration (where it was told).
@@ -18,7 +18,7 @@ INDEPENDENT = {"ZT": (0.772, 1.0), "GT": (0.733, 0.21), "EF-HC": (0.729, 0.22), 
 
 @pytest.mark.slow
 def test_fashion_mnist_ends_where_an_independent_run_did():
-    if ARCHIVE.find() is None:
+    if FASHION_MNIST.find() is None:
         if os.environ.get("EFHC_REQUIRE_DATA"):
             pytest.fail("Fashion-MNIST should be on this machine")
         pytest.skip("Fashion-MNIST is not on this machine; `efhc data fetch fashion-mnist` gets it")

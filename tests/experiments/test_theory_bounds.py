@@ -13,7 +13,7 @@ from efhc.experiments.config.files import build_experiment
 from efhc.experiments.runs.draw import draw_scenario, load_data
 from efhc.experiments.studies.theory_check import SeedProblem, check_run, replay_run, spread
 from efhc.experiments.studies.theory_plan import plan_theory
-from efhc.learning.data.digits import read_digits
+from efhc.learning.data.images import read_digits
 from efhc.theory.bounds import envelope_slope, fit_slope
 from efhc.theory.checks import StrategyCheck
 

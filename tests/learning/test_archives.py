@@ -16,9 +16,8 @@ from servers import Respond, leftovers, send, serving, without_length
 from efhc.base.errors import EfhcError, InputError
 from efhc.base.inputs import sha256
 from efhc.learning.data import FashionMNIST
-from efhc.learning.data.archives import Place, cache_folder
-from efhc.learning.data.download import GzipFiles
-from efhc.learning.data.fashion_mnist import ARCHIVE
+from efhc.learning.data.archives import GzipFiles, Place, cache_folder
+from efhc.learning.data.images import FASHION_MNIST
 
 LABELS = "t10k-labels-idx1-ubyte.gz"
 """The smallest of the four files: most tests need no more."""
@@ -27,16 +26,16 @@ LABELS = "t10k-labels-idx1-ubyte.gz"
 @pytest.fixture(autouse=True)
 def own_cache(fashion_files: Path, no_data: None) -> Path:
     """No test sees or touches the user's cache. (After `fashion_files`, which may be found there.)"""
-    return cache_folder() / ARCHIVE.name
+    return cache_folder() / FASHION_MNIST.name
 
 
 @pytest.fixture
 def only_labels(tmp_path: Path) -> GzipFiles:
     """The archive cut down to one small file, and no system package."""
     return dataclasses.replace(
-        ARCHIVE,
+        FASHION_MNIST,
         files=(LABELS,),
-        sha256={LABELS: ARCHIVE.sha256[LABELS]},
+        sha256={LABELS: FASHION_MNIST.sha256[LABELS]},
         system_folder=tmp_path / "not installed",
     )
 
@@ -45,7 +44,7 @@ def read(archive: GzipFiles, folder: Path, place: str = "cache") -> dict[str, by
     return {file.name: file.content for file in archive.read(Place(place, folder))}
 
 
-def stock(folder: Path, files: Path, names: object = ARCHIVE.sha256) -> Path:
+def stock(folder: Path, files: Path, names: object = FASHION_MNIST.sha256) -> Path:
     folder.mkdir(parents=True)
     for name in names:
         (folder / name).symlink_to(files / name)
@@ -56,7 +55,7 @@ def stock(folder: Path, files: Path, names: object = ARCHIVE.sha256) -> Path:
 
 
 def test_loads_the_real_thing(fashion_files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    stock(tmp_path / "data" / ARCHIVE.name, fashion_files)
+    stock(tmp_path / "data" / FASHION_MNIST.name, fashion_files)
     monkeypatch.setenv("EFHC_DATA", str(tmp_path / "data"))
     data = FashionMNIST(standardize=False).load()
     assert data.x_train.shape == (60_000, 784)
@@ -72,7 +71,7 @@ def test_loads_the_real_thing(fashion_files: Path, tmp_path: Path, monkeypatch: 
     assert inputs.max() == 1
     assert inputs.mean(dtype=np.float64) == pytest.approx(0.2860, abs=5e-5)
     assert inputs.std(dtype=np.float64) == pytest.approx(0.3530, abs=5e-5)
-    assert data.sha256 == ARCHIVE.sha256
+    assert data.sha256 == FASHION_MNIST.sha256
 
     scaled = data.prepared(FashionMNIST().standardize, "float32")
     inputs = scaled.inputs(scaled.x_train)
@@ -83,7 +82,7 @@ def test_loads_the_real_thing(fashion_files: Path, tmp_path: Path, monkeypatch: 
 def test_search_order_is_the_variable_then_the_cache_then_the_system(
     fashion_files: Path, own_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    archive = dataclasses.replace(ARCHIVE, system_folder=tmp_path / "system")
+    archive = dataclasses.replace(FASHION_MNIST, system_folder=tmp_path / "system")
     assert archive.find() is None
     system = stock(tmp_path / "system", fashion_files)
     assert archive.find() == ("system", system)
@@ -91,7 +90,7 @@ def test_search_order_is_the_variable_then_the_cache_then_the_system(
     assert archive.find() == ("cache", own_cache)
     monkeypatch.setenv("EFHC_DATA", str(tmp_path / "chosen"))
     assert archive.find() == ("cache", own_cache)  # nothing there yet
-    chosen = stock(tmp_path / "chosen" / ARCHIVE.name, fashion_files)
+    chosen = stock(tmp_path / "chosen" / FASHION_MNIST.name, fashion_files)
     assert archive.find() == ("$EFHC_DATA", chosen)
     (chosen / LABELS).unlink()
     assert archive.find() == ("cache", own_cache)  # a folder counts when it has all files
@@ -109,13 +108,13 @@ def test_a_folder_given_is_used_whatever_its_checksums_and_these_are_reported(fa
     (folder / LABELS).write_bytes(gzip.compress(other))
     data = FashionMNIST(path=folder).load()
     assert data.y_test[-1] == other[-1]
-    assert data.sha256 == {**ARCHIVE.sha256, LABELS: sha256(other)}
+    assert data.sha256 == {**FASHION_MNIST.sha256, LABELS: sha256(other)}
     with pytest.raises(InputError, match=LABELS):
-        read(ARCHIVE, folder, "system")
+        read(FASHION_MNIST, folder, "system")
 
 
 @pytest.mark.parametrize(
-    ("folder", "what"), [("gone", "no such folder"), (".", f"without {next(iter(ARCHIVE.files))}")]
+    ("folder", "what"), [("gone", "no such folder"), (".", f"without {next(iter(FASHION_MNIST.files))}")]
 )
 def test_a_folder_given_that_does_not_have_it_is_refused_and_nothing_else_is_tried(
     tmp_path: Path, folder: str, what: str
@@ -166,11 +165,11 @@ def test_a_copy_that_was_compressed_anew_counts(fashion_files: Path, tmp_path: P
 def test_fetches_all_files_into_the_cache_and_then_no_more(fashion_files: Path, own_cache: Path, tmp_path: Path):
     calls: list[tuple[str, int, int]] = []
     with serving(fashion_files, send) as (address, asked):
-        archive = dataclasses.replace(ARCHIVE, address=address, system_folder=tmp_path / "none")
+        archive = dataclasses.replace(FASHION_MNIST, address=address, system_folder=tmp_path / "none")
         folder = archive.fetch(lambda *call: calls.append(call))
         assert folder == own_cache
-        assert asked == [f"/{name}" for name in ARCHIVE.sha256]
-        for name in ARCHIVE.sha256:
+        assert asked == [f"/{name}" for name in FASHION_MNIST.sha256]
+        for name in FASHION_MNIST.sha256:
             content = (fashion_files / name).read_bytes()
             assert (folder / name).read_bytes() == content
             done = [sofar for file, sofar, _ in calls if file == name]

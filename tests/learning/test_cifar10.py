@@ -13,11 +13,10 @@ from servers import leftovers, send, serving
 from efhc.base.errors import InputError
 from efhc.base.inputs import sha256
 from efhc.learning.data import CIFAR10
-from efhc.learning.data.archives import MANIFEST
-from efhc.learning.data.cifar10 import ARCHIVE
-from efhc.learning.data.download import TarFile
+from efhc.learning.data.archives import MANIFEST, TarFile
+from efhc.learning.data.images import CIFAR_10
 
-NAMES = tuple(ARCHIVE.members)
+NAMES = tuple(CIFAR_10.members)
 
 
 def records(*labels: int) -> bytes:
@@ -94,16 +93,16 @@ def test_damaged_records_are_refused_by_file(tmp_path: Path, content: bytes, wha
 @pytest.mark.usefixtures("no_data")
 def test_search_order_is_the_variables_folders_then_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("EFHC_DATA", str(tmp_path / "root"))
-    assert ARCHIVE.find() is None
-    kept = put(ARCHIVE.cache.folder, **{name.removesuffix(".bin"): records(1) for name in NAMES})
-    assert ARCHIVE.find() is None  # a copy without its list may have been cut off
+    assert CIFAR_10.find() is None
+    kept = put(CIFAR_10.cache.folder, **{name.removesuffix(".bin"): records(1) for name in NAMES})
+    assert CIFAR_10.find() is None  # a copy without its list may have been cut off
     (kept / MANIFEST).write_text("".join(f"{sha256(records(1))}  {name}\n" for name in NAMES))
-    assert ARCHIVE.find() == ("cache", kept)
+    assert CIFAR_10.find() == ("cache", kept)
     for subfolder in (".", "cifar-10", "cifar-10-batches-bin"):
         folder = put(tmp_path / "root" / subfolder, data_batch_1=records(1))
-        assert ARCHIVE.find() != ("$EFHC_DATA", folder)  # no test images yet
+        assert CIFAR_10.find() != ("$EFHC_DATA", folder)  # no test images yet
         put(folder, test_batch=records(1))
-        assert ARCHIVE.find() == ("$EFHC_DATA", folder)
+        assert CIFAR_10.find() == ("$EFHC_DATA", folder)
     with pytest.raises(InputError, match=r"^path: cannot use .*gone \(no such folder\). Use a folder with data_batch"):
         CIFAR10(path=tmp_path / "gone").load()
 
@@ -142,7 +141,7 @@ def publish(tmp_path: Path, no_data: None) -> Callable[[bytes], TarFile]:
 
     def put(content: bytes) -> TarFile:
         (tmp_path / "cifar-10-binary.tar.gz").write_bytes(content)
-        return dataclasses.replace(ARCHIVE, sha256=sha256(content))
+        return dataclasses.replace(CIFAR_10, sha256=sha256(content))
 
     return put
 
@@ -210,7 +209,7 @@ def test_a_fetch_that_is_interrupted_is_not_taken_for_whole(
         path.write_bytes(content)
 
     with monkeypatch.context() as patched:
-        patched.setattr("efhc.learning.data.download.write_safely", interrupted)
+        patched.setattr("efhc.learning.data.archives.write_safely", interrupted)
         with pytest.raises(KeyboardInterrupt):
             fetch(archive, tmp_path)
     assert len(leftovers(archive.cache.folder)) == 3

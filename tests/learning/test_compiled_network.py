@@ -21,7 +21,7 @@ from efhc.core.randomness import Randomness
 from efhc.learning.backends import backend_for
 from efhc.learning.backends.backend import Batch, ScoresNotFinite
 from efhc.learning.backends.compiled_backend import CompiledBackend
-from efhc.learning.backends.loop import LoopBackend
+from efhc.learning.backends.module_backend import LoopBackend
 from efhc.learning.backends.stacked import StackedBackend
 from efhc.learning.data.dataset import Dataset
 from efhc.learning.models import MLP, LeNet5, Module, ModuleModel

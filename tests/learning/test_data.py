@@ -11,7 +11,7 @@ import pytest
 from efhc.base.errors import InputError
 from efhc.base.inputs import sha256
 from efhc.learning.data import Dataset, Digits, NpzFile
-from efhc.learning.data.fashion_mnist import parse_idx
+from efhc.learning.data.images import parse_idx
 
 Save = Callable[..., Path]
 VALIDATION_SHA256 = "6a47ee6d0128c2c12a985a6dc8f779893f35398b5659d730ecc07d770da7cfa1"

@@ -13,7 +13,7 @@ from efhc.learning.backends import backend_for
 from efhc.learning.backends.backend import Backend, Batch, RowBackend
 from efhc.learning.backends.compiled_backend import CompiledBackend
 from efhc.learning.backends.linear_backend import LinearBackend
-from efhc.learning.backends.loop import LoopBackend
+from efhc.learning.backends.module_backend import LoopBackend
 from efhc.learning.backends.stacked import StackedBackend
 from efhc.learning.data.dataset import Dataset
 from efhc.learning.models import MLP, SVM, LeastSquares, Module, Softmax

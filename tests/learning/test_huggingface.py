@@ -13,7 +13,7 @@ from PIL import Image
 
 from efhc.base.errors import InputError
 from efhc.learning.data import HuggingFace
-from efhc.learning.data.digits import read_digits
+from efhc.learning.data.images import read_digits
 
 datasets = pytest.importorskip("datasets")
 datasets.disable_progress_bars()

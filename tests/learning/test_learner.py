@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from efhc.core.randomness import Randomness
-from efhc.learning.backends.backend import Batch, ScoresNotFinite
+from efhc.learning.backends.backend import ArraysBackend, Batch, ScoresNotFinite
 from efhc.learning.backends.linear_backend import LinearBackend
-from efhc.learning.backends.numpy_backend import ArraysBackend
 from efhc.learning.batches import MiniBatches
 from efhc.learning.data import Dataset, Digits
 from efhc.learning.learner import Learner

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from efhc.base.errors import InputError
 from efhc.base.inputs import sha256
 from efhc.learning.data import CsvFile, Dataset, ParquetFile
-from efhc.learning.data.digits import read_digits
+from efhc.learning.data.images import read_digits
 
 KINDS = {"csv": CsvFile, "parquet": ParquetFile}
 Load = Callable[..., Dataset]

@@ -17,10 +17,8 @@ from torch.nn import functional
 from efhc.base.errors import InputError
 from efhc.core.randomness import Randomness
 from efhc.learning.backends import backend_for
-from efhc.learning.backends.backend import Batch, ScoresNotFinite
-from efhc.learning.backends.loop import LoopBackend
-from efhc.learning.backends.module_backend import ModuleBackend
-from efhc.learning.backends.numpy_backend import ArraysBackend
+from efhc.learning.backends.backend import ArraysBackend, Batch, ScoresNotFinite
+from efhc.learning.backends.module_backend import LoopBackend, ModuleBackend
 from efhc.learning.backends.stacked import StackedBackend, UnstackableError
 from efhc.learning.learner import Learner
 from efhc.learning.models import MLP, SVM, LeNet5, Module, ModuleModel, ResNet18

@@ -37,7 +37,7 @@ MUTANTS = [
     Mutant("every largest number takes the gradient", "kernels/network_layers.py", "left = left - taken", "left = left", NETWORKS),
     Mutant("the gradient passes where ReLU does not", "kernels/network_layers.py", "dy - where_equal(load(room, t), zero, dy)", "dy", NETWORKS),
     Mutant("a product forgets the rows that fill no tile", "kernels/products.py", " + [(rest, 1, whole * size)] * bool(rest)", "", NETWORKS),
-    Mutant("hooks before a backward pass are left out", "learning/backends/built_module.py", '("_hooks", "_pre_hooks")', '("_hooks",)', NETWORKS),
+    Mutant("hooks before a backward pass are left out", "learning/backends/module_backend.py", '("_hooks", "_pre_hooks")', '("_hooks",)', NETWORKS),
     Mutant("machine code of another network", "base/compiling.py", "codegen.magic_tuple(), self._key))", "codegen.magic_tuple()))", NETWORKS),
     # Mixing
     Mutant("weights of the smaller degree", "core/**/*.py", "np.maximum(self.degrees[i]", "np.minimum(self.degrees[i]", ITERATION),

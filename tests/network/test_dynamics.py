@@ -13,8 +13,7 @@ from efhc.core.graph import Graph
 from efhc.core.randomness import Randomness
 from efhc.network import AnyNetwork
 from efhc.network.changing import RandomLinks, RandomWaypoint, Rotating
-from efhc.network.over_time import GraphList
-from efhc.network.topologies import Complete, ErdosRenyi, Geometric, Ring, Star
+from efhc.network.topologies import Complete, ErdosRenyi, Geometric, GraphList, Ring, Star
 
 SEED = Randomness(11)
 

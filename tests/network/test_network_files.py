@@ -13,7 +13,7 @@ from efhc.base.errors import InputError
 from efhc.base.inputs import CONFIG_FOLDER
 from efhc.core.graph import Graph
 from efhc.core.randomness import Randomness
-from efhc.network.graph_files import EdgeListFile, EdgeSequenceFile, GraphMLFile
+from efhc.network.topologies import EdgeListFile, EdgeSequenceFile, GraphMLFile
 
 SEED = Randomness(0)
 Write = Callable[..., Path]

@@ -17,7 +17,7 @@ from efhc.base.errors import EfhcError
 from efhc.core.cost import whole_message_bits
 from efhc.core.graph import Graph
 from efhc.core.half_step_messages import Frame, Introduction
-from efhc.network.over_time import GraphList
+from efhc.network.topologies import GraphList
 from efhc.runtime.lockstep_neighbours import LinksAhead
 from efhc.runtime.node_messages import IterationModel
 from efhc.runtime.node_settings import Limits

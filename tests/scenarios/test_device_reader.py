@@ -14,7 +14,7 @@ from efhc.core.triggers import Bandwidths
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.runs.draw import draw_scenario, load_data
 from efhc.learning.backends.backend import Batch
-from efhc.learning.backends.loop import LoopBackend
+from efhc.learning.backends.module_backend import LoopBackend
 from efhc.learning.batches import MiniBatches
 from efhc.learning.initial import PerDevice
 from efhc.scenarios import readers

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from efhc.core.graph import Graph
-from efhc.network.over_time import GraphList
+from efhc.network.topologies import GraphList
 from efhc.theory.bounds import Constants
 from efhc.theory.connectivity import Flow
 

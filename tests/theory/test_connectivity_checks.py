@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 
 from efhc.core.graph import Graph
-from efhc.network.over_time import GraphList, StaticGraph
+from efhc.network.topologies import GraphList, StaticGraph
 from efhc.theory.checks import check_connectivity, check_flow
 from efhc.theory.connectivity import Connectivity, Flow, Window, connectivity
 from efhc.theory.findings import Certainty, Check

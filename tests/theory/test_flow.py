@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import efhc
 from efhc.core.graph import Graph
 from efhc.drivers.steps import Steps
-from efhc.network.over_time import GraphList, StaticGraph
+from efhc.network.topologies import GraphList, StaticGraph
 from efhc.theory.connectivity import Flow
 from tests.theory.drawn import ALTERNATING, PATH, flows, nobody, recorded
 

@@ -9,9 +9,7 @@ import pytest
 from efhc.core.graph import Graph
 from efhc.core.randomness import Randomness
 from efhc.network.changing import RandomLinks, RandomWaypoint, Rotating
-from efhc.network.graph_files import EdgeSequenceFile
-from efhc.network.over_time import GraphsOverTime, Network
-from efhc.network.topologies import GivenLinks, Ring
+from efhc.network.topologies import EdgeSequenceFile, GivenLinks, GraphsOverTime, Network, Ring
 from efhc.theory.connectivity import FutureLinks, future_links
 
 CHANCE, CONNECTED = FutureLinks(by_chance=True), FutureLinks(by_chance=False)

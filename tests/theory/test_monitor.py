@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from efhc.core.graph import Graph
 from efhc.core.schedules import Constant, Diminishing
 from efhc.experiments.studies.theory_monitor import Monitor
-from efhc.network.over_time import GraphList, StaticGraph
+from efhc.network.topologies import GraphList, StaticGraph
 from efhc.theory.connectivity import Flow, least_broadcast_window, least_connected_window
 from tests.theory.drawn import ALTERNATING, PATH, connected, flows
 

@@ -58,7 +58,7 @@ def data_fetch(
 
     It is checked by its published SHA-256.
     """
-    from efhc.learning.data.download import Download
+    from efhc.learning.data.archives import Download
 
     if name == "digits":
         raise InputError("data set", name, "another", "digits ships with efhc and needs no download.")
@@ -143,14 +143,14 @@ def data_show(
 
 def _verify_digits(path: Path | None) -> None:
     from efhc.learning.data import Digits
-    from efhc.learning.data.digits import SHA256
+    from efhc.learning.data.images import DIGITS_SHA256
 
     if path is not None:
         raise InputError("--path", path, "no path", "digits ships with efhc. Leave --path out.")
     data = Digits().load()
     (found,) = data.sha256.values()
-    if found != SHA256:
-        allowed = f"{SHA256[:12]}...; reinstall efhc"
+    if found != DIGITS_SHA256:
+        allowed = f"{DIGITS_SHA256[:12]}...; reinstall efhc"
         raise InputError("digits", f"pixels and labels with SHA-256 {found[:12]}...", allowed)
     print(f"{found}  digits")
     print("They ship with efhc; the SHA-256 of their pixels and labels equals the one that efhc knows")

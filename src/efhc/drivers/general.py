@@ -26,7 +26,7 @@ from efhc.drivers.lockstep import Lockstep, refuse_used_up
 from efhc.drivers.referee import CheckedLinks, Referee
 from efhc.drivers.steps import Steps
 from efhc.kernels.compiled_arithmetic import CompiledLaw
-from efhc.network.over_time import StaticGraph
+from efhc.network.topologies import StaticGraph
 from efhc.scenarios.scenario import Scenario
 from efhc.strategies.forms import OWN, Form, form_of
 

@@ -5,9 +5,12 @@ torch draws from one generator per process, which runs in several threads share:
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
+from typing import Any, Literal
 
 import numpy as np
 
@@ -32,3 +35,68 @@ def drawing(stream: np.random.Generator) -> Iterator[None]:
             yield
         finally:
             torch.set_rng_state(before)
+
+
+# The networks that a config can name. Their parameters, in order, make up a flat model.
+
+
+def lenet5(channels: int, side: int, classes: int) -> nn.Module:
+    """Three convolutions and two linear layers (LeCun et al. 1998), with ReLU and max pooling.
+
+    ReLU follows the pooling: max and ReLU commute, and only a quarter of the numbers are left.
+    """
+    return nn.Sequential(
+        nn.Conv2d(channels, 6, 5, padding=(32 - side) // 2), nn.MaxPool2d(2), nn.ReLU(),
+        nn.Conv2d(6, 16, 5), nn.MaxPool2d(2), nn.ReLU(),
+        nn.Conv2d(16, 120, 5), nn.ReLU(), nn.Flatten(),
+        nn.Linear(120, 84), nn.ReLU(),
+        nn.Linear(84, classes),
+    )  # fmt: skip
+
+
+def mlp(shape: tuple[int, ...], hidden: tuple[int, ...], classes: int) -> nn.Module:
+    """Linear layers with ReLU between them."""
+    widths = [math.prod(shape), *hidden, classes]
+    layers: list[nn.Module] = [nn.Flatten()]
+    for inputs, outputs in pairwise(widths):
+        layers += [nn.Linear(inputs, outputs), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
+
+
+class ResNet18(nn.Module):
+    """ResNet-18 (He et al. 2016) for 32x32 images: a 3x3 stem without pooling."""
+
+    def __init__(self, channels: int, classes: int, norm: Literal["group", "batch"], groups: int) -> None:
+        super().__init__()
+
+        def normed(width: int) -> nn.Module:
+            return nn.GroupNorm(groups, width) if norm == "group" else nn.BatchNorm2d(width)
+
+        widths = [64, 64, 64, 128, 128, 256, 256, 512, 512]
+        self.stem = nn.Sequential(nn.Conv2d(channels, 64, 3, padding=1, bias=False), normed(64), nn.ReLU(inplace=True))
+        self.blocks = nn.Sequential(*[_Block(inputs, outputs, normed) for inputs, outputs in pairwise(widths)])
+        self.head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, classes))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scores: torch.Tensor = self.head(self.blocks(self.stem(x)))
+        return scores
+
+
+class _Block(nn.Module):
+    """Two convolutions beside a shortcut; a block that widens also halves the side."""
+
+    def __init__(self, inputs: int, outputs: int, normed: Any) -> None:
+        super().__init__()
+        stride = 1 if inputs == outputs else 2
+        self.body = nn.Sequential(
+            nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False), normed(outputs), nn.ReLU(inplace=True),
+            nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False), normed(outputs),
+        )  # fmt: skip
+        self.shortcut: nn.Module = nn.Identity()
+        if inputs != outputs:
+            self.shortcut = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), normed(outputs))
+        self.relu = nn.ReLU(inplace=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        outputs: torch.Tensor = self.relu(self.body(x) + self.shortcut(x))
+        return outputs

@@ -9,8 +9,7 @@ from typing import Annotated
 
 from efhc.base.registry import Family
 from efhc.network.bandwidths import AnyBandwidths
-from efhc.network.over_time import Network
-from efhc.network.topologies import AnyTopology, given_links
+from efhc.network.topologies import AnyTopology, Network, given_links
 
 __all__ = ["AnyBandwidths", "AnyNetwork", "AnyTopology"]
 

@@ -12,8 +12,15 @@ from efhc.base.arrays import Floats
 from efhc.base.errors import InputError, within
 from efhc.core.graph import Graph
 from efhc.core.randomness import Purpose, Randomness
-from efhc.network.over_time import DrawnGraphs, GraphList, GraphsOverTime, Network
-from efhc.network.topologies import AnyTopology, Geometric, links_within
+from efhc.network.topologies import (
+    AnyTopology,
+    DrawnGraphs,
+    Geometric,
+    GraphList,
+    GraphsOverTime,
+    Network,
+    links_within,
+)
 
 
 class OverTopology(Network):

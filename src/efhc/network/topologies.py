@@ -1,21 +1,114 @@
-"""Graphs that stay as they are. A new one is a `Topology` with a `kind`, in any file of this folder."""
+"""Networks over time; graphs that stay as they are: drawn, regular, given by a list of links, or read from a file."""
 
 from __future__ import annotations
 
+import re
 import sys
-from abc import abstractmethod
-from typing import Annotated, Any, ClassVar, Literal
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from typing import Annotated, Any, ClassVar, Literal, Protocol
+from xml.etree import ElementTree
 
 import numpy as np
 from pydantic import Field
 
 from efhc.base.arrays import Floats, Ints
 from efhc.base.errors import InputError
-from efhc.base.inputs import memory_of_machine
+from efhc.base.inputs import InputFile, memory_of_machine, read_json, read_text
+from efhc.base.policy import Policy
 from efhc.base.registry import Family
 from efhc.core.graph import Graph
 from efhc.core.randomness import Purpose, Randomness
-from efhc.network.over_time import GraphsOverTime, Network, StaticGraph
+
+
+class GraphsOverTime(Protocol):
+    """The physical graphs G(0), G(1), ..."""
+
+    def graph(self, k: int) -> Graph:
+        """G(k). Iterations with the same links may return the same object."""
+        ...
+
+
+class Network(Policy, ABC):
+    """A network that a config can name."""
+
+    @abstractmethod
+    def over_time(self, devices: int, randomness: Randomness) -> GraphsOverTime:
+        """The graphs on `devices` devices."""
+
+
+class GraphList:
+    """G(k) from a list of graphs, which is repeated, or whose last one is held."""
+
+    def __init__(self, graphs: list[Graph], *, hold_last: bool = False) -> None:
+        self._graphs, self._hold_last = graphs, hold_last
+
+    def graph(self, k: int) -> Graph:
+        last = len(self._graphs) - 1
+        return self._graphs[min(k, last) if self._hold_last else k % (last + 1)]
+
+    @property
+    def recurring(self) -> list[Graph]:
+        """The graphs that come again and again for ever."""
+        return self._graphs[-1:] if self._hold_last else self._graphs
+
+
+class StaticGraph(GraphList):
+    """G(k) = G."""
+
+    def __init__(self, graph: Graph) -> None:
+        super().__init__([graph])
+
+
+class DrawnGraphs:
+    """Graphs drawn iteration by iteration. Each thread keeps its last two: an iteration looks at G(k-1) and G(k).
+
+    `draw` returns G(k) anew. Threads may call it for different k at the same time.
+    """
+
+    def __init__(self, draw: Callable[[int], Graph]) -> None:
+        self._draw, self._of_thread = draw, threading.local()
+
+    def graph(self, k: int) -> Graph:
+        recent: dict[int, Graph] = getattr(self._of_thread, "recent", {})
+        if k not in recent:
+            recent = {kept: graph for kept, graph in recent.items() if kept == k - 1}
+            recent[k] = self._draw(k)
+            self._of_thread.recent = recent
+        return recent[k]
+
+
+class CheckedGraphs:
+    """The graphs of a network of the user's own, each checked when it first comes: compiled loops check no index."""
+
+    def __init__(self, network: GraphsOverTime, devices: int) -> None:
+        self._network, self._devices = network, devices
+        self._checked: object = None
+
+    def graph(self, k: int) -> Graph:
+        """Return G(k). Raises `InputError` unless it is a graph of all devices as `Graph.of` makes them."""
+        graph = self._network.graph(k)
+        if graph is not self._checked:
+            self._check(graph, k)
+            self._checked = graph
+        return graph
+
+    def _check(self, graph: object, k: int) -> None:
+        allowed = f"an efhc.Graph of {self._devices} devices, made by Graph.of(devices, pairs)"
+        if not isinstance(graph, Graph) or not isinstance(graph.links, np.ndarray) or graph.links.ndim != 2:
+            raise InputError("network", f"a {type(graph).__name__} at k = {k}", allowed)
+        if graph.devices != self._devices:
+            raise InputError("network", f"a graph of {graph.devices} devices at k = {k}", allowed)
+        sound = graph.links.dtype.kind in "iu" and (np.diff(graph.codes) > 0).all()
+        if not sound or (graph.links < 0).any() or (graph.links[:, 0] >= graph.links[:, 1]).any():
+            raise InputError("network", f"a graph whose links are not sorted and distinct at k = {k}", allowed)
+        if graph.links.size and graph.links.max() >= self._devices:
+            raise InputError("network", f"a link to device {graph.links.max()} at k = {k}", allowed)
+
+
+# Graphs that stay as they are
+
 
 End = Annotated[int, Field(ge=0)]
 
@@ -212,3 +305,131 @@ def given_links(given: Any) -> Any:
 
 TOPOLOGIES = Family(Topology, ("efhc.network",), ("graph",), default="geometric", from_python=given_links)
 AnyTopology = Annotated[Topology, TOPOLOGIES]
+
+
+# Graphs from files
+
+
+def checked_graph(devices: int, links: Iterable[tuple[int, int, str]], one_way: bool = False) -> Graph:
+    """The graph of (i, j, where it stands in the file), or an error that names the first bad link.
+
+    Each link stands once, or every link in both directions (`one_way`: it must be so). A file that has some links in
+    both directions and others in one is taken for a damaged one.
+    """
+    pairs: dict[tuple[int, int], str] = {}
+    for i, j, where in links:
+        for end in (i, j):
+            if not 0 <= end < devices:
+                raise InputError("path", f"device {end} ({where})", f"devices 0 to {devices - 1}")
+        if i == j:
+            raise InputError("path", f"a self-loop at device {i} ({where})", "links between two different devices")
+        if (i, j) in pairs:
+            raise InputError("path", f"link {i} {j} twice ({where} and {pairs[i, j]})", "each link once")
+        pairs[i, j] = where
+    both_ways = one_way or any((j, i) in pairs for i, j in pairs)
+    for (i, j), where in pairs.items():
+        if both_ways and (j, i) not in pairs:
+            raise InputError(
+                "path",
+                f"an asymmetric list: {i} {j} ({where}) without {j} {i}",
+                "each link once, or every link in both directions",
+            )
+    return Graph.of(devices, pairs)
+
+
+WHOLE_NUMBER = re.compile(r"[-+]?[0-9]{1,18}")
+"""Python's int() takes 0_1 too, and digits of other scripts."""
+
+
+class FileTopology(Topology):
+    """A graph from a file."""
+
+    path: InputFile
+    """The file."""
+    connected: bool = False
+    """Refuse a graph that is not connected."""
+
+    def _checked(self, graph: Graph) -> Graph:
+        if self.connected and not graph.is_connected:
+            raise InputError("path", f"a disconnected graph in {self.path}", "a connected graph, or connected = false")
+        return graph
+
+
+class EdgeListFile(FileTopology):
+    """A text file with one link `i j` per line, devices from 0; `#` starts a comment, and a comma may separate."""
+
+    kind: Literal["edge-list"] = "edge-list"
+
+    def graph(self, devices: int, randomness: Randomness) -> Graph:
+        links = []
+        for number, line in enumerate(read_text(self.path).splitlines(), start=1):
+            words = line.split("#")[0].replace(",", " ").split()
+            if not words:
+                continue
+            if len(words) != 2 or not all(map(WHOLE_NUMBER.fullmatch, words)):
+                given = f"{line.strip()!r} ({self.path.name}, line {number})"
+                raise InputError("path", given, "two device numbers a line")
+            links.append((int(words[0]), int(words[1]), f"{self.path.name}, line {number}"))
+        return self._checked(checked_graph(devices, links))
+
+
+class GraphMLFile(FileTopology):
+    """A GraphML file. Node ids are device numbers, or are numbered in the file's order."""
+
+    kind: Literal["graphml"] = "graphml"
+
+    def graph(self, devices: int, randomness: Randomness) -> Graph:
+        import networkx as nx
+
+        try:
+            text = read_text(self.path)
+            graphs = sum(element.tag.endswith("}graph") for element in ElementTree.fromstring(text).iter())
+            graph = nx.parse_graphml(text)
+        except (nx.NetworkXError, ElementTree.ParseError, ValueError, KeyError) as error:
+            raise InputError("path", f"{self.path} ({error})", "a GraphML file") from error
+        if graphs > 1:
+            raise InputError("path", f"{graphs} graphs in {self.path}", "a GraphML file with one graph")
+        if len(graph) != devices:
+            raise InputError("path", f"{len(graph)} nodes in {self.path}", f"one node per device, {devices}")
+        names = [str(node) for node in graph]
+        numbered = all(name.isascii() and name.isdecimal() for name in names)
+        too_long = any(len(name) > 18 for name in names)
+        if numbered and (too_long or sorted(map(int, names)) != list(range(devices))):
+            raise InputError("path", f"nodes {', '.join(names)[:60]} in {self.path}", f"devices 0 to {devices - 1}")
+        number = {
+            node: int(name) if numbered else order for order, (node, name) in enumerate(zip(graph, names, strict=True))
+        }
+        links = [(number[a], number[b], f"{self.path.name}, edge {a}-{b}") for a, b in nx.DiGraph(graph).edges]
+        return self._checked(checked_graph(devices, links, one_way=True))
+
+
+class EdgeSequenceFile(Network):
+    """A JSON file with one edge list per iteration, `[[[0, 1], [1, 2]], [], [[0, 2]]]`."""
+
+    kind: Literal["edge-sequence"] = "edge-sequence"
+    path: InputFile
+    """The file."""
+    at_end: Literal["repeat", "hold"] = "repeat"
+    """After the last list: start again, or keep the last."""
+
+    def over_time(self, devices: int, randomness: Randomness) -> GraphsOverTime:
+        graphs = [
+            checked_graph(
+                devices, [(i, j, f"{self.path.name}, iteration {k}, link {n}") for n, (i, j) in enumerate(links)]
+            )
+            for k, links in enumerate(self._lists())
+        ]
+        return GraphList(graphs, hold_last=self.at_end == "hold")
+
+    def _lists(self) -> list[list[tuple[int, int]]]:
+        allowed = "a JSON list with, for each iteration, a list of [i, j] pairs"
+        lists = read_json(self.path, allowed)
+        if not isinstance(lists, list) or not lists:
+            raise InputError("path", f"{self.path}, which is no list of iterations", allowed)
+        for k, links in enumerate(lists):
+            if not isinstance(links, list):
+                raise InputError("path", f"{links!r} (iteration {k})", allowed)
+            for link in links:
+                if not (isinstance(link, list) and len(link) == 2 and all(type(end) is int for end in link)):
+                    raise InputError("path", f"{link!r} (iteration {k})", allowed)
+        return lists

@@ -15,7 +15,7 @@ import numpy as np
 
 from efhc.base.errors import InputError
 from efhc.core.graph import Graph
-from efhc.network.over_time import GraphsOverTime
+from efhc.network.topologies import GraphsOverTime
 from efhc.runtime.node_messages import IterationHeader, Presence
 from efhc.runtime.status import NeighbourStatus
 

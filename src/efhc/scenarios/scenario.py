@@ -13,7 +13,7 @@ from efhc.core.schedules import Schedule
 from efhc.core.state import State
 from efhc.core.triggers import Bandwidths
 from efhc.learning.learner import Learner
-from efhc.network.over_time import GraphsOverTime
+from efhc.network.topologies import GraphsOverTime
 from efhc.scenarios.readers import DeviceReader, ScenarioReader
 
 

@@ -22,7 +22,7 @@ from efhc.base.arrays import Flags, Floats, Ints
 from efhc.core.graph import Graph
 from efhc.core.mixing import mixing_matrix
 from efhc.network.changing import RandomLinks
-from efhc.network.over_time import GraphList, GraphsOverTime, Network, StaticGraph
+from efhc.network.topologies import GraphList, GraphsOverTime, Network, StaticGraph
 from efhc.theory import graph_loops
 
 KEPT_GRAPHS, KEPT_LINKS = 16, 5_000_000
@@ -263,7 +263,7 @@ def future_links(network: GraphsOverTime, policy: Network, iterations: int) -> F
     """
     if isinstance(policy, RandomLinks) and policy.up_probability in (0, 1):
         network = StaticGraph(network.graph(0))
-    if not isinstance(network, StaticGraph | GraphList):
+    if not isinstance(network, GraphList):
         return FutureLinks(by_chance=True)
     recurring = network.recurring
     together = RecentLinks(recurring[0].devices)

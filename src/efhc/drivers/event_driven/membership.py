@@ -10,7 +10,7 @@ from efhc.core.graph import Graph
 from efhc.drivers.event_driven.checkpoints import Saved
 from efhc.drivers.event_driven.churn import Churn
 from efhc.drivers.event_driven.clocked_links import CHURN, GIVE_UP, NETWORK
-from efhc.network.over_time import StaticGraph
+from efhc.network.topologies import StaticGraph
 
 if TYPE_CHECKING:
     from efhc.drivers.event_driven.exchange_links import ExchangeLinks

@@ -20,7 +20,7 @@ from efhc.base.saving import write_safely
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.config.files import config_file, load_experiment, parse_override, with_settings
 from efhc.experiments.runs.draw import draw_network
-from efhc.network.over_time import GraphsOverTime
+from efhc.network.topologies import GraphsOverTime
 from efhc.runtime.node_settings import Address, NodeSettings
 from efhc.runtime.security import authority_files, device_files
 

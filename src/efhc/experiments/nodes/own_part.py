@@ -14,7 +14,7 @@ from efhc.core.triggers import NormTrigger
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.runs.draw import draw_parts, draw_scenario, load_data
 from efhc.learning.data import Dataset
-from efhc.learning.data.image_folder import images_by_class
+from efhc.learning.data.images import images_by_class
 from efhc.runtime.node_settings import Mode
 from efhc.scenarios.scenario import Scenario
 from efhc.strategies.forms import Form, form_of

@@ -23,8 +23,7 @@ from efhc.experiments.config.experiment import Experiment
 from efhc.learning.backends import backend_for
 from efhc.learning.data import Dataset
 from efhc.learning.learner import Learner
-from efhc.network.over_time import CheckedGraphs, GraphsOverTime
-from efhc.network.topologies import DrawnTopology
+from efhc.network.topologies import CheckedGraphs, DrawnTopology, GraphsOverTime
 from efhc.scenarios.scenario import Scenario
 from efhc.strategies.forms import form_of
 

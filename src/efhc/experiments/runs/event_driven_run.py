@@ -38,7 +38,7 @@ from efhc.experiments.runs.events import (
 from efhc.experiments.runs.keeping import Checkpoint, RunKeeper, RunOptions, Stopped
 from efhc.experiments.runs.run import Run
 from efhc.experiments.runs.tables import require_lockstep
-from efhc.network.over_time import GraphsOverTime, StaticGraph
+from efhc.network.topologies import GraphsOverTime, StaticGraph
 from efhc.scenarios.scenario import Scenario
 
 END, OUTCOME, ONE, OTHER = (list(EXCHANGES).index(name) for name in ("end", "outcome", "device", "neighbour"))

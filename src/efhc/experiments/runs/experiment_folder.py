@@ -17,7 +17,7 @@ from efhc.experiments.config.files import first_difference, to_tables
 from efhc.experiments.runs.folder import Pair, RunFolder, completed
 from efhc.experiments.runs.run import DATA, Run
 from efhc.learning.data import Dataset
-from efhc.learning.data.npz import npz_content
+from efhc.learning.data.dataset import npz_content
 
 OWN_RUNS = "runs"
 """The folder of the runs of an experiment or a study, within its own."""

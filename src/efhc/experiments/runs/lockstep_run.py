@@ -47,7 +47,7 @@ from efhc.experiments.runs.keeping import Checkpoint, RunKeeper, RunOptions, Sto
 from efhc.experiments.runs.run import Run
 from efhc.kernels.compiled_arithmetic import drift
 from efhc.learning.backends.backend import ScoresNotFinite
-from efhc.network.over_time import StaticGraph
+from efhc.network.topologies import StaticGraph
 from efhc.scenarios.scenario import Scenario
 from efhc.strategies.forms import form_of
 

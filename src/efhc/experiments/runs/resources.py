@@ -20,7 +20,7 @@ from efhc.experiments.runs.tables import LOCKSTEP, tables_of
 from efhc.learning.batches import SHARED_BYTES, MiniBatches
 from efhc.learning.data import Dataset
 from efhc.learning.learner import TOGETHER
-from efhc.network.over_time import GraphsOverTime, StaticGraph
+from efhc.network.topologies import GraphsOverTime, StaticGraph
 from efhc.strategies.forms import form_of
 
 LEFT_FREE = 256 * 2**20

@@ -13,9 +13,8 @@ from typing import Any
 
 from efhc.base.errors import InputError, within
 from efhc.core.randomness import Randomness
-from efhc.learning.backends.backend import Backend, Batch
+from efhc.learning.backends.backend import ArraysBackend, Backend, Batch
 from efhc.learning.backends.linear_backend import LinearBackend
-from efhc.learning.backends.numpy_backend import ArraysBackend
 from efhc.learning.data.dataset import Dataset
 from efhc.learning.models import ModuleModel
 
@@ -52,7 +51,7 @@ def backend_for(
         return LinearBackend(model, data, threads=threads) if chosen == "linear" else ArraysBackend(model, data)
 
     from efhc.learning.backends.compiled_backend import CompiledBackend, NotCompiledError, is_faster, network_for
-    from efhc.learning.backends.loop import LoopBackend
+    from efhc.learning.backends.module_backend import LoopBackend
     from efhc.learning.backends.stacked import StackedBackend, UnstackableError
     from efhc.learning.pytorch import torch
 

@@ -19,7 +19,7 @@ from efhc.kernels.linear_loops import TrainingInputs
 from efhc.kernels.network_layers import CompiledNetwork, Convolution, Layer, Linear, Pooling, ReLU
 from efhc.kernels.network_loops import TESTED_AT_ONCE, Kernels, kernels
 from efhc.learning.backends.backend import Batch, RowBackend, ScoresNotFinite, checked_rows, end_to_end
-from efhc.learning.backends.built_module import BuiltModule, built, has_hooks, has_own_methods
+from efhc.learning.backends.module_backend import BuiltModule, built, has_hooks, has_own_methods
 from efhc.learning.data.dataset import Dataset
 from efhc.learning.models.modules import BUILT_IN_LOSSES, ModuleModel, input_shape
 from efhc.learning.pytorch import nn

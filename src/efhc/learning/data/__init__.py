@@ -6,15 +6,11 @@ from typing import Annotated
 
 from efhc.base.registry import Family
 from efhc.learning.data.archives import StoredData
-from efhc.learning.data.cifar10 import CIFAR10
-from efhc.learning.data.dataset import DataPolicy, Dataset
-from efhc.learning.data.digits import Digits
-from efhc.learning.data.fashion_mnist import FashionMNIST
+from efhc.learning.data.dataset import DataPolicy, Dataset, NpzFile
 from efhc.learning.data.huggingface import HuggingFace
-from efhc.learning.data.image_folder import ImageFolder
+from efhc.learning.data.images import CIFAR10, Digits, FashionMNIST, ImageFolder
 from efhc.learning.data.leaf import FEMNIST, Sent140, Shakespeare
-from efhc.learning.data.npz import NpzFile
-from efhc.learning.data.table_files import CsvFile, ParquetFile
+from efhc.learning.data.tables import CsvFile, ParquetFile
 
 __all__ = [
     "ARCHIVES",

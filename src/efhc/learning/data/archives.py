@@ -7,7 +7,16 @@ checksums are enforced.
 
 from __future__ import annotations
 
+import gzip
+import http.client
+import io
 import os
+import re
+import tarfile
+import threading
+import urllib.error
+import urllib.request
+import zlib
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -19,6 +28,7 @@ import platformdirs
 
 from efhc.base.errors import EfhcError, InputError
 from efhc.base.inputs import InputFile, is_folder, read_bytes, sha256
+from efhc.base.saving import write_safely
 from efhc.learning.data.dataset import DataPolicy, Dataset
 
 MANIFEST = "SHA256SUMS"
@@ -177,3 +187,203 @@ class StoredData(DataPolicy):
 def cache_folder() -> Path:
     """Return the folder of the user's cache."""
     return Path(platformdirs.user_cache_dir("efhc"))
+
+
+# Downloads into the cache of the user: each file is whole and checked, or it is not there
+
+
+LATER = "fetch it again later"
+CHUNK = 1 << 16
+SILENCE = 30.0
+"""Seconds without a byte after which a connection is given up."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Download(Archive):
+    """A data set that is published on the web."""
+
+    address: str
+    system_folder: Path | None = None
+    """The folder where a package of the operating system installs the data set."""
+    most_bytes: int = 1 << 30
+    """The largest size of a file that is accepted, both packed and unpacked."""
+    most_seconds: float = 3600.0
+    """The longest time that the download of one file may take."""
+
+    def places(self) -> Iterator[Place]:
+        yield from super().places()
+        yield self.cache
+        if self.system_folder:
+            yield Place("system", self.system_folder)
+
+    @property
+    def cache(self) -> Place:
+        """The folder where the data set is kept once it has been fetched."""
+        return Place("cache", cache_folder() / self.name)
+
+    @property
+    def source(self) -> str:
+        return f"efhc data fetch {self.name}"
+
+    @property
+    def remedy(self) -> str:
+        return f"`{self.source}` gets a good one; or {self.advice}"
+
+    def download(self, address: str, progress: Progress) -> bytes:
+        """Return the content at `address`, which must not be larger or take longer than this data set allows.
+
+        The timeout of a socket is one of silence: a server that sends a byte now and then never exceeds it. The
+        transfer therefore runs in a thread, which is abandoned after `most_seconds`; it ends with the next byte, or
+        with the process.
+        """
+        name, content, failed = address.rpartition("/")[2], bytearray(), list[BaseException]()
+        expired = threading.Event()
+
+        def transfer() -> None:
+            try:
+                with urllib.request.urlopen(address, timeout=SILENCE) as response:
+                    total = int(response.headers.get("Content-Length") or 0)
+                    self._check_size(total, address)
+                    # `read1` returns what has arrived, so that a server that drips cannot hold up the checks.
+                    while (not total or len(content) < total) and (chunk := response.read1(CHUNK)):
+                        if expired.is_set():
+                            return
+                        content.extend(chunk)
+                        self._check_size(len(content), address)
+                        progress(name, len(content), total)
+                if len(content) < total:
+                    raise OSError(f"the connection ended after {len(content)} bytes")
+            except BaseException as error:  # raised again in the thread that waits
+                failed.append(error)
+
+        thread = threading.Thread(target=transfer, name="efhc-download", daemon=True)
+        thread.start()
+        try:
+            thread.join(self.most_seconds)
+        finally:
+            expired.set()
+        if thread.is_alive():
+            raise self._unreachable(address, f"took longer than {self.most_seconds:g} s")
+        for error in failed:
+            if isinstance(error, urllib.error.HTTPError):
+                error.close()
+            if isinstance(error, OSError | http.client.HTTPException | ValueError):
+                raise self._unreachable(address, error) from error
+            raise error
+        return bytes(content)
+
+    def _unreachable(self, address: str, reason: object) -> EfhcError:
+        return EfhcError(
+            f"data: {self.name} is not on this machine and {address} cannot be reached ({reason}); {self.advice}"
+        )
+
+    def _check_size(self, size: int, origin: str) -> None:
+        if size > self.most_bytes:
+            raise EfhcError(f"data: {origin} is larger than the {self.most_bytes:,} bytes accepted; {self.advice}")
+
+    def gunzip(self, packed: bytes, origin: str, remedy: str) -> bytes:
+        """Return the content of a gzip file, unless it is damaged or larger than `most_bytes`."""
+        content = bytearray()
+        try:
+            with gzip.GzipFile(fileobj=io.BytesIO(packed)) as file:
+                while chunk := file.read(1 << 20):
+                    content += chunk
+                    if len(content) > self.most_bytes:
+                        raise EOFError(f"it unpacks to more than {self.most_bytes:,} bytes")
+                if not packed:
+                    raise EOFError("it is empty")
+        except (OSError, EOFError, zlib.error) as error:
+            raise InputError(
+                "files", f"{origin}, truncated or corrupt ({error})", f"a file of {self.name}; {remedy}"
+            ) from None
+        return bytes(content)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GzipFiles(Download):
+    """Gzip files at one address.
+
+    The checksum of a file is that of its unpacked content, so that a copy compressed anew (such as Debian's) counts.
+    """
+
+    sha256: Mapping[str, str]
+    """The checksum of the unpacked content of each file, by file name."""
+
+    def expected(self, place: Place) -> Mapping[str, str]:
+        return {} if place.is_given else self.sha256
+
+    def unpack(self, packed: bytes, origin: str, remedy: str) -> bytes:
+        return self.gunzip(packed, origin, remedy)
+
+    def fetch(self, progress: Progress = silent) -> Path:
+        """Download the files that the cache lacks, and return the cache folder."""
+        folder = self.cache.folder
+        for name, expected in self.sha256.items():
+            try:
+                self.check(self.unpack((folder / name).read_bytes(), name, ""), expected, name, "")
+            except (OSError, InputError):
+                address = self.address + name
+                packed = self.download(address, progress)
+                self.check(self.unpack(packed, address, LATER), expected, address, LATER)
+                write_safely(folder / name, packed)
+        return folder
+
+
+@dataclass(frozen=True, kw_only=True)
+class TarFile(Download):
+    """Files in one .tar.gz with a published checksum.
+
+    The files themselves have none: `fetch` lists the checksums of the files that it took out of the verified .tar.gz.
+    """
+
+    sha256: str
+    members: Mapping[str, str]
+    """The name in the .tar.gz of each file, by file name."""
+
+    def expected(self, place: Place) -> Mapping[str, str]:
+        if place.is_given:
+            return {}
+        try:
+            listed = re.findall(r"^([0-9a-f]{64})  (.+)$", (place.folder / MANIFEST).read_text(), re.MULTILINE)
+        except (OSError, ValueError):
+            return {}
+        checksums = {name: checksum for checksum, name in listed}
+        return checksums if set(checksums) == set(self.members) else {}
+
+    def compared(self, place: Place) -> str:
+        if place.is_given:
+            return super().compared(place)
+        return (
+            f"each SHA-256 equals the one in {place.folder / MANIFEST}, which `efhc data fetch` wrote when it took the "
+            f"files out of the published .tar.gz (SHA-256 {self.sha256[:12]}...); efhc has no list of its own"
+        )
+
+    def fetch(self, progress: Progress = silent) -> Path:
+        """Download the .tar.gz unless the cache has all its files, and return the cache folder."""
+        folder = self.cache.folder
+        try:
+            for _ in self.read(self.cache):
+                pass
+        except InputError:
+            packed = self.download(self.address, progress)
+            self.check(packed, self.sha256, self.address, LATER)
+            checksums = {}
+            for name, content in self._taken_out(packed):
+                checksums[name] = sha256(content)
+                write_safely(folder / name, content)
+            lines = "".join(f"{checksum}  {name}\n" for name, checksum in checksums.items())
+            write_safely(folder / MANIFEST, lines.encode())
+        return folder
+
+    def _taken_out(self, packed: bytes) -> Iterator[tuple[str, bytes]]:
+        """Yield name and content of each member; nothing else is taken out of the tar file."""
+        unpacked = self.gunzip(packed, self.address, LATER)
+        try:
+            with tarfile.open(fileobj=io.BytesIO(unpacked), mode="r:") as tar:
+                for name, member in self.members.items():
+                    if not tar.getmember(member).isreg():
+                        raise tarfile.TarError(f"{member} is not a file")
+                    with tar.extractfile(member) as file:  # type: ignore[union-attr]
+                        yield name, file.read()
+        except (tarfile.TarError, OSError, EOFError, KeyError) as error:
+            raise InputError("files", f"{self.address} ({error})", f"a .tar.gz of {self.name}; {LATER}") from None

@@ -49,7 +49,7 @@ def _from_code(reference: str, parameters: Mapping[str, Any]) -> dict[str, Any] 
 METHODS = ("loss_and_gradient", "build")
 MODELS = Family(
     (LinearModel, ModuleModel),
-    ("efhc.learning.models.linear", "efhc.learning.models.modules"),  # not nets, which imports torch
+    ("efhc.learning.models.linear", "efhc.learning.models.modules"),
     METHODS,
     default="svm",
     from_python=_from_python,

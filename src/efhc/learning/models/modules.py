@@ -87,7 +87,7 @@ class LeNet5(ModuleModel):
     kind: Literal["lenet5"] = "lenet5"
 
     def build(self, data: Dataset) -> nn.Module:
-        from efhc.learning.models.nets import lenet5
+        from efhc.learning.pytorch import lenet5
 
         channels, side = _square_image(data, self.kind, (28, 32))
         return lenet5(channels, side, data.classes)
@@ -106,10 +106,10 @@ class ResNet18(ModuleModel):
     """Number of groups of GroupNorm. No effect with norm = "batch"."""
 
     def build(self, data: Dataset) -> nn.Module:
-        from efhc.learning.models import nets
+        from efhc.learning import pytorch
 
         channels, _ = _square_image(data, self.kind, (32,))
-        return nets.ResNet18(channels, data.classes, self.norm, self.groups)
+        return pytorch.ResNet18(channels, data.classes, self.norm, self.groups)
 
 
 class MLP(ModuleModel):
@@ -120,7 +120,7 @@ class MLP(ModuleModel):
     """The widths of the hidden layers."""
 
     def build(self, data: Dataset) -> nn.Module:
-        from efhc.learning.models.nets import mlp
+        from efhc.learning.pytorch import mlp
 
         try:
             return mlp(data.shape, self.hidden, data.classes)
