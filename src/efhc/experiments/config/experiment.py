@@ -102,7 +102,6 @@ class Experiment(Policy):
     @field_validator("seeds", mode="before")
     @classmethod
     def _several(cls, seeds: Any) -> Any:
-        """Accept a single seed and a range from Python."""
         if isinstance(seeds, range):
             return list(seeds)
         return (seeds,) if isinstance(seeds, int) and not isinstance(seeds, bool) else seeds
@@ -117,7 +116,6 @@ class Experiment(Policy):
     @field_validator("log", mode="before")
     @classmethod
     def _several_trackers(cls, log: Any) -> Any:
-        """Accept a single tracker."""
         return log if isinstance(log, list | tuple) else (log,)
 
     @field_validator("log")

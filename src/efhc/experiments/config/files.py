@@ -131,7 +131,6 @@ def with_settings(tables: Mapping[str, Any], settings: Iterable[tuple[str, Any]]
 
 
 def _is_family(name: str) -> bool:
-    """Return whether a setting of the experiment, or each of its entries, has kinds."""
     field = Experiment.model_fields.get(name)
     return field is not None and family_of(field) is not None
 

@@ -207,7 +207,6 @@ def _checked_parts(parts: Any, devices: int, samples: int) -> list[Ints]:
 
 
 def _checked_bandwidths(given: Any, devices: int) -> Bandwidths:
-    """Return bandwidths that nobody can write to: all runs share them."""
     if not isinstance(given, Bandwidths) or np.shape(given.values) != (devices,):
         raise InputError("kind", f"a {type(given).__name__} from draw", f"efhc.Bandwidths with {devices} values")
     values = np.array(given.values, dtype=np.float64)

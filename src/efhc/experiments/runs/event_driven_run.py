@@ -129,7 +129,6 @@ class _SimulatorEvents:
 
     @property
     def k(self) -> int:
-        """The mean number of steps of a device."""
         return self._simulator.steps // len(self._simulator.devices)
 
     def take(self) -> Piece:
@@ -146,7 +145,6 @@ class _SimulatorEvents:
         return [dict(zip(TIMELINE, row, strict=True)) for row in self._new("timeline")]
 
     def emit(self) -> None:
-        """Emit what was recorded since the last call."""
         if not len(self._stream):
             return
         rows = [Evaluated(time.time(), self.k, row) for row in self._new_rows()]
@@ -182,7 +180,6 @@ class _SimulatorEvents:
         self._next_sample = started + max(SAMPLE_SECONDS, (time.monotonic() - started) / SAMPLE_SHARE)
 
     def _new(self, table: str) -> list[tuple[Any, ...]]:
-        """Return the rows of a table that were recorded since the last call."""
         rows: list[tuple[Any, ...]] = getattr(self._simulator.record, table)
         new, self._seen[table] = rows[self._seen[table] :], len(rows)
         return new

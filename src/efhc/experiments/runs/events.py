@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from threading import RLock
-from typing import Annotated, Literal, Protocol
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -122,7 +122,6 @@ class Devices:
 
     @property
     def numbers(self) -> dict[str, Numbers]:
-        """What was measured, by name: a number per device."""
         measured = {name: numbers for name, numbers in vars(self).items() if name not in ("at", "k", "kind")}
         return {name: numbers for name, numbers in measured.items() if numbers is not None}
 
@@ -183,7 +182,6 @@ class Follower:
     """A reader with one method per kind of event. Subclasses override what they need."""
 
     def __call__(self, event: Event) -> None:
-        """Pass the event to its method."""
         match event:
             case Begin():
                 self.begin(event)
@@ -202,36 +200,25 @@ class Follower:
             case End():
                 self.end(event.state, event.problem)
 
-    def begin(self, run: Begin) -> None:
-        """The run begins or, with k > 0, is resumed after k iterations."""
+    def begin(self, run: Begin) -> None: ...
 
-    def recalled(self, rows: Callable[[], Iterable[Row]]) -> None:
-        """The run is resumed; `rows` reads the evaluated rows of its earlier sessions."""
+    def recalled(self, rows: Callable[[], Iterable[Row]]) -> None: ...
 
-    def reached(self, k: int) -> None:
-        """The run has made k iterations."""
+    def reached(self, k: int) -> None: ...
 
-    def evaluated(self, row: Row) -> None:
-        """The models were evaluated."""
+    def evaluated(self, row: Row) -> None: ...
 
-    def sampled(self, devices: Devices) -> None:
-        """A sample of the devices was taken."""
+    def sampled(self, devices: Devices) -> None: ...
 
-    def happened(self, events: Events) -> None:
-        """Devices fired and links were used in one iteration."""
+    def happened(self, events: Events) -> None: ...
 
-    def rewired(self, network: Network) -> None:
-        """The physical links have changed."""
+    def rewired(self, network: Network) -> None: ...
 
-    def end(self, state: EndState, problem: str | None) -> None:
-        """The run has ended. Called once after `begin`."""
+    def end(self, state: EndState, problem: str | None) -> None: ...
 
 
-class FollowerFactory(Protocol):
-    """Creates one reader per run."""
-
-    def __call__(self, run: Run) -> Reader:
-        """Return the reader of a run."""
+FollowerFactory = Callable[[Run], Reader]
+"""Creates the reader of one run's events."""
 
 
 class EventStream:
@@ -250,7 +237,6 @@ class EventStream:
                 self._leave_out(factory, error)
 
     def __len__(self) -> int:
-        """Return the number of readers."""
         return len(self._readers)
 
     @property
@@ -283,7 +269,6 @@ class EventStream:
                 self._pass(reader, Evaluated(time.time(), evaluated_after(row, self._begin), row))
 
     def end(self, state: EndState, problem: str | None) -> None:
-        """Emit the end of a run that has begun."""
         if self._begin is not None:
             self.emit(End(time.time(), state, problem))
 
@@ -325,7 +310,6 @@ class Allowance:
         self._left, self._at = per_second, clock()  # short runs have samples, too
 
     def left(self) -> int:
-        """Return the number of samples that may be emitted now."""
         now = self._clock()
         self._left = min(self._left + (now - self._at) * self._per_second, self._per_second)
         self._at = now

@@ -28,7 +28,6 @@ class ExperimentFolder(RunFolder):
 
     @property
     def store(self) -> Path:
-        """The folder of its runs."""
         elsewhere = next((one["store"] for one in reversed(self.meta["sessions"]) if one.get("store")), None)
         return self.path / OWN_RUNS if elsewhere is None else Path(elsewhere)
 
@@ -120,7 +119,6 @@ class ExperimentFolder(RunFolder):
         return experiment.model_copy(update={"strategies": {name: experiment.strategies[name] for name in names}})
 
     def finish(self, failures: Mapping[Pair, str], warnings: Sequence[str]) -> None:
-        """Write that the experiment is complete, with the runs that failed."""
         failed = [{"strategy": pair[0], "seed": pair[1], "reason": text} for pair, text in failures.items()]
         some = {"failed": failed, "warnings": list(warnings)}
         facts = {**completed({}), **{name: facts for name, facts in some.items() if facts}}

@@ -84,7 +84,6 @@ class RunFolder:
 
     @property
     def is_complete(self) -> bool:
-        """Whether it has finished."""
         written = os.path.exists(self.path / "meta.json")  # noqa: PTH110 - as above
         return written and self.meta["status"] == "complete"
 
@@ -108,7 +107,6 @@ class RunFolder:
 
     @property
     def config(self) -> dict[str, Any]:
-        """The tables of config.toml."""
         tables = self.read("config.toml", lambda path: tomllib.loads(path.read_bytes().decode()))
         if isinstance(tables.get("data"), dict) and tables["data"].get("path") == DATA:
             tables["data"]["path"] = str((self.path / DATA).absolute())
@@ -154,7 +152,6 @@ class RunFolder:
                     raise InputError(setting, f"a changed {self._file_of(name) or name}", allowed)
 
     def _file_of(self, setting: str) -> str | None:
-        """Return the name of the file that a setting of config.toml names."""
         value: Any = self.config
         for key in setting.split("."):
             value = value.get(key) if isinstance(value, dict) else None
@@ -189,11 +186,9 @@ class RunFolder:
 
     @property
     def has_models(self) -> bool:
-        """Whether the final models were kept."""
         return (self.path / "models.safetensors").exists()
 
     def models(self) -> dict[Pair, Floats]:
-        """Return the final models (m, n), by strategy and seed."""
         if self._models is None:
             self._models = self._tensors("models.safetensors", _by_pair)
         return self._models
@@ -215,7 +210,6 @@ class RunFolder:
     # Writing
 
     def write_meta(self, meta: Mapping[str, Any]) -> None:
-        """Replace meta.json."""
         write_safely(self.path / "meta.json", _json(meta))
         self._meta = dict(meta)
 
@@ -238,7 +232,6 @@ class RunFolder:
         self.write_meta({**self.meta, "wall_seconds": round(total, 3), "sessions": [*earlier, session], **facts})
 
     def save_snapshot(self, strategy: str, seed: int, k: int, models: np.ndarray) -> None:
-        """Write the models of one iteration."""
         folder = self.path / "snapshots" / file_name(strategy, seed)
         write_tensors(folder / f"{k:012d}.safetensors", {"models": models}, {})
 
@@ -410,7 +403,6 @@ def _names_a_run(one: Any, value: str) -> bool:
 
 
 def _by_pair(tensors: Mapping[str, np.ndarray]) -> dict[Pair, Floats]:
-    """Return tensors that are named "strategy/seed" by strategy and seed. Raises `ValueError` for other names."""
     pairs = {name: name.rsplit("/", 1) for name in tensors}
     if odd := [name for name, parts in pairs.items() if len(parts) != 2 or not parts[1].isdecimal()]:
         raise ValueError(f"a tensor is named {odd[0]!r} instead of STRATEGY/SEED")

@@ -145,7 +145,6 @@ class RunKeeper:
 
     @property
     def is_open(self) -> bool:
-        """Whether the run has its folder."""
         return self._folder is not None
 
     def open(self) -> RunFolder:
@@ -180,7 +179,6 @@ class RunKeeper:
 
     @property
     def snapshots(self) -> Collection[int]:
-        """The iterations whose models are kept."""
         return self._snapshots if self._folder is None else self._folder.snapshots(*self._pair)
 
     def kept(self, table: str) -> Sequence[pl.LazyFrame]:
@@ -227,7 +225,6 @@ class RunKeeper:
             self._store.add(self.run, whole, final, self._warnings, time.monotonic() - self._began)
 
     def _whole(self, name: str) -> pl.LazyFrame | pl.DataFrame:
-        """Return all pieces of a table together."""
         in_memory = [piece.tables[name] for piece in self._pieces if piece.end > piece.first]
         on_disk = self.kept(name)
         if len(in_memory) == 1 and not on_disk:
@@ -344,7 +341,6 @@ class Unfinished:
             write_tensors(self._checkpoint, {**tensors, **texts}, about)
 
     def parts(self, table: str) -> list[Path]:
-        """Return the files with the pieces of one table, in order."""
         return [self._folder / PIECES / name for name in sorted(self._pieces) if name.endswith(f".{table}.parquet")]
 
 

@@ -129,7 +129,6 @@ class LiveFile:
         """The physical links, if no event that was written has used them yet."""
 
     def __call__(self, event: Event) -> None:
-        """Write an event, unless there are too many of its kind."""
         match event:
             case Begin():
                 self._begin(event)
@@ -161,7 +160,6 @@ class LiveFile:
         self._written_at = time.monotonic()
 
     def _write(self, *records: Record) -> None:
-        """Append records, as many of each kind as there is room for."""
         written: list[Record] = []
         for record in records:
             kind = type(record)
@@ -377,7 +375,6 @@ class LiveRun:
 
 
 def _fits(record: Record, devices: int) -> bool:
-    """Return whether a record speaks of devices that there are."""
     match record:
         case Begin():
             return record.devices == devices == len(record.bandwidths) and _are_below(devices, record.links)

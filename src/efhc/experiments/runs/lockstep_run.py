@@ -121,7 +121,6 @@ def snapshot_iterations(run: Run) -> list[int]:
 
 
 def _evaluated_rows(pieces: Sequence[pl.LazyFrame]) -> Iterable[Row]:
-    """Return the evaluated rows of earlier sessions, with totals."""
     rows = with_totals(pl.concat(pieces)).filter(pl.col("accuracy").is_not_null())
     return rows.collect().iter_rows(named=True)
 
@@ -149,12 +148,10 @@ class Totals:
 
     @classmethod
     def of(cls, facts: Mapping[str, str]) -> Self:
-        """Return the totals in a checkpoint."""
         bits, broadcasts = (facts.get(name) for name in SUMS)
         return cls(None if bits is None else float(bits), None if broadcasts is None else int(broadcasts))
 
     def add(self, steps: Steps, parameters: int) -> None:
-        """Add the next iterations."""
         if self.bits is None or self.broadcasts is None:
             return
         self.broadcasts += int(np.count_nonzero(steps.fired))
@@ -172,12 +169,10 @@ class Totals:
 
     @property
     def facts(self) -> dict[str, str]:
-        """The totals as a checkpoint keeps them."""
         return {name: repr(value) for name, value in self.row.items() if value is not None}
 
     @property
     def row(self) -> dict[str, float | int | None]:
-        """The totals as a row has them."""
         return dict(zip(SUMS, (self.bits, self.broadcasts), strict=True))
 
 
@@ -367,7 +362,6 @@ class _LockstepEvents:
         self.totals.add(steps, self._parameters)
 
     def after(self, steps: Steps, state: State) -> None:
-        """Emit how far the run has come, and samples of who fired."""
         if self._graph_since is None or steps.has_other_links:
             self._graph_since = steps.k
         if not self._stream.wants_samples:
@@ -389,7 +383,6 @@ class _LockstepEvents:
         self._stream.emit(Network(self._graph_since, pairs(graph.links)))
 
     def _emit_events(self, steps: Steps, count: int) -> None:
-        """Emit the events of some of the iterations, evenly spread, the last one included."""
         for place in range(len(steps) - 1 - (count - 1) * (len(steps) // count), len(steps), len(steps) // count):
             fired = np.flatnonzero(steps.fired[place]).tolist()
             used = pairs(steps.graph.links[np.flatnonzero(steps.used[place])])

@@ -181,7 +181,6 @@ def _differences(titles: Sequence[Hashable], tables: Sequence[Mapping[str, Any]]
 
 
 def _varying(tables: Sequence[Mapping[str, Any]]) -> set[str]:
-    """Return the keys that some of the tables lack, or have another value of."""
     first, *others = tables
     keys = {key for table in tables for key in table}
     return {key for key in keys if any(other.get(key) != first.get(key) for other in others)}

@@ -13,7 +13,7 @@ from datetime import timedelta
 from html import escape
 from importlib import import_module
 from threading import Event, RLock, Thread
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from efhc.experiments.runs.events import Event as RunEvent
@@ -28,13 +28,8 @@ MOST_NAMED = 4
 Clock = Callable[[], float]
 
 
-class RunProgress(Protocol):
-    """Called after every few iterations, and once for the iterations that a resumed run already has."""
-
-    def __call__(self, strategy: str, seed: int, done: int) -> None:
-        """`done` iterations of this strategy and seed are done."""
-
-
+RunProgress = Callable[[str, int, int], None]
+"""Called with strategy, seed and number of iterations done, also for those that a resumed run already has."""
 SPEED_SECONDS = 30.0
 """The time over which speed is measured."""
 
@@ -47,7 +42,6 @@ class Speed:
     """Times, and how many iterations had been made by then."""
 
     def note(self, at: float, made: int) -> None:
-        """At the time `at`, in seconds, `made` iterations have been made."""
         self._points.append((at, made))
         while len(self._points) > 2 and self._points[1][0] < at - SPEED_SECONDS:
             self._points.popleft()
@@ -70,8 +64,6 @@ class Speed:
 
 @dataclass
 class _Shown:
-    """One run."""
-
     name: str
     iterations: int
     k: int
@@ -106,7 +98,6 @@ class Overview:
         self._made, self._lock = 0, RLock()
 
     def progress(self, run: Run, share: float) -> None:
-        """`share` of a run is done."""
         iterations = run.experiment.iterations
         self._reach(run.key, run.name, iterations, round(share * iterations), is_done=share == 1)
 
@@ -119,7 +110,6 @@ class Overview:
         return progress
 
     def follower(self, run: Run) -> Reader:
-        """Return the reader of a run's accuracies."""
         return _accuracy_reader(lambda accuracy: self._evaluate(run, accuracy))
 
     def _evaluate(self, run: Run, accuracy: float) -> None:
@@ -151,7 +141,6 @@ class Overview:
 
     @property
     def finished(self) -> int:
-        """The number of runs that are done."""
         with self._lock:
             return sum(run.is_done for run in (*self._earlier, *self._shown.values()))
 
@@ -177,7 +166,6 @@ class Accuracies:
         self._latest: float | None = None
 
     def follower(self, run: Run) -> Reader:
-        """Return the reader of a run's accuracies."""
         return _accuracy_reader(self._set)
 
     def _set(self, accuracy: float) -> None:
@@ -185,7 +173,6 @@ class Accuracies:
 
     @property
     def words(self) -> str:
-        """The latest accuracy, in words."""
         return "" if self._latest is None else f", accuracy {self._latest:.3f}"
 
 

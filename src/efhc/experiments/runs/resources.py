@@ -137,7 +137,6 @@ def strategy_bytes(experiment: Experiment, data: Dataset) -> int:
 
 
 def _network(experiment: Experiment) -> GraphsOverTime:
-    """Return the network of the first seed."""
     with within("network"), quoting(experiment.network, "kind"):
         return experiment.network.over_time(experiment.devices, Randomness(experiment.seeds[0]))
 

@@ -23,10 +23,9 @@ from efhc.experiments.runs.experiment_folder import OWN_RUNS, ExperimentFolder
 from efhc.experiments.runs.folder import DamagedError, Pair, RunFolder
 from efhc.experiments.runs.naming import unlisted_runs
 from efhc.experiments.runs.run import Runs
-from efhc.experiments.runs.store import KeptRun, StoredRun
+from efhc.experiments.runs.store import KeptRun, State, StoredRun
 from efhc.experiments.runs.tables import EVENT_DRIVEN, LABELS, SCHEMAS, RunTables, tables_of
 from efhc.learning.data import Dataset, NpzFile
-from efhc.report.views import State
 
 if TYPE_CHECKING:
     from torch import nn
@@ -113,7 +112,6 @@ class Result:
         return pl.concat([*parts] or [pl.DataFrame(schema=empty)], how="diagonal_relaxed")
 
     def rows(self, name: str, strategy: str, seed: int) -> pl.DataFrame:
-        """Return a table of one run."""
         self._check_pair(name, strategy, seed)
         return self._runs[strategy, seed].table(name)
 
@@ -165,7 +163,6 @@ class Result:
         return Arrays(self._in_order({pair: own for pair, own in found.items() if own}))
 
     def _in_order(self, found: Mapping[Pair, T]) -> dict[Pair, T]:
-        """Return the runs strategy by strategy, as the experiment names them."""
         pairs = product(self.experiment.strategies, self.experiment.seeds)
         return {pair: found[pair] for pair in pairs if pair in found}
 
@@ -240,7 +237,6 @@ class Result:
 
     @property
     def _curve(self) -> pl.DataFrame:
-        """The table with the accuracies."""
         return self._table(tables_of(self.experiment).curve)
 
     @property
@@ -368,7 +364,6 @@ class Result:
     def _trained(
         self, asked: str, strategy: str, seed: int, device: int | Literal["mean"]
     ) -> tuple[nn.Module, Dataset]:
-        """Return the trained network, and the data that it was trained on."""
         from efhc.learning.models import ModuleModel
 
         model = self.experiment.model

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -61,17 +62,14 @@ class Run:
 
     @property
     def seed(self) -> int:
-        """The seed of the run."""
         return self.experiment.seeds[0]
 
     @property
     def name(self) -> str:
-        """The run in words."""
         return f"{self.strategy}, seed {self.seed}"
 
     @property
     def data(self) -> Dataset:
-        """The data set, before it is split over devices."""
         return self.inputs.data
 
     @property
@@ -100,11 +98,8 @@ class Runs:
         """Return the runs of an experiment: every strategy with every seed, seed by seed."""
         inputs, scenarios = self.inputs(experiment), Scenarios()
         with using_inputs(self._files):
-            return [
-                self._run(experiment, inputs.data, name, seed, scenarios)
-                for seed in experiment.seeds
-                for name in experiment.strategies
-            ]
+            alone = {name: _Alone(experiment, name, inputs.data) for name in experiment.strategies}
+        return [one.run(seed, scenarios) for seed in experiment.seeds for one in alone.values()]
 
     def inputs(self, experiment: Experiment) -> Inputs:
         """Return the data set and the input files of an experiment."""
@@ -124,21 +119,29 @@ class Runs:
                 self._data[which] = load_data(experiment)
         return Inputs(self._data[which], files)
 
-    @staticmethod
-    def _run(experiment: Experiment, data: Dataset, name: str, seed: int, scenarios: Scenarios) -> Run:
+
+class _Alone:
+    """One strategy of an experiment, with all that its runs share."""
+
+    def __init__(self, experiment: Experiment, name: str, data: Dataset) -> None:
         strategy = experiment.strategies[name]
         kind = str(getattr(strategy, "kind", "own"))
         called = kind if kind.replace("-", "").isalnum() else "own"
-        alone = experiment.model_copy(
-            update={"name": "run", "seeds": (seed,), "strategies": {called: strategy}, "log": ()}
-        )
-        inputs = Inputs(data, read_inputs(alone))  # those of other strategies are not this run's
-        tables: dict[str, Any] = {}
-        try:
-            tables = to_tables(alone)
-            of_data, of_files = inputs.checksums["data_sha256"], inputs.checksums["input_sha256"]
-            identity = {"config": without_implied(without_place(tables)), "data": of_data, "inputs": of_files}
-            key = sha256(json.dumps(identity | {"efhc": __version__}, sort_keys=True).encode())[:24]
-        except EfhcError:  # made in Python, without a name: nobody can ask for the same run again
-            key = secrets.token_hex(12)
-        return Run(alone, name, key, inputs, experiment, tables, scenarios)
+        self._whole, self._name = experiment, name
+        self._experiment = experiment.model_copy(update={"name": "run", "strategies": {called: strategy}, "log": ()})
+        self._inputs = Inputs(data, read_inputs(self._experiment))  # those of other strategies are not the runs'
+        self._tables: dict[str, Any] = {}
+        with suppress(EfhcError):  # made in Python, without a name
+            self._tables = to_tables(self._experiment)
+
+    def run(self, seed: int, scenarios: Scenarios) -> Run:
+        alone = self._experiment.model_copy(update={"seeds": (seed,)})
+        tables = {**self._tables, "seeds": [seed]} if self._tables else {}
+        return Run(alone, self._name, self._key(tables), self._inputs, self._whole, tables, scenarios)
+
+    def _key(self, tables: dict[str, Any]) -> str:
+        if not tables:  # nobody can ask for the same run again
+            return secrets.token_hex(12)
+        of_data, of_files = self._inputs.checksums["data_sha256"], self._inputs.checksums["input_sha256"]
+        identity = {"config": without_implied(without_place(tables)), "data": of_data, "inputs": of_files}
+        return sha256(json.dumps(identity | {"efhc": __version__}, sort_keys=True).encode())[:24]

@@ -154,7 +154,6 @@ def _complete(
     engine: Engine,
     warn: Callable[[str], None],
 ) -> None:
-    """Make the runs of an experiment that are missing, and write that it is complete."""
     warned: list[str] = []
 
     def note(text: str) -> None:

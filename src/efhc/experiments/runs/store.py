@@ -107,7 +107,6 @@ class RunStore:
         self._room: float = RECENT_BYTES
 
     def directory(self, run: Run) -> Path:
-        """Return the folder of a run, whether or not it exists."""
         return self.path / run.key
 
     # Making runs
@@ -275,12 +274,10 @@ class RunStore:
         return rows
 
     def meta(self, run: Run) -> dict[str, Any]:
-        """Return the content of meta.json of a run."""
         return RunFolder(self.directory(run)).meta
 
 
 def _names(run: Run) -> dict[str, str]:
-    """Return the names that the experiment which asked first gave to a run: its key says nothing to people."""
     return {"experiment": run.whole.name, "strategy": run.strategy}
 
 
@@ -304,7 +301,6 @@ class StoredRun:
 
     @property
     def state(self) -> State:
-        """What has become of the run."""
         if self._is_complete:
             return "done"
         if self._live is not None:
@@ -314,7 +310,6 @@ class StoredRun:
 
     @property
     def problem(self) -> str | None:
-        """Why the run failed, if it did."""
         end = self._live.end if self._live is not None else None
         return (end.problem or "") if end is not None and end.state == "failed" else None
 
@@ -363,15 +358,12 @@ class StoredRun:
         return next(iter(config["strategies"])), config["seeds"][0]
 
     def models(self) -> Floats | None:
-        """Return the final models, if the run is complete and they were kept."""
         return self._folder.models().get(self._pair) if self._is_complete else None
 
     def local(self) -> Mapping[str, np.ndarray]:
-        """Return what devices keep to themselves."""
         return self._folder.local().get(self._pair, {}) if self._is_complete else {}
 
     def snapshots(self) -> Mapping[int, Floats]:
-        """Return the models of single iterations, by iteration."""
         return self._folder.snapshots(*self._pair)
 
 
@@ -379,7 +371,6 @@ KeptRun: TypeAlias = MadeRun | StoredRun
 
 
 def _rows_after(table: pl.DataFrame, live: LiveRun, schema: Mapping[str, pl.DataType]) -> pl.DataFrame:
-    """Return the evaluated rows of a live file that come after those of a table."""
     order = "iteration" if "iteration" in schema else "seconds"
     last = table[order].max() if len(table) else None
     rows = [record.row for record in live.rows]

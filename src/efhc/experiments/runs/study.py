@@ -75,7 +75,6 @@ class Study(Mapping[str, Result]):
 
 
 def _what_is_wrong(path: Path) -> str:
-    """Return why there are no runs in a folder."""
     if not path.exists():
         return f"{path} does not exist"
     if not path.is_dir():

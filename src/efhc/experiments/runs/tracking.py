@@ -77,8 +77,6 @@ def tracking(
 
 
 class _Queueing(Follower):
-    """Queues the evaluations of one run for its trackers."""
-
     rows_only = True
 
     def __init__(self, run: Run, name: str, folder: Path | None, began: datetime, workers: list[_Worker]) -> None:
@@ -145,11 +143,9 @@ class _Log:
         self.notify()
 
     def notify(self) -> None:
-        """Let the worker know that there is something new."""
         self._worker.inbox.put(self)
 
     def open(self, tracker: Tracker) -> None:
-        """Let the tracker open the run, if it has not."""
         if self._entry is None:
             opened = tracker.open(self.run)
             if not all(callable(getattr(opened, name, None)) for name in ("add", "close")):
@@ -175,8 +171,6 @@ class _Log:
 
 
 class _Worker:
-    """The thread of one tracker."""
-
     def __init__(self, tracker: Tracker, warn: Warn) -> None:
         self.tracker, self._warn = tracker, warn
         self._kind = str(getattr(tracker, "kind", type(tracker).__name__))

@@ -139,7 +139,6 @@ QUIET = {"log_to_driver": False, "logging_level": logging.ERROR}
 
 
 def _started(ray: Any, cores: int) -> AbstractContextManager[None]:
-    """Start Ray on this machine for the time of the body."""
     return _connected(ray, "local", num_cpus=cores, include_dashboard=False)
 
 
@@ -320,7 +319,6 @@ class _Batch:
         return order, self._shared(id(run.data), run.data), self._shared(which, files)
 
     def _shared(self, which: Any, what: Any) -> Any:
-        """A reference to something that many tasks need; it is sent once."""
         if which not in self._sent:
             self._sent[which] = self.ray.put(what)
         return self._sent[which]
@@ -419,7 +417,6 @@ class Failure:
 
     @classmethod
     def of(cls, error: EfhcError, *, concerns_all: bool = False) -> Failure:
-        """Return `error` as a failure."""
         return cls(type(error), str(error), {name: str(fact) for name, fact in vars(error).items()}, concerns_all)
 
     def error(self) -> EfhcError:
