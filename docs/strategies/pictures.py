@@ -20,7 +20,7 @@ from matplotlib.ticker import FuncFormatter
 from PIL import Image
 
 import efhc
-from efhc.report.claims.frontier import SHARES, frontier_curves, mean_table
+from efhc.report.claims.leads import SHARES, frontier_curves, mean_table
 from efhc.report.figure_data import SettingData
 from efhc.report.figures.style import DOTS_PER_INCH, LAYOUT
 from efhc.report.looks import strategy_styles

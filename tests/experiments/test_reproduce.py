@@ -17,7 +17,7 @@ from efhc.experiments.runs.engines.local import LocalEngine
 from efhc.experiments.runs.store import RunStore
 from efhc.experiments.studies.figures import load_figure
 from efhc.experiments.studies.reproduce import prepare, reproduce
-from efhc.report.claims.judging import Judgement, Verdict
+from efhc.report.claims.verdicts import Judgement, Verdict
 
 # A figure of one's own: the digits, all panels, small enough for a test.
 OWN = """

@@ -29,7 +29,7 @@ from efhc.experiments.runs.simulate import simulate
 from efhc.experiments.runs.store import RunStore
 from efhc.experiments.studies.tune import Tuning, tune
 from efhc.experiments.studies.tuning_search import Parameter, Range, Search, TuningBudget
-from efhc.report.figures.tuning_figure import tuning_figure
+from efhc.report.figures.studies import tuning_figure
 from efhc.strategies.paper import EventTriggered, GlobalThreshold, RandomizedGossip, ZeroThreshold
 from efhc.strategies.periodic import PeriodicBroadcast
 

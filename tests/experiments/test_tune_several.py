@@ -30,7 +30,7 @@ from efhc.experiments.studies.tuning_search import (
     numbers_of,
     read_ranges,
 )
-from efhc.report.figures.tuning_figure import tuning_figure
+from efhc.report.figures.studies import tuning_figure
 from efhc.strategies.paper import EventTriggered, GlobalThreshold, RandomizedGossip, ZeroThreshold
 
 OWN = """

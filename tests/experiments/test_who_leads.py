@@ -7,7 +7,7 @@ import pytest
 
 import efhc
 from efhc.experiments.config.files import load_experiment
-from efhc.report.claims.frontier import accuracy_at_shares
+from efhc.report.claims.leads import accuracy_at_shares
 
 PAPERS = ["ZT", "EF-HC", "GT", "RG"]
 OURS = ["entrywise", "entrywise + momentum"]

@@ -11,10 +11,12 @@ import pytest
 
 import efhc
 from efhc.report.claims.intervals import interval
-from efhc.report.claims.judging import Finding, Judgement, Verdict, find
-from efhc.report.claims.measures import time_per_iteration
-from efhc.report.claims.paper_claims import CLAIMS, judge
-from efhc.report.claims.wording import (
+from efhc.report.claims.paper_claims import CLAIMS, judge, time_per_iteration
+from efhc.report.claims.verdicts import (
+    Finding,
+    Judgement,
+    Verdict,
+    find,
     findings_table,
     verdict_words,
 )

@@ -5,11 +5,10 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from efhc.report.claims.controls import all_ends, end_means, ends, judge_controls, seconds_curves
-from efhc.report.claims.judging import Verdict
-from efhc.report.claims.wording import bought_words, findings_table
+from efhc.report.claims.leads import all_ends, end_means, ends, judge_controls, seconds_curves
+from efhc.report.claims.verdicts import Verdict, bought_words, findings_table
 from efhc.report.figure_data import ControlsData, TimedSetting
-from efhc.report.figures.settings_figure import controls_figure
+from efhc.report.figures.paper import controls_figure
 from efhc.report.page.charts import settings_charts
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from efhc.report.claims.frontier import (
+from efhc.report.claims.leads import (
     SHARES,
     accuracy_at_shares,
     budget_table,
@@ -16,10 +16,9 @@ from efhc.report.claims.frontier import (
     judge_frontier,
     mean_table,
 )
-from efhc.report.claims.judging import Verdict, everywhere
-from efhc.report.claims.wording import findings_table
+from efhc.report.claims.verdicts import Verdict, everywhere, findings_table
 from efhc.report.figure_data import FrontierData, SettingData
-from efhc.report.figures.settings_figure import frontier_figure, settings_lines
+from efhc.report.figures.paper import frontier_figure, settings_lines
 from efhc.report.page.charts import settings_charts
 
 

@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 
 import efhc
-from efhc.report.claims.judging import Finding, Judgement, Verdict
+from efhc.report.claims.verdicts import Finding, Judgement, Verdict
 from efhc.report.figure_data import FigureData, Illustration, Section
 from efhc.report.page.report import report
 from tabs import Tab

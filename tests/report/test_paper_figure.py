@@ -14,7 +14,7 @@ from PIL import Image
 from efhc.report.claims.panels import panels
 from efhc.report.figure_data import FigureData
 from efhc.report.figures import DOTS_PER_INCH, save_figure
-from efhc.report.figures.paper_figure import line_styles, paper_figure
+from efhc.report.figures.paper import line_styles, paper_figure
 from efhc.report.looks import STYLES
 
 RADII = (0.3, 0.5, 0.8)

@@ -9,7 +9,7 @@ from efhc.core.randomness import Randomness
 from efhc.learning.data import Digits
 from efhc.learning.partition import LabelsPerDevice
 from efhc.report.figures import save_figure
-from efhc.report.figures.partition_figure import label_counts, partition_figure
+from efhc.report.figures.studies import label_counts, partition_figure
 
 
 def test_counts_are_those_of_the_parts():

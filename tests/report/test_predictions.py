@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from efhc.report.figures.prediction_figure import Curves, prediction_figure
+from efhc.report.figures.runs import Curves, prediction_figure
 from efhc.report.predictions import compare, error_words, errors
 
 

@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from efhc.report.figures import seconds_figure
-from efhc.report.figures.seconds_figure import BAND
+from efhc.report.figures.runs import BAND
 
 
 def timeline(ends: dict[tuple[str, int], int]) -> pl.DataFrame:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from efhc.report.figures.sweep_figure import MOST_PANELS, sweep_figure
+from efhc.report.figures.studies import MOST_PANELS, sweep_figure
 from efhc.report.looks import KNOWN
 
 

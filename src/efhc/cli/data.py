@@ -108,7 +108,7 @@ def data_show(
     from efhc.experiments.config.files import load_experiment
     from efhc.experiments.runs.draw import load_data
     from efhc.report.figures import save_figure
-    from efhc.report.figures.partition_figure import label_counts, partition_figure
+    from efhc.report.figures.studies import label_counts, partition_figure
 
     out = out or Path("runs") / f"{file.stem}-partition.png"
     if out.suffix not in FIGURES:

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from efhc.experiments.studies.figures import ControlsTable, Size
     from efhc.experiments.studies.reproduce import FigureRuns
     from efhc.experiments.studies.tune import Tuning
-    from efhc.report.claims.judging import Judgement
+    from efhc.report.claims.verdicts import Judgement
 
 
 def reproduce(
@@ -167,7 +167,7 @@ def _print_means(path: Path) -> None:
     """Print the table of a frontier: accuracy at a few budgets, and what each strategy spends."""
     import polars as pl
 
-    from efhc.report.claims.frontier import SHOWN
+    from efhc.report.claims.leads import SHOWN
     from efhc.report.numbers import percent
 
     columns = [percent(share) for share in SHOWN]
@@ -185,9 +185,9 @@ def _print_controls(name: str, table: ControlsTable, path: Path, judgements: Seq
     """Print a table and a sentence per setting: accuracy at the end, and the lead over each control."""
     import polars as pl
 
-    from efhc.report.claims.controls import end_means
     from efhc.report.claims.intervals import bounds_words
-    from efhc.report.claims.wording import VERDICTS, bought_words
+    from efhc.report.claims.leads import end_means
+    from efhc.report.claims.verdicts import VERDICTS, bought_words
     from efhc.report.numbers import MEGABYTE, number_words, signed
 
     for (setting,), rows in pl.read_csv(path).group_by("setting", maintain_order=True):
@@ -212,7 +212,7 @@ def _print_controls(name: str, table: ControlsTable, path: Path, judgements: Seq
 
 
 def _print_judgements(judgements: list[Judgement]) -> None:
-    from efhc.report.claims.wording import figures_words, verdict_parts, verdict_words
+    from efhc.report.claims.verdicts import figures_words, verdict_parts, verdict_words
 
     colours = {"holds": "green", "fails": "red"}
     for (claim, statement), same in groupby(judgements, lambda one: (one.claim, one.statement)):

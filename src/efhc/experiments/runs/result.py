@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from efhc.report.figures import Picture
-    from efhc.report.summary_tables import SummaryWords
+    from efhc.report.summary import SummaryWords
 
 T = TypeVar("T")
 
@@ -254,7 +254,7 @@ class Result:
         taken at its end, and one that had spent more when it was first evaluated has no accuracy. Runs that have not
         finished are left out, and so are the seeds in which `of` has not finished.
         """
-        from efhc.report.claims.frontier import accuracy_at_shares
+        from efhc.report.claims.leads import accuracy_at_shares
 
         if of not in self.experiment.strategies:
             known = ", ".join(self.experiment.strategies)
@@ -272,7 +272,7 @@ class Result:
         """
         from efhc.report.figure_data import FrontierData, SettingData
         from efhc.report.figures import run_title, save_figure
-        from efhc.report.figures.settings_figure import frontier_figure
+        from efhc.report.figures.paper import frontier_figure
 
         strategies = self.experiment.strategies
         unknown = [name for name in leaders if name not in strategies]
@@ -297,7 +297,7 @@ class Result:
 
     def words(self) -> SummaryWords:
         """Return the summary in words, as the command line prints it and a notebook shows it."""
-        from efhc.report.summary_tables import SummaryWords, nobody_left_lines, summary_tables
+        from efhc.report.summary import SummaryWords, nobody_left_lines, summary_tables
 
         experiment, target = self.experiment, self.target_accuracy
         tables = summary_tables(
@@ -308,7 +308,7 @@ class Result:
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: the summary, the figure, the runs that failed, and where the result is kept."""
-        from efhc.report.notebook import result_html
+        from efhc.report.summary import result_html
 
         return result_html(self.words(), self.plot(), self.failed, self.directory, is_finished=self.is_finished)
 

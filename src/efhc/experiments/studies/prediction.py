@@ -59,7 +59,7 @@ def predict(
     experiment has something that nodes cannot do as the simulator does it, and `EfhcError` without root.
     """
     from efhc.report.figures import run_title, save_figure
-    from efhc.report.figures.prediction_figure import Curves, prediction_figure
+    from efhc.report.figures.runs import Curves, prediction_figure
 
     for experiment in experiments:
         check_comparable(experiment)

@@ -44,12 +44,10 @@ from efhc.experiments.studies.figures import (
     varied_values,
 )
 from efhc.experiments.trackers.tracker import as_folder
-from efhc.report.claims.controls import all_ends, judge_controls
-from efhc.report.claims.frontier import all_means, budget_table, judge_frontier
-from efhc.report.claims.judging import Judgement
+from efhc.report.claims.leads import all_ends, all_means, budget_table, judge_controls, judge_frontier
 from efhc.report.claims.panels import panels
 from efhc.report.claims.paper_claims import judge
-from efhc.report.claims.wording import findings_table
+from efhc.report.claims.verdicts import Judgement, findings_table
 from efhc.report.figure_data import (
     ControlsData,
     FigureData,
@@ -249,7 +247,7 @@ def _facts(of_figure: FigureRuns, size: Size) -> dict[str, str]:
 
 
 def _draw_paper(figure: Figure, table: PaperTable, made: _Made) -> _Drawn:
-    from efhc.report.figures.paper_figure import paper_figure
+    from efhc.report.figures.paper import paper_figure
 
     (_, of_curves), *at_radii = made.parts
     curves = made.runs(of_curves)
@@ -284,7 +282,7 @@ def _draw_paper(figure: Figure, table: PaperTable, made: _Made) -> _Drawn:
 
 
 def _draw_frontier(name: str, table: FrontierTable, made: _Made) -> _Drawn:
-    from efhc.report.figures.settings_figure import frontier_figure
+    from efhc.report.figures.paper import frontier_figure
 
     def judged_from(experiment: Experiment) -> float:  # before its second evaluation, little is known of ZT
         return max(table.judged_from, experiment.evaluate_every / experiment.iterations)
@@ -305,7 +303,7 @@ def _draw_frontier(name: str, table: FrontierTable, made: _Made) -> _Drawn:
 
 
 def _draw_controls(name: str, table: ControlsTable, made: _Made) -> _Drawn:
-    from efhc.report.figures.settings_figure import controls_figure
+    from efhc.report.figures.paper import controls_figure
 
     settings = tuple(
         TimedSetting(

@@ -170,7 +170,7 @@ def run_sweep(
             (out / name).unlink(missing_ok=True)  # of an earlier sweep, of which this table is not
         return table
     from efhc.report.figures import save_figure
-    from efhc.report.figures.sweep_figure import sweep_figure
+    from efhc.report.figures.studies import sweep_figure
 
     figure = sweep_figure(means, _settings(table), _left_alone(table))
     for name in FIGURES:

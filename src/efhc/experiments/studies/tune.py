@@ -192,7 +192,7 @@ class Tuning:
     def save(self, out: Path) -> None:
         """Write trials.csv, tuned.toml, test.csv, tuning.png and tuning.pdf."""
         from efhc.report.figures import save_figure
-        from efhc.report.figures.tuning_figure import tuning_figure
+        from efhc.report.figures.studies import tuning_figure
 
         write_safely(out / TRIALS, self.table.write_csv().encode())
         write_safely(out / TUNED, to_toml(self.experiment).encode())

@@ -1,7 +1,6 @@
-"""Pictures for files: one module per picture, and the look that all of them share (style.py)."""
+"""Pictures for files: of runs, of studies, of the paper; style.py has what they share."""
 
-from efhc.report.figures.comparison_figure import comparison_figure
-from efhc.report.figures.seconds_figure import seconds_figure
+from efhc.report.figures.runs import comparison_figure, seconds_figure
 from efhc.report.figures.style import DOTS_PER_INCH, LAYOUT, Picture, run_title, save_figure
 
 __all__ = [

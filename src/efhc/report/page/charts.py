@@ -9,13 +9,11 @@ import numpy as np
 import polars as pl
 
 from efhc.base.arrays import Floats
-from efhc.report.claims.controls import seconds_curves
-from efhc.report.claims.frontier import frontier_curves
+from efhc.report.claims.leads import frontier_curves, seconds_curves
 from efhc.report.claims.panels import panels
 from efhc.report.figure_data import ControlsData, FigureData, FrontierData, Illustration, TimedSetting
-from efhc.report.figures.lines import Line
-from efhc.report.figures.paper_figure import PANELS, line_styles, nearest_budget, strategy_rows
-from efhc.report.figures.settings_figure import settings_lines
+from efhc.report.figures.paper import PANELS, line_styles, nearest_budget, settings_lines, strategy_rows
+from efhc.report.figures.style import Line
 
 Drawing = dict[str, Any]
 

@@ -14,19 +14,21 @@ from typing import Any, NamedTuple
 import polars as pl
 from markupsafe import Markup
 
-from efhc.report.claims.controls import end_means, ends, leads
-from efhc.report.claims.frontier import mean_table
 from efhc.report.claims.intervals import FEWEST_SEEDS, RESAMPLES, bounds_words
-from efhc.report.claims.judging import Finding, Judgement, Verdict, everywhere
-from efhc.report.claims.wording import (
+from efhc.report.claims.leads import end_means, ends, leads, mean_table
+from efhc.report.claims.verdicts import (
     TOTALS,
     VERDICTS,
+    Finding,
+    Judgement,
+    Verdict,
     bought_words,
+    everywhere,
     figures_words,
     verdict_parts,
 )
 from efhc.report.figure_data import ControlsData, FigureData, FrontierData, Section, SettingData, TimedSetting
-from efhc.report.figures.settings_figure import settings_lines
+from efhc.report.figures.paper import settings_lines
 from efhc.report.numbers import MEGABYTE, number_words, percent, signed
 from efhc.report.page.charts import drawings
 from efhc.report.page.document import embedded, report_html

@@ -1,16 +1,29 @@
-"""The summary of an experiment in words: the tables that the command line prints and a notebook shows."""
+"""The summary of an experiment in words: the tables that the command line prints, and what a notebook shows.
+
+A notebook shows HTML without scripts, in which every text is escaped, of bounded size.
+"""
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from efhc.base.errors import printable
 from efhc.report.claims.intervals import bounds_words
 from efhc.report.numbers import MEGABYTE, TIME_UNIT, cost_words, number_words
 from efhc.report.timelines import nobody_left
+
+if TYPE_CHECKING:
+    from jinja2 import Template
+
+    from efhc.report.figures import Picture
 
 
 @dataclass(frozen=True)
@@ -136,3 +149,38 @@ def _accuracy(accuracy: float | None) -> str:
 def _table(title: str, summary: pl.DataFrame, columns: Columns, caption: str | None) -> WordTable:
     rows = [(row["strategy"], *(show(row) for show in columns.values())) for row in summary.iter_rows(named=True)]
     return WordTable(title, ("strategy", *columns), rows, caption)
+
+
+MOST_FAILURES = 5
+"""How many of the failed runs are listed."""
+
+
+def result_html(
+    words: SummaryWords,
+    figure: Picture,
+    failed: Mapping[tuple[str, int], str],
+    directory: Path | None,
+    *,
+    is_finished: bool,
+) -> str:
+    """Return the summary, the figure, the failed runs with the reason of each, and where the result is kept."""
+    reasons = list(failed.values())
+    return _template().render(
+        words=words,
+        failed=[printable(reason) for reason in reasons[:MOST_FAILURES]],
+        failed_runs=f"{len(reasons)} run{'s' if len(reasons) > 1 else ''}",
+        more_failed=max(0, len(reasons) - MOST_FAILURES),
+        figure=base64.b64encode(figure.png()).decode(),
+        figure_words=figure.get_suptitle(),
+        is_finished=is_finished,
+        directory=printable(str(directory)) if directory else None,
+        directory_in_python=repr(str(directory)),
+    )
+
+
+@cache
+def _template() -> Template:
+    from jinja2 import Environment, StrictUndefined
+
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    return environment.from_string(files(__package__).joinpath("notebook.html").read_text(encoding="utf-8"))

@@ -1,7 +1,4 @@
-"""The result of a sweep: accuracy at the end against the swept setting, a line per strategy with its intervals.
-
-Of event-driven runs with a target accuracy, the seconds to it are drawn below.
-"""
+"""Pictures of sweeps, of tunings, and of how data is divided among devices."""
 
 from __future__ import annotations
 
@@ -11,10 +8,14 @@ from typing import TYPE_CHECKING, Any
 import matplotlib as mpl
 import numpy as np
 import polars as pl
+from matplotlib.colors import ListedColormap, PowerNorm
+from matplotlib.ticker import MaxNLocator
 
+from efhc.base.arrays import Ints
+from efhc.learning.data import Dataset
 from efhc.report.claims.intervals import bounds_words
 from efhc.report.figures.style import LAYOUT, Picture, grid_of
-from efhc.report.looks import strategy_styles
+from efhc.report.looks import STYLES, strategy_styles
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -57,7 +58,7 @@ def sweep_figure(
                     pl.col(key).eq_missing(value) | (pl.col(key).is_null() & (key not in left_alone))
                     for key, value in panel.items()
                 ]
-                _draw(axes, drawn_means.filter(*matching), across, means[across], styles)
+                _draw_sweep(axes, drawn_means.filter(*matching), across, means[across], styles)
                 panel_title = ", ".join(f"{key} = {value}" for key, value in panel.items() if value is not None)
                 axes.set_title(panel_title, fontsize=10, parse_math=False)
             for axes in grid[::columns]:
@@ -95,7 +96,7 @@ def _panels(means: pl.DataFrame, others: Sequence[str], left_alone: Collection[s
     return points.select(others).unique(maintain_order=True).to_dicts() or [{}]
 
 
-def _draw(
+def _draw_sweep(
     axes: Axes, rows: pl.DataFrame, across: str, values: pl.Series, styles: Mapping[str, tuple[str, str]]
 ) -> None:
     numeric = values.dtype.is_numeric()
@@ -122,3 +123,114 @@ def _draw(
     if not numeric:
         axes.set_xticks(range(len(labels)), labels, parse_math=False)
     axes.set_xlabel(across)
+
+
+COMPLETE, BEST = STYLES[0][0], STYLES[1][0]
+PRUNED = "#8a8a8a"
+
+
+def tuning_figure(
+    trials: pl.DataFrame, best_values: Mapping[str, float], title: str = "", bounds: str = "95 %"
+) -> Picture:
+    """Draw a panel per parameter of `best_values`.
+
+    `trials` has a column per parameter, and accuracy, low and high (its `bounds` over seeds, or null), state. The
+    trials of a single parameter are joined by a line; with several, neighbours in one of them differ in the others.
+    """
+    with mpl.rc_context(LAYOUT):
+        panels = len(best_values)
+        figure = Picture((6 if panels == 1 else 4 * min(panels, 3), 4 * -(-panels // 3)))
+        grid = grid_of(figure, panels, 3, sharey=True)
+        for axes, parameter in zip(grid, best_values, strict=True):
+            _draw_trials(axes, trials, parameter, best_values, bounds)
+        for axes in grid[::3]:
+            axes.set_ylabel("accuracy")
+        handles, labels = grid[0].get_legend_handles_labels()
+        figure.finish(handles, labels, title, columns=2)
+        return figure
+
+
+def _draw_trials(
+    axes: Axes, trials: pl.DataFrame, parameter: str, best_values: Mapping[str, float], bounds: str
+) -> None:
+    complete = trials.filter(state="complete").sort(parameter)
+    pruned = trials.filter(state="pruned").sort(parameter)
+    is_best = [pl.col(name) == value for name, value in best_values.items()]
+    best = complete.filter(*is_best).sort("accuracy").row(-1, named=True)
+    sure = complete.drop_nulls(["low", "high"])
+    # The mean lies within its interval but for rounding.
+    below, above = (sure["accuracy"] - sure["low"]).clip(0), (sure["high"] - sure["accuracy"]).clip(0)
+    bars = f"{bounds} over seeds" if len(sure) else None
+    reach = np.stack([below, above])
+    axes.errorbar(sure[parameter], sure["accuracy"], reach, fmt="none", color=COMPLETE, alpha=0.5, label=bars)
+    joined = "o-" if len(best_values) == 1 else "o"
+    axes.plot(
+        complete[parameter], complete["accuracy"], joined, color=COMPLETE, markersize=5, linewidth=1, label="complete"
+    )
+    if len(pruned):
+        axes.plot(
+            pruned[parameter],
+            pruned["accuracy"],
+            "o",
+            color=PRUNED,
+            markerfacecolor="none",
+            markersize=5,
+            label="stopped early, so after fewer iterations",
+        )
+    words = ", ".join(f"{name} = {value:.4g}" for name, value in best_values.items())
+    label = f"best: {words}, accuracy {best['accuracy']:.3f}"
+    axes.plot([best[parameter]], [best["accuracy"]], "*", color=BEST, markersize=14, zorder=3, label=label)
+    axes.set_xscale("log")
+    axes.set_xlabel("threshold scale r" if parameter == "r" else parameter, parse_math=False)
+
+
+LEGIBLE = 15
+"""Largest number of devices and of labels for which the counts are written into the map."""
+
+# From pale to dark blue; a label that a device lacks stays white.
+SHADES = ListedColormap(mpl.colormaps["Blues"](np.linspace(0.1, 1, 256)))
+
+
+def label_counts(data: Dataset, parts: Sequence[Ints]) -> Ints:
+    """Return the number of training samples by device (row) and label (column)."""
+    return np.stack([np.bincount(data.y_train[part], minlength=data.classes) for part in parts])
+
+
+def partition_figure(counts: Ints, label_names: Sequence[str], title: str = "") -> Picture:
+    """Draw `counts`, which has a row per device and a column per label.
+
+    The shade grows with the square root of the count, so that even a single sample is visible.
+    """
+    devices, labels = counts.shape
+    width, height = np.clip([0.18 * devices, 0.16 * labels], [5.0, 3.5], [14.0, 10.0])
+    device_edges, label_edges = np.arange(devices + 1) - 0.5, np.arange(labels + 1) - 0.5
+    with mpl.rc_context({**LAYOUT, "axes.grid": False}):
+        figure = Picture((width + 1.8, height + 2.0))
+        totals, chart = figure.subplots(2, 1, sharex=True, height_ratios=[1.0, height])
+        totals.stairs(counts.sum(axis=1), device_edges, fill=True, color=STYLES[0][0])
+        if devices <= 100:  # with more devices the gaps would cover the bars
+            totals.vlines(device_edges, 0, counts.sum(axis=1).max(), color="white", linewidth=1)
+        totals.set_ylabel("samples")
+        totals.tick_params(bottom=False, labelbottom=False)
+        cells = chart.pcolormesh(
+            device_edges,
+            label_edges,
+            np.ma.masked_equal(counts.T, 0),
+            cmap=SHADES,
+            norm=PowerNorm(0.5, vmin=0, vmax=counts.max()),
+            edgecolors="white",
+            linewidth=1 if devices <= 100 else 0,
+        )
+        colours = figure.colorbar(cells, ax=chart, label="samples of a label on a device", pad=0.01, aspect=8 * height)
+        colours.locator = MaxNLocator(integer=True)
+        chart.set(xlabel="device", ylabel="label", xlim=(-0.5, devices - 0.5), ylim=(-0.5, labels - 0.5))
+        chart.xaxis.set_major_locator(MaxNLocator(nbins=20, integer=True))
+        if labels <= 100:
+            chart.set_yticks(range(labels), label_names, fontsize=min(9, 420 / labels), parse_math=False)
+        if max(devices, labels) <= LEGIBLE:
+            for (device, label), count in np.ndenumerate(counts):
+                colour = "white" if count > 0.4 * counts.max() else "black"
+                chart.text(device, label, str(count or ""), color=colour, ha="center", va="center", fontsize=7)
+        if title:
+            figure.suptitle(title, parse_math=False)
+        return figure

@@ -1,0 +1,200 @@
+"""The figures that `efhc reproduce` draws: those of the paper, frontiers, and a strategy beside its controls.
+
+Means over seeds are lines, and the range expected of other seeds is shaded. In figures of several settings, the
+strategies that the figure is about are drawn in front, with bands; all others are thin and pale.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import matplotlib as mpl
+import numpy as np
+import polars as pl
+from matplotlib.colors import to_hex, to_rgb
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from efhc.report.claims.leads import SHARES, frontier_curves, seconds_curves
+from efhc.report.claims.panels import panels
+from efhc.report.figure_data import ControlsData, FigureData, FrontierData, SettingsData
+from efhc.report.figures.style import LAYOUT, Line, Picture, draw_mean, grid_of, label, shade_band
+from efhc.report.looks import strategy_styles
+from efhc.report.numbers import percent
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+BUDGET = 0.1
+"""The share of ZT's total transmission time at which panel (iv) is drawn."""
+
+
+@dataclass(frozen=True)
+class Panel:
+    """The axes of one panel."""
+
+    title: str
+    column: str
+    """The column of the panel's table on the horizontal axis."""
+    x: str
+    y: str
+
+
+PANELS = {
+    "i": Panel("(i) transmission time per iteration", "iteration", "iteration", "transmission time"),
+    "ii": Panel("(ii) accuracy per iteration", "iteration", "iteration", "accuracy"),
+    "iii": Panel("(iii) accuracy per transmission time", "transmission_time", "total transmission time", "accuracy"),
+    "iv": Panel("(iv) accuracy at {budget} of ZT's time", "radius", "connectivity (radius)", "accuracy"),
+}
+
+
+def line_styles(data: FigureData) -> dict[str, Line]:
+    """Return the look of each strategy, in the order of the legend.
+
+    In an ablation the strategies go from dark to light with their value, and a strategy without a value is a thin grey
+    reference line.
+    """
+    names: list[str] = data.curves["strategy"].unique(maintain_order=True).to_list()
+    if data.varied:
+        ordered = sorted((name for name in names if name in data.varied), key=lambda name: data.varied[name])
+        # The lightest end of the map would vanish on white.
+        shades = mpl.colormaps["viridis"](np.linspace(0.0, 0.88, len(ordered)))
+        varied = {name: Line(to_hex(shade)) for name, shade in zip(ordered, shades, strict=True)}
+        return varied | {name: Line("#8a8a8a", width=0.9, reference=True) for name in names if name not in varied}
+    return {name: Line(*style) for name, style in strategy_styles(names).items()}
+
+
+def paper_figure(data: FigureData) -> Picture:
+    """Draw panels (i)-(iv) in two rows if connectivity was varied, and panels (i)-(iii) in one row otherwise.
+
+    (i) transmission time per iteration, (ii) accuracy per iteration, (iii) accuracy per transmission time,
+    (iv) accuracy at 10 % of ZT's total transmission time against connectivity.
+    """
+    frames = panels(data)
+    lines = line_styles(data)
+    square = "iv" in frames
+    with mpl.rc_context(LAYOUT):
+        figure = Picture((7.2, 6.0) if square else (10.0, 3.5))
+        grid = figure.subplots(2, 2) if square else figure.subplots(1, 3)
+        for axes, key in zip(grid.flat, PANELS, strict=False):
+            _draw_panel(axes, key, frames[key], lines)
+        grid.flat[0].set_ylim(bottom=0)
+        if square:
+            grid.flat[3].set_xticks(sorted(frames["iv"]["radius"].unique()))
+        drawn = {str(line.get_label()): line for line in grid.flat[1].lines}
+        title = f"Fig. {data.number}: {data.title}"
+        figure.finish(list(drawn.values()), list(drawn), title, figure.columns_for(drawn))
+        return figure
+
+
+def nearest_budget(frame: pl.DataFrame, budget: float = BUDGET) -> float:
+    """Return the budget of the table that is closest to `budget`."""
+    budgets: list[float] = frame["budget"].unique().sort().to_list()
+    return min(budgets, key=lambda given: abs(given - budget))
+
+
+def strategy_rows(frame: pl.DataFrame, lines: Mapping[str, Line]) -> Iterator[tuple[str, Line, pl.DataFrame]]:
+    """Yield the rows of each strategy that the table contains, in the order of the legend."""
+    for name, line in lines.items():
+        rows = frame.filter(pl.col("strategy") == name)
+        if len(rows):
+            yield name, line, rows
+
+
+def _draw_panel(axes: Axes, key: str, frame: pl.DataFrame, lines: Mapping[str, Line]) -> None:
+    panel, title = PANELS[key], PANELS[key].title
+    if key == "iv":
+        budget = nearest_budget(frame)
+        frame = frame.filter(pl.col("budget") == budget)
+        title = title.format(budget=percent(budget))
+    for name, line, rows in strategy_rows(frame, lines):
+        draw_mean(axes, rows, panel.column, line, label=name, marker="o" if key == "iv" else None, markersize=4)
+        shade_band(axes, rows, panel.column, line)
+    label(axes, title, panel.x, panel.y)
+    axes.margins(x=0.02)
+    axes.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
+
+
+PALENESS = 0.35
+"""How far the colours of the strategies behind are mixed with white."""
+MOST_COLUMNS = 3
+
+
+def settings_lines(data: SettingsData) -> dict[str, Line]:
+    """Return the look of each strategy, in the order of the legend: those in front, the others, ceilings."""
+    styles = strategy_styles(data.strategies)
+    behind = [name for name in data.strategies if name not in {*data.in_front, *data.behind_all}]
+    lines = {name: Line(*styles[name], width=2.0) for name in data.in_front}
+    lines |= {name: Line(_pale(styles[name][0]), styles[name][1], 1.0, reference=True) for name in behind}
+    ceiling = Line("#5b6675", ":", 1.2, reference=True, is_ceiling=True)
+    return lines | dict.fromkeys(data.behind_all, ceiling)
+
+
+def frontier_figure(data: FrontierData) -> Picture:
+    """Draw accuracy against the share of ZT's transmission time that was spent, on an axis from 0.1 to 100 %.
+
+    A dot ends what a strategy spends; the dotted line after it is its accuracy at larger budgets.
+    """
+
+    def draw(axes: Axes, rows: pl.DataFrame, line: Line) -> None:
+        if line.is_ceiling:
+            axes.axhline(rows["mean"][-1], **line.look, zorder=1.5)
+            return
+        spends, share = pl.col("spends"), pl.col("share")
+        until, beyond = rows.filter(share <= spends), rows.filter(share >= spends)
+        draw_mean(axes, until, "share", line)
+        axes.plot(beyond["share"], beyond["mean"], ":", color=line.color, linewidth=0.6 * line.width)
+        if len(until) and len(beyond):
+            axes.plot(until["share"][-1], until["mean"][-1], "o", color=line.color, markersize=2.5 * line.width**0.7)
+        shade_band(axes, rows, "share", line)
+
+    tables = [frontier_curves(setting, tuple(data.in_front)) for setting in data.settings]
+    figure, panels = _panels(data, tables, draw, "transmission time, as a share of ZT's")
+    for axes in panels:
+        axes.set_xscale("log")
+        axes.set_xlim(SHARES[0], SHARES[-1])
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda share, _: percent(share)))
+    return figure
+
+
+def controls_figure(data: ControlsData) -> Picture:
+    """Draw accuracy over virtual seconds, of a strategy and its controls."""
+
+    def draw(axes: Axes, rows: pl.DataFrame, line: Line) -> None:
+        draw_mean(axes, rows, "seconds", line)
+        shade_band(axes, rows, "seconds", line)
+
+    tables = [seconds_curves(setting, tuple(data.in_front)) for setting in data.settings]
+    figure, panels = _panels(data, tables, draw, "virtual seconds")
+    for axes, setting in zip(panels, data.settings, strict=True):
+        axes.set_xlim(0, setting.seconds)
+    return figure
+
+
+def _panels(
+    data: SettingsData, tables: Sequence[pl.DataFrame], draw: Callable[[Axes, pl.DataFrame, Line], None], x: str
+) -> tuple[Picture, list[Axes]]:
+    """Draw one panel per setting with a common legend; `draw` draws the rows of a strategy."""
+    lines = settings_lines(data)
+    columns = min(MOST_COLUMNS, len(data.settings))
+    rows = -(-len(data.settings) // columns)
+    with mpl.rc_context(LAYOUT):
+        figure = Picture((max(6.0, 4.2 * columns), 3.4 * rows + 1.4))
+        panels = grid_of(figure, len(tables), columns)
+        for axes, setting, table in zip(panels, data.settings, tables, strict=True):
+            for name, line in reversed(lines.items()):  # the first leader comes last, on top
+                if len(of_strategy := table.filter(strategy=name)):
+                    draw(axes, of_strategy, line)
+            label(axes, "", x, "accuracy")
+            axes.set_title(setting.title, fontsize=10, parse_math=False)
+        names = [f"{name} (ceiling)" if line.is_ceiling else name for name, line in lines.items()]
+        handles = [Line2D([], [], **line.look) for line in lines.values()]
+        figure.finish(handles, names, data.title, figure.columns_for(names))
+    return figure, panels
+
+
+def _pale(color: str) -> str:
+    red, green, blue = (1 - (1 - PALENESS) * (1 - part) for part in to_rgb(color))
+    return to_hex((red, green, blue))
