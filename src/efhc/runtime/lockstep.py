@@ -50,13 +50,13 @@ class Lockstep(Mode):
     _links: LinksAhead
 
     def __init__(self, parts: NodeParts, store: IterationStore) -> None:
-        device: LockstepDevice
-        if parts.trainer.form.half_steps is None:
-            device = LockstepExchange(parts.trainer)
-        else:
-            device = LockstepHalfSteps(parts.trainer, parts.settings.limits.norm)
         super().__init__(parts)
-        self._number, self._device, self._store = parts.settings.device, device, store
+        self._number, self._store = parts.settings.device, store
+        self._device: LockstepDevice
+        if self._trainer.form.half_steps is None:
+            self._device = LockstepExchange(self._trainer)
+        else:
+            self._device = LockstepHalfSteps(self._trainer, self._settings.limits.norm)
         self._status.session = parts.session
         self._news = asyncio.Event()
         """Set at every change that the node may wait for."""
@@ -202,9 +202,8 @@ class Lockstep(Mode):
             self._is_under_way = True  # and over for everybody
         limit = self._settings.limits.give_up if has_made_all else math.inf
         with self._logging_waits(lambda: members.missing, limit):
-            found = await self._until(lambda: self._is_under_way or not members.missing, limit)
-        if not found:
-            return  # the node is to stop, or it has made all iterations and no device needs it
+            if not await self._until(lambda: self._is_under_way or not members.missing, limit):
+                return  # the node is to stop, or it has made all iterations and no device needs it
         alone = self._is_under_way
         k = members.own.checkpoints[-1] if alone else members.common
         state = await self._state_after(k)
@@ -213,7 +212,7 @@ class Lockstep(Mode):
         except (KeyError, ValueError) as error:
             raise self._damaged(k, error) from None
         self._began_alone = alone
-        self._sessions_at_start = {number: self.members.session_of(number) for number in self.peers}
+        self._sessions_at_start = {number: members.session_of(number) for number in self.peers}
         sent = {} if state is None else state.sent
         for number, peer in self.peers.items():
             peer.begin(k, sent.get(number, ()) if alone and sent is not None else None)
@@ -222,11 +221,10 @@ class Lockstep(Mode):
                     f"device {number} needs what device {self._number} sent in iteration {peer.needs} and no longer "
                     "has; start all nodes again, and they go on from their last common checkpoint"
                 )
-        self.k = k
+        self.k = self._status.iteration = k
         for number, peer in self.peers.items():
             if alone and peer.status.connected:
                 self._announce_start(number)
-        self._status.iteration = k
         if self._stop_at is None:
             self._status.state = "training"
         self._log("begun", k=k, alone=alone)
@@ -280,7 +278,9 @@ class Lockstep(Mode):
         await self._until(lambda: False, began + self._settings.pace - self._loop.time())
 
         made = await self._training.call(device.finish, iteration, received)
-        self._finish_iteration()
+        self.k, self._iteration = k + 1, None
+        for peer in self.peers.values():
+            peer.forget_before(self.k)
         self._note(k, made)
         return True
 
@@ -391,13 +391,6 @@ class Lockstep(Mode):
         """Return the messages of a neighbour about an iteration."""
         return self.peer(number).received.get(k, {})
 
-    def _finish_iteration(self) -> None:
-        """Go to the next iteration."""
-        self.k += 1
-        self._iteration = None
-        for peer in self.peers.values():
-            peer.forget_before(self.k)
-
     @property
     def _missing(self) -> list[int]:
         """The neighbours whose messages the present iteration lacks."""
@@ -473,60 +466,48 @@ class Lockstep(Mode):
         self._news.set()
 
     def received(self, neighbour: int, message: Message) -> None:
-        problem = None
-        if isinstance(message, IterationModel | Introduction):
-            own = self._device.model if self.k != NOT_BEGUN else None
-            problem = "it has no model" if message.model is None else self._problem_with(message.model, own)
-            if problem is not None:
-                self._refuse_model(neighbour, message.k, problem)
-        if problem is None:
-            problem = self._take(neighbour, message)
-        if problem is not None:
+        if (problem := self._take(neighbour, message)) is not None:
             self._refuse_message(neighbour, problem)
+            return
+        self._send_due(neighbour)
+        self._news.set()
 
     def _take(self, neighbour: int, message: Message) -> str | None:
         """Take a message. Returns why it is refused, or None."""
         match message:
-            case Presence():
-                problem = self._take_presence(neighbour, message)
+            case Presence(device, _, checkpoints):
+                if not checkpoints and device != neighbour:
+                    return "it says of another device that it has begun"
+                if not checkpoints:
+                    self._is_under_way = True
+                elif self.members.update(message):
+                    for number in self.peers.keys() - {neighbour}:
+                        self._transport.send(number, message)
+                return None
             case RunEnded(reason):
                 self._end_run(reason)
-                problem = None
+                return None
             case _ if isinstance(message, self._device.messages):
-                problem = self._take_part(neighbour, message)
-            case _:
-                problem = f"it sends {type(message).__name__}, which is no message of this mode and link law"
-        if problem is None:
-            self._send_due(neighbour)
-            self._news.set()
-        return problem
-
-    def _refuse_model(self, neighbour: int, k: int, problem: str) -> None:
-        """Refuse a model. It may come again over a new connection; the second time, the run ends."""
-        peer = self.peer(neighbour)
-        if peer.refused == k:  # it would be sent again and again
-            self._end_run(f"device {neighbour} cannot be understood in iteration {k}: {problem}")
-        peer.refused = k
+                return self._take_part(neighbour, message)
+        return f"it sends {type(message).__name__}, which is no message of this mode and link law"
 
     def _take_part(self, neighbour: int, message: Any) -> str | None:
-        peer, iteration = self.peer(neighbour), self._iteration
+        """Take a message of an iteration. Returns why it is refused, or None."""
+        peer, iteration, problem = self.peer(neighbour), self._iteration, None
+        if isinstance(message, IterationModel | Introduction):
+            own = self._device.model if self.k != NOT_BEGUN else None
+            problem = "it has no model" if message.model is None else self._problem_with(message.model, own)
+        if problem is not None:
+            if peer.refused == message.k:  # it may come once more over a new connection, but not again and again
+                self._end_run(f"device {neighbour} cannot be understood in iteration {message.k}: {problem}")
+            peer.refused = message.k
+            return problem
         peer.status.iteration = message.k
         if peer.is_behind(message.k):
             self._end_because_lost(neighbour, message.k)
         if iteration is not None and message.k == iteration.k and isinstance(message, IterationHeader):
             self._check_degree(neighbour, message, iteration)
         return peer.take(message, self.k)
-
-    def _take_presence(self, neighbour: int, presence: Presence) -> str | None:
-        if not presence.checkpoints:
-            if presence.device != neighbour:
-                return "it says of another device that it has begun"
-            self._is_under_way = True
-        elif self.members.update(presence):
-            for number in self.peers:
-                if number != neighbour:
-                    self._transport.send(number, presence)
-        return None
 
     def _send_to_all(self, message: Message) -> None:
         """Send a message to all connected neighbours."""
