@@ -26,7 +26,7 @@ from efhc.learning.models import SVM, LeNet5, ResNet18
 from efhc.learning.partition import LabelsPerDevice
 from efhc.network.topologies import Complete, Geometric
 from efhc.scenarios.scenario import Scenario
-from efhc.strategies.entrywise import Entrywise
+from efhc.strategies.half_steps import Entrywise
 from efhc.strategies.paper import EventTriggered
 
 Work = Callable[[], int]

@@ -137,20 +137,18 @@ from efhc.network.topologies import Network as Network
 from efhc.network.topologies import Ring as Ring
 from efhc.network.topologies import Star as Star
 from efhc.network.topologies import Topology as Topology
-from efhc.strategies.beer import Beer as Beer
-from efhc.strategies.central import CentralSGD as CentralSGD
-from efhc.strategies.choco import ChocoSGD as ChocoSGD
-from efhc.strategies.choco import SparqSGD as SparqSGD
 from efhc.strategies.composed import Composed as Composed
-from efhc.strategies.entrywise import Entrywise as Entrywise
-from efhc.strategies.exact_diffusion import ExactDiffusion as ExactDiffusion
-from efhc.strategies.gradient_tracking import GradientTracking as GradientTracking
+from efhc.strategies.estimating import ChocoSGD as ChocoSGD
+from efhc.strategies.estimating import ExactDiffusion as ExactDiffusion
+from efhc.strategies.estimating import SparqSGD as SparqSGD
+from efhc.strategies.half_steps import Entrywise as Entrywise
+from efhc.strategies.half_steps import OneWay as OneWay
+from efhc.strategies.half_steps import Paced as Paced
 from efhc.strategies.matcha import Matcha as Matcha
-from efhc.strategies.one_way import OneWay as OneWay
-from efhc.strategies.paced import Paced as Paced
 from efhc.strategies.paper import EventTriggered as EventTriggered
 from efhc.strategies.paper import GlobalThreshold as GlobalThreshold
 from efhc.strategies.paper import Never as Never
+from efhc.strategies.paper import PeriodicBroadcast as PeriodicBroadcast
 from efhc.strategies.paper import RandomizedGossip as RandomizedGossip
 from efhc.strategies.paper import ZeroThreshold as ZeroThreshold
 from efhc.strategies.parts.codecs import CodecPolicy as CodecPolicy
@@ -164,8 +162,10 @@ from efhc.strategies.parts.link_choices import LinksPolicy as LinksPolicy
 from efhc.strategies.parts.link_choices import MatchaLinks as MatchaLinks
 from efhc.strategies.parts.link_choices import SampledLinks as SampledLinks
 from efhc.strategies.parts.link_choices import TreeLinks as TreeLinks
-from efhc.strategies.periodic import PeriodicBroadcast as PeriodicBroadcast
-from efhc.strategies.relay import RelaySGD as RelaySGD
+from efhc.strategies.whole import Beer as Beer
+from efhc.strategies.whole import CentralSGD as CentralSGD
+from efhc.strategies.whole import GradientTracking as GradientTracking
+from efhc.strategies.whole import RelaySGD as RelaySGD
 
 __version__: str
 __all__: list[str]
@@ -256,7 +256,7 @@ def simulate(
     bandwidths: BandwidthPolicy | str | Mapping[str, Any] | Literal["constant", "uniform", "beta", "list", "csv"] | _HasDraw | Sequence[float] | NDArray[Any] = ...,
     step_size: SchedulePolicy | str | Mapping[str, Any] | Literal["constant", "diminishing", "warm-up", "cosine"] | Callable[..., Any] = ...,
     threshold_decay: SchedulePolicy | str | Mapping[str, Any] | Literal["constant", "diminishing", "warm-up", "cosine"] | Callable[..., Any] | None = ...,
-    strategies: Mapping[str, Strategy | str | Mapping[str, Any] | Literal["ef-hc", "gt", "zt", "rg", "never", "beer", "central", "choco", "sparq", "composed", "entrywise", "d2", "dsgt", "matcha", "one-way", "paced", "periodic", "relay"] | _HasThresholds | _HasFires | _HasParts | _HasStep] = ...,
+    strategies: Mapping[str, Strategy | str | Mapping[str, Any] | Literal["ef-hc", "gt", "zt", "rg", "never", "periodic", "composed", "choco", "sparq", "d2", "one-way", "entrywise", "paced", "matcha", "central", "dsgt", "beer", "relay"] | _HasThresholds | _HasFires | _HasParts | _HasStep] = ...,
     driver: DriverPolicy | str | Mapping[str, Any] | Literal["lockstep", "event-driven"] = ...,
     log: Tracker | str | Mapping[str, Any] | Literal["mlflow", "tensorboard", "wandb"] | _HasOpen | Sequence[Tracker | str | Mapping[str, Any] | Literal["mlflow", "tensorboard", "wandb"] | _HasOpen] = ...,
 ) -> Result:

@@ -30,8 +30,7 @@ from efhc.experiments.runs.store import RunStore
 from efhc.experiments.studies.tune import Tuning, tune
 from efhc.experiments.studies.tuning_search import Parameter, Range, Search, TuningBudget
 from efhc.report.figures.studies import tuning_figure
-from efhc.strategies.paper import EventTriggered, GlobalThreshold, RandomizedGossip, ZeroThreshold
-from efhc.strategies.periodic import PeriodicBroadcast
+from efhc.strategies.paper import EventTriggered, GlobalThreshold, PeriodicBroadcast, RandomizedGossip, ZeroThreshold
 
 # The file's r is far too large: hardly anything is broadcast.
 EXPERIMENT = Experiment(

@@ -11,7 +11,7 @@ from quadratic_runs import now_at, ring
 
 from efhc.core.graph import Graph
 from efhc.strategies.parts import link_choices, matchings
-from efhc.strategies.parts.edge_colouring import matching_of_links
+from efhc.strategies.parts.matchings import matching_of_links
 
 BUDGETS = [0.2, 0.5, 1.0]
 

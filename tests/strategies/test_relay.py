@@ -11,7 +11,7 @@ from quadratic_runs import now_at, start_of
 from efhc.core.graph import Graph
 from efhc.core.memory import begin
 from efhc.strategies.parts.spanning_tree import NO_PARENT, links_in_tree, parents_in_tree
-from efhc.strategies.relay import RelaySGD
+from efhc.strategies.whole import RelaySGD
 
 
 def tree_of(graph: Graph) -> Graph:

@@ -22,11 +22,8 @@ from quadratic_runs import (
 )
 
 from efhc.core.graph import Graph
-from efhc.strategies.beer import Beer
-from efhc.strategies.central import CentralSGD
-from efhc.strategies.gradient_tracking import GradientTracking
 from efhc.strategies.parts.spanning_tree import links_in_tree
-from efhc.strategies.relay import BITS_OF_COUNT, RelaySGD
+from efhc.strategies.whole import BITS_OF_COUNT, Beer, CentralSGD, GradientTracking, RelaySGD
 
 
 class PartOfTheDifference:

@@ -1,4 +1,4 @@
-"""The strategies of the paper: tables that differ in nothing but the trigger."""
+"""The strategies of the paper, and periodic broadcasts: tables that differ in nothing but the trigger."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import Field
 
 from efhc.base.arrays import Floats
 from efhc.core.parts import Parts, Strategy
-from efhc.core.triggers import AlwaysTrigger, Bandwidths, CoinTrigger, NeverTrigger, NormTrigger
+from efhc.core.triggers import AlwaysTrigger, Bandwidths, CoinTrigger, NeverTrigger, NormTrigger, PeriodTrigger
 
 
 class ThresholdStrategy(Strategy, ABC):
@@ -77,3 +77,14 @@ class Never(ThresholdStrategy):
 
     def parts(self) -> Parts:
         return Parts(NeverTrigger())
+
+
+class PeriodicBroadcast(ThresholdStrategy):
+    """threshold(k) = 0 if k is a multiple of `every`, else infinite: all devices fire together."""
+
+    kind: Literal["periodic"] = "periodic"
+    every: int = Field(default=10, ge=1)
+    """Number of iterations between two broadcasts."""
+
+    def parts(self) -> Parts:
+        return Parts(PeriodTrigger(every=self.every))

@@ -24,7 +24,7 @@ from efhc.kernels.codecs import SEND_ROWS
 from efhc.network.topologies import Geometric
 from efhc.report.claims.intervals import FEWEST_SEEDS
 from efhc.report.claims.panels import accuracy_within
-from efhc.strategies.entrywise import Entrywise
+from efhc.strategies.half_steps import Entrywise
 from efhc.strategies.paper import EventTriggered, GlobalThreshold, RandomizedGossip, ZeroThreshold
 
 RADII = (0.3, 0.4, 0.5, 0.6, 0.7)

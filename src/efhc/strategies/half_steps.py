@@ -1,19 +1,86 @@
-"""Devices that send as fast as their own uplink allows."""
+"""Strategies whose messages are half-steps: a device sends, and waits for no answer. They run on every driver."""
 
 from __future__ import annotations
 
-from typing import Literal, Self
+import math
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
 from efhc.base.errors import Unusable
 from efhc.core.half_steps import MOST_WINDOW
 from efhc.core.parts import HalfStepsMixing, Parts
-from efhc.core.triggers import EntrywiseTrigger
+from efhc.core.triggers import EntrywiseTrigger, NormTrigger
 from efhc.core.uplink import Pacing
 from efhc.strategies.estimating import EstimatingStrategy, local_step
-from efhc.strategies.parts.codecs import LevelsCodec
+from efhc.strategies.parts.codecs import FullCodec, LevelsCodec
 from efhc.strategies.parts.link_choices import AllLinks, AnyLinkChoice, BandwidthLinks
+
+
+class OneWay(EstimatingStrategy):
+    """One-way EF-HC with drift correction: a device broadcasts at the paper's threshold, without answers.
+
+        v_i = [ (1/n)^(1/2) ||y_i - x_hat_i||_2 >= r gamma(k) / b_i ]
+        x_hat_i <- y_i if v_i (or, with `bits`, x_hat_i plus the difference in levels)
+
+    Each message to a neighbour j is a half-step of both: i adds d = rate beta_ij (x_hat_j - x_hat_i), j adds -d, and
+    each adds theta / A of it to h; A is the sum of alpha since i's last message to j. The broadcast without an answer
+    is that of George and Gurram (AAAI 2020), who mix in every iteration, not only after a message; the correction
+    follows Alghunaim (2023). It runs in lockstep, event-driven and on nodes.
+    """
+
+    kind: Literal["one-way"] = "one-way"
+    r: float = Field(default=250.0, ge=0)
+    """The threshold scale r."""
+    rate: float = Field(default=0.5, gt=0, le=0.5)
+    """Share of beta_ij that one message moves."""
+    correction: float = Field(default=0.3, ge=0, le=1)
+    """theta: how fast the drift correction learns. 0: none."""
+    bits: Annotated[int, Field(ge=1, le=32)] | None = None
+    """Bits per level of differences. Default: whole models."""
+
+    def parts(self) -> Parts:
+        return Parts(
+            NormTrigger(r=self.r),
+            local_step(self.momentum, self.correction),
+            FullCodec() if self.bits is None else LevelsCodec(bits=self.bits),
+            mixing=HalfStepsMixing(rate=self.rate),
+            budget=self.budget,
+        )
+
+
+class Entrywise(EstimatingStrategy):
+    """Coordinate l of device i is sent when it differs enough from what the neighbours know.
+
+        y_i    = x_i - alpha (mu m_i + g_i - h_i)
+        q_il   = level_il max_l |y_il - x_hat_il| / 4     if |y_il - x_hat_il| >= r gamma(k) / b_M and level_il is not 0
+        x_hat_i <- x_hat_i + q_i
+
+    Each message to a neighbour j is a half-step of both: i adds d = rate beta_ij (x_hat_j - x_hat_i), j adds -d, and
+    each adds theta / A of it to h; A is the sum of alpha since i's last message to j. The levels are -4 ... 4 (3 bits),
+    mu is `momentum`, theta `correction`. Close to LEAD (Liu et al., ICLR 2021) and to hard thresholds (Sahu et al.,
+    NeurIPS 2021). It runs in lockstep, event-driven and on nodes.
+    """
+
+    kind: Literal["entrywise"] = "entrywise"
+    r: float = Field(default=1000.0, ge=0)
+    """The threshold scale r."""
+    rate: float = Field(default=0.25, gt=0, le=0.5)
+    """Share of beta_ij that one message moves."""
+    correction: Annotated[float, Field(ge=0, le=1)] | None = None
+    """theta: how fast the drift correction learns. Default: 0.1 sqrt(1 - mu)."""
+    bits: int = Field(default=3, ge=1, le=32)
+    """Bits per level -L ... L (without 0), L = 2^(bits - 1)."""
+
+    def parts(self) -> Parts:
+        correction = 0.1 * math.sqrt(1 - self.momentum) if self.correction is None else self.correction
+        return Parts(
+            EntrywiseTrigger(r=self.r),
+            local_step(self.momentum, correction),
+            LevelsCodec(bits=self.bits),
+            mixing=HalfStepsMixing(rate=self.rate),
+            budget=self.budget,
+        )
 
 
 class Paced(EstimatingStrategy):
