@@ -15,7 +15,7 @@ from efhc.experiments.runs.engines.local import make_run
 from efhc.experiments.runs.folder import RunFolder
 from efhc.experiments.runs.keeping import RunOptions, Stopped
 from efhc.experiments.runs.run import Run
-from efhc.experiments.runs.store import MemoryStore, RunStore
+from efhc.experiments.runs.store import RunStore
 
 
 class StopAt(LookAt):
@@ -33,7 +33,7 @@ class Begin(Observer):
 
 
 def assert_same_bits_if_stopped_after(k: int, run: Run, folder: Path) -> None:
-    memory, store, begin = MemoryStore(), RunStore(folder, with_models=True), Begin()
+    memory, store, begin = RunStore(None), RunStore(folder, with_models=True), Begin()
     scenario = draw_scenario(run.whole, run.data, run.seed)
     with memory.keeper(run) as keeper:
         make_run(run, scenario, keeper)
@@ -46,4 +46,4 @@ def assert_same_bits_if_stopped_after(k: int, run: Run, folder: Path) -> None:
     for name, table in memory.made[run.key].tables.items():
         assert_frame_equal(kept.table(name), table, check_exact=True)
     (models,) = kept.models().values()
-    assert np.array_equal(models, memory.made[run.key].models())
+    assert np.array_equal(models, memory.made[run.key].models)

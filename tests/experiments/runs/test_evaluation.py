@@ -17,7 +17,7 @@ from efhc.experiments.runs.engines.local import make_run
 from efhc.experiments.runs.folder import RunFolder
 from efhc.experiments.runs.keeping import RunOptions, Stopped
 from efhc.experiments.runs.run import Runs
-from efhc.experiments.runs.store import MemoryStore, RunStore
+from efhc.experiments.runs.store import RunStore
 from efhc.learning.backends.backend import ScoresNotFinite
 
 FIELDS = {"iterations": 60, "seeds": (0,), "evaluate_every": 7, "devices": 5, "network": efhc.RandomLinks()}
@@ -53,7 +53,7 @@ def watched(run, fails_at=None):
 
 def made(run, threads):
     """The tables of the run, its models, and the threads that evaluated it."""
-    store, scenario = MemoryStore(), watched(run)
+    store, scenario = RunStore(None), watched(run)
     with store.keeper(run) as keeper:
         make_run(run, scenario, keeper, RunOptions(threads=threads))
     return store.made[run.key], scenario.learner.threads
@@ -67,7 +67,7 @@ def test_the_record_is_that_of_a_run_in_line(run):
     assert current_thread() not in elsewhere
     for name, table in in_line.tables.items():
         assert_frame_equal(beside.tables[name], table, check_exact=True)
-    assert np.array_equal(beside.models(), in_line.models())
+    assert np.array_equal(beside.models, in_line.models)
     evaluated = in_line.tables["metrics"].drop_nulls("accuracy")["iteration"].to_list()
     assert evaluated == [0, *range(6, 60, 7), 59]
 
@@ -125,12 +125,12 @@ def test_the_first_error_counts_also_if_it_comes_last(run):
         if share * 60 >= 16:  # the third evaluation is after iteration 13
             stop.set()
 
-    with MemoryStore().keeper(run) as keeper, pytest.raises(ScoresNotFinite, match=r"^after iteration 13: "):
+    with RunStore(None).keeper(run) as keeper, pytest.raises(ScoresNotFinite, match=r"^after iteration 13: "):
         make_run(run, scenario, keeper, RunOptions(threads=2, progress=tell, stop=stop))
 
 
 def test_with_observers_evaluation_is_in_line(run):
     scenario = watched(run)
-    with MemoryStore().keeper(run) as keeper:
+    with RunStore(None).keeper(run) as keeper:
         make_run(run, scenario, keeper, RunOptions(threads=2, observers=[Observer()]))
     assert set(scenario.learner.threads) == {current_thread()}

@@ -15,7 +15,7 @@ from efhc.experiments.runs.engines.local import make_run
 from efhc.experiments.runs.folder import RunFolder
 from efhc.experiments.runs.keeping import RunOptions, Stopped
 from efhc.experiments.runs.run import Runs
-from efhc.experiments.runs.store import MemoryStore, RunStore
+from efhc.experiments.runs.store import RunStore
 
 STOPS = 20
 
@@ -53,7 +53,7 @@ def experiment(driver: dict[str, object], seed: int) -> efhc.Experiment:
 def test_stopped_at_random_moments_a_run_has_the_same_bits(tmp_path, what):
     moments = random.Random(what)
     (run,) = Runs().of(experiment(HOSTILE[what], seed=3))
-    memory, store = MemoryStore(), RunStore(tmp_path, with_models=True)
+    memory, store = RunStore(None), RunStore(tmp_path, with_models=True)
     samples: list[float] = []
     with memory.keeper(run) as keeper:
         make_run(run, draw_scenario(run.whole, run.data, run.seed), keeper, RunOptions(progress=samples.append))
@@ -85,4 +85,4 @@ def test_stopped_at_random_moments_a_run_has_the_same_bits(tmp_path, what):
     for name, table in whole.tables.items():
         assert_frame_equal(RunFolder(store.directory(run)).table(name), table, check_exact=True)
     (models,) = RunFolder(store.directory(run)).models().values()
-    assert np.array_equal(models, whole.models())
+    assert np.array_equal(models, whole.models)

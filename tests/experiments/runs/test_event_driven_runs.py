@@ -21,7 +21,7 @@ from efhc.experiments.runs.experiment_folder import ExperimentFolder
 from efhc.experiments.runs.folder import RunFolder
 from efhc.experiments.runs.keeping import RunOptions, Stopped
 from efhc.experiments.runs.run import Runs
-from efhc.experiments.runs.store import MemoryStore, RunStore
+from efhc.experiments.runs.store import RunStore
 from efhc.experiments.runs.tables import EVENT_DRIVEN
 
 FIELDS = {
@@ -161,7 +161,7 @@ def test_a_checkpoint_that_does_not_fit_is_moved_aside(tmp_path):
 def test_a_run_that_was_killed_when_it_was_over_does_not_end_twice(tmp_path, monkeypatch):
     slow = {"bandwidths": {"kind": "list", "values": [1000.0] * 4}}  # models are under way when the time is up
     (run,) = Runs().of(efhc.Experiment(**ONE | slow | {"driver": FIELDS["driver"] | {"seconds": 5.5}}))
-    scenario, memory = draw_scenario(run.whole, run.data, 0), MemoryStore()
+    scenario, memory = draw_scenario(run.whole, run.data, 0), RunStore(None)
     with memory.keeper(run) as keeper:
         make_run(run, scenario, keeper)
     store = RunStore(tmp_path, with_models=True)

@@ -31,7 +31,7 @@ from efhc.experiments.runs.events import Begin, Devices, EndState, Events, Follo
 from efhc.experiments.runs.keeping import MadeRun, RunKeeper, RunOptions, Stopped
 from efhc.experiments.runs.live_file import LIVE, read_live
 from efhc.experiments.runs.run import Run, Runs
-from efhc.experiments.runs.store import MemoryStore, RunStore
+from efhc.experiments.runs.store import RunStore
 
 FIELDS = {"iterations": 130, "seeds": (0,), "evaluate_every": 7, "devices": 5}
 EVENT_DRIVEN = {"driver": {"kind": "event-driven"}, "network": efhc.Ring()}
@@ -107,7 +107,7 @@ def shown(store: RunStore, run: Run) -> Iterator[RunKeeper]:
 
 
 def made(run: Run, threads: int, *factories) -> MadeRun:
-    store = MemoryStore()
+    store = RunStore(None)
     with store.keeper(run) as keeper:
         make_run(
             run, draw_scenario(run.whole, run.data, run.seed), keeper, RunOptions(threads=threads), followers=factories
@@ -122,7 +122,7 @@ def test_followers_hear_the_rows_of_the_table_and_change_nothing(kind: str, thre
     alone, followed = made(run, threads), made(run, threads, lambda run: listener)
     for name, table in alone.tables.items():
         assert_frame_equal(followed.tables[name], table)
-    assert np.array_equal(followed.models(), alone.models())
+    assert np.array_equal(followed.models, alone.models)
     is_lockstep = kind != "event-driven"
     curve = alone.tables["metrics" if is_lockstep else "timeline"].drop("strategy", "seed")
     table = curve.drop_nulls("accuracy")
@@ -183,7 +183,7 @@ def test_one_that_fails_is_warned_of_once_and_left_out() -> None:
 
     failing, listener, warned = Failing(), Listener(), []
     run = run_of("lockstep")
-    store = MemoryStore(warned.append)
+    store = RunStore(None, warned.append)
     with store.keeper(run) as keeper:
         scenario = draw_scenario(run.whole, run.data, run.seed)
         make_run(run, scenario, keeper, followers=[absent, lambda run: failing, lambda run: listener])
@@ -422,7 +422,7 @@ def heard(strategy: object, **driver: object) -> Counts:
             strategies={"one": strategy}, driver={"kind": "event-driven", **driver},
         )
     )  # fmt: skip
-    with MemoryStore().keeper(run) as keeper:
+    with RunStore(None).keeper(run) as keeper:
         scenario = draw_scenario(run.whole, run.data, run.seed)
         make_run(run, scenario, keeper, followers=[lambda run: listener])
     return listener

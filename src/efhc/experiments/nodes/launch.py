@@ -34,7 +34,7 @@ from efhc.experiments.runs.progress import RunProgress
 from efhc.experiments.runs.result import Result
 from efhc.experiments.runs.run import Run
 from efhc.experiments.runs.simulate import simulate
-from efhc.experiments.runs.store import Progress, Store
+from efhc.experiments.runs.store import Progress, RunStore
 from efhc.runtime.node_settings import NodeSettings
 from efhc.scenarios.scenario import Scenario
 
@@ -162,7 +162,7 @@ class NodesEngine:
     def make(
         self,
         runs: list[Run],
-        store: Store,
+        store: RunStore,
         progress: Progress,
         observers: ObserverFactory | None = None,
         followers: Sequence[FollowerFactory] = (),

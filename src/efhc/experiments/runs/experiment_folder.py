@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -96,6 +97,9 @@ class ExperimentFolder(RunFolder):
         with writing(self.path):
             for leftover in filter(is_unfinished, self.path.glob(f".*{UNFINISHED}")):
                 leftover.unlink()
+            # The lock of the experiment is held, so nobody else works in a store of its own.
+            for leftover in filter(is_unfinished, (self.path / OWN_RUNS).glob(f".*{UNFINISHED}")):
+                shutil.rmtree(leftover, ignore_errors=True)
 
     def _write_config(self, tables: dict[str, Any]) -> None:
         if tables["data"].get("path") == str((self.path / DATA).absolute()):

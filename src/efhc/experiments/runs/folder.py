@@ -259,6 +259,7 @@ class RunFolder:
         }
         some = {"snapshot_sha256": snapshots, "warnings": list(warnings)}
         self.end_session(**completed(checksums), **{name: found for name, found in some.items() if found}, **facts)
+        self.remove_unfinished()
 
     def _save_table(self, name: str, table: pl.LazyFrame) -> None:
         """Write NAME.parquet. A large table is written in parts, so that it need not fit into memory."""

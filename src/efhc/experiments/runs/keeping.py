@@ -88,42 +88,29 @@ class MadeRun:
     """A complete run in memory."""
 
     tables: Mapping[str, pl.DataFrame]
-    _models: Floats
-    _local: Mapping[str, np.ndarray]
-    _snapshots: Mapping[int, Floats]
+    models: Floats | None = None
+    local: Mapping[str, np.ndarray] = field(default_factory=dict)
+    snapshots: Mapping[int, Floats] = field(default_factory=dict)
     state: ClassVar[Literal["done"]] = "done"
     problem: ClassVar[None] = None
 
     def table(self, name: str) -> pl.DataFrame:
         return self.tables[name]
 
-    def models(self) -> Floats | None:
-        return self._models
-
-    def local(self) -> Mapping[str, np.ndarray]:
-        return self._local
-
-    def snapshots(self) -> Mapping[int, Floats]:
-        return self._snapshots
-
 
 class RunKeeper:
-    """Keeps one run in memory and, with a store, in a folder once it has taken longer than `SHORT_SECONDS`."""
+    """Keeps one run in memory and, if its store has a folder, there once it has taken longer than `SHORT_SECONDS`."""
 
-    def __init__(
-        self, run: Run, store: RunStore | None = None, warn: Callable[[str], None] = lambda text: None
-    ) -> None:
-        self.run, self._store, self._report = run, store, warn
+    def __init__(self, run: Run, store: RunStore) -> None:
+        self.run, self._store = run, store
+        self._is_in_memory = store.path is None
         self.stream: EventStream | None = None
-        self.made: MadeRun | None = None
-        """The complete run, of a keeper without a store."""
-        self._folder: RunFolder | None = None
-        self._unfinished: Unfinished | None = None
+        self._folder: UnfinishedRun | None = None
         self._resources = ExitStack()
         """The lock of the folder."""
         self._is_shown = False
         self._pieces: list[Piece] = []
-        """Those that are in memory only. With a store, at most one."""
+        """Those that are in memory only. With a folder, at most one."""
         self._snapshots: dict[int, Floats] = {}
         self._warnings: list[str] = []
         self._began = time.monotonic()
@@ -139,7 +126,7 @@ class RunKeeper:
     def warn(self, text: str) -> None:
         """Report a problem that does not stop the run, in one line."""
         self._warnings.append(text)  # for meta.json: the run may be made far away, or asked for again
-        self._report(text)
+        self._store.warn(text)
 
     # The folder
 
@@ -147,26 +134,23 @@ class RunKeeper:
     def is_open(self) -> bool:
         return self._folder is not None
 
-    def open(self) -> RunFolder:
+    def open(self) -> UnfinishedRun:
         """Give the run its folder, locked, if it has none. Raises `BusyError` if another process works on it."""
-        assert self._store is not None
         if self._folder is None:
             self._folder = self._resources.enter_context(self._store.opened(self.run))
-            self._unfinished = Unfinished(self._folder.path, self._report)
         return self._folder
 
     @property
     def should_show(self) -> bool:
         """Whether the run is no longer short, and has no live file yet."""
-        is_hidden = not self._is_shown and self._store is not None
+        is_hidden = not (self._is_shown or self._is_in_memory)
         return is_hidden and time.monotonic() - self._began > SHORT_SECONDS
 
     def show(self, rows: Sequence[Row] = ()) -> None:
         """Write the live file from now on; `rows` are those that were evaluated before."""
-        if self._is_shown or self._store is None or self.stream is None:
-            return
-        self._is_shown = True
-        self.stream.add(LiveFile(self.open().path / LIVE), rows)
+        if not self._is_shown and not self._is_in_memory and self.stream is not None:
+            self._is_shown = True
+            self.stream.add(LiveFile(self.open().path / LIVE), rows)
 
     # Called by drivers
 
@@ -175,35 +159,32 @@ class RunKeeper:
 
         If `restore` raises `ValueError`, because the checkpoint does not fit the run, the checkpoint is moved aside.
         """
-        return None if self._unfinished is None else self._unfinished.load(self.run, restore)
+        return None if self._folder is None else self._folder.load(self.run, restore)
 
     @property
     def snapshots(self) -> Collection[int]:
         return self._snapshots if self._folder is None else self._folder.snapshots(*self._pair)
 
     def kept(self, table: str) -> Sequence[pl.LazyFrame]:
-        """Return the pieces of a table that were kept before `resume`, in order. Call it after `resume`."""
-        return [] if self._unfinished is None else [pl.scan_parquet(file) for file in self._unfinished.parts(table)]
+        """Return the pieces of a table that are in the folder, in order. Call it after `resume`."""
+        return [] if self._folder is None else [pl.scan_parquet(file) for file in self._folder.parts(table)]
 
     def put_away(self, piece: Piece) -> None:
-        """Keep the next piece of the tables. With a store, the last one stays in memory until the next comes."""
-        if self._store is not None:
-            self._write_pieces()
+        """Keep the next piece of the tables. With a folder, the last one stays in memory until the next comes."""
+        self._write_pieces()
         self._pieces.append(piece)
 
     def checkpoint(self, piece: Piece, tensors: Mapping[str, np.ndarray], facts: Mapping[str, str]) -> None:
         """Keep the next piece of the tables, and what the run can go on from after it."""
-        if self._store is None:
+        if self._is_in_memory:
             self.put_away(piece)
-            return
-        self._write_pieces()
-        self.open()
-        assert self._unfinished is not None
-        self._unfinished.save(piece, tensors, facts)
+        else:
+            self._write_pieces()
+            self.open().save(piece, tensors, facts)
 
     def snapshot(self, k: int, models: Floats) -> None:
         """Keep the models of one iteration for later analysis."""
-        if self._store is None:
+        if self._is_in_memory:
             self._snapshots[k] = models.copy()
         else:
             self.open().save_snapshot(*self._pair, k, models)
@@ -213,16 +194,13 @@ class RunKeeper:
         labels = tables_of(self.run.experiment).labels
         tables = {name: labelled(self._whole(name), of, *self._pair) for name, of in labels.items()}
         tables["devices"] = devices
-        final = {self._pair: (models, local)} if self._store is not None and self._store.with_models else {}
+        final = {self._pair: (models, local)} if self._store.with_models else {}
         if self._folder is not None:
             self._folder.finish_run(tables, final, self._warnings)
-            self._folder.remove_unfinished()
-            return
-        whole = {name: table if isinstance(table, pl.DataFrame) else table.collect() for name, table in tables.items()}
-        if self._store is None:
-            self.made = MadeRun(whole, models, dict(local), self._snapshots)
         else:
-            self._store.add(self.run, whole, final, self._warnings, time.monotonic() - self._began)
+            whole = {name: table.lazy().collect() for name, table in tables.items()}
+            made = MadeRun(whole, models, dict(local), self._snapshots)
+            self._store.add(self.run, made, final, self._warnings, time.monotonic() - self._began)
 
     def _whole(self, name: str) -> pl.LazyFrame | pl.DataFrame:
         in_memory = [piece.tables[name] for piece in self._pieces if piece.end > piece.first]
@@ -236,19 +214,17 @@ class RunKeeper:
         return next(iter(self.run.experiment.strategies)), self.run.seed
 
     def _write_pieces(self) -> None:
-        if self._pieces:
-            self.open()
-            assert self._unfinished is not None
-            for piece in self._pieces:
-                self._unfinished.put_away(piece)
-            self._pieces = []
+        while self._pieces and not self._is_in_memory:
+            self.open().put_away(self._pieces[0])
+            del self._pieces[0]
 
 
-class Unfinished:
-    """The checkpoint and the pieces of a run that is being made, or was stopped."""
+class UnfinishedRun(RunFolder):
+    """The folder of a run that is being made, or was stopped, with its checkpoint and the pieces of its tables."""
 
-    def __init__(self, folder: Path, warn: Callable[[str], None] = lambda text: None) -> None:
-        self._folder, self._checkpoint, self._warn = folder, folder / CHECKPOINT, warn
+    def __init__(self, path: Path, warn: Callable[[str], None]) -> None:
+        super().__init__(path)
+        self._checkpoint, self._warn = path / CHECKPOINT, warn
         self._pieces: dict[str, str] = {}
         """The SHA-256 of every piece, by file name."""
         self._end = 0
@@ -285,8 +261,8 @@ class Unfinished:
     def _move_aside(self, reason: object) -> None:
         mark = f"damaged-{secrets.token_hex(3)}"
         self._pieces, self._end = {}, 0
-        with writing(self._folder):
-            for path in (self._checkpoint, self._folder / PIECES):
+        with writing(self.path):
+            for path in (self._checkpoint, self.path / PIECES):
                 if path.exists():
                     path.rename(path.with_name(f"{path.name}.{mark}"))
         self._warn(f"{self._checkpoint} is damaged; the run starts again from its beginning: {reason}")
@@ -305,7 +281,7 @@ class Unfinished:
             raise ValueError("its pieces do not reach equally far")
         for name, expected in self._pieces.items():
             try:
-                found = sha256((self._folder / PIECES / name).read_bytes())
+                found = sha256((self.path / PIECES / name).read_bytes())
             except FileNotFoundError:
                 found = "missing"
             if found != expected:
@@ -313,8 +289,8 @@ class Unfinished:
         return ends_of_tables.pop()
 
     def _remove_pieces(self, keep: Mapping[str, str] | tuple[str, ...]) -> None:
-        with writing(self._folder):
-            for piece in (self._folder / PIECES).glob("*"):
+        with writing(self.path):
+            for piece in (self.path / PIECES).glob("*"):
                 if piece.name not in keep:
                     piece.unlink()
 
@@ -325,7 +301,7 @@ class Unfinished:
         names = {table: f"{piece.first:012d}-{piece.end:012d}.{table}.parquet" for table in piece.tables}
         contents = {name: parquet(piece.tables[table]) for table, name in names.items()}
         for name, content in contents.items():
-            write_safely(self._folder / PIECES / name, content)
+            write_safely(self.path / PIECES / name, content)
         self._pieces |= {name: sha256(content) for name, content in contents.items()}  # all of them, or none
         self._end = piece.end
 
@@ -341,7 +317,7 @@ class Unfinished:
             write_tensors(self._checkpoint, {**tensors, **texts}, about)
 
     def parts(self, table: str) -> list[Path]:
-        return [self._folder / PIECES / name for name in sorted(self._pieces) if name.endswith(f".{table}.parquet")]
+        return [self.path / PIECES / name for name in sorted(self._pieces) if name.endswith(f".{table}.parquet")]
 
 
 def _versions() -> dict[str, str]:

@@ -153,13 +153,13 @@ class Result:
     @cached_property
     def models(self) -> dict[Pair, Floats]:
         """The final models (m, n) by strategy and seed."""
-        found = {pair: run.models() for pair, run in self._runs.items()}
+        found = {pair: run.models for pair, run in self._runs.items()}
         return Arrays(self._in_order({pair: models for pair, models in found.items() if models is not None}))
 
     @cached_property
     def local(self) -> dict[Pair, dict[str, np.ndarray]]:
         """What devices keep to themselves (running statistics of BatchNorm), by strategy and seed."""
-        found = {pair: dict(run.local()) for pair, run in self._runs.items()}
+        found = {pair: dict(run.local) for pair, run in self._runs.items()}
         return Arrays(self._in_order({pair: own for pair, own in found.items() if own}))
 
     def _in_order(self, found: Mapping[Pair, T]) -> dict[Pair, T]:
@@ -169,7 +169,7 @@ class Result:
     def snapshots(self, strategy: str, seed: int) -> Mapping[int, Floats]:
         """Return the models (m, n) of single iterations, by iteration. Empty without `keep_models_every`."""
         self._check_pair("snapshots", strategy, seed)
-        return self._runs[strategy, seed].snapshots()
+        return self._runs[strategy, seed].snapshots
 
     @property
     def tables(self) -> dict[str, pl.DataFrame]:

@@ -17,14 +17,14 @@ from efhc.experiments.config.files import build_experiment, to_tables
 from efhc.experiments.runs.draw import check_driver
 from efhc.experiments.runs.engines.local import LocalEngine
 from efhc.experiments.runs.events import FollowerFactory
-from efhc.experiments.runs.experiment_folder import OWN_RUNS, ExperimentFolder
+from efhc.experiments.runs.experiment_folder import ExperimentFolder
 from efhc.experiments.runs.folder import Pair
 from efhc.experiments.runs.keeping import CHECKPOINT_SECONDS
 from efhc.experiments.runs.progress import RunProgress, notebook_bar
 from efhc.experiments.runs.resources import plan
 from efhc.experiments.runs.result import Result
 from efhc.experiments.runs.run import Run, Runs
-from efhc.experiments.runs.store import Engine, MemoryStore, Progress, RunStore, Store
+from efhc.experiments.runs.store import Engine, Progress, RunStore
 from efhc.experiments.runs.tables import require_lockstep
 from efhc.experiments.runs.tracking import tracking
 from efhc.learning.data import NpzFile
@@ -117,10 +117,10 @@ def simulate(
     if folder:
         to_tables(experiment)  # what cannot be named is refused before anything is written
     _check_first(runs, use.threads_per_run, warn)
-    engine = engine or LocalEngine(jobs, folder is None, checkpoint_seconds)
+    engine = engine or LocalEngine(jobs, checkpoint_seconds)
     readers = [followers] if callable(followers) else followers
 
-    def make(runs: list[Run], kept: Store) -> dict[Pair, str]:
+    def make(runs: list[Run], kept: RunStore) -> dict[Pair, str]:
         """Make runs. Returns why some failed. Raises the first error if every run failed."""
         with (
             tracking([runs[0].whole], folder.path if folder else None, warn) as logged,
@@ -134,7 +134,7 @@ def simulate(
         return {run.pair: str(failures[run.key]) for run in runs if run.key in failures}
 
     if folder is None:
-        memory = MemoryStore(warn)
+        memory = RunStore(None, warn)
         failed = make(runs, memory)
         made = {run.pair: memory.made[run.key] for run in runs if run.key in memory.made}
         return Result(experiment, made, failed, inputs.checksums)
@@ -150,7 +150,7 @@ def simulate(
 def _complete(
     folder: ExperimentFolder,
     runs: list[Run],
-    make: Callable[[list[Run], Store], Mapping[Pair, str]],
+    make: Callable[[list[Run], RunStore], Mapping[Pair, str]],
     engine: Engine,
     warn: Callable[[str], None],
 ) -> None:
@@ -162,8 +162,7 @@ def _complete(
 
     seeds, names = runs[0].whole.seeds, list(folder.config["strategies"])
     in_order = sorted(runs, key=lambda run: (seeds.index(run.seed), names.index(run.strategy)))
-    # The lock of the experiment is held, so nobody else works in a store of its own.
-    kept = RunStore(folder.store, note, with_models=True, is_private=folder.store == folder.path / OWN_RUNS)
+    kept = RunStore(folder.store, note, with_models=True)
     try:
         with engine.session():
             failed = make(in_order, kept)

@@ -1,6 +1,6 @@
-"""Where runs are kept: a folder of run folders, each named by the key of its run.
+"""Where runs are kept: in memory, or in a folder of run folders, each named by the key of its run.
 
-Complete runs are reused, and stopped runs are resumed.
+In a folder, complete runs are reused, and stopped runs are resumed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from efhc.drivers.observers import ObserverFactory
 from efhc.experiments.config.files import to_tables
 from efhc.experiments.runs.events import FollowerFactory
 from efhc.experiments.runs.folder import PIECES, DamagedError, Final, Pair, RunFolder, whole_run
-from efhc.experiments.runs.keeping import MadeRun, RunKeeper
+from efhc.experiments.runs.keeping import MadeRun, RunKeeper, UnfinishedRun
 from efhc.experiments.runs.live_file import LIVE, LiveRun, read_live
 from efhc.experiments.runs.run import Run
 from efhc.experiments.runs.tables import LOCKSTEP, SCHEMAS, RunTables, labelled, tables_of
@@ -51,7 +51,7 @@ class Engine(Protocol):
     def make(
         self,
         runs: list[Run],
-        store: Store,
+        store: RunStore,
         progress: Progress,
         observers: ObserverFactory | None = None,
         followers: Sequence[FollowerFactory] = (),
@@ -62,52 +62,25 @@ class Engine(Protocol):
         """
 
 
-class MemoryStore:
-    """Keeps runs in memory, by key."""
-
-    def __init__(self, warn: Callable[[str], None] = lambda text: None) -> None:
-        self.made: dict[str, MadeRun] = {}
-        self.warn = warn
-
-    def complete(
-        self,
-        runs: Iterable[Run],
-        engine: Engine,
-        progress: Progress,
-        observers: ObserverFactory | None = None,
-        followers: Sequence[FollowerFactory] = (),
-    ) -> Failures:
-        """Make all runs. Returns those that could not be made, by key."""
-        unique = {run.key: run for run in runs}
-        return engine.make(list(unique.values()), self, progress, observers, followers)
-
-    @contextmanager
-    def keeper(self, run: Run) -> Iterator[RunKeeper]:
-        with RunKeeper(run, warn=self.warn) as keeper:
-            yield keeper
-        if keeper.made is not None:
-            self.made[run.key] = keeper.made
-
-
 class RunStore:
-    """A folder of run folders, each named by the key of its run."""
+    """Runs by their keys."""
 
     def __init__(
-        self,
-        path: Path,
-        warn: Callable[[str], None] = lambda text: None,
-        *,
-        with_models: bool = False,
-        is_private: bool = False,
+        self, path: Path | None, warn: Callable[[str], None] = lambda text: None, *, with_models: bool = False
     ) -> None:
-        """`is_private` says that no other process works in the folder at the same time."""
-        self.path, self.warn, self.with_models, self.is_private = path, warn, with_models, is_private
-        self._recent: dict[str, Mapping[str, pl.DataFrame]] = {}
-        """Tables of runs that this object has written, by key. Sweeps read them again right away."""
+        """`path` is the folder of the runs; None: memory. `with_models`: whether the folder keeps final models."""
+        self.path, self.warn, self.with_models = path, warn, with_models
+        self.made: dict[str, MadeRun] = {}
+        """The runs in memory, by key. With a folder, these are some recent ones without models: sweeps read them."""
         self._room: float = RECENT_BYTES
 
+    @property
+    def folder(self) -> Path:
+        assert self.path is not None, "the runs of this store are in memory"
+        return self.path
+
     def directory(self, run: Run) -> Path:
-        return self.path / run.key
+        return self.folder / run.key
 
     # Making runs
 
@@ -120,47 +93,37 @@ class RunStore:
         followers: Sequence[FollowerFactory] = (),
     ) -> Failures:
         """Make the runs that are missing, stopped or damaged. Returns those that could not be made, by key."""
-        asked = {run.key: run for run in runs}
-        missing = {run.key: run for run in self.find_missing(asked.values())}
-        for run in asked.values():
+        wanted = {run.key: run for run in runs}
+        missing = {run.key: run for run in self.find_missing(wanted.values())}
+        for run in wanted.values():
             if run.key not in missing:
+                RunFolder(self.directory(run)).remove_unfinished()  # whoever completed it may have been killed before
                 progress(run, 1.0)
         if not missing:
             return {}
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            for leftover in filter(is_unfinished, self.path.glob(f".*{UNFINISHED}")):
-                if self.is_private or time.time() - leftover.stat().st_mtime > LEFTOVER_SECONDS:
-                    shutil.rmtree(leftover, ignore_errors=True)
-        except OSError as error:
-            raise InputError("store", f"{self.path} ({error.strerror})", "a folder that can be written") from None
+        if self.path is not None:
+            try:
+                self.path.mkdir(parents=True, exist_ok=True)
+                for leftover in filter(is_unfinished, self.path.glob(f".*{UNFINISHED}")):
+                    if time.time() - leftover.stat().st_mtime > LEFTOVER_SECONDS:
+                        shutil.rmtree(leftover, ignore_errors=True)
+            except OSError as error:
+                raise InputError("store", f"{self.path} ({error.strerror})", "a folder that can be written") from None
         return engine.make(list(missing.values()), self, progress, observers, followers)
+
+    def find_missing(self, runs: Iterable[Run]) -> list[Run]:
+        """Return the runs that are not complete, each once. Nothing is written."""
+        return [run for run in {run.key: run for run in runs}.values() if not self.holds(run)]
 
     def holds(self, run: Run, key: str | None = None) -> bool:
         """Return whether a run is there whole, under its own key or another one. Nothing is written."""
+        if self.path is None:
+            return False
         folder = RunFolder(self.path / (key or run.key))
         try:
             return folder.is_begun and self._is_whole(run, folder)
-        except DamagedError:
+        except DamagedError:  # `opened` moves it aside
             return False
-
-    def find_missing(self, runs: Iterable[Run]) -> list[Run]:
-        """Return the runs that are not complete, each once.
-
-        A run whose files do not match its checksums, config or inputs is moved aside.
-        """
-        return [run for run in {run.key: run for run in runs}.values() if not self._finds(run)]
-
-    def _finds(self, run: Run) -> bool:
-        """Return whether a run is there whole. One that is damaged is moved aside."""
-        folder = RunFolder(self.directory(run))
-        try:
-            if is_whole := folder.is_begun and self._is_whole(run, folder):
-                folder.remove_unfinished()  # whoever completed it may have been killed before
-            return is_whole
-        except DamagedError:
-            with self._locked(run):  # check again under the lock: another process may have repaired it
-                return self._is_whole_or_aside(run, RunFolder(folder.path))
 
     def _is_whole(self, run: Run, folder: RunFolder) -> bool:
         """Return whether everything that was asked for is there. Raises `DamagedError` if it cannot be resumed."""
@@ -197,55 +160,57 @@ class RunStore:
     @contextmanager
     def _locked(self, run: Run) -> Iterator[None]:
         """Hold the lock of a run. It lies beside its folder, so that it stays when the folder is moved aside."""
-        with writing(self.path):
-            self.path.mkdir(parents=True, exist_ok=True)
-        with lock(self.path / f".{run.key}.lock"):
+        with writing(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+        with lock(self.folder / f".{run.key}.lock"):
             yield
 
     @contextmanager
     def keeper(self, run: Run) -> Iterator[RunKeeper | None]:
         """Yield what keeps a run, or None if it is there whole. A run that is new has no folder at first."""
-        with RunKeeper(run, self, self.warn) as keeper:
-            is_there = self.directory(run).exists() and keeper.open().is_complete
+        with RunKeeper(run, self) as keeper:
+            is_there = self.path is not None and self.directory(run).exists() and keeper.open().is_complete
             yield None if is_there else keeper
 
     @contextmanager
-    def opened(self, run: Run) -> Iterator[RunFolder]:
+    def opened(self, run: Run) -> Iterator[UnfinishedRun]:
         """Yield the folder of a run, locked, and begin a new session if the run is not complete.
 
         A folder that is damaged is moved aside.
         """
         with self._locked(run):
-            folder = RunFolder(self.directory(run))
+            folder = UnfinishedRun(self.directory(run), self.warn)
             for leftover in filter(is_unfinished, folder.path.rglob(f".*{UNFINISHED}")):
                 leftover.unlink(missing_ok=True)
             with suppress(OSError):
                 folder.path.rmdir()  # if it is empty: its process was killed before it wrote anything
             if not (folder.path.exists() and self._is_whole_or_aside(run, folder)):
-                folder = RunFolder(self.directory(run))  # it may be complete but for its models
+                folder = UnfinishedRun(folder.path, self.warn)  # nothing of what was moved aside is known
                 folder.begin_session(run.experiment, run.inputs.checksums, asked_as=_names(run))
             yield folder
 
-    def add(
-        self, run: Run, tables: Mapping[str, pl.DataFrame], final: Final, warnings: Sequence[str], seconds: float
-    ) -> None:
-        """Write a run that was made in memory, in one step. Raises `BusyError` if another process is making it."""
-        facts = {"asked_as": _names(run)}
+    def add(self, run: Run, made: MadeRun, final: Final, warnings: Sequence[str], seconds: float) -> None:
+        """Keep a run that was made in memory. Raises `BusyError` if another process is making it in the folder."""
+        if self.path is None:
+            self.made[run.key] = made
+            return
+        facts, tables = {"asked_as": _names(run)}, made.tables
         config = run.tables or to_tables(run.experiment)
         files = whole_run(run.experiment, config, run.inputs.checksums, tables, final, warnings, seconds, **facts)
         size = sum(table.estimated_size() for table in tables.values())
         if size < self._room:
-            self._recent[run.key], self._room = tables, self._room - size
+            self.made[run.key], self._room = MadeRun(tables), self._room - size
         if write_folder(self.directory(run), files):
             return
         with self.opened(run) as folder:  # another process has begun the same run meanwhile, or made it
             if not folder.is_complete:
                 folder.finish_run(tables, final, warnings)
-                folder.remove_unfinished()
 
     def keep(self, run: Run, files: Mapping[str, bytes]) -> None:
         """Store the files of a run that was made elsewhere; meta.json, which says that it is complete, last."""
         with self._locked(run):
+            if RunFolder(self.directory(run)).is_begun:
+                self._is_whole_or_aside(run, RunFolder(self.directory(run)))
             for name in sorted(files, key=lambda name: name == "meta.json"):
                 write_safely(self.directory(run) / name, files[name])
             RunFolder(self.directory(run)).remove_unfinished()  # of the same run, if it was once begun here
@@ -256,8 +221,8 @@ class RunStore:
 
     def table(self, run: Run, name: str) -> pl.DataFrame:
         """Return a table of a run, with the strategy named as in the experiment that asked for the run."""
-        recent = self._recent.get(run.key)
-        table = RunFolder(self.directory(run)).table(name) if recent is None else recent[name]
+        made = self.made.get(run.key)
+        table = RunFolder(self.directory(run)).table(name) if made is None else made.table(name)
         is_named = tables_of(run.experiment).is_per_strategy(name)
         return table.with_columns(strategy=pl.lit(run.strategy)) if is_named else table
 
@@ -279,9 +244,6 @@ class RunStore:
 
 def _names(run: Run) -> dict[str, str]:
     return {"experiment": run.whole.name, "strategy": run.strategy}
-
-
-Store: TypeAlias = MemoryStore | RunStore
 
 
 class StoredRun:
@@ -357,12 +319,15 @@ class StoredRun:
         config = self._folder.config
         return next(iter(config["strategies"])), config["seeds"][0]
 
+    @property
     def models(self) -> Floats | None:
         return self._folder.models().get(self._pair) if self._is_complete else None
 
+    @property
     def local(self) -> Mapping[str, np.ndarray]:
         return self._folder.local().get(self._pair, {}) if self._is_complete else {}
 
+    @property
     def snapshots(self) -> Mapping[int, Floats]:
         return self._folder.snapshots(*self._pair)
 

@@ -41,7 +41,7 @@ from efhc.experiments.runs.live_file import LIVE, read_live
 from efhc.experiments.runs.lockstep_run import with_totals
 from efhc.experiments.runs.resources import plan, usable_cores
 from efhc.experiments.runs.run import Inputs, Run
-from efhc.experiments.runs.store import Progress, RunStore, Store
+from efhc.experiments.runs.store import Progress, RunStore
 from efhc.experiments.runs.tables import LOCKSTEP, RUN, driver_of, tables_of
 from efhc.learning.data import Dataset
 
@@ -92,14 +92,14 @@ class ClusterEngine:
     def make(
         self,
         runs: list[Run],
-        store: Store,
+        store: RunStore,
         progress: Progress,
         observers: ObserverFactory | None = None,
         followers: Sequence[FollowerFactory] = (),
     ) -> dict[str, EfhcError]:
         if observers is not None:
             raise InputError("--engine", "ray for a run that is watched", "local, where observers see the runs")
-        if not isinstance(store, RunStore):
+        if store.path is None:
             raise InputError("engine", "ray for a result in memory", "an `out` directory, where results come in")
         with self.session() if self._session == "none" else nullcontext():
             ray = _imported_ray()

@@ -25,7 +25,7 @@ from efhc.experiments.runs.events import EventStream, FollowerFactory
 from efhc.experiments.runs.keeping import CHECKPOINT_SECONDS, FAILURES, RunKeeper, RunOptions, Stopped
 from efhc.experiments.runs.resources import Plan, plan
 from efhc.experiments.runs.run import Run
-from efhc.experiments.runs.store import Progress, Store
+from efhc.experiments.runs.store import Progress, RunStore
 from efhc.experiments.runs.tables import EVENT_DRIVEN, devices_table, driver_of
 from efhc.scenarios.scenario import Scenario
 
@@ -35,8 +35,6 @@ class LocalEngine:
     """Makes runs in threads of this process, on `jobs` cores. Default: all."""
 
     jobs: int | None = None
-    keeps_models: bool = False
-    """Whether the models of all runs stay in memory."""
     checkpoint_seconds: float = CHECKPOINT_SECONDS
 
     def session(self) -> AbstractContextManager[None]:
@@ -45,7 +43,7 @@ class LocalEngine:
     def make(
         self,
         runs: list[Run],
-        store: Store,
+        store: RunStore,
         progress: Progress,
         observers: ObserverFactory | None = None,
         followers: Sequence[FollowerFactory] = (),
@@ -85,7 +83,7 @@ class LocalEngine:
         with threadpool_limits(1, "blas"), ExitStack() as inputs:
             for one in {id(run.inputs): run.inputs for run in runs}.values():
                 inputs.enter_context(using_inputs(one.files))
-            for use, alike in self._planned(runs):
+            for use, alike in self._planned(runs, keeps_models=store.path is None):
                 for run in alike:
                     run.scenarios.expect(run)
                 with ThreadPoolExecutor(use.runs_at_once, thread_name_prefix="efhc-run") as pool:
@@ -93,7 +91,7 @@ class LocalEngine:
                     wait_for_all(pool, each, stop)
         return failures
 
-    def _planned(self, runs: list[Run]) -> Iterator[tuple[Plan, list[Run]]]:
+    def _planned(self, runs: list[Run], *, keeps_models: bool) -> Iterator[tuple[Plan, list[Run]]]:
         """Yield consecutive runs that need the same memory, with how many of them to make at once."""
 
         def needs(run: Run) -> tuple[object, ...]:
@@ -103,7 +101,7 @@ class LocalEngine:
 
         for _, group in groupby(runs, needs):
             alike = list(group)
-            yield plan(alike[0].experiment, alike[0].data, self.jobs, len(alike), keeps_models=self.keeps_models), alike
+            yield plan(alike[0].experiment, alike[0].data, self.jobs, len(alike), keeps_models=keeps_models), alike
 
 
 def wait_for_all(pool: ThreadPoolExecutor, runs: Iterable[Future[Any]], stop: Event) -> None:
