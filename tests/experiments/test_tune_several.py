@@ -149,8 +149,6 @@ def test_several_numbers_of_a_strategy_of_ones_own_are_tuned_and_resumed(own: Pa
     best = load_experiment(out / "tuned.toml").strategies["mine.v2"]
     assert (best.share, best.every) == tuple(tuning.best_values.values())
     assert isinstance(best.every, int)
-    complete = table.filter(state="complete")
-    assert tuning.best_accuracy == complete["accuracy"].max()
     before = (out / "trials.csv").read_bytes()
 
     (out / "optuna.journal").unlink()  # all is found again in the runs
@@ -250,9 +248,7 @@ def test_a_share_of_zt_is_taken_seed_by_seed():
     one = {"strategy": "s", "transmission_time_total": [1.0, 2.0], "accuracy": [0.1, 0.5]}
     curves = pl.concat(pl.DataFrame(one | {"seed": seed}) for seed in (0, 1))
     of_zt = pl.DataFrame({"seed": [0, 0, 1], "transmission_time_total": [10.0, 50.0, 100.0]})
-    assert budget.needs_zt
     measured = budget.measured_by(of_zt)
-    assert not measured.needs_zt
     assert measured.accuracies(curves) == pytest.approx([0.1, 0.5])
     assert measured.accuracies(curves, 0.75) == pytest.approx([0.1, 0.3])
     assert measured.spent(curves) == [1.0, 2.0]

@@ -21,9 +21,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,7 +33,7 @@ import polars as pl
 from efhc import __version__
 from efhc.base.errors import EfhcError, InputError
 from efhc.base.extras import importing
-from efhc.base.saving import is_unfinished, lock, write_safely
+from efhc.base.saving import is_unfinished, lock, write_safely, writing
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.config.files import first_difference, to_tables, to_toml
 from efhc.experiments.runs.events import FollowerFactory
@@ -92,17 +91,17 @@ def tune(
     search = Search.of(experiment, budget, parameters, strategy=strategy, on=on)
     runs, names = Runs(), dict[str, str]()
     tracked = tracking([experiment], out, warn, name=lambda run: names[run.key])
-    begun = _identity(search, runs)
+    identity = _identity(search, runs)
     _prepare(out)
     verbosity = logging.get_verbosity()
     logging.set_verbosity(logging.WARNING)  # Optuna does not log trials, which the caller reports
     try:
         with lock(out / ".lock"), tracked as trackers:
-            made = _TrialRuns(runs, RunStore(out / RUNS, warn), engine, progress, [*trackers, *followers], names)
-            journal = _Journal(out, begun)
-            if budget.needs_zt:  # evaluated once: only its transmission time is of interest
+            trial_runs = _TrialRuns(runs, RunStore(out / RUNS, warn), engine, progress, [*trackers, *followers], names)
+            journal = _Journal(out, identity)
+            if budget.kind == "zt":  # evaluated once: only its transmission time is of interest
                 changed = {"strategies": {"ZT": ZeroThreshold()}, "evaluate_every": experiment.iterations}
-                zt = made.curves(experiment.model_copy(update=changed), OF_ZT, {})
+                zt = trial_runs.curves(experiment.model_copy(update=changed), OF_ZT, {})
                 search = replace(search, budget=budget.measured_by(zt))
             while len(finished := journal.finished()) < trials:
                 if (values := search.next_values(finished)) is None:
@@ -112,10 +111,10 @@ def tune(
                     tried = f"all values of {' and '.join(ranges)} were tried"
                     warn(f"{tried}: stopped after {len(finished)} of {trials} trials")
                     break
-                journal.add(_run_trial(search, len(finished) + 1, values, made, finished))
+                journal.add(_run_trial(search, values, trial_runs, finished))
             tuning = Tuning(search, _table(search, finished))
             if search.validation is not None:
-                tuning = replace(tuning, test=_test(tuning, made))
+                tuning = replace(tuning, test=_test(tuning, trial_runs))
             tuning.save(out)
     finally:
         logging.set_verbosity(verbosity)
@@ -133,7 +132,7 @@ class Tuning:
     accuracy of each seed. A failed trial has no accuracies."""
     test: pl.DataFrame | None = None
     """The winner on the test samples, within the budget: seed, accuracy, spent. None if that run failed, or if the
-    winner was chosen by its test accuracy, which is `best_accuracy` then."""
+    winner was chosen by its test accuracy."""
 
     @cached_property
     def _best(self) -> dict[str, Any]:
@@ -151,11 +150,6 @@ class Tuning:
         return {name: float(self._best[name]) for name in self.search.names}
 
     @property
-    def best_accuracy(self) -> float:
-        """Its accuracy within the budget on the samples that it was chosen by, the mean over seeds."""
-        return float(self._best["accuracy"])
-
-    @property
     def test_accuracy(self) -> float | None:
         """The winner's accuracy within the budget on the test samples, the mean over seeds."""
         return None if self.test is None else float(np.mean(self.test["accuracy"].to_numpy()))
@@ -170,23 +164,21 @@ class Tuning:
         """The experiment with the best values and without a validation split; all else is as it was."""
         return self.search.with_values(self.best_values)
 
-        """The experiment with the best values and without a validation split; all else is as it was."""
-        return self.search.with_values(self.best_values)
-
     @property
     def advice(self) -> list[str]:
         """One line for each parameter whose best value is the smallest or the largest that was tried."""
         lines = []
-        for name, best in self.best_values.items():
-            tried = self.table[name].unique().sort().to_list()
+        for one in self.search.parameters:
+            best, tried = self.best_values[one.name], self.table[one.name].unique().sort().to_list()
             if len(tried) == 1 or best not in {tried[0], tried[-1]}:
                 continue
             which, where = ("smallest", "below") if best == tried[0] else ("largest", "above")
-            found = f"{name} = {best:g} is the {which} that was tried; a better one may lie {where}"
-            allowed = next(one for one in self.search.parameters if one.name == name)
-            ends = (allowed.first_allowed, allowed.last_allowed)
+            ends = (one.first_allowed, one.last_allowed)
             is_end = any(math.isclose(best, end, rel_tol=1e-3) for end in ends)  # values are rounded to four digits
-            lines.append(f"{found}: try {'a range that goes further' if is_end else 'more trials'}")
+            lines.append(
+                f"{one.name} = {best:g} is the {which} that was tried; a better one may lie {where}: "
+                f"try {'a range that goes further' if is_end else 'more trials'}"
+            )
         return lines
 
     def save(self, out: Path) -> None:
@@ -225,11 +217,11 @@ def _table(search: Search, finished: Sequence[FrozenTrial]) -> pl.DataFrame:
     return pl.DataFrame(rows).fill_nan(None)  # one seed has no interval, a failed trial no accuracy
 
 
-def _test(tuning: Tuning, made: _TrialRuns) -> pl.DataFrame | None:
+def _test(tuning: Tuning, trial_runs: _TrialRuns) -> pl.DataFrame | None:
     """Measure the winner on the test samples. Returns None if one of its runs fails."""
     search = tuning.search
     try:
-        curves = made.curves(search.final(tuning.best_values), FINAL, tuning.best_values)
+        curves = trial_runs.curves(search.final(tuning.best_values), FINAL, tuning.best_values)
     except _RunFailed:
         return None
     accuracies, spent = search.budget.accuracies(curves), search.budget.spent(curves)
@@ -266,7 +258,7 @@ class _TrialRuns:
     engine: Engine
     progress: TuneProgress
     followers: Sequence[FollowerFactory]
-    names: dict[str, str] = field(default_factory=dict)
+    names: dict[str, str]
     """What trackers call the runs, by key."""
 
     def curves(self, experiment: Experiment, trial: int, values: Mapping[str, float]) -> pl.DataFrame:
@@ -286,10 +278,8 @@ class _TrialRuns:
         return pl.concat(self.store.curve(run) for run in runs)
 
 
-def _run_trial(
-    search: Search, number: int, values: Values, made: _TrialRuns, finished: Sequence[FrozenTrial]
-) -> FrozenTrial:
-    """Run trial `number`, counted from 1, for more and more iterations as long as it is among the best.
+def _run_trial(search: Search, values: Values, trial_runs: _TrialRuns, finished: Sequence[FrozenTrial]) -> FrozenTrial:
+    """Run the trial after the `finished` ones for more and more iterations as long as it is among the best.
 
     After k of K iterations it goes on if its accuracy within
 
@@ -315,7 +305,7 @@ def _run_trial(
     for rung, iterations in enumerate(search.rungs):
         trial.set_user_attr("iterations", iterations)
         try:
-            curves = made.curves(search.part(values, iterations), number, values)
+            curves = trial_runs.curves(search.part(values, iterations), len(finished) + 1, values)
         except _RunFailed as error:
             trial.set_user_attr("error", str(error))
             study.tell(trial, state=TrialState.FAIL)
@@ -348,7 +338,7 @@ class _Journal:
         # to which the next line would be appended.
         for leftover in folder.glob(f"{JOURNAL}.lock*"):
             leftover.unlink()
-        with self._writing():
+        with writing(path):
             if path.exists() and not (content := path.read_bytes()).endswith(b"\n"):
                 write_safely(path, content[: content.rfind(b"\n") + 1])
             backend = JournalFileBackend(str(path), JournalFileOpenLock(str(path)))
@@ -379,16 +369,8 @@ class _Journal:
 
     def add(self, trial: FrozenTrial) -> None:
         """Record a finished trial, in one step."""
-        with self._writing():
+        with writing(self._path):
             self._study.add_trial(trial)
-
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
-        """A full disk is one line, not a traceback through Optuna."""
-        try:
-            yield
-        except OSError as error:
-            raise EfhcError(f"{self._path} cannot be written ({error.strerror or error})") from error
 
 
 def _identity(search: Search, runs: Runs) -> dict[str, Any]:

@@ -97,23 +97,16 @@ class TuningBudget:
         return cls(kind, amount)
 
     def __str__(self) -> str:
-        return f"{self.kind}={self._number}" if self.kind != "zt" else f"zt={100 * self.amount:.6g}%"
+        return f"zt={100 * self.amount:.6g}%" if self.kind == "zt" else f"{self.kind}={self.amount:.15g}"
 
     @property
     def words(self) -> str:
         """The budget as figures name it: "2000 broadcasts"."""
         if self.kind == "zt":
             return f"{100 * self.amount:.6g} % of ZT's transmission time"
-        return f"{self._number} broadcasts" if self.kind == "broadcasts" else f"transmission time {self._number}"
-
-    @property
-    def _number(self) -> int | float:
-        return int(self.amount) if self.amount.is_integer() else self.amount
-
-    @property
-    def needs_zt(self) -> bool:
-        """Whether ZT has to be run before anything can be measured."""
-        return self.kind == "zt" and not self.totals
+        return (
+            f"{self.amount:.15g} broadcasts" if self.kind == "broadcasts" else f"transmission time {self.amount:.15g}"
+        )
 
     def measured_by(self, curves: pl.DataFrame) -> TuningBudget:
         """Return the budget with what ZT takes, given the curves of ZT."""
@@ -172,11 +165,18 @@ def read_ranges(
     """
     ranges: list[Range] = []
     for text in texts:
-        owner, rest = _split_owner(text, known)
-        if owner is not None and strategy not in (None, owner):
-            given = f"{text}, a parameter of {owner}, beside {strategy}"
-            raise InputError("--parameter", given, "parameters of one strategy")
-        strategy = owner or strategy
+        rest = text
+        if text.startswith(STRATEGIES):
+            rest = text.removeprefix(STRATEGIES)
+            owner = max((name for name in known if rest.startswith(f"{name}.")), key=len, default=None)
+            if owner is None:  # names of strategies may have dots in them
+                suggestion = did_you_mean(rest.partition(".")[0], known)
+                given = f"{text}, whose strategy does not exist{suggestion}"
+                raise InputError("--parameter", given, ", ".join(known))
+            if strategy not in (None, owner):
+                given = f"{text}, a parameter of {owner}, beside {strategy}"
+                raise InputError("--parameter", given, "parameters of one strategy")
+            strategy, rest = owner, rest.removeprefix(f"{owner}.")
         name, equals, ends = (part.strip() for part in rest.partition("="))
         try:
             first, last = map(float, ends.split(":")) if equals else (None, None)
@@ -192,19 +192,6 @@ def read_ranges(
             raise InputError("--low and --high", f"{low} and {high}", allowed)
         ranges = [Range(ranges[0].name, low, high)]
     return strategy, ranges
-
-
-def _split_owner(text: str, known: Sequence[str]) -> tuple[str | None, str]:
-    """Split `strategies.X.r=1:2` into the strategy and the rest. Names of strategies may have dots in them."""
-    if not text.startswith(STRATEGIES):
-        return None, text
-    rest = text.removeprefix(STRATEGIES)
-    owners = [name for name in known if rest.startswith(f"{name}.")]
-    if not owners:
-        suggestion = did_you_mean(rest.partition(".")[0], known)
-        raise InputError("--parameter", f"{text}, whose strategy does not exist{suggestion}", ", ".join(known))
-    owner = max(owners, key=len)
-    return owner, rest.removeprefix(f"{owner}.")
 
 
 @dataclass(frozen=True)
@@ -264,7 +251,7 @@ def numbers_of(strategy: Policy, prefix: str = "") -> dict[str, Parameter]:
     found: dict[str, Parameter] = {}
     for key, declared in type(strategy).model_fields.items():
         name, value = f"{prefix}{key}", getattr(strategy, key)
-        kinds = {int, float} & set(_kinds(declared.annotation))
+        kinds = {int, float} & set(_types_in(declared.annotation))
         if isinstance(value, Policy):
             found |= numbers_of(value, f"{name}.")
         elif (value is None and kinds) or (isinstance(value, int | float) and not isinstance(value, bool)):
@@ -273,21 +260,20 @@ def numbers_of(strategy: Policy, prefix: str = "") -> dict[str, Parameter]:
     return found
 
 
-def _kinds(annotation: Any) -> Iterator[Any]:
+def _types_in(annotation: Any) -> Iterator[Any]:
     yield annotation
     for inner in get_args(annotation):
-        yield from _kinds(inner)
+        yield from _types_in(inner)
 
 
 def _allowed_range(declared: FieldInfo, is_whole: bool) -> tuple[float, float]:
-    bounds = bounds_of(declared)
-    least = [0.0 if bounds.ge is None else bounds.ge]
-    most = [math.inf if bounds.le is None else bounds.le]
-    if bounds.gt is not None:
-        least.append(bounds.gt + (1 if is_whole else NEARLY * abs(bounds.gt)))
-    if bounds.lt is not None:
-        most.append(bounds.lt - (1 if is_whole else NEARLY * abs(bounds.lt)))
-    return max(least), min(most)
+    ge, gt, le, lt = bounds_of(declared)
+    low, high = 0.0 if ge is None else ge, math.inf if le is None else le
+    if gt is not None:
+        low = max(low, gt + (1 if is_whole else NEARLY * abs(gt)))
+    if lt is not None:
+        high = min(high, lt - (1 if is_whole else NEARLY * abs(lt)))
+    return low, high
 
 
 def choose_strategy(
@@ -298,33 +284,24 @@ def choose_strategy(
     If none is `named`, it is the first of kind "ef-hc" that has them, or the only one that has them.
     """
     able = [name for name, found in known.items() if all(one.name in found for one in ranges)]
-    words = " and ".join(one.name for one in ranges)
+    ours = [name for name in able if isinstance(strategies[name], EventTriggered)]  # of several, people tune EF-HC
     if named in able:
         return named
-    if named is None and not able:
-        _refuse_unknown(ranges, known)
+    if named is None and (ours or len(able) == 1):
+        return (ours or able)[0]
+    words = " and ".join(one.name for one in ranges)
+    candidates = {name: found for name, found in known.items() if found and named in (None, name)}
+    numbers = [number for found in candidates.values() for number in found]
+    for one in ranges:
+        if candidates and one.name not in numbers:
+            given = f"{one.name}, which is not a numeric setting of {', '.join(candidates)}"
+            allowed = "; ".join(f"{', '.join(found)} of {name}" for name, found in candidates.items())
+            raise InputError("--parameter", given + did_you_mean(one.name, numbers), allowed)
     if named is not None:
-        if named in strategies:
-            _refuse_unknown(ranges, {named: known[named]})
         given = f"{named}, which has no number {words}" if named in strategies else named
         raise InputError("--strategy", given, ", ".join(able) or f"a strategy with a number {words}")
-    ours = [name for name in able if isinstance(strategies[name], EventTriggered)]  # of several, people tune EF-HC
-    if not ours and len(able) != 1:
-        given = f"{', '.join(strategies)}, of which {len(able)} have a number {words}"
-        raise InputError("strategies", given, "one of kind ef-hc, or --strategy with the name of the one to tune")
-    return (ours or able)[0]
-
-
-def _refuse_unknown(ranges: Sequence[Range], known: Mapping[str, Collection[str]]) -> None:
-    """Raise an error about the first number that none of the strategies has, unless they have no numbers at all."""
-    known = {name: found for name, found in known.items() if found}
-    everyone = [number for found in known.values() for number in found]
-    for one in ranges:
-        if known and one.name not in everyone:
-            suggestion = did_you_mean(one.name, everyone)
-            given = f"{one.name}, which is not a numeric setting of {', '.join(known)}{suggestion}"
-            allowed = "; ".join(f"{', '.join(found)} of {name}" for name, found in known.items())
-            raise InputError("--parameter", given, allowed)
+    given = f"{', '.join(strategies)}, of which {len(able)} have a number {words}"
+    raise InputError("strategies", given, "one of kind ef-hc, or --strategy with the name of the one to tune")
 
 
 # The search
@@ -390,31 +367,25 @@ class Search:
 
     def with_values(self, values: Mapping[str, float]) -> Experiment:
         """Return the experiment with the parameters set, every strategy kept, and no validation split."""
-        return self._built(values, {"validation": None})
-
-    def part(self, values: Mapping[str, float], iterations: int) -> Experiment:
-        """Return the tuned strategy alone, for `iterations`, evaluated on the samples that trials are judged by."""
-        return self._built(values, {"iterations": iterations, "validation": self.validation}, alone=True)
+        tables = to_tables(self.experiment)
+        tables.pop("validation", None)
+        settings = [(one.name, int(values[one.name]) if one.is_whole else values[one.name]) for one in self.parameters]
+        tables["strategies"][self.strategy] = with_settings(tables["strategies"][self.strategy], settings)
+        return build_experiment(tables)
 
     def final(self, values: Mapping[str, float]) -> Experiment:
         """Return the tuned strategy alone, trained on all training samples and evaluated on the test samples."""
-        return self._built(values, {"validation": None}, alone=True)
+        whole = self.with_values(values)
+        return whole.model_copy(update={"strategies": {self.strategy: whole.strategies[self.strategy]}})
+
+    def part(self, values: Mapping[str, float], iterations: int) -> Experiment:
+        """Return the tuned strategy alone, for `iterations`, evaluated on the samples that trials are judged by."""
+        return self.final(values).model_copy(update={"iterations": iterations, "validation": self.validation})
 
     @property
     def validation(self) -> float | None:
         """The share of the training samples that trials are judged by; None for the test samples."""
         return None if self.on == "test" else self.experiment.validation or VALIDATION
-
-    def _built(self, values: Mapping[str, float], fields: dict[str, Any], alone: bool = False) -> Experiment:
-        tables = self._tables
-        settings = [(one.name, int(values[one.name]) if one.is_whole else values[one.name]) for one in self.parameters]
-        chosen = {self.strategy: with_settings(tables["strategies"][self.strategy], settings)}
-        changed = {**tables, **fields, "strategies": chosen if alone else {**tables["strategies"], **chosen}}
-        return build_experiment({key: value for key, value in changed.items() if value is not None})
-
-    @cached_property
-    def _tables(self) -> dict[str, Any]:
-        return to_tables(self.experiment)
 
     @cached_property
     def rungs(self) -> list[int]:
@@ -434,22 +405,21 @@ class Search:
         A single parameter is tried at five values, from the middle outwards. Several are tried at the points of a
         Halton sequence, which cover every range and every pair of ranges.
         """
+        from scipy.stats.qmc import Halton
+
+        several = len(self.parameters)
+        halton = Halton(several, scramble=False).random(FIRST_PER_PARAMETER * several + 1)
+        # The first point of the sequence is the corner of all low ends.
+        shares = halton[1:].tolist() if several > 1 else [[share] for share in ALONE]
+        covering = [{one.name: one.at(x) for one, x in zip(self.parameters, point, strict=True)} for point in shares]
         own = {one.name: one.own_in_range for one in self.parameters}
-        points = [{name: value for name, value in own.items() if value is not None}] if None not in own.values() else []
-        for shares in self._first_shares():
-            point = {one.name: one.at(share) for one, share in zip(self.parameters, shares, strict=True)}
+        points = [{name: value for name, value in own.items() if value is not None}]
+        if len(points[0]) < several:
+            points = []
+        for point in covering:
             if not any(all(math.isclose(point[key], other[key], rel_tol=1e-3) for key in point) for other in points):
                 points.append(point)
         return points
-
-    def _first_shares(self) -> list[Sequence[float]]:
-        several = len(self.parameters)
-        if several == 1:
-            return [(share,) for share in ALONE]
-        from scipy.stats.qmc import Halton
-
-        points = Halton(several, scramble=False).random(FIRST_PER_PARAMETER * several + 1)
-        return [point.tolist() for point in points[1:]]  # the first point is the corner of all low ends
 
     def next_values(self, finished: Sequence[FrozenTrial]) -> Values | None:
         """Return the values to try next, not tried together before; None if all were. They follow from `finished`."""
@@ -501,11 +471,8 @@ class Search:
         )
 
 
-def _steps(dimensions: int, distance: int) -> Iterator[tuple[int, ...]]:
-    """Yield all steps in `dimensions` directions that are `distance` long in all."""
-    if dimensions == 1:
-        yield from ((-distance,), (distance,)) if distance else ((0,),)
-        return
-    for here in range(distance + 1):
-        for rest in _steps(dimensions - 1, distance - here):
-            yield from ((sign * here, *rest) for sign in ((-1, 1) if here else (1,)))
+def _steps(dimensions: int, distance: int) -> list[tuple[int, ...]]:
+    """Return all steps whose absolute values sum to `distance`, short steps in the first dimensions first."""
+    steps = itertools.product(range(-distance, distance + 1), repeat=dimensions)
+    at_distance = (step for step in steps if sum(map(abs, step)) == distance)
+    return sorted(at_distance, key=lambda step: ([*map(abs, step[:-1])], step[::-1]))
