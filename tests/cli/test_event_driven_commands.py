@@ -158,9 +158,7 @@ def test_what_needs_lockstep_refuses_before_anything_is_written(folder, refused,
     assert {path.name for path in folder.iterdir()} == {"mine.toml"}
 
 
-def test_a_file_that_is_no_figure_is_refused_for_its_driver_first(folder, refused):
-    (folder / "slow.toml").write_text(CONFIG.partition("[figure]")[0])
-    assert "driver: cannot use event-driven. Use lockstep; a figure of the paper" in refused("reproduce", "slow.toml")
+def test_a_file_that_is_no_figure_is_refused(folder, refused):
     (folder / "plain.toml").write_text("devices = 4\n")
     assert "has no table [figure]" in refused("reproduce", "plain.toml")
 

@@ -13,10 +13,11 @@ Every table [figure.settings.NAME] of a frontier or of controls is a panel: the 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
@@ -39,10 +40,7 @@ from efhc.experiments.runs.tables import EVENT_DRIVEN, driver_of, require_lockst
 from efhc.experiments.studies.sweep import sweep_points
 
 RADIUS = "network.radius"
-A_FIGURE = "a figure of the paper"
 Size = Literal["quick", "full"]
-
-TableT = TypeVar("TableT", bound=Policy)
 
 
 class FigureTable(Policy):
@@ -115,6 +113,10 @@ class ControlsTable(SettingsTable):
     """The control in which every device goes by the bandwidth of another one."""
 
 
+TABLES: Mapping[object, type[FrontierTable | ControlsTable]] = {"frontier": FrontierTable, "controls": ControlsTable}
+"""The tables of figures of several settings, by `kind`. A figure of the paper has none."""
+
+
 @dataclass(frozen=True)
 class FigurePart:
     """One experiment of a figure: panels (i)-(iii), a radius of panel (iv), or a setting."""
@@ -182,11 +184,10 @@ def load_figure(
 ) -> Figure:
     """Load a figure by name, or one of your own by its file.
 
-    If `seeds` is given, the seeds of a figure of the paper are 0 .. `seeds`-1 instead of those of the file, and other
-    figures have `seeds` seeds from the file's first one on, because parameters may have been chosen on the seeds before
-    it. If `radii` are given, panel (iv) has these instead of those of the file. Raises `InputError` if the figure has
-    no panel (iv) then, and for whatever is wrong with its file. If `log` is given, runs are logged there instead of
-    where the file says.
+    If `seeds` is given, there are `seeds` seeds from the file's first one on, because parameters may have been chosen
+    on the seeds before it. If `radii` are given, panel (iv) has these instead of those of the file. Raises `InputError`
+    if the figure has no panel (iv) then, and for whatever is wrong with its file. If `log` is given, runs are logged
+    there instead of where the file says.
     """
     known, path = figure_names(), Path(name)
     if name not in known and path.suffix != ".toml":
@@ -195,51 +196,92 @@ def load_figure(
     tables = read_tables(name)
     if log:
         tables = with_overrides(tables, [f"{LOG}={json.dumps(list(log))}"])
-    given = tables.get(FIGURE)
-    kind = str(given.get("kind")) if isinstance(given, Mapping) else ""
-    if radii and (SWEEP not in tables or kind in ("frontier", "controls")):
-        given = f"a radius with {path.stem}, which has no panel (iv)"
-        raise InputError("--radius", given, "a figure that has one, or no radius")
-    if kind == "frontier":
-        return _load_frontier(path, tables, size, seeds)
-    if kind == "controls":
-        return _load_controls(path, tables, size, seeds)
-    return _load_paper_figure(path, tables, size, seeds, radii)
-
-
-def _read_table(kind: type[TableT], tables: Mapping[str, Any]) -> TableT:
+    if FIGURE not in tables:
+        problem = f"{path} has no table [figure]. To run it as an experiment: efhc run {path}"
+        raise InputError(FIGURE, path, "a file with a table [figure]", problem)
+    given = tables[FIGURE]
+    kind = TABLES.get(given.get("kind"), PaperTable) if isinstance(given, Mapping) else PaperTable
+    if radii and (SWEEP not in tables or kind is not PaperTable):
+        with_radius = f"a radius with {path.stem}, which has no panel (iv)"
+        raise InputError("--radius", with_radius, "a figure that has one, or no radius")
     try:
-        return kind.model_validate(tables[FIGURE])
+        table = kind.model_validate(given)
     except ValidationError as error:
         with within(FIGURE):
             raise as_input_error(error, kind) from None
-
-
-def _load_paper_figure(
-    path: Path, tables: dict[str, Any], size: Size, seeds: int | None, radii: Sequence[float]
-) -> Figure:
-    if FIGURE not in tables:
-        require_lockstep(build_experiment(only_experiment(tables), path.parent), A_FIGURE)
-        problem = f"{path} has no table [figure]. To run it as an experiment: efhc run {path}"
-        raise InputError(FIGURE, path, "a file with a table [figure]", problem)
-    table = _read_table(PaperTable, tables)
     if size == "quick":
         tables = merged(tables, table.quick)
     if radii:
         tables = merged(tables, {SWEEP: {"network": {"radius": list(radii)}}})
-    base = only_experiment(tables) | ({} if seeds is None else {"seeds": list(range(seeds))})
-    parts = [FigurePart("", table.title, build_experiment(base, path.parent))]
-    for point in sweep_points(base, tables[SWEEP], path.parent) if SWEEP in tables else ():
+    base, folder = only_experiment(tables), path.parent
+    first = build_experiment(base, folder).seeds[0]
+    if seeds is not None:
+        base["seeds"] = list(range(first, first + seeds))
+    if isinstance(table, PaperTable):
+        figure = Figure(path.stem, table, tuple(_panels(table, base, tables.get(SWEEP), folder)))
+        varied_values(table, figure.experiment)
+    else:
+        figure = Figure(path.stem, table, tuple(_settings(table, base, size, folder)))
+        with within(FIGURE):
+            _check_table(table, figure.strategies)
+    for part in figure.parts:
+        with within(f"{FIGURE}.settings.{part.name}") if isinstance(table, SettingsTable) else nullcontext():
+            _check_part(table, part.experiment)
+    return figure
+
+
+def _panels(table: PaperTable, base: Mapping[str, Any], sweep: Any, folder: Path) -> Iterator[FigurePart]:
+    """Yield panels (i)-(iii), and each radius of panel (iv)."""
+    yield FigurePart("", table.title, build_experiment(base, folder))
+    for point in [] if sweep is None else sweep_points(base, sweep, folder):
         if RADIUS not in point.settings:
             raise InputError(SWEEP, f"a sweep without {RADIUS}", f"a sweep over {RADIUS}, for panel (iv)")
         radius = float(point.settings[RADIUS])
-        parts.append(FigurePart(f"radius={radius:g}", table.title, point.experiment, radius))
-    figure = Figure(path.stem, table, tuple(parts))
-    for experiment in figure.experiments:
-        require_lockstep(experiment, A_FIGURE)
-    _require_zt(figure.experiment)
-    varied_values(table, figure.experiment)
-    return figure
+        yield FigurePart(f"radius={radius:g}", table.title, point.experiment, radius)
+
+
+def _settings(table: SettingsTable, base: Mapping[str, Any], size: Size, folder: Path) -> list[FigurePart]:
+    """Return a part per setting that this size has."""
+    parts = []
+    for name, one in table.settings.items():
+        if size == "quick" and not one.in_quick:
+            continue
+        with within(f"{FIGURE}.settings.{name}"):
+            experiment = build_experiment(merged(base, one.changes), folder)
+            _check_names("without", one.without, experiment.strategies)
+        strategies = {key: value for key, value in experiment.strategies.items() if key not in one.without}
+        parts.append(FigurePart(name, one.title, experiment.model_copy(update={"strategies": strategies})))
+    if not parts:
+        raise InputError(f"{FIGURE}.settings", "in_quick = false in all of them", "one that --quick has")
+    return parts
+
+
+def _check_table(table: FrontierTable | ControlsTable, known: Sequence[str]) -> None:
+    """Raise `InputError` unless the table names strategies that are `known`, each in one role."""
+    if isinstance(table, FrontierTable):
+        _check_names("leaders", table.leaders, known)
+        _check_names("ceilings", table.ceilings, known)
+        if both := set(table.leaders) & set(table.ceilings):
+            raise InputError("ceilings", ", ".join(both), "strategies that are not among the leaders")
+        return
+    _check_names("leader", [table.leader], known)
+    _check_names("controls", table.controls, known)
+    if table.leader in table.controls:
+        raise InputError("controls", f"'{table.leader}'", "strategies other than the leader")
+    for key in ("common", "shuffled"):
+        _check_names(key, filter(None, [getattr(table, key)]), table.controls)
+
+
+def _check_part(table: FigureTable, experiment: Experiment) -> None:
+    """Raise `InputError` unless an experiment can be a part of a figure with this table."""
+    if isinstance(table, ControlsTable):
+        end_of(experiment)
+        needed, why = table.leader, "it is the leader"
+    else:
+        require_lockstep(experiment, "a figure of the paper" if isinstance(table, PaperTable) else "a frontier")
+        needed, why = "ZT", "its total measures budgets"
+    if needed not in experiment.strategies:
+        raise InputError("strategies", ", ".join(experiment.strategies), f"{needed}, too: {why}")
 
 
 def varied_values(table: PaperTable, experiment: Experiment) -> dict[str, float]:
@@ -255,64 +297,6 @@ def varied_values(table: PaperTable, experiment: Experiment) -> dict[str, float]
     if not given or any(not isinstance(value, int | float) or isinstance(value, bool) for value in given.values()):
         raise InputError("figure.varies", f"'{setting}'", "a setting of the strategies that is a number, such as r")
     return {name: float(value) for name, value in given.items()}
-
-
-def _load_frontier(path: Path, tables: Mapping[str, Any], size: Size, seeds: int | None) -> Figure:
-    table = _read_table(FrontierTable, tables)
-    figure = Figure(path.stem, table, _read_settings(table, path, tables, size, seeds))
-    for part in figure.parts:
-        with within(f"{FIGURE}.settings.{part.name}"):
-            require_lockstep(part.experiment, "a frontier")
-            _require_zt(part.experiment)
-    with within(FIGURE):
-        _check_names("leaders", table.leaders, figure.strategies)
-        _check_names("ceilings", table.ceilings, figure.strategies)
-        if both := set(table.leaders) & set(table.ceilings):
-            raise InputError("ceilings", ", ".join(both), "strategies that are not among the leaders")
-    return figure
-
-
-def _load_controls(path: Path, tables: Mapping[str, Any], size: Size, seeds: int | None) -> Figure:
-    table = _read_table(ControlsTable, tables)
-    figure = Figure(path.stem, table, _read_settings(table, path, tables, size, seeds))
-    with within(FIGURE):
-        _check_names("leader", [table.leader], figure.strategies)
-        _check_names("controls", table.controls, figure.strategies)
-        if table.leader in table.controls:
-            raise InputError("controls", f"'{table.leader}'", "strategies other than the leader")
-        for key in ("common", "shuffled"):
-            _check_names(key, filter(None, [getattr(table, key)]), table.controls)
-    for part in figure.parts:
-        with within(f"{FIGURE}.settings.{part.name}"):
-            end_of(part.experiment)
-            if table.leader not in part.experiment.strategies:
-                given, allowed = ", ".join(part.experiment.strategies), f"{table.leader}, too: it is the leader"
-                raise InputError("strategies", given, allowed)
-    return figure
-
-
-def _read_settings(
-    table: SettingsTable, path: Path, tables: Mapping[str, Any], size: Size, seeds: int | None
-) -> tuple[FigurePart, ...]:
-    """Return a part per setting that this size has."""
-    base = only_experiment(tables)
-    if size == "quick":
-        base = merged(base, table.quick)
-    first = build_experiment(base, path.parent).seeds[0]
-    if seeds is not None:
-        base["seeds"] = list(range(first, first + seeds))
-    parts = []
-    for name, one in table.settings.items():
-        if size == "quick" and not one.in_quick:
-            continue
-        with within(f"{FIGURE}.settings.{name}"):
-            experiment = build_experiment(merged(base, one.changes), path.parent)
-            _check_names("without", one.without, experiment.strategies)
-        strategies = {key: value for key, value in experiment.strategies.items() if key not in one.without}
-        parts.append(FigurePart(name, one.title, experiment.model_copy(update={"strategies": strategies})))
-    if not parts:
-        raise InputError(f"{FIGURE}.settings", "in_quick = false in all of them", "one that --quick has")
-    return tuple(parts)
 
 
 def merged(tables: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -333,11 +317,6 @@ def _check_names(key: str, names: Iterable[str], known: Iterable[str]) -> None:
     for name in names:
         if name not in set(known):
             raise InputError(key, f"'{name}'{did_you_mean(name, list(known))}", ", ".join(known))
-
-
-def _require_zt(experiment: Experiment) -> None:
-    if "ZT" not in experiment.strategies:
-        raise InputError("strategies", ", ".join(experiment.strategies), "ZT, too: its total measures budgets")
 
 
 def end_of(experiment: Experiment) -> float:

@@ -14,11 +14,12 @@ DIR/runs/                             the runs, each in a run directory named by
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 import polars as pl
 
 from efhc.base.errors import InputError
@@ -83,12 +84,6 @@ class FigureRuns:
             for run in runs
         }
 
-    def failed(self, failures: Failures) -> list[str]:
-        """Return a line for each run that failed: its part, and the error, which names strategy and seed."""
-        parts = {run.key: part.name for part, runs in reversed(self.parts) for run in runs}
-        failed = [run.key for run in self.all if run.key in failures]
-        return [f"{parts[key]}: {failures[key]}" if parts[key] else str(failures[key]) for key in failed]
-
 
 def prepare(figures: Sequence[Figure]) -> list[FigureRuns]:
     """Load the data and find the runs of the figures. Raises `InputError` for whatever is wrong with them."""
@@ -122,9 +117,10 @@ def reproduce(
     with tracking(experiments, out, warn, name=lambda run: names[run.key]) as trackers:
         for one in figures:
             failures = store.complete(one.all, engine, progress, followers=[*trackers, *followers])
-            for line in one.failed(failures):
+            made = _Made(one, store, failures)
+            for line in made.failed:
                 warn(f"{one.figure.name}: {line}")
-            sections.append(_show(one, size, _Made(one.parts, store, failures), out / "figures"))
+            sections.append(_show(made, size, out / "figures"))
     judgements = judge({one.data.name: one.data for one in sections if isinstance(one.data, FigureData)})
     for one_section in sections:
         match one_section.data:
@@ -153,25 +149,38 @@ def _title(sections: Sequence[Section]) -> str:
 class _Made:
     """The runs of a figure that were made."""
 
-    parts: list[tuple[FigurePart, list[Run]]]
+    asked: FigureRuns
     store: RunStore
     failures: Failures
 
-    def runs(self, runs: Iterable[Run]) -> list[Run]:
-        """Return those of the runs that were made."""
-        return [run for run in runs if run.key not in self.failures]
+    @property
+    def failed(self) -> list[str]:
+        """A line for each run that failed: its part, and the error, which names strategy and seed."""
+        parts = {run.key: part.name for part, runs in reversed(self.asked.parts) for run in runs}
+        failed = [run.key for run in self.asked.all if run.key in self.failures]
+        return [": ".join(filter(None, [parts[key], str(self.failures[key])])) for key in failed]
+
+    @property
+    def parts(self) -> list[tuple[FigurePart, list[Run]]]:
+        """Each part with those of its runs that were made."""
+        return [(part, [run for run in runs if run.key not in self.failures]) for part, runs in self.asked.parts]
 
     def curves(self, runs: Iterable[Run]) -> pl.DataFrame:
         """Return the evaluations of the runs."""
         return pl.concat((self.store.curve(run) for run in runs), how="diagonal_relaxed")
 
-    def with_strategy(self, strategy: str) -> Iterator[tuple[FigurePart, list[Run]]]:
-        """Yield the parts in which this strategy was made, with all runs that were. Raises if there is none."""
-        found = [(part, self.runs(runs)) for part, runs in self.parts]
-        found = [(part, made) for part, made in found if any(run.strategy == strategy for run in made)]
+    def bandwidths(self, runs: Iterable[Run]) -> tuple[float, float]:
+        """Return the smallest and the largest bandwidth of the devices, over all seeds."""
+        one_per_seed = {run.seed: run for run in runs}.values()
+        values = np.concatenate([self.store.table(run, "devices")["bandwidth"] for run in one_per_seed])
+        return float(values.min()), float(values.max())
+
+    def with_strategy(self, strategy: str) -> list[tuple[FigurePart, list[Run]]]:
+        """Return the parts in which this strategy was made, with all runs that were. Raises if there is none."""
+        found = [(part, runs) for part, runs in self.parts if any(run.strategy == strategy for run in runs)]
         if not found:
             raise next(iter(self.failures.values()))
-        yield from found
+        return found
 
 
 class _Drawn(NamedTuple):
@@ -184,14 +193,14 @@ class _Drawn(NamedTuple):
     illustration: Illustration | None = None
 
 
-def _show(of_figure: FigureRuns, size: Size, made: _Made, folder: Path) -> Section:
+def _show(made: _Made, size: Size, folder: Path) -> Section:
     """Write the figure with its numbers to `folder`, and return what the report shows.
 
     Raises the first failure if too many runs failed to draw anything.
     """
     from efhc.report.figures import save_figure
 
-    figure = of_figure.figure
+    figure = made.asked.figure
     table = figure.table
     if isinstance(table, PaperTable):
         drawn = _draw_paper(figure, table, made)
@@ -205,10 +214,10 @@ def _show(of_figure: FigureRuns, size: Size, made: _Made, folder: Path) -> Secti
         save_figure(drawn.picture, folder / f"{figure.name}.{ending}")
     has_settings = isinstance(table, SettingsTable)
     shown = figure.parts if has_settings else figure.parts[:1]
-    runs = made.runs(of_figure.all)
-    seconds = sum(made.store.meta(run)["wall_seconds"] for run in runs)
-    facts = _facts(of_figure, size) | {
-        "failed runs": "; ".join(of_figure.failed(made.failures)),
+    metas = [made.store.meta(run) for run in made.asked.all if run.key not in made.failures]
+    seconds = sum(meta["wall_seconds"] for meta in metas)
+    facts = _facts(made.asked, size) | {
+        "failed runs": "; ".join(made.failed),
         "time": f"{seconds:,.0f} s, summed over runs",
         "command": f"efhc reproduce {figure.name} --{size} --seeds {len(figure.experiment.seeds)}",
     }
@@ -216,7 +225,7 @@ def _show(of_figure: FigureRuns, size: Size, made: _Made, folder: Path) -> Secti
         drawn.data,
         configs={part.title if has_settings else "": to_toml(part.experiment) for part in shown},
         facts={name: fact for name, fact in facts.items() if fact},
-        provenance={key: made.store.meta(runs[0])[key] for key in ("versions", "git", "machine")},
+        provenance={key: metas[0][key] for key in ("versions", "git", "machine")},
         tuned=table.tuned if isinstance(table, SettingsTable) else "",
         illustration=drawn.illustration,
     )
@@ -249,16 +258,13 @@ def _facts(of_figure: FigureRuns, size: Size) -> dict[str, str]:
 def _draw_paper(figure: Figure, table: PaperTable, made: _Made) -> _Drawn:
     from efhc.report.figures.paper import paper_figure
 
-    (_, of_curves), *at_radii = made.parts
-    curves = made.runs(of_curves)
+    (_, curves), *at_radii = made.parts
     if not curves:
-        raise made.failures[of_curves[0].key]
+        raise next(iter(made.failures.values()))
     connectivity = [
-        made.store.curve(run).with_columns(radius=pl.lit(part.radius))
-        for part, runs in at_radii
-        for run in made.runs(runs)
+        made.store.curve(run).with_columns(radius=pl.lit(part.radius)) for part, runs in at_radii for run in runs
     ]
-    has_budgets = any(run.strategy == "ZT" for _, runs in at_radii for run in made.runs(runs))
+    has_budgets = any(run.strategy == "ZT" for _, runs in at_radii for run in runs)
     data = FigureData(
         name=figure.name,
         number=table.number,
@@ -284,15 +290,13 @@ def _draw_paper(figure: Figure, table: PaperTable, made: _Made) -> _Drawn:
 def _draw_frontier(name: str, table: FrontierTable, made: _Made) -> _Drawn:
     from efhc.report.figures.paper import frontier_figure
 
-    def judged_from(experiment: Experiment) -> float:  # before its second evaluation, little is known of ZT
-        return max(table.judged_from, experiment.evaluate_every / experiment.iterations)
-
     settings = tuple(
         SettingData(
             part.name,
             part.title,
             made.curves(runs),
-            judged_from(part.experiment),
+            # Before its second evaluation, little is known of ZT.
+            max(table.judged_from, part.experiment.evaluate_every / part.experiment.iterations),
             test_samples=len(runs[0].data.y_test),
         )
         for part, runs in made.with_strategy("ZT")  # without ZT, a setting has no budgets
@@ -312,19 +316,12 @@ def _draw_controls(name: str, table: ControlsTable, made: _Made) -> _Drawn:
             made.curves(runs),
             test_samples=len(runs[0].data.y_test),
             seconds=end_of(part.experiment),
-            bandwidths=_bandwidths(runs, made.store),
+            bandwidths=made.bandwidths(runs),
         )
         for part, runs in made.with_strategy(table.leader)
     )
     data = ControlsData(name, table.title, settings, table.leader, table.controls, table.common, table.shuffled)
     return _Drawn(data, {name: all_ends(data)}, controls_figure(data))
-
-
-def _bandwidths(made: list[Run], store: RunStore) -> tuple[float, float]:
-    """Return the smallest and the largest bandwidth of the devices, over all seeds."""
-    one_per_seed = {run.seed: run for run in made}.values()
-    values = pl.concat(store.table(run, "devices")["bandwidth"] for run in one_per_seed)
-    return float(values.min()), float(values.max())  # type: ignore[arg-type]
 
 
 def _interval(experiment: Experiment) -> str:
