@@ -275,13 +275,13 @@ def wait_until(holds: Callable[[], bool], otherwise: str) -> None:
 
 def train_alone(file: Path) -> None:
     """Train as the device of a node file would, on and on; prints `READY` once its memory is that of training."""
-    from efhc.experiments.nodes.assemble import choose
+    from efhc.experiments.config.files import load_experiment
+    from efhc.experiments.nodes.assemble import choose, own_scenario
     from efhc.experiments.nodes.node_files import read_node
-    from efhc.experiments.nodes.own_part import own_scenario
     from efhc.runtime.training import Trainer
 
     settings = read_node(file)
-    chosen = choose(settings)
+    chosen = choose(load_experiment(settings.experiment), settings)
     scenario = own_scenario(chosen.experiment, chosen.seed, settings.device, settings.data, apart=True)
     trainer = Trainer(scenario, settings.device, chosen.form)
     trainer.warm_up()

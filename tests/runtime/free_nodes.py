@@ -11,9 +11,7 @@ from memory_transport import MemoryNetwork
 
 from efhc.core.half_steps import HalfSteps
 from efhc.experiments.config.files import build_experiment
-from efhc.experiments.nodes.assemble import choose_from, mode_of
-from efhc.experiments.nodes.fingerprint import fingerprint, identity
-from efhc.experiments.nodes.own_part import own_scenario
+from efhc.experiments.nodes.assemble import choose, fingerprint, identity, mode_of, own_scenario
 from efhc.runtime.free_running import FreeRunning
 from efhc.runtime.logs import Log
 from efhc.runtime.node import NodeParts
@@ -70,7 +68,6 @@ class Fleet:
 
     def __init__(self, folder, *, wire="exact", delay=0.0, loss=0.0, **fields):
         self.folder, self.experiment = folder, build_experiment(DEFAULTS | fields)
-        (self.strategy,) = self.experiment.strategies
         self.trainers = {}
         self.parameters = self.trainer(0).parameters
         models = ModelFormat(self.parameters, self.experiment.precision, wire)
@@ -78,8 +75,11 @@ class Fleet:
         self.wire = wire
         self.nodes: dict[int, Node] = {}
 
+    def chosen(self, device):
+        return choose(self.experiment, NodeSettings(experiment="e.toml", device=device))
+
     def trainer(self, device):
-        chosen = choose_from(self.experiment, NodeSettings(experiment="e.toml", device=device))
+        chosen = self.chosen(device)
         scenario = own_scenario(self.experiment, chosen.seed, device, None, apart=True)
         return Trainer(scenario, device, chosen.form)
 
@@ -92,7 +92,7 @@ class Fleet:
         }  # fmt: skip
         settings = NodeSettings.model_validate(given | settings)
         trainer = self.trainer(device)
-        agreed = fingerprint(settings, self.experiment, self.strategy, 0, trainer.parameters)
+        agreed = fingerprint(settings, self.chosen(device), trainer.parameters)
         belongs = identity(agreed, settings)
         precision = self.experiment.precision
         store = NodeStore(settings.state, belongs, trainer.parameters, precision, journal=settings.journal)
@@ -194,7 +194,7 @@ class Fleet:
                 continue
             trainer = self.trainer(device)
             settings = NodeSettings(experiment="e.toml", device=device, wire=self.wire)
-            agreed = fingerprint(settings, self.experiment, self.strategy, 0, trainer.parameters)
+            agreed = fingerprint(settings, self.chosen(device), trainer.parameters)
             with NodeStore(folder, identity(agreed, settings), trainer.parameters, self.experiment.precision) as store:
                 found = store.restore()
             total += found.device.model

@@ -9,7 +9,7 @@ from memory_transport import MemoryNetwork, MemoryTransport
 
 from efhc import Experiment
 from efhc.core.half_step_messages import Frame
-from efhc.experiments.nodes.own_part import own_scenario
+from efhc.experiments.nodes.assemble import own_scenario
 from efhc.runtime.lockstep import Lockstep
 from efhc.runtime.node import NodeParts
 from efhc.runtime.node_messages import Message, model_in

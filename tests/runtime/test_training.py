@@ -6,7 +6,7 @@ import pytest
 from efhc.core.device import Step
 from efhc.drivers.general import driver_for
 from efhc.experiments.config.files import build_experiment
-from efhc.experiments.nodes.own_part import own_scenario
+from efhc.experiments.nodes.assemble import own_scenario
 from efhc.experiments.runs.draw import draw_scenario, load_data
 from efhc.runtime import training
 from efhc.runtime.training import Trainer, combined

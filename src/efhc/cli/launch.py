@@ -27,9 +27,9 @@ from efhc.cli.terminal import (
 
 if TYPE_CHECKING:
     from efhc.experiments.config.experiment import Experiment
-    from efhc.experiments.nodes.launch import Mode
     from efhc.experiments.nodes.status_query import Answer
     from efhc.experiments.runs.run import Run
+    from efhc.runtime.node_settings import Mode
 
 MODES: dict[str, Mode] = {"lockstep": "lockstep", "free-running": "free-running"}
 

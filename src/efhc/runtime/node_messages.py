@@ -20,7 +20,7 @@ class Hello(NamedTuple):
     session: int
     """The number of the device's present start, which is random. Another one than before: it was restarted."""
     fingerprint: dict[str, str]
-    """All that both ends must agree on, by name; see `experiments.nodes.fingerprint`."""
+    """All that both ends must agree on, by name; see `experiments.nodes.assemble.fingerprint`."""
     k: int
     """The iteration that the device is in. In lockstep, 2^63 - 1 until it knows from which one all go on."""
     committed: int = 0

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from efhc.base.arrays import Flags, Floats, Ints
+from efhc.base.arrays import Floats, Ints
 from efhc.base.errors import EfhcError
 from efhc.base.saving import read_tensors
 from efhc.core.graph import Graph
 from efhc.core.state import Local
 from efhc.drivers.event_driven.record import EventRecord
+from efhc.drivers.event_driven.settings import EventDriven
 from efhc.drivers.record import Record
 from efhc.drivers.steps import Steps
 from efhc.experiments.runs.keeping import RunKeeper
@@ -35,49 +36,65 @@ class Models(NamedTuple):
     local: Local
 
 
-# Lockstep
+def collect(run: Run, scenario: Scenario, states: Sequence[Path], keeper: RunKeeper, end: float) -> None:
+    """Assemble the tables and models of a run by nodes, whose state folders are `states`.
 
-
-def collect_lockstep(run: Run, scenario: Scenario, states: Sequence[Path], keeper: RunKeeper) -> None:
-    """Assemble the tables and models of a run by nodes in lockstep, whose state folders are `states`.
-
-    All that does not depend on time is bit for bit what `efhc run` computes. The consensus error is null after
-    iterations whose models were not recorded. Raises `EfhcError` if something is missing.
+    Free-running nodes were stopped at second `end`. Raises `EfhcError` if something is missing.
     """
-    experiment, learner = run.experiment, scenario.learner
-    iterations, parameters = experiment.iterations, learner.backend.parameters
-    fired, losses = _steps_of_all(states, iterations)
-    (strategy,) = experiment.strategies.values()
-    sent = None if form_of(strategy).half_steps is None else _Sent(states)
-    recorded = _Recorded(states)
-    final = _last_models(states, iterations)
-    wanted = set(snapshot_iterations(run)) if experiment.keep_models_every else set()
-    if 0 in wanted:
-        keeper.snapshot(0, recorded.after(0).models)
-    record = Record()
-    for k in range(iterations):
-        previous, graph = scenario.graphs(k)
-        after = final if k + 1 == iterations else recorded.after(k + 1) if recorded.has(k + 1) else None
-        error = np.nan if after is None else consensus_error(after.models)
-        bits = None if sent is None else sent.bits(k, graph)[None]
-        record.add(
-            Steps(k, previous, graph, fired[k : k + 1], losses[k : k + 1], np.array([error]), bits),
-            scenario.bandwidths.values,
-            parameters,
-        )
-        if experiment.is_evaluated_after(k + 1):
-            evaluated = after or recorded.after(k + 1)
-            record.add_accuracies(*learner.accuracies(evaluated.models, evaluated.local))
-        if k + 1 in wanted:
-            keeper.snapshot(k + 1, (after or recorded.after(k + 1)).models)
-        if record.is_large:
-            keeper.put_away(record.take())
-    keeper.put_away(record.take())
+    driver, iterations = run.experiment.driver, run.experiment.iterations
+    if isinstance(driver, EventDriven):
+        assert driver.sample_seconds is not None
+        _collect_free_running(scenario, states, keeper, driver.sample_seconds, end)
+        final = _final_models(states, None)
+    else:
+        final = _final_models(states, iterations)
+        _collect_lockstep(run, scenario, states, keeper, final)
     keeper.finish(final.models, final.local, devices_table(scenario, run.seed))
 
 
-def _steps_of_all(states: Sequence[Path], iterations: int) -> tuple[Flags, Floats]:
-    """Return who fired and the losses, (iterations, devices)."""
+def _final_models(states: Sequence[Path], iterations: int | None) -> Models:
+    """Return the models of the last checkpoints: of iteration `iterations`, or of free-running nodes (None)."""
+    models, found = [], []
+    for state in states:
+        try:
+            if iterations is None:
+                tensors, facts = read_checkpoint(state / "checkpoint.safetensors")
+                by_number = {number: name for name, number in facts["arrays"].items()}
+                models.append(tensors[by_number[facts["device"]["model"]]])
+            else:
+                tensors, _ = read_tensors(state / f"checkpoint-{iterations}.safetensors")
+                models.append(tensors["model"])
+        except (OSError, ValueError, KeyError) as error:
+            of = "" if iterations is None else f" of iteration {iterations}"
+            raise EfhcError(f"{state} has no checkpoint{of} that can be used ({error})") from None
+        found.append(tensors)
+    names = [name for name in found[0] if name.startswith(LOCAL)]
+    local = {name.removeprefix(LOCAL): np.concatenate([tensors[name] for tensors in found]) for name in names}
+    return Models(np.stack(models), local)
+
+
+def _stacked(rows: Sequence[np.void]) -> Models:
+    """Return what nodes recorded at one moment, one row of `read_models` per device."""
+    names = [name for name in rows[0].dtype.names or () if name.startswith(LOCAL)]
+    local = {name.removeprefix(LOCAL): np.stack([row[name] for row in rows]) for name in names}
+    return Models(np.stack([row["model"] for row in rows]), local)
+
+
+def _joined(tables: Sequence[np.ndarray], column: str) -> np.ndarray:
+    return np.concatenate([table[column] for table in tables])
+
+
+# Lockstep
+
+
+def _collect_lockstep(run: Run, scenario: Scenario, states: Sequence[Path], keeper: RunKeeper, final: Models) -> None:
+    """Assemble the tables of a run by nodes in lockstep.
+
+    All that does not depend on time is bit for bit what `efhc run` computes. The consensus error is null after
+    iterations whose models were not recorded.
+    """
+    experiment, learner = run.experiment, scenario.learner
+    iterations, parameters = experiment.iterations, learner.backend.parameters
     fired, losses = np.zeros((iterations, len(states)), dtype=bool), np.full((iterations, len(states)), np.nan)
     for device, state in enumerate(states):
         steps = read_steps(state)  # of iterations that were made again, the last row counts
@@ -85,82 +102,71 @@ def _steps_of_all(states: Sequence[Path], iterations: int) -> tuple[Flags, Float
         fired[made["k"], device], losses[made["k"], device] = made["fired"], made["loss"]
         if (missing := np.flatnonzero(np.isnan(losses[:, device]))).size:
             raise EfhcError(f"device {device} has recorded no iteration {missing[0]}; its files are in {state}")
-    return fired, losses
+    (strategy,) = experiment.strategies.values()
+    bits_sent = None if form_of(strategy).half_steps is None else _bits_sent(states)
+    rows = [read_models(state) for state in states]  # they stay on disk
+    places = [{k: place for place, k in enumerate(recorded["k"].tolist())} for recorded in rows]
+
+    def models_after(k: int, *, needed: bool) -> Models | None:
+        """Return the models after k iterations; None if they are not needed, and some were not recorded."""
+        if missing := [state for state, of in zip(states, places, strict=True) if k not in of]:
+            if needed:
+                raise EfhcError(f"a model of iteration {k} is missing in {missing[0]}")
+            return None
+        return _stacked([recorded[of[k]] for recorded, of in zip(rows, places, strict=True)])
+
+    kept = set(snapshot_iterations(run))
+    if kept and (first := models_after(0, needed=True)):
+        keeper.snapshot(0, first.models)
+    record = Record()
+    for k in range(iterations):
+        previous, graph = scenario.graphs(k)
+        is_evaluated, is_kept = experiment.is_evaluated_after(k + 1), k + 1 in kept
+        after = final if k + 1 == iterations else models_after(k + 1, needed=is_evaluated or is_kept)
+        error = np.nan if after is None else consensus_error(after.models)
+        bits = None if bits_sent is None else bits_sent(k, graph)[None]
+        record.add(
+            Steps(k, previous, graph, fired[k : k + 1], losses[k : k + 1], np.array([error]), bits),
+            scenario.bandwidths.values,
+            parameters,
+        )
+        if after is not None and is_evaluated:
+            record.add_accuracies(*learner.accuracies(*after))
+        if after is not None and is_kept:
+            keeper.snapshot(k + 1, after.models)
+        if record.is_large:
+            keeper.put_away(record.take())
+    keeper.put_away(record.take())
 
 
-class _Sent:
-    """The bits that nodes with half-steps have sent to their neighbours, by iteration."""
+def _bits_sent(states: Sequence[Path]) -> Callable[[int, Graph], Ints]:
+    """Return a function of k and G(k): the bits that nodes with half-steps sent over each directed link."""
+    rows = [read_exchanges(state) for state in states]
+    k, neighbours, bits = _joined(rows, "device_k"), _joined(rows, "neighbour"), 8 * _joined(rows, "bytes")
+    codes = np.repeat(np.arange(len(states)), [len(of) for of in rows]) * len(states) + neighbours
+    order = np.argsort(k, kind="stable")
+    k, codes, bits = k[order], codes[order], bits[order]
 
-    def __init__(self, states: Sequence[Path]) -> None:
-        rows = [read_exchanges(state) for state in states]
-        ends = np.concatenate([np.column_stack([np.full(len(of), i), of["neighbour"]]) for i, of in enumerate(rows)])
-        k, sizes = _joined(rows, "device_k"), _joined(rows, "bytes")
-        order = np.argsort(k, kind="stable")
-        self._k, self._ends, self._bits = k[order], ends[order], 8 * sizes[order]
-
-    def bits(self, k: int, graph: Graph) -> Ints:
-        """Return the bits of iteration k over each directed link. Of an iteration that was made again, once."""
-        here = slice(*np.searchsorted(self._k, [k, k + 1]))
+    def bits_of(iteration: int, graph: Graph) -> Ints:
+        here = slice(*np.searchsorted(k, [iteration, iteration + 1]))
         directed, found = graph.directed, np.zeros(2 * len(graph.links), np.int64)
-        codes = directed.sender * graph.devices + directed.receiver
-        found[np.searchsorted(codes, self._ends[here] @ [graph.devices, 1])] = self._bits[here]
+        places = np.searchsorted(directed.sender * graph.devices + directed.receiver, codes[here])
+        found[places] = bits[here]  # of an iteration that was made again, once
         return found
 
-
-class _Recorded:
-    """The models that nodes recorded, by iteration. They are read from disk when needed."""
-
-    def __init__(self, states: Sequence[Path]) -> None:
-        self._states = states
-        self._rows = [read_models(state) for state in states]
-        self._places: list[Mapping[int, int]] = [
-            {k: place for place, k in enumerate(rows["k"].tolist())} for rows in self._rows
-        ]
-
-    def has(self, k: int) -> bool:
-        """Return whether all devices have recorded w_i(k)."""
-        return all(k in places for places in self._places)
-
-    def after(self, k: int) -> Models:
-        """Return the models after k iterations."""
-        for state, places in zip(self._states, self._places, strict=True):
-            if k not in places:
-                raise EfhcError(f"a model of iteration {k} is missing in {state}")
-        return _stacked([rows[places[k]] for rows, places in zip(self._rows, self._places, strict=True)])
-
-
-def _stacked(rows: Sequence[np.void]) -> Models:
-    names = [name for name in rows[0].dtype.names or () if name.startswith(LOCAL)]
-    local = {name.removeprefix(LOCAL): np.stack([row[name] for row in rows]) for name in names}
-    return Models(np.stack([row["model"] for row in rows]), local)
-
-
-def _last_models(states: Sequence[Path], iterations: int) -> Models:
-    found = []
-    for state in states:
-        try:
-            found.append(read_tensors(state / f"checkpoint-{iterations}.safetensors")[0])
-        except (OSError, ValueError) as error:
-            raise EfhcError(f"{state} has no checkpoint of iteration {iterations} ({error})") from None
-    return _of_checkpoints(found, [tensors["model"] for tensors in found])
-
-
-def _of_checkpoints(found: Sequence[Mapping[str, np.ndarray]], models: Sequence[np.ndarray]) -> Models:
-    names = [name for name in found[0] if name.startswith(LOCAL)]
-    local = {name.removeprefix(LOCAL): np.concatenate([tensors[name] for tensors in found]) for name in names}
-    return Models(np.stack(models), local)
+    return bits_of
 
 
 # Free-running
 
 
-def collect_free_running(
-    run: Run, scenario: Scenario, states: Sequence[Path], keeper: RunKeeper, sample_seconds: float, end: float
+def _collect_free_running(
+    scenario: Scenario, states: Sequence[Path], keeper: RunKeeper, sample_seconds: float, end: float
 ) -> None:
-    """Assemble the tables of an event-driven run by nodes that ran on their own clocks until second `end`.
+    """Assemble the tables of an event-driven run by nodes that ran on their own clocks.
 
     A sample has the models that nodes recorded at its time; the accuracy is measured here. The imbalance is null: only
-    the nodes together would know it. Raises `EfhcError` if a node recorded nothing.
+    the nodes together would know it.
     """
     record, learner = EventRecord(), scenario.learner
     steps = [rows[rows["seconds"] <= end] for rows in map(read_steps, states)]
@@ -172,8 +178,7 @@ def collect_free_running(
     for device, rows in enumerate(exchanges):
         record.exchanges += [_exchange_row(device, row) for row in rows]
     record.exchanges.sort(key=lambda row: row[1])
-    graph = scenario.network.graph(0)
-    record.network.append((0, *graph.links.T.tolist()))
+    record.network.append((0, *scenario.network.graph(0).links.T.tolist()))
     recorded = [read_models(state) for state in states]
     step_times, fired = _joined(steps, "seconds"), _joined(steps, "fired")
     ends, outcomes = _joined(exchanges, "end"), _joined(exchanges, "outcome")
@@ -188,12 +193,6 @@ def collect_free_running(
         quality = accuracies.mean(), accuracies.min(), accuracies.max(), of_mean, consensus_error(models.models)
         record.timeline.append((seconds, *map(int, counts), *map(float, quality), None))
     keeper.put_away(record.take())
-    final = _final_models(states)
-    keeper.finish(final.models, final.local, devices_table(scenario, run.seed))
-
-
-def _joined(tables: Sequence[np.ndarray], column: str) -> np.ndarray:
-    return np.concatenate([table[column] for table in tables])
 
 
 def _exchange_row(device: int, row: np.void) -> tuple[object, ...]:
@@ -215,16 +214,3 @@ def _models_at(recorded: Sequence[np.ndarray], seconds: float, every: float) -> 
             raise EfhcError(f"device {device} has recorded no model")
         chosen.append(rows[places[-1] if len(places) else 0])
     return _stacked(chosen)
-
-
-def _final_models(states: Sequence[Path]) -> Models:
-    models, found = [], []
-    for state in states:
-        try:
-            tensors, facts = read_checkpoint(state / "checkpoint.safetensors")
-            names = {number: name for name, number in facts["arrays"].items()}
-            models.append(tensors[names[facts["device"]["model"]]])
-        except (OSError, ValueError, KeyError) as error:
-            raise EfhcError(f"{state} has no checkpoint that can be used ({error})") from None
-        found.append(tensors)
-    return _of_checkpoints(found, models)

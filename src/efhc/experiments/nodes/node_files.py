@@ -7,24 +7,22 @@ import textwrap
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, get_args
+from typing import Any, NamedTuple, get_args
 
 import tomli_w
 from pydantic import ValidationError
-from pydantic.fields import FieldInfo
 
 from efhc.base.errors import EfhcError, InputError
 from efhc.base.inputs import absolute, read_text
 from efhc.base.policy import Policy, as_input_error, descriptions
 from efhc.base.saving import write_safely
+from efhc.core.graph import Graph
 from efhc.experiments.config.experiment import Experiment
-from efhc.experiments.config.files import config_file, load_experiment, parse_override, with_settings
+from efhc.experiments.config.files import config_file, flat_settings, load_experiment, parse_override, with_settings
 from efhc.experiments.runs.draw import draw_network
 from efhc.network.topologies import GraphsOverTime
 from efhc.runtime.node_settings import Address, NodeSettings
 from efhc.runtime.security import authority_files, device_files
-
-T = TypeVar("T", str, int)
 
 FIRST_PORT = 7700
 """Device i listens on this port plus i, unless the user says otherwise."""
@@ -85,25 +83,18 @@ def build_node(tables: Mapping[str, Any]) -> NodeSettings:
 
 def _parsed_here(override: str) -> tuple[str, Any]:
     name, value = parse_override(override)
-    return name, _absolute(name, value, Path()) if name in PATHS else value
+    return name, _absolute(name, value, Path()) if name in PATHS and isinstance(value, str) else value
 
 
-def _with_paths(tables: Mapping[str, Any], change: Callable[[str, str], str], within: str = "") -> dict[str, Any]:
+def _with_paths(tables: Mapping[str, Any], change: Callable[[str, str], str]) -> dict[str, Any]:
     """Return the tables with each path changed by `change(name, path)`."""
-    changed: dict[str, Any] = {}
-    for name, value in tables.items():
-        if isinstance(value, dict):
-            changed[name] = _with_paths(value, change, f"{within}{name}.")
-        else:
-            changed[name] = change(name, value) if within + name in PATHS and isinstance(value, str) else value
-    return changed
+    paths = [(name, path) for name, path in flat_settings(tables) if name in PATHS and isinstance(path, str)]
+    return with_settings(tables, [(name, change(name, path)) for name, path in paths])
 
 
 def _absolute(name: str, path: str, folder: Path) -> str:
     """Return where a path leads from a folder."""
-    if name == "experiment" and _is_shipped(path, folder):
-        return str(config_file(path))
-    return str(absolute(path, folder))
+    return str(config_file(path) if name == "experiment" and _is_shipped(path, folder) else absolute(path, folder))
 
 
 def _is_shipped(experiment: str, folder: Path) -> bool:
@@ -111,21 +102,21 @@ def _is_shipped(experiment: str, folder: Path) -> bool:
     return not absolute(experiment, folder).exists() and config_file(experiment) != Path(experiment)
 
 
-def _inner_policy(field: FieldInfo) -> type[Policy] | None:
-    """Return the policy whose settings a table holds."""
-    inner = (field.annotation, *get_args(field.annotation))
-    return next((one for one in inner if isinstance(one, type) and issubclass(one, Policy)), None)
+def _tables_of(policy: type[Policy]) -> dict[str, type[Policy]]:
+    """Return the settings of a policy that are tables, each with the policy whose settings the table holds."""
+    kinds = {name: (field.annotation, *get_args(field.annotation)) for name, field in policy.model_fields.items()}
+    inner = ((name, one) for name, several in kinds.items() for one in several)
+    return {name: one for name, one in inner if isinstance(one, type) and issubclass(one, Policy)}
 
 
-def _path_names(policy: type[Policy], within: str = "") -> Iterator[str]:
-    for name, field in policy.model_fields.items():
-        if Path in (field.annotation, *get_args(field.annotation)):
-            yield within + name
-        elif inner := _inner_policy(field):
-            yield from _path_names(inner, f"{within}{name}.")
+def _paths_of(policy: type[Policy]) -> set[str]:
+    own = {
+        name for name, field in policy.model_fields.items() if Path in (field.annotation, *get_args(field.annotation))
+    }
+    return own.union(*({f"{name}.{path}" for path in _paths_of(one)} for name, one in _tables_of(policy).items()))
 
 
-PATHS = frozenset(_path_names(NodeSettings))
+PATHS = _paths_of(NodeSettings)
 """The settings that are paths."""
 
 
@@ -160,15 +151,15 @@ def write_new_node(
     if device >= loaded.devices:
         raise InputError("--device", device, f"0 to {loaded.devices - 1}, the experiment's devices")
     given = [_parsed_here(override) for override in overrides]
-    strategy, seed = _chosen("strategy", given, list(loaded.strategies)), _chosen("seed", given, list(loaded.seeds))
-    linked = linked_devices(draw_network(loaded, seed), loaded.devices, loaded.iterations)
-    addresses = dict.fromkeys(linked[device], "") | _parsed_neighbours(neighbours)
+    for name, _ in given:
+        if option := OPTIONS.get(name.partition(".")[0]):
+            raise InputError(name, "an override", f"the option {option}")
     files = device_files(certificates.absolute(), device)
     authority = authority_files(certificates.absolute()).certificate
     chosen: dict[str, Any] = {
         "experiment": experiment if _is_shipped(experiment, Path()) else str(Path(experiment).absolute()),
-        "strategy": strategy,
-        "seed": seed,
+        "strategy": next(iter(loaded.strategies)),
+        "seed": loaded.seeds[0],
         "device": device,
         "listen": listen or str(Address("0.0.0.0", FIRST_PORT + device)),
         "state": f"state-{device}",
@@ -176,28 +167,20 @@ def write_new_node(
     }
     if listen == NOWHERE:
         del chosen["listen"]
-    for name, _ in given:
-        if name.partition(".")[0] in OPTIONS:
-            raise InputError(name, "an override", f"the option {OPTIONS[name.partition('.')[0]]}")
     chosen = with_settings(chosen, given)
     build_node(chosen)  # before a file is there that nobody can read
+    for name, known in (("strategy", list(loaded.strategies)), ("seed", list(loaded.seeds))):
+        if chosen[name] not in known:
+            raise InputError(name, chosen[name], f"one of the experiment's: {', '.join(map(str, known))}")
+    linked = linked_devices(draw_network(loaded, chosen["seed"]), loaded.devices, loaded.iterations)
+    addresses = dict.fromkeys(linked[device], "") | _parsed_neighbours(neighbours)
     folder = path.absolute().parent
     # Paths as the folder of the file sees them: it may be copied to a device as it is.
-    chosen = _with_paths(
-        chosen, lambda _, value: os.path.relpath(value, folder) if Path(value).is_absolute() else value
-    )
+    chosen = _with_paths(chosen, lambda _, path: os.path.relpath(path, folder) if Path(path).is_absolute() else path)
     text = "\n".join(_file_lines(path.name, loaded.name, chosen, addresses)) + "\n"
     build_node(tomllib.loads(text))
     write_safely(path, text.encode())
     return NewNode(read_node(path), loaded)
-
-
-def _chosen(name: str, given: Iterable[tuple[str, Any]], known: list[T]) -> T:
-    """Return the last given strategy or seed, or the first one of the experiment."""
-    chosen: T = next((value for key, value in reversed(list(given)) if key == name), known[0])
-    if chosen not in known:
-        raise InputError(name, chosen, f"one of the experiment's: {', '.join(map(str, known))}")
-    return chosen
 
 
 def linked_devices(network: GraphsOverTime, devices: int, iterations: int) -> list[set[int]]:
@@ -209,11 +192,7 @@ def linked_devices(network: GraphsOverTime, devices: int, iterations: int) -> li
         if graph is not previous:
             previous = graph
             codes.update(graph.codes.tolist())
-    linked: list[set[int]] = [set() for _ in range(devices)]
-    for i, j in (divmod(code, devices) for code in codes):
-        linked[i].add(j)
-        linked[j].add(i)
-    return linked
+    return Graph.of(devices, [divmod(code, devices) for code in codes]).neighbours()
 
 
 def _parsed_neighbours(texts: Iterable[str]) -> dict[int, str | None]:
@@ -234,15 +213,14 @@ def _file_lines(
     yield "# A line such as `# pace = 0.0` shows a default; remove the # to change it. Paths count from this file."
     yield from _setting_lines(NodeSettings, chosen)
     meanings = descriptions(NodeSettings)
-    for name, field in NodeSettings.model_fields.items():
-        if inner := _inner_policy(field):
-            yield from ("", *_comment(meanings.get(name)))
-            if name == "neighbours":
-                for device, address in sorted(addresses.items()):
-                    yield from ("[[neighbours]]", f"device = {device}", _address_line(device, address))
-            else:
-                yield f"[{name}]"
-                yield from _setting_lines(inner, chosen.get(name, {}), f"{name}.")
+    for name, policy in _tables_of(NodeSettings).items():
+        yield from ("", *_comment(meanings[name]))
+        if name == "neighbours":
+            for device, address in sorted(addresses.items()):
+                yield from ("[[neighbours]]", f"device = {device}", _address_line(device, address))
+        else:
+            yield f"[{name}]"
+            yield from _setting_lines(policy, chosen.get(name, {}), f"{name}.")
 
 
 def _address_line(device: int, address: str | None) -> str:
@@ -258,24 +236,24 @@ def _address_line(device: int, address: str | None) -> str:
 
 def _setting_lines(policy: type[Policy], chosen: Mapping[str, Any], within: str = "") -> Iterator[str]:
     """Yield the settings of a table that are single values: what was chosen, and the defaults as comments."""
-    meanings = descriptions(policy)
+    meanings, tables = descriptions(policy), _tables_of(policy)
     for name, field in policy.model_fields.items():
-        if _inner_policy(field) is not None:
+        if name in tables:
             continue
         if not within:
             yield ""
-        yield from _comment(meanings.get(name))
+        yield from _comment(meanings[name])
         if name in chosen:
             yield f"{name} = {_toml(chosen[name])}"
+        elif field.default is None:
+            yield f"# {name} = {_toml(EXAMPLES[within + name])}  # e.g."
         else:
-            example = EXAMPLES[within + name] if field.default is None else None
-            yield f"# {name} = {_toml(field.default)}" if example is None else f"# {name} = {_toml(example)}  # e.g."
+            yield f"# {name} = {_toml(field.default)}"
 
 
-def _comment(text: str | None) -> list[str]:
-    return textwrap.wrap(" ".join((text or "").split()), 110, initial_indent="# ", subsequent_indent="# ")
+def _comment(text: str) -> list[str]:
+    return textwrap.wrap(" ".join(text.split()), 110, initial_indent="# ", subsequent_indent="# ")
 
 
 def _toml(value: Any) -> str:
-    value = str(value) if isinstance(value, Path) else value
     return tomli_w.dumps({"value": value}).removeprefix("value = ").rstrip("\n")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import http.client
 import json
+import math
 import socket
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -38,33 +39,34 @@ def ask_all(places: Iterable[str]) -> list[Answer]:
     targets = [target for place in places for target in _targets(place)]
     with ThreadPoolExecutor(max_workers=16) as threads:
         answers = list(threads.map(ask, dict.fromkeys(targets)))
-    return sorted(answers, key=lambda answer: answer.status["device"] if answer.status else 1 << 60)
+    return sorted(answers, key=lambda answer: answer.status["device"] if answer.status else math.inf)
 
 
-def ask(target: Path | Address, page: str = "/status") -> Answer:
+def ask(target: Path | Address) -> Answer:
     """Return the answer of the node with this socket or at this address."""
     place = str(target.parent if isinstance(target, Path) else target)
     connection = (
         _OverSocket(target) if isinstance(target, Path) else http.client.HTTPConnection(*target, timeout=SECONDS)
     )
+    problem = "what answers there is not an efhc node"
     try:
-        connection.request("GET", page)
+        connection.request("GET", "/status")
         response = connection.getresponse()
         content = response.read(1 << 24)
         if response.status != http.HTTPStatus.OK:
             return Answer(place, None, f"it answers {response.status} {response.reason}")
         status = json.loads(content)
-        if not isinstance(status, dict) or not isinstance(status.get("device"), int):
-            return Answer(place, None, "what answers there is not an efhc node")
-        return Answer(place, status)
+        if isinstance(status, dict) and isinstance(status.get("device"), int):
+            return Answer(place, status)
     except (ConnectionRefusedError, FileNotFoundError):
-        return Answer(place, None, "does not answer; the node is not running")
+        problem = "does not answer; the node is not running"
     except RecursionError:  # of a table that is nested too deep
-        return Answer(place, None, "what answers there is not an efhc node")
+        pass
     except (OSError, http.client.HTTPException, ValueError) as error:
-        return Answer(place, None, f"no answer ({getattr(error, 'strerror', None) or error})")
+        problem = f"no answer ({getattr(error, 'strerror', None) or error})"
     finally:
         connection.close()
+    return Answer(place, None, problem)
 
 
 class _OverSocket(http.client.HTTPConnection):
@@ -79,19 +81,14 @@ class _OverSocket(http.client.HTTPConnection):
             self.sock.connect(name)
 
 
-def _targets(place: str) -> Iterator[Path | Address]:
+def _targets(place: str) -> list[Path] | list[Address]:
     path = Path(place)
     if path.is_dir():
-        yield from _sockets_in(path)
-    elif path.is_file():
+        return [found for depth in range(DEPTH + 1) for found in sorted(path.glob("*/" * depth + SOCKET_NAME))]
+    if path.is_file():
         from efhc.experiments.nodes.node_files import read_node
 
-        yield read_node(path).state / SOCKET_NAME
-    else:
-        yield _address(place)
-
-
-def _address(place: str) -> Address:
+        return [read_node(path).state / SOCKET_NAME]
     allowed = "a state folder, a folder of several, a node file, or host:port on this machine"
     try:
         address = Address.of(place.removeprefix("http://").rstrip("/"))
@@ -99,9 +96,4 @@ def _address(place: str) -> Address:
         raise InputError("PLACE", f"{place}, which does not exist", allowed) from None
     if not address.is_loopback:
         raise InputError("PLACE", f"{place}, an address of another machine", allowed)
-    return address
-
-
-def _sockets_in(folder: Path) -> Iterator[Path]:
-    for depth in range(DEPTH + 1):
-        yield from sorted(folder.glob("*/" * depth + SOCKET_NAME))
+    return [address]
