@@ -12,12 +12,11 @@ from hypothesis import strategies as st
 
 from efhc.core.graph import Graph
 from efhc.theory.connectivity import (
+    Connectivity,
     RecentLinks,
     Window,
     least_broadcast_window,
     least_connected_window,
-    promised_window,
-    sufficient_window,
 )
 from tests.theory.drawn import connected, union
 
@@ -79,20 +78,23 @@ def test_direction_order_and_repetition_of_links_do_not_matter():
 # By hand: the proposition
 
 
-@pytest.mark.parametrize("window_of", [promised_window, sufficient_window])
-def test_nothing_is_promised_of_the_infinite(window_of):
-    assert window_of(math.inf, 1) == window_of(1, math.inf) == window_of(math.inf, math.inf) == math.inf
+def promises(physical, broadcast):
+    found = Connectivity(Window(physical), Window(broadcast), Window(1))
+    return found.promised, found.sufficient
+
+
+@pytest.mark.parametrize("lengths", [(math.inf, 1), (1, math.inf), (math.inf, math.inf)])
+def test_nothing_is_promised_of_the_infinite(lengths):
+    assert promises(*lengths) == (math.inf, math.inf)
 
 
 @given(st.integers(1, 1000), st.integers(1, 1000))
 def test_the_promise_is_the_papers_and_the_proof_needs_no_more(physical, broadcast):
-    promised = promised_window(physical, broadcast)
+    promised, sufficient = promises(physical, broadcast)
     (blocks,) = (level for level in range(broadcast + 1) if level * physical <= broadcast <= (level + 1) * physical - 1)
     assert promised == (blocks + 2) * physical
-    sufficient = sufficient_window(physical, broadcast)
     assert sufficient == physical + broadcast - 1 <= promised
-    assert promised_window(float(physical), float(broadcast)) == promised
-    assert sufficient_window(float(physical), float(broadcast)) == sufficient
+    assert promises(float(physical), float(broadcast)) == (promised, sufficient)
 
 
 # Against all windows

@@ -97,6 +97,27 @@ class BlockReader:
         self._number, self._rows = number, rows
 
 
+class Sequences:
+    """One sequence per device or link, drawn block by block: `sequences(k, *where)` is its row k.
+
+    `draw(stream, *where)` makes a block from the stream of (seed, purpose, where, number of the block).
+    """
+
+    def __init__(self, randomness: Randomness, purpose: Purpose, block: int, draw: Callable[..., np.ndarray]) -> None:
+        self._randomness, self._purpose, self._block, self._draw = randomness, purpose, block, draw
+        self._readers: dict[tuple[int, ...], BlockReader] = {}
+
+    def __call__(self, k: int, *where: int) -> Any:
+        reader = self._readers.get(where)
+        if reader is None:
+
+            def draw(block: int) -> np.ndarray:
+                return self._draw(self._randomness.stream(self._purpose, *where, block), *where)
+
+            reader = self._readers[where] = BlockReader(draw, self._block)
+        return reader(k)
+
+
 @dataclass(frozen=True)
 class Coins:
     """One uniform number per device and iteration. Randomized gossip fires where it is below p."""

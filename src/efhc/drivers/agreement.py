@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from efhc.base.arrays import Floats
 from efhc.core.reference import reference_iteration
 from efhc.drivers.lockstep import IN_CACHE, Lockstep
 from efhc.learning.backends.backend import Backend
@@ -43,14 +42,10 @@ def difference_from_reference(
                 graph.neighbours(),
                 previous_graph.neighbours(),
                 reader.thresholds(trigger, k).tolist(),
-                _row_of(gradients),
+                lambda i, w, computed=gradients: computed[i],
                 scenario.step_size(k),
             )
             links_used = set(map(tuple, graph.links[used_here].tolist()))
             if fired != set(np.flatnonzero(fired_here)) or used != links_used:
                 return np.inf
     return float(np.abs(state.models - np.stack(models)).max())
-
-
-def _row_of(gradients: Floats):  # type: ignore[no-untyped-def]
-    return lambda i, w: gradients[i]

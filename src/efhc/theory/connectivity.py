@@ -169,25 +169,6 @@ def least_broadcast_window(fired: Flags) -> Window:
     return _least(last.min(axis=1))._replace(device=int(np.argmax(_least_lengths(last))))
 
 
-def promised_window(physical: Length, broadcast: Length) -> Length:
-    """`proposition:conn`: B = (l + 2) B1, where l B1 <= B2 <= (l + 1) B1 - 1.
-
-    `physical` is B1, `broadcast` is B2: then every B iterations of used links are connected.
-    """
-    return math.inf if math.isinf(broadcast) else (broadcast // physical + 2) * physical
-
-
-def sufficient_window(physical: Length, broadcast: Length) -> Length:
-    """The least B that follows from B1 and B2: B = B1 + B2 - 1, at most that of `proposition:conn`.
-
-    The links of the last B1 of these iterations are connected. Each of them was there all the time since the first
-    one, for at least B2 iterations, in which both of its ends fired; or it was not, then it came anew, and Event 1
-    used it. Less is not enough: a link between two devices that comes, is used once, stays B2 - 1 iterations without a
-    broadcast and goes for B1 - 1 needs all of them.
-    """
-    return physical + broadcast - 1
-
-
 def _least(since: Ints) -> Window:
     """`since[e]` is the latest k for which it holds in iterations k .. e, or -1."""
     length = float(_least_lengths(since[:, None])[0])
@@ -220,13 +201,20 @@ class Connectivity(NamedTuple):
 
     @property
     def promised(self) -> Length:
-        """The B of `proposition:conn`."""
-        return promised_window(self.physical.length, self.broadcast.length)
+        """`proposition:conn`: B = (l + 2) B1, where l B1 <= B2 <= (l + 1) B1 - 1, connects the used links."""
+        physical, broadcast = self.physical.length, self.broadcast.length
+        return math.inf if math.isinf(broadcast) else (broadcast // physical + 2) * physical
 
     @property
     def sufficient(self) -> Length:
-        """The smaller B that also follows from B1 and B2."""
-        return sufficient_window(self.physical.length, self.broadcast.length)
+        """The least B that follows from B1 and B2: B = B1 + B2 - 1, at most that of `proposition:conn`.
+
+        The links of the last B1 of these iterations are connected. Each of them was there all the time since the first
+        one, for at least B2 iterations, in which both of its ends fired; or it was not, then it came anew, and Event 1
+        used it. Less is not enough: a link between two devices that comes, is used once, stays B2 - 1 iterations
+        without a broadcast and goes for B1 - 1 needs all of them.
+        """
+        return self.physical.length + self.broadcast.length - 1
 
 
 def connectivity(flow: Flow, *, never_fires: bool = False, cut_off: int | None = None) -> Connectivity:

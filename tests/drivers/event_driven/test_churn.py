@@ -38,7 +38,7 @@ def write(tmp_path: Path) -> Write:
 
 def course(policy: ChurnPolicy | None, device: int, most: int = 100, seed: int = 3) -> list[ChurnEvent]:
     churn = draw_churn(policy, 4, Randomness(seed))
-    events = (churn.next_event(device, count) for count in range(most))
+    events = (churn.events.next_event(device, count) for count in range(most))
     return [event for event in events if event]
 
 
@@ -72,8 +72,8 @@ def test_the_times_between_events_are_exponential_with_the_given_means():
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3 * DrawnEvents.BLOCK)), min_size=1), st.integers(0, 2**62))
 def test_an_event_does_not_depend_on_what_was_asked_before(asked: list[tuple[int, int]], seed: int):
     churn = draw_churn(BOTH, 4, Randomness(seed))
-    found = [churn.next_event(*where) for where in asked]
-    assert found == [draw_churn(BOTH, 9, Randomness(seed)).next_event(*where) for where in asked]
+    found = [churn.events.next_event(*where) for where in asked]
+    assert found == [draw_churn(BOTH, 9, Randomness(seed)).events.next_event(*where) for where in asked]
 
 
 def test_what_has_no_rate_does_not_happen():
@@ -94,7 +94,7 @@ def test_the_events_of_a_file(write: Write):
     )
     churn = draw_churn(policy, 2, Randomness(0))
     assert (churn.absent, churn.journal, churn.start) == ({1}, "lose", "copy")
-    assert [churn.next_event(0, count) for count in range(3)] == [(0.0, 0, "leave"), (1.5, 0, "join"), None]
+    assert [churn.events.next_event(0, count) for count in range(3)] == [(0.0, 0, "leave"), (1.5, 0, "join"), None]
     assert [event.what for event in course(policy, 1)] == ["join", "crash", "restart"]
 
 
@@ -185,10 +185,10 @@ def test_own_churn_may_not_stop_the_clock():
             return SimpleNamespace(next_event=next_event)
 
     allowed = draw_churn(Restless(many=900), 2, Randomness(0))
-    assert allowed.next_event(0, 2000) == (2005.0, 0, "crash")
+    assert allowed.events.next_event(0, 2000) == (2005.0, 0, "crash")
     endless = draw_churn(Restless(many=10**9), 2, Randomness(0))
     text = "driver.churn: cannot use more than 1000 events of device 1 at 5 s. Use later times, or None."
-    assert refusal(lambda: endless.next_event(1, 2000)) == text
+    assert refusal(lambda: endless.events.next_event(1, 2000)) == text
 
 
 def test_own_churn_need_not_be_a_policy():

@@ -38,8 +38,6 @@ class CheckedTransfers(Carrier):
         """What `next_time` answered, until something changes."""
         self._under_way: dict[int, tuple[int, int]] = {}
         """Sender and receiver by ticket."""
-        self._between: dict[tuple[int, int], set[int]] = {}
-        """The same tickets by the two devices, the lower number first."""
         self._empty_takes, self._empty_since = 0, 0.0
         self._stalled: set[int] = set()
         """What `take` said to be stalled since it last said something else."""
@@ -60,7 +58,7 @@ class CheckedTransfers(Carrier):
 
     def send(self, now: float, sender: int, receiver: int, size: float, ticket: int) -> None:
         self._change(now, "send", sender, receiver, size, ticket)
-        self._note(ticket, sender, receiver)
+        self._under_way[ticket] = sender, receiver
         sort = "model" if size else "header"
         if sort in self._unseen:
             self._unseen.remove(sort)
@@ -100,7 +98,7 @@ class CheckedTransfers(Carrier):
         if ticket not in self._under_way:
             raise InputError(FIELD, f"ticket {given[0]!r} {from_take}", "tickets of messages under way, each once")
         if what != "stalled":
-            self._forget(ticket)
+            del self._under_way[ticket]
         return Notice(ticket, what)
 
     def _require_progress(self, now: float, notices: list[Notice]) -> None:
@@ -119,7 +117,7 @@ class CheckedTransfers(Carrier):
 
     def cancel(self, now: float, ticket: int) -> None:
         self._change(now, "cancel", ticket)
-        self._forget(ticket)
+        self._under_way.pop(ticket, None)
 
     def cut(self, now: float, i: int, j: int) -> list[int]:
         given = self._change(now, "cut", i, j)
@@ -128,12 +126,12 @@ class CheckedTransfers(Carrier):
             raise InputError(FIELD, f"{given!r} from {call}", "a list of tickets")
         with quoting(self._policy, FIELD):
             found = {_whole(one) for one in given}
-        tickets = sorted(self._between.get((min(i, j), max(i, j)), ()))
+        tickets = sorted(ticket for ticket, ends in self._under_way.items() if ends in ((i, j), (j, i)))
         if missing := [ticket for ticket in tickets if ticket not in found]:
             allowed = f"the tickets of all messages between devices {i} and {j}"
             raise InputError(FIELD, f"what {call} returned, without ticket {missing[0]}", allowed)
         for ticket in tickets:
-            self._forget(ticket)
+            del self._under_way[ticket]
         return tickets
 
     def is_stalled(self, ticket: int) -> bool:
@@ -141,17 +139,6 @@ class CheckedTransfers(Carrier):
         if not isinstance(given, bool | np.bool_):
             raise InputError(FIELD, f"{given!r} from is_stalled({ticket})", "True or False")
         return bool(given)
-
-    # Tickets
-
-    def _note(self, ticket: int, sender: int, receiver: int) -> None:
-        self._under_way[ticket] = sender, receiver
-        self._between.setdefault((min(sender, receiver), max(sender, receiver)), set()).add(ticket)
-
-    def _forget(self, ticket: int) -> None:
-        ends = self._under_way.pop(ticket, None)
-        if ends is not None:
-            self._between[min(ends), max(ends)].discard(ticket)
 
     # Checkpoints
 
@@ -170,9 +157,7 @@ class CheckedTransfers(Carrier):
 
     def restore(self, state: dict[str, Any]) -> None:
         self._now, self._next = state["now"], None
-        self._under_way, self._between = {}, {}
-        for ticket, sender, receiver in state["under_way"]:
-            self._note(ticket, sender, receiver)
+        self._under_way = {ticket: (sender, receiver) for ticket, sender, receiver in state["under_way"]}
         self._unseen.clear()
         self._call("restore", state["transfers"])
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol, Self, get_args
 
-import numpy as np
 from pydantic import Field, field_validator, model_validator
 
 from efhc.base.errors import InputError, Unusable, within
@@ -16,7 +15,7 @@ from efhc.base.inputs import InputFile
 from efhc.base.own_code import is_built_in, quoting
 from efhc.base.policy import Policy
 from efhc.base.registry import Family
-from efhc.core.randomness import BlockReader, Purpose, Randomness
+from efhc.core.randomness import Purpose, Randomness, Sequences
 from efhc.drivers.event_driven.traces import Seconds, TraceLine, as_number, read_trace
 
 What = Literal["join", "leave", "crash", "restart"]
@@ -71,10 +70,6 @@ class ChurnPolicy(Policy, ABC):
     def events(self, devices: int, randomness: Randomness) -> ChurnEvents:
         """Return all that happens to `devices` devices."""
 
-    def status_at_start(self, device: int) -> Status:
-        """Return whether a device is there at the start."""
-        return "away" if device in self.absent else "there"
-
 
 class ChurnRates(ChurnPolicy):
     """The times until a device crashes, restarts, leaves and joins are exponential.
@@ -126,7 +121,7 @@ class ChurnFile(ChurnPolicy):
 
     def events(self, devices: int, randomness: Randomness) -> ChurnEvents:
         found: list[list[ChurnEvent]] = [[] for _ in range(devices)]
-        status: list[Status] = [self.status_at_start(device) for device in range(devices)]
+        status: list[Status] = ["away" if device in self.absent else "there" for device in range(devices)]
         before = 0.0
         for line in read_trace(self.path, ("seconds", "device", "event")):
             event = self._event(line, devices)
@@ -185,12 +180,9 @@ class FollowedEvents(ABC):
     So the answers do not depend on what was asked before, and every run has its own.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, absent: Collection[int]) -> None:
+        self._absent = absent
         self._positions: dict[int, _Position] = {}
-
-    @abstractmethod
-    def start(self, device: int) -> Status:
-        """Return whether a device is there at the start."""
 
     @abstractmethod
     def follow(self, device: int, position: _Position) -> ChurnEvent | None:
@@ -199,7 +191,7 @@ class FollowedEvents(ABC):
     def next_event(self, device: int, count: int) -> ChurnEvent | None:
         position = self._positions.get(device)
         if position is None or position.count > count:
-            position = _Position(0, 0.0, self.start(device))
+            position = _Position(0, 0.0, "away" if device in self._absent else "there")
         while True:
             event = self.follow(device, position)
             if event is None or position.count == count:
@@ -217,12 +209,11 @@ class DrawnEvents(FollowedEvents):
     """Events drawn at once, from one stream per device and block. Part of a run's identity."""
 
     def __init__(self, rates: ChurnRates, randomness: Randomness) -> None:
-        super().__init__()
-        self._rates, self._randomness = rates, randomness
-        self._readers: dict[int, BlockReader] = {}
-
-    def start(self, device: int) -> Status:
-        return self._rates.status_at_start(device)
+        super().__init__(rates.absent)
+        self._rates = rates
+        self._draws = Sequences(
+            randomness, Purpose.CHURN, self.BLOCK, lambda stream, device: stream.standard_exponential((self.BLOCK, 2))
+        )
 
     def follow(self, device: int, position: _Position) -> ChurnEvent | None:
         rates = self._rates
@@ -234,18 +225,10 @@ class DrawnEvents(FollowedEvents):
         possible = of_status[position.status]
         if all(mean is None for _, mean in possible):
             return None
-        drawn = self._reader(device)(position.count).tolist()
+        drawn = self._draws(position.count, device).tolist()
         waits = [(mean * one, what) for (what, mean), one in zip(possible, drawn, strict=False) if mean is not None]
         wait, what = min(waits)
         return ChurnEvent(position.seconds + wait, device, what)
-
-    def _reader(self, device: int) -> BlockReader:
-        def draw(block: int) -> np.ndarray:
-            return self._randomness.stream(Purpose.CHURN, device, block).standard_exponential((self.BLOCK, 2))
-
-        if device not in self._readers:
-            self._readers[device] = BlockReader(draw, self.BLOCK)
-        return self._readers[device]
 
 
 class CheckedEvents(FollowedEvents):
@@ -255,11 +238,8 @@ class CheckedEvents(FollowedEvents):
     """How many events one device may have at one time: endlessly many would stop the clock."""
 
     def __init__(self, policy: Any, events: Any, absent: frozenset[int]) -> None:
-        super().__init__()
-        self._policy, self._events, self._absent = policy, events, absent
-
-    def start(self, device: int) -> Status:
-        return "away" if device in self._absent else "there"
+        super().__init__(absent)
+        self._policy, self._events = policy, events
 
     def follow(self, device: int, position: _Position) -> ChurnEvent | None:
         with quoting(self._policy, "driver.churn"):
@@ -298,10 +278,6 @@ class Churn:
     start: Literal["fresh", "copy"]
     """What a device that joins starts from."""
     events: ChurnEvents
-
-    def next_event(self, device: int, count: int) -> ChurnEvent | None:
-        """Return what happens to `device` after `count` earlier events, the same each time; None if nothing does."""
-        return self.events.next_event(device, count)
 
 
 def draw_churn(churn: ChurnPolicy | None, devices: int, randomness: Randomness) -> Churn:

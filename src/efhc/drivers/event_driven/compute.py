@@ -16,7 +16,7 @@ from efhc.base.inputs import InputFile
 from efhc.base.own_code import is_built_in, quoting
 from efhc.base.policy import Policy
 from efhc.base.registry import Family
-from efhc.core.randomness import Purpose, Randomness
+from efhc.core.randomness import Purpose, Randomness, Sequences
 from efhc.drivers.event_driven.traces import LEAST, Seconds, as_number, read_trace
 
 
@@ -125,30 +125,25 @@ class RepeatedTimes:
 
 
 class LognormalTimes:
-    """Times that are drawn block by block. It keeps the block that each device is in, so every run has its own."""
+    """Times that are drawn block by block. It remembers the block that each device is in, so every run has its own."""
 
     BLOCK: ClassVar = 128
     """Steps drawn at once, from one stream per device and block. Part of a run's identity."""
 
     def __init__(self, medians: Sequence[float], sigma: float, device_sigma: float, randomness: Randomness) -> None:
-        self._medians, self._sigma, self._device_sigma = list(medians), sigma, device_sigma
-        self._randomness = randomness
-        self._numbers = [-1] * len(medians)
-        self._blocks: list[Floats] = [np.empty(0)] * len(medians)
+        def median(device: int) -> float:
+            if not device_sigma:
+                return medians[device]
+            own = randomness.stream(Purpose.COMPUTE_TIMES, device, 0).standard_normal()
+            return medians[device] * math.exp(device_sigma * own)
+
+        def draw(stream: np.random.Generator, device: int) -> Floats:
+            return np.maximum(median(device) * np.exp(sigma * stream.standard_normal(self.BLOCK)), LEAST)
+
+        self._times = Sequences(randomness, Purpose.COMPUTE_TIMES, self.BLOCK, draw)
 
     def seconds(self, device: int, k: int) -> float:
-        number, row = divmod(k, self.BLOCK)
-        if self._numbers[device] != number:
-            self._draw(device, number)
-        return self._blocks[device].item(row)
-
-    def _draw(self, device: int, number: int) -> None:
-        if self._device_sigma and self._numbers[device] < 0:  # block 0 holds what all steps of a device have in common
-            own = self._randomness.stream(Purpose.COMPUTE_TIMES, device, 0).standard_normal()
-            self._medians[device] *= math.exp(self._device_sigma * own)
-        steps = self._randomness.stream(Purpose.COMPUTE_TIMES, device, 1 + number).standard_normal(self.BLOCK)
-        self._blocks[device] = np.maximum(self._medians[device] * np.exp(self._sigma * steps), LEAST)
-        self._numbers[device] = number
+        return float(self._times(k + self.BLOCK, device))  # block 0 holds what all steps of a device have in common
 
 
 class CheckedClock:

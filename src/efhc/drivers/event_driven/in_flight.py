@@ -166,7 +166,8 @@ class MessagesInFlight(Saved):
         return super().state() | {"transfers": self._transfers.state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        self._transfers.restore(state["transfers"])
+        if not self.models_at_once:  # else nothing was under way
+            self._transfers.restore(state["transfers"])
         super().restore(state)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Annotated, Any, ClassVar, Literal
 
+import numpy as np
 from pydantic import ConfigDict, Field
 
 from efhc.base.arrays import Floats
@@ -16,7 +17,7 @@ from efhc.core.randomness import Randomness
 from efhc.drivers.event_driven.checked_transfers import CheckedTransfers
 from efhc.drivers.event_driven.rates import AnyRates, ConstantRates, draw_rates
 from efhc.drivers.event_driven.timed_transfers import TimedTransfers
-from efhc.drivers.event_driven.transfers import Carrier, InstantTransfers, Notice, Transfers, WhenLost
+from efhc.drivers.event_driven.transfers import Carrier, Notice, Transfers, WhenLost
 
 __all__ = ["LINKS", "AnyLinks", "InstantLinks", "LinkPolicy", "Notice", "PerLink", "SharedLinks", "Transfers"]
 
@@ -37,7 +38,8 @@ class InstantLinks(LinkPolicy):
     kind: Literal["instant"] = "instant"
 
     def transfers(self, bandwidths: Floats, randomness: Randomness) -> Transfers:
-        return InstantTransfers()
+        rates = ConstantRates().over_time(np.full(len(bandwidths), np.inf), randomness)
+        return TimedTransfers(len(bandwidths), rates, randomness, at_once=True)
 
 
 class TimedLinks(LinkPolicy):

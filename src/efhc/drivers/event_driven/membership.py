@@ -130,7 +130,7 @@ class Membership(Saved):
         return all(self.present[one] or self._comes_back(one) for one in (number, neighbour))
 
     def _comes_back(self, number: int) -> bool:
-        return self._churn.next_event(number, self._churn_counts[number]) is not None
+        return self._churn.events.next_event(number, self._churn_counts[number]) is not None
 
     def awaits_return(self, run: Simulator) -> bool:
         """Return whether a device that has steps to make is absent or leaving, and will come back."""
@@ -142,12 +142,12 @@ class Membership(Saved):
     # Devices that come and go
 
     def _plan_churn(self, run: Simulator, number: int) -> None:
-        if event := self._churn.next_event(number, self._churn_counts[number]):
+        if event := self._churn.events.next_event(number, self._churn_counts[number]):
             heappush(run.due, (event.seconds, CHURN, number))
 
     def make_churn(self, run: Simulator, number: int) -> None:
         """Let a device come or go, and plan its next change."""
-        event = self._churn.next_event(number, self._churn_counts[number])
+        event = self._churn.events.next_event(number, self._churn_counts[number])
         assert event is not None
         self._churn_counts[number] += 1
         self._plan_churn(run, number)

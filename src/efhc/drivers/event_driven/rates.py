@@ -6,6 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Sequence
+from functools import cache, partial
 from typing import Annotated, Any, Literal, Protocol
 
 import numpy as np
@@ -51,20 +52,7 @@ class ConstantRates(RatePolicy):
     kind: Literal["constant"] = "constant"
 
     def over_time(self, bandwidths: Floats, randomness: Randomness) -> Rates:
-        return _Unchanged(bandwidths)
-
-
-class _Unchanged:
-    """b_i(t) = b_i."""
-
-    def __init__(self, bandwidths: Floats) -> None:
-        self._rates: list[float] = np.asarray(bandwidths, dtype=np.float64).tolist()
-
-    def rate(self, device: int, seconds: float) -> float:
-        return self._rates[device]
-
-    def next_change(self, device: int, seconds: float) -> float:
-        return math.inf
+        return _Trace([()] * len(bandwidths), _plain(bandwidths))
 
 
 # From a file
@@ -82,11 +70,10 @@ class RateFile(RatePolicy):
     """The file. The times of each device ascend."""
 
     def over_time(self, bandwidths: Floats, randomness: Randomness) -> Rates:
-        start: list[float] = np.asarray(bandwidths, dtype=np.float64).tolist()
-        times: list[list[float]] = [[] for _ in start]
-        values = [[rate] for rate in start]
+        values = _plain(bandwidths)
+        times: list[list[float]] = [[] for _ in values]
         for line in read_trace(self.path, ("seconds", "device", "rate")):
-            seconds, device = line.seconds(least=0.0), line.device(len(start))
+            seconds, device = line.seconds(least=0.0), line.device(len(values))
             rate = line.number("rate")
             if not (rate == 0 or SMALLEST <= rate <= LARGEST):
                 raise line.refused("rate", f"0 or a number from {SMALLEST} to {LARGEST}")
@@ -97,6 +84,12 @@ class RateFile(RatePolicy):
             times[device].append(seconds)
             values[device].append(abs(rate))  # -0 is 0
         return _Trace(times, values)
+
+
+def _plain(bandwidths: Floats) -> list[list[float]]:
+    """Return the bandwidth of each device as the first of its rates."""
+    rates: list[list[float]] = np.asarray(bandwidths, dtype=np.float64)[:, None].tolist()
+    return rates
 
 
 class _Trace:
@@ -137,24 +130,18 @@ class MarkovRates(RatePolicy):
     """Share of b_i that is left in the bad state."""
 
     def over_time(self, bandwidths: Floats, randomness: Randomness) -> Rates:
-        return _TwoStates(self, np.asarray(bandwidths, dtype=np.float64).tolist(), randomness)
+        return _TwoStates(self, bandwidths, randomness)
 
 
 class _TwoStates:
     """The courses of all devices. Each is drawn when it is first asked for."""
 
-    def __init__(self, policy: MarkovRates, bandwidths: list[float], randomness: Randomness) -> None:
-        self._policy, self._bandwidths, self._randomness = policy, bandwidths, randomness
-        self._courses: dict[int, _Course] = {}
-
-    def _course(self, device: int) -> _Course:
-        if device not in self._courses:
-            self._courses[device] = _Course(self._policy, self._randomness, device)
-        return self._courses[device]
+    def __init__(self, policy: MarkovRates, bandwidths: Floats, randomness: Randomness) -> None:
+        self._rates = [(policy.bad_share * good, good) for (good,) in _plain(bandwidths)]
+        self._course = cache(partial(_Course, policy, randomness))
 
     def rate(self, device: int, seconds: float) -> float:
-        good = self._course(device).is_good(seconds)
-        return self._bandwidths[device] if good else self._policy.bad_share * self._bandwidths[device]
+        return self._rates[device][self._course(device).is_good(seconds)]
 
     def next_change(self, device: int, seconds: float) -> float:
         return self._course(device).next_change(seconds)

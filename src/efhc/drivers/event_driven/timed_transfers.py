@@ -7,33 +7,20 @@ its latency. A header (n = 0) takes its latency only.
 from __future__ import annotations
 
 import math
-from array import array
 from heapq import heapify, heappop, heappush
 from typing import Any
 
-from efhc.core.randomness import Purpose, Randomness
+from efhc.core.randomness import Purpose, Randomness, Sequences
 from efhc.drivers.event_driven.rates import Rates
 from efhc.drivers.event_driven.transfers import Carrier, Notice, WhenLost
 
+BLOCK = 32
+"""Numbers drawn at once, from one stream per link direction and block. Part of a run's identity."""
 
-class LinkDraws:
-    """One uniform number per attempt on a link direction: a function of (seed, purpose, sender, receiver, count)."""
 
-    BLOCK = 32
-    """Numbers drawn at once, from one stream per link direction and block. Part of a run's identity."""
-
-    def __init__(self, randomness: Randomness, purpose: Purpose) -> None:
-        self._randomness, self._purpose = randomness, purpose
-        self._blocks: dict[tuple[int, int], tuple[int, array[float]]] = {}
-
-    def __call__(self, sender: int, receiver: int, count: int) -> float:
-        """Return the number of attempt `count` from `sender` to `receiver`."""
-        number, place = divmod(count, self.BLOCK)
-        found = self._blocks.get((sender, receiver))
-        if found is None or found[0] != number:
-            stream = self._randomness.stream(self._purpose, sender, receiver, number)
-            found = self._blocks[sender, receiver] = (number, array("d", stream.random(self.BLOCK)))
-        return found[1][place]
+def link_draws(randomness: Randomness, purpose: Purpose) -> Sequences:
+    """Return one uniform number per attempt on a link direction: a function of (seed, purpose, link, attempt)."""
+    return Sequences(randomness, purpose, BLOCK, lambda stream, sender, receiver: stream.random(BLOCK))
 
 
 class _Message:
@@ -85,18 +72,20 @@ class TimedTransfers(Carrier):
         rates: Rates,
         randomness: Randomness,
         *,
-        shared: bool,
-        latency: float,
-        jitter: float,
-        loss: float,
-        when_lost: WhenLost,
+        shared: bool = False,
+        latency: float = 0.0,
+        jitter: float = 0.0,
+        loss: float = 0.0,
+        when_lost: WhenLost = "resend",
+        at_once: bool = False,
     ) -> None:
+        """With `at_once`, the rates are infinite, and there is no latency and no loss."""
         self._devices, self._rates, self._shared = devices, rates, shared
         self._latency, self._jitter, self._loss = latency, jitter, loss
+        self.models_at_once = at_once
         self._resend, self._draws = when_lost == "resend", jitter > 0 or loss > 0
         self.is_orderly, self.headers_at_once = not self._draws, latency == 0 and not self._draws
-        self._jitters = LinkDraws(randomness, Purpose.LINK_JITTER)
-        self._losses = LinkDraws(randomness, Purpose.LINK_LOSS)
+        self._jitters, self._losses = (link_draws(randomness, p) for p in (Purpose.LINK_JITTER, Purpose.LINK_LOSS))
         self._serial = 0
         self._heap: list[tuple[float, int, int | _Pipe]] = []
         self._messages: dict[int, _Message] = {}
@@ -214,9 +203,9 @@ class TimedTransfers(Carrier):
         self._counts[link] = count + 1
         sender, receiver = divmod(link, self._devices)
         if self._jitter > 0:
-            message.after = self._latency + self._jitter * self._jitters(sender, receiver, count)
+            message.after = self._latency + self._jitter * float(self._jitters(count, sender, receiver))
         if self._loss > 0:
-            message.lost = self._losses(sender, receiver, count) < self._loss
+            message.lost = bool(self._losses(count, sender, receiver) < self._loss)
 
     def _arrive(self, time: float, ticket: int, message: _Message) -> None:
         """Let the message be at its receiver (or be lost, so close to it) at `time`."""

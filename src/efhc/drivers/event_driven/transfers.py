@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, Literal, NamedTuple, Protocol
 
 WhenLost = Literal["resend", "drop"]
@@ -83,47 +82,3 @@ class Carrier(Transfers):
     def latency_of(self, ticket: int) -> float:
         """Return how long a message that `take` has just reported was in flight after the uplink; 0 if unknown."""
         return 0.0
-
-
-class InstantTransfers(Carrier):
-    """Every message arrives at the instant at which it is sent, in the order of sending."""
-
-    models_at_once = headers_at_once = is_orderly = True
-
-    def __init__(self) -> None:
-        self._now = 0.0
-        self._messages: dict[int, tuple[int, int]] = {}
-
-    def send(self, now: float, sender: int, receiver: int, size: float, ticket: int) -> None:
-        self._now = now
-        self._messages[ticket] = (sender, receiver)
-
-    def next_time(self) -> float:
-        return self._now if self._messages else math.inf
-
-    def take(self, now: float) -> list[Notice]:
-        notices = [Notice(ticket, "arrived") for ticket in self._messages]
-        self._messages.clear()
-        return notices
-
-    def cancel(self, now: float, ticket: int) -> None:
-        self._messages.pop(ticket, None)
-
-    def cut(self, now: float, i: int, j: int) -> list[int]:
-        tickets = [ticket for ticket, ends in self._messages.items() if ends in ((i, j), (j, i))]
-        for ticket in tickets:
-            del self._messages[ticket]
-        return tickets
-
-    def is_stalled(self, ticket: int) -> bool:
-        return False
-
-    def could_send(self, device: int, since: float, now: float) -> bool:
-        return True
-
-    def state(self) -> dict[str, Any]:
-        return {"now": self._now, "messages": [[ticket, *ends] for ticket, ends in self._messages.items()]}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        self._now = state["now"]
-        self._messages = {ticket: (sender, receiver) for ticket, sender, receiver in state["messages"]}

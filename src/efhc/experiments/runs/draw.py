@@ -141,7 +141,7 @@ def check_driver(experiment: Experiment, scenario: Scenario, seed: int) -> None:
             clock.seconds(device, 0)
     if driver.churn is not None and not is_built_in(driver.churn):
         for device in devices:
-            churn.next_event(device, 0)
+            churn.events.next_event(device, 0)
 
 
 def check_strategies(experiment: Experiment, scenario: Scenario) -> None:
