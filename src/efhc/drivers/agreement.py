@@ -42,7 +42,7 @@ def difference_from_reference(
                 graph.neighbours(),
                 previous_graph.neighbours(),
                 reader.thresholds(trigger, k).tolist(),
-                lambda i, w, computed=gradients: computed[i],
+                lambda i, w: gradients[i],  # noqa: B023, called at once
                 scenario.step_size(k),
             )
             links_used = set(map(tuple, graph.links[used_here].tolist()))
