@@ -1,16 +1,14 @@
 // Lines over an axis on a canvas: with a readout under the pointer or by arrow keys, a range chosen by dragging, and a picture to save.
-import { Drawing, theme } from "./canvas.js";
-import { download, el, keySteps, say } from "./dom.js";
+import { Drawing, drawLine, drawPath, theme, writeTicks } from "./canvas.js";
+import { download, el, say } from "./dom.js";
 import { lastUpTo, linear, logarithmic } from "./axes.js";
-import { fileName } from "./format.js";
+import { fileName, isKnown } from "./format.js";
 import { visible } from "./looks.js";
 
 const MARGIN = { left: 54, right: 12, top: 10, bottom: 34 };
 const MOST_ROWS = 14;
 const STRETCH = 100; // at this ratio of values, a logarithmic axis shows more
 const PICTURE_SCALE = 3;
-
-const isKnown = (value) => value !== null && value !== undefined && Number.isFinite(value);
 
 export class Chart extends Drawing {
   /** Charts that show the same range share one `zoom`: {range: null or [low, high], changed()}. */
@@ -19,18 +17,17 @@ export class Chart extends Drawing {
     this.zoom = zoom ?? { range: null, changed: () => this.redraw() };
     this.at = null; // the value of x that is read out
     this.content = { lines: [], marks: [], x: { label: "", words: String }, y: { label: "", words: String } };
-    this.title = title;
     this.empty = el("p", { class: "empty", hidden: true });
     this.element.append(this.empty);
     const tool = (text, label, onclick) => el("button", { type: "button", text, title: label, "aria-label": label, onclick });
-    this.tools = el(
-      "span",
-      { class: "chart-tools" },
-      tool("+", "Zoom in", () => this.zoomBy(0.5)),
-      (this.zoomOut = tool("−", "Zoom out", () => this.zoomBy(2))),
-      tool("PNG", "Save as PNG", () => this.save()),
-    );
+    this.zoomOut = tool("−", "Zoom out", () => this.zoomBy(2));
+    this.tools = el("span", { class: "chart-tools" }, tool("+", "Zoom in", () => this.zoomBy(0.5)), this.zoomOut, tool("PNG", "Save as PNG", () => this.save()));
     this.listen();
+  }
+
+  /** Returns the chart in a figure with a caption and its tools. */
+  figure(...caption) {
+    return super.figure(...caption, this.tools);
   }
 
   /**
@@ -42,16 +39,18 @@ export class Chart extends Drawing {
    */
   set(content, empty = "Nothing was evaluated yet.") {
     this.content = { marks: [], cursor: null, ...content };
-    const isEmpty = !content.lines.some((line) => line.y.some((value, n) => isKnown(value) && isKnown(line.x[n])));
-    this.empty.hidden = !isEmpty;
+    this.empty.hidden = content.lines.some((line) => line.y.some((value, n) => isKnown(value) && isKnown(line.x[n])));
     say(this.empty, empty);
     this.redraw();
-    this.announce();
+    this.announceAt();
     if (!this.readout.hidden) this.showReadout();
   }
 
-  name(title) {
-    this.title = title;
+  get title() {
+    return this.canvas.getAttribute("aria-label");
+  }
+
+  set title(title) {
     this.canvas.setAttribute("aria-label", title);
   }
 
@@ -121,124 +120,83 @@ export class Chart extends Drawing {
 
   paint(context, width, height) {
     const { lines, marks, cursor } = this.content;
-    this.paintAxes(context, width, height);
+    const [right, bottom] = [width - MARGIN.right, height - MARGIN.bottom];
+    this.paintAxes(context, right, bottom);
     if (!lines.length) return;
     context.save();
     context.beginPath();
-    context.rect(MARGIN.left - 2, MARGIN.top - 6, width - MARGIN.left - MARGIN.right + 4, height - MARGIN.top - MARGIN.bottom + 8);
+    context.rect(MARGIN.left - 2, MARGIN.top - 6, right - MARGIN.left + 4, bottom - MARGIN.top + 8);
     context.clip();
     for (const line of lines) if (line.low) this.paintBand(context, line);
     for (const line of lines) this.paintLine(context, line);
-    this.paintMarks(context, marks, height);
-    if (isKnown(cursor)) this.paintUpright(context, cursor, theme.talk, height, []);
-    if (this.at !== null) this.paintUpright(context, this.at, theme.soft, height, [3, 3]);
-    if (this.drag) this.paintDrag(context, height);
+    this.paintMarks(context, marks, bottom);
+    if (isKnown(cursor)) this.paintUpright(context, cursor, { strokeStyle: theme.talk }, bottom);
+    if (this.at !== null) this.paintUpright(context, this.at, { strokeStyle: theme.soft, dash: [3, 3] }, bottom);
+    if (this.drag) {
+      const [from, to] = this.drag;
+      drawPath(context, { fillStyle: theme.link, globalAlpha: 0.15 }, () => context.rect(from, MARGIN.top, to - from, bottom - MARGIN.top));
+    }
     context.restore();
   }
 
-  paintAxes(context, width, height) {
-    const { x, y } = this.axes;
-    const bottom = height - MARGIN.bottom;
-    context.font = `11px ${theme.font}`;
-    context.lineWidth = 1;
-    context.strokeStyle = theme.line;
-    context.fillStyle = theme.soft;
-    context.textBaseline = "middle";
-    context.textAlign = "right";
-    context.beginPath();
+  paintAxes(context, right, bottom) {
+    const { x, y, isStretched } = this.axes;
+    const { content } = this;
+    Object.assign(context, { font: `11px ${theme.font}`, fillStyle: theme.soft, textBaseline: "middle", textAlign: "right" });
     for (const tick of y.ticks) {
       const at = Math.round(y.at(tick)) + 0.5;
-      context.moveTo(MARGIN.left, at);
-      context.lineTo(width - MARGIN.right, at);
-      context.fillText(this.content.y.words(tick), MARGIN.left - 7, at);
+      drawLine(context, { strokeStyle: theme.line }, MARGIN.left, at, right, at);
+      context.fillText(content.y.words(tick), MARGIN.left - 7, at);
     }
-    context.stroke();
-    context.textBaseline = "top";
-    for (const tick of x.ticks) {
-      const at = x.at(tick);
-      context.textAlign = at > width - MARGIN.right - 20 ? "right" : "center";
-      context.fillText(this.content.x.words(tick), at, bottom + 6);
-      context.fillRect(Math.round(at), bottom, 1, 4);
-    }
-    context.strokeStyle = theme.soft;
-    context.beginPath();
-    context.moveTo(MARGIN.left, bottom + 0.5);
-    context.lineTo(width - MARGIN.right, bottom + 0.5);
-    context.stroke();
+    writeTicks(context, x, content.x.words, right, bottom + 6);
+    for (const tick of x.ticks) context.fillRect(Math.round(x.at(tick)), bottom, 1, 4);
+    drawLine(context, { strokeStyle: theme.soft }, MARGIN.left, bottom + 0.5, right, bottom + 0.5);
     context.textAlign = "right";
-    context.fillText(this.content.x.label, width - MARGIN.right, bottom + 20);
+    context.fillText(content.x.label, right, bottom + 20);
     context.textAlign = "left";
-    context.fillText([this.content.y.label, this.axes.isStretched ? "logarithmic" : ""].filter(Boolean).join(", "), MARGIN.left, bottom + 20);
+    context.fillText([content.y.label, isStretched ? "logarithmic" : ""].filter(Boolean).join(", "), MARGIN.left, bottom + 20);
   }
 
   paintBand(context, { color, x, low, high }) {
     const { x: across, y: up } = this.axes;
     const known = x.map((_, n) => n).filter((n) => isKnown(low[n]) && isKnown(high[n]));
-    context.beginPath();
-    for (const n of known) context.lineTo(across.at(x[n]), up.at(high[n]));
-    for (const n of known.reverse()) context.lineTo(across.at(x[n]), up.at(low[n]));
-    context.globalAlpha = theme.isDark ? 0.22 : 0.15;
-    context.fillStyle = visible(color, theme.isDark);
-    context.fill();
-    context.globalAlpha = 1;
+    drawPath(context, { fillStyle: visible(color), globalAlpha: theme.isDark ? 0.22 : 0.15 }, () => {
+      for (const n of known) context.lineTo(across.at(x[n]), up.at(high[n]));
+      for (const n of known.reverse()) context.lineTo(across.at(x[n]), up.at(low[n]));
+    });
   }
 
-  paintLine(context, { color, dash, width: thick, alpha = 1, x, y, hasDots, spentAt }) {
+  paintLine(context, { color, dash, width, alpha = 1, x, y, hasDots, spentAt }) {
     const { x: across, y: up } = this.axes;
     const start = this.content.x.isLog ? lastUpTo(x, 0) + 1 : 0;
     const end = spentAt === undefined ? x.length : lastUpTo(x, spentAt) + 1;
-    context.globalAlpha = alpha;
-    context.strokeStyle = context.fillStyle = visible(color, theme.isDark);
-    context.lineJoin = "round";
-    const stroke = (from, to, lineWidth, dashes) => {
-      context.lineWidth = lineWidth;
-      context.setLineDash(dashes);
-      const [xs, ys] = to - from === x.length ? [x, y] : [x.slice(from, to), y.slice(from, to)];
-      context.stroke(path(xs, ys, across.at, up.at));
-      context.setLineDash([]);
-    };
-    stroke(start, end, thick, dash);
-    if (end < x.length) stroke(Math.max(start, end - 1), x.length, 0.6 * thick, [2, 2.5]);
+    const style = { strokeStyle: visible(color), globalAlpha: alpha, lineJoin: "round" };
+    const stroke = (from, to, more) =>
+      drawPath(context, { ...style, ...more }, () => {
+        let isOpen = false;
+        for (let n = from; n < to; n++) {
+          const isThere = isKnown(y[n]) && isKnown(x[n]);
+          if (isThere) context[isOpen ? "lineTo" : "moveTo"](across.at(x[n]), up.at(y[n]));
+          isOpen = isThere;
+        }
+      });
+    stroke(start, end, { lineWidth: width, dash });
+    if (end < x.length) stroke(Math.max(start, end - 1), x.length, { lineWidth: 0.6 * width, dash: [2, 2.5] });
     const dots = hasDots || x.length === 1 ? x.keys() : end > 0 && end < x.length ? [end - 1] : [];
     for (const n of dots) {
-      if (!isKnown(y[n])) continue;
-      context.beginPath();
-      context.arc(across.at(x[n]), up.at(y[n]), thick + 1.2, 0, 7);
-      context.fill();
+      if (isKnown(y[n])) drawPath(context, { fillStyle: visible(color), globalAlpha: alpha }, () => context.arc(across.at(x[n]), up.at(y[n]), width + 1.2, 0, 7));
     }
-    context.globalAlpha = 1;
   }
 
-  paintMarks(context, marks, height) {
-    if (!marks.length) return;
-    const { x } = this.axes;
+  paintMarks(context, marks, bottom) {
     context.fillStyle = theme.talk;
-    let before = -Infinity;
-    for (const mark of marks) {
-      const at = Math.round(x.at(mark));
-      if (at > before) context.fillRect(at, height - MARGIN.bottom - 7, 1.4, 7);
-      before = at;
-    }
+    const places = new Set(marks.map((mark) => Math.round(this.axes.x.at(mark))));
+    for (const at of places) context.fillRect(at, bottom - 7, 1.4, 7);
   }
 
-  paintUpright(context, value, color, height, dash) {
+  paintUpright(context, value, style, bottom) {
     const at = Math.round(this.axes.x.at(value)) + 0.5;
-    context.strokeStyle = color;
-    context.lineWidth = 1;
-    context.setLineDash(dash);
-    context.beginPath();
-    context.moveTo(at, MARGIN.top - 4);
-    context.lineTo(at, height - MARGIN.bottom);
-    context.stroke();
-    context.setLineDash([]);
-  }
-
-  paintDrag(context, height) {
-    const [from, to] = this.drag;
-    context.fillStyle = theme.link;
-    context.globalAlpha = 0.15;
-    context.fillRect(Math.min(from, to), MARGIN.top, Math.abs(to - from), height - MARGIN.top - MARGIN.bottom);
-    context.globalAlpha = 1;
+    drawLine(context, style, at, MARGIN.top - 4, at, bottom);
   }
 
   /** Gives the reader a PNG that stands alone: with its title and the names of its lines. */
@@ -250,26 +208,17 @@ export class Chart extends Drawing {
     context.scale(PICTURE_SCALE, PICTURE_SCALE);
     context.fillStyle = theme.page;
     context.fillRect(0, 0, picture.width, picture.height);
-    this.stopReading();
+    this.leave();
     context.save();
     context.translate(0, 24);
     this.paint(context, width, height);
     context.restore();
-    context.textAlign = "left";
-    context.textBaseline = "middle";
-    context.fillStyle = theme.ink;
-    context.font = `600 13px ${theme.font}`;
+    Object.assign(context, { textAlign: "left", textBaseline: "middle", fillStyle: theme.ink, font: `600 13px ${theme.font}` });
     context.fillText(this.title, MARGIN.left, 14);
     context.font = `11px ${theme.font}`;
     names.forEach(({ name, color, dash }, n) => {
       const y = height + 32 + 16 * n;
-      context.strokeStyle = visible(color, theme.isDark);
-      context.lineWidth = 2;
-      context.setLineDash(dash);
-      context.beginPath();
-      context.moveTo(MARGIN.left, y);
-      context.lineTo(MARGIN.left + 26, y);
-      context.stroke();
+      drawLine(context, { strokeStyle: visible(color), lineWidth: 2, dash }, MARGIN.left, y, MARGIN.left + 26, y);
       context.fillText(name, MARGIN.left + 34, y);
     });
     picture.toBlob((blob) => download(`${fileName(this.title)}.png`, "image/png", blob));
@@ -279,17 +228,6 @@ export class Chart extends Drawing {
 
   listen() {
     const { canvas } = this;
-    canvas.addEventListener("pointermove", (event) => {
-      const [x, y] = this.pointer(event);
-      if (this.drag) {
-        this.drag[1] = x;
-        this.draw();
-      }
-      this.read(this.nearest(x), x, y);
-    });
-    canvas.addEventListener("pointerleave", () => this.stopReading());
-    canvas.addEventListener("blur", () => this.stopReading());
-    canvas.addEventListener("focus", () => canvas.matches(":focus-visible") && this.step(0));
     canvas.addEventListener("pointerdown", (event) => {
       if (event.pointerType !== "mouse" || event.button !== 0) return;
       const [x] = this.pointer(event);
@@ -297,22 +235,16 @@ export class Chart extends Drawing {
       canvas.setPointerCapture(event.pointerId);
     });
     canvas.addEventListener("pointerup", () => {
-      const ends = this.drag?.map((pixel) => this.axes.x.back(pixel)).sort((one, other) => one - other);
-      const isWide = this.drag && Math.abs(this.drag[1] - this.drag[0]) > 6;
+      const { drag } = this;
       this.drag = null;
-      if (isWide) this.zoomTo(ends);
+      if (drag && Math.abs(drag[1] - drag[0]) > 6) this.zoomTo(drag.map((pixel) => this.axes.x.back(pixel)).sort((one, other) => one - other));
     });
     canvas.addEventListener("dblclick", () => this.zoomTo(null));
-    canvas.addEventListener("keydown", (event) => {
-      const steps = keySteps(10);
-      if (event.key === "Escape") {
-        this.stopReading();
-        this.zoomTo(null);
-      } else if (event.key === "+" || event.key === "-") this.zoomBy(event.key === "+" ? 0.5 : 2);
-      else if (event.key in steps) {
-        event.preventDefault();
-        this.step(steps[event.key]);
-      }
+    canvas.addEventListener("keydown", ({ key }) => {
+      if (key === "+" || key === "-") this.zoomBy(key === "+" ? 0.5 : 2);
+      if (key !== "Escape") return;
+      this.leave();
+      this.zoomTo(null);
     });
   }
 
@@ -342,13 +274,14 @@ export class Chart extends Drawing {
     return (longest?.x ?? []).filter((value) => value >= low && value <= high && (value > 0 || !this.content.x.isLog));
   }
 
-  nearest(pixel) {
+  /** Reads the stop that is nearest to the pointer. */
+  point(x, y) {
+    if (this.drag) this.drag[1] = x;
     const { stops } = this;
-    if (!stops.length) return null;
-    const value = this.axes.x.back(pixel);
+    const value = this.axes.x.back(x);
     const before = Math.max(0, lastUpTo(stops, value));
-    const after = Math.min(stops.length - 1, before + 1);
-    return Math.abs(stops[after] - value) < Math.abs(stops[before] - value) ? stops[after] : stops[before];
+    const near = stops.slice(before, before + 2).sort((one, other) => Math.abs(one - value) - Math.abs(other - value));
+    if (near.length) this.read(near[0], x, y);
   }
 
   step(by) {
@@ -357,20 +290,18 @@ export class Chart extends Drawing {
     const now = this.at === null ? stops.length - 1 : Math.max(0, lastUpTo(stops, this.at));
     const next = Math.min(stops.length - 1, Math.max(0, this.at === null && Math.abs(by) <= 1 ? now : now + by));
     this.read(stops[next], this.axes.x.at(stops[next]), MARGIN.top);
-    this.announce();
+    this.announceAt();
   }
 
   read(value, x, y) {
-    if (value === null) return;
     [this.at, this.place] = [value, [x, y]];
     this.showReadout();
     this.draw();
   }
 
-  stopReading() {
-    this.at = null;
-    this.drag = null;
-    this.readout.hidden = true;
+  leave() {
+    super.leave();
+    this.at = this.drag = null;
     this.draw();
   }
 
@@ -395,47 +326,21 @@ export class Chart extends Drawing {
   }
 
   showReadout() {
-    if (this.at === null) return;
     const rows = this.valuesAt(this.at);
-    const [px, py] = this.place;
-    this.readBeside(
-      px,
-      16,
-      py - 10,
-      el("div", { class: "readout-at", text: this.placeWords(this.at) }),
-      ...rows.slice(0, MOST_ROWS).map(({ line, words }) =>
-        el(
-          "div",
-          { class: "readout-row" },
-          el("i", { vars: { "--color": visible(line.color, theme.isDark) } }),
-          el("span", { text: line.name }),
-          el("b", { text: words }),
-        ),
-      ),
-      ...(rows.length > MOST_ROWS ? [el("div", { class: "readout-at", text: `and ${rows.length - MOST_ROWS} more` })] : []),
+    const more = rows.length - MOST_ROWS;
+    const children = rows.slice(0, MOST_ROWS).map(({ line, words }) =>
+      el("div", { class: "readout-row" }, el("i", { vars: { "--color": visible(line.color) } }), el("span", { text: line.name }), el("b", { text: words })),
     );
+    const note = (text) => el("div", { class: "readout-at", text });
+    this.readBeside(this.place[0], 16, this.place[1] - 10, note(this.placeWords(this.at)), ...children, more > 0 ? note(`and ${more} more`) : "");
   }
 
-  announce() {
-    const { canvas } = this;
+  announceAt() {
     const { stops } = this;
     const last = stops.length - 1;
+    if (last < 0) return this.announce(0, 0, ["nothing yet"]);
     const place = this.at ?? stops[last];
-    canvas.setAttribute("aria-valuemax", Math.max(0, last));
-    canvas.setAttribute("aria-valuenow", place === undefined ? 0 : Math.max(0, lastUpTo(stops, place)));
-    const rows = place === undefined ? [] : this.valuesAt(place).slice(0, MOST_ROWS);
-    const words = [place === undefined ? "nothing yet" : this.placeWords(place), ...rows.map((row) => `${row.line.name} ${row.words}`)];
-    canvas.setAttribute("aria-valuetext", words.join(", "));
+    const rows = this.valuesAt(place).slice(0, MOST_ROWS);
+    this.announce(Math.max(0, lastUpTo(stops, place)), last, [this.placeWords(place), ...rows.map((row) => `${row.line.name} ${row.words}`)]);
   }
-}
-
-function path(x, y, across, up) {
-  const found = new Path2D();
-  let isOpen = false;
-  for (let n = 0; n < x.length; n++) {
-    if (!isKnown(y[n]) || !isKnown(x[n])) isOpen = false;
-    else if (isOpen) found.lineTo(across(x[n]), up(y[n]));
-    else found.moveTo(across(x[n]), up(y[n])), (isOpen = true);
-  }
-  return found;
 }

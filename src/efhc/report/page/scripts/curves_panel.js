@@ -1,13 +1,13 @@
 // Accuracy and consensus of all runs of the group, against what one switch says.
 import { Chart } from "./chart.js";
 import { choice, el, radioSwitch } from "./dom.js";
+import { isKnown } from "./format.js";
 import { looksOf } from "./looks.js";
 import { AXES, COMMON, furtherColumns, measureOf } from "./measures.js";
 import { StrategyLegend } from "./strategy_legend.js";
 
 const FIRST = ["accuracy", "consensus_error"];
 const OF_NODES = ["train_loss", "broadcasts"]; // nodes do not evaluate
-
 const PLACES = 160;
 
 export class CurvesPanel {
@@ -16,19 +16,40 @@ export class CurvesPanel {
   constructor(store) {
     this.store = store;
     this.axis = "k";
-    this.isAxisChosen = false;
-    const zoom = { range: null, changed: () => this.charts.forEach((chart) => chart.redraw()) };
-    this.zoom = zoom;
-    this.charts = FIRST.map(() => new Chart("", zoom));
-    this.choices = FIRST.map((column, n) => this.measureChoice(column, n));
+    this.isAxisChosen = this.isMeasureChosen = false;
+    this.zoom = { range: null, changed: () => this.charts.forEach((chart) => chart.redraw()) };
+    this.charts = FIRST.map(() => new Chart("", this.zoom));
+    this.choices = ["upper", "lower"].map((place, n) =>
+      choice({
+        class: "measure",
+        label: `What the ${place} curves show`,
+        options: COMMON.map((one) => [one, measureOf(one).name]),
+        value: FIRST[n],
+        changed: () => {
+          this.isMeasureChosen = true;
+          this.draw();
+        },
+      }),
+    );
+    const axes = radioSwitch({
+      name: "axis",
+      label: "Show curves against",
+      options: Object.fromEntries(AXES.map((axis) => [axis, measureOf(axis).name])),
+      value: this.axis,
+      changed: (axis) => {
+        this.isAxisChosen = true;
+        this.setAxis(axis);
+        this.draw();
+      },
+    });
     this.legend = new StrategyLegend(() => this.draw());
     this.element = el(
       "section",
       { class: "curves", "aria-label": "Curves" },
-      el("div", { class: "bar" }, this.axisSwitch(), this.legend.element),
-      ...this.charts.map((chart, n) => el("figure", {}, el("figcaption", {}, this.choices[n], chart.tools), chart.element)),
+      el("div", { class: "bar" }, axes, this.legend.element),
+      ...this.charts.map((chart, n) => chart.figure(this.choices[n])),
     );
-    store.watch(["curves", "group", "choice", "tree", "theme"], (changes) => {
+    store.watch(["curves", "group", "choice", "tree"], (changes) => {
       if (changes.has("group")) this.begin();
       this.draw();
     });
@@ -37,34 +58,7 @@ export class CurvesPanel {
   begin() {
     this.zoom.range = null;
     const first = this.store.currentGroup?.kind === "nodes" ? OF_NODES : FIRST;
-    if (!this.isChosen) this.choices.forEach((choice, n) => (choice.value = first[n]));
-  }
-
-  measureChoice(column, n) {
-    return choice({
-      class: "measure",
-      label: n ? "What the lower curves show" : "What the upper curves show",
-      options: COMMON.map((one) => [one, measureOf(one).name]),
-      value: column,
-      changed: () => {
-        this.isChosen = true;
-        this.draw();
-      },
-    });
-  }
-
-  axisSwitch() {
-    return radioSwitch({
-      name: "axis",
-      label: "Show curves against",
-      options: Object.fromEntries(AXES.map((axis) => [axis, measureOf(axis).name])),
-      value: this.axis,
-      changed: (value) => {
-        this.isAxisChosen = true;
-        this.setAxis(value);
-        this.draw();
-      },
-    });
+    if (!this.isMeasureChosen) this.choices.forEach((choice, n) => (choice.value = first[n]));
   }
 
   setAxis(axis) {
@@ -73,42 +67,25 @@ export class CurvesPanel {
     this.element.querySelector(`[name="axis"][value="${axis}"]`).checked = true;
   }
 
-  /** Event-driven runs and nodes have their own seconds, and no transmission time: until the reader chooses, seconds come first. */
-  chooseAxis(strategies) {
-    if (this.isAxisChosen || !strategies.size) return;
-    const has = (column) => [...strategies.values()].flat().some(({ curve }) => curve[column]?.some((value) => value !== null));
-    this.setAxis(!has("transmission_time") && has("seconds") ? "seconds" : "k");
-  }
-
-  /** Strategies with their runs that have a curve, in the order of the tree. */
-  get strategies() {
-    const found = new Map();
-    for (const run of this.store.currentGroup?.runs ?? []) {
-      const curve = this.store.lines[run.id];
-      if (!curve?.k?.length) continue;
-      if (!found.has(run.strategy)) found.set(run.strategy, []);
-      found.get(run.strategy).push({ run, curve });
-    }
-    return found;
-  }
-
   draw() {
-    const { strategies } = this;
-    this.chooseAxis(strategies);
-    this.offer(furtherColumns([...strategies.values()].flat().map(({ curve }) => curve)));
+    const { currentGroup, lines } = this.store;
+    const runs = (currentGroup?.runs ?? []).map((run) => ({ run, curve: lines[run.id] })).filter(({ curve }) => curve?.k?.length);
+    const has = (column) => runs.some(({ curve }) => curve[column]?.some(isKnown));
+    // Event-driven runs and nodes have their own seconds, and no transmission time: seconds come first.
+    if (!this.isAxisChosen && runs.length) this.setAxis(!has("transmission_time") && has("seconds") ? "seconds" : "k");
+    this.offer(furtherColumns(runs.map(({ curve }) => curve)));
     const axis = measureOf(this.axis);
-    const looks = looksOf(this.store.currentGroup?.strategies ?? []);
-    this.legend.set(new Map([...strategies.keys()].map((name) => [name, looks.get(name)])));
+    const strategies = Map.groupBy(runs, ({ run }) => run.strategy);
+    const looks = new Map([...looksOf(currentGroup?.strategies ?? [])].filter(([name]) => strategies.has(name)));
+    this.legend.set(looks);
+    const shown = [...strategies].filter(([strategy]) => this.legend.isShown(strategy));
     this.charts.forEach((chart, n) => {
       const column = this.choices[n].value;
-      const measure = measureOf(column);
-      const content = { lines: [], x: axis, y: measure };
-      for (const [strategy, runs] of strategies) {
-        if (!this.legend.isShown(strategy)) continue;
-        this.add(content, strategy, looks.get(strategy), runs, column);
-      }
-      chart.name(`${measure.name} against ${axis.label}`);
-      chart.set(content, this.whyEmpty(strategies));
+      const y = measureOf(column);
+      chart.title = `${y.name} against ${axis.label}`;
+      const drawn = shown.flatMap(([strategy, same]) => this.linesOf(strategy, looks.get(strategy), same, column));
+      const empty = runs.length && !has(this.axis) ? `These runs have no ${axis.label}.` : "Nothing was evaluated yet.";
+      chart.set({ lines: drawn, x: axis, y }, empty);
     });
   }
 
@@ -120,37 +97,26 @@ export class CurvesPanel {
     }
   }
 
-  whyEmpty(strategies) {
-    const isKnown = [...strategies.values()].flat().some(({ curve }) => curve[this.axis]?.some((value) => value !== null));
-    return strategies.size && !isKnown ? `These runs have no ${measureOf(this.axis).label}.` : "Nothing was evaluated yet.";
-  }
-
-  add(content, strategy, look, runs, column) {
+  /** The line of the only run of a strategy or, of several seeds, thin lines and their mean. */
+  linesOf(strategy, look, runs, column) {
     const isAlone = runs.length === 1;
     const mean = isAlone ? null : averaged(runs.map(({ curve }) => curve), this.axis, column);
-    for (const { run, curve } of runs) {
+    const lines = runs.map(({ run, curve }) => {
       const isChosen = run.id === this.store.run;
-      content.lines.push({
-        name: isAlone ? strategy : `${strategy}, seed ${run.seed}`,
-        ...look,
-        dash: isAlone ? look.dash : [],
-        width: isAlone ? (isChosen ? 2.6 : 1.8) : isChosen ? 1.6 : 0.8,
-        alpha: isAlone || isChosen ? 1 : 0.45,
-        x: curve[this.axis] ?? [],
-        y: curve[column] ?? [],
-        isRead: isAlone || isChosen || !mean,
-      });
-    }
-    if (!mean) return;
-    content.lines.push({ name: `${strategy}, mean of ${runs.length}`, ...look, width: 2.2, ...mean, isRead: true, endsThere: true });
+      const own = isAlone
+        ? { name: strategy, width: isChosen ? 2.6 : 1.8, isRead: true }
+        : { name: `${strategy}, seed ${run.seed}`, dash: [], width: isChosen ? 1.6 : 0.8, alpha: isChosen ? 1 : 0.45, isRead: isChosen || !mean };
+      return { ...look, ...own, x: curve[this.axis] ?? [], y: curve[column] ?? [] };
+    });
+    return mean ? [...lines, { ...look, ...mean, name: `${strategy}, mean of ${runs.length}`, width: 2.2, isRead: true, endsThere: true }] : lines;
   }
 }
 
 /** Mean, lowest and highest value over seeds, up to the last place that all seeds reached; null if there is none. */
 function averaged(curves, axis, column) {
-  const known = curves.map((curve) => points(curve[axis] ?? [], curve[column] ?? [])).filter((one) => one.x.length);
-  if (known.length < 2 || known.length < curves.length) return null;
-  const last = Math.min(...known.map((one) => one.x[one.x.length - 1]));
+  const known = curves.map((curve) => points(curve[axis] ?? [], curve[column] ?? []));
+  if (known.some((one) => !one.x.length)) return null;
+  const last = Math.min(...known.map((one) => one.x.at(-1)));
   const first = Math.max(...known.map((one) => one.x[0]));
   if (!(last > first)) return null;
   const isSame = known.every((one) => one.x.length === known[0].x.length && one.x.every((value, n) => value === known[0].x[n]));
@@ -166,13 +132,8 @@ function averaged(curves, axis, column) {
 }
 
 function points(xs, ys) {
-  const kept = { x: [], y: [] };
-  for (let n = 0; n < xs.length; n++) {
-    if (xs[n] === null || ys[n] === null || ys[n] === undefined) continue;
-    kept.x.push(xs[n]);
-    kept.y.push(ys[n]);
-  }
-  return kept;
+  const known = xs.map((_, n) => n).filter((n) => isKnown(xs[n]) && isKnown(ys[n]));
+  return { x: known.map((n) => xs[n]), y: known.map((n) => ys[n]) };
 }
 
 function interpolated({ x, y }, places) {

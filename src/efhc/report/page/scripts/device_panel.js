@@ -2,11 +2,10 @@
 import { Chart } from "./chart.js";
 import { el, setFacts } from "./dom.js";
 import { lastUpTo } from "./axes.js";
-import { accuracyWords, digits, labelWords, plural, short, whole } from "./format.js";
+import { accuracyWords, digits, isKnown, labelWords, plural, short, whole } from "./format.js";
 import { measureOf } from "./measures.js";
 
-const DRIFT = "#0072B2";
-const THRESHOLD = "#8a8f98";
+const LINES = { threshold: { color: "#8a8f98", dash: [5, 3] }, drift: { color: "#0072B2", dash: [] } };
 
 export class DevicePanel {
   static order = 4;
@@ -23,13 +22,14 @@ export class DevicePanel {
     });
     this.facts = el("dl", { class: "facts" });
     this.chart = new Chart("Drift against threshold");
+    const note = el("span", { class: "note", text: "a device fires when its drift reaches its threshold; ticks show when" });
     this.element = el(
       "section",
       { class: "device", "aria-label": "Device" },
       el("div", { class: "device-about" }, el("h3", {}, el("span", { text: "Device " }), this.number), this.facts),
-      el("figure", {}, el("figcaption", {}, el("span", { text: "Drift against threshold" }), el("span", { class: "note", text: "a device fires when its drift reaches its threshold; ticks show when" }), this.chart.tools), this.chart.element),
+      this.chart.figure(el("span", { text: this.chart.title }), note),
     );
-    store.watch(["run", "detail", "device", "samples", "events", "theme"], () => this.draw());
+    store.watch(["run", "detail", "device", "samples", "events"], () => this.draw());
     store.watch(["moment"], () => {
       this.chart.setCursor(moment.at);
       this.drawFacts();
@@ -38,38 +38,35 @@ export class DevicePanel {
 
   draw() {
     const { shown, device } = this.store;
-    const has = Boolean(shown?.devices.length);
-    this.element.hidden = !has;
-    if (!has) return;
+    this.element.hidden = !shown?.devices.length;
+    if (this.element.hidden) return;
     this.number.max = shown.devices.length - 1;
     if (document.activeElement !== this.number) this.number.value = device;
+    // On clocks of their own, devices may fire several times in one moment.
+    this.firings = shown.events.fired.reduce((count, fired) => count + fired.filter((one) => one === device).length, 0);
     this.drawFacts();
     this.drawChart();
   }
 
   drawChart() {
-    const { shown, device } = this.store;
+    const { curve, device, shown } = this.store;
     const { samples, events } = shown;
-    const { axis } = this.moment;
-    const { curve } = this.store;
-    const x = axis.name === "seconds" ? samples.k.map((k) => curve.seconds[lastUpTo(curve.k, k)] ?? null) : samples.k;
-    const of = (column) => column.map((row) => row?.[device] ?? null);
-    const [drift, threshold] = [of(samples.drift), of(samples.threshold)];
-    const lines = [];
-    const has = (values) => values.some((value) => value !== null);
-    if (has(threshold)) lines.push({ name: "threshold", color: THRESHOLD, dash: [5, 3], width: 1.8, x, y: threshold, isRead: true });
-    if (has(drift)) lines.push({ name: "drift", color: DRIFT, dash: [], width: 1.8, x, y: drift, isRead: true });
+    const { at, axis } = this.moment;
+    const isTimed = axis.name === "seconds";
+    const x = isTimed ? samples.k.map((k) => curve.seconds[lastUpTo(curve.k, k)] ?? null) : samples.k;
+    const lines = Object.entries(LINES)
+      .map(([name, look]) => ({ name, ...look, width: 1.8, x, y: samples[name].map((row) => row?.[device] ?? null), isRead: true }))
+      .filter((line) => line.y.some(isKnown));
     const marks = lines.length ? axis.values.filter((_, n) => events.fired[n]?.includes(device)) : [];
-    const words = samples.k.length ? "This strategy has no thresholds, and its drift was not measured." : "No samples of the devices are known of this run.";
     this.chart.set(
       {
         lines,
         marks,
-        cursor: this.moment.at,
-        x: { ...measureOf(axis.name === "seconds" ? "seconds" : "k"), upTo: lines.length ? axis.values.at(-1) : null },
-        y: { label: "", words: short, full: (value) => digits(value, 4), fromZero: true, mayStretch: true },
+        cursor: at,
+        x: { ...measureOf(isTimed ? "seconds" : "k"), upTo: lines.length ? axis.values.at(-1) : null },
+        y: { label: "", words: short, full: digits, fromZero: true, mayStretch: true },
       },
-      words,
+      samples.k.length ? "This strategy has no thresholds, and its drift was not measured." : "No samples of the devices are known of this run.",
     );
   }
 
@@ -77,29 +74,21 @@ export class DevicePanel {
     const { shown, device } = this.store;
     const one = shown?.devices[device];
     if (!one) return;
-    const { samples, events } = shown;
-    const n = lastUpTo(samples.k, this.moment.k === null ? Infinity : this.moment.k + 1);
-    const now = (column) => (n < 0 ? null : (column[n]?.[device] ?? null));
-    const rows = [
-      ["accuracy", accuracyWords(now(samples.accuracy))],
-      ["drift", digits(now(samples.drift), 4)],
-      ["threshold", digits(now(samples.threshold), 4)],
-      ["fired in", this.firedWords(events, device)],
+    const { accuracy, drift, threshold } = this.moment.sample;
+    setFacts(this.facts, [
+      ["accuracy", accuracyWords(accuracy?.[device])],
+      ["drift", digits(drift?.[device])],
+      ["threshold", digits(threshold?.[device])],
+      ["fired in", this.firedWords(shown)],
       ["bandwidth", digits(one.bandwidth, 5)],
       ["samples", whole(one.samples)],
       ["labels", one.labels?.length ? labelWords(one.labels) : "–"],
-    ].filter(([, value]) => value !== "–");
-    setFacts(this.facts, rows);
+    ]);
   }
 
-  firedWords(events, device) {
+  firedWords({ events, is_sample }) {
     if (!events.k.length) return "–";
-    if (this.firedOf !== events || this.firedBy !== device || this.firedUpTo !== events.k.length) {
-      [this.firedOf, this.firedBy, this.firedUpTo] = [events, device, events.k.length];
-      // On clocks of their own, devices may fire several times in one moment.
-      this.firedCount = events.fired.reduce((count, fired) => count + fired.filter((one) => one === device).length, 0);
-    }
-    if (events.seconds?.[0] != null) return plural(this.firedCount, "step");
-    return `${whole(this.firedCount)} of ${whole(events.k.length)}${this.store.shown.is_sample ? " sampled" : ""} iterations`;
+    if (this.moment.times) return plural(this.firings, "step");
+    return `${whole(this.firings)} of ${whole(events.k.length)}${is_sample ? " sampled" : ""} iterations`;
   }
 }

@@ -13,13 +13,13 @@ export function svg(tag, properties = {}, ...children) {
 
 function filled(element, properties, children) {
   for (const [name, value] of Object.entries(properties)) {
-    if (value === undefined || value === null || value === false) continue;
+    if (value === undefined || value === false) continue;
     if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
     else if (name === "text") element.textContent = value;
     else if (name === "vars") for (const [key, one] of Object.entries(value)) element.style.setProperty(key, one);
     else element.setAttribute(name, value === true ? "" : value);
   }
-  element.append(...children.filter((child) => child !== null && child !== undefined));
+  element.append(...children.filter((child) => child !== null));
   return element;
 }
 
@@ -44,7 +44,7 @@ export function download(name, type, text) {
 }
 
 /** Copies a text: without the clipboard of a secure page, by a selection. */
-export async function copy(text) {
+async function copy(text) {
   try {
     await navigator.clipboard.writeText(text);
   } catch {
@@ -85,8 +85,9 @@ export function choice({ label, options, value: first, changed, ...attributes })
   return select;
 }
 
-/** Fills a `dl` with pairs of a name and a text, anew only if they differ. */
-export function setFacts(list, rows) {
+/** Fills a `dl` with pairs of a name and a text, without those that are not known, anew only if they differ. */
+export function setFacts(list, pairs) {
+  const rows = pairs.filter(([, text]) => text !== "–");
   const key = JSON.stringify(rows);
   if (list.key === key) return;
   list.key = key;

@@ -1,21 +1,21 @@
 // Numbers in words.
 
 const GROUPED = new Intl.NumberFormat("en-US");
-const known = (value) => value !== null && value !== undefined && Number.isFinite(value);
+export const isKnown = Number.isFinite;
 
 export function whole(value) {
-  return known(value) ? GROUPED.format(Math.round(value)) : "–";
+  return isKnown(value) ? GROUPED.format(Math.round(value)) : "–";
 }
 
 export function digits(value, count = 4) {
-  if (!known(value)) return "–";
+  if (!isKnown(value)) return "–";
   const size = Math.abs(value);
   if (size >= 1e6 || (size > 0 && size < 1e-3)) return value.toExponential(Math.max(0, count - 2));
   return size >= 10 ** count ? GROUPED.format(Math.round(value)) : String(Number(value.toPrecision(count)));
 }
 
 export function accuracyWords(value) {
-  return known(value) ? value.toFixed(3) : "–";
+  return isKnown(value) ? value.toFixed(3) : "–";
 }
 
 const UNITS = ["", "k", "M", "G", "T", "P"];
@@ -28,7 +28,7 @@ export function short(value) {
 
 /** A short number before a unit: 0.25, 12.5k, 12.5M. */
 export function scaled(value) {
-  if (!known(value)) return "–";
+  if (!isKnown(value)) return "–";
   const size = Math.abs(value);
   if (size > 0 && size < 1e-3) return value.toExponential(0);
   if (size < 1e4) return String(Number(value.toPrecision(4)));
@@ -37,7 +37,7 @@ export function scaled(value) {
 }
 
 export function duration(seconds) {
-  if (!known(seconds)) return "–";
+  if (!isKnown(seconds)) return "–";
   if (seconds < 1) return "under 1 s";
   const total = Math.round(seconds);
   const [days, hours, minutes] = [Math.floor(total / 86400), Math.floor(total / 3600) % 24, Math.floor(total / 60) % 60];

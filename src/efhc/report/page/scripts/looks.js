@@ -1,4 +1,5 @@
 // The look of strategies, which is the same in all figures, and of accuracies.
+import { theme } from "./canvas.js";
 import { svg } from "./dom.js";
 
 const DASHES = { "-": [], "--": [7, 3], "-.": [8, 2.5, 2, 2.5], ":": [2, 2.5] };
@@ -8,9 +9,12 @@ export function looksOf(strategies) {
   return new Map(strategies.map(({ name, dash, ...look }) => [name, { ...look, dash: DASHES[dash] }]));
 }
 
-/** The colour as it can be seen on this background: dark ones are lightened on a dark page. */
-export function visible(color, isDark) {
-  if (!isDark) return color;
+/** The colour as it can be seen on the page. */
+export function visible(color) {
+  return theme.isDark ? lightened(color) : color;
+}
+
+function lightened(color) {
   let [red, green, blue] = rgb(color);
   for (let n = 0; n < 12 && 0.2126 * red + 0.7152 * green + 0.0722 * blue < 125; n++) {
     [red, green, blue] = [red, green, blue].map((part) => Math.round(part + 0.12 * (255 - part)));
@@ -18,22 +22,17 @@ export function visible(color, isDark) {
   return `rgb(${red}, ${green}, ${blue})`;
 }
 
-function rgb(color) {
-  return [1, 3, 5].map((at) => parseInt(color.slice(at, at + 2), 16));
+/** The parts of a colour #rrggbb or #rgb. */
+export function rgb(color) {
+  const long = color.length === 4 ? color.replace(/[0-9a-f]/gi, (digit) => digit + digit) : color;
+  return [1, 3, 5].map((at) => parseInt(long.slice(at, at + 2), 16));
 }
 
-/** The line of a strategy, for legends and lists; `stroke` follows the theme by a CSS variable. */
-export function swatch(look, isDark) {
-  return svg(
-    "svg",
-    { viewBox: "0 0 26 8", width: 26, height: 8, "aria-hidden": "true", class: "swatch" },
-    svg("path", {
-      d: "M1 4H25",
-      stroke: visible(look.color, isDark),
-      "stroke-width": 2.4,
-      "stroke-dasharray": look.dash.join(" ") || "none",
-    }),
-  );
+/** The line of a strategy, for legends and lists. */
+export function swatch(look) {
+  const vars = { "--on-light": look.color, "--on-dark": lightened(look.color) };
+  const line = svg("path", { d: "M1 4H25", vars, "stroke-width": 2.4, "stroke-dasharray": look.dash.join(" ") || "none" });
+  return svg("svg", { viewBox: "0 0 26 8", width: 26, height: 8, "aria-hidden": "true", class: "swatch" }, line);
 }
 
 // Viridis without its darkest end, which would vanish on a dark page.

@@ -1,4 +1,5 @@
 // The iteration that is shown: it follows a running run, stays where the reader puts it, or plays.
+import { lastUpTo } from "./axes.js";
 
 const STILL = matchMedia("(prefers-reduced-motion: reduce)");
 const CATCH_UP = 0.8; // seconds in which a page that follows has shown what is new
@@ -10,7 +11,7 @@ export class Moment {
     this.isPlaying = false;
     this.isFollowing = true;
     this.perSecond = 12;
-    store.watch(["run", "detail", "events", "samples"], (changes) => this.hear(changes));
+    store.watch(["run", "detail", "events", "samples"], (changes) => this.update(changes));
   }
 
   /** The iterations that can be shown: those whose events are known, or else those whose devices are. */
@@ -48,11 +49,19 @@ export class Moment {
     return this.places[this.place] ?? null;
   }
 
+  /** The last sample of the devices up to the moment, by column: nothing is known of what comes after it. */
+  get sample() {
+    const { samples } = this.store.shown;
+    const n = lastUpTo(samples.k, this.k === null ? Infinity : this.k + 1);
+    const at = (column) => (n < 0 ? null : column[n]);
+    return { accuracy: at(samples.accuracy), drift: at(samples.drift), threshold: at(samples.threshold) };
+  }
+
   get isMoving() {
     return this.isPlaying || (this.isFollowing && this.position < this.last);
   }
 
-  hear(changes) {
+  update(changes) {
     if (changes.has("run")) {
       this.isPlaying = false;
       this.isFollowing = true;

@@ -1,7 +1,7 @@
 // The network on a canvas: devices by value and bandwidth, links that light up when they are used, and fade.
-import { Drawing, theme } from "./canvas.js";
-import { el, keySteps } from "./dom.js";
-import { short } from "./format.js";
+import { Drawing, drawPath, theme } from "./canvas.js";
+import { el } from "./dom.js";
+import { digits, isKnown, labelWords, plural, short } from "./format.js";
 import { places } from "./layout.js";
 import { ACCURACY_RAMP, shade } from "./looks.js";
 
@@ -19,7 +19,10 @@ export class NetworkDrawing extends Drawing {
     this.state = { values: null, range: [0, 1], fired: [], trail: [] };
     this.chosen = null;
     this.hovered = null;
-    this.listen();
+    this.canvas.addEventListener("click", (event) => {
+      const device = this.near(...this.pointer(event));
+      if (device !== null) this.pick(device);
+    });
   }
 
   /** Sets the devices {device, bandwidth}. The layout is computed from the links, once. */
@@ -27,7 +30,6 @@ export class NetworkDrawing extends Drawing {
     this.devices = devices;
     this.layout = this.x = null;
     this.layoutLinks = links;
-    this.canvas.setAttribute("aria-valuemax", Math.max(0, devices.length - 1));
     this.setLinks(links);
     this.place();
   }
@@ -48,9 +50,7 @@ export class NetworkDrawing extends Drawing {
 
   setChosen(device) {
     this.chosen = device;
-    const { canvas } = this;
-    canvas.setAttribute("aria-valuenow", device ?? 0);
-    canvas.setAttribute("aria-valuetext", device === null ? "no device" : this.describe(device).join(", "));
+    this.announce(device ?? 0, this.devices.length - 1, device === null ? ["no device"] : this.describe(device));
     this.draw();
   }
 
@@ -93,26 +93,25 @@ export class NetworkDrawing extends Drawing {
     context.setTransform(1, 0, 0, 1, 0, 0);
     context.drawImage(this.wires, 0, 0);
     context.restore();
-    if (this.chosen !== null) this.paintOwnLinks(context);
-    context.strokeStyle = theme.talk;
-    context.lineCap = "round";
-    for (const { links, strength } of this.state.trail) {
-      context.globalAlpha = strength;
-      context.lineWidth = 0.8 + 1.8 * strength * Math.min(1, 12 / Math.sqrt(links.length + 1));
-      this.stroke(context, links);
+    if (this.chosen !== null) {
+      const own = this.links.filter(([i, j]) => i === this.chosen || j === this.chosen);
+      this.paintLinks(context, own, { strokeStyle: theme.soft, lineWidth: 1.2, globalAlpha: 0.8 });
     }
-    context.globalAlpha = 1;
+    for (const { links, strength } of this.state.trail) {
+      const lineWidth = 0.8 + 1.8 * strength * Math.min(1, 12 / Math.sqrt(links.length + 1));
+      this.paintLinks(context, links, { strokeStyle: theme.talk, lineCap: "round", globalAlpha: strength, lineWidth });
+    }
     this.paintDevices(context);
   }
 
-  stroke(context, links) {
-    context.beginPath();
-    for (const [i, j] of links) {
-      if (i >= this.x.length || j >= this.x.length) continue;
-      context.moveTo(this.x[i], this.y[i]);
-      context.lineTo(this.x[j], this.y[j]);
-    }
-    context.stroke();
+  paintLinks(context, links, style) {
+    drawPath(context, style, () => {
+      for (const [i, j] of links) {
+        if (i >= this.x.length || j >= this.x.length) continue;
+        context.moveTo(this.x[i], this.y[i]);
+        context.lineTo(this.x[j], this.y[j]);
+      }
+    });
   }
 
   /** Physical links are costly to draw, and kept on a canvas of their own that is not shown. */
@@ -120,19 +119,9 @@ export class NetworkDrawing extends Drawing {
     const layer = el("canvas", { width: this.canvas.width, height: this.canvas.height });
     const context = layer.getContext("2d");
     context.scale(this.scale, this.scale);
-    context.strokeStyle = theme.wire;
-    context.globalAlpha = Math.max(0.05, Math.min(1, 60 / Math.sqrt(this.links.length + 1) / 2));
-    context.lineWidth = this.links.length > 400 ? 0.6 : 1.1;
-    this.stroke(context, this.links);
+    const globalAlpha = Math.max(0.05, Math.min(1, 60 / Math.sqrt(this.links.length + 1) / 2));
+    this.paintLinks(context, this.links, { strokeStyle: theme.wire, globalAlpha, lineWidth: this.links.length > 400 ? 0.6 : 1.1 });
     return layer;
-  }
-
-  paintOwnLinks(context) {
-    context.strokeStyle = theme.soft;
-    context.lineWidth = 1.2;
-    context.globalAlpha = 0.8;
-    this.stroke(context, this.links.filter(([i, j]) => i === this.chosen || j === this.chosen));
-    context.globalAlpha = 1;
   }
 
   paintDevices(context) {
@@ -140,36 +129,21 @@ export class NetworkDrawing extends Drawing {
     const [low, high] = range;
     const isFired = new Set(fired);
     const isRoomy = this.devices.length <= 60;
-    context.textAlign = "center";
-    context.textBaseline = "middle";
+    Object.assign(context, { textAlign: "center", textBaseline: "middle", lineCap: "round" });
     for (let n = 0; n < this.devices.length; n++) {
       const value = values?.[n];
-      const isKnown = value !== null && value !== undefined;
-      const share = isKnown ? (high > low ? (value - low) / (high - low) : 1) : null;
+      const share = isKnown(value) ? (high > low ? (value - low) / (high - low) : 1) : null;
       const [x, y, radius] = [this.x[n], this.y[n], this.radii[n]];
-      context.beginPath();
-      context.arc(x, y, radius, 0, 7);
-      context.fillStyle = share === null ? theme.pale : shade(share);
-      context.fill();
-      context.lineWidth = isRoomy ? 1.5 : 0.75;
-      context.strokeStyle = share === null ? theme.soft : theme.page;
-      context.stroke();
-      if (isFired.has(n)) this.ring(context, x, y, radius + (isRoomy ? 3.2 : 1.8), theme.talk, isRoomy ? 2.6 : 1.5);
-      if (n === this.chosen) this.ring(context, x, y, radius + (isRoomy ? 6.4 : 4), theme.ink, 1.6);
+      const circle = (wider, style) => drawPath(context, style, () => context.arc(x, y, radius + wider, 0, 7));
+      circle(0, { fillStyle: share === null ? theme.pale : shade(share), strokeStyle: share === null ? theme.soft : theme.page, lineWidth: isRoomy ? 1.5 : 0.75 });
+      if (isFired.has(n)) circle(isRoomy ? 3.2 : 1.8, { strokeStyle: theme.talk, lineWidth: isRoomy ? 2.6 : 1.5 });
+      if (n === this.chosen) circle(isRoomy ? 6.4 : 4, { strokeStyle: theme.ink, lineWidth: 1.6 });
       if (isRoomy && radius >= 8) {
         context.fillStyle = share === null ? theme.ink : share > 0.55 ? "#10151a" : "#ffffff";
         context.font = `600 ${radius >= 12 ? 11 : 9}px ${theme.font}`;
         context.fillText(String(this.devices[n].device), x, y + 0.5);
       }
     }
-  }
-
-  ring(context, x, y, radius, color, width) {
-    context.beginPath();
-    context.arc(x, y, radius, 0, 7);
-    context.strokeStyle = color;
-    context.lineWidth = width;
-    context.stroke();
   }
 
   // Pointing.
@@ -183,23 +157,19 @@ export class NetworkDrawing extends Drawing {
     return distance <= REACH ? best : null;
   }
 
-  listen() {
-    const { canvas } = this;
-    canvas.addEventListener("pointermove", (event) => this.hover(this.near(...this.pointer(event))));
-    canvas.addEventListener("pointerleave", () => this.hover(null));
-    canvas.addEventListener("blur", () => this.hover(null));
-    canvas.addEventListener("focus", () => canvas.matches(":focus-visible") && this.devices.length && this.hover(this.chosen ?? 0));
-    canvas.addEventListener("click", (event) => {
-      const device = this.near(...this.pointer(event));
-      if (device !== null) this.pick(device);
-    });
-    canvas.addEventListener("keydown", (event) => {
-      const steps = keySteps(10);
-      if (!(event.key in steps) || !this.devices.length) return;
-      event.preventDefault();
-      this.pick(Math.min(this.devices.length - 1, Math.max(0, (this.chosen ?? 0) + steps[event.key])));
-      this.hover(this.chosen);
-    });
+  point(x, y) {
+    this.hover(this.near(x, y));
+  }
+
+  leave() {
+    this.hover(null);
+  }
+
+  step(by) {
+    if (!this.devices.length) return;
+    const device = Math.min(this.devices.length - 1, Math.max(0, (this.chosen ?? 0) + by));
+    if (by) this.pick(device);
+    this.hover(device);
   }
 
   pick(device) {
@@ -210,8 +180,8 @@ export class NetworkDrawing extends Drawing {
   hover(device) {
     this.canvas.classList.toggle("is-over", device !== null);
     this.hovered = device;
-    if (device === null) this.readout.hidden = true;
-    else this.showLabel(device);
+    this.readout.hidden = true;
+    if (device !== null) this.showLabel(device);
   }
 
   showLabel(device) {
@@ -222,11 +192,21 @@ export class NetworkDrawing extends Drawing {
   }
 }
 
+/** Returns what is known of device `n` in words, with `more` after its name. */
+export function deviceWords({ device, bandwidth, samples, labels }, n, links, more = []) {
+  const words = [`Device ${device}`, ...more];
+  if (bandwidth !== null) words.push(`bandwidth ${digits(bandwidth, 5)}`);
+  words.push(plural(links.filter((link) => link.includes(n)).length, "neighbour"));
+  if (samples !== null) words.push(plural(samples, "sample"));
+  if (labels?.length) words.push(`labels ${labelWords(labels)}`);
+  return words;
+}
+
 /** Returns what colours, sizes and lines of the network mean; `value` names what colours mean, `range` is what they span (or null) and `words` says a value. */
 export function networkKey({ value, words, range, bandwidths, isMoving }) {
   const item = (sign, text, before = "") =>
     el("span", { class: "key-item" }, before, el("i", { class: `key-${sign}`, "aria-hidden": "true", vars: { "--ramp": ACCURACY_RAMP.join() } }), text);
-  const known = bandwidths.filter((one) => one !== null && one !== undefined);
+  const known = bandwidths.filter(isKnown);
   return [
     range && item("ramp", words(range[1]), `${value} ${words(range[0])}`),
     known.length && item("size", `bandwidth ${short(Math.min(...known))} to ${short(Math.max(...known))}`),

@@ -1,20 +1,26 @@
 // Who fired when, on a canvas: a row per device, a column per few iterations, darker where it fired more often.
-import { Drawing, theme } from "./canvas.js";
+import { Drawing, theme, writeTicks } from "./canvas.js";
 import { el } from "./dom.js";
 import { linear } from "./axes.js";
 import { digits, short, whole } from "./format.js";
+import { rgb } from "./looks.js";
 
-export const GUTTER = { left: 54, right: 12, bottom: 22 };
+const GUTTER = { left: 54, right: 12, bottom: 22 };
 const FEWEST_PIXELS = 11; // height of a row that can have a label
 
 export class RasterDrawing extends Drawing {
   /** `seek(k)` hears which iteration the reader points at, `choose(row)` which row; both may be left out. */
-  constructor({ seek, choose, label, maxHeight = 320 }) {
+  constructor({ seek, choose, label }) {
     super("raster", label, false);
-    Object.assign(this, { seek, choose, maxHeight });
+    Object.assign(this, { seek, choose });
     this.cursor = null;
     this.chosen = null;
-    this.listen();
+    this.canvas.addEventListener("click", (event) => {
+      const found = this.under(...this.pointer(event));
+      if (!found) return;
+      this.seek?.(found.k);
+      this.choose?.(found.row);
+    });
   }
 
   /**
@@ -24,9 +30,8 @@ export class RasterDrawing extends Drawing {
    */
   set({ rows, shares, first, end, unit = "iterations", last = unit === "seconds" ? end : end - 1 }) {
     Object.assign(this, { rows, shares, first, end, last, unit });
-    const height = Math.min(this.maxHeight, Math.max(60, 14 * rows.length)) + GUTTER.bottom + 4;
-    this.canvas.style.height = `${height}px`;
-    this.picture = null;
+    this.canvas.style.height = `${Math.min(320, Math.max(60, 14 * rows.length)) + GUTTER.bottom + 4}px`;
+    this.forget();
     this.draw();
   }
 
@@ -47,24 +52,18 @@ export class RasterDrawing extends Drawing {
 
   paintPicture() {
     const columns = this.shares[0]?.length ?? 0;
-    const picture = el("canvas", { width: Math.max(1, columns), height: Math.max(1, this.rows.length) });
+    const picture = el("canvas", { width: Math.max(1, columns), height: this.rows.length });
     const context = picture.getContext("2d");
     const image = context.createImageData(picture.width, picture.height);
-    const [empty, full] = [colorParts(theme.page), colorParts(theme.talk)];
-    const rest = colorParts(theme.pale);
-    for (let row = 0; row < this.rows.length; row++) {
-      for (let column = 0; column < columns; column++) {
-        const share = this.shares[row][column];
-        const at = 4 * (row * columns + column);
-        const isKnown = !Number.isNaN(share);
-        // A single firing in many iterations must still be seen.
-        const weight = share > 0 ? 0.25 + 0.65 * share : 0;
-        for (let part = 0; part < 3; part++) {
-          image.data[at + part] = isKnown ? rest[part] + weight * (full[part] - rest[part]) : empty[part];
-        }
-        image.data[at + 3] = 255;
-      }
-    }
+    const [empty, rest, full] = [theme.page, theme.pale, theme.talk].map(rgb);
+    const colors = new Map([[NaN, [...empty, 255]]]);
+    const colorOf = (share) => {
+      // A single firing in many iterations must still be seen.
+      const weight = share > 0 ? 0.25 + 0.65 * share : 0;
+      if (!colors.has(share)) colors.set(share, [...rest.map((part, n) => part + weight * (full[n] - part)), 255]);
+      return colors.get(share);
+    };
+    this.shares.forEach((shares, row) => shares.forEach((share, column) => image.data.set(colorOf(share), 4 * (row * columns + column))));
     context.putImageData(image, 0, 0);
     return picture;
   }
@@ -72,16 +71,16 @@ export class RasterDrawing extends Drawing {
   paint(context, width, height) {
     if (!this.rows?.length) return;
     this.picture ??= this.paintPicture();
-    const [across, down] = [width - GUTTER.left - GUTTER.right, height - GUTTER.bottom - 4];
-    this.axis = linear(this.first, this.end, GUTTER.left, width - GUTTER.right, Math.max(2, Math.floor(width / 110)));
+    const right = width - GUTTER.right;
+    const [across, down] = [right - GUTTER.left, height - GUTTER.bottom - 4];
+    this.axis = linear(this.first, this.end, GUTTER.left, right, Math.max(2, Math.floor(width / 110)));
     this.rowHeight = down / this.rows.length;
     context.imageSmoothingEnabled = this.rowHeight * this.scale < 1 || across * this.scale < this.picture.width;
     context.imageSmoothingQuality = "high";
     context.drawImage(this.picture, GUTTER.left, 0, across, down);
-    this.paintLabels(context, width, down);
+    this.paintLabels(context, right, down);
     if (this.chosen !== null) {
-      context.strokeStyle = theme.ink;
-      context.lineWidth = 1;
+      Object.assign(context, { strokeStyle: theme.ink, lineWidth: 1 });
       context.strokeRect(GUTTER.left - 0.5, Math.round(this.chosen * this.rowHeight) - 0.5, across + 1, Math.max(2, this.rowHeight) + 1);
     }
     if (this.cursor !== null) {
@@ -91,48 +90,31 @@ export class RasterDrawing extends Drawing {
     }
   }
 
-  paintLabels(context, width, down) {
-    context.font = `11px ${theme.font}`;
-    context.fillStyle = theme.soft;
-    context.textAlign = "right";
-    context.textBaseline = "middle";
+  paintLabels(context, right, down) {
+    Object.assign(context, { font: `11px ${theme.font}`, textAlign: "right", textBaseline: "middle" });
+    const label = (text, y) => {
+      context.fillStyle = theme.soft;
+      context.fillText(text, GUTTER.left - 7, y);
+    };
     if (this.rowHeight >= FEWEST_PIXELS) {
-      this.rows.forEach((row, n) => context.fillText(row.label, GUTTER.left - 7, (n + 0.5) * this.rowHeight));
-      context.strokeStyle = theme.page;
-      context.lineWidth = 2;
-      context.beginPath();
-      for (let n = 1; n < this.rows.length; n++) {
-        context.moveTo(GUTTER.left, Math.round(n * this.rowHeight) + 0.5);
-        context.lineTo(width - GUTTER.right, Math.round(n * this.rowHeight) + 0.5);
-      }
-      context.stroke();
+      this.rows.forEach((row, n) => {
+        label(row.label, (n + 0.5) * this.rowHeight);
+        context.fillStyle = theme.page;
+        if (n) context.fillRect(GUTTER.left, Math.round(n * this.rowHeight) - 0.5, right - GUTTER.left, 2);
+      });
     } else {
-      context.fillText("most", GUTTER.left - 7, 7);
-      context.fillText("least", GUTTER.left - 7, down - 7);
+      label("most", 7);
+      label("least", down - 7);
     }
-    context.textBaseline = "top";
-    for (const tick of this.axis.ticks) {
-      const at = this.axis.at(tick);
-      context.textAlign = at > width - GUTTER.right - 16 ? "right" : "center";
-      context.fillText(short(tick), at, down + 7);
-    }
+    context.fillStyle = theme.soft;
+    writeTicks(context, this.axis, short, right, down + 7);
   }
 
-  listen() {
-    const { canvas } = this;
-    canvas.addEventListener("pointermove", (event) => {
-      const found = this.under(...this.pointer(event));
-      if (event.buttons & 1 && found) this.seek?.(found.k);
-      if (found) this.showReadout(found);
-      else this.readout.hidden = true;
-    });
-    canvas.addEventListener("pointerleave", () => (this.readout.hidden = true));
-    canvas.addEventListener("click", (event) => {
-      const found = this.under(...this.pointer(event));
-      if (!found) return;
-      this.seek?.(found.k);
-      this.choose?.(found.row);
-    });
+  point(x, y, event) {
+    const found = this.under(x, y);
+    if (!found) return this.leave();
+    if (event.buttons & 1) this.seek?.(found.k);
+    this.showReadout(found);
   }
 
   under(x, y) {
@@ -152,14 +134,11 @@ export class RasterDrawing extends Drawing {
     const [low, high] = [from, Math.min(this.last, after - 1)].map(Math.round);
     const inIterations = high > low ? `iterations ${whole(low)} to ${whole(high)}` : `iteration ${whole(low)}`;
     const when = this.unit === "seconds" ? `${digits(from, 4)} s to ${digits(after, 4)} s` : inIterations;
-    const what = Number.isNaN(share) ? (this.unit === "seconds" ? "no step ended" : "not in the sample") : share === 0 ? "did not fire" : share === 1 ? "fired" : `fired in ${Math.round(100 * share)} %`;
+    const unknown = this.unit === "seconds" ? "no step ended" : "not in the sample";
+    const known = { 0: "did not fire", 1: "fired" }[share] ?? `fired in ${Math.round(100 * share)} %`;
+    const what = Number.isNaN(share) ? unknown : known;
     this.readBeside(x, 14, y - 10, el("b", { text: this.rows[row].name }), el("div", { text: `${when}: ${what}` }));
   }
-}
-
-function colorParts(color) {
-  const long = color.length === 4 ? color.replace(/[0-9a-f]/gi, (digit) => digit + digit) : color;
-  return [1, 3, 5].map((at) => parseInt(long.slice(at, at + 2), 16));
 }
 
 /** Multiplied before it is divided: 29 / 100 * 100 is less than 29. */

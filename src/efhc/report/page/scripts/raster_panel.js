@@ -19,7 +19,8 @@ export class RasterPanel {
       choose: (row) => store.chooseDevice(this.order[row]),
     });
     this.note = el("span", { class: "note" });
-    const firings = el("figure", { class: "firings" }, el("figcaption", {}, el("span", { text: "Who fired when" }), this.note), this.drawing.element);
+    const firings = this.drawing.figure(el("span", { text: "Who fired when" }), this.note);
+    firings.className = "firings";
     this.element = el("section", { class: "time", "aria-label": "Time" }, new Player(store, moment).element, firings);
     store.watch(["run", "detail", "events"], () => this.draw());
     store.watch(["moment"], () => this.drawing.setCursor(this.moment.at));

@@ -1,21 +1,20 @@
 // The figures of a report: their curves, the network, and who fired when.
 import { Chart } from "./chart.js";
 import { choice, el } from "./dom.js";
-import { digits, labelWords, plural, short } from "./format.js";
+import { digits, short } from "./format.js";
 import { looksOf } from "./looks.js";
-import { NetworkDrawing, networkKey } from "./network.js";
+import { NetworkDrawing, deviceWords, networkKey } from "./network.js";
 import { RasterDrawing } from "./raster.js";
 import { StrategyLegend } from "./strategy_legend.js";
 import { themeSwitch } from "./theme.js";
 
 const percent = (share) => `${digits(100 * share)} %`;
-const legends = [];
 
 function drawFigure(place, { name, strategies, charts, network, rasters }) {
   const looks = looksOf(strategies);
   const drawn = [];
   const legend = new StrategyLegend(() => drawn.forEach((draw) => draw()));
-  legends.push({ legend, looks });
+  legend.set(looks);
   const figures = charts.map((chart) => {
     const { figure, draw } = chartFigure(`${name}-${chart.key}`, chart, looks, legend);
     drawn.push(draw);
@@ -44,10 +43,10 @@ function drawFigure(place, { name, strategies, charts, network, rasters }) {
 /** Returns a chart with its caption, in which the reader may choose a budget or a logarithmic axis, and how to draw it. */
 function chartFigure(id, { title, x, y, lines, budgets, budget: first, maySwitchToLog }, looks, legend) {
   let [budget, isLog] = [first, Boolean(x.isLog)];
-  const chart = new Chart(title.replace("{budget}", percent(first)));
+  const chart = new Chart(title);
   const draw = () => {
     const shown = lines.filter((line) => legend.isShown(line.name) && (!budgets || line.budget === budget));
-    chart.name(title.replace("{budget}", percent(budget)));
+    chart.title = title.replace("{budget}", percent(budget));
     chart.set({
       lines: shown.map((line) => ({ ...looks.get(line.name), ...line, isRead: true, endsThere: true })),
       x: { ...x, isLog, words: (value) => `${short(value)}${x.unit ?? ""}`, full: (value) => `${digits(value)}${x.unit ?? ""}` },
@@ -72,34 +71,31 @@ function chartFigure(id, { title, x, y, lines, budgets, budget: first, maySwitch
   });
   const logSwitch = maySwitchToLog ? el("label", { class: "note" }, log, "logarithmic axis") : null;
   draw();
-  return { figure: el("figure", { id }, el("figcaption", {}, caption, logSwitch, chart.tools), chart.element), draw };
+  const figure = chart.figure(caption, logSwitch);
+  figure.id = id;
+  return { figure, draw };
 }
 
-function caption(title, note) {
-  return el("figcaption", {}, el("b", { text: title }), el("span", { class: "note", text: note }));
-}
+const captioned = (drawing, title, note) => drawing.figure(el("b", { text: title }), el("span", { class: "note", text: note }));
 
 function networkFigure({ note, devices, links }) {
-  const describe = (n) => {
-    const { device, bandwidth, samples, labels } = devices[n];
-    const degree = links.filter(([i, j]) => i === n || j === n).length;
-    return [`Device ${device}`, `bandwidth ${digits(bandwidth, 5)}`, plural(degree, "neighbour"), plural(samples, "sample"), `labels ${labelWords(labels)}`];
-  };
+  const describe = (n) => deviceWords(devices[n], n, links);
   const drawing = new NetworkDrawing({ label: "Device of the network", describe, choose: () => {} });
   const bandwidths = devices.map((one) => one.bandwidth);
   const range = [Math.min(...bandwidths), Math.max(...bandwidths)];
   drawing.setDevices(devices, links);
   drawing.setState({ values: bandwidths, range, fired: [], trail: [] });
   drawing.setChosen(null);
-  const key = el("div", { class: "drawing-key" }, ...networkKey({ value: "bandwidth", words: short, range, bandwidths: [], isMoving: false }));
-  return el("figure", {}, caption("Network", note), drawing.element, key);
+  const figure = captioned(drawing, "Network", note);
+  figure.append(el("div", { class: "drawing-key" }, ...networkKey({ value: "bandwidth", words: short, range, bandwidths: [], isMoving: false })));
+  return figure;
 }
 
 function rasterFigure({ strategy, note, rows, shares, end, last }) {
   const drawing = new RasterDrawing({ label: `Who fired when: ${strategy}` });
   const named = rows.map(({ device, bandwidth }) => ({ label: String(device), name: `Device ${device}, bandwidth ${digits(bandwidth, 5)}` }));
   drawing.set({ rows: named, shares, first: 0, end, last });
-  return el("figure", {}, caption(strategy, note), drawing.element);
+  return captioned(drawing, strategy, note);
 }
 
 /** Marks the section that is read in the list of sections. */
@@ -118,5 +114,5 @@ function followSections() {
 }
 
 for (const place of document.querySelectorAll(".drawings")) drawFigure(place, JSON.parse(place.querySelector("script").textContent));
-document.querySelector("nav").append(themeSwitch(() => legends.forEach(({ legend, looks }) => legend.set(looks))));
+document.querySelector("nav").append(themeSwitch());
 followSections();

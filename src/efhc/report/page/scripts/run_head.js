@@ -14,16 +14,8 @@ export class RunHead {
     this.bar = el("div", { class: "bar-of-run", "aria-hidden": "true" });
     this.notice = el("div", { class: "notice", hidden: true });
     this.status = el("div", { class: "unseen", role: "status" });
-    this.element = el(
-      "div",
-      { class: "head" },
-      this.place,
-      el("div", { class: "title" }, this.title, this.state),
-      this.numbers,
-      this.bar,
-      this.notice,
-      this.status,
-    );
+    const title = el("div", { class: "title" }, this.title, this.state);
+    this.element = el("div", { class: "head" }, this.place, title, this.numbers, this.bar, this.notice, this.status);
     store.watch(["tree", "choice", "detail", "connection", "curves"], () => this.draw());
   }
 
@@ -54,7 +46,7 @@ export class RunHead {
       ["broadcasts", whole(last("broadcasts"))],
       ["iterations per second", run.iterations_per_second === null ? "–" : short(Number(run.iterations_per_second.toPrecision(3)))],
       ["time left", run.state === "running" ? duration(run.seconds_left) : "–"],
-    ].filter(([, value]) => value !== "–");
+    ];
     setFacts(this.numbers, rows);
   }
 

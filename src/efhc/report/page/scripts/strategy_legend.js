@@ -1,5 +1,4 @@
 // The names of strategies with their lines: a click hides or shows one in all charts of the legend, a double click shows one alone.
-import { theme } from "./canvas.js";
 import { el } from "./dom.js";
 import { swatch } from "./looks.js";
 
@@ -17,7 +16,7 @@ export class StrategyLegend {
 
   /** Shows the names with their looks, a Map. */
   set(looks) {
-    const key = JSON.stringify([...looks.keys(), theme.isDark]);
+    const key = JSON.stringify([...looks.keys()]);
     if (key === this.key) return;
     this.key = key;
     const focused = document.activeElement?.dataset?.strategy;
@@ -27,12 +26,8 @@ export class StrategyLegend {
   }
 
   button(name, look) {
-    return el(
-      "button",
-      { type: "button", "aria-pressed": String(this.isShown(name)), "data-strategy": name, onclick: () => this.toggle(name), ondblclick: () => this.showAlone(name) },
-      swatch(look, theme.isDark),
-      el("span", { text: name }),
-    );
+    const listeners = { onclick: () => this.toggle(name), ondblclick: () => this.showAlone(name) };
+    return el("button", { type: "button", "aria-pressed": String(this.isShown(name)), "data-strategy": name, ...listeners }, swatch(look), el("span", { text: name }));
   }
 
   toggle(name) {

@@ -1,18 +1,28 @@
 // A table that can be sorted and exported. Numbers are exported as they are, not as they are shown.
 import { download, el, say } from "./dom.js";
-import { plural } from "./format.js";
+import { digits, plural } from "./format.js";
+import { measureOf } from "./measures.js";
 
 const MOST_ROWS_SHOWN = 300;
 
+/** Columns of numbers, shown by `words`, and of texts. The field of a row is `name`, with underscores, or `value(row)`. */
+export const number = (name, words = digits, value = field(name)) => ({ name, words, value, class: "right" });
+export const text = (name, value = field(name)) => ({ name, words: String, value, class: "" });
+
+function field(name) {
+  const key = name.replaceAll(" ", "_");
+  return (row) => row[key];
+}
+
 export class SortableTable {
-  /** `columns`: {name, heading, value(row), words(value), isText}: exports have the names, the page has the headings, if there are any. `choose(row)` hears which row was pressed. */
+  /** `choose(row)` hears which row was pressed. Exports have the names of the columns, the page their headings. */
   constructor({ caption, columns, file, choose = null, isCurrent = () => false }) {
-    Object.assign(this, { caption, columns, file, choose, isCurrent });
+    Object.assign(this, { columns, file, choose, isCurrent });
     [this.by, this.isDown] = [null, false];
     this.rows = [];
-    this.heads = columns.map((column, n) => {
-      const button = el("button", { type: "button", class: "sort", text: column.heading ?? column.name, onclick: () => this.sortBy(n) });
-      return el("th", { scope: "col", class: column.isText ? "" : "right" }, button);
+    this.heads = columns.map(({ name, class: side }, n) => {
+      const button = el("button", { type: "button", class: "sort", text: measureOf(name).heading, onclick: () => this.sortBy(n) });
+      return el("th", { scope: "col", class: side }, button);
     });
     this.body = el("tbody");
     this.note = el("span", { class: "note" });
@@ -31,7 +41,7 @@ export class SortableTable {
   }
 
   sortBy(n) {
-    this.isDown = this.by === n ? !this.isDown : !this.columns[n].isText;
+    this.isDown = this.by === n ? !this.isDown : this.columns[n].class === "right"; // the largest number first
     this.by = n;
     this.draw();
   }
@@ -40,13 +50,9 @@ export class SortableTable {
     if (this.by === null) return this.rows;
     const { value } = this.columns[this.by];
     const sign = this.isDown ? -1 : 1;
-    // What is not known is last, either way.
-    return [...this.rows].sort((one, other) => {
-      const [left, right] = [value(one), value(other)];
-      if (left === null || left === undefined) return right === null || right === undefined ? 0 : 1;
-      if (right === null || right === undefined) return -1;
-      return sign * (typeof left === "number" ? left - right : String(left).localeCompare(String(right), "en", { numeric: true }));
-    });
+    const [known, unknown] = [this.rows.filter((row) => value(row) != null), this.rows.filter((row) => value(row) == null)];
+    const compare = (one, other) => (typeof one === "number" ? one - other : String(one).localeCompare(String(other), "en", { numeric: true }));
+    return [...known.sort((one, other) => sign * compare(value(one), value(other))), ...unknown];
   }
 
   draw() {
@@ -63,22 +69,17 @@ export class SortableTable {
   }
 
   emptyRow() {
-    const row = el("tr", {}, ...this.columns.map((column, n) => (n ? el("td", { class: column.isText ? "" : "right" }) : el("th", { scope: "row" }))));
-    if (this.choose) {
-      const button = el("button", { type: "button", class: "row-button", onclick: () => this.choose(row.item) });
-      row.firstChild.append(button);
-    }
+    const row = el("tr", {}, ...this.columns.map((column, n) => (n ? el("td", { class: column.class }) : el("th", { scope: "row" }))));
+    if (this.choose) row.firstChild.append(el("button", { type: "button", class: "row-button", onclick: () => this.choose(row.item) }));
     return row;
   }
 
   fill(element, row) {
     element.item = row;
     element.classList.toggle("is-current", this.isCurrent(row));
-    this.columns.forEach((column, n) => {
-      const value = column.value(row);
-      const words = value === null || value === undefined ? "–" : column.words ? column.words(value) : String(value);
+    this.columns.forEach(({ value, words }, n) => {
       const cell = element.cells[n];
-      say(n === 0 && this.choose ? cell.firstChild : cell, words);
+      say(n === 0 && this.choose ? cell.firstChild : cell, value(row) == null ? "–" : words(value(row)));
     });
   }
 
@@ -91,7 +92,7 @@ export class SortableTable {
 
 /** Spreadsheets take a text that begins like a formula for one: a blank before it keeps it a text. */
 function cell(value) {
-  if (value === null || value === undefined) return "";
+  if (value == null) return "";
   if (typeof value === "number") return String(value);
   const text = /^[=+\-@\t\r]/.test(value) ? ` ${value}` : String(value);
   return /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;

@@ -4,37 +4,29 @@ import { repaint } from "./canvas.js";
 
 const CHOICES = { auto: "System", light: "Light", dark: "Dark" };
 
-function remembered() {
+/** Reads or writes the choice. A page from a file may have no memory: then it holds as long as the page is open. */
+function memory(work) {
   try {
-    return localStorage.getItem("efhc-theme") ?? "auto";
+    return work(localStorage);
   } catch {
-    return "auto"; // a page from a file may have no memory
+    return null;
   }
 }
 
-function remember(choice) {
-  try {
-    localStorage.setItem("efhc-theme", choice);
-  } catch {
-    // It holds as long as the page is open.
-  }
-}
-
-/** Returns the switch; `changed` is called whenever the colours are others. */
-export function themeSwitch(changed) {
+/** Returns the switch. */
+export function themeSwitch() {
   const system = matchMedia("(prefers-color-scheme: dark)");
   const apply = () => {
     const auto = system.matches ? "dark" : "light";
     document.documentElement.dataset.theme = select.value === "auto" ? auto : select.value;
     repaint();
-    changed();
   };
   const select = choice({
     label: "Theme",
     options: Object.entries(CHOICES),
-    value: Object.hasOwn(CHOICES, remembered()) ? remembered() : "auto",
+    value: Object.keys(CHOICES).find((one) => one === memory((kept) => kept.getItem("efhc-theme"))) ?? "auto",
     changed: (value) => {
-      remember(value);
+      memory((kept) => kept.setItem("efhc-theme", value));
       apply();
     },
   });
