@@ -22,8 +22,7 @@ import typer
 import efhc
 from efhc import cli
 from efhc.base.extras import Extra
-from efhc.cli.escaping import print_error
-from efhc.cli.terminal import RUNS_CODE
+from efhc.cli.terminal import RUNS_CODE, warn
 from efhc.experiments import doctor
 from efhc.experiments.doctor import DoctorCheck
 
@@ -309,7 +308,7 @@ def test_a_bug_of_ours_is_no_line(command, monkeypatch):
 def test_messages_break_between_words_at_a_terminal(monkeypatch, capsys):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "40")
-    print_error("network.radius: cannot use a-word-longer-than-what-a-line-of-the-terminal-holds. Use numbers")
+    warn("network.radius: cannot use a-word-longer-than-what-a-line-of-the-terminal-holds. Use numbers")
     assert capsys.readouterr().err.split() == [
         *("efhc:", "network.radius:", "cannot", "use"),
         *("a-word-longer-than-what-a-line-of-the-terminal-holds.", "Use", "numbers"),

@@ -15,8 +15,7 @@ import typer
 from efhc import __version__
 from efhc.base.errors import EfhcError
 from efhc.cli import certs, checking, data, launch, node, predicting, running, studies, theory, watching
-from efhc.cli.escaping import print_error
-from efhc.cli.terminal import INTERRUPTED, RUNS_CODE, flag
+from efhc.cli.terminal import INTERRUPTED, RUNS_CODE, flag, warn
 
 UNREAD, REFUSED = 1, 2
 """Exit codes: the reader of a pipe closed it; an error that the user can fix."""
@@ -29,28 +28,16 @@ app = typer.Typer(
     rich_markup_mode=None,  # plain text: no boxes around narrow columns, and [brackets] are shown as they are
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-COMMANDS: dict[Callable[..., None], str] = {
-    running.demo: "Compare EF-HC, its baselines and entrywise in about a minute.",
-    running.new: "Make a folder with an experiment and a strategy of your own.",
-    running.run: "Run an experiment and save its results to a directory.",
-    studies.reproduce: "Reproduce figures of the paper and judge its claims.",
-    studies.sweep: "Run an experiment at every point of a grid.",
-    studies.tune: "Find the best r within a budget. Needs efhc[tune].",
-    watching.watch: "Show runs and nodes on a live page. Needs efhc[watch].",
-    watching.report: "Write one offline page that shows all runs in a folder.",
-    launch.launch: "Run an experiment with a process per device. Needs efhc[node].",
-    predicting.predict: "Compare the simulator with real nodes. Needs efhc[node] and root.",
-    node.status: "Show the status of the nodes on this machine.",
-    checking.doctor: "Check this installation.",
-}
+# The list of commands shows the first sentence of each docstring, of at most 65 characters.
+COMMANDS: tuple[Callable[..., None], ...] = (
+    *(running.demo, running.new, running.run, studies.reproduce, studies.sweep, studies.tune),
+    *(watching.watch, watching.report, launch.launch, predicting.predict, node.status, checking.doctor),
+)
 READ_CONFIGS = {running.run, launch.launch, predicting.predict, studies.reproduce, studies.sweep, studies.tune}
-for command, in_short in COMMANDS.items():
-    app.command(short_help=in_short, epilog=RUNS_CODE if command in READ_CONFIGS else None)(command)
-app.add_typer(checking.config_app, name="config", short_help="Show every setting, or the schema of config files.")
-app.add_typer(data.app, name="data", short_help="List, fetch, verify and show data sets.")
-app.add_typer(node.app, name="node", short_help="Run one device of an experiment on a real network.")
-app.add_typer(certs.app, name="certs", short_help="Make and show the certificates of devices. Needs efhc[node].")
-app.add_typer(theory.app, name="theory", short_help="Check a run against the paper's analysis.")
+for command in COMMANDS:
+    app.command(epilog=RUNS_CODE if command in READ_CONFIGS else None)(command)
+for group in (checking.app, data.app, node.app, certs.app, theory.app):
+    app.add_typer(group)
 
 debugging = False
 
@@ -70,7 +57,7 @@ def main() -> None:
             sys.stdout.flush()  # here, where a full disk is an error like others
         sys.exit(code)
     except (KeyboardInterrupt, typer.Abort):
-        print_error("stopped")
+        warn("stopped")
         sys.exit(INTERRUPTED)
     except Exception as error:
         if debugging or (text := _one_line(error)) is None:
@@ -79,7 +66,7 @@ def main() -> None:
 
 
 def _in_one_line(message: Warning | str, *_where: Any, **_more: Any) -> None:
-    print_error(str(message))
+    warn(str(message))
 
 
 def _one_line(error: Exception) -> str | None:
@@ -128,7 +115,7 @@ def _refuse(error: Exception, text: str) -> NoReturn:
     if type(error).__name__ == "NoArgsIsHelpError":  # its text is the help, of many lines
         print(text, file=sys.stderr)
     else:
-        print_error(text)
+        warn(text)
     code = getattr(error, "exit_code", REFUSED)
     if getattr(error, "cannot_clean_up", False):
         os._exit(code)

@@ -9,14 +9,14 @@ import typer
 
 from efhc.base.errors import InputError
 from efhc.base.extras import require
-from efhc.cli.escaping import plain
-from efhc.cli.terminal import argument, option
+from efhc.cli.terminal import argument, option, plain
 
 MOST = 10_000
 """The largest number of certificates that one command issues."""
 
 app = typer.Typer(
-    help="Make an authority, issue certificates of devices, show certificates. Needs efhc[node].",
+    name="certs",
+    help="Make and show the certificates of devices (needs efhc[node]).",
     no_args_is_help=True,
 )
 
@@ -30,8 +30,8 @@ def init(
 ) -> None:
     """Make an authority that can issue certificates.
 
-    It is FOLDER/authority.pem, to be copied to every device, and FOLDER/authority.key, which stays here. Whoever has
-    authority.key can make certificates of any device: keep it where no device can read it.
+    Copy FOLDER/authority.pem to every device. Keep FOLDER/authority.key where no device can read it: whoever has it can
+    make certificates of any device.
     """
     require("node")
     from efhc.runtime.certificates import make_authority
@@ -49,8 +49,8 @@ def issue(
 ) -> None:
     """Issue or renew certificates of devices.
 
-    Device 3 gets FOLDER/device-3.pem and FOLDER/device-3.key; a key that exists is kept. To renew a certificate, issue
-    it again and copy device-3.pem: a running node uses it without a restart.
+    Device 3 gets FOLDER/device-3.pem and FOLDER/device-3.key. A key that exists is kept. To renew a certificate, issue
+    it again and copy device-3.pem to the device: a running node uses it without a restart.
     """
     require("node")
     from efhc.runtime import certificates

@@ -6,22 +6,21 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
+from rich.text import Text
 
-from efhc.cli.escaping import cell
-from efhc.cli.terminal import RUNS_CODE, Overrides, argument, console
+from efhc.cli.terminal import RUNS_CODE, Overrides, argument, print_table
 
-config_app = typer.Typer(help="Show a complete config, or the schema of config files.", no_args_is_help=True)
+app = typer.Typer(name="config", help="Show every setting, or the schema of config files.", no_args_is_help=True)
 
 COLOURS = {"ok": "green", "missing": "dim", "bad": "red"}
 
 
-@config_app.command("show", short_help="Print the complete config, with every default.", epilog=RUNS_CODE)
+@app.command("show", epilog=RUNS_CODE)
 def config_show(
-    file: Annotated[Path | None, argument("FILE", "A TOML file. Default: none, only the defaults.")] = None,
+    file: Annotated[Path | None, argument("FILE", "A TOML file. Default: the defaults alone.")] = None,
     overrides: Overrides = None,
 ) -> None:
-    """Print the complete config: what the file says, the overrides, and every default."""
+    """Print a complete config, with every default."""
     from efhc.experiments.config.files import build_experiment, load_experiment, to_toml, with_overrides
 
     if file and "=" in str(file) and not file.exists():
@@ -32,7 +31,7 @@ def config_show(
     print(to_toml(experiment, show_none=True), end="")
 
 
-@config_app.command("schema")
+@app.command("schema")
 def config_schema() -> None:
     """Print the JSON schema of config files, for editors and checkers."""
     import json
@@ -43,17 +42,15 @@ def config_schema() -> None:
 
 
 def doctor() -> None:
-    """Check this installation: versions, extras, machine, data, and the driver against Alg. 1 in plain loops.
+    """Check this installation.
 
-    Exit code 1 if something is bad. What is missing is only needed by some commands.
+    The table shows versions, extras, the machine and data, and compares the simulator with Alg. 1 in plain loops. The
+    exit code is 1 if something is bad. What is missing is only needed by some commands.
     """
     from efhc.experiments.doctor import checks
 
-    table = Table("check", "", "found")
-    healthy = True
-    for check in checks():
-        healthy &= check.state != "bad"
-        table.add_row(cell(check.name), f"[{COLOURS[check.state]}]{check.state}[/]", cell(check.found))
-    console.print(table)
-    if not healthy:
+    found = list(checks())
+    rows = [(check.name, Text(check.state, COLOURS[check.state]), check.found) for check in found]
+    print_table(("check", "", "found"), rows)
+    if any(check.state == "bad" for check in found):
         raise typer.Exit(1)

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markup import escape
-from rich.table import Table
 
-from efhc.base.errors import InputError, did_you_mean, printable, within
+from efhc.base.errors import InputError, did_you_mean, within
 from efhc.base.extras import require
-from efhc.cli.terminal import ExperimentFile, Overrides, argument, console, option, titled_table
+from efhc.cli.terminal import ExperimentFile, Overrides, argument, console, option, plain, print_table, require_figure
 
 if TYPE_CHECKING:
     from efhc.experiments.config.experiment import Experiment
+    from efhc.learning.data import Dataset
     from efhc.learning.data.archives import Archive
 
-app = typer.Typer(help="List, fetch and verify data sets; show which device holds which labels.", no_args_is_help=True)
+app = typer.Typer(name="data", help="List, fetch, verify and show data sets.", no_args_is_help=True)
 
-FIGURES = (".png", ".pdf", ".svg")
 OWN = {
     "csv": 'data.path = "FILE.csv", data.label = "COLUMN"',
     "huggingface": 'data.path = "FOLDER" or data.name = "NAME"; it is never downloaded',
@@ -39,15 +38,13 @@ def data_list() -> None:
     """List data sets: where each is on this machine, or how to get it."""
     from efhc.learning.data import ARCHIVES
 
-    table = Table("name", "where", "path, or how to get it")
-    table.add_row("digits", "efhc", "ships with efhc")
+    rows = [("digits", "efhc", "ships with efhc")]
     for archive in ARCHIVES.values():
         found = archive.find()
         where, text = (found.name, str(found.folder)) if found else ("missing", archive.source)
-        table.add_row(archive.name, where, escape(printable(text)))
-    for kind, settings in OWN.items():
-        table.add_row(kind, "your own", f'data.kind = "{kind}", {settings}')
-    console.print(table)
+        rows.append((archive.name, where, text))
+    rows += [(kind, "your own", f'data.kind = "{kind}", {settings}') for kind, settings in OWN.items()]
+    print_table(("name", "where", "path, or how to get it"), rows)
 
 
 @app.command("fetch")
@@ -56,7 +53,7 @@ def data_fetch(
 ) -> None:
     """Download a data set into the user's cache.
 
-    It is checked by its published SHA-256.
+    The files are checked against their published SHA-256.
     """
     from efhc.learning.data.archives import Download
 
@@ -69,7 +66,7 @@ def data_fetch(
 def data_verify(
     name: Annotated[str, argument("NAME", "The data set; `efhc data list` shows all.")],
     path: Annotated[
-        Path | None, option("FOLDER", "A folder of your own, as in data.path. Default: where a run finds it.")
+        Path | None, option("FOLDER", "The folder of the copy, as in data.path. Default: the copy that a run finds.")
     ] = None,
 ) -> None:
     """Read the copy that a run would use and show its checksums.
@@ -79,17 +76,18 @@ def data_verify(
     from efhc.learning.data import STORED
 
     if name == "digits":
-        _verify_digits(path)
-        return
-    archive = _archive(name)
-    found = archive.find(path)
-    if not found:
-        problem = f"{name} is not on this machine. To get it: {archive.source}"
-        raise InputError("data set", name, "a data set on this machine", problem)
-    data = STORED[name](path=path).load()
+        data, compared = _verified_digits(path), "ships with efhc; its SHA-256 equals the one that efhc knows"
+    else:
+        archive = _archive(name)
+        found = archive.find(path)
+        if not found:
+            problem = f"{name} is not on this machine. To get it: {archive.source}"
+            raise InputError("data set", name, "a data set on this machine", problem)
+        data = STORED[name](path=path).load()
+        compared = f"{found.folder}: {len(data.sha256)} files; {archive.compared(found)}"
     for file, checksum in data.sha256.items():
-        print(printable(f"{checksum}  {file}"))
-    print(printable(f"{found.folder}: {len(data.sha256)} files; {archive.compared(found)}"))
+        print(plain(f"{checksum}  {file}"))
+    print(plain(compared))
     print(f"{len(data.y_train)} training samples, {len(data.y_test)} test samples, {data.classes} classes")
 
 
@@ -111,8 +109,7 @@ def data_show(
     from efhc.report.figures.studies import label_counts, partition_figure
 
     out = out or Path("runs") / f"{file.stem}-partition.png"
-    if out.suffix not in FIGURES:
-        raise InputError("--out", out, f"a file that ends in {', '.join(FIGURES)}")
+    require_figure(out)
     experiment = load_experiment(file, overrides or ())
     seed = experiment.seeds[0] if seed is None else seed
     fetch_missing(experiment)
@@ -121,27 +118,29 @@ def data_show(
         parts = experiment.partition.split(data, experiment.devices, Randomness(seed))
     counts = label_counts(data, parts)
     kind = getattr(experiment.partition, "kind", type(experiment.partition).__name__)
-    title = printable(f"{data.name}: {kind} partition, seed {seed}")
-    names = [printable(name) for name in data.label_names]
+    title = plain(f"{data.name}: {kind} partition, seed {seed}")
+    names = [plain(name) for name in data.label_names]
     save_figure(partition_figure(counts, names, title), out)
-    groups = [] if data.groups is None else ["groups"]
-    table = titled_table("device", "samples", *groups, "labels", "most samples of", title=escape(title))
+    rows = []
     for device, (row, part) in enumerate(zip(counts[:MOST_ROWS], parts, strict=False)):
-        held = [escape(names[label]) for label in (-row).argsort(kind="stable") if row[label]]
-        shown = ", ".join(held[:10]) + (", ..." if len(held) > 10 else "")
-        of_groups = [] if data.groups is None else [str(len(set(data.groups[part].tolist())))]
-        table.add_row(str(device), str(row.sum()), *of_groups, str(len(held)), shown)
-    console.print(table)
+        held = [names[label] for label in (-row).argsort(kind="stable") if row[label]]
+        groups = [] if data.groups is None else [len(set(data.groups[part].tolist()))]
+        rows.append([device, row.sum(), *groups, len(held), _first(held, 10)])
+    columns = ("device", "samples", *(() if data.groups is None else ("groups",)), "labels", "most samples of")
+    print_table(columns, rows, title)
     if len(counts) > MOST_ROWS:
         print(f"... and {len(counts) - MOST_ROWS} more devices")
     for what, columns in (("Features", data.feature_names), ("Unused columns", data.unused)):
         if columns:
-            listed = ", ".join(columns[:MOST_NAMES]) + (", ..." if len(columns) > MOST_NAMES else "")
-            print(printable(f"{what} ({len(columns)}): {listed}"))
-    print(printable(f"Figure: {out}"))
+            print(plain(f"{what} ({len(columns)}): {_first(columns, MOST_NAMES)}"))
+    print(plain(f"Figure: {out}"))
 
 
-def _verify_digits(path: Path | None) -> None:
+def _first(names: Sequence[str], most: int) -> str:
+    return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
+
+
+def _verified_digits(path: Path | None) -> Dataset:
     from efhc.learning.data import Digits
     from efhc.learning.data.images import DIGITS_SHA256
 
@@ -152,9 +151,7 @@ def _verify_digits(path: Path | None) -> None:
     if found != DIGITS_SHA256:
         allowed = f"{DIGITS_SHA256[:12]}...; reinstall efhc"
         raise InputError("digits", f"pixels and labels with SHA-256 {found[:12]}...", allowed)
-    print(f"{found}  digits")
-    print("They ship with efhc; the SHA-256 of their pixels and labels equals the one that efhc knows")
-    print(f"{len(data.y_train)} training samples, {len(data.y_test)} test samples, {data.classes} classes")
+    return data
 
 
 def _archive(name: str, suggested: type | None = None) -> Archive:
@@ -201,4 +198,4 @@ def _fetch(archive: Archive) -> None:
             bars.update(tasks[name], completed=done, total=total or None)
 
         folder = archive.fetch(show)
-    print(printable(f"{archive.name} is in {folder}"))
+    print(plain(f"{archive.name} is in {folder}"))

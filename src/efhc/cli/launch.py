@@ -11,16 +11,17 @@ import typer
 
 from efhc.base.errors import InputError
 from efhc.cli.data import prepare
-from efhc.cli.escaping import cell, plain
 from efhc.cli.node import answers_table
 from efhc.cli.terminal import (
     INTERRUPTED,
     ExperimentFile,
     Overrides,
+    cell,
     console,
     flag,
     how_to_resume,
     option,
+    plain,
     print_summary,
     warn,
 )
@@ -42,7 +43,7 @@ def launch(
         str | None,
         option(
             "MODE",
-            "lockstep: nodes wait for each other; free-running: each has its own clock. Default: as the driver.",
+            "lockstep: nodes wait for each other; free-running: each has a clock of its own. Default: as the driver.",
         ),
     ] = None,
     strategy: Annotated[list[str] | None, option("NAME", "Only this strategy. May be repeated. Default: all.")] = None,
@@ -61,9 +62,9 @@ def launch(
     resume: Annotated[bool, flag("Resume the launch in --out.", "--resume")] = False,
     keep_nodes: Annotated[bool, flag("Keep the files and logs of the nodes in DIR/nodes.", "--keep-nodes")] = False,
 ) -> None:
-    """Run each device of an experiment as its own process on this machine, connected over TLS.
+    """Run each device as a process of its own (needs efhc[node]).
 
-    The results are collected into an ordinary run directory.
+    The processes run on this machine and are connected over TLS. The results become an ordinary run directory.
     """
     if mode is not None and mode not in MODES:
         raise InputError("--mode", f"'{mode}'", " or ".join(MODES))

@@ -10,8 +10,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from efhc.cli.escaping import cell, plain
-from efhc.cli.terminal import RUNS_CODE, DefaultCommandGroup, Overrides, argument, console, flag, option, warn
+from efhc.cli.terminal import (
+    RUNS_CODE,
+    DefaultCommandGroup,
+    Overrides,
+    argument,
+    cell,
+    console,
+    flag,
+    option,
+    plain,
+    warn,
+)
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -26,28 +36,25 @@ SOON_DAYS = 14
 """`efhc status` mentions a certificate that expires within this many days."""
 
 
-class _NodeFileByDefault(DefaultCommandGroup):
-    default = "run"
-
-
 app = typer.Typer(
-    cls=_NodeFileByDefault,
-    help="Run one device of an experiment on a real network, until SIGTERM or Ctrl-C.\n\n"
+    name="node",
+    cls=DefaultCommandGroup,
+    help="Run one device of an experiment on a real network.\n\n"
     "`efhc node NODE.toml` is short for `efhc node run NODE.toml`; `efhc node run --help` shows its options.",
     no_args_is_help=True,
 )
 
 
-@app.command("run", short_help="Run one device. `run` may be left out.", epilog=RUNS_CODE)
+@app.command("run", epilog=RUNS_CODE)
 def run(
     file: Annotated[Path, argument("NODE.toml", "The node file; `efhc node init` writes one.")],
     overrides: Overrides = None,
-    insecure: Annotated[bool, flag("Use no TLS. Allowed if all addresses are of this machine.", "--insecure")] = False,
+    insecure: Annotated[bool, flag("Use no TLS. Allowed if all addresses are on this machine.", "--insecure")] = False,
 ) -> None:
-    """Run one device of an experiment.
+    """Run one device; the word `run` may be left out.
 
-    It logs JSON lines to stderr, and `efhc status` shows its state. SIGTERM and Ctrl-C stop it: exchanges under way
-    finish, the state is kept, and the exit code is 0. On SIGHUP it reads the table of neighbours again.
+    The node logs JSON lines to stderr, and `efhc status` shows its state. SIGTERM and Ctrl-C stop it: exchanges under
+    way finish, the state is kept, and the exit code is 0. On SIGHUP it reads its table of neighbours again.
     """
     signal.signal(signal.SIGTERM, _stop_before_the_start)
     from efhc.experiments.nodes.assemble import run_node
@@ -62,7 +69,7 @@ def _stop_before_the_start(number: int, frame: object) -> None:
     sys.exit(0)
 
 
-@app.command("init", short_help="Write a complete node file for a device of an experiment.", epilog=RUNS_CODE)
+@app.command("init", epilog=RUNS_CODE)
 def init(
     experiment: Annotated[str, argument("FILE", "The experiment, a TOML file.")],
     device: Annotated[int, option("N", "The number of the device.", min=0)],
@@ -84,7 +91,10 @@ def init(
         "certs"
     ),
 ) -> None:
-    """Write a node file that explains every setting. An existing file is not overwritten."""
+    """Write a complete node file for a device of an experiment.
+
+    The file explains every setting. An existing file is not overwritten.
+    """
     from efhc.experiments.nodes.node_files import write_new_node
 
     file = out or Path(f"device-{device}.toml")
@@ -113,7 +123,7 @@ def status(
         list[str] | None,
         argument(
             "PLACE",
-            "State folders, folders of several, node files or addresses of this machine. Default: this folder.",
+            "State folders, folders that contain some, node files or addresses on this machine. Default: this folder.",
         ),
     ] = None,
     as_json: Annotated[bool, flag("Print JSON.", "--json")] = False,

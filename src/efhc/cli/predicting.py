@@ -5,11 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from rich.console import Console
-
 from efhc.cli.data import prepare
-from efhc.cli.escaping import cell, plain
-from efhc.cli.terminal import argument, option, print_table, stoppable, titled_table, warn
+from efhc.cli.terminal import argument, cell, errors, option, plain, print_table, stoppable, warn
 from efhc.report.numbers import MEGABYTE
 
 if TYPE_CHECKING:
@@ -25,10 +22,11 @@ def predict(
     ] = None,
     out: Annotated[Path, option("DIR", "Where to keep tables, figure and runs.")] = Path("runs/prediction"),
 ) -> None:
-    """Run experiments in the simulator and with nodes in network namespaces, and compare the two.
+    """Compare the simulator with real nodes (needs efhc[node], root).
 
-    The table shows the seconds and bytes until the target accuracy, as predicted and as measured, and the error of the
-    prediction. If the command is stopped, the same command continues. It needs root and the extra [node].
+    Each experiment runs in the simulator and with nodes in network namespaces. The table shows the seconds and bytes
+    until the target accuracy, as predicted and as measured, and the error of the prediction. A command that was stopped
+    continues if it is run again.
     """
     from rich.status import Status
 
@@ -39,7 +37,7 @@ def predict(
 
     experiments = [load_experiment(file) for file in files or EXAMPLES]
     prepare(*experiments)
-    with stoppable(), Status("preparing", console=Console(stderr=True)) as status:
+    with stoppable(), Status("preparing", console=errors) as status:
         doing = ""
 
         def tell(text: str) -> None:
@@ -59,16 +57,15 @@ def predict(
 
 
 def _print_comparison(rows: pl.DataFrame) -> None:
-    title = "until the target accuracy: measured with nodes, predicted by the simulator"
-    table = titled_table("experiment", "strategy", "seed", title=title)
-    for name in ("s measured", "s predicted", "error", "MB measured", "MB predicted", "error"):
-        table.add_column(name, justify="right")
+    columns = ["experiment", "strategy", "seed"]
+    columns += ["s measured", "s predicted", "error", "MB measured", "MB predicted", "error"]
+    table = []
     for row in rows.iter_rows(named=True):
-        cells = [row["experiment"], row["strategy"], str(row["seed"])]
+        cells = [row["experiment"], row["strategy"], row["seed"]]
         for quantity, unit in (("seconds", 1.0), ("bytes", MEGABYTE)):
             values = [row[f"{quantity}_{kind}"] for kind in ("measured", "predicted")]
             cells += ["not reached" if value is None else f"{value / unit:.1f}" for value in values]
             error = row[f"{quantity}_error"]
             cells.append("" if error is None else f"{error:+.0%}")
-        table.add_row(*map(cell, cells))
-    print_table(table)
+        table.append(cells)
+    print_table(columns, table, "until the target accuracy: measured with nodes, predicted by the simulator", left=3)

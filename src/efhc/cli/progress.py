@@ -11,8 +11,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from efhc.cli.escaping import cell, print_error
-from efhc.cli.terminal import console
+from efhc.cli.terminal import cell, console, warn
 
 if TYPE_CHECKING:
     from efhc.experiments.runs.progress import Overview
@@ -50,11 +49,11 @@ def showing(runs: int, iterations: int, lines: NowAndThen | None = None) -> Iter
             yield overview
         return
     seldom = lines or NowAndThen(FIRST_SECONDS, LINE_SECONDS)
-    overview.show = lambda: seldom.call(lambda: print_error(overview.line()))
+    overview.show = lambda: seldom.call(lambda: warn(overview.line()))
     yield overview
     if seldom.has_called:
         took = timedelta(seconds=round(time.monotonic() - began))
-        print_error(f"{overview.finished} of {runs} runs done in {took}")
+        warn(f"{overview.finished} of {runs} runs done in {took}")
 
 
 @contextmanager

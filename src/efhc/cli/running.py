@@ -10,7 +10,6 @@ import typer
 
 from efhc.base.errors import AssumptionBroken, EfhcError, InputError
 from efhc.cli.data import prepare
-from efhc.cli.escaping import plain
 from efhc.cli.progress import showing
 from efhc.cli.terminal import (
     BROKEN,
@@ -28,6 +27,7 @@ from efhc.cli.terminal import (
     flag,
     how_to_resume,
     option,
+    plain,
     print_summary,
     this_command,
     warn,
@@ -43,7 +43,10 @@ if TYPE_CHECKING:
 def demo(
     out: Annotated[Path, option("DIR", "Where to keep the results.")] = Path("runs/demo"),
 ) -> None:
-    """Compare EF-HC with GT, ZT, RG and entrywise on the digits data set: a table and four panels."""
+    """Compare EF-HC, its baselines and entrywise in about a minute.
+
+    The data set is digits. The output is a table and the four panels of the paper's figures.
+    """
     from efhc.experiments.studies.demo import EXPERIMENT, NAMES, RUNS, run_demo
 
     with showing(RUNS, RUNS * EXPERIMENT.iterations) as overview:
@@ -65,7 +68,10 @@ def demo(
 def new(
     name: Annotated[Path, argument("NAME", "The folder to make; its last part is the name.")],
 ) -> None:
-    """Make a folder with an experiment, a strategy of your own with its test, a notebook and a README."""
+    """Make a folder with an experiment and a strategy of your own.
+
+    It also holds a test of the strategy, a notebook and a README.
+    """
     from efhc.experiments.new_project import make_project
 
     for file in make_project(name):
@@ -90,7 +96,7 @@ def run(
     jobs: Jobs = None,
     log: Log = None,
     figure: Annotated[
-        bool, flag("Draw figures/comparison.png (event-driven: figures/seconds.png).", "--figure/--no-figure")
+        bool, flag("Draw DIR/figures/comparison.png (event-driven: seconds.png).", "--figure/--no-figure")
     ] = True,
     monitor: Annotated[str | None, option("theory", "Report each assumption of the paper that a run breaks.")] = None,
     strict: Annotated[
@@ -100,7 +106,8 @@ def run(
         int | None,
         option(
             "N",
-            "With --monitor: iterations within which every device must fire and all be connected. Default: a quarter.",
+            "With --monitor: iterations within which every device must fire, and links must connect all devices. "
+            "Default: a quarter of the run.",
             min=1,
         ),
     ] = None,

@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from efhc.base.errors import EfhcError
 from efhc.base.extras import require
 from efhc.cli.data import prepare
-from efhc.cli.escaping import cell, plain
 from efhc.cli.progress import FIRST_SECONDS, LINE_SECONDS, NowAndThen, showing
 from efhc.cli.terminal import (
     FAILED,
@@ -27,13 +26,15 @@ from efhc.cli.terminal import (
     Log,
     Overrides,
     argument,
+    cell,
     choose_engine,
     console,
+    errors,
     flag,
     option,
+    plain,
     print_table,
     stoppable,
-    titled_table,
     warn,
     with_log,
 )
@@ -52,15 +53,13 @@ if TYPE_CHECKING:
 def reproduce(
     figures: Annotated[
         list[str],
-        argument(
-            "FIGURE", "Names such as fig2a frontier slow-links, your own files, `all` figures of the paper, or `list`."
-        ),
+        argument("FIGURE", "Figures such as fig2a or frontier, files of your own, `all` of the paper, or `list`."),
     ],
     quick: Annotated[bool, flag("Use small sizes. This is the default.", "--quick")] = False,
     full: Annotated[bool, flag("Use the paper's sizes; `efhc reproduce list` shows the cost.", "--full")] = False,
     seeds: Annotated[int | None, option("N", "Number of seeds. Default: as in each figure's file.", min=1)] = None,
     radius: Annotated[
-        list[float] | None, option("R", "A radius of panel (iv). May be repeated. Default: as in the file.", min=0)
+        list[float] | None, option("R", "A radius for panel (iv). May be repeated. Default: as in the file.", min=0)
     ] = None,
     estimate: Annotated[bool, flag("Print the estimated time on this machine and exit.", "--estimate")] = False,
     out: Annotated[Path, option("DIR", "Where to keep figures, tables, runs and report.html.")] = Path("runs/paper"),
@@ -74,10 +73,11 @@ def reproduce(
 
     Runs that exist are reused. The output is the figures, their numbers and report.html.
 
-    `frontier` compares the accuracy of all strategies at equal shares of ZT's transmission time. `slow-links` compares
-    a strategy for slow links with its controls, on virtual clocks. ZT (zero threshold) fires at every iteration.
+    `frontier` compares the accuracy of all strategies when they have spent equal shares of the transmission time of ZT
+    (zero threshold), which fires at every iteration. `slow-links` compares a strategy for slow links with its controls,
+    in event-driven simulation.
 
-    Figures that train neural networks need PyTorch, the extra [deep].
+    Figures with neural networks need efhc[deep].
     """
     use = choose_engine(engine, address, jobs)
 
@@ -131,7 +131,7 @@ def _print_estimates(figures: Sequence[FigureRuns], store: RunStore, jobs: int |
     cores = jobs or usable_cores()
     for one in figures:
         missing = store.find_missing(one.all)
-        with Status(f"timing {cell(one.figure.name)}", console=Console(stderr=True)):
+        with Status(f"timing {cell(one.figure.name)}", console=errors):
             found = estimate(missing)
         hours, wall = found.seconds / 3600, timedelta(seconds=round(found.on_cores(cores)))
         print(f"{one.figure.name}: {found.runs} runs, about {hours:.2g} core hours, {wall} on {cores} cores.")
@@ -172,13 +172,13 @@ def _print_means(path: Path) -> None:
 
     columns = [percent(share) for share in SHOWN]
     for (setting,), rows in pl.read_csv(path).group_by("setting", maintain_order=True):
-        title = cell(f"{path.stem}-{setting}: accuracy at shares of ZT's time")
-        table = titled_table("strategy", *columns, "spends", title=title)
+        table = []
         for row in rows.iter_rows(named=True):
             values = [row[f"at {column}"] for column in columns]
             cells = ["" if value is None else f"{value:.3f}" for value in values]
-            table.add_row(cell(row["strategy"]), *cells, f"{100 * row['spends']:.3g} %")
-        console.print(table)
+            table.append([row["strategy"], *cells, f"{100 * row['spends']:.3g} %"])
+        title = f"{path.stem}-{setting}: accuracy at shares of ZT's time"
+        print_table(("strategy", *columns, "spends"), table, title)
 
 
 def _print_controls(name: str, table: ControlsTable, path: Path, judgements: Sequence[Judgement]) -> None:
@@ -196,16 +196,21 @@ def _print_controls(name: str, table: ControlsTable, path: Path, judgements: Seq
         bounds = bounds_words(one.findings[0].seeds for one in found.values())
         title = f"{label}: accuracy at the end, and the lead of {table.leader}"
         columns = ("strategy", "accuracy", "worst seed", "MB", "lead", bounds, "wins on", "")
-        shown = titled_table(*columns, title=cell(title))
+        table_rows = []
         for row in end_means(rows).iter_rows(named=True):
-            cells = [f"{row['mean']:.3f}", f"{row['least']:.3f}", number_words(row["bytes"] / MEGABYTE)]
+            cells = [
+                row["strategy"],
+                f"{row['mean']:.3f}",
+                f"{row['least']:.3f}",
+                number_words(row["bytes"] / MEGABYTE),
+            ]
             if one := found.get(row["strategy"]):
                 (finding,) = one.findings
                 between = f"{signed(finding.low)} to {signed(finding.high)}" if finding.seeds > 1 else ""
                 above = f"{finding.seeds_above} of {finding.seeds}"
                 cells += [signed(finding.mean), between, above, VERDICTS[finding.verdict]]
-            shown.add_row(cell(row["strategy"]), *cells)
-        print_table(shown)
+            table_rows.append(cells)
+        print_table(columns, table_rows, title)
         marked = filter(None, (table.common, table.shuffled))
         if words := bought_words({one: found[one].findings[0] for one in marked if one in found}):
             print(words)
@@ -238,7 +243,7 @@ def sweep(
 ) -> None:
     """Run an experiment at every point of a grid or list of settings.
 
-    All results are collected in one table.
+    The output is one table with all results.
     """
     use = choose_engine(engine, address, jobs)
 
@@ -257,10 +262,7 @@ def sweep(
             )
     header, rows = sweeping.summary_rows(table)
     caption = TIME_UNIT if "time" in header else None
-    shown = titled_table(*map(cell, header), title="means over seeds, at the end", caption=caption)
-    for row in rows:
-        shown.add_row(*map(cell, row))
-    print_table(shown)
+    print_table(header, rows, "means over seeds, at the end", caption)
     failed = sweeping.failed_runs(table)
     for line in failed:
         warn(line)
@@ -300,8 +302,8 @@ def tune(
         str,
         option(
             "SAMPLES",
-            "Choose by `validation` samples (the share of the training samples that the setting `validation` gives, or "
-            "a tenth) or by `test` samples.",
+            "Which samples decide: `validation`, a share of the training samples (the setting `validation`; else a "
+            "tenth), or `test`.",
         ),
     ] = "validation",
     out: Annotated[Path | None, option("DIR", "Output directory. Default: runs/NAME-OF-FILE-tune.")] = None,
@@ -311,12 +313,11 @@ def tune(
     log: Log = None,
     watch: Watch = False,
 ) -> None:
-    """Tune r, or other parameters, for the best accuracy within a communication budget.
+    """Find the best r within a budget (needs efhc[tune]).
 
-    Values are compared by their accuracy on validation samples, which no device trains on. The test accuracy of the
-    best value is measured once, at the end. The output is a table of trials and the tuned config.
-
-    Needs Optuna, the extra [tune].
+    With --parameter it tunes other settings. Values are compared by their accuracy on validation samples, which no
+    device trains on. The test accuracy of the best value is measured once, at the end. The output is a table of trials
+    and the tuned config.
     """
     require("tune")
     use = choose_engine(engine, address, jobs)
@@ -335,7 +336,7 @@ def tune(
     require_lockstep(experiment, "a tuning")
     strategy, ranges = read_ranges(parameter or ["r"], list(experiment.strategies), strategy, low, high)
     prepare(experiment)
-    with stoppable(), watching(out, watch), use.session(), Status("preparing", console=Console(stderr=True)) as status:
+    with stoppable(), watching(out, watch), use.session(), Status("preparing", console=errors) as status:
         lines, accuracies = NowAndThen(FIRST_SECONDS, LINE_SECONDS), Accuracies()
 
         def tell(trial: int, values: Mapping[str, float], iterations: int, share: float) -> None:
@@ -374,8 +375,8 @@ def _values_words(values: Mapping[str, float]) -> list[str]:
 def _print_tuning(found: Tuning) -> None:
     search, names = found.search, found.search.names
     title = f"{search.on} accuracy within {search.budget.words}"
-    columns = (*map(cell, names), "accuracy", f"{found.bounds} over seeds", "spent", "iterations", "")
-    shown = titled_table(*columns, title=cell(title))
+    columns = (*names, "accuracy", f"{found.bounds} over seeds", "spent", "iterations", "")
+    rows = []
     # A single parameter is read along its values; of several, the best comes first.
     by_value = len(names) == 1
     table = found.table.sort(names[0]) if by_value else found.table.sort("accuracy", descending=True, nulls_last=True)
@@ -388,8 +389,8 @@ def _print_tuning(found: Tuning) -> None:
             "" if row["spent"] is None else f"{row['spent']:.4g}",
             f"{row['iterations']:,}",
         )
-        shown.add_row(*numbers, "best" if best else row["state"], style="bold" if best else None)
-    console.print(shown)
+        rows.append([Text(text, "bold" if best else "") for text in (*numbers, "best" if best else row["state"])])
+    print_table(columns, rows, title)
     if search.validation is None:
         print("Chosen by the accuracy on the test samples, which makes the best accuracy too optimistic to report.")
         return

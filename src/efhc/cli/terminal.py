@@ -1,4 +1,7 @@
-"""What commands share: their options, the tables they print, and what they say when they are stopped."""
+"""What commands share: their options, the tables they print, and what they say when they are stopped.
+
+Names, paths and errors come from outside. `plain` and `cell` make them safe to print.
+"""
 
 from __future__ import annotations
 
@@ -6,29 +9,33 @@ import json
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 from typer.core import TyperGroup
 
-from efhc.base.errors import InputError
+from efhc.base.errors import InputError, printable
 from efhc.base.extras import require
-from efhc.cli.escaping import cell, print_error
 
 if TYPE_CHECKING:
     from efhc.experiments.runs.result import Result
     from efhc.experiments.runs.store import Engine
 
-console = Console()
+console, errors = Console(), Console(stderr=True)
 
 BROKEN, FAILED, INTERRUPTED = 3, 4, 130
 """Exit codes: an assumption is broken; some runs failed; the user stopped the command."""
+
+FIGURES = (".png", ".pdf", ".svg")
 
 RUNS_CODE = "A setting such as strategies.mine='file.py:Name' runs the Python code in that file."
 
@@ -52,9 +59,9 @@ ExperimentFile = Annotated[
     Path, argument("FILE", "The experiment: a TOML file, or a figure of the paper such as fig2a.")
 ]
 Overrides = Annotated[list[str] | None, argument("KEY=VALUE", "Settings to change, such as network.radius=0.5.")]
-EngineName = Annotated[str, option("NAME", "local: this machine; ray: a cluster, with efhc[cluster].", "--engine")]
+EngineName = Annotated[str, option("NAME", "local: this machine; ray: a cluster (needs efhc[cluster]).", "--engine")]
 Address = Annotated[
-    str | None, option("HOST:PORT", "A running Ray cluster, or auto. Default: start Ray on this machine.")
+    str | None, option("HOST:PORT", "Address of a running Ray cluster, or auto. Default: start Ray on this machine.")
 ]
 Log = Annotated[
     list[str] | None, option("NAME", "Log to tensorboard, mlflow, wandb or your own file.py:Name. May be repeated.")
@@ -63,9 +70,7 @@ Jobs = Annotated[int | None, option("N", "Number of cores to use. Default: all."
 
 
 class DefaultCommandGroup(TyperGroup):
-    """A group with a default command: `efhc theory RUN_DIR` is `efhc theory check RUN_DIR`."""
-
-    default: ClassVar[str]
+    """A group whose first command need not be named: `efhc theory RUN_DIR` is `efhc theory check RUN_DIR`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         word = next((arg for arg in args if not arg.startswith("-")), None)
@@ -73,7 +78,7 @@ class DefaultCommandGroup(TyperGroup):
             args.remove(word)  # options may stand before it
             args = [word, *args]
         elif word is not None:
-            args = [self.default, *args]
+            args = [next(iter(self.commands)), *args]
         return super().parse_args(ctx, args)
 
 
@@ -98,9 +103,23 @@ def with_log(overrides: list[str] | None, log: list[str] | None) -> list[str]:
     return [*(overrides or ()), *([f"log={json.dumps(log)}"] if log else ())]
 
 
-def warn(text: str) -> None:
-    """Print one line that is not a result to stderr."""
-    print_error(text)
+def plain(text: object) -> str:
+    """Return `text` with every control character except line breaks escaped, so that no terminal obeys it."""
+    return "\n".join(printable(line) for line in str(text).split("\n"))
+
+
+def cell(text: object) -> str:
+    """Return `text` for a table or message of rich: no control characters, and [brackets] are not markup."""
+    return escape(plain(text))
+
+
+def warn(text: object) -> None:
+    """Print one line to stderr; at a terminal, a long one is broken between words."""
+    line = f"efhc: {' '.join(plain(text).split())}"
+    if sys.stderr.isatty():
+        width = shutil.get_terminal_size().columns
+        line = textwrap.fill(line, width, break_long_words=False, break_on_hyphens=False)
+    print(line, file=sys.stderr)
 
 
 def this_command() -> str:
@@ -127,33 +146,43 @@ def stoppable() -> Iterator[None]:
         raise typer.Exit(INTERRUPTED) from None
 
 
-def titled_table(*columns: str, title: str, caption: str | None = None) -> Table:
-    """Return a table whose title and caption stand at its left."""
-    return Table(*columns, title=title, title_justify="left", caption=caption, caption_justify="left")
-
-
 def print_summary(result: Result) -> None:
     """Print a table with one row per strategy; with a target accuracy, a second one with what it takes to reach it."""
     summary = result.words()
-    for number, words in enumerate(summary.tables):
-        table = titled_table(title=cell(words.title), caption=words.caption)
-        for name in words.columns:
-            table.add_column(name, justify="left" if name == words.columns[0] else "right")
-        for row in words.rows:
-            table.add_row(*map(cell, row))
-        if number == 0:
-            for strategy, seed in result.failed:
-                table.add_row(cell(strategy), f"seed {seed} failed", style="red")
-        print_table(table)
-        for line in summary.notes if number == 0 else ():
-            console.print(cell(line), highlight=False)
+    failed = [[Text(plain(name), "red"), Text(f"seed {seed} failed", "red")] for name, seed in result.failed]
+    first, *others = summary.tables
+    print_table(first.columns, [*first.rows, *failed], first.title, first.caption, left=1)
+    for line in summary.notes:
+        console.print(cell(line), highlight=False)
+    for words in others:
+        print_table(words.columns, words.rows, words.title, words.caption, left=1)
 
 
-def print_table(table: Table) -> None:
-    """Print a table; if it is too wide, without lines between its columns, and with broken lines before cut numbers."""
+def print_table(
+    columns: Iterable[object],
+    rows: Iterable[Sequence[object]],
+    title: str = "",
+    caption: str | None = None,
+    left: int | None = None,
+) -> None:
+    """Print a table of texts and numbers. The first `left` columns are aligned to the left; by default all are.
+
+    A table that is too wide has no lines between its columns, and long cells are broken into lines, not cut off.
+    """
+    table = Table(title=cell(title) or None, title_justify="left", caption=caption, caption_justify="left")
+    for number, name in enumerate(columns):
+        table.add_column(cell(name), justify="left" if left is None or number < left else "right")
+    for row in rows:
+        table.add_row(*(one if isinstance(one, Text) else cell(one) for one in row))
     unlimited = console.options.update(width=1000)
     if console.measure(table, options=unlimited).maximum > console.width:
         table.box, table.padding = SIMPLE_HEAD, (0, 0)
         for column in table.columns:
             column.header, column.overflow = str(column.header).replace("_", "_\n"), "fold"
     console.print(table)
+
+
+def require_figure(out: Path) -> None:
+    """Raise an `InputError` if the file that --out names is no figure."""
+    if out.suffix not in FIGURES:
+        raise InputError("--out", out, f"a file that ends in {', '.join(FIGURES)}")

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich import box
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
+from rich.status import Status
+from rich.text import Text
 
 from efhc.base.errors import InputError
 from efhc.cli.terminal import (
@@ -21,15 +17,17 @@ from efhc.cli.terminal import (
     ExperimentFile,
     Overrides,
     argument,
+    cell,
     console,
+    errors,
     flag,
     option,
+    print_table,
+    require_figure,
     warn,
 )
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
-
     from efhc.experiments.studies.theory_plan import StrategyPlan
     from efhc.theory.checks import StrategyCheck
     from efhc.theory.connectivity import Window
@@ -49,13 +47,10 @@ NO_THEOREM_APPLIES = (
 )
 
 
-class _RunDirByDefault(DefaultCommandGroup):
-    default = "check"
-
-
 app = typer.Typer(
-    cls=_RunDirByDefault,
-    help="Check a finished run against the paper's analysis, or plan one.\n\n"
+    name="theory",
+    cls=DefaultCommandGroup,
+    help="Check a run against the paper's analysis, or plan one.\n\n"
     "`efhc theory RUN_DIR` is short for `efhc theory check RUN_DIR`; `efhc theory check --help` shows its options.",
     no_args_is_help=True,
 )
@@ -65,7 +60,9 @@ app = typer.Typer(
 def check(
     directory: Annotated[Path, argument("RUN_DIR", "The folder of a finished experiment.")],
     as_json: Annotated[bool, flag("Print JSON only.", "--json")] = False,
-    points: Annotated[int | None, option("N", "Iterations at which models are measured. Default: 40.", min=3)] = None,
+    points: Annotated[
+        int | None, option("N", "At how many iterations models are measured. Default: 40.", min=3)
+    ] = None,
     replay: Annotated[
         bool | None,
         flag(
@@ -77,8 +74,8 @@ def check(
         str,
         option(
             "B",
-            "Iterations within which all devices are connected, for rho, limits and bounds: a number, observed (the "
-            "smallest in this run) or promised (by Proposition III.6, from B1 and B2).",
+            "Iterations within which links connect all devices, from which rho, limits and bounds follow: a number, "
+            "observed (the least in this run) or promised (by Proposition III.6, from B1 and B2).",
         ),
     ] = "promised",
     out: Annotated[Path | None, option("FILE", "The figure. Default: RUN_DIR/figures/theory.png.")] = None,
@@ -87,7 +84,7 @@ def check(
 ) -> None:
     """Check a finished run, assumption by assumption.
 
-    The figure plots the errors of the run and the bounds of the paper. The word `check` may be left out.
+    The figure shows the errors of the run below the bounds of the paper. The word `check` may be left out.
     """
     from efhc.experiments.studies.theory_check import iterate_checks
     from efhc.report.figures import save_figure
@@ -96,18 +93,22 @@ def check(
     length: Any = int(window) if window.isdecimal() and int(window) > 0 else window
     if length not in ("promised", "observed") and not isinstance(length, int):
         raise InputError("--window", f"'{window}'", "promised, observed, or a number from 1")
-    if out and out.suffix not in (".png", ".pdf", ".svg"):
-        raise InputError("--out", out, "a file that ends in .png, .pdf or .svg")
+    if out:
+        require_figure(out)
     checks: list[StrategyCheck] = []
-    with _progress() as (bars, progress):
+    with Status("reading", console=errors) as status:
+
+        def progress(what: str, share: float) -> None:
+            status.update(cell(f"{what}, {share:.0%}"))
+
         for each in iterate_checks(directory, points, replay, length, progress, trust_code=trust_code):
             checks.append(each)
             if not as_json:
-                bars.stop()  # it would be drawn over what is printed
+                status.stop()  # it would be drawn over what is printed
                 if len(checks) == 1 and not math.isfinite(each.curvature.L):
                     _print(NO_THEOREM_APPLIES)
                 _print_check(each)
-                bars.start()
+                status.start()
     figure = out or directory / "figures" / "theory.png"
     save_figure(theory_figure(checks), figure)
     if as_json:
@@ -122,26 +123,9 @@ def check(
         raise typer.Exit(BROKEN)
 
 
-@contextmanager
-def _progress() -> Iterator[tuple[Progress, Callable[[str, float], None]]]:
-    """Show a progress bar on stderr; yields the bar and the function that updates it."""
-    from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
-    from rich.progress import Progress as Bars
-
-    errors = Console(stderr=True)
-    columns = TextColumn("{task.description}"), BarColumn(20), TaskProgressColumn(), TimeElapsedColumn()
-    with Bars(*columns, console=errors, transient=True, disable=not errors.is_terminal) as bars:
-        task = bars.add_task("reading", total=1.0)
-        yield bars, lambda what, share: bars.update(task, completed=share, description=escape(what))
-
-
 def _print(text: str) -> None:
-    """Whole words, wrapped to the width of the terminal."""
+    """Print whole words, wrapped to the width of the terminal."""
     console.print(text, markup=False, highlight=False)
-
-
-def _table(title: str, **more: Any) -> Table:
-    return Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, **more)
 
 
 def _print_check(of: StrategyCheck) -> None:
@@ -149,15 +133,13 @@ def _print_check(of: StrategyCheck) -> None:
     from efhc.theory.findings import printed_name
 
     seeds = len(of.seeds)
-    heading = f"{escape(of.strategy)}, {seeds} seed{'s' if seeds > 1 else ''}"
-    table = _table(heading, title_style="bold")
-    table.add_column("verdict", no_wrap=True, min_width=len("held where looked"))
-    table.add_column("assumption or promise, and what was found")
+    rows = []
     for each in of.checks:
-        name = f"{each.title} [dim]({escape(each.printed_label)})[/]"
         place = f"{each.verdict}{each.place}: " if each.place else ""
-        table.add_row(f"[{COLOURS[each.verdict]}]{each.verdict}[/]", f"{name}\n{place}{escape(each.sentence)}")
-    console.print(table)
+        found = f"{each.title} ({each.printed_label})\n{place}{each.sentence}"
+        rows.append((Text(each.verdict, COLOURS[each.verdict]), found))
+    title = f"{of.strategy}, {seeds} seed{'s' if seeds > 1 else ''}"
+    print_table(("verdict", "assumption or promise, and what was found"), rows, title)
     if of.promises is not None and of.chosen is not None:
         limits = of.promises.limits._asdict().items()
         allowed = ", ".join(f"{printed_name(LIMIT_LABELS[name])}: {value:.3g}" for name, value in limits)
@@ -175,11 +157,11 @@ def plan(
     file: ExperimentFile,
     overrides: Overrides = None,
     as_json: Annotated[bool, flag("Print JSON only.", "--json")] = False,
-    rehearse: Annotated[int, option("N", "Iterations to simulate, to see how fast devices drift.", min=1)] = 1000,
+    rehearse: Annotated[int, option("N", "Iterations to simulate, to see how fast models drift.", min=1)] = 1000,
 ) -> None:
     """Show which step sizes the theorems allow, before a run.
 
-    It also estimates B from a short simulation, and lists devices that are predicted not to fire.
+    A short simulation also estimates B, and predicts which devices will not fire.
     """
     from efhc.cli.data import fetch_missing
     from efhc.experiments.config.files import load_experiment
@@ -190,8 +172,8 @@ def plan(
     require_lockstep(experiment, "the paper's analysis")
     require_papers_form(experiment, "the paper's analysis")
     fetch_missing(experiment)
-    with _progress() as (_, progress):
-        plans = plan_theory(experiment, rehearse, progress)
+    with Status("reading", console=errors) as status:
+        plans = plan_theory(experiment, rehearse, lambda what, share: status.update(cell(f"{what}, {share:.0%}")))
     if as_json:
         import json
 
@@ -222,11 +204,8 @@ def _names(devices: list[int]) -> str:
 def _print_plans(plans: list[StrategyPlan]) -> None:
     curvature, horizon = plans[0].curvature, plans[0].horizon
     print(f"L = {curvature.L:.4g}, mu = {curvature.mu:.4g} ({curvature.known})")
-    title = f"Expected over {horizon} iterations; right: largest alpha(0) by theorem"
-    table = _table(title, padding=(0, 1, 0, 0))
-    table.add_column("strategy", min_width=len("strategy"), overflow="fold")
-    for name in ("B1", "B2", "B", "B is", "rho", "constant", "dimin-\nishing", "non-\nconvex"):
-        table.add_column(name, no_wrap=True, justify="left" if name == "B is" else "right")
+    columns = ("strategy", "B1", "B2", "B", "B is", "rho", "constant", "dimin-\nishing", "non-\nconvex")
+    rows = []
     for plan in plans:
         longest = [max(windows, key=lambda window: window.length) for windows in zip(*plan.seeds.values(), strict=True)]
         physical, broadcast, observed = (_length(window, horizon) for window in longest)
@@ -235,8 +214,8 @@ def _print_plans(plans: list[StrategyPlan]) -> None:
         known = (f"{chosen.length}", chosen.kind) if chosen else (observed, "-")
         rho = "-" if plan.contraction is None else f"{plan.contraction:.4f}"
         allowed = [f"{limit:.2g}" for limit in limits[1:]] if limits else ["-"] * 3
-        table.add_row(escape(plan.strategy), physical, broadcast, *known, rho, *allowed)
-    console.print(table)
+        rows.append((plan.strategy, physical, broadcast, *known, rho, *allowed))
+    print_table(columns, rows, f"Expected over {horizon} iterations; right: largest alpha(0) by theorem", left=1)
     _print(
         "The limits hold for the B shown, which the rehearsal saw with the step sizes of this config: with smaller "
         "steps devices fire less often, B grows and the limits shrink."

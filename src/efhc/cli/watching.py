@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Annotated
 
 from efhc.base.extras import require
-from efhc.cli.escaping import plain
-from efhc.cli.terminal import argument, flag, option, this_command, warn
+from efhc.cli.terminal import argument, flag, option, plain, this_command, warn
 
-Watch = Annotated[bool, flag("Show the runs in a browser while they run. Needs efhc[watch].", "--watch")]
+Watch = Annotated[bool, flag("Show the runs in a browser (needs efhc[watch]).", "--watch")]
 
 
 def watch(
@@ -32,10 +31,10 @@ def watch(
         ),
     ] = None,
 ) -> None:
-    """Show all runs, studies and nodes under DIR on a live page.
+    """Show runs and nodes on a live page (needs efhc[watch]).
 
-    The command never writes to DIR. By default only this machine can open the page; --host and --token share it.
-    Press Ctrl-C to stop.
+    The page shows all runs, studies and nodes under DIR. The command never writes to DIR. By default only this machine
+    can open the page; --host and --token share it. Press Ctrl-C to stop.
     """
     require("watch")
     from efhc.watch.server import Server
