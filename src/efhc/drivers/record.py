@@ -40,6 +40,8 @@ METRICS: dict[str, pl.DataType] = {
 }
 """Columns of the metrics, after `strategy` and `seed`. Accuracies are null where they were not evaluated."""
 
+SUMS = {"bits_total": "bits", "broadcasts_total": "fired"}
+"""What rows in a live file have in addition: the sums of these columns of the metrics so far."""
 ACCURACIES = ("accuracy", "accuracy_min", "accuracy_max", "mean_model_accuracy")
 
 PIECE_ROWS, PIECE_ENTRIES = 1 << 16, 1 << 22
@@ -93,6 +95,8 @@ class Record:
     """The iteration of the next piece's first row."""
     time_total: float = 0.0
     """The transmission time of all iterations before the last row's."""
+    totals: dict[str, float] = field(default_factory=lambda: dict.fromkeys(SUMS, 0))
+    """The sums of the columns `SUMS` over all iterations."""
     _stretches: list[_Stretch] = field(default_factory=list)
     _parameters: int = 0
     """n"""
@@ -136,6 +140,7 @@ class Record:
         self._stretches.append(stretch)
         self._parameters = parameters
         self.time_total = float(metrics["transmission_time_total"][-1])
+        self.totals = {name: total + metrics[SUMS[name]].sum().item() for name, total in self.totals.items()}
         self._length += len(steps)
         self._entries += len(fired) + len(used) + (2 * len(steps.graph.links) if is_new else 0)
 

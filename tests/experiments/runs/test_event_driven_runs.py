@@ -14,7 +14,6 @@ from efhc.base.errors import InputError
 from efhc.base.saving import read_tensors, write_tensors
 from efhc.drivers.event_driven.record import EXCHANGES, NETWORK, STEPS, TIMELINE
 from efhc.drivers.observers import Observer
-from efhc.experiments.runs import resources
 from efhc.experiments.runs.draw import draw_scenario
 from efhc.experiments.runs.engines.local import make_run
 from efhc.experiments.runs.experiment_folder import ExperimentFolder
@@ -282,19 +281,3 @@ def test_an_observer_is_refused_before_anything_is_written(tmp_path):
     with pytest.raises(InputError, match=r"driver: cannot use event-driven. Use lockstep; an observer needs"):
         efhc.simulate(**FIELDS, out=tmp_path / "run", observers=lambda strategy, seed, scenario: Observer())
     assert not (tmp_path / "run").exists()
-
-
-def test_a_run_counts_the_models_under_way_when_it_asks_for_memory(monkeypatch):
-    lockstep = efhc.Experiment(**FIELDS | {"driver": "lockstep", "network": efhc.Ring()})
-    event_driven = efhc.Experiment(**FIELDS | {"network": efhc.Ring()})
-    data = Runs().inputs(lockstep).data
-    one_array, batch = resources.array_bytes(lockstep, data)
-    in_flight = 2 * 4 * one_array // 4  # both ends of four links, of four devices' models
-    assert resources.in_flight_bytes(event_driven, one_array) == in_flight
-    assert resources.in_flight_bytes(lockstep, one_array) == 0
-    needs = (lockstep, 3 * one_array + batch), (event_driven, 4 * one_array + batch + in_flight)
-    for experiment, needed in needs:
-        for spare, at_once in ((0, 2), (-1, 1)):
-            free = resources.LEFT_FREE + data.x_test.nbytes + 2 * needed + spare
-            monkeypatch.setattr(resources, "available_bytes", lambda free=free: free)
-            assert resources.plan(experiment, data, 4, 4).runs_at_once == at_once

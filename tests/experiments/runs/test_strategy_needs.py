@@ -31,13 +31,17 @@ class Remembers:
         return Moved(models - now.step_size * gradients, np.zeros(2 * len(now.graph.links), dtype=np.int64))
 
 
-def forecast(**fields) -> int:
+def memory_of(**fields) -> resources.Memory:
     experiment = efhc.Experiment(**SMALL | fields)
-    return resources.strategy_bytes(experiment, Runs().inputs(experiment).data)
+    return resources.memory_of(experiment, Runs().inputs(experiment).data)
+
+
+def forecast(**fields) -> int:
+    """What the strategies need in addition to the paper's."""
+    return memory_of(**fields).running - memory_of(precision=fields.get("precision", "float32")).running
 
 
 def test_a_run_counts_what_its_strategy_remembers():
-    assert forecast() == 0  # the paper's strategies
     of_devices, of_links, spent = 4 * PARAMETERS * 4, 2 * 4 * 3 * 8, 4 * 8
     assert forecast(strategies={"mine": Remembers()}) == 2 * (of_devices + of_links + spent)
     assert forecast(strategies={"mine": Remembers()}, precision="float64") == 2 * (2 * of_devices + of_links + spent)
@@ -55,31 +59,34 @@ def test_a_run_counts_what_its_strategy_remembers():
     assert changing == 2 * (of_devices + spent + steps + elapsed + told_and_taught)
 
 
-def test_a_strategy_that_needs_too_much_memory_is_refused(monkeypatch, tmp_path):
+def test_a_strategy_that_needs_too_much_memory_is_refused(monkeypatch):
     experiment = efhc.Experiment(**SMALL, strategies={"mine": Remembers()})
     data = Runs().inputs(experiment).data
-    one_array, batch = resources.array_bytes(experiment, data)
-    needed = 3 * one_array + batch + resources.strategy_bytes(experiment, data) + data.x_test.nbytes
-    for spare, refused in ((0, False), (-1, True)):
-        monkeypatch.setattr(resources, "available_bytes", lambda spare=spare: resources.LEFT_FREE + needed + spare)
-        if refused:
-            with pytest.raises(EfhcError, match=r"^memory: 1 runs of 4 devices with 650 parameters each need"):
-                resources.plan(experiment, data, 1, 1)
-        else:
-            assert resources.plan(experiment, data, 1, 1).runs_at_once == 1
+    needed = resources.memory_of(experiment, data).running + data.x_test.nbytes + resources.LEFT_FREE
+    monkeypatch.setattr(resources, "available_bytes", lambda: needed)
+    assert resources.plan(experiment, data, 1, 1).runs_at_once == 1
+    monkeypatch.setattr(resources, "available_bytes", lambda: needed - 1)
+    with pytest.raises(EfhcError, match=r"^memory: 1 runs of 4 devices with 650 parameters each need"):
+        resources.plan(experiment, data, 1, 1)
 
 
-def test_the_step_of_a_strategy_may_need_room_too(monkeypatch):
-    experiment = efhc.Experiment(**SMALL | {"seeds": (0, 1)}, strategies={"mine": Remembers()})
-    data = Runs().inputs(experiment).data
-    one_array, batch = resources.array_bytes(experiment, data)
-    needed = 3 * one_array + batch + resources.strategy_bytes(experiment, data)
-    needed += resources.STEP_ARRAYS * one_array
-    for spare, at_once in ((0, 2), (-1, 1)):
-        free = resources.LEFT_FREE + data.x_test.nbytes + 2 * needed + spare
-        monkeypatch.setattr(resources, "available_bytes", lambda free=free: free)
-        assert resources.plan(experiment, data, 2, 2).runs_at_once == at_once
-    assert resources.step_bytes(efhc.Experiment(**SMALL, strategies={"entrywise": efhc.Entrywise()}), one_array) == 0
+def test_the_step_of_a_strategy_may_need_room_too():
+    needs = memory_of(strategies={"mine": Remembers()})
+    assert needs.at_times == resources.STEP_ARRAYS * needs.models
+    assert memory_of(strategies={"entrywise": efhc.Entrywise()}).at_times == 0
+
+
+def test_a_run_with_devices_on_their_own_clocks_counts_the_models_under_way(monkeypatch):
+    lockstep = memory_of()
+    data = Runs().inputs(efhc.Experiment(**SMALL)).data
+    event_driven = memory_of(driver="event-driven")
+    assert event_driven.running == lockstep.running + lockstep.models
+    assert event_driven.at_times == 2 * 4 * 4 * PARAMETERS  # both ends of four links
+    for fields, needed in (({}, lockstep), ({"driver": "event-driven"}, event_driven)):
+        for spare, at_once in ((0, 2), (-1, 1)):
+            free = resources.LEFT_FREE + data.x_test.nbytes + 2 * (needed.running + needed.at_times) + spare
+            monkeypatch.setattr(resources, "available_bytes", lambda free=free: free)
+            assert resources.plan(efhc.Experiment(**SMALL | fields), data, 4, 4).runs_at_once == at_once
 
 
 def test_the_papers_analysis_is_for_strategies_of_its_form(tmp_path):

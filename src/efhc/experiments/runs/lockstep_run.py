@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
 
 from efhc.base.arrays import Floats
 from efhc.base.own_code import is_built_in
-from efhc.core.cost import BITS_PER_NUMBER, airtime_bits
 from efhc.core.graph import Graph
 from efhc.core.memory import Memories, begin
 from efhc.core.parts import ExchangeMixing, FeedbackTrigger
@@ -25,7 +23,7 @@ from efhc.drivers.event_driven.settings import LockstepDriver
 from efhc.drivers.general import driver_for
 from efhc.drivers.lockstep import Lockstep
 from efhc.drivers.observers import Observer, drive
-from efhc.drivers.record import Piece, Record, Recording
+from efhc.drivers.record import SUMS, Piece, Record, Recording
 from efhc.drivers.steps import Steps
 from efhc.experiments.runs.events import (
     EVENTS_PER_SECOND,
@@ -77,19 +75,22 @@ def make_lockstep(
     initial = driver.initial_state()
     wanted = snapshot_iterations(run)
 
-    def restore(checkpoint: Checkpoint) -> tuple[State, Record, float, Totals]:
+    def restore(checkpoint: Checkpoint) -> tuple[State, Record, float]:
         left = set(wanted) - set(keeper.snapshots)
         restored = _checked(checkpoint, initial, driver.memories, scenario, experiment.iterations, left)
-        return *restored, float(checkpoint.facts.get(SECONDS, 0.0)), Totals.of(checkpoint.facts)
+        return *restored, float(checkpoint.facts.get(SECONDS, 0.0))
 
-    state, record, seconds, totals = keeper.resume(restore) or (initial, Record(), 0.0, Totals())
+    state, record, seconds = keeper.resume(restore) or (initial, Record(), 0.0)
     # With observers, models are evaluated in line, so that none is called after an evaluation that failed.
     is_alone = not options.observers and not wanted
     evaluates_beside = options.threads > 1 and is_alone and isinstance(driver, Lockstep) and driver.leaves_cores(state)
     stream.emit(Begin.of(run, scenario, state.k))
     if state.k > 0:
-        stream.emit(Recalled(lambda: _evaluated_rows(keeper.kept("metrics"))))
-    events = _LockstepEvents(stream, record, scenario, strategy, experiment.iterations, seconds, totals)
+        kept = pl.concat(keeper.kept("metrics"))
+        sums = kept.select(pl.col(column).sum().alias(total) for total, column in SUMS.items())
+        record.totals = sums.collect().row(0, named=True)
+        stream.emit(Recalled(lambda: evaluated_rows(kept)))
+    events = _LockstepEvents(stream, record, scenario, strategy, experiment.iterations, seconds)
     with ThreadPoolExecutor(1, thread_name_prefix="efhc-evaluation") as pool:
         keeping = _Keeping(run, scenario, keeper, record, events, options, pool if evaluates_beside else None)
         # Observers come after what keeps the run, so that the iteration is recorded if one raises.
@@ -102,16 +103,11 @@ def make_lockstep(
             raise
     last = record.take()
     keeper.put_away(last)
-    _warn_if_apart(run, keeper, last)
-    return state.models, state.local
-
-
-def _warn_if_apart(run: Run, keeper: RunKeeper, last: Piece) -> None:
-    """Warn if the models of the devices have run away from each other, which raises no error."""
     errors = last.tables["metrics"]["consensus_error"]
-    if len(errors) and errors[-1] > APART:
+    if len(errors) and errors[-1] > APART:  # which raises no error
         advice = "try a smaller rate or correction of the strategy, or a smaller step_size"
         keeper.warn(f"{run.name}: the models ran apart (consensus error {errors[-1]:.1e}); {advice}")
+    return state.models, state.local
 
 
 def snapshot_iterations(run: Run) -> list[int]:
@@ -120,60 +116,10 @@ def snapshot_iterations(run: Run) -> list[int]:
     return [] if every is None else [*range(0, iterations, every), iterations]
 
 
-def _evaluated_rows(pieces: Sequence[pl.LazyFrame]) -> Iterable[Row]:
-    rows = with_totals(pl.concat(pieces)).filter(pl.col("accuracy").is_not_null())
-    return rows.collect().iter_rows(named=True)
-
-
-# What has been spent so far
-
-SUMS = {"bits_total": "bits", "broadcasts_total": "fired"}
-"""The totals, and the columns of the metrics of which they are sums."""
-
-
-def with_totals(metrics: pl.LazyFrame) -> pl.LazyFrame:
-    """Return the metrics of a run, which begin with its first iteration, with the totals up to each row."""
-    return metrics.with_columns(pl.col(column).cum_sum().alias(total) for total, column in SUMS.items())
-
-
-@dataclass
-class Totals:
-    """The bits on air and the broadcasts of all iterations so far. None: unknown, since an older version began it."""
-
-    bits: float | None = 0.0
-    broadcasts: int | None = 0
-    _graph: Graph | None = None
-    _per_link: Floats | None = None
-    """The bits on air when both ends of a link of that graph send a whole model, (links,)."""
-
-    @classmethod
-    def of(cls, facts: Mapping[str, str]) -> Self:
-        bits, broadcasts = (facts.get(name) for name in SUMS)
-        return cls(None if bits is None else float(bits), None if broadcasts is None else int(broadcasts))
-
-    def add(self, steps: Steps, parameters: int) -> None:
-        if self.bits is None or self.broadcasts is None:
-            return
-        self.broadcasts += int(np.count_nonzero(steps.fired))
-        if steps.bits is not None:
-            self.bits += float(airtime_bits(steps.graph, steps.bits.sum(axis=0)).sum())
-            return
-        if steps.graph is not self._graph:  # on a network that changes, each graph is there for one call only
-            self._graph, self._per_link = steps.graph, None
-            ends = steps.graph.links[np.nonzero(steps.used)[1]]
-            self.bits += float((BITS_PER_NUMBER * parameters / steps.graph.degrees[ends]).sum())
-            return
-        if self._per_link is None:
-            self._per_link = (BITS_PER_NUMBER * parameters / steps.graph.degrees[steps.graph.links]).sum(axis=1)
-        self.bits += float(np.count_nonzero(steps.used, axis=0) @ self._per_link)
-
-    @property
-    def facts(self) -> dict[str, str]:
-        return {name: repr(value) for name, value in self.row.items() if value is not None}
-
-    @property
-    def row(self) -> dict[str, float | int | None]:
-        return dict(zip(SUMS, (self.bits, self.broadcasts), strict=True))
+def evaluated_rows(metrics: pl.LazyFrame) -> Iterable[dict[str, Any]]:
+    """Return the evaluated rows of metrics, which begin with the first iteration, with the totals up to each row."""
+    totals = [pl.col(column).cum_sum().alias(total) for total, column in SUMS.items()]
+    return metrics.with_columns(totals).drop_nulls("accuracy").collect().iter_rows(named=True)
 
 
 # Observers
@@ -215,7 +161,6 @@ class _Keeping(Recording):
     def after(self, steps: Steps, state: State) -> None:
         self._whole = None  # nothing is saved while the latest iterations are being recorded
         super().after(steps, state)
-        self._events.add_totals(steps)
         if self._experiment.is_evaluated_after(state.k):
             self._finish_evaluation()
             self._events.before_evaluation(state)
@@ -279,9 +224,8 @@ class _Keeping(Recording):
                 **{LOCAL + name: rows for name, rows in state.local.items()},
                 **{MEMORY + name: array for name, array in state.memory.items()},
             }
-            facts = {SECONDS: f"{self._events.seconds:.3f}", **self._events.totals.facts}
             self._keeper.show(self._events.rows())
-            self._keeper.checkpoint(self._take(), tensors, facts)
+            self._keeper.checkpoint(self._take(), tensors, {SECONDS: f"{self._events.seconds:.3f}"})
         self._saved_at = time.monotonic()
 
     def _take(self) -> Piece:
@@ -308,7 +252,7 @@ class _Noted(NamedTuple):
     """What is known of an iteration before its models are evaluated."""
 
     seconds: float
-    totals: dict[str, float | int | None]
+    totals: dict[str, float]
     drift: Floats | None
     threshold: Floats | None
     is_sampled: bool
@@ -325,11 +269,9 @@ class _LockstepEvents:
         strategy: Any,
         last: int,
         seconds: float,
-        totals: Totals,
     ) -> None:
-        """`last` is the number of iterations of the whole run; `seconds` and `totals` are those of earlier sessions."""
+        """`last` is the number of iterations of the whole run; `seconds` are those of earlier sessions."""
         self._stream, self._record, self._last = stream, record, last
-        self.totals, self._parameters = totals, scenario.learner.backend.parameters
         self._began_at = time.monotonic() - seconds
         self._allowance = Allowance(EVENTS_PER_SECOND)
         self._known_graph: Graph | None = None
@@ -356,10 +298,6 @@ class _LockstepEvents:
     def begin(self, state: State) -> None:
         if state.k == 0 or isinstance(self._network, StaticGraph):
             self._known_graph, self._graph_since = self._network.graph(0), 0
-
-    def add_totals(self, steps: Steps) -> None:
-        """Count what the next iterations have spent, also without readers: the checkpoint keeps it."""
-        self.totals.add(steps, self._parameters)
 
     def after(self, steps: Steps, state: State) -> None:
         if self._graph_since is None or steps.has_other_links:
@@ -402,7 +340,7 @@ class _LockstepEvents:
                     thresholds = self._reader.thresholds(self._trigger, state.k).copy()
             self._next_sample = started + SAMPLE_SECONDS
             self._wait_for(started)
-        self._noted[state.k - 1] = _Noted(started - self._began_at, self.totals.row, drifts, thresholds, is_sampled)
+        self._noted[state.k - 1] = _Noted(started - self._began_at, self._record.totals, drifts, thresholds, is_sampled)
 
     def evaluated(self, iteration: int, accuracies: Floats) -> None:
         """Emit the row of an iteration whose models were evaluated now, or soon with others."""

@@ -38,7 +38,7 @@ from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.runs.engines.local import LocalEngine
 from efhc.experiments.runs.events import Begin, Evaluated, EventStream, FollowerFactory, Reached, Row, evaluated_after
 from efhc.experiments.runs.live_file import LIVE, read_live
-from efhc.experiments.runs.lockstep_run import with_totals
+from efhc.experiments.runs.lockstep_run import evaluated_rows
 from efhc.experiments.runs.resources import plan, usable_cores
 from efhc.experiments.runs.run import Inputs, Run
 from efhc.experiments.runs.store import Progress, RunStore
@@ -385,8 +385,7 @@ def _rows(run: Run, store: RunStore) -> list[Row]:
         return list(table.iter_rows(named=True))
     live = read_live(store.directory(run) / LIVE)
     seconds = {one.row.get("iteration"): one.row.get("seconds") for one in live.rows} if live else {}
-    evaluated = with_totals(table.lazy()).drop_nulls("accuracy").collect()  # the metrics have all iterations
-    return [{**row, "seconds": seconds.get(row["iteration"])} for row in evaluated.iter_rows(named=True)]
+    return [{**row, "seconds": seconds.get(row["iteration"])} for row in evaluated_rows(table.lazy())]
 
 
 # On the machine that makes a run
