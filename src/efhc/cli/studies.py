@@ -325,7 +325,7 @@ def tune(
     from rich.status import Status
 
     from efhc.experiments.config.files import load_experiment
-    from efhc.experiments.runs.progress import Accuracies
+    from efhc.experiments.runs.progress import Overview
     from efhc.experiments.runs.tables import require_lockstep
     from efhc.experiments.studies import tune as tuning
     from efhc.experiments.studies.tuning_search import TuningBudget, read_ranges
@@ -337,12 +337,13 @@ def tune(
     strategy, ranges = read_ranges(parameter or ["r"], list(experiment.strategies), strategy, low, high)
     prepare(experiment)
     with stoppable(), watching(out, watch), use.session(), Status("preparing", console=errors) as status:
-        lines, accuracies = NowAndThen(FIRST_SECONDS, LINE_SECONDS), Accuracies()
+        lines, overview = NowAndThen(FIRST_SECONDS, LINE_SECONDS), Overview(1, 1)
 
         def tell(trial: int, values: Mapping[str, float], iterations: int, share: float) -> None:
             which = {0: "the winner, on the test samples", -1: "ZT, of which the budget is a share"}
             words = [which.get(trial, f"trial {trial} of {trials}") + ":", *_values_words(values)]
-            line = f"{' '.join(words)} {iterations:,} iterations, {share:.0%}{accuracies.words}"
+            accuracy = "" if overview.accuracy is None else f", accuracy {overview.accuracy:.3f}"
+            line = f"{' '.join(words)} {iterations:,} iterations, {share:.0%}{accuracy}"
             status.update(cell(line))
             if not sys.stderr.isatty():
                 lines.call(lambda: warn(line))
@@ -358,7 +359,7 @@ def tune(
             on=on,
             progress=tell,
             warn=warn,
-            followers=[accuracies.follower],
+            followers=[overview.follower],
         )
     _print_tuning(found)
     for line in found.advice:

@@ -89,6 +89,9 @@ class Overview:
         self.show: Callable[[], None] = lambda: None
         """Called whenever something has changed."""
         self.latest: _Shown | None = None
+        """The run that was reported last."""
+        self.accuracy: float | None = None
+        """The latest accuracy of any run."""
         self.speed = Speed()
         self._shown: dict[Hashable, _Shown] = {}
         self._earlier: list[_Shown] = []
@@ -110,10 +113,17 @@ class Overview:
         return progress
 
     def follower(self, run: Run) -> Reader:
-        return _accuracy_reader(lambda accuracy: self._evaluate(run, accuracy))
+        def read(event: RunEvent) -> None:
+            row = getattr(event, "row", None)
+            if row is not None and (accuracy := row.get("accuracy")) is not None:
+                self._evaluate(run, accuracy)
+
+        read.rows_only = True  # type: ignore[attr-defined]
+        return read
 
     def _evaluate(self, run: Run, accuracy: float) -> None:
         with self._lock:
+            self.accuracy = accuracy
             shown = self._shown.get(run.key) or self._shown.get(run.pair)
             if shown is not None:
                 shown.accuracy = accuracy
@@ -147,43 +157,12 @@ class Overview:
     def line(self) -> str:
         """Return how far all is, and every run that is being made, in one line."""
         with self._lock:
-            return self._line()
-
-    def _line(self) -> str:
-        running = [run.words() for run in self._shown.values() if not run.is_done]
-        named, more = running[:MOST_NAMED], len(running) - MOST_NAMED
-        parts = [*named, *([f"{more} more"] if more > 0 else [])]
-        if self.runs > 1:
-            left = ", ".join(self.speed.words(self.iterations - self.reached))
-            parts = [f"{self.finished} of {self.runs} runs done" + (f", {left}" if left else ""), *parts]
-        return "; ".join(parts)
-
-
-class Accuracies:
-    """The latest accuracy of runs that are made one at a time, with several seeds."""
-
-    def __init__(self) -> None:
-        self._latest: float | None = None
-
-    def follower(self, run: Run) -> Reader:
-        return _accuracy_reader(self._set)
-
-    def _set(self, accuracy: float) -> None:
-        self._latest = accuracy
-
-    @property
-    def words(self) -> str:
-        return "" if self._latest is None else f", accuracy {self._latest:.3f}"
-
-
-def _accuracy_reader(use: Callable[[float], None]) -> Reader:
-    def read(event: RunEvent) -> None:
-        row = getattr(event, "row", None)
-        if row is not None and (accuracy := row.get("accuracy")) is not None:
-            use(accuracy)
-
-    read.rows_only = True  # type: ignore[attr-defined]
-    return read
+            running = [run.words() for run in self._shown.values() if not run.is_done]
+            parts = running[:MOST_NAMED] + [f"{len(running) - MOST_NAMED} more"] * (len(running) > MOST_NAMED)
+            if self.runs > 1:
+                done = f"{self.finished} of {self.runs} runs done"
+                parts.insert(0, ", ".join([done, *self.speed.words(self.iterations - self.reached)]))
+            return "; ".join(parts)
 
 
 # In a notebook

@@ -28,8 +28,8 @@ MOST_THREADS = 1024
 """Largest number of threads that are used: by default, systems do not let a process have many more."""
 
 STEP_ARRAYS = 12
-"""Arrays (m, n) that a strategy which makes its iterations itself may compute on the way: RelaySGD, which adds in double
-precision, needs that many."""
+"""Arrays (m, n) that a strategy of a form of its own may compute on the way: RelaySGD, which adds in double precision,
+needs that many."""
 
 
 class Plan(NamedTuple):

@@ -98,8 +98,8 @@ class Runs:
         """Return the runs of an experiment: every strategy with every seed, seed by seed."""
         inputs, scenarios = self.inputs(experiment), Scenarios()
         with using_inputs(self._files):
-            alone = {name: _Alone(experiment, name, inputs.data) for name in experiment.strategies}
-        return [one.run(seed, scenarios) for seed in experiment.seeds for one in alone.values()]
+            alone = [_runs_of(experiment, name, inputs.data, scenarios) for name in experiment.strategies]
+        return [run for of_seed in zip(*alone, strict=True) for run in of_seed]
 
     def inputs(self, experiment: Experiment) -> Inputs:
         """Return the data set and the input files of an experiment."""
@@ -107,41 +107,38 @@ class Runs:
             files = read_inputs(experiment)
         self._files |= {str(file.path): file for file in files.values()}
         try:
-            tables = to_tables(experiment)
-            which = json.dumps([tables["data"], experiment.precision, experiment.test_samples, experiment.validation])
+            data = to_tables(experiment)["data"]
         except EfhcError:  # a data set made in Python
             self._made_in_python.append(experiment.data)  # as long as it is there, no other object has its id
-            which = json.dumps(
-                [id(experiment.data), experiment.precision, experiment.test_samples, experiment.validation]
-            )
+            data = id(experiment.data)
+        which = json.dumps([data, experiment.precision, experiment.test_samples, experiment.validation])
         if which not in self._data:
             with using_inputs(files):
                 self._data[which] = load_data(experiment)
         return Inputs(self._data[which], files)
 
 
-class _Alone:
-    """One strategy of an experiment, with all that its runs share."""
+def _runs_of(whole: Experiment, name: str, data: Dataset, scenarios: Scenarios) -> list[Run]:
+    """Return the runs of one strategy of an experiment, one per seed."""
+    strategy = whole.strategies[name]
+    kind = str(getattr(strategy, "kind", "own"))
+    called = kind if kind.replace("-", "").isalnum() else "own"
+    alone = whole.model_copy(update={"name": "run", "strategies": {called: strategy}, "log": ()})
+    inputs = Inputs(data, read_inputs(alone))  # those of other strategies are not the runs'
+    tables: dict[str, Any] = {}
+    with suppress(EfhcError):  # made in Python, without a name
+        tables = to_tables(alone)
+    runs = []
+    for seed in whole.seeds:
+        own = {**tables, "seeds": [seed]} if tables else {}
+        one = alone.model_copy(update={"seeds": (seed,)})
+        runs.append(Run(one, name, _key(own, inputs), inputs, whole, own, scenarios))
+    return runs
 
-    def __init__(self, experiment: Experiment, name: str, data: Dataset) -> None:
-        strategy = experiment.strategies[name]
-        kind = str(getattr(strategy, "kind", "own"))
-        called = kind if kind.replace("-", "").isalnum() else "own"
-        self._whole, self._name = experiment, name
-        self._experiment = experiment.model_copy(update={"name": "run", "strategies": {called: strategy}, "log": ()})
-        self._inputs = Inputs(data, read_inputs(self._experiment))  # those of other strategies are not the runs'
-        self._tables: dict[str, Any] = {}
-        with suppress(EfhcError):  # made in Python, without a name
-            self._tables = to_tables(self._experiment)
 
-    def run(self, seed: int, scenarios: Scenarios) -> Run:
-        alone = self._experiment.model_copy(update={"seeds": (seed,)})
-        tables = {**self._tables, "seeds": [seed]} if self._tables else {}
-        return Run(alone, self._name, self._key(tables), self._inputs, self._whole, tables, scenarios)
-
-    def _key(self, tables: dict[str, Any]) -> str:
-        if not tables:  # nobody can ask for the same run again
-            return secrets.token_hex(12)
-        of_data, of_files = self._inputs.checksums["data_sha256"], self._inputs.checksums["input_sha256"]
-        identity = {"config": without_implied(without_place(tables)), "data": of_data, "inputs": of_files}
-        return sha256(json.dumps(identity | {"efhc": __version__}, sort_keys=True).encode())[:24]
+def _key(tables: dict[str, Any], inputs: Inputs) -> str:
+    if not tables:  # nobody can ask for the same run again
+        return secrets.token_hex(12)
+    of_data, of_files = inputs.checksums["data_sha256"], inputs.checksums["input_sha256"]
+    identity = {"config": without_implied(without_place(tables)), "data": of_data, "inputs": of_files}
+    return sha256(json.dumps(identity | {"efhc": __version__}, sort_keys=True).encode())[:24]

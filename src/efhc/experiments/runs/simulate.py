@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -123,9 +123,11 @@ def simulate(
     def make(runs: list[Run], kept: RunStore) -> dict[Pair, str]:
         """Make runs. Returns why some failed. Raises the first error if every run failed."""
         with (
-            tracking([runs[0].whole], folder.path if folder else None, warn) as logged,
-            _with_notebook_bar(progress, readers, runs[0].whole) as (report, shown),
+            tracking([experiment], folder.path if folder else None, warn) as logged,
+            notebook_bar(len(runs), len(runs) * experiment.iterations) if progress is None else nullcontext() as bar,
         ):
+            report = progress or (bar.progress_of(experiment.iterations) if bar else lambda strategy, seed, done: None)
+            shown = [*readers, bar.follower] if bar else readers
             failures = kept.complete(runs, engine, _by_name(runs, report), observers, [*shown, *logged])
         if len(failures) == len({run.key for run in runs}):
             raise next(iter(failures.values()))
@@ -188,22 +190,6 @@ def _check_first(runs: list[Run], threads: int, warn: Callable[[str], None]) -> 
         scenario = runs[0].scenarios.of(runs[0], threads, warn)
         scenario.initial_models()
         check_driver(runs[0].whole, scenario, runs[0].seed)
-
-
-@contextmanager
-def _with_notebook_bar(
-    progress: RunProgress | None, factories: Sequence[FollowerFactory], experiment: Experiment
-) -> Iterator[tuple[RunProgress, Sequence[FollowerFactory]]]:
-    """Yield the progress callback and the follower factories; in a notebook without `progress`, add a progress bar."""
-    if progress is not None:
-        yield progress, factories
-        return
-    runs = len(experiment.seeds) * len(experiment.strategies)
-    with notebook_bar(runs, runs * experiment.iterations) as overview:
-        if overview is None:
-            yield lambda strategy, seed, done: None, factories
-        else:
-            yield overview.progress_of(experiment.iterations), [*factories, overview.follower]
 
 
 def _by_name(runs: list[Run], progress: RunProgress) -> Progress:
