@@ -54,35 +54,36 @@ class ExperimentFolder(RunFolder):
             self.forget()
             yield
 
-    def begin(
+    @contextmanager
+    def session(
         self,
         experiment: Experiment,
         checksums: Mapping[str, Mapping[str, str]],
-        runs: Sequence[Run] = (),
+        runs: Sequence[Run],
         *,
         resume: bool,
-        store: Path | None = None,
-    ) -> None:
+        store: Path | None,
+    ) -> Iterator[None]:
         """Make this the folder of a new experiment or, with `resume`, check that it is that of the same one.
 
-        `checksums` are those of the data and of the input files. Call it within `locked`, unless all runs are there.
-        Raises `InputError` if the folder holds something else.
+        The body makes the runs: if it raises, the session ends there, and otherwise with `finish`. `checksums` are
+        those of the data and of the input files. Call it within `locked`. Raises `InputError` if the folder holds
+        something else.
         """
         self._prepare(experiment, resume=resume)
         if self.is_begun:
             self.check_same(experiment, checksums)
-            self._forget_end()
         else:
             self._write_config(to_tables(experiment))
         listed = [{"strategy": run.strategy, "seed": run.seed, "key": run.key} for run in runs]
         facts = {"store": str(store.absolute())} if store is not None else {}
         self.begin_session(experiment, checksums, runs=listed, **facts)
-
-    def _forget_end(self) -> None:
-        """Leave out of meta.json what an earlier session wrote when it completed the experiment."""
-        if (self.path / "meta.json").exists():
-            ended = {"finished", "failed", "warnings", "table_sha256"}
-            self._meta = {name: fact for name, fact in self.meta.items() if name not in ended}
+        try:
+            yield
+        except BaseException:
+            self.forget()  # an engine may have added facts
+            self.end_session()
+            raise
 
     def describe(self, experiment: Experiment, checksums: Mapping[str, Mapping[str, str]]) -> None:
         """Make this the folder of a result that is saved from memory; parts without a name are described."""
@@ -123,11 +124,10 @@ class ExperimentFolder(RunFolder):
         return experiment.model_copy(update={"strategies": {name: experiment.strategies[name] for name in names}})
 
     def finish(self, failures: Mapping[Pair, str], warnings: Sequence[str]) -> None:
+        self.forget()  # as above
         failed = [{"strategy": pair[0], "seed": pair[1], "reason": text} for pair, text in failures.items()]
         some = {"failed": failed, "warnings": list(warnings)}
-        facts = {**completed({}), **{name: facts for name, facts in some.items() if facts}}
-        del facts["table_sha256"]
-        self.end_session(**facts)
+        self.end_session(**completed(), **{name: facts for name, facts in some.items() if facts})
 
     # A data set that was made in Python
 

@@ -40,6 +40,8 @@ CHECKPOINT, PIECES = "checkpoint.safetensors", "pieces"
 """The checkpoint and the folder of the pieces in that of an unfinished run."""
 CHECKSUMS = ("table_sha256", "snapshot_sha256")
 """The checksums of the files of a complete run, in meta.json."""
+AT_THE_END = ("finished", "failed", "warnings", "table_sha256")
+"""Facts that are written when a run or an experiment is completed, and left out when it goes on after that."""
 
 Pair = tuple[str, int]
 """A strategy and a seed."""
@@ -219,6 +221,7 @@ class RunFolder:
         if not self.is_begun:
             write_safely(self.path / "config.toml", tomli_w.dumps(to_tables(experiment)).encode())
         known = self.meta if (self.path / "meta.json").exists() else {**new_meta(experiment, checksums), "sessions": []}
+        known = {name: fact for name, fact in known.items() if name not in AT_THE_END}
         session = provenance()
         if store := facts.pop("store", None):
             session["store"] = store
@@ -258,7 +261,8 @@ class RunFolder:
             for file in sorted((self.path / "snapshots").glob("*/*.safetensors"))
         }
         some = {"snapshot_sha256": snapshots, "warnings": list(warnings)}
-        self.end_session(**completed(checksums), **{name: found for name, found in some.items() if found}, **facts)
+        some = {name: found for name, found in some.items() if found}
+        self.end_session(**completed(), table_sha256=checksums, **some, **facts)
         self.remove_unfinished()
 
     def _save_table(self, name: str, table: pl.LazyFrame) -> None:
@@ -280,10 +284,9 @@ def new_meta(experiment: Experiment, checksums: Mapping[str, Mapping[str, str]])
     return {"status": "running", "seeds": list(experiment.seeds), **checksums, **provenance(), "wall_seconds": 0.0}
 
 
-def completed(checksums: Mapping[str, str]) -> dict[str, Any]:
-    """Return the facts of a run that ends now, given the checksums of its files."""
-    finished = datetime.now(UTC).isoformat(timespec="seconds")
-    return {"finished": finished, "table_sha256": dict(checksums), "status": "complete"}
+def completed() -> dict[str, Any]:
+    """Return the facts of a run or an experiment that ends now."""
+    return {"finished": datetime.now(UTC).isoformat(timespec="seconds"), "status": "complete"}
 
 
 def whole_run(
@@ -302,7 +305,7 @@ def whole_run(
     sums = {name.partition(".")[0]: sha256(content) for name, content in files.items()}
     meta = new_meta(experiment, checksums)
     session = {**provenance(), "wall_seconds": round(seconds, 3)}
-    meta |= {"wall_seconds": round(seconds, 3), "sessions": [session], **facts, **completed(sums)}
+    meta |= {"wall_seconds": round(seconds, 3), "sessions": [session], **facts, **completed(), "table_sha256": sums}
     files["config.toml"] = tomli_w.dumps(config).encode()
     files["meta.json"] = _json(meta | ({"warnings": list(warnings)} if warnings else {}))
     return files

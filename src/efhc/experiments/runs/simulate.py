@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -120,8 +120,8 @@ def simulate(
     engine = engine or LocalEngine(jobs, checkpoint_seconds)
     readers = [followers] if callable(followers) else followers
 
-    def make(runs: list[Run], kept: RunStore) -> dict[Pair, str]:
-        """Make runs. Returns why some failed. Raises the first error if every run failed."""
+    def make(kept: RunStore) -> dict[Pair, str]:
+        """Make the runs. Returns why some failed. Raises the first error if every run failed."""
         with (
             tracking([experiment], folder.path if folder else None, warn) as logged,
             notebook_bar(len(runs), len(runs) * experiment.iterations) if progress is None else nullcontext() as bar,
@@ -137,43 +137,19 @@ def simulate(
 
     if folder is None:
         memory = RunStore(None, warn)
-        failed = make(runs, memory)
+        failed = make(memory)
         made = {run.pair: memory.made[run.key] for run in runs if run.key in memory.made}
         return Result(experiment, made, failed, inputs.checksums)
     with folder.locked():
         if not _is_whole(folder, runs):  # another process may have finished it meanwhile
             elsewhere = None if store is None else Path(store)
-            folder.begin(experiment, inputs.checksums, runs, resume=resume, store=elsewhere)
-            folder.keep_data(data)
-            _complete(folder, runs, make, engine, warn)
+            with folder.session(experiment, inputs.checksums, runs, resume=resume, store=elsewhere):
+                folder.keep_data(data)
+                kept = RunStore(folder.store, warn, with_models=True)
+                with engine.session():
+                    failed = make(kept)
+            folder.finish(failed, kept.warnings)
     return Result.in_folder(folder.in_the_order_begun(experiment), folder)
-
-
-def _complete(
-    folder: ExperimentFolder,
-    runs: list[Run],
-    make: Callable[[list[Run], RunStore], Mapping[Pair, str]],
-    engine: Engine,
-    warn: Callable[[str], None],
-) -> None:
-    warned: list[str] = []
-
-    def note(text: str) -> None:
-        warned.append(text)
-        warn(text)
-
-    seeds, names = runs[0].whole.seeds, list(folder.config["strategies"])
-    in_order = sorted(runs, key=lambda run: (seeds.index(run.seed), names.index(run.strategy)))
-    kept = RunStore(folder.store, note, with_models=True)
-    try:
-        with engine.session():
-            failed = make(in_order, kept)
-    except BaseException:
-        folder.forget()  # an engine may have added facts
-        folder.end_session()
-        raise
-    folder.forget()
-    folder.finish(failed, warned)
 
 
 def _is_whole(folder: ExperimentFolder, runs: list[Run]) -> bool:

@@ -69,10 +69,16 @@ class RunStore:
         self, path: Path | None, warn: Callable[[str], None] = lambda text: None, *, with_models: bool = False
     ) -> None:
         """`path` is the folder of the runs; None: memory. `with_models`: whether the folder keeps final models."""
-        self.path, self.warn, self.with_models = path, warn, with_models
+        self.path, self._warn, self.with_models = path, warn, with_models
+        self.warnings: list[str] = []
         self.made: dict[str, MadeRun] = {}
         """The runs in memory, by key. With a folder, these are some recent ones without models: sweeps read them."""
         self._room: float = RECENT_BYTES
+
+    def warn(self, text: str) -> None:
+        """Report a problem that does not stop the runs, in one line."""
+        self.warnings.append(text)
+        self._warn(text)
 
     @property
     def folder(self) -> Path:
