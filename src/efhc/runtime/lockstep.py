@@ -16,14 +16,7 @@ from typing import Any
 
 from efhc.base.errors import EfhcError
 from efhc.core.half_step_messages import Introduction
-from efhc.runtime.lockstep_devices import (
-    Iteration,
-    IterationResult,
-    LockstepDevice,
-    LockstepExchange,
-    LockstepHalfSteps,
-    Messages,
-)
+from efhc.runtime.lockstep_devices import IterationResult, LockstepDevice, LockstepExchange, LockstepHalfSteps, Messages
 from efhc.runtime.lockstep_neighbours import LinksAhead, LockstepMembership, Peer
 from efhc.runtime.node import Mode, NodeParts
 from efhc.runtime.node_messages import Hello, IterationHeader, IterationModel, Message, Presence, RunEnded
@@ -52,19 +45,19 @@ class Lockstep(Mode):
     def __init__(self, parts: NodeParts, store: IterationStore) -> None:
         super().__init__(parts)
         self._number, self._store = parts.settings.device, store
-        self._device: LockstepDevice
-        if self._trainer.form.half_steps is None:
-            self._device = LockstepExchange(self._trainer)
-        else:
-            self._device = LockstepHalfSteps(self._trainer, self._settings.limits.norm)
+        trainer, norm_limit = self._trainer, self._settings.limits.norm
+        is_exchange = trainer.form.half_steps is None
+        self._device: LockstepDevice = (
+            LockstepExchange(trainer) if is_exchange else LockstepHalfSteps(trainer, norm_limit)
+        )
         self._status.session = parts.session
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
         """Set at every change that the node may wait for."""
         self.peers: dict[int, Peer] = {}
         self.k = NOT_BEGUN
         """The iteration that the node is in."""
-        self._iteration: Iteration | None = None
-        """The iteration whose messages are being sent."""
+        self._is_started = False
+        """Whether the device has begun the present iteration, so that its messages can be sent."""
         self._ended: str | None = None
         """Why the run ended for all."""
         self._is_under_way = False
@@ -125,7 +118,7 @@ class Lockstep(Mode):
         if self._stop_at is None:
             self._stop_at = asyncio.get_running_loop().time() + self._settings.stop_seconds
             self._status.state = "stopping"
-        self._news.set()
+        self._changed.set()
 
     def allow(self, neighbours: Sequence[Neighbour]) -> None:
         """Replace the table of neighbours. Messages to devices that are no longer in it are kept: they may come back.
@@ -156,25 +149,25 @@ class Lockstep(Mode):
             limit = end if self._stop_at is None else min(end, self._stop_at)
             if self._loop.time() >= limit or (self._stop_at is not None and not may_finish):
                 return False
-            self._news.clear()
+            self._changed.clear()
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(None if limit == math.inf else limit):
-                    await self._news.wait()
+                    await self._changed.wait()
 
     @contextmanager
     def _logging_waits(self, waits_for: Callable[[], list[int]], at_most: float) -> Iterator[None]:
         """Log at once, and then once a minute, which devices the node waits for in the body."""
 
-        async def say() -> None:
+        async def log_waits() -> None:
             while devices := waits_for():
                 self._log("waiting", devices=devices, at_most_seconds=None if at_most == math.inf else at_most)
                 await asyncio.sleep(LOG_AGAIN)
 
-        saying = asyncio.create_task(say())
+        logging = asyncio.create_task(log_waits())
         try:
             yield
         finally:
-            saying.cancel()
+            logging.cancel()
 
     # From which iteration
 
@@ -258,44 +251,44 @@ class Lockstep(Mode):
     async def _make_iteration(self) -> bool:
         """Make one iteration. Returns False if the node is to stop, and neighbours have not done their part."""
         k, device, began = self.k, self._device, self._loop.time()
-        iteration = await self._training.call(device.start, k)
-        self._links.check_iteration(self._table, k, iteration.neighbours)
-        self._start_iteration(iteration)
+        await self._training.call(device.start, k)
+        self._links.check_iteration(self._table, k, device.neighbours)
+        self._is_started = True
+        self._send_messages()
 
-        working = asyncio.ensure_future(self._training.call(device.descend, iteration))
-        working.add_done_callback(lambda _: self._news.set())
+        working = asyncio.ensure_future(self._training.call(device.descend))
+        working.add_done_callback(lambda _: self._changed.set())
         if not await self._until(working.done, may_finish=True):
             working.cancel()
             return False
         await working
-        if not iteration.is_decided:
-            if (received := await self._wait_for_messages(iteration)) is None:
+        if not device.is_decided:
+            if (received := await self._wait_for_messages()) is None:
                 return False
-            await self._training.call(device.send, iteration, received)
-            self._start_iteration(iteration)
-        if (received := await self._wait_for_messages(iteration)) is None:
+            await self._training.call(device.send, received)
+            self._send_messages()
+        if (received := await self._wait_for_messages()) is None:
             return False
         await self._until(lambda: False, began + self._settings.pace - self._loop.time())
 
-        made = await self._training.call(device.finish, iteration, received)
-        self.k, self._iteration = k + 1, None
+        made = await self._training.call(device.finish, received)
+        self.k, self._is_started = k + 1, False
         for peer in self.peers.values():
             peer.forget_before(self.k)
         self._note(k, made)
         return True
 
-    async def _wait_for_messages(self, iteration: Iteration) -> dict[int, Messages] | None:
+    async def _wait_for_messages(self) -> dict[int, Messages] | None:
         """Wait for the messages of all neighbours and return them; None if the node is to stop before."""
+        neighbours = self._device.neighbours
 
         def is_hopeless() -> bool:
             """Whether the node is to stop, and a neighbour that it waits for is gone."""
-            gone = not all(self.peers[number].status.connected for number in iteration.neighbours)
+            gone = not all(self.peers[number].status.connected for number in neighbours)
             return self._stop_at is not None and gone
 
         await self._until(lambda: not self._missing or is_hopeless(), may_finish=True)
-        if self._missing:
-            return None
-        return {number: self._messages_of(number, iteration.k) for number in iteration.neighbours}
+        return None if self._missing else {number: self._messages_of(number) for number in neighbours}
 
     def _note(self, k: int, made: IterationResult) -> None:
         """Record iteration k, which is made."""
@@ -339,7 +332,7 @@ class Lockstep(Mode):
     def _written(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and task.exception() is not None:
             self._failed = task.exception()
-            self._news.set()
+            self._changed.set()
 
     async def _leave(self) -> None:
         """Keep the present iteration, so that this node can go on from there while the others wait for it."""
@@ -378,29 +371,28 @@ class Lockstep(Mode):
 
     # Messages of iterations
 
-    def _start_iteration(self, iteration: Iteration) -> None:
-        """Send the messages of an iteration as far as they are known, and check those that have come already."""
-        self._iteration = iteration
-        for number in iteration.neighbours:
-            header = self._messages_of(number, iteration.k).get(IterationHeader)
-            if header is not None:
-                self._check_degree(number, header, iteration)
+    def _send_messages(self) -> None:
+        """Send the messages of the iteration as far as they are known, and check those that have come already."""
+        for number in self._device.neighbours:
+            if (header := self._messages_of(number).get(IterationHeader)) is not None:
+                self._check_degree(number, header)
             self._send_due(number)
 
-    def _messages_of(self, number: int, k: int) -> Messages:
-        """Return the messages of a neighbour about an iteration."""
-        return self.peer(number).received.get(k, {})
+    def _messages_of(self, number: int) -> Messages:
+        """Return the messages of a neighbour about the present iteration."""
+        return self.peer(number).received.get(self.k, {})
 
     @property
     def _missing(self) -> list[int]:
         """The neighbours whose messages the present iteration lacks."""
-        if (iteration := self._iteration) is None:
+        if not self._is_started:
             return []
-        return [n for n in iteration.neighbours if iteration.is_missing(n, self._messages_of(n, iteration.k))]
+        device = self._device
+        return [number for number in device.neighbours if device.is_missing(number, self._messages_of(number))]
 
-    def _check_degree(self, number: int, header: IterationHeader, iteration: Iteration) -> None:
+    def _check_degree(self, number: int, header: IterationHeader) -> None:
         """End the run unless a neighbour sees the same links in this iteration."""
-        if (known := iteration.neighbours.get(number)) != header.degree:
+        if (known := self._device.neighbours.get(number)) != header.degree:
             self._end_run(
                 f"device {number} has {header.degree} neighbours in iteration {header.k} by its own count, and "
                 f"{known or 'none'} by that of device {self._number}; give all nodes the same network"
@@ -408,9 +400,9 @@ class Lockstep(Mode):
 
     def _send_due(self, number: int) -> None:
         """Send a neighbour the messages that it needs and does not have yet."""
-        peer, iteration = self.peers[number], self._iteration
-        if iteration is not None and number in iteration.neighbours:
-            for message in iteration.messages_to(number, self._messages_of(number, iteration.k)):
+        peer = self.peers[number]
+        if self._is_started and number in self._device.neighbours:
+            for message in self._device.messages_to(number, self._messages_of(number)):
                 peer.keep(message)
         for message in peer.due():
             self._transport.send(number, message)
@@ -422,7 +414,7 @@ class Lockstep(Mode):
         if self._ended is None:
             self._ended = reason
             self._send_to_all(RunEnded(reason))
-        self._news.set()
+        self._changed.set()
 
     def _end_because_lost(self, number: int, k: int) -> None:
         self._end_run(
@@ -455,7 +447,7 @@ class Lockstep(Mode):
             if self._began_alone or self._sessions_at_start.get(neighbour) != theirs.session:
                 self._announce_start(neighbour)
         self._send_due(neighbour)
-        self._news.set()
+        self._changed.set()
 
     def disconnected(self, neighbour: int, reason: str) -> None:
         status = self.peer(neighbour).status
@@ -463,14 +455,14 @@ class Lockstep(Mode):
         status.last_problem = reason
         self.members.disconnect(neighbour)
         self._log("disconnected", neighbour=neighbour, reason=reason)
-        self._news.set()
+        self._changed.set()
 
     def received(self, neighbour: int, message: Message) -> None:
         if (problem := self._take(neighbour, message)) is not None:
             self._refuse_message(neighbour, problem)
             return
         self._send_due(neighbour)
-        self._news.set()
+        self._changed.set()
 
     def _take(self, neighbour: int, message: Message) -> str | None:
         """Take a message. Returns why it is refused, or None."""
@@ -493,7 +485,7 @@ class Lockstep(Mode):
 
     def _take_part(self, neighbour: int, message: Any) -> str | None:
         """Take a message of an iteration. Returns why it is refused, or None."""
-        peer, iteration, problem = self.peer(neighbour), self._iteration, None
+        peer, problem = self.peer(neighbour), None
         if isinstance(message, IterationModel | Introduction):
             own = self._device.model if self.k != NOT_BEGUN else None
             problem = "it has no model" if message.model is None else self._problem_with(message.model, own)
@@ -505,8 +497,8 @@ class Lockstep(Mode):
         peer.status.iteration = message.k
         if peer.is_behind(message.k):
             self._end_because_lost(neighbour, message.k)
-        if iteration is not None and message.k == iteration.k and isinstance(message, IterationHeader):
-            self._check_degree(neighbour, message, iteration)
+        if self._is_started and message.k == self.k and isinstance(message, IterationHeader):
+            self._check_degree(neighbour, message)
         return peer.take(message, self.k)
 
     def _send_to_all(self, message: Message) -> None:

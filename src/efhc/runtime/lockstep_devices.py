@@ -1,7 +1,9 @@
 """One device of a node in lockstep: what it computes, and the messages of each iteration.
 
 A link law is a subclass: `LockstepExchange` or `LockstepHalfSteps`. Nothing here waits: `Lockstep` calls `start`,
-`descend`, `send` and `finish` of an iteration in its worker thread, and waits for the neighbours before the last two.
+`descend`, `send` and `finish` in its worker thread, and waits for the neighbours before the last two. From `start` to
+the end of `finish`, the event loop may call `messages_to` and `is_missing` at any moment: neither reads what `finish`
+changes.
 """
 
 from __future__ import annotations
@@ -10,7 +12,6 @@ import json
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -31,25 +32,6 @@ Messages = Mapping[type, Any]
 """The messages of a neighbour about one iteration, by type."""
 
 
-@dataclass
-class Iteration(ABC):
-    """One iteration at this device."""
-
-    k: int
-    neighbours: dict[int, int]
-    """The neighbours in G(k), ascending, and the number of neighbours that each of them has."""
-    is_decided: bool
-    """Whether the device knows whether it fires."""
-
-    @abstractmethod
-    def messages_to(self, number: int, received: Messages) -> list[Any]:
-        """Return all messages about this iteration to a neighbour, as far as they are known by now."""
-
-    @abstractmethod
-    def is_missing(self, number: int, received: Messages) -> bool:
-        """Return whether the device needs another message of a neighbour before it can continue."""
-
-
 class IterationResult(NamedTuple):
     """The result of one iteration."""
 
@@ -62,10 +44,15 @@ class IterationResult(NamedTuple):
 
 
 class LockstepDevice(ABC):
-    """The device of a node in lockstep."""
+    """The device of a node in lockstep, and its present iteration."""
 
     messages: ClassVar[tuple[type, ...]]
     """The messages of an iteration with this link law."""
+    k: int
+    neighbours: dict[int, int]
+    """The neighbours in G(k), ascending, and the number of neighbours that each of them has."""
+    is_decided = True
+    """Whether the device knows what it sends in this iteration."""
 
     def __init__(self, trainer: Trainer) -> None:
         self._trainer, self._number = trainer, trainer.device
@@ -86,59 +73,37 @@ class LockstepDevice(ABC):
     def state(self, k: int) -> IterationState:
         """Return a checkpoint of iteration k, before any part of it was made. Later iterations do not change it."""
 
-    @abstractmethod
-    def start(self, k: int) -> Iteration:
-        """Begin iteration k: find the neighbours of this device."""
-
-    def _links(self, k: int) -> tuple[dict[int, int], frozenset[int]]:
-        """Return the degrees of the neighbours in G(k), and the neighbours to which the link is new (Event 1)."""
+    def start(self, k: int) -> frozenset[int]:
+        """Begin iteration k. Returns the neighbours to which the link is new (Event 1)."""
         before, now = self._trainer.scenario.graphs(k)
         links = now.links[now.new_since(before)]
         new = links[(links == self._number).any(axis=1)].ravel().tolist()
-        neighbours = {number: int(now.degrees[number]) for number in neighbours_in(now, self._number)}
-        return neighbours, frozenset(new) - {self._number}
+        self.k = k
+        self.neighbours = {number: int(now.degrees[number]) for number in neighbours_in(now, self._number)}
+        return frozenset(new) - {self._number}
 
     @abstractmethod
-    def descend(self, iteration: Any) -> None:
+    def messages_to(self, number: int, received: Messages) -> list[Any]:
+        """Return all messages about this iteration to a neighbour, as far as they are known by now."""
+
+    @abstractmethod
+    def is_missing(self, number: int, received: Messages) -> bool:
+        """Return whether the device needs another message of a neighbour before it can continue."""
+
+    @abstractmethod
+    def descend(self) -> None:
         """Compute gradients at the model of this iteration. Raises `Diverged`."""
 
-    def send(self, iteration: Any, received: Mapping[int, Messages]) -> None:  # noqa: B027 - an exchange decides in `start`
+    def send(self, received: Mapping[int, Messages]) -> None:  # noqa: B027 - an exchange decides in `start`
         """Decide which frames to send. Called if `start` has not decided it."""
 
     @abstractmethod
-    def finish(self, iteration: Any, received: Mapping[int, Messages]) -> IterationResult:
+    def finish(self, received: Mapping[int, Messages]) -> IterationResult:
         """Make the iteration with the messages of all neighbours. Raises `Diverged` if the model is not finite."""
 
 
-# The paper's exchange
-
-
-@dataclass
-class ExchangeIteration(Iteration):
-    """Models are exchanged on links that are new, and where an end fires."""
-
-    model: Floats
-    """w_i(k)"""
-    new: frozenset[int]
-    threshold: float
-    fired: bool
-    """Event 2."""
-
-    def is_used(self, number: int, received: Messages) -> bool:
-        """Return whether models are exchanged with a neighbour."""
-        header = received.get(IterationHeader)
-        return number in self.new or self.fired or (header is not None and header.fired)
-
-    def messages_to(self, number: int, received: Messages) -> list[Any]:
-        header = IterationHeader(self.k, self.fired, len(self.neighbours))
-        return [header, IterationModel(self.k, self.model)] if self.is_used(number, received) else [header]
-
-    def is_missing(self, number: int, received: Messages) -> bool:
-        return IterationHeader not in received or (self.is_used(number, received) and IterationModel not in received)
-
-
 class LockstepExchange(LockstepDevice):
-    """A row of W(k+1) = P(k) W(k) - alpha(k) G(k)."""
+    """A row of W(k+1) = P(k) W(k) - alpha(k) G(k). Models are exchanged on new links, and where an end fires."""
 
     messages = (IterationHeader, IterationModel)
     _model: Floats
@@ -164,64 +129,56 @@ class LockstepExchange(LockstepDevice):
     def state(self, k: int) -> IterationState:
         return IterationState(k, *self._kept)
 
-    def start(self, k: int) -> Iteration:
-        neighbours, new = self._links(k)
-        threshold = self._trainer.threshold(k)
-        return ExchangeIteration(k, neighbours, True, self.model, new, threshold, bool(self._drift >= threshold))
+    def start(self, k: int) -> frozenset[int]:
+        self._new, self._sent = super().start(k), self.model
+        self._threshold = self._trainer.threshold(k)
+        self._fired = bool(self._drift >= self._threshold)
+        return self._new
 
-    def descend(self, iteration: Any) -> None:
-        self._gradient, self._loss, self._trainer.local = self._trainer.gradient(iteration.k, self.model)
+    def _is_used(self, number: int, received: Messages) -> bool:
+        """Return whether models are exchanged with a neighbour."""
+        header = received.get(IterationHeader)
+        return number in self._new or self._fired or (header is not None and header.fired)
 
-    def finish(self, iteration: ExchangeIteration, received: Mapping[int, Messages]) -> IterationResult:
+    def messages_to(self, number: int, received: Messages) -> list[Any]:
+        header = IterationHeader(self.k, self._fired, len(self.neighbours))
+        return [header, IterationModel(self.k, self._sent)] if self._is_used(number, received) else [header]
+
+    def is_missing(self, number: int, received: Messages) -> bool:
+        return IterationHeader not in received or (self._is_used(number, received) and IterationModel not in received)
+
+    def descend(self) -> None:
+        self._gradient, self._loss, self._trainer.local = self._trainer.gradient(self.k, self.model)
+
+    def finish(self, received: Mapping[int, Messages]) -> IterationResult:
         steps, model, trainer = [], self.model, self._trainer
-        for number, degree in iteration.neighbours.items():  # ascending
-            if iteration.is_used(number, received[number]):
-                beta = 1.0 / (1.0 + max(len(iteration.neighbours), degree))
+        for number, degree in self.neighbours.items():  # ascending
+            if self._is_used(number, received[number]):
+                beta = 1.0 / (1.0 + max(len(self.neighbours), degree))
                 steps.append(Step(number, beta, model, received[number][IterationModel].model))
-        self._model = trainer.mixed(model, self._gradient, trainer.step_size(iteration.k), steps)
-        if iteration.fired:
+        self._model = trainer.mixed(model, self._gradient, trainer.step_size(self.k), steps)
+        if self._fired:
             self._last_broadcast = model
-        made = IterationResult(iteration.fired, self._loss, self._drift, iteration.threshold, {})
+        made = IterationResult(self._fired, self._loss, self._drift, self._threshold, {})
         self._drift = trainer.drift(self.model, self._last_broadcast)
         if not math.isfinite(self._drift):
-            raise trainer.diverged(iteration.k)
+            raise trainer.diverged(self.k)
         self._keep()
         return made
 
 
-# Half-steps
-#
-# Both ends know the graph. So a link that comes begins with the models of that iteration, and after the barrier each
-# end knows that the other has all its messages: nothing is acknowledged. Tokens name the iteration in which a link
-# came, so an iteration that is made again sends the same messages again.
-
-
-@dataclass
-class HalfStepsIteration(Iteration):
-    """Introductions on new links; then a header to each neighbour, and a frame where its flag is set."""
-
-    introductions: dict[int, Introduction]
-    frames: dict[int, Frame] = field(default_factory=dict)
-
-    def messages_to(self, number: int, received: Messages) -> list[Any]:
-        found: list[Any] = [self.introductions[number]] if number in self.introductions else []
-        if self.is_decided:
-            found.append(IterationHeader(self.k, number in self.frames, len(self.neighbours)))
-            found += [self.frames[number]] if number in self.frames else []
-        return found
-
-    def is_missing(self, number: int, received: Messages) -> bool:
-        if not self.is_decided:
-            return number in self.introductions and Introduction not in received
-        header = received.get(IterationHeader)
-        return header is None or (header.fired and Frame not in received)
-
-
 class LockstepHalfSteps(LockstepDevice):
-    """A device that sends frames."""
+    """A device that sends introductions on new links, then a header to each neighbour, and a frame where it says so.
+
+    Both ends know the graph. So a link that comes begins with the models of that iteration, and after the barrier each
+    end knows that the other has all its messages: nothing is acknowledged. Tokens name the iteration in which a link
+    came, so an iteration that is made again sends the same messages again.
+    """
 
     messages = (IterationHeader, Introduction, Frame)
     _device: HalfSteps
+    _introductions: dict[int, Introduction]
+    _frames: dict[int, Frame]
 
     def __init__(self, trainer: Trainer, norm_limit: float) -> None:
         super().__init__(trainer)
@@ -266,72 +223,87 @@ class LockstepHalfSteps(LockstepDevice):
 
     # Iterations
 
-    def start(self, k: int) -> Iteration:
-        (neighbours, new), device = self._links(k), self._device
-        for number in sorted(device.links.keys() - neighbours.keys()):
+    def start(self, k: int) -> frozenset[int]:
+        new, device = super().start(k), self._device
+        for number in sorted(device.links.keys() - self.neighbours.keys()):
             for effect in device.link_down(number):
                 assert isinstance(effect, TakeBack), "at the barrier, nothing is under way"
                 self._trainer.rows.take_back(0, effect.taught)
         shared = self.model if k == 0 and not new and self._all_start_equal() else None
-        for number in neighbours:
+        for number in self.neighbours:
             if number not in device.links:
                 device.count = k
                 device.link_up(number, is_new=number in new, shared_start=shared)
         sent = {one.neighbour: one.message for one in device.announce() if isinstance(one, Send)}
-        for number, degree in neighbours.items():
+        for number in self.neighbours:
             if device.links[number].heard is not None:
-                self._acknowledge(number, degree)
-        introductions = {n: message for n, message in sent.items() if isinstance(message, Introduction)}
-        return HalfStepsIteration(k, neighbours, False, introductions)
+                self._acknowledge(number)
+        self._introductions = {n: message for n, message in sent.items() if isinstance(message, Introduction)}
+        self._frames, self.is_decided = {}, False
+        return new
 
     def _all_start_equal(self) -> bool:
         scenario = self._trainer.scenario
         devices = range(len(scenario.bandwidths.values))
         return all(np.array_equal(scenario.initial_model(number), self.model) for number in devices)
 
-    def _acknowledge(self, number: int, degree: int) -> None:
+    def _acknowledge(self, number: int) -> None:
         """Note that a neighbour and this device have all messages of each other."""
         end = self._device.links[number]
         assert end.partner is not None
+        degree = self.neighbours[number]
         message = Acknowledgement(end.partner, end.token, end.last_sent, end.last_received, degree)
         self._device.received(number, message, self._training.arithmetic)
 
-    def descend(self, iteration: Any) -> None:
-        self._loss, self._down = self._trainer.descend(iteration.k, self.model, lambda: self._device.gate)
+    def messages_to(self, number: int, received: Messages) -> list[Any]:
+        found: list[Any] = [self._introductions[number]] if number in self._introductions else []
+        if self.is_decided:
+            found.append(IterationHeader(self.k, number in self._frames, len(self.neighbours)))
+            found += [self._frames[number]] if number in self._frames else []
+        return found
+
+    def is_missing(self, number: int, received: Messages) -> bool:
+        if not self.is_decided:
+            return number in self._introductions and Introduction not in received
+        header = received.get(IterationHeader)
+        return header is None or (header.fired and Frame not in received)
+
+    def descend(self) -> None:
+        self._loss, self._down = self._trainer.descend(self.k, self.model, lambda: self._device.gate)
 
     @np.errstate(over="ignore", invalid="ignore")
-    def send(self, iteration: HalfStepsIteration, received: Mapping[int, Messages]) -> None:
+    def send(self, received: Mapping[int, Messages]) -> None:
         training = self._training
-        for number in iteration.introductions:
-            self._receive(number, received[number][Introduction], iteration.k)
-            self._acknowledge(number, iteration.neighbours[number])
-        bits = dict.fromkeys(iteration.introductions, whole_message_bits(self.model[None]))
+        for number in self._introductions:
+            self._receive(number, received[number][Introduction])
+            self._acknowledge(number)
+        bits = dict.fromkeys(self._introductions, whole_message_bits(self.model[None]))
         training.add_income(sum(bits.values()))
         for effect in training.step(self._loss, self._down):
             if isinstance(effect, Send) and isinstance(effect.message, Frame):
-                iteration.frames[effect.neighbour] = effect.message
+                self._frames[effect.neighbour] = effect.message
                 bits[effect.neighbour] = bits.get(effect.neighbour, 0) + effect.message.bits
         training.spend(sum(bits.values()), self._bandwidth)
         self._bits = bits
-        iteration.is_decided = True
+        self.is_decided = True  # from here on, the event loop sends the frames
 
-    def _receive(self, number: int, message: Introduction | Frame, k: int) -> None:
+    def _receive(self, number: int, message: Introduction | Frame) -> None:
         effects = self._device.received(number, message, self._training.arithmetic)
         problems = [effect.problem for effect in effects if isinstance(effect, Violation)]
         if isinstance(message, Frame) and not problems and self._device.links[number].last_received != message.number:
             problems = ["its frame is not the next one on this link"]
         if problems:
-            raise EfhcError(f"device {number} cannot be understood in iteration {k}: {problems[0]}")
+            raise EfhcError(f"device {number} cannot be understood in iteration {self.k}: {problems[0]}")
 
     @np.errstate(over="ignore", invalid="ignore")
-    def finish(self, iteration: HalfStepsIteration, received: Mapping[int, Messages]) -> IterationResult:
-        for number, degree in iteration.neighbours.items():  # ascending
+    def finish(self, received: Mapping[int, Messages]) -> IterationResult:
+        for number in self.neighbours:  # ascending
             if received[number][IterationHeader].fired:
-                self._receive(number, received[number][Frame], iteration.k)
-            self._acknowledge(number, degree)
+                self._receive(number, received[number][Frame])
+            self._acknowledge(number)
         self._training.add_pull()
         if not np.isfinite(self._device.model).all():
-            raise self._trainer.diverged(iteration.k)
-        threshold = self._trainer.threshold(iteration.k)
+            raise self._trainer.diverged(self.k)
+        threshold = self._trainer.threshold(self.k)
         self._keep()
-        return IterationResult(bool(iteration.frames), self._loss, self._training.drift, threshold, self._bits)
+        return IterationResult(bool(self._frames), self._loss, self._training.drift, threshold, self._bits)
