@@ -235,7 +235,7 @@ async def test_frames_that_end_a_neighbours_connection(authority, frames, hello,
 
 async def test_a_truncated_stream(authority):
     async with Place(authority) as place:
-        _, writer = await place.as_neighbour(body(), wire.encode_chunk(1, 0, b"x" * 4000)[:-100])
+        _, writer = await place.as_neighbour(body(), wire.encode(wire.Chunk(1, 0, b"x" * 4000))[:-100])
         await place.node.until(lambda: 2 in place.node.up)
         writer.close()
         await place.node.until(lambda: (2, "the other end closed the connection") in place.node.ends)

@@ -11,7 +11,7 @@ import pytest
 from efhc.runtime.decoder import Decoder
 from efhc.runtime.node_messages import Hello
 from efhc.runtime.tcp_info import data_segments, shortest_round_trip, unacknowledged_bytes
-from efhc.runtime.wire import ModelFormat, encode, encode_chunk
+from efhc.runtime.wire import Chunk, ModelFormat, encode
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells")
@@ -54,5 +54,5 @@ def test_a_part_of_a_chunk_is_known_as_such():
     decoder = Decoder(ModelFormat(100, "float32"))
     assert len(list(decoder.feed(encode(Hello(1, 1, {}, 0))))) == 1
     assert not decoder.is_within_chunk
-    list(decoder.feed(encode_chunk(1, 0, model.data.cast("B"))[:50]))
+    list(decoder.feed(encode(Chunk(1, 0, model.data.cast("B")))[:50]))
     assert decoder.is_within_chunk

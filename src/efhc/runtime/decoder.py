@@ -16,22 +16,23 @@ from efhc.core.half_step_messages import Frame
 from efhc.runtime.node_messages import Goodbye, Hello, model_in
 from efhc.runtime.wire import (
     CHUNK,
-    CHUNK_HEADER,
     GOODBYE,
     HEADER,
     HELLO,
     LONGEST_CHUNK,
     LONGEST_FRAME,
     LONGEST_PAYLOAD,
+    LONGEST_SMALL_FRAME,
     NOT_COUNTED,
     PREFIX,
     Cancel,
+    Chunk,
     ModelFormat,
     ModelHeader,
     PayloadHeader,
     WireError,
-    check_header,
     decode,
+    layout_of_kind,
 )
 
 Header = ModelHeader | PayloadHeader
@@ -65,7 +66,7 @@ class _Incoming:
         self.arrived = 0
         self._data = np.empty(self.size, np.uint8)
 
-    def add(self, data: memoryview) -> None:
+    def add(self, data: bytes | memoryview) -> None:
         self._data[self.arrived : self.arrived + len(data)] = np.frombuffer(data, np.uint8)
         self.arrived += len(data)
 
@@ -122,10 +123,7 @@ class Decoder:
             at += PREFIX + length
             if zlib.crc32(body) != checksum:
                 raise WireError("a frame's checksum is wrong")
-            if kind == CHUNK:
-                yield from self._chunk(body[1:])
-            else:
-                yield from self._message(kind, body[1:])
+            yield from self._message(kind, body[1:])
         self._rest += view[at:]
 
     @property
@@ -134,7 +132,10 @@ class Decoder:
         return len(self._rest) >= HEADER.size and self._rest[HEADER.size - 1] == CHUNK
 
     def _check(self, length: int, kind: int) -> None:
-        check_header(length, kind)
+        """Raise `WireError` for a frame that cannot be one, before its payload has come."""
+        name, most = layout_of_kind(kind).name, LONGEST_FRAME if kind == CHUNK else LONGEST_SMALL_FRAME
+        if not 1 <= length <= most:
+            raise WireError(f"{name} has a length of {length} bytes; allowed: 1 to {most}")
         if length > self.limit:
             raise WireError(f"a frame of {length} bytes; allowed by now: {self.limit}")
         if not self.greeted and kind not in (HELLO, GOODBYE):
@@ -143,6 +144,9 @@ class Decoder:
     def _message(self, kind: int, payload: memoryview) -> Iterator[Any]:
         message = decode(kind, payload)
         self.messages += kind not in NOT_COUNTED
+        if isinstance(message, Chunk):
+            yield from self._chunk(*message)
+            return
         if isinstance(message, Hello):
             if self.greeted:
                 raise WireError("HELLO came twice")
@@ -163,19 +167,16 @@ class Decoder:
             self.ended = True
         yield message
 
-    def _chunk(self, payload: memoryview) -> Iterator[Any]:
+    def _chunk(self, transfer: int, offset: int, data: bytes | memoryview) -> Iterator[Any]:
         incoming = self._incoming
-        if len(payload) < CHUNK_HEADER.size:
-            raise WireError("CHUNK is too short")
-        transfer, offset = CHUNK_HEADER.unpack_from(payload)
         if incoming is None or transfer != incoming.transfer:
             raise WireError(f"a part of model {transfer}, which is not under way")
         if offset != incoming.arrived:
             raise WireError(f"a part of a model out of order: at byte {offset} instead of {incoming.arrived}")
-        size = len(payload) - CHUNK_HEADER.size
+        size = len(data)
         if not 0 < size <= LONGEST_CHUNK or size % incoming.unit or offset + size > incoming.size:
             raise WireError(f"a part of a model has {size} bytes at byte {offset} of {incoming.size}")
-        incoming.add(payload[CHUNK_HEADER.size :])
+        incoming.add(data)
         self.model_bytes += size
         yield ModelProgress(size)
         if incoming.arrived == incoming.size and self._incoming is incoming:

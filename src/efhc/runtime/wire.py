@@ -17,7 +17,7 @@ import json
 import math
 import struct
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -48,7 +48,6 @@ LARGEST_COUNT = 2**63 - 1
 HEADER = struct.Struct("<IIB")
 PREFIX = 8
 """Bytes of length and checksum."""
-CHUNK_HEADER = struct.Struct("<IQ")
 
 
 class WireError(Exception):
@@ -167,26 +166,18 @@ class FieldType(NamedTuple):
     get: Callable[[_Reader], Any]
 
 
-def _number(code: str, meaning: str, allowed: Callable[[Any], bool] = lambda value: True) -> FieldType:
+def _numbers(
+    code: str, meaning: str, make: Callable[..., Any], parts: Callable[[Any], Sequence[Any]] = lambda value: (value,)
+) -> FieldType:
+    """Return the layout of a value of one or more numbers.
+
+    `make` returns the value of the numbers or raises `ValueError`, and `parts` returns the numbers of a value.
+    """
     layout = struct.Struct(f"<{code}")
 
     def put(value: Any) -> bytes:
-        if not allowed(value):
-            raise ValueError(f"{value!r} cannot be sent as {meaning}")
-        return layout.pack(value)
-
-    def get(reader: _Reader) -> Any:
-        (value,) = layout.unpack(reader.take(layout.size))
-        if not allowed(value):
-            raise WireError(f"{reader.kind} has {value} where {meaning} belongs")
-        return value
-
-    return FieldType(meaning, put, get)
-
-
-def _record(code: str, make: Callable[..., Any], meaning: str) -> FieldType:
-    """Return the layout of a tuple of numbers. `make` returns the value, or raises `ValueError` if there is none."""
-    layout = struct.Struct(f"<{code}")
+        make(*parts(value))
+        return layout.pack(*parts(value))
 
     def get(reader: _Reader) -> Any:
         try:
@@ -194,7 +185,25 @@ def _record(code: str, make: Callable[..., Any], meaning: str) -> FieldType:
         except ValueError as error:
             raise WireError(f"{reader.kind} has {error}") from None
 
-    return FieldType(meaning, lambda value: layout.pack(*value), get)
+    return FieldType(meaning, put, get)
+
+
+def _number(code: str, meaning: str, allowed: Callable[[Any], bool] = lambda value: True) -> FieldType:
+    def make(value: Any) -> Any:
+        if not allowed(value):
+            raise ValueError(f"{value} where {meaning} belongs")
+        return value
+
+    return _numbers(code, meaning, make)
+
+
+DTYPES = {1: "float16", 2: "float32", 3: "float64"}
+
+
+def _flag(value: int) -> bool:
+    if value > 1:
+        raise ValueError(f"{value} where 0 or 1 belongs")
+    return value == 1
 
 
 def _token(device: int, session: int, count: int) -> protocol.Token:
@@ -209,27 +218,29 @@ def _model_header(transfer: int, values: int, dtype: int) -> ModelHeader:
     return ModelHeader(transfer, values, DTYPES[dtype])
 
 
-DTYPES = {1: "float16", 2: "float32", 3: "float64"}
-_DTYPE_CODES = {name: code for code, name in DTYPES.items()}
+def _model_numbers(header: ModelHeader) -> Sequence[int]:
+    return *header[:2], next(code for code, name in DTYPES.items() if name == header.dtype)
+
+
+def _version(version: int) -> int:
+    if version != WIRE_VERSION:
+        raise WireError(f"the other end speaks wire version {version}; this node speaks {WIRE_VERSION}")
+    return version
+
+
 _COUNT = _number("Q", "a 64-bit unsigned integer below 2^63", lambda value: value <= LARGEST_COUNT)
 _U32 = _number("I", "a 32-bit unsigned integer")
-_TOKEN = _record("IQQ", _token, "u32 device, count session, count number: 20 bytes")
-_MODEL = _record(
-    "IQB",
-    _model_header,
-    "u32 transfer, count of values, one byte of dtype (1 float16, 2 float32, 3 float64); CHUNK frames follow",
+_FLAG = _numbers("B", "one byte, 0 or 1", _flag)
+_TOKEN = _numbers("IQQ", "u32 device, count session, count number: 20 bytes", _token, tuple)
+_ABOUT = (
+    _number("d", "a bandwidth", lambda value: 0 < value < math.inf),
+    _numbers("H", "", _flag),
+    _number("H", f"a number of neighbours, at most {MOST_NEIGHBOURS},", lambda value: value <= MOST_NEIGHBOURS),
 )
 
 
-def _get_flag(reader: _Reader) -> bool:
-    (value,) = reader.take(1)
-    if value > 1:
-        raise WireError(f"{reader.kind} has {value} where 0 or 1 belongs")
-    return value == 1
-
-
 def _get_optional_token(reader: _Reader) -> protocol.Token | None:
-    return _TOKEN.get(reader) if _get_flag(reader) else None
+    return _TOKEN.get(reader) if _FLAG.get(reader) else None
 
 
 def _put_text(text: str) -> bytes:
@@ -247,23 +258,11 @@ def _get_text(reader: _Reader) -> str:
 
 
 def _put_counts(counts: tuple[int, ...]) -> bytes:
-    return struct.pack(f"<I{len(counts)}Q", len(counts), *counts)
+    return b"".join([_U32.put(len(counts)), *map(_COUNT.put, counts)])
 
 
 def _get_counts(reader: _Reader) -> tuple[int, ...]:
-    number = _U32.get(reader)
-    return tuple(_COUNT.get(reader) for _ in range(min(number, len(reader.payload)))) if number else ()
-
-
-def _put_version(version: int) -> bytes:
-    return struct.pack("<H", version)
-
-
-def _get_version(reader: _Reader) -> int:
-    (version,) = struct.unpack("<H", reader.take(2))
-    if version != WIRE_VERSION:
-        raise WireError(f"the other end speaks wire version {version}; this node speaks {WIRE_VERSION}")
-    return WIRE_VERSION
+    return tuple(_COUNT.get(reader) for _ in range(_U32.get(reader)))
 
 
 def _put_hello(hello: node_messages.Hello) -> bytes:
@@ -287,40 +286,27 @@ def _get_hello(reader: _Reader) -> node_messages.Hello:
     return node_messages.Hello(**given)
 
 
-_ABOUT = struct.Struct("<dHH")
-
-
 def _put_about(about: About) -> bytes:
-    if not 0 < about.rate < math.inf:
-        raise ValueError(f"{about.rate!r} cannot be sent as a bandwidth")
     neighbours = about.neighbours[:MOST_NEIGHBOURS]
-    head = _ABOUT.pack(about.rate, about.is_slow, len(neighbours))
-    return head + struct.pack(f"<{len(neighbours)}I", *neighbours)
+    head = about.rate, about.is_slow, len(neighbours)
+    return b"".join([*(each.put(value) for each, value in zip(_ABOUT, head, strict=True)), *map(_U32.put, neighbours)])
 
 
 def _get_about(reader: _Reader) -> About:
-    rate, slow, count = _ABOUT.unpack(reader.take(_ABOUT.size))
-    if not 0 < rate < math.inf:
-        raise WireError(f"{reader.kind} has {rate} where a bandwidth belongs")
-    if slow > 1:
-        raise WireError(f"{reader.kind} has {slow} where 0 or 1 belongs")
-    if count > MOST_NEIGHBOURS:
-        raise WireError(f"{reader.kind} has {count} neighbours; allowed: {MOST_NEIGHBOURS}")
-    neighbours = struct.unpack(f"<{count}I", reader.take(4 * count))
+    rate, is_slow, count = (each.get(reader) for each in _ABOUT)
+    neighbours = tuple(_U32.get(reader) for _ in range(count))
     if any(one >= other for one, other in pairwise(neighbours)):
         raise WireError(f"{reader.kind} has neighbours that are not in ascending order")
-    return About(rate, slow == 1, neighbours)
+    return About(rate, is_slow, neighbours)
 
 
 TYPES: dict[str, FieldType] = {
     "u32": _U32,
     "count": _COUNT,
-    "share": _number(
-        "d", "a 64-bit float above 0 and at most 1", lambda value: math.isfinite(value) and 0 < value <= 1
-    ),
+    "share": _number("d", "a 64-bit float above 0 and at most 1", lambda value: 0 < value <= 1),
     "weight": _number("d", "a 64-bit float from 0 to 1", lambda value: 0 <= value <= 1),
     "learning": _number("d", "a 64-bit float, finite and at least 0", lambda value: 0 <= value < math.inf),
-    "flag": FieldType("one byte, 0 or 1", lambda value: bytes([value]), _get_flag),
+    "flag": _FLAG,
     "token": _TOKEN,
     "optional token": FieldType(
         "a flag, and if it is 1 a token",
@@ -329,17 +315,22 @@ TYPES: dict[str, FieldType] = {
     ),
     "counts": FieldType("a u32, and that many counts", _put_counts, _get_counts),
     "text": FieldType(f"UTF-8 up to the end of the frame, at most {LONGEST_TEXT} bytes", _put_text, _get_text),
-    "version": FieldType("a 16-bit unsigned integer: the version of all this", _put_version, _get_version),
+    "version": _numbers("H", "a 16-bit unsigned integer: the version of all this", _version, lambda _: (WIRE_VERSION,)),
     "hello": FieldType("a JSON object in UTF-8 up to the end of the frame", _put_hello, _get_hello),
-    "model": _MODEL._replace(put=lambda header: _MODEL.put(header._replace(dtype=_DTYPE_CODES[header.dtype]))),
-    "payload": _record("IQ", PayloadHeader, "u32 transfer, count of bytes; CHUNK frames follow"),
+    "model": _numbers(
+        "IQB",
+        "u32 transfer, count of values, one byte of dtype (1 float16, 2 float32, 3 float64); CHUNK frames follow",
+        _model_header,
+        _model_numbers,
+    ),
+    "payload": _numbers("IQ", "u32 transfer, count of bytes; CHUNK frames follow", PayloadHeader, tuple),
     "about": FieldType(
         "a 64-bit float, finite and above 0: parameters per second; a 16-bit integer, 1 if the sender is slow and else "
         f"0; a 16-bit integer, at most {MOST_NEIGHBOURS}, and that many u32, ascending: its neighbours",
         _put_about,
         _get_about,
     ),
-    "bytes": FieldType("bytes up to the end of the frame", bytes, _Reader.rest),
+    "bytes": FieldType("bytes up to the end of the frame", lambda data: data, _Reader.rest),
 }  # fmt: skip
 
 
@@ -408,50 +399,40 @@ LAYOUTS: tuple[Layout, ...] = (
 BY_KIND = {layout.kind: layout for layout in LAYOUTS}
 BY_NAME = {layout.name: layout for layout in LAYOUTS}
 CHUNK, HELLO, GOODBYE = BY_NAME["CHUNK"].kind, BY_NAME["HELLO"].kind, BY_NAME["GOODBYE"].kind
-_VARIANTS = {"NO_MODEL", "NEWCOMER", "LONG_FRAME", "FRAME_ABOUT", "LONG_FRAME_ABOUT"}
-_BY_MESSAGE = {layout.message: layout for layout in LAYOUTS if layout.name not in _VARIANTS}
+_BY_MESSAGE: dict[tuple[Any, bool], Layout] = {
+    (node_messages.Hello if layout.message is _hello else layout.message, "model" in layout.constants): layout
+    for layout in LAYOUTS
+}
+"""By type of message, and whether it lacks a model that it might have."""
 NOT_COUNTED = {BY_NAME[name].kind for name in ("PING", "GOT", "CHUNK")}
 """The frames that `Got.messages` does not count."""
 
 
 def layout_of(message: Any) -> Layout:
     """Return the layout with which a message is sent."""
-    if isinstance(message, node_messages.Hello):
-        return BY_NAME["HELLO"]
-    if isinstance(message, protocol.GiveModel) and message.model is None:
-        return BY_NAME["NO_MODEL"]
-    if isinstance(message, half_steps.Introduction) and message.model is None:
-        return BY_NAME["NEWCOMER"]
     if isinstance(message, half_steps.Frame):
         length = "LONG_" if isinstance(message.payload, PayloadHeader) else ""
         return BY_NAME[f"{length}FRAME{'' if message.about is None else '_ABOUT'}"]
-    return _BY_MESSAGE[type(message)]
+    lacks_model = isinstance(message, protocol.GiveModel | half_steps.Introduction) and message.model is None
+    return _BY_MESSAGE[type(message), lacks_model]
 
 
 def encode(message: Any) -> bytes:
     """Return the frame of a message; a model in it must be a `ModelHeader`, a long payload a `PayloadHeader`."""
     layout = layout_of(message)
-    if isinstance(message, node_messages.Hello):
-        fields = [_put_version(WIRE_VERSION), _put_hello(message)]
-    else:
-        fields = [TYPES[field.type].put(getattr(message, field.name)) for field in layout.fields]
-    return frame(layout.kind, b"".join(fields))
+    # The fields of HELLO are not those of its message: they are made of the whole.
+    values = [getattr(message, field.name, message) for field in layout.fields]
+    return frame(
+        layout.kind, *(TYPES[field.type].put(value) for field, value in zip(layout.fields, values, strict=True))
+    )
 
 
-def frame(kind: int, payload: bytes) -> bytes:
-    """Return the frame of any payload."""
-    body = bytes([kind]) + payload
-    return HEADER.pack(len(body), zlib.crc32(body), kind) + payload
-
-
-def encode_chunk(transfer: int, offset: int, data: bytes | memoryview) -> bytes:
-    """Return the frame of a part of a model, with one copy of it."""
-    head = CHUNK_HEADER.pack(transfer, offset)
-    checksum = zlib.crc32(data, zlib.crc32(head, _CRC_OF_CHUNK))
-    return b"".join((HEADER.pack(1 + len(head) + len(data), checksum, CHUNK), head, data))
-
-
-_CRC_OF_CHUNK = zlib.crc32(bytes([CHUNK]))
+def frame(kind: int, *payload: bytes | memoryview) -> bytes:
+    """Return the frame of any payload, given in parts, with one copy of it."""
+    checksum = zlib.crc32(bytes([kind]))
+    for part in payload:
+        checksum = zlib.crc32(part, checksum)
+    return b"".join((HEADER.pack(1 + sum(map(len, payload)), checksum, kind), *payload))
 
 
 class Outgoing:
@@ -489,7 +470,7 @@ class Outgoing:
         else:
             values = self._array[first // self.unit : self.offset // self.unit]
             part = values.astype(self._wire).data.cast("B")
-        return encode_chunk(self.transfer, first, part)
+        return encode(Chunk(self.transfer, first, part))
 
 
 def encode_whole(message: Any, transfer: int, models: ModelFormat) -> bytes:
@@ -513,8 +494,6 @@ def decode(kind: int, payload: bytes | memoryview) -> Any:
     values = [TYPES[field.type].get(reader) for field in layout.fields]
     if reader.at != len(reader.payload):
         raise WireError(f"{layout.name} has {len(reader.payload) - reader.at} bytes too many")
-    if layout.message is _hello:
-        return values[1]
     named = layout.constants | {field.name: value for field, value in zip(layout.fields, values, strict=True)}
     if layout.message is half_steps.Frame and not isinstance(named["payload"], PayloadHeader):
         if (size := len(named["payload"])) > LONGEST_PAYLOAD:
@@ -528,11 +507,3 @@ def layout_of_kind(kind: int) -> Layout:
     if (layout := BY_KIND.get(kind)) is None:
         raise WireError(f"there is no frame of kind {kind}")
     return layout
-
-
-def check_header(length: int, kind: int) -> None:
-    """Raise `WireError` for a frame that cannot be one, before its payload has come."""
-    name = layout_of_kind(kind).name
-    limit = LONGEST_FRAME if kind == CHUNK else LONGEST_SMALL_FRAME
-    if not 1 <= length <= limit:
-        raise WireError(f"{name} has a length of {length} bytes; allowed: 1 to {limit}")
