@@ -24,6 +24,7 @@ from efhc.runtime.node_messages import Hello, IterationModel, Message
 from efhc.runtime.node_settings import Address, Neighbour, Tls
 from efhc.runtime.security import Security, authority_files, device_files, name_of
 from efhc.runtime.sockets import SocketTransport
+from efhc.runtime.status import NeighbourStatus
 from efhc.runtime.wire import ModelFormat
 
 OURS, PLAIN = "efhc", "plain TLS"
@@ -133,8 +134,12 @@ class _Swapper:
     def __init__(self, transport: SocketTransport, model: np.ndarray, task: Task) -> None:
         self._transport, self._model, self._task = transport, model, task
         self._received = 0
+        self._status = NeighbourStatus(1 - task.device)
         self.clock = _Clock()
         self.done = asyncio.Event()
+
+    def status_of(self, neighbour: int) -> NeighbourStatus:
+        return self._status
 
     def hello_for(self, neighbour: int) -> Hello:
         return Hello(self._task.device, 1, {"what": "bench"}, 0)

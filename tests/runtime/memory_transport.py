@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from efhc.core.protocol import Body, Model
-from efhc.runtime.connection import Traffic
 from efhc.runtime.decoder import Decoder, ModelProgress
 from efhc.runtime.node import Mode
 from efhc.runtime.node_messages import Message
@@ -80,7 +79,6 @@ class MemoryTransport:
         self.table: set[int] = set()
         self.connections: dict[int, Decoder] = {}
         """By neighbour: who puts together what comes from it."""
-        self._traffic: defaultdict[int, Traffic] = defaultdict(Traffic)
         self._sent: dict[int, list[tuple[Decoder, Any]]] = defaultdict(list)
         """By neighbour: what is on its way to it, and on which connection."""
         self._transfers = 0
@@ -132,9 +130,6 @@ class MemoryTransport:
             if not final:
                 asyncio.get_running_loop().call_soon(self.network.connect, self.device, neighbour)
 
-    def traffic(self, neighbour: int) -> Traffic:
-        return self._traffic[neighbour]
-
     def carried(self) -> int | None:
         return None
 
@@ -165,7 +160,7 @@ class MemoryTransport:
         there = self.network.transports[neighbour]
         self._transfers += 1
         data = encode_whole(message, self._transfers, self.network.models)
-        here, other = self._traffic[neighbour], there.traffic(self.device)
+        here, other = self.listener.status_of(neighbour), there.listener.status_of(self.device)
         here.bytes_sent += len(data)
         other.bytes_received += len(data)
         for arrived in decoder.feed(data):

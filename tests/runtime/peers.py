@@ -15,6 +15,7 @@ from efhc.runtime.node_messages import Hello
 from efhc.runtime.node_settings import Address, Neighbour, Tls
 from efhc.runtime.security import Security, authority_files, device_files
 from efhc.runtime.sockets import SocketTransport
+from efhc.runtime.status import NeighbourStatus
 from efhc.runtime.wire import ModelFormat
 
 MODELS = ModelFormat(1000, "float32")
@@ -29,9 +30,13 @@ class Node:
         self.up = {}
         """By neighbour: its HELLO."""
         self.got = defaultdict(list)
+        self.statuses = defaultdict(lambda: NeighbourStatus(-1))
         self.ends, self.refusals = [], []
         """(neighbour, reason) and (who, reason)"""
         self.moves = 0
+
+    def status_of(self, neighbour):
+        return self.statuses[neighbour]
 
     def hello_for(self, neighbour):
         return Hello(self.device, self.session, dict(self.fingerprint), 7)

@@ -118,7 +118,7 @@ async def test_a_slow_disk_holds_up_no_message_and_holds_no_models(tmp_path, mon
     store.checkpoint = lambda *given: (disk.wait(60), quick(*given))
     await fleet.until(lambda: mode._checkpoints_waiting == 1)
     fleet.nodes[1].transport.send(0, AskModel())
-    sent = fleet.nodes[0].transport.traffic(1)
+    sent = fleet.nodes[0].mode.status_of(1)
     before = sent.model_bytes_sent
     await fleet.until(lambda: sent.model_bytes_sent > before)
     await fleet.all_at(fleet.status(0).iteration + 100)  # several checkpoints would be due

@@ -136,7 +136,7 @@ async def test_models_and_fired_sets_are_those_of_efhc_run(tmp_path: Path, more:
     assert_same_as_run(given, nodes)
     used = efhc.simulate(given).events["link_from"].list.len().sum()
     itemsize = np.dtype(given.precision).itemsize
-    sent = sum(node.wire.traffic(other).model_bytes_sent for node in nodes for other in range(DEVICES))
+    sent = sum(link.model_bytes_sent for node in nodes for link in node.mode.status().neighbours)
     assert sent == 2 * nodes[0].trainer.parameters * itemsize * used
 
 

@@ -72,7 +72,7 @@ async def test_messages_and_models_arrive_whole(identity):
             assert body.model.dtype == np.float32
             assert pair.nodes[i].moves
         assert await pair.transports[0].drain(2.0)
-        traffic = pair.transports[0].traffic(1)
+        traffic = pair.nodes[0].statuses[1]
         assert traffic.model_bytes_sent == traffic.model_bytes_received == 4000
         assert traffic.rate > 0
 
@@ -107,7 +107,7 @@ async def test_a_withdrawn_model_does_not_arrive_and_the_next_one_does(identity)
         await there.until(lambda: there.got[0])
         assert [body.token[2] for body in there.got[0]] == [3]
         assert np.array_equal(there.got[0][0].model, last)
-        assert here.traffic(1).model_bytes_sent < 2 * BIG.model_bytes
+        assert pair.nodes[0].statuses[1].model_bytes_sent < 2 * BIG.model_bytes
         assert await here.drain(2.0)
 
 
@@ -222,7 +222,7 @@ async def test_silence_is_noticed_and_an_idle_connection_stays(identity, monkeyp
     monkeypatch.setattr(connection, "PING_SECONDS", 0.2)
     monkeypatch.setattr(connection, "DEAD_SECONDS", 2.0)
     async with Pair(identity) as pair:
-        traffic = pair.transports[0].traffic(1)
+        traffic = pair.nodes[0].statuses[1]
         before = traffic.bytes_received
         await pair.nodes[0].until(lambda: traffic.bytes_received > before + 100)  # PING, again and again
         assert not pair.nodes[0].ends

@@ -14,22 +14,21 @@ import socket
 import struct
 from collections import deque
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from efhc.core.half_step_messages import Introduction
 from efhc.core.protocol import Body, GiveModel, Model
-from efhc.runtime.bandwidth import Bucket, NodeUplink, RateMeter, SendWindow
+from efhc.runtime.bandwidth import RateMeter, SendWindow
 from efhc.runtime.decoder import Decoder, ModelProgress
 from efhc.runtime.node_messages import Goodbye, Hello, Message
 from efhc.runtime.security import reason_of
+from efhc.runtime.status import NeighbourStatus
 from efhc.runtime.tcp_info import acknowledged_bytes, data_segments, shortest_round_trip, unacknowledged_bytes
 from efhc.runtime.wire import (
     LONGEST_FRAME,
     LONGEST_SMALL_FRAME,
     Cancel,
     Got,
-    ModelFormat,
     Outgoing,
     Ping,
     WireError,
@@ -55,49 +54,27 @@ LONGEST_BACKLOG = 8 * 1024 * 1024
 """Bytes of small messages and chunks that may wait because the other end does not read."""
 
 
-@dataclass
-class Traffic:
-    """The traffic of all connections to one neighbour since the node started."""
-
-    bytes_sent: int = 0
-    bytes_received: int = 0
-    model_bytes_sent: int = 0
-    """Bytes of models, without headers, that were given to the network."""
-    model_bytes_received: int = 0
-    rate: float | None = None
-    """Bytes of models per second that the neighbour acknowledged while one was under way, smoothed. None: unknown."""
-
-
 class Connection(asyncio.Protocol):
     """One connection, from the moment its asyncio transport exists."""
 
-    def __init__(
-        self,
-        owner: SocketTransport,
-        models: ModelFormat,
-        *,
-        dialled: bool,
-        uplink: NodeUplink | None = None,
-        bucket: Bucket | None = None,
-    ) -> None:
-        self.owner, self.models, self.dialled = owner, models, dialled
+    def __init__(self, owner: SocketTransport, name: str, *, dialled: bool) -> None:
+        """`name` is the other end in words, for logs."""
+        self.owner, self.name, self.dialled = owner, name, dialled
         self.neighbour: int | None = None
         """The device at the other end. The owner sets it once it is known."""
-        self.name = ""
-        """The other end in words, for logs."""
+        self.session: int | None = None
+        """The session of the other end. The owner sets it when it opens the connection."""
         self.was_open = False
+        """Whether both ends have sent HELLO and agreed."""
         self.opened_at = 0.0
-        self.is_open = False
-        """Whether both ends have sent HELLO and agree."""
         self.ended: str | None = None
         """Why the connection is over, once it is."""
-        self.traffic, self.meter = Traffic(), RateMeter()
-        """The owner replaces both by those of the neighbour."""
+        self.status, self.meter = NeighbourStatus(-1), RateMeter()
+        """Where bytes are counted, and the rate of models is measured. The owner replaces both by the neighbour's."""
         self.window = SendWindow()
         self._carried = 0
-        self._uplink = uplink or NodeUplink()
-        self._bucket = bucket
-        self._decoder = Decoder(models, limit=LONGEST_SMALL_FRAME)
+        self._uplink, self._bucket = owner.uplink, owner.bucket
+        self._decoder = Decoder(owner.models, limit=LONGEST_SMALL_FRAME)
         self._loop = asyncio.get_running_loop()
         self.transport: asyncio.Transport | None = None
         """None until TLS is done."""
@@ -132,7 +109,7 @@ class Connection(asyncio.Protocol):
 
     def open(self) -> None:
         """Open the connection: both ends agree, and models may come."""
-        self.is_open = self.was_open = True
+        self.was_open = True
         self.opened_at = self._loop.time()
         self._decoder.limit = LONGEST_FRAME
         self._settle(self.decided)
@@ -142,7 +119,7 @@ class Connection(asyncio.Protocol):
         """Send a small message at once, or queue a model."""
         if self.ended is not None:
             return
-        outgoing = Outgoing(message, self.models)
+        outgoing = Outgoing(message, self.owner.models)
         kinds = {type(each.message) for each in self._waiting}
         if not outgoing.size and Introduction not in kinds:  # what follows an introduction means nothing before it
             self._send_small(message)
@@ -223,12 +200,12 @@ class Connection(asyncio.Protocol):
         if self.ended is not None:  # GOODBYE was sent or received: later bytes do not matter
             return
         self._last_received = self._loop.time()
-        self.traffic.bytes_received += len(data)
+        self.status.bytes_received += len(data)
         is_pinged = False
         try:
             for message in self._decoder.feed(data):
                 if isinstance(message, ModelProgress):
-                    self.traffic.model_bytes_received += message.model_bytes
+                    self.status.model_bytes_received += message.model_bytes
                     self.owner.moved(self)
                     continue
                 self._limit_messages()
@@ -278,7 +255,7 @@ class Connection(asyncio.Protocol):
             self._hang_up()
             self.owner.lost(self, message.reason, message.final)
         elif not isinstance(message, Ping):
-            if not self.is_open:  # the owner has not answered this HELLO
+            if not self.was_open:  # the owner has not answered this HELLO
                 raise WireError("a message before both ends agreed")
             self.owner.received(self, message)
 
@@ -307,7 +284,7 @@ class Connection(asyncio.Protocol):
             self.meter.acknowledged(new, now)
             if not self.window.on_way and not self._waiting:
                 self.meter.end(now)
-            self.traffic.rate = self.meter.rate
+            self.status.rate = self.meter.rate
             self._uplink.acknowledged(new, now)
             self._pump()
             self.owner.moved(self)
@@ -318,7 +295,7 @@ class Connection(asyncio.Protocol):
         if self.transport is None or self.transport.is_closing():
             return
         self._last_sent = self._loop.time()
-        self.traffic.bytes_sent += len(data)
+        self.status.bytes_sent += len(data)
         if self._bucket is not None:
             self._bucket.take(len(data), self._last_sent)
         self.transport.write(data)
@@ -362,7 +339,7 @@ class Connection(asyncio.Protocol):
                 self._send_small(outgoing.announcement(self._transfers))
                 self.meter.begin(now)
             self.window.send(size, now)
-            self.traffic.model_bytes_sent += size
+            self.status.model_bytes_sent += size
             self._write(outgoing.chunk(size))
             if outgoing.offset == outgoing.size:
                 self._waiting.popleft()
@@ -387,7 +364,7 @@ class Connection(asyncio.Protocol):
             self._reset()
             self.owner.lost(self, cast(str, self.ended), False)
             return
-        if self.is_open and now - self._last_sent >= PING_SECONDS:
+        if self.was_open and now - self._last_sent >= PING_SECONDS:
             self._ping()
         self._pump()  # one that held up this connection may have stalled
         self._timer = self._loop.call_later(TICK_SECONDS, self._tick)
@@ -412,7 +389,6 @@ class Connection(asyncio.Protocol):
     def _end(self, reason: str) -> None:
         if self.ended is None:
             self.ended = reason
-            self.is_open = False
             self._waiting.clear()
             self.meter.drop()
             self.window.forget()

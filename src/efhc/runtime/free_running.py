@@ -330,9 +330,8 @@ class FreeRunning(Mode):
             self._status.bandwidth = float(self._trainer.scenario.bandwidths.values[self._settings.device])
             return None
         if given == "measured":
-            up = (neighbour for neighbour in self._allowed if self.record_of(neighbour).status.up)
-            rates = [self._transport.traffic(neighbour).rate for neighbour in up]
-            given = self._measured.update([rate for rate in rates if rate is not None])
+            statuses = [self.record_of(neighbour).status for neighbour in self._allowed]
+            given = self._measured.update([one.rate for one in statuses if one.up and one.rate is not None])
             if warning := self._measured.warning():
                 self._log("bandwidth", level="warning", what=warning)
         self._status.bandwidth = given
@@ -480,4 +479,4 @@ class FreeRunning(Mode):
             return self._status
         in_doubt = self._in_doubt
         self._status.in_doubt, self._status.journal_bytes = len(in_doubt), self._store.journal_bytes
-        return self._with_traffic(self.record_of(number).status for number in sorted(self._allowed | in_doubt))
+        return self._status_with(self.record_of(number).status for number in sorted(self._allowed | in_doubt))

@@ -367,7 +367,7 @@ class Lockstep(Mode):
             self._status.waits_for = self.members.missing
         else:
             self._status.waits_for = self._needed_by() if self.k == self._iterations else self._missing
-        return self._with_traffic(self.peers[number].status for number in sorted(self.peers))
+        return self._status_with(self.peers[number].status for number in sorted(self.peers))
 
     # Messages of iterations
 

@@ -145,13 +145,11 @@ class Mode(ABC):
     def _problem_with(self, model: Floats, own: Floats | None) -> str | None:
         return problem_with_model(model, own, self._settings.limits.norm)
 
-    def _with_traffic(self, neighbours: Iterable[NeighbourStatus]) -> NodeStatus:
-        """Return the status of the node with these neighbours and the traffic of their connections."""
+    def _status_with(self, neighbours: Iterable[NeighbourStatus]) -> NodeStatus:
+        """Return the status of the node with these neighbours."""
         status = self._status
         status.neighbours = list(neighbours)
         status.links_up = sum(neighbour.up for neighbour in status.neighbours)
-        for neighbour in status.neighbours:
-            vars(neighbour).update(vars(self._transport.traffic(neighbour.device)))
         return status
 
     def _close_threads(self) -> None:

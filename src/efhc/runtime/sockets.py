@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import random
 import socket
 import ssl
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from efhc.base.errors import EfhcError, printable
 from efhc.core.protocol import Model
 from efhc.runtime.bandwidth import Bucket, NodeUplink, RateMeter
-from efhc.runtime.connection import Connection, Traffic
+from efhc.runtime.connection import Connection
 from efhc.runtime.node_messages import Hello, Message
 from efhc.runtime.node_settings import Address, Neighbour
 from efhc.runtime.security import STRANGER_SECONDS, Security, device_of, name_of, reason_of
@@ -54,7 +55,7 @@ class _Link:
     def __init__(self, neighbour: Neighbour) -> None:
         self.neighbour = neighbour
         self.connection: Connection | None = None
-        self.session: int | None = None
+        self.meter = RateMeter()
         self.dial: asyncio.Task[None] | None = None
         self.dialling: Connection | None = None
         """The connection that is being made from here, once the other end's socket has answered."""
@@ -88,15 +89,13 @@ class SocketTransport:
         self.address: Address | None = None
         """Where the node listens, with the port that it got, once started."""
         self._listen, self._security = listen, security
-        self._uplink = NodeUplink()
-        self._bucket = Bucket(send_limit) if send_limit is not None else None
+        self.uplink = NodeUplink()
+        self.bucket = Bucket(send_limit) if send_limit is not None else None
         self._carried = 0
         self._most_strangers = strangers
         self._strangers: dict[asyncio.Task[None], str] = {}
         """The host of each connection whose other end is unknown, by its task, in the order of arrival."""
         self._links: dict[int, _Link] = {}
-        self._traffic: dict[int, Traffic] = {}
-        self._meters: dict[int, RateMeter] = {}
         self._accepting: list[asyncio.Task[None]] = []
         self._ending: set[Connection] = set()
         self._stopped = False
@@ -142,10 +141,6 @@ class SocketTransport:
             self._close(connection, reason, final=final)
             self._gone(connection, reason)
 
-    def traffic(self, neighbour: int) -> Traffic:
-        """Return the traffic of the connections to a neighbour."""
-        return self._traffic.setdefault(neighbour, Traffic())
-
     def carried(self) -> int | None:
         """Return the bytes that are known to have arrived at neighbours, on all links; None if that cannot be known."""
         if not CAN_COUNT:
@@ -161,7 +156,7 @@ class SocketTransport:
         queued = [connection.queued for connection in self._connections]
         total = sum(size for size, _ in queued)
         way = sum(size * seconds for size, seconds in queued) / total if total else 0.0
-        limit = 0.0 if self._bucket is None else self._bucket.wait(asyncio.get_running_loop().time())
+        limit = 0.0 if self.bucket is None else self.bucket.wait(asyncio.get_running_loop().time())
         return max(0.0, total / rate - way, limit)
 
     async def drain(self, seconds: float) -> bool:
@@ -199,12 +194,15 @@ class SocketTransport:
                 address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
             )
             for family, *_, where in dict.fromkeys(found):
-                sockets.append(_listening(family, where))
+                sockets.append(socket.create_server(where, family=family, backlog=128))
+                sockets[-1].setblocking(False)
         except OSError as error:
             for each in sockets:
                 each.close()
             in_use = "the port is in use. Stop the process that uses it (another node?), or choose another port"
-            reason = in_use if error.errno == errno.EADDRINUSE else reason_of(error)
+            is_unknown = isinstance(error, socket.gaierror)
+            other = reason_of(error) if is_unknown else os.strerror(error.errno or 0)
+            reason = in_use if error.errno == errno.EADDRINUSE else other
             raise CannotListen(f"listen: cannot listen on {address}: {reason}") from error
         return sockets
 
@@ -236,12 +234,13 @@ class SocketTransport:
 
     async def _welcome(self, accepted: socket.socket, who: str) -> None:
         """Wait for TLS and HELLO of a stranger, within its time."""
-        connection = Connection(self, self.models, dialled=False, uplink=self._uplink, bucket=self._bucket)
-        connection.name = who
+        connection = Connection(self, who, dialled=False)
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(STRANGER_SECONDS):
                 try:
+                    # asyncio sets it only on sockets that name their protocol. Without it, each answer waits 40 ms.
+                    accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                     options = {} if self._security is None else _tls(self._security.server_context())
                 except BaseException:
                     accepted.close()
@@ -279,8 +278,8 @@ class SocketTransport:
         """Try once to open a connection, and note why if that fails."""
         loop = asyncio.get_running_loop()
         device = link.neighbour.device
-        connection = Connection(self, self.models, dialled=True, uplink=self._uplink, bucket=self._bucket)
-        connection.neighbour, connection.name = device, f"device {device} at {address}"
+        connection = Connection(self, f"device {device} at {address}", dialled=True)
+        connection.neighbour = device
         try:
             async with asyncio.timeout(STRANGER_SECONDS):
                 options: dict[str, Any] = {}
@@ -380,9 +379,7 @@ class SocketTransport:
         age = asyncio.get_running_loop().time() - old.opened_at
         # The other end dials only if it has no connection. So unless the two were made at the same time, it has lost
         # the old one; and after a restart it has, too.
-        at_the_same_time = (
-            age < STRANGER_SECONDS and hello.session == link.session and connection.dialled != old.dialled
-        )
+        at_the_same_time = age < STRANGER_SECONDS and hello.session == old.session and connection.dialled != old.dialled
         return lower_dialled or not at_the_same_time
 
     def _open(self, link: _Link, connection: Connection, hello: Hello) -> None:
@@ -392,10 +389,10 @@ class SocketTransport:
             self._gone(link.connection, "replaced by a new connection")
         if link.dialling is not None and link.dialling is not connection:
             self._close(link.dialling, "both ends dialled, and the other connection stays")
-        connection.traffic = self.traffic(device)
-        connection.meter = self._meters.setdefault(device, RateMeter())
+        connection.status, connection.meter = self._listener.status_of(device), link.meter
+        connection.session = hello.session
         connection.open()
-        link.connection, link.session, link.last_refusal, link.final = connection, hello.session, "", False
+        link.connection, link.last_refusal, link.final = connection, "", False
         link.free.clear()
         self._listener.connected(device, hello)
 
@@ -453,19 +450,3 @@ def mismatch(ours: Hello, theirs: Hello) -> str:
 def _tls(context: ssl.SSLContext) -> dict[str, Any]:
     """Return the options of asyncio for TLS."""
     return {"ssl": context, "ssl_handshake_timeout": STRANGER_SECONDS, "ssl_shutdown_timeout": STOP_SECONDS}
-
-
-def _listening(family: int, where: Any) -> socket.socket:
-    # With the protocol named, asyncio sets TCP_NODELAY on accepted sockets; without, each answer waits 40 ms.
-    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    try:
-        listening.setblocking(False)
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        listening.bind(where)
-        listening.listen(128)
-    except OSError:
-        listening.close()
-        raise
-    return listening

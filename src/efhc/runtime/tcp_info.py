@@ -13,10 +13,9 @@ if sys.platform == "linux":
 
 CAN_COUNT = sys.platform == "linux"
 """Whether the kernel counts the bytes that have arrived at the other end."""
-_NUMBER = struct.Struct("I")
-_ACKNOWLEDGED, _SHORTEST_ROUND_TRIP, _DATA_SEGMENTS = 120, 148, 152
-"""Where `tcpi_bytes_acked`, `tcpi_min_rtt` and `tcpi_data_segs_in` are in Linux' `struct tcp_info`, which is only
-extended at its end."""
+_ACKNOWLEDGED, _SHORTEST_ROUND_TRIP, _DATA_SEGMENTS = (120, "=Q"), (148, "=I"), (152, "=I")
+"""Where and what `tcpi_bytes_acked`, `tcpi_min_rtt` and `tcpi_data_segs_in` are in Linux' `struct tcp_info`, which is
+only extended at its end."""
 _NO_ROUND_TRIP = 2**32 - 1
 
 
@@ -27,7 +26,7 @@ def data_segments(connection: TransportSocket | None) -> int | None:
     only once it is whole. On a slow link each may take seconds, in which the other end is well and alive. The kernel of
     a process that hangs acknowledges what it is sent, but sends no data: so this number stands still then.
     """
-    return _tcp_info(connection, _DATA_SEGMENTS)
+    return _tcp_info(connection, *_DATA_SEGMENTS)
 
 
 def unacknowledged_bytes(connection: TransportSocket | None) -> int | None:
@@ -38,30 +37,28 @@ def unacknowledged_bytes(connection: TransportSocket | None) -> int | None:
     if connection is None or sys.platform != "linux":
         return None
     try:
-        return int(_NUMBER.unpack(fcntl.ioctl(connection.fileno(), termios.TIOCOUTQ, bytes(_NUMBER.size)))[0])
+        return int.from_bytes(fcntl.ioctl(connection.fileno(), termios.TIOCOUTQ, bytes(4)), sys.byteorder)
     except (OSError, ValueError):  # it is closed
         return None
 
 
 def acknowledged_bytes(connection: TransportSocket | None) -> int | None:
     """Return the bytes that the kernel of the other end has acknowledged since the connection began, or None."""
-    low, high = _tcp_info(connection, _ACKNOWLEDGED), _tcp_info(connection, _ACKNOWLEDGED + _NUMBER.size)
-    if low is None or high is None:
-        return None
-    return low + (high << 32) if sys.byteorder == "little" else high + (low << 32)
+    return _tcp_info(connection, *_ACKNOWLEDGED)
 
 
 def shortest_round_trip(connection: TransportSocket | None) -> float:
     """Return the seconds of the shortest way there and back that was seen lately; 0 if it is unknown."""
-    found = _tcp_info(connection, _SHORTEST_ROUND_TRIP)
+    found = _tcp_info(connection, *_SHORTEST_ROUND_TRIP)
     return 0.0 if found is None or found == _NO_ROUND_TRIP else found / 1e6
 
 
-def _tcp_info(connection: TransportSocket | None, offset: int) -> int | None:
-    if connection is None or not sys.platform.startswith("linux"):
+def _tcp_info(connection: TransportSocket | None, offset: int, code: str) -> int | None:
+    if connection is None or not CAN_COUNT:
         return None
+    end = offset + struct.calcsize(code)
     try:
-        info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, offset + _NUMBER.size)
+        info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, end)
     except OSError:
         return None
-    return int(_NUMBER.unpack_from(info, offset)[0]) if len(info) >= offset + _NUMBER.size else None
+    return int(struct.unpack_from(code, info, offset)[0]) if len(info) >= end else None
