@@ -12,10 +12,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
-from typing import NamedTuple
 
 from efhc import __version__
 from efhc.base.errors import EfhcError
@@ -25,7 +25,7 @@ from efhc.experiments.config.files import flat_settings, to_tables
 from efhc.experiments.runs.events import Begin, EndState, Follower, FollowerFactory, Row
 from efhc.experiments.runs.run import Run, file_name
 from efhc.experiments.runs.tables import LOCKSTEP
-from efhc.experiments.trackers.tracker import Entry, KnowingEntry, Point, Setting, TrackedRun, Tracker
+from efhc.experiments.trackers.tracker import Entry, Point, Setting, TrackedRun, Tracker
 
 TIMEOUT = 120.0
 """Seconds without any progress after which the end of a command no longer waits for a tracker.
@@ -52,7 +52,7 @@ def tracking(
     name: Callable[[Run], str] = name_of,
     timeout: float = TIMEOUT,
 ) -> Iterator[Sequence[FollowerFactory]]:
-    """Yield what creates a reader of each run's events, which logs the run as its experiment says; none without `log`.
+    """Yield, for each tracker of the experiments, what creates a reader of each run's events that logs the run.
 
     In the end it waits until trackers have logged all rows, as long as they make progress. `folder` is that of the
     experiment or study, and `name` distinguishes its runs.
@@ -64,56 +64,27 @@ def tracking(
     workers = [_Worker(tracker, warn) for tracker in trackers]
     began = datetime.now().astimezone()
 
-    def reader(run: Run) -> Follower:
-        return _Queueing(run, name(run), folder, began, [one for one in workers if one.tracker in run.whole.log])
+    def tracked(run: Run, begin: Begin) -> TrackedRun:
+        return TrackedRun(
+            name=name(run),
+            group=begin.experiment,
+            strategy=begin.strategy,
+            seed=begin.seed,
+            key=begin.key,
+            k=begin.k,
+            settings={**settings_of(run), "parameters": begin.parameters, "efhc": __version__},
+            folder=folder,
+            began=began,
+            order="iteration" if begin.driver == LOCKSTEP.driver else "seconds",
+        )
 
     try:
-        yield [reader] if workers else []
+        yield [partial(_Log, worker, tracked) for worker in workers]
     finally:
         for worker in workers:
             worker.finish()
         for worker in workers:
             worker.wait(timeout)
-
-
-class _Queueing(Follower):
-    rows_only = True
-
-    def __init__(self, run: Run, name: str, folder: Path | None, began: datetime, workers: list[_Worker]) -> None:
-        self._run, self._name, self._folder, self._began, self._workers = run, name, folder, began, workers
-        self._logs: list[_Log] = []
-
-    def begin(self, run: Begin) -> None:
-        tracked = TrackedRun(
-            name=self._name,
-            group=run.experiment,
-            strategy=run.strategy,
-            seed=run.seed,
-            key=run.key,
-            k=run.k,
-            settings={**settings_of(self._run), "parameters": run.parameters, "efhc": __version__},
-            folder=self._folder,
-            began=self._began,
-            order="iteration" if run.driver == LOCKSTEP.driver else "seconds",
-        )
-        self._logs = [_Log(tracked, worker) for worker in self._workers]
-
-    def recalled(self, rows: Callable[[], Iterable[Row]]) -> None:
-        if self._logs:
-            self._add([_Queued(_point(row), is_recalled=True) for row in rows()])
-
-    def evaluated(self, row: Row) -> None:
-        self._add([_Queued(_point(row), is_recalled=False)])
-
-    def _add(self, points: list[_Queued]) -> None:
-        for log in self._logs:
-            log.queue.extend(points)
-            log.notify()
-
-    def end(self, state: EndState, problem: str | None) -> None:
-        for log in self._logs:
-            log.ended = "finished" if state == "done" else state, problem
-            log.notify()
 
 
 def _point(row: Row) -> Point:
@@ -122,49 +93,62 @@ def _point(row: Row) -> Point:
     return Point(int(step or 0), time.time(), {name: value for name, value in row.items() if value is not None})
 
 
-class _Queued(NamedTuple):
-    """A point that a tracker has not logged yet."""
-
-    point: Point
-    is_recalled: bool
-    """Whether it is of an earlier session, so that the tracker may have it already."""
-
-
-class _Log:
+class _Log(Follower):
     """One run in one tracker, and the points that it has not logged yet."""
 
-    def __init__(self, run: TrackedRun, worker: _Worker) -> None:
-        self.run, self._worker = run, worker
-        self.queue: deque[_Queued] = deque()
-        self.ended: tuple[str, str | None] | None = None
+    rows_only = True
+
+    def __init__(self, worker: _Worker, tracked: Callable[[Run, Begin], TrackedRun], run: Run) -> None:
+        self._worker, self._tracked, self._run = worker, tracked, run
+        self._is_on = worker.tracker in run.whole.log
+        self._ended: tuple[str, str | None] | None = None
         self._entry: Entry | None = None
-        self._has: Callable[[Point], bool] | None = None
         self._is_closed = False
-        self.notify()
+        self.queue: deque[tuple[Point, bool]] = deque()
+        """Points, and whether they are of an earlier session, so that the tracker may have them already."""
 
-    def notify(self) -> None:
-        self._worker.inbox.put(self)
+    # In the thread of the run
 
-    def open(self, tracker: Tracker) -> None:
+    def begin(self, run: Begin) -> None:
+        self.run = self._tracked(self._run, run)
+        self._add([])
+
+    def recalled(self, rows: Callable[[], Iterable[Row]]) -> None:
+        if self._is_on:
+            self._add((_point(row), True) for row in rows())
+
+    def evaluated(self, row: Row) -> None:
+        self._add([(_point(row), False)])
+
+    def end(self, state: EndState, problem: str | None) -> None:
+        self._ended = "finished" if state == "done" else state, problem
+        self._add([])
+
+    def _add(self, points: Iterable[tuple[Point, bool]]) -> None:
+        if self._is_on:
+            self.queue.extend(points)
+            self._worker.inbox.put(self)
+
+    # In the thread of the tracker
+
+    def open(self) -> None:
         if self._entry is None:
-            opened = tracker.open(self.run)
+            opened = self._worker.tracker.open(self.run)
             if not all(callable(getattr(opened, name, None)) for name in ("add", "close")):
-                raise EfhcError(
-                    f"open returned {str(opened)[:40]!r} instead of an object with the methods add and close"
-                )
+                given = f"{str(opened)[:40]!r}"
+                raise EfhcError(f"open returned {given} instead of an object with the methods add and close")
             self._entry = opened
-            self._has = opened.has if isinstance(opened, KnowingEntry) else None
 
     def flush(self) -> bool:
         """Log the points in the queue. Returns whether the run has ended and the tracker has all of it."""
         assert self._entry is not None
-        ended = self.ended  # all points are there by now if it has
-        queued, has = list(self.queue), self._has
-        if new := [one.point for one in queued if not (one.is_recalled if has is None else has(one.point))]:
+        ended = self._ended  # all points are there by now if it has
+        queued, has = list(self.queue), getattr(self._entry, "has", None)
+        if new := [point for point, is_recalled in queued if not (has(point) if has else is_recalled)]:
             self._entry.add(new)
         for _ in queued:
             self.queue.popleft()
-        if ended is not None and not self._is_closed:  # one call may do what several notifications asked for
+        if ended is not None and not self._is_closed:  # several notifications may lead to one call each
             self._entry.close(*ended)
             self._is_closed = True
         return self._is_closed
@@ -211,7 +195,7 @@ class _Worker:
         if self._has_given_up:
             return True
         try:
-            log.open(self.tracker)
+            log.open()
         except BaseException as error:  # SystemExit, too: it would end this thread silently
             self._has_given_up = True
             self._open.clear()

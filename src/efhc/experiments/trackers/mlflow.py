@@ -73,34 +73,32 @@ class MLflowEntry:
     """One run in MLflow."""
 
     def __init__(self, client: MlflowClient, run: TrackedRun) -> None:
+        from mlflow.entities import Param
+
         self._client, self._order = client, run.order
         self._last = float("-inf")
         """Where the points end that MLflow has."""
         experiment = _experiment(client, os.environ.get("MLFLOW_EXPERIMENT_NAME") or run.group)
         directory = str(run.folder.absolute() if run.folder else "")
         which = sha256(f"{run.key} {directory}".encode("utf-8", "surrogateescape"))  # no quotes, for the search
-        tags = {WHICH: which, "efhc.key": run.key, "efhc.directory": directory}
-        found = [] if run.folder is None else _with_tag(client, experiment, which)
+        wanted = f"tags.`{WHICH}` = '{which}'"
+        latest_first = ["start_time DESC"]
+        found = [] if run.folder is None else client.search_runs([experiment], wanted, order_by=latest_first)
         if run.k > 0 and found:
-            self._id = found[0]
+            self._id = found[0].info.run_id
             client.update_run(self._id, status="RUNNING")
             history = client.get_metric_history(self._id, run.order)
             self._last = max((metric.value for metric in history), default=self._last)
             return
-        for killed in found:  # this is the only process in the directory, so they were killed, and nobody told MLflow
-            if client.get_run(killed).info.status == "RUNNING":
-                client.set_terminated(killed, STATUS["stopped"])
-        self._id = self._create(experiment, tags, run)
-
-    def _create(self, experiment: str, tags: dict[str, str], run: TrackedRun) -> str:
-        from mlflow.entities import Param
-
-        about = {"strategy": run.strategy, "seed": str(run.seed), "experiment": run.group}
-        created = str(self._client.create_run(experiment, run_name=run.name, tags=tags | about).info.run_id)
+        for killed in found:  # this is the only process in the directory, so they were killed, which MLflow cannot know
+            if killed.info.status == "RUNNING":
+                client.set_terminated(killed.info.run_id, STATUS["stopped"])
+        tags = {WHICH: which, "efhc.key": run.key, "efhc.directory": directory}
+        tags |= {"strategy": run.strategy, "seed": str(run.seed), "experiment": run.group}
+        self._id = str(client.create_run(experiment, run_name=run.name, tags=tags).info.run_id)
         parameters = [Param(name, str(value)[:LONGEST_VALUE]) for name, value in run.settings.items()]
         for first in range(0, len(parameters), PARAMETERS_AT_ONCE):
-            self._client.log_batch(created, params=parameters[first : first + PARAMETERS_AT_ONCE])
-        return created
+            client.log_batch(self._id, params=parameters[first : first + PARAMETERS_AT_ONCE])
 
     def has(self, point: Point) -> bool:
         return point.values[self._order] <= self._last
@@ -135,9 +133,3 @@ def _experiment(client: MlflowClient, name: str) -> str:
     if found is None or found.lifecycle_stage == "deleted":
         raise EfhcError(f"MLflow has deleted the experiment '{name}'; restore it there, or give yours another name")
     return str(found.experiment_id)
-
-
-def _with_tag(client: MlflowClient, experiment: str, which: str) -> list[str]:
-    """Return the ids of MLflow's runs of one run in one directory, the latest first."""
-    wanted = f"tags.`{WHICH}` = '{which}'"
-    return [run.info.run_id for run in client.search_runs([experiment], wanted, order_by=["start_time DESC"])]

@@ -29,13 +29,9 @@ class TensorBoard(Tracker):
     def open(self, run: TrackedRun) -> EventFiles:
         with importing("tensorboard"):
             import tensorboardX  # noqa: F401
-        return EventFiles(run, _folder(run))
-
-
-def _folder(run: TrackedRun) -> Path:
-    if run.folder is not None:
-        return run.folder / FOLDER / run.name
-    return Path("runs") / f"{as_folder(run.group)}-{run.began:%Y%m%d-%H%M%S}" / run.name
+        if run.folder is not None:
+            return EventFiles(run, run.folder / FOLDER / run.name)
+        return EventFiles(run, Path("runs") / f"{as_folder(run.group)}-{run.began:%Y%m%d-%H%M%S}" / run.name)
 
 
 class EventFiles:
@@ -47,7 +43,7 @@ class EventFiles:
         self._first = first_missing(folder) if run.k > 0 else 0
         """The first step that may be missing. Rows of this step and later ones are written, again if they are there."""
         self._end: Any = None
-        """What tells TensorBoard's table of settings that the run has ended."""
+        """The message by which TensorBoard's table of settings shows that the run has ended."""
 
     def has(self, point: Point) -> bool:
         return point.step < self._first
@@ -91,12 +87,11 @@ def first_missing(folder: Path) -> int:
     That is the last step that is there, since a process may have been killed in the middle of its row.
     """
     first = 0
-    for file in sorted(folder.glob("events.out.tfevents.*")):
-        for event in events_in(file):
-            if event.HasField("session_log") and event.session_log.status == event.session_log.START:
-                first = min(first, event.step)  # TensorBoard drops what earlier files have of this step and later ones
-            elif event.HasField("summary"):
-                first = max(first, event.step)
+    for event in (event for file in sorted(folder.glob("events.out.tfevents.*")) for event in events_in(file)):
+        if event.HasField("session_log") and event.session_log.status == event.session_log.START:
+            first = min(first, event.step)  # TensorBoard drops what earlier files have of this step and later ones
+        elif event.HasField("summary"):
+            first = max(first, event.step)
     return first
 
 

@@ -11,12 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Protocol, runtime_checkable
+from typing import Annotated, Protocol
 
 from efhc.base.policy import Policy
 from efhc.base.registry import Family
-
-STATES = ("finished", "stopped", "failed")
 
 Setting = str | int | float | bool
 
@@ -31,10 +29,10 @@ def as_folder(text: str) -> str:
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """A run, as a tracker is told of it."""
+    """The facts about a run that a tracker gets."""
 
     name: str
-    """Tells the run from others of the same experiment or study: "EF-HC.seed0"."""
+    """The name of the run within its experiment or study: "EF-HC.seed0"."""
     group: str
     """The name of the experiment."""
     strategy: str
@@ -66,25 +64,18 @@ class Point:
 
 
 class Entry(Protocol):
-    """What a tracker has of one run."""
+    """What a tracker has of one run.
+
+    An entry with the method `has(point)`, which returns whether the tracker has a point already, is given the rows of
+    earlier sessions that it lacks, and no row twice. Without it, rows of earlier sessions that a killed process had
+    not passed on stay missing.
+    """
 
     def add(self, points: Sequence[Point]) -> None:
         """Log points, oldest first. If it raises, the same points are given again later, with those that came since."""
 
     def close(self, state: str, problem: str | None) -> None:
-        """The run has ended, and all points were added. `state` is one of `STATES`."""
-
-
-@runtime_checkable
-class KnowingEntry(Entry, Protocol):
-    """An entry that knows what it has. It is given the rows of earlier sessions that it lacks, and no row twice.
-
-    An entry without `has` is not given rows of earlier sessions: those that a killed process had not passed on to it
-    stay missing.
-    """
-
-    def has(self, point: Point) -> bool:
-        """Return whether the tracker has this point already, from an earlier session or because `add` got that far."""
+        """The run has ended, and all points were added. `state` is "finished", "stopped" or "failed"."""
 
 
 class Tracker(Policy, ABC):
@@ -94,7 +85,7 @@ class Tracker(Policy, ABC):
     def open(self, run: TrackedRun) -> Entry:
         """Begin to log a run or, if its k is above 0, go on with it.
 
-        Raises an error if nothing can be logged. Then this tracker is told of no other run.
+        Raises an error if nothing can be logged. Then `open` is called for no other run.
         """
 
 

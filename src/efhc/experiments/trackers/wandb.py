@@ -8,15 +8,12 @@ import secrets
 import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from efhc.base.errors import EfhcError
 from efhc.base.extras import importing
 from efhc.base.saving import write_safely
 from efhc.experiments.trackers.tracker import Point, TrackedRun, Tracker
-
-if TYPE_CHECKING:
-    import wandb
 
 PROJECT = "efhc"
 ITERATIONS = "iterations"
@@ -54,13 +51,6 @@ class WandBEntry:
     """One run in W&B."""
 
     def __init__(self, run: TrackedRun) -> None:
-        self._order, self._id = run.order, _id_of(run)
-        self._run = self._init(run)
-        self._run.define_metric("*", step_metric=ITERATIONS)
-        self._last = self._last_logged(run) if run.k > 0 else float("-inf")
-        """Where the points end that W&B has."""
-
-    def _init(self, run: TrackedRun) -> wandb.Run:
         import wandb
 
         # Several runs at a time, and no lines of theirs between ours.
@@ -74,8 +64,9 @@ class WandBEntry:
         )
         if FLUSH in wandb.Settings.model_fields:  # a process that is killed loses what is not in the file yet
             setattr(settings, FLUSH, FLUSH_SECONDS)
-        return wandb.init(
-            id=self._id,
+        self._order, which = run.order, _id_of(run)
+        self._run = wandb.init(
+            id=which,
             name=run.name,
             group=run.group,
             job_type=run.strategy,
@@ -85,14 +76,15 @@ class WandBEntry:
             resume="allow",
             settings=settings,
         )
-
-    def _last_logged(self, run: TrackedRun) -> float:
-        """Return where the points end that W&B has, on its server or in the files of earlier offline runs."""
-        found: list[Any] = [self._run.summary.get(run.order)]  # type: ignore[no-untyped-call]
-        folder = Path(os.environ.get("WANDB_DIR") or run.folder or "", "wandb")
-        for file in folder.glob(f"offline-run-*-{self._id}/*.wandb"):
-            found += [row.get(run.order) for row in offline_rows(file)]
-        return max((float(one) for one in found if one is not None), default=float("-inf"))
+        self._run.define_metric("*", step_metric=ITERATIONS)
+        logged: list[Any] = []
+        if run.k > 0:  # on the server, or in the files of earlier offline runs
+            logged.append(self._run.summary.get(run.order))  # type: ignore[no-untyped-call]
+            folder = Path(os.environ.get("WANDB_DIR") or run.folder or "", "wandb")
+            for file in folder.glob(f"offline-run-*-{which}/*.wandb"):
+                logged += [row.get(run.order) for row in offline_rows(file)]
+        self._last = max((float(one) for one in logged if one is not None), default=float("-inf"))
+        """Where the points end that W&B has."""
 
     def has(self, point: Point) -> bool:
         return point.values[self._order] <= self._last
@@ -103,8 +95,7 @@ class WandBEntry:
             self._last = point.values[self._order]
 
     def close(self, state: str, problem: str | None) -> None:
-        summary: dict[str, Any] = {"state": state, **({"problem": problem} if problem else {})}
-        self._run.summary.update(summary)
+        self._run.summary.update({"state": state} | ({"problem": problem} if problem else {}))
         self._run.finish(exit_code=0 if state == "finished" else 1)
 
 
