@@ -123,17 +123,14 @@ class BandwidthFile(BandwidthPolicy):
             raise InputError("path", f"{self.path} ({error})", "a CSV file") from None
         header = [name.strip().lower() for name in rows[0]] if rows else []
         if "bandwidth" in header:
-            column = header.index("bandwidth")
-            named = [
-                (self._device(row, header, n, devices), row[column : column + 1]) for n, row in enumerate(rows[1:])
-            ]
-            numbers = [device for device, _ in named]
-            if twice := [device for device in numbers if numbers.count(device) > 1]:
-                raise InputError("path", f"device {twice[0]} twice in {self.path}", "each device once")
-            cells = [cell for _, cell in sorted(named, key=lambda pair: pair[0])]
-        else:
-            cells = rows
-        return _given("path", [self._number(cell, n) for n, cell in enumerate(cells)], self.nominal, devices)
+            column, named = header.index("bandwidth"), dict[int, list[str]]()
+            for order, row in enumerate(rows[1:]):
+                device = self._device(row, header, order, devices)
+                if device in named:
+                    raise InputError("path", f"device {device} twice in {self.path}", "each device once")
+                named[device] = row[column : column + 1]
+            rows = [named[device] for device in sorted(named)]
+        return _given("path", [self._number(row, n) for n, row in enumerate(rows)], self.nominal, devices)
 
     def _device(self, row: list[str], header: list[str], order: int, devices: int) -> int:
         if "device" not in header:
@@ -143,19 +140,15 @@ class BandwidthFile(BandwidthPolicy):
             raise InputError("path", f"device {cell[:20]!r} in {self.path}", f"devices 0 to {devices - 1}")
         return int(cell)
 
-    def _number(self, cell: list[str], device: int) -> float:
+    def _number(self, cells: list[str], device: int) -> float:
+        text = ",".join(cells)
         try:
-            (text,) = cell
             bandwidth = float(text) if NUMBER.fullmatch(text.strip()) else np.nan
         except ValueError:
             bandwidth = np.nan
-        if not (np.isfinite(bandwidth) and bandwidth > 0):
-            raise InputError(
-                "path", f"{','.join(cell)!r} for device {device} in {self.path}", "a finite number above 0"
-            )
         if not SMALLEST <= bandwidth <= LARGEST:
-            given = f"{bandwidth} for device {device} in {self.path}"
-            raise InputError("path", given, f"numbers from {SMALLEST} to {LARGEST}")
+            given = f"{text!r} for device {device} in {self.path}"
+            raise InputError("path", given, f"a number from {SMALLEST} to {LARGEST}")
         return bandwidth
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from typing import Literal, Self
+from bisect import bisect_right
+from typing import Literal, NamedTuple, Self
 
 import numpy as np
 from pydantic import ConfigDict, Field, model_validator
@@ -100,50 +101,40 @@ class RandomWaypoint(Network):
         return self
 
     def over_time(self, devices: int, randomness: Randomness) -> GraphsOverTime:
-        return _Walkers(self, devices, randomness)
+        return _Walks(self, devices, randomness)
 
 
-class _Walkers(DrawnGraphs):
-    """Each thread has walkers of its own, so that threads may be at different iterations."""
+class _Leg(NamedTuple):
+    """A straight walk between two points."""
+
+    left_at: float
+    arrives_at: float
+    origin: Floats
+    target: Floats
+
+
+class _Walks(DrawnGraphs):
+    """The walks of all devices, leg by leg, up to the latest iteration that was asked for. All threads share them."""
 
     def __init__(self, policy: RandomWaypoint, devices: int, randomness: Randomness) -> None:
         super().__init__(lambda k: Graph.of(devices, links_within(self.positions(k), policy.radius)))
-        self._given, self._walks = (policy, devices, randomness), threading.local()
+        self._policy, self._lock = policy, threading.Lock()
+        self._streams = [randomness.stream(Purpose.MOBILITY, i) for i in range(devices)]
+        starts = [stream.random(2) for stream in self._streams]
+        self._legs = [[_Leg(0.0, -float(policy.pause), at, at)] for at in starts]  # so that all set out at k = 0
 
     def positions(self, k: int) -> Floats:
         """The points (m, 2) at iteration k."""
-        if not hasattr(self._walks, "walk"):
-            self._walks.walk = _Walk(*self._given)
-        walk: _Walk = self._walks.walk
-        return walk.positions(k)
-
-
-class _Walk:
-    """Where every device is at iteration k. Asked for an earlier k than before, all walk again from the start."""
-
-    def __init__(self, policy: RandomWaypoint, devices: int, randomness: Randomness) -> None:
-        self._policy, self._devices, self._randomness = policy, devices, randomness
-        self._start_again()
-
-    def _start_again(self) -> None:
-        self._streams = [self._randomness.stream(Purpose.MOBILITY, i) for i in range(self._devices)]
-        self._target = np.stack([stream.random(2) for stream in self._streams])
-        self._origin = self._target.copy()
-        self._left_at = np.zeros(self._devices)
-        self._arrives_at = np.full(self._devices, -float(self._policy.pause))  # so that all set out at k = 0
-        self._k = 0
-
-    def positions(self, k: int) -> Floats:
-        """The points (m, 2) at iteration k."""
-        if k < self._k:
-            self._start_again()
-        self._k = k
-        for i, stream in enumerate(self._streams):
-            while k >= (departure := self._arrives_at[i] + self._policy.pause):
-                self._origin[i], self._target[i] = self._target[i], stream.random(2)
-                speed = stream.uniform(self._policy.slowest, self._policy.fastest)
-                self._left_at[i] = departure
-                self._arrives_at[i] = departure + np.linalg.norm(self._target[i] - self._origin[i]) / speed
-        walked = np.minimum((k - self._left_at) / (self._arrives_at - self._left_at), 1.0)[:, None]
-        positions: Floats = self._origin + walked * (self._target - self._origin)
+        with self._lock:
+            for stream, legs in zip(self._streams, self._legs, strict=True):
+                while k >= (departure := legs[-1].arrives_at + self._policy.pause):
+                    origin, target = legs[-1].target, stream.random(2)
+                    speed = stream.uniform(self._policy.slowest, self._policy.fastest)
+                    legs.append(
+                        _Leg(departure, departure + float(np.linalg.norm(target - origin) / speed), origin, target)
+                    )
+            now = [legs[bisect_right(legs, float(k), key=lambda leg: leg.left_at) - 1] for legs in self._legs]
+        left_at, arrives_at, origins, targets = map(np.array, zip(*now, strict=True))
+        walked = np.minimum((k - left_at) / (arrives_at - left_at), 1.0)[:, None]
+        positions: Floats = origins + walked * (targets - origins)
         return positions

@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal, Protocol
 from xml.etree import ElementTree
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, StrictInt, TypeAdapter, ValidationError
 
 from efhc.base.arrays import Floats, Ints
 from efhc.base.errors import InputError
@@ -413,23 +413,20 @@ class EdgeSequenceFile(Network):
     """After the last list: start again, or keep the last."""
 
     def over_time(self, devices: int, randomness: Randomness) -> GraphsOverTime:
-        graphs = [
-            checked_graph(
-                devices, [(i, j, f"{self.path.name}, iteration {k}, link {n}") for n, (i, j) in enumerate(links)]
-            )
-            for k, links in enumerate(self._lists())
-        ]
+        graphs = []
+        for k, links in enumerate(self._lists()):
+            places = [f"{self.path.name}, iteration {k}, link {n}" for n in range(len(links))]
+            graphs.append(checked_graph(devices, [(i, j, place) for (i, j), place in zip(links, places, strict=True)]))
         return GraphList(graphs, hold_last=self.at_end == "hold")
 
     def _lists(self) -> list[list[tuple[int, int]]]:
         allowed = "a JSON list with, for each iteration, a list of [i, j] pairs"
-        lists = read_json(self.path, allowed)
-        if not isinstance(lists, list) or not lists:
-            raise InputError("path", f"{self.path}, which is no list of iterations", allowed)
-        for k, links in enumerate(lists):
-            if not isinstance(links, list):
-                raise InputError("path", f"{links!r} (iteration {k})", allowed)
-            for link in links:
-                if not (isinstance(link, list) and len(link) == 2 and all(type(end) is int for end in link)):
-                    raise InputError("path", f"{link!r} (iteration {k})", allowed)
-        return lists
+        try:
+            return LINK_LISTS.validate_python(read_json(self.path, allowed))
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            place = f"iteration {first['loc'][0]}" if first["loc"] else f"{self.path}, which is no list of iterations"
+            raise InputError("path", f"{first['input']!r} ({place})", allowed) from None
+
+
+LINK_LISTS = TypeAdapter(Annotated[list[list[tuple[StrictInt, StrictInt]]], Field(min_length=1)])
