@@ -18,7 +18,6 @@ from efhc.base.inputs import InputContent, read_bytes, using_inputs
 from efhc.core.randomness import Randomness
 from efhc.experiments.config.files import (
     build_experiment,
-    input_files,
     load_experiment,
     read_inputs,
     to_tables,
@@ -135,7 +134,7 @@ def test_every_family_takes_code_by_name_and_writes_the_same_table(folder):
     assert tables["threshold_decay"] == {"kind": f"{own}:alpha"}
     again = build_experiment(tomllib.loads(to_toml(experiment)))
     assert to_tables(again) == tables
-    assert input_files(experiment) == {
+    assert {name: read.path for name, read in read_inputs(experiment).items()} == {
         f"{name}.kind": folder / "own.py"
         for name in (
             "data",
@@ -186,7 +185,9 @@ def test_what_is_wrong_with_code_is_one_line_that_names_the_setting(folder, fiel
 def test_a_torch_module_is_a_model_by_name(folder):
     experiment = build({"model": {"kind": "own.py:net", "width": 5, "loss": "multi-margin"}}, folder)
     assert experiment.model == efhc.Module(module=f"{folder}/own.py:net", loss="multi-margin", arguments={"width": 5})
-    assert input_files(experiment) == {"model.module": folder / "own.py"}
+    assert [(name, read.path) for name, read in read_inputs(experiment).items()] == [
+        ("model.module", folder / "own.py")
+    ]
     assert build({"model": "own.py:net"}, folder).model == efhc.Module(module=f"{folder}/own.py:net")
 
 
@@ -320,7 +321,7 @@ def test_an_experiment_can_be_read_and_written_without_running_code(folder):
     fields = EVERY_FAMILY | {"model": "own.py:net"}
     experiment = build_experiment(fields, folder, run_code=False)
     assert to_tables(experiment)["strategies"]["mine"] == {"kind": f"{folder}/own.py:Every", "every": 3}
-    assert input_files(experiment)["network.topology.kind"] == folder / "own.py"
+    assert read_inputs(experiment)["network.topology.kind"].path == folder / "own.py"
     with pytest.raises(EfhcError, match=r"own.py:Every was not run"):
         experiment.strategies["mine"].thresholds(0, 1.0, None, None)
     assert "SystemExit" in problem(fields, folder)

@@ -13,7 +13,7 @@ from efhc.base.errors import InputError
 from efhc.base.policy import Policy, descriptions, family_of, kinds_of
 from efhc.core.parts import Strategy
 from efhc.experiments.config.experiment import STRATEGIES, Experiment, built_in_kinds
-from efhc.experiments.config.files import build_experiment, json_schema
+from efhc.experiments.config.files import build_experiment
 from efhc.experiments.trackers.tracker import TRACKERS
 from efhc.network.changing import OverTopology
 from efhc.strategies.paper import ZeroThreshold
@@ -66,7 +66,7 @@ def test_classes_elsewhere_do_not_become_kinds():
 
 
 def test_placeholders_are_not_offered():
-    assert "not-kept" not in str(json_schema())
+    assert "not-kept" not in str(Experiment.model_json_schema())
 
 
 def test_an_unknown_kind_is_compared_with_all_kinds():
@@ -96,13 +96,14 @@ default = efhc.Geometric()
 '''
 USES_IT = """
 import pickle, warnings, efhc
-from efhc.experiments.config.files import build_experiment, to_tables, json_schema, input_files
+from efhc.experiments.config.experiment import Experiment
+from efhc.experiments.config.files import build_experiment, to_tables, read_inputs
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     e = build_experiment({"strategies": {"h": {"kind": "half", "share": 0.25}}, "network": "line"})
 assert pickle.loads(pickle.dumps(e)) == e
-print(to_tables(e)["strategies"]["h"], to_tables(e)["network"], input_files(e))
-print("'half'" in str(json_schema()), hasattr(efhc, "Half"), [str(one.message) for one in caught])
+print(to_tables(e)["strategies"]["h"], to_tables(e)["network"], read_inputs(e))
+print("'half'" in str(Experiment.model_json_schema()), hasattr(efhc, "Half"), [str(one.message) for one in caught])
 try:
     build_experiment({"network": "lime"})
 except efhc.InputError as error:

@@ -190,9 +190,9 @@ def test_show_refusals(bad, config, tmp_path):
 
 
 def test_a_run_keeps_the_checksums_of_a_folder(config, tmp_path):
-    from efhc.experiments.config.files import input_files, load_experiment, to_tables
+    from efhc.experiments.config.files import load_experiment, read_inputs, to_tables
 
     experiment = load_experiment(config)
-    assert input_files(experiment) == {}
+    assert read_inputs(experiment) == {}
     assert to_tables(experiment)["data"]["path"] == str(tmp_path / "data" / "cifar-10")
     assert set(experiment.data.load().sha256) == {"data_batch_2.bin", "test_batch.bin"}

@@ -13,7 +13,7 @@ from polars.testing import assert_frame_equal
 from torch import nn
 
 import efhc
-from efhc.experiments.config.files import build_experiment, input_files, load_experiment, to_tables
+from efhc.experiments.config.files import build_experiment, load_experiment, read_inputs, to_tables
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -139,7 +139,7 @@ def test_a_module_in_a_config_is_found_beside_it_and_its_file_is_an_input(tmp_pa
     (tmp_path / "net.py").write_text((EXAMPLES / "own_module.py").read_text())
     (tmp_path / "run.toml").write_text('iterations = 2\nseeds = [0]\nmodel = { module = "net.py:network" }\n')
     experiment = load_experiment(tmp_path / "run.toml")
-    assert input_files(experiment) == {"model.module": tmp_path / "net.py"}
+    assert read_inputs(experiment)["model.module"].path == tmp_path / "net.py"
     result = efhc.simulate(experiment, out=tmp_path / "out")
     assert result.models["ZT", 0].shape == (10, 64 * 32 + 32 + 320 + 10)
     assert_frame_equal(efhc.simulate(efhc.load_experiment(tmp_path / "out" / "config.toml")).metrics, result.metrics)

@@ -36,9 +36,9 @@ def config_schema() -> None:
     """Print the JSON schema of config files, for editors and checkers."""
     import json
 
-    from efhc.experiments.config.files import json_schema
+    from efhc.experiments.config.experiment import Experiment
 
-    print(json.dumps(json_schema(), indent=2))
+    print(json.dumps(Experiment.model_json_schema(), indent=2))
 
 
 def doctor() -> None:

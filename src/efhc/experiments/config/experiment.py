@@ -99,31 +99,17 @@ class Experiment(Policy):
     log: tuple[AnyTracker, ...] = Field(default=(), strict=False)
     """Trackers that get the runs while they are made. It does not determine results."""
 
-    @field_validator("seeds", mode="before")
+    @field_validator("seeds", "log", mode="before")
     @classmethod
-    def _several(cls, seeds: Any) -> Any:
-        if isinstance(seeds, range):
-            return list(seeds)
-        return (seeds,) if isinstance(seeds, int) and not isinstance(seeds, bool) else seeds
+    def _as_list(cls, given: Any) -> Any:
+        return list(given) if isinstance(given, list | tuple | range) else [given]
 
-    @field_validator("seeds")
+    @field_validator("seeds", "log")
     @classmethod
-    def _distinct(cls, seeds: tuple[int, ...]) -> tuple[int, ...]:
-        if len(set(seeds)) < len(seeds):
-            raise ValueError("each seed once")
-        return seeds
-
-    @field_validator("log", mode="before")
-    @classmethod
-    def _several_trackers(cls, log: Any) -> Any:
-        return log if isinstance(log, list | tuple) else (log,)
-
-    @field_validator("log")
-    @classmethod
-    def _distinct_trackers(cls, log: tuple[Any, ...]) -> tuple[Any, ...]:
-        if any(one in log[:place] for place, one in enumerate(log)):
-            raise ValueError("each tracker once")
-        return log
+    def _distinct(cls, entries: tuple[Any, ...]) -> tuple[Any, ...]:
+        if any(entry in entries[:place] for place, entry in enumerate(entries)):
+            raise ValueError("each entry once")
+        return entries
 
     @model_validator(mode="after")
     def _step_size_is_above_zero(self) -> Self:
@@ -137,14 +123,10 @@ class Experiment(Policy):
         return self
 
     @model_validator(mode="after")
-    def _no_key_of_another_driver(self) -> Self:
+    def _settings_go_with_the_driver(self) -> Self:
         if isinstance(self.driver, EventDriven) and self.keep_models_every is not None:
             given = f"{self.keep_models_every} with driver.kind = '{self.driver.kind}'"
             raise Unusable("keep_models_every", given, "driver.kind = 'lockstep', or remove this setting")
-        return self
-
-    @model_validator(mode="after")
-    def _strategies_go_with_the_driver(self) -> Self:
         for name, strategy in self.strategies.items():
             parts = dict(strategy).values() if isinstance(strategy, Policy) else ()
             if any(isinstance(one, NotRun | NotKept) for one in (strategy, *parts)):

@@ -23,7 +23,6 @@ from efhc.experiments.config.experiment import Experiment
 SWEEP, FIGURE = "sweep", "figure"
 """Tables of a config file beside the experiment: what `efhc sweep` varies, and which figure `efhc reproduce` draws."""
 
-
 PRESETS = Path(str(resources.files("efhc") / "presets"))
 """One file for each figure of the paper."""
 
@@ -116,7 +115,7 @@ def with_settings(tables: Mapping[str, Any], settings: Iterable[tuple[str, Any]]
     for name, value in settings:
         keys = name.split(".")
         if keys[0] not in changed and len(keys) > 1:  # a table that the file leaves out is changed from its default
-            changed[keys[0]] = _copied(default_tables().get(keys[0], {}))
+            changed[keys[0]] = to_tables(Experiment()).get(keys[0], {})
         table = changed
         for key in keys[:-1]:
             if isinstance(table.get(key), str) and _is_family(keys[0]):  # a bare word is a kind
@@ -147,142 +146,105 @@ def _copied(tables: Mapping[str, Any]) -> dict[str, Any]:
     return {key: _copied(value) if isinstance(value, Mapping) else value for key, value in tables.items()}
 
 
-def flat_settings(tables: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield every single value of nested tables, with its dotted key. A bare word in place of a table is its `kind`."""
-    if not isinstance(tables, Mapping):
-        yield name or "kind", tables
-        return
-    for key, value in tables.items():
-        yield from flat_settings(value, f"{name}.{key}" if name else key)
+def flat_settings(settings: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield every single value of nested tables or policies, with its dotted key.
 
-
-def to_tables(experiment: Experiment, unnamed: Unnamed = "refuse") -> dict[str, Any]:
-    """Return the complete config: what it takes to run the same again.
-
-    A part that was made in Python and cannot be named by a file raises `EfhcError`; with unnamed="describe", the table
-    says what it was, and an experiment that is built from it refuses to run.
+    A bare word in place of a table is its `kind`, and so is a part that is the user's own code.
     """
-    tables: dict[str, Any] = _dumped(experiment, "", unnamed)
-    return tables
+    if isinstance(settings, Policy):
+        if not is_registered(settings):
+            yield f"{name}.kind", settings
+        settings = dict(settings)
+    if not isinstance(settings, Mapping):
+        yield name or "kind", settings
+        return
+    for key, value in settings.items():
+        yield from flat_settings(value, f"{name}.{key}" if name else key)
 
 
 Unnamed = Literal["refuse", "describe"]
 
 
-def _dumped(value: Any, name: str, unnamed: Unnamed) -> Any:
-    if isinstance(value, NotRun):
-        value = {"kind": value.kind, **value.arguments}
-    elif isinstance(value, Policy) and is_registered(value):
-        kind = {"kind": dict(value)["kind"]} if "kind" in type(value).model_fields else {}
-        value = kind | dict(value)  # the kind comes first
-    if isinstance(value, dict):
-        return _dumped_table(value, name, unnamed)
-    if isinstance(value, list | tuple):
-        return [_dumped(one, name, unnamed) for one in value]
-    if isinstance(value, Path):
-        return str(value)
-    return value if isinstance(value, str | int | float | None) else _dumped_own(value, name, unnamed)
+def to_tables(experiment: Experiment, unnamed: Unnamed = "refuse", *, none: str | None = None) -> dict[str, Any]:
+    """Return the complete config: what it takes to run the same again.
 
+    A part that was made in Python and cannot be named by a file raises `EfhcError`; with unnamed="describe", the table
+    says what it was, and an experiment that is built from it refuses to run. `none` stands for settings without a
+    value. Default: they are left out.
+    """
 
-def _dumped_table(table: Mapping[str, Any], name: str, unnamed: Unnamed) -> dict[str, Any]:
-    places = {key: f"{name}.{key}" if name else key for key in table}
-    dumped = {key: _dumped(value, places[key], unnamed) for key, value in table.items()}
-    for key, value in dumped.items():
-        if places[key] in NAMES_ONLY and isinstance(value, dict):  # not kept, and nothing else of the table is of use
-            return value
-    return {key: value for key, value in dumped.items() if value is not None}
+    def table_of(settings: Mapping[str, Any], name: str) -> dict[str, Any]:
+        places = {key: f"{name}.{key}" if name else key for key in settings}
+        table = {key: none if value is None else plain(value, places[key]) for key, value in settings.items()}
+        for key, value in table.items():
+            if places[key] in NAMES_ONLY and isinstance(value, dict):  # not kept, and nothing else of the table counts
+                return value
+        return {key: value for key, value in table.items() if value is not None}
 
+    def plain(value: Any, name: str) -> Any:
+        if isinstance(value, NotRun):
+            value = {"kind": value.kind, **value.arguments}
+        elif isinstance(value, Policy) and is_registered(value):
+            kind = {"kind": dict(value)["kind"]} if "kind" in type(value).model_fields else {}
+            value = kind | dict(value)  # the kind comes first
+        if isinstance(value, dict):
+            return table_of(value, name)
+        if isinstance(value, list | tuple):
+            return [plain(one, name) for one in value]
+        if isinstance(value, Path):
+            return str(value)
+        return value if isinstance(value, str | int | float | None) else own(value, name)
 
-def _dumped_own(part: Any, name: str, unnamed: Unnamed) -> Any:
-    """Return the name and the parameters of a part that is the user's own code."""
-    origin = origin_of(part)
-    if origin is not None and name in NAMES_ONLY and not origin.parameters:
-        return origin.reference
-    if origin is not None and name not in NAMES_ONLY:
-        return _dumped_table({"kind": origin.reference, **origin.parameters}, name, unnamed)
-    if unnamed == "describe":
-        described = f"{name}: {getattr(part, '__qualname__', type(part).__name__)} made in Python"
-        return {"kind": NOT_KEPT, "description": described}
-    raise EfhcError(f"{name}: a {type(part).__name__} made in Python cannot be written to a config file; {WHAT_TO_DO}")
+    def own(part: Any, name: str) -> Any:
+        """Return the name and the parameters of a part that is the user's own code."""
+        origin = origin_of(part)
+        if origin is not None and name in NAMES_ONLY and not origin.parameters:
+            return origin.reference
+        if origin is not None and name not in NAMES_ONLY:
+            return table_of({"kind": origin.reference, **origin.parameters}, name)
+        if unnamed == "describe":
+            described = f"{name}: {getattr(part, '__qualname__', type(part).__name__)} made in Python"
+            return {"kind": NOT_KEPT, "description": described}
+        made = f"{name}: a {type(part).__name__} made in Python"
+        raise EfhcError(f"{made} cannot be written to a config file; {WHAT_TO_DO}")
+
+    return table_of(dict(experiment), "")
 
 
 NAMES_ONLY = ("model.module", "model.loss")
 """Settings whose value is a reference, and not a table."""
 
 
-def _leaves(choice: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Every single value in a choice, and every part of the user's own, with its dotted name."""
-    if isinstance(choice, Policy) and not is_registered(choice):
-        yield f"{name}.kind", choice
-    inner = dict(choice) if isinstance(choice, Policy) else choice
-    if isinstance(inner, dict):
-        for key, value in inner.items():
-            yield from _leaves(value, f"{name}.{key}" if name else key)
-    elif isinstance(inner, str | int | float | tuple | Path | None) or name in NAMES_ONLY:
-        yield name, inner
-    else:
-        yield f"{name}.kind", inner
-
-
-def input_files(experiment: Experiment) -> dict[str, Path]:
-    """Return the files that the experiment reads, by the name of the setting, without the files in folders."""
-    return {name: path for name, (path, _) in _inputs(experiment).items()}
-
-
 def read_inputs(experiment: Experiment) -> dict[str, InputContent]:
     """Return the files that the experiment reads, by the name of the setting, each read once.
 
-    Code is what the experiment's parts were made from, whatever the file holds by now. What is computed within
-    `using_inputs` of these files is computed from the content that was read.
+    Folders are left out. Code is what the experiment's parts were made from, whatever the file holds by now. What is
+    computed within `using_inputs` of these files is computed from the content that was read.
     """
     read: dict[Path, InputContent] = {}
     contents = {}
-    for name, (path, content) in _inputs(experiment).items():
-        if path not in read:
-            read[path] = content or read_input(path, name)
-        contents[name] = read[path]
-    return contents
-
-
-def _inputs(experiment: Experiment) -> dict[str, tuple[Path, InputContent | None]]:
-    """Return the path of each input file, and its content if a part was made from it."""
-    found: dict[str, tuple[Path, InputContent | None]] = {}
-    for name, value in _leaves(experiment):
+    for name, value in flat_settings(experiment):
+        is_code = name in NAMES_ONLY or name.endswith(".kind")
+        path, content = None, None
         if isinstance(value, Path):
-            if not is_folder(value):
-                found[name] = value, None
+            path = None if is_folder(value) else value
         elif isinstance(value, str):
-            if (name in NAMES_ONLY or name.endswith(".kind")) and (file := file_of(value)):
-                found[name] = file, None
+            path = file_of(value) if is_code else None
         elif not isinstance(value, int | float | tuple | None) and (origin := origin_of(value)) and origin.content:
-            found[name] = origin.content.path, origin.content
-    return found
-
-
-def to_toml(experiment: Experiment, unnamed: Unnamed = "refuse", *, show_none: bool = False) -> str:
-    """Return the complete config as TOML; with `show_none`, settings without a value are comments."""
-    if not show_none:
-        return tomli_w.dumps(to_tables(experiment, unnamed))
-    with_none = _with_none(experiment, to_tables(experiment, unnamed))
-    return re.sub(f'^(.+) = "{re.escape(NONE)}"$', r"# \1 = (none)", tomli_w.dumps(with_none), flags=re.MULTILINE)
+            path, content = origin.content.path, origin.content
+            name = name if is_code else f"{name}.kind"  # noqa: PLW2901
+        if path is not None:
+            contents[name] = read[path] = read.get(path) or content or read_input(path, name)
+    return contents
 
 
 NONE = "(none) of efhc"
 
 
-def _with_none(choice: Any, tables: dict[str, Any]) -> dict[str, Any]:
-    """Return the tables of a choice, with a mark in place of every setting that is None."""
-    fields = dict(choice)
-    marked: dict[str, Any] = {name: NONE for name, value in fields.items() if value is None}
-    for name, table in tables.items():
-        is_choice = isinstance(fields.get(name), Policy | dict) and isinstance(table, dict)
-        marked[name] = _with_none(fields[name], table) if is_choice else table
-    return {name: marked[name] for name in ["kind", *fields, *tables] if name in marked}
-
-
-def default_tables() -> dict[str, Any]:
-    """Return the config of an empty file: every setting at its default."""
-    return to_tables(Experiment())
+def to_toml(experiment: Experiment, unnamed: Unnamed = "refuse", *, show_none: bool = False) -> str:
+    """Return the complete config as TOML; with `show_none`, settings without a value are comments."""
+    toml = tomli_w.dumps(to_tables(experiment, unnamed, none=NONE if show_none else None))
+    return re.sub(f'^(.+) = "{re.escape(NONE)}"$', r"# \1 = (none)", toml, flags=re.MULTILINE)
 
 
 IMPLIED: dict[str, Any] = {"driver": {"kind": "lockstep"}}
@@ -298,22 +260,5 @@ def without_implied(tables: Mapping[str, Any]) -> dict[str, Any]:
 
 def first_difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[str, Any, Any] | None:
     """Return the first key at which the results of two configs may differ, with its value in each; None if none may."""
-    return _first_difference(
-        *(IMPLIED | {key: tables[key] for key in tables if key != LOG} for tables in (before, after))
-    )
-
-
-def _first_difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[str, Any, Any] | None:
-    for key in [*before, *(key for key in after if key not in before)]:
-        a, b = before.get(key), after.get(key)
-        if isinstance(a, Mapping) and isinstance(b, Mapping):
-            if deeper := _first_difference(a, b):
-                return f"{key}.{deeper[0]}", deeper[1], deeper[2]
-        elif a != b:
-            return key, a, b
-    return None
-
-
-def json_schema() -> dict[str, Any]:
-    """Return the JSON schema of a config file."""
-    return Experiment.model_json_schema()
+    a, b = (dict(flat_settings(IMPLIED | {key: one[key] for key in one if key != LOG})) for one in (before, after))
+    return next(((key, a.get(key), b.get(key)) for key in [*a, *b] if a.get(key) != b.get(key)), None)
