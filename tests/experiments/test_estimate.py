@@ -26,7 +26,7 @@ def test_it_counts_iterations_evaluations_and_runs(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(estimating, "_timed", lambda run: timed.append(run.strategy) or (0.5, 100.0))
     experiment = Experiment(iterations=45, evaluate_every=10, seeds=[0, 1, 2], strategies=STRATEGIES)
     found = estimate(Runs().of(experiment))
-    assert found == (0.5 * 45 * 6, 100.0 * 6 * 6, 6)  # evaluated after 1, 10, 20, 30, 40, 45
+    assert found == (0.5 * 45 * 6 + 100.0 * 6 * 6, 6)  # evaluated after 1, 10, 20, 30, 40, 45
     assert sorted(timed) == ["EF-HC", "ZT"]  # seeds alike are timed once
     assert found.on_cores(2) == found.seconds / 2
     assert found.on_cores(100) == found.seconds / 6
@@ -58,4 +58,4 @@ def test_it_is_near_what_the_runs_take(tmp_path: Path):
     store.complete(runs, LocalEngine(1), lambda run, share: None)
     assert 0.3 < expected / (time.process_time() - started) < 3
     assert store.find_missing(runs) == []
-    assert estimate(store.find_missing(runs)) == (0, 0, 0)
+    assert estimate(store.find_missing(runs)) == (0, 0)

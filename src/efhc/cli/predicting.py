@@ -31,7 +31,7 @@ def predict(
     from rich.status import Status
 
     from efhc.experiments.config.files import load_experiment
-    from efhc.experiments.studies.prediction import CURVES, EXAMPLES, TABLE
+    from efhc.experiments.studies.prediction import CURVES, EXAMPLES, FIGURE, TABLE
     from efhc.experiments.studies.prediction import predict as compare_both
     from efhc.report.predictions import error_words
 
@@ -50,10 +50,10 @@ def predict(
             at = f", iteration {min(trains)}" if len(trains) == len(answers) else ", starting"
             status.update(cell(f"{doing}, {run.name}{at}"))
 
-        found = compare_both(experiments, out, tell, view, warn)
-    _print_comparison(found.table)
-    print(error_words(found.table))
-    print(f"Table: {plain(out / TABLE)}, curves: {plain(out / CURVES)}, figure: {plain(found.figure)}")
+        table = compare_both(experiments, out, tell, view, warn)
+    _print_comparison(table)
+    print(error_words(table))
+    print(f"Table: {plain(out / TABLE)}, curves: {plain(out / CURVES)}, figure: {plain(out / FIGURE)}")
 
 
 def _print_comparison(rows: pl.DataFrame) -> None:

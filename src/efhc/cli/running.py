@@ -47,17 +47,15 @@ def demo(
 
     The data set is digits. The output is a table and the four panels of the paper's figures.
     """
-    from efhc.experiments.studies.demo import EXPERIMENT, NAMES, RUNS, run_demo
+    from efhc.experiments.studies.demo import EXPERIMENT, FIGURE, NAMES, RUNS, run_demo
 
     with showing(RUNS, RUNS * EXPERIMENT.iterations) as overview:
-        shown = run_demo(out, overview.progress_of(EXPERIMENT.iterations), [overview.follower])
-    print_summary(shown.result)
+        result, sentence = run_demo(out, overview.progress_of(EXPERIMENT.iterations), [overview.follower])
+    print_summary(result)
     console.print(NAMES, highlight=False)
-    console.print(shown.sentence, highlight=False)
-    figure = out / "figures" / "demo.png"
-    shown.draw(figure)
+    console.print(sentence, highlight=False)
     efhc, config = this_command(), shlex.quote(str(out / "config.toml"))
-    print(f"\nThe paper's four panels: {figure}")
+    print(f"\nThe paper's four panels: {out / FIGURE}")
     print(f"All results:             {out}")
     console.print("\nTry next:", style="bold")
     print(f"  {efhc} run {config} strategies.EF-HC.r=500 --out runs/smaller-threshold")

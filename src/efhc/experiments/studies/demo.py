@@ -6,7 +6,6 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
@@ -33,6 +32,7 @@ BUDGET = 0.1
 EARLY = 0.02
 """A smaller share, at which the accuracies are given as well."""
 
+FIGURE = "figures/demo.png"
 TITLE = "EF-HC, its baselines and entrywise: digits, SVM, 10 devices, 1 label each"
 """The title above the panels."""
 NAMES = (
@@ -62,30 +62,15 @@ EXPERIMENT = Experiment(
 RUNS = len(RADII) * len(EXPERIMENT.seeds) * len(EXPERIMENT.strategies)
 
 
-@dataclass(frozen=True, eq=False)
-class Demo:
-    """What the demo shows."""
-
-    result: Result
-    """At the default radius."""
-    connectivity: pl.DataFrame
-    """The accuracy when `BUDGET` is spent at each of `RADII`: strategy, seed, accuracy and radius."""
-    sentence: str
-    """What to look at, with the numbers of these runs and without a verdict."""
-
-    def draw(self, path: Path) -> None:
-        """Draw the paper's four panels of the demo."""
-        from efhc.report.figures import comparison_figure, save_figure
-
-        save_figure(comparison_figure(self.result.metrics, self.connectivity, TITLE), path)
-
-
-def run_demo(out: Path, progress: RunProgress, followers: Sequence[FollowerFactory] = ()) -> Demo:
-    """Run the demo and keep it in `out`.
+def run_demo(out: Path, progress: RunProgress, followers: Sequence[FollowerFactory] = ()) -> tuple[Result, str]:
+    """Run the demo, and keep it and its figure in `out`.
 
     The runs at the default radius are kept: those in `out` already are not made again, and those that were stopped go
-    on where they stopped. The runs at the other radii are made each time.
+    on where they stopped. The runs at the other radii are made each time. Returns the result at the default radius, and
+    a sentence that says what to look at, with the numbers of these runs and without a verdict.
     """
+    from efhc.report.figures import comparison_figure, save_figure
+
     with _compiling_entrywise():
         result = simulate(EXPERIMENT, out=out, resume=True, progress=progress, followers=followers)
     zero_threshold = result.metrics.filter(strategy="ZT", iteration=EXPERIMENT.iterations - 1)
@@ -102,7 +87,8 @@ def run_demo(out: Path, progress: RunProgress, followers: Sequence[FollowerFacto
         connectivity.append(accuracy.with_columns(radius=pl.lit(radius)))
     table = pl.concat(connectivity)
     write_safely(out / "connectivity.parquet", parquet(table))
-    return Demo(result, table, sentence(result.at_budget(BUDGET), result.at_budget(EARLY)))
+    save_figure(comparison_figure(result.metrics, table, TITLE), out / FIGURE)
+    return result, sentence(result.at_budget(BUDGET), result.at_budget(EARLY))
 
 
 @contextmanager

@@ -6,7 +6,9 @@ Runs are of one kind if they differ in their seed, in the links of their network
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
 import time
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
@@ -29,16 +31,9 @@ PROCESSOR_SECONDS = 0.5
 class Estimate(NamedTuple):
     """The processor time that runs will take."""
 
-    iterations: float
-    """Seconds of one core, for all iterations."""
-    evaluations: float
-    """Seconds of one core, for all evaluations."""
+    seconds: float
+    """Seconds of one core."""
     runs: int
-
-    @property
-    def seconds(self) -> float:
-        """Seconds of one core."""
-        return self.iterations + self.evaluations
 
     def on_cores(self, cores: int) -> float:
         """Seconds on the wall if each core makes one run after the other."""
@@ -47,19 +42,11 @@ class Estimate(NamedTuple):
 
 def estimate(runs: Iterable[Run]) -> Estimate:
     """Time every kind of run for a moment, and add up."""
-    of_iterations = of_evaluations = 0.0
     kinds: dict[str, list[Run]] = {}
     for run in runs:
         kinds.setdefault(_kind(run.experiment), []).append(run)
-    for alike in kinds.values():
-        run = alike[0]
-        if driver_of(run.experiment) == EVENT_DRIVEN.driver:
-            of_iterations += len(alike) * _event_driven_seconds(run)
-            continue
-        iteration, evaluation = _timed(run)
-        of_iterations += len(alike) * run.experiment.iterations * iteration
-        of_evaluations += len(alike) * _evaluations(run.experiment) * evaluation
-    return Estimate(of_iterations, of_evaluations, sum(map(len, kinds.values())))
+    seconds = sum(len(alike) * _seconds_of(alike[0]) for alike in kinds.values())
+    return Estimate(seconds, sum(map(len, kinds.values())))
 
 
 def _kind(experiment: Experiment) -> str:
@@ -68,47 +55,56 @@ def _kind(experiment: Experiment) -> str:
     return json.dumps(tables, sort_keys=True, default=str)
 
 
-def _evaluations(experiment: Experiment) -> int:
-    """Return how many times a run evaluates its models."""
-    return sum(map(experiment.is_evaluated_after, range(1, experiment.iterations + 1)))
+def _seconds_of(run: Run) -> float:
+    """Return the processor seconds of a whole run, on one core."""
+    experiment = run.experiment
+    if driver_of(experiment) == EVENT_DRIVEN.driver:
+        simulator = simulator_of(run, draw_scenario(experiment, run.data, run.seed, 1), 1)
+
+        def advance() -> float:
+            simulator.advance()
+            return simulator.progress
+
+        return _seconds_per_unit(advance, 1.0)
+    iteration, evaluation = _timed(run)
+    evaluations = sum(map(experiment.is_evaluated_after, range(1, experiment.iterations + 1)))
+    return experiment.iterations * iteration + evaluations * evaluation
 
 
 def _timed(run: Run) -> tuple[float, float]:
-    """Return the processor seconds of one iteration and of one evaluation of a run, on one core."""
+    """Return the processor seconds of one iteration and of one evaluation of a run in lockstep, on one core."""
     experiment, settings = run.experiment, run.experiment.driver
     assert isinstance(settings, LockstepDriver)
     scenario = draw_scenario(experiment, run.data, run.seed, 1)
     (strategy,) = experiment.strategies.values()
     driver, recording = driver_for(scenario, strategy, 1, settings.loss or 0.0), Recording(scenario, Record())
-    state = drive(driver, driver.initial_state(), min(2, experiment.iterations), [recording])  # compiles
-    first, made, used = state.k, 1, 0.0
-    while used < PROCESSOR_SECONDS and state.k < experiment.iterations:
+    state = driver.initial_state()
+
+    def iterate() -> int:
+        nonlocal state
+        until = min(2 * state.k + 2, experiment.iterations)  # more and more at once, as in a long run
+        state = drive(driver, state, until, [recording])
+        return state.k
+
+    calls = itertools.count()
+
+    def evaluate() -> int:
+        scenario.learner.accuracies(state.models, state.local)
+        return next(calls)
+
+    return _seconds_per_unit(iterate, experiment.iterations), _seconds_per_unit(evaluate)
+
+
+def _seconds_per_unit(advance: Callable[[], float], end: float = math.inf) -> float:
+    """Return the processor seconds per unit of progress.
+
+    `advance` makes some progress and returns all of it so far, up to `end`. Its first call, which compiles and
+    prepares, is not timed.
+    """
+    first = reached = advance()
+    used = 0.0
+    while used < PROCESSOR_SECONDS and reached < end:
         started = time.process_time()
-        state = drive(driver, state, min(state.k + made, experiment.iterations), [recording])
+        reached = advance()
         used += time.process_time() - started
-        made *= 2
-    return used / max(1, state.k - first), _seconds_per_call(
-        lambda: scenario.learner.accuracies(state.models, state.local)
-    )
-
-
-def _event_driven_seconds(run: Run) -> float:
-    """Return the processor seconds of a whole run, on one core, evaluations included."""
-    simulator = simulator_of(run, draw_scenario(run.experiment, run.data, run.seed, 1), 1)
-    simulator.advance()  # compiles
-    first, used = simulator.progress, 0.0
-    while used < PROCESSOR_SECONDS and not simulator.is_over:
-        started = time.process_time()
-        simulator.advance()
-        used += time.process_time() - started
-    return used / max(1e-9, simulator.progress - first)
-
-
-def _seconds_per_call(work: Callable[[], object]) -> float:
-    """Return the processor seconds of a call, after a first one that compiles and prepares."""
-    work()
-    calls, started = 0, time.process_time()
-    while (used := time.process_time() - started) < PROCESSOR_SECONDS:
-        work()
-        calls += 1
-    return used / calls
+    return used / max(1e-9, reached - first)

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import polars as pl
 
@@ -25,8 +24,8 @@ from efhc.drivers.event_driven.settings import EventDriven
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.nodes.launch import View, launch
 from efhc.experiments.nodes.namespaces import require_namespaces
-from efhc.experiments.runs.result import Result
 from efhc.experiments.runs.simulate import simulate
+from efhc.experiments.runs.tables import driver_of
 from efhc.report.predictions import compare
 from efhc.strategies.forms import form_of
 
@@ -38,31 +37,23 @@ LATE_SECONDS = 0.5
 COLUMNS = ("strategy", "seed", "seconds", "bytes", "accuracy")
 
 
-class Prediction(NamedTuple):
-    """What was found."""
-
-    table: pl.DataFrame
-    """A row per experiment, strategy and seed; see `report.predictions.compare`."""
-    figure: Path
-
-
 def predict(
     experiments: Sequence[Experiment],
     out: Path,
     report: Callable[[str], None] = lambda text: None,
     view: View = lambda run, answers: None,
     warn: Callable[[str], None] = lambda text: None,
-) -> Prediction:
+) -> pl.DataFrame:
     """Run each experiment by the simulator and by nodes, and compare. What is in `out` already is not run again.
 
-    `report` is called with what is being run, and `view` with the state of the nodes. Raises `InputError` if an
-    experiment has something that nodes cannot do as the simulator does it, and `EfhcError` without root.
+    Returns a row per experiment, strategy and seed; see `report.predictions.compare`. `report` is called with what is
+    being run, and `view` with the state of the nodes. Raises `InputError` if an experiment has something that nodes
+    cannot do as the simulator does it, and `EfhcError` without root.
     """
     from efhc.report.figures import run_title, save_figure
     from efhc.report.figures.runs import Curves, prediction_figure
 
-    for experiment in experiments:
-        check_comparable(experiment)
+    comparable = [(experiment, *check_comparable(experiment)) for experiment in experiments]
     for name, count in Counter(experiment.name for experiment in experiments).items():
         if count > 1:
             raise InputError(
@@ -70,25 +61,24 @@ def predict(
             )
     require_namespaces()
     curves, tables, rows = {}, [], []
-    for experiment in experiments:
+    for experiment, target, pace in comparable:
         folder = out / experiment.name
         report(f"{experiment.name}: the simulator")
         predicted = simulate(experiment, out=folder / "predicted", resume=True, warn=warn)
         report(f"{experiment.name}: the nodes")
         measured = launch(experiment, folder / "measured", netns=True, resume=True, view=view, warn=warn)
-        for line in late_starts(measured.steps, _pace(experiment)):
+        for line in late_starts(measured.steps, pace):
             warn(f"{experiment.name}: {line}")
-        target = _driver(experiment).target_accuracy
-        assert target is not None  # it is checked
         curves[run_title(experiment)] = Curves(measured.timeline, predicted.timeline, target)
         named = pl.lit(experiment.name).alias("experiment")
         tables.append(compare(measured.timeline, predicted.timeline, target).select(named, pl.all()))
-        rows += [_curve(experiment.name, *each) for each in (("measured", measured), ("predicted", predicted))]
+        for source, result in (("measured", measured), ("predicted", predicted)):
+            rows.append(result.timeline.select(named, pl.lit(source).alias("source"), *COLUMNS))
     table = pl.concat(tables)
     write_safely(out / TABLE, table.write_csv(float_precision=4).encode())
     write_safely(out / CURVES, pl.concat(rows).write_csv(float_precision=4).encode())
     save_figure(prediction_figure(curves), out / FIGURE)
-    return Prediction(table, out / FIGURE)
+    return table
 
 
 def late_starts(steps: pl.DataFrame, pace: float) -> list[str]:
@@ -104,29 +94,17 @@ def late_starts(steps: pl.DataFrame, pace: float) -> list[str]:
     ]
 
 
-def _pace(experiment: Experiment) -> float:
-    compute = _driver(experiment).compute
-    assert isinstance(compute, ConstantCompute)  # it is checked
-    return max(compute.seconds) if isinstance(compute.seconds, tuple) else compute.seconds
+def check_comparable(experiment: Experiment) -> tuple[float, float]:
+    """Return the target accuracy, and the seconds that the slowest device takes for a step.
 
-
-def _curve(name: str, source: str, result: Result) -> pl.DataFrame:
-    labels = pl.lit(name).alias("experiment"), pl.lit(source).alias("source")
-    return result.timeline.select(*labels, *COLUMNS)
-
-
-def _driver(experiment: Experiment) -> EventDriven:
-    if not isinstance(experiment.driver, EventDriven):
-        raise InputError("driver.kind", f"'{experiment.driver.kind}'", "'event-driven', which has seconds")  # type: ignore[attr-defined]
-    return experiment.driver
-
-
-def check_comparable(experiment: Experiment) -> None:
-    """Raise `InputError` if nodes in namespaces would not be what the simulator simulates."""
-    driver = _driver(experiment)
-    for name in ("seconds", "target_accuracy"):
-        if getattr(driver, name) is None:
-            raise InputError(f"driver.{name}", "nothing", "a number, because the prediction is about it")
+    Raises `InputError` if nodes in namespaces would not be what the simulator simulates.
+    """
+    driver = experiment.driver
+    if not isinstance(driver, EventDriven):
+        raise InputError("driver.kind", f"'{driver_of(experiment)}'", "'event-driven', which has seconds")
+    if driver.seconds is None or driver.target_accuracy is None:
+        missing = "seconds" if driver.seconds is None else "target_accuracy"
+        raise InputError(f"driver.{missing}", "nothing", "a number, because the prediction is about it")
     if not isinstance(driver.compute, ConstantCompute):
         raise InputError(
             "driver.compute.kind", "", "'constant'", "`efhc predict` needs 'constant', the pace that nodes keep."
@@ -141,3 +119,5 @@ def check_comparable(experiment: Experiment) -> None:
     if experiment.exchange_at_start and any(laws):
         given = "true with mixing 'half-steps'"
         raise InputError("exchange_at_start", given, "false: nodes that start from one model know it")
+    pace = driver.compute.seconds
+    return driver.target_accuracy, max(pace) if isinstance(pace, tuple) else pace
