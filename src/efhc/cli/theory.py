@@ -165,12 +165,11 @@ def plan(
     """
     from efhc.cli.data import fetch_missing
     from efhc.experiments.config.files import load_experiment
-    from efhc.experiments.runs.tables import require_lockstep, require_papers_form
+    from efhc.experiments.runs.tables import require_papers_form
     from efhc.experiments.studies.theory_plan import plan_theory
 
     experiment = load_experiment(file, overrides or ())
-    require_lockstep(experiment, "the paper's analysis")
-    require_papers_form(experiment, "the paper's analysis")
+    require_papers_form(experiment)
     fetch_missing(experiment)
     with Status("reading", console=errors) as status:
         plans = plan_theory(experiment, rehearse, lambda what, share: status.update(cell(f"{what}, {share:.0%}")))

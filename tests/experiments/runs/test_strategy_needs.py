@@ -90,7 +90,7 @@ def test_a_run_with_devices_on_their_own_clocks_counts_the_models_under_way(monk
 
 
 def test_the_papers_analysis_is_for_strategies_of_its_form(tmp_path):
-    require_papers_form(efhc.Experiment(**SMALL), "a test")
+    require_papers_form(efhc.Experiment(**SMALL))
     changed = efhc.Experiment(**SMALL, strategies={"ZT": efhc.ZeroThreshold(), "mine": Remembers()})
     refused = (
         r"^strategies.mine: cannot use 'Remembers'. Use strategies that differ from EF-HC in nothing but their "

@@ -73,11 +73,13 @@ def require_lockstep(experiment: Experiment, what: str) -> None:
         raise InputError("driver", driver, f"{LOCKSTEP.driver}; {what} needs devices that all step together")
 
 
-def require_papers_form(experiment: Experiment, what: str) -> None:
-    """Raise `InputError` unless all strategies differ from EF-HC in nothing but the trigger, and no message gets lost.
+def require_papers_form(experiment: Experiment) -> None:
+    """Raise `InputError` unless the paper's analysis is about the experiment.
 
-    `what` names the part that does not work otherwise.
+    All devices step together, all strategies differ from EF-HC in nothing but the trigger, and no message gets lost.
     """
+    what = "the paper's analysis"
+    require_lockstep(experiment, what)
     for name, strategy in experiment.strategies.items():
         if not form_of(strategy, name).is_papers:
             kind = getattr(strategy, "kind", type(strategy).__name__)

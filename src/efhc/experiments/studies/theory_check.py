@@ -37,17 +37,17 @@ from efhc.experiments.runs.experiment_folder import ExperimentFolder
 from efhc.experiments.runs.resources import usable_cores
 from efhc.experiments.runs.result import Result
 from efhc.experiments.runs.run import Runs
-from efhc.experiments.runs.tables import require_lockstep, require_papers_form
+from efhc.experiments.runs.tables import require_papers_form
 from efhc.kernels.compiled_arithmetic import consensus_error
 from efhc.learning.data import Dataset
 from efhc.learning.models import LeastSquares, ModuleModel
 from efhc.scenarios.scenario import Scenario
 from efhc.theory.checks import StrategyCheck, assess, check_flow
-from efhc.theory.connectivity import Flow, WantedWindow, connectivity, fitting_window, future_links
+from efhc.theory.connectivity import Connectivity, Flow, WantedWindow, connectivity, fitting_window, future_links
 from efhc.theory.contractions import window_contractions
 from efhc.theory.findings import Check, finding
 from efhc.theory.problem import Curvature, Measured, Optimum, Problem, look, problem_for
-from efhc.theory.promises import SeedCheck, firing_of
+from efhc.theory.promises import Firing, SeedCheck, firing_of
 
 MUCH_DATA = 10_000_000
 """The number of values in the training data above which matrix products gain from several threads."""
@@ -100,8 +100,7 @@ def iterate_checks(
         problem = f"{directory} holds no finished experiment. {advice}"
         raise InputError("run directory", directory, "a finished experiment", problem)
     experiment = run.load_experiment(trust_code=trust_code)
-    require_lockstep(experiment, "the paper's analysis")
-    require_papers_form(experiment, "the paper's analysis")
+    require_papers_form(experiment)
     if run.failures:
         (strategy, seed), reason = next(iter(run.failures.items()))
         raise EfhcError(f"{strategy}, seed {seed} failed ({reason}); only runs that all succeeded can be checked")
@@ -165,13 +164,7 @@ class _RunCheck:
             _load_flow(self.run, experiment, strategy, seed, graph)
             for seed, graph in zip(experiment.seeds, self.graphs, strict=True)
         ]
-        firing = firing_of(experiment.strategies[strategy], experiment.devices)
-        future = [future_links(scenario.network, experiment.network, iterations) for scenario in self.scenarios]
-        links_by_chance = any(links.by_chance for links in future)
-        windows = [
-            connectivity(flow, never_fires=firing == "never", cut_off=links.cut_off)
-            for flow, links in zip(flows, future, strict=True)
-        ]
+        firing, windows, links_by_chance = windows_of(experiment, strategy, self.scenarios, flows)
         chosen = fitting_window(windows, iterations, self.window, by_chance=firing == "coins" or links_by_chance)
         self.progress.begin(f"{strategy}: transition weights", done + 1)
         checks = [check_flow(flow) for flow in flows]
@@ -228,20 +221,19 @@ class _RunCheck:
         at_the_end = {iterations} if all((strategy, seed) in self.final for seed in seeds) else set()
         self.progress.begin(f"{strategy}: the models that were kept", done)
         look_at = thinned({0} | on_the_way | at_the_end, self.points)
-        of_kept = [(strategy, n, look_at, kept[n]) for n in range(len(seeds))]
-        unknown = finding("same-run", "kept" if on_the_way else "not-made-again")
-        return look_at, in_parallel(self.pool, self._look_at_kept, of_kept), [unknown] * len(seeds)
 
-    def _look_at_kept(self, strategy: str, n: int, look_at: Ints, kept: Mapping[int, Floats]) -> MeasuredRun:
-        of, rows = self.problems[n], []
-        for k in look_at.tolist():
-            if k in kept:
-                models = kept[k]
-            else:
-                models = self.final[strategy, self.experiment.seeds[n]] if k else self.scenarios[n].initial_models()
-            rows.append(look(models, of.problem, of.optimum))
-            self.progress.finish_one()
-        return MeasuredRun(Measured.of_rows(rows), of.curvature)
+        def measure(n: int, of: SeedProblem) -> MeasuredRun:
+            rows = []
+            for k in look_at.tolist():
+                models = kept[n].get(k)
+                if models is None:
+                    models = self.final[strategy, seeds[n]] if k else self.scenarios[n].initial_models()
+                rows.append(look(models, of.problem, of.optimum))
+                self.progress.finish_one()
+            return MeasuredRun(Measured.of_rows(rows), of.curvature)
+
+        unknown = finding("same-run", "kept" if on_the_way else "not-made-again")
+        return look_at, in_parallel(self.pool, measure, enumerate(self.problems)), [unknown] * len(seeds)
 
     def _recorded(self, strategy: str, look_at: Ints) -> list[MeasuredRun]:
         """Return the consensus errors that the run recorded; the rest is of no use where no theorem applies."""
@@ -252,6 +244,19 @@ class _RunCheck:
             errors = np.concatenate([[start], rows.sort("iteration")["consensus_error"].to_numpy()])
             runs.append(MeasuredRun(Measured.of_consensus(errors[look_at]), of.curvature))
         return runs
+
+
+def windows_of(
+    experiment: Experiment, strategy: str, scenarios: Iterable[Scenario], flows: Iterable[Flow]
+) -> tuple[Firing, list[Connectivity], bool]:
+    """Return what makes devices fire, the windows of each seed, and whether links come and go by chance."""
+    firing = firing_of(experiment.strategies[strategy], experiment.devices)
+    windows, by_chance = [], False
+    for scenario, flow in zip(scenarios, flows, strict=True):
+        links = future_links(scenario.network, experiment.network, flow.iterations)
+        windows.append(connectivity(flow, never_fires=firing == "never", cut_off=links.cut_off))
+        by_chance = by_chance or links.by_chance
+    return firing, windows, by_chance
 
 
 class SeedProblem(NamedTuple):

@@ -18,7 +18,7 @@ from efhc.core.state import State
 from efhc.drivers.observers import Observer
 from efhc.drivers.steps import Steps
 from efhc.experiments.config.experiment import Experiment
-from efhc.experiments.runs.tables import require_lockstep, require_papers_form
+from efhc.experiments.runs.tables import require_papers_form
 from efhc.scenarios.scenario import Scenario
 from efhc.theory.checks import broken_weights
 from efhc.theory.connectivity import RecentLinks
@@ -36,12 +36,11 @@ class TheoryWatcher:
     window: int | None = None
     """The number of iterations within which every device must fire and be reached. Default: a quarter of the run."""
     _smoothness: dict[int, float | None] = field(default_factory=dict, repr=False)
-    _runs: dict[str, int] = field(default_factory=dict, repr=False)
+    broken: dict[str, int] = field(default_factory=dict, repr=False)
     """By run, the number of assumptions that it broke."""
 
     def __post_init__(self) -> None:
-        require_lockstep(self.experiment, "the paper's analysis")
-        require_papers_form(self.experiment, "the paper's analysis")
+        require_papers_form(self.experiment)
 
     @property
     def demands(self) -> str:
@@ -64,21 +63,9 @@ class TheoryWatcher:
 
     def summary(self) -> str:
         """One line for the end: in how many of the runs no watched assumption was broken."""
-        sound, runs = sum(broken == 0 for broken in self._runs.values()), len(self._runs)
+        sound, runs = sum(broken == 0 for broken in self.broken.values()), len(self.broken)
         which = "the run" if sound == runs == 1 else f"all {runs} runs" if sound == runs else f"{sound} of {runs} runs"
         return f"theory: no watched assumption was broken in the iterations of {which}"
-
-    def begin(self, run: str) -> None:
-        """Count a run that is watched."""
-        self._runs.setdefault(run, 0)
-
-    def report_broken(self, run: str, check: Check) -> None:
-        """Report one broken assumption; with `strict`, raise it."""
-        self._runs[run] += 1
-        text = f"{run}: {check.warning}"
-        if self.strict:
-            raise AssumptionBroken(text)
-        self.report(text)
 
 
 class _TheoryObserver(Observer):
@@ -91,14 +78,18 @@ class _TheoryObserver(Observer):
         return k + 1 if self._watcher.strict else None  # a strict run keeps the state of the iteration that broke
 
     def begin(self, state: State) -> None:
-        self._watcher.begin(self._name)
+        self._watcher.broken.setdefault(self._name, 0)
         devices, window = len(state.models), self._watcher.within
         self._monitor = Monitor(devices, window, self._scenario.step_size, self._smoothness, state.k)
 
     def after(self, steps: Steps, state: State) -> None:
         for row, (fired, used) in enumerate(zip(steps.fired, steps.used, strict=True)):
             for check in self._monitor.look(steps.k + row, steps.graph, fired, used):
-                self._watcher.report_broken(self._name, check)
+                self._watcher.broken[self._name] += 1
+                text = f"{self._name}: {check.warning}"
+                if self._watcher.strict:
+                    raise AssumptionBroken(text)
+                self._watcher.report(text)
 
 
 def _certain_smoothness(experiment: Experiment, scenario: Scenario) -> float | None:
@@ -150,9 +141,8 @@ class Monitor:
         if not alpha > 0 or (k > self._first and alpha > self._step_size(k - 1)):
             found.append(finding("step-sizes", "rises" if alpha > 0 else "not-positive", {"alpha": alpha}, k))
         if self._smoothness is not None and 8 * self._smoothness * alpha > 1:
-            found.append(
-                finding("step-size-limit", "above-all", {"alpha": alpha, "limit": 1 / (8 * self._smoothness)}, k)
-            )
+            limit = 1 / (8 * self._smoothness)
+            found.append(finding("step-size-limit", "above-all", {"alpha": alpha, "limit": limit}, k))
         return found
 
     def _connections(self, k: int, graph: Graph, fired: Flags, used: Flags) -> list[Check]:

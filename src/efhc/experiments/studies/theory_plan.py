@@ -22,8 +22,8 @@ from efhc.drivers.observers import drive
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.runs.draw import draw_scenario, load_data
 from efhc.experiments.runs.resources import usable_cores
-from efhc.experiments.runs.tables import require_lockstep, require_papers_form
-from efhc.experiments.studies.theory_check import FiringLooks, ReportProgress, SeedProblem, in_parallel
+from efhc.experiments.runs.tables import require_papers_form
+from efhc.experiments.studies.theory_check import FiringLooks, ReportProgress, SeedProblem, in_parallel, windows_of
 from efhc.kernels.compiled_arithmetic import drift
 from efhc.report.theory import check_as_dict, plain, windows_as_dict
 from efhc.scenarios.scenario import Scenario
@@ -34,16 +34,13 @@ from efhc.theory.connectivity import (
     ChosenWindow,
     Connectivity,
     Flow,
-    connectivity,
     drift_speeds,
     fitting_window,
-    future_links,
     predicted_firing,
 )
 from efhc.theory.contractions import window_contractions
 from efhc.theory.findings import Check
 from efhc.theory.problem import Curvature
-from efhc.theory.promises import firing_of
 
 HORIZON = 4_000
 """Iterations that are predicted at most."""
@@ -108,8 +105,7 @@ def plan_theory(
     experiment: Experiment, rehearse: int = 1000, progress: ReportProgress = lambda what, share: None
 ) -> list[StrategyPlan]:
     """Plan every strategy, over all seeds; the first `rehearse` iterations are made."""
-    require_lockstep(experiment, "the paper's analysis")
-    require_papers_form(experiment, "the paper's analysis")
+    require_papers_form(experiment)
     data = load_data(experiment)
     with threadpool_limits(1, "blas"), ThreadPoolExecutor(usable_cores(), thread_name_prefix="efhc-theory") as pool:
         progress("the learning problem", 0.0)
@@ -157,15 +153,7 @@ def _plan(
     curvature: Curvature,
 ) -> StrategyPlan:
     flows = [flow for flow, _ in expected]
-    firing = firing_of(experiment.strategies[strategy], experiment.devices)
-    windows = [
-        connectivity(
-            flow,
-            never_fires=firing == "never",
-            cut_off=future_links(scenario.network, experiment.network, flow.iterations).cut_off,
-        )
-        for flow, scenario in zip(flows, scenarios, strict=True)
-    ]
+    firing, windows, _ = windows_of(experiment, strategy, scenarios, flows)
     chosen = fitting_window(windows, flows[0].iterations, by_chance=True)  # a rehearsal promises nothing
     contraction, constants = None, None
     if chosen:
@@ -182,7 +170,7 @@ def _plan(
     for seed, (flow, guessed) in zip(experiment.seeds, expected, strict=True):
         fires: Flags = np.logical_or.reduce(flow.fired, axis=0)
         silent[seed] = np.flatnonzero(~fires).tolist()
-        doubtful[seed] = [device for device in guessed.tolist() if fires[device]]
+        doubtful[seed] = guessed[fires[guessed]].tolist()
     return StrategyPlan(
         strategy,
         dict(zip(experiment.seeds, windows, strict=True)),
