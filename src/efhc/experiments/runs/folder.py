@@ -17,11 +17,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 import polars as pl
 import tomli_w
+from pydantic import BaseModel, Field, ValidationError
 
 from efhc.base.arrays import Floats
 from efhc.base.errors import EfhcError, InputError
@@ -45,12 +46,47 @@ AT_THE_END = ("finished", "failed", "warnings", "table_sha256")
 
 Pair = tuple[str, int]
 """A strategy and a seed."""
+Text = Annotated[str, Field(pattern=r"\A[^\x00]*\z")]
+"""A text that can be part of a path."""
 Final = Mapping[Pair, tuple[Floats, Local]]
 """The last models, and what devices keep to themselves."""
 
 
 class DamagedError(EfhcError):
     """A file of a run is not what was written."""
+
+
+class _Facts(BaseModel, strict=True):
+    """The types of all that is read from a meta.json, which somebody else may have written."""
+
+
+class _Session(_Facts):
+    wall_seconds: float = 0.0
+    store: Text = ""
+
+
+class _OneRun(_Facts):
+    strategy: Text
+    seed: int
+
+
+class _ListedRun(_OneRun):
+    key: Text
+
+
+class _FailedRun(_OneRun):
+    reason: Text
+
+
+class _Meta(_Facts):
+    status: str
+    sessions: list[_Session]
+    runs: list[_ListedRun] = []
+    failed: list[_FailedRun] = []
+    table_sha256: dict[str, str] = {}
+    snapshot_sha256: dict[str, str] = {}
+    input_sha256: dict[str, str] = {}
+    data_sha256: dict[str, str] = {}
 
 
 class RunFolder:
@@ -94,9 +130,11 @@ class RunFolder:
         """The content of meta.json. Raises `DamagedError` if it is missing or damaged."""
 
         def parse(path: Path) -> dict[str, Any]:
-            meta = json.loads(path.read_bytes())
-            if not isinstance(meta, dict) or not _describes_a_run(meta):
-                raise ValueError("it does not describe a run")
+            meta: dict[str, Any] = json.loads(path.read_bytes())
+            try:
+                _Meta.model_validate(meta)
+            except ValidationError:
+                raise ValueError("it does not describe a run") from None
             return meta
 
         if self._meta is None:
@@ -376,34 +414,6 @@ class Snapshots(Mapping[int, Floats]):
 
     def __len__(self) -> int:
         return len(self._files)
-
-
-def _describes_a_run(meta: Mapping[str, Any]) -> bool:
-    """Return whether all that is read from a meta.json is of the right type: somebody else may have written it."""
-    tables = [meta.get(name, {}) for name in (*CHECKSUMS, "input_sha256", "data_sha256")]
-    texts = [value for table in tables if isinstance(table, dict) for value in table.values()]
-    sessions = meta.get("sessions")
-    lists = {"runs": "key", "failed": "reason"}
-    return (
-        isinstance(meta.get("status"), str)
-        and all(isinstance(table, dict) for table in tables)
-        and all(isinstance(text, str) for text in texts)
-        and isinstance(sessions, list)
-        and all(isinstance(one, dict) and _is_session(one) for one in sessions)
-        and all(isinstance(meta.get(name, []), list) for name in lists)
-        and all(_names_a_run(one, value) for name, value in lists.items() for one in meta.get(name, []))
-    )
-
-
-def _is_session(session: Mapping[str, Any]) -> bool:
-    store = session.get("store", "")
-    return isinstance(session.get("wall_seconds", 0.0), int | float) and isinstance(store, str) and "\0" not in store
-
-
-def _names_a_run(one: Any, value: str) -> bool:
-    """Return whether an entry of a list of runs names a strategy, a seed and a short `value`."""
-    texts = [one.get("strategy"), one.get(value)] if isinstance(one, dict) else [None]
-    return all(isinstance(text, str) and "\0" not in text for text in texts) and type(one.get("seed")) is int
 
 
 def _by_pair(tensors: Mapping[str, np.ndarray]) -> dict[Pair, Floats]:

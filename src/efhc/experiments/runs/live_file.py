@@ -69,13 +69,13 @@ def heading() -> bytes:
     return _line({"kind": "efhc-live", "format": FORMAT, "written": secrets.token_hex(8)})
 
 
-def is_heading(line: bytes) -> bool:
+def _is_heading(line: bytes) -> bool:
     """Return whether a line is the first one of a live file of this version."""
     try:
         content = json.loads(line)
     except (ValueError, RecursionError):
         return False
-    return isinstance(content, dict) and content.get("kind") == "efhc-live" and content.get("format") == FORMAT
+    return isinstance(content, dict) and (content.get("kind"), content.get("format")) == ("efhc-live", FORMAT)
 
 
 def encoded(record: Record) -> bytes:
@@ -92,7 +92,7 @@ def decoded(line: bytes) -> Record | None:
         return None
 
 
-def rounded(numbers: Iterable[float | None]) -> Numbers:
+def _rounded(numbers: Iterable[float | None]) -> Numbers:
     """Return numbers to four digits, and None for those that are not finite."""
     return [None if number is None or not math.isfinite(number) else float(f"{number:.4g}") for number in numbers]
 
@@ -136,13 +136,12 @@ class LiveFile:
                 if time.monotonic() - self._written_at > REACHED_SECONDS:
                     self._write(event)
             case Devices():
-                short: dict[str, Any] = {name: rounded(numbers) for name, numbers in event.numbers.items()}
+                short: dict[str, Any] = {name: _rounded(numbers) for name, numbers in event.numbers.items()}
                 self._write(replace(event, **short))
             case Network():
                 self._network = event
             case End():
-                last = [record for record in (self._unwritten, self._network) if record is not None]
-                self._append([*last, event])
+                self._append(self._unwritten, self._network, event)
             case Evaluated() | Events():
                 self._write(event)
             case Recalled():
@@ -159,25 +158,20 @@ class LiveFile:
             self._thin()
         self._written_at = time.monotonic()
 
-    def _write(self, *records: Record) -> None:
-        written: list[Record] = []
-        for record in records:
-            kind = type(record)
-            self._skipped[kind] += 1
-            is_written = self._skipped[kind] >= self._every[kind]
-            if is_written:
-                self._skipped[kind] = 0
-                if isinstance(record, Events) and self._network is not None:
-                    written.append(self._network)
-                    self._network = None
-                written.append(record)
-            if isinstance(record, Evaluated):
-                self._unwritten = None if is_written else record
-        if written:
-            self._append(written)
+    def _write(self, record: Record) -> None:
+        """Append a record, if it is the turn of one of its kind."""
+        kind = type(record)
+        self._skipped[kind] += 1
+        is_written = self._skipped[kind] >= self._every[kind]
+        if isinstance(record, Evaluated):
+            self._unwritten = None if is_written else record
+        if is_written:
+            self._skipped[kind] = 0
+            network, self._network = (self._network, None) if kind is Events else (None, self._network)
+            self._append(network, record)
 
-    def _append(self, records: Sequence[Record]) -> None:
-        lines = b"".join(map(encoded, records))
+    def _append(self, *records: Record | None) -> None:
+        lines = b"".join(encoded(record) for record in records if record is not None)
         with open(self._path, "ab", buffering=0, opener=_existing) as file:
             if file.write(lines) != len(lines):
                 raise OSError(errno.ENOSPC, "not everything could be written", str(self._path))
@@ -200,9 +194,8 @@ class LiveFile:
 
     def _kind_to_thin(self, records: Sequence[Line]) -> type[Record] | None:
         """Return the samples that need most room, or rows if no samples need much. None: little is left of anything."""
-        counts, sizes = Counter[type](), Counter[type]()
+        counts, sizes = Counter(type(record) for record, _ in records), Counter[type]()
         for record, line in records:
-            counts[type(record)] += 1
             sizes[Events if isinstance(record, Network) else type(record)] += len(line)  # networks go with their events
         samples: list[type[Record]] = [kind for kind in (Events, Devices) if counts[kind] > FEW]
         if counts[Evaluated] > FEW and sum(sizes[kind] for kind in samples) < self._limit // 8:
@@ -264,7 +257,7 @@ class Tail:
             with open_regular(self.path, MOST_BYTES) as file:
                 heading = file.readline(1000)
                 begins_again = heading != self._heading or file.seek(0, 2) < self._read
-                if not is_heading(heading):
+                if not _is_heading(heading):
                     return self._nothing()
                 file.seek(len(heading) if begins_again else self._read)
                 content = file.read(MOST_BYTES)
@@ -320,10 +313,8 @@ class LiveRun:
 
         A record that names devices which the run does not have is left out.
         """
-        if _fits(record, self.about.devices):
-            self._add(record)
-
-    def _add(self, record: Record) -> None:
+        if not _fits(record, self.about.devices):
+            return
         match record:
             case Begin():
                 self.about, self.k, self.end, self._speed = record, record.k, None, Speed()
