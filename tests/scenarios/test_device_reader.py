@@ -110,13 +110,6 @@ def test_schedules_in_single_precision_do_not_change_a_bit():
         assert own == lockstep.thresholds(trigger, k).tolist()
 
 
-def test_a_subclass_that_changes_the_thresholds_is_asked_for_them(scenario):
-    reader, lockstep = scenario.device_reader(), scenario.reader()
-    for k in (0, 9):
-        own = [reader.threshold(Changed(), device, k) for device in range(DEVICES)]
-        assert own == lockstep.thresholds(Changed(), k).tolist()
-
-
 def test_devices_at_nearby_iterations_ask_a_strategy_once_for_each(scenario):
     reader, trigger = scenario.device_reader(), Own()
     places = [(device, k + 3 * device) for k in range(100) for device in range(DEVICES)]

@@ -113,13 +113,6 @@ def test_a_stopped_run_goes_on_to_the_same_bits(tmp_path, seconds):
     assert_same(resumed, whole)
 
 
-def test_the_result_does_not_depend_on_when_checkpoints_are_made(tmp_path):
-    driver = FIELDS["driver"] | {"seconds": 5.0}  # the last sample is at the end
-    whole = efhc.simulate(**FIELDS | {"driver": driver})
-    assert whole.timeline.filter(strategy="ZT", seed=0)["seconds"].to_list() == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
-    assert_same(efhc.simulate(**FIELDS | {"driver": driver}, out=tmp_path / "run", checkpoint_seconds=0.0), whole)
-
-
 def test_a_run_saves_a_checkpoint_when_it_is_stopped(tmp_path):
     (run,) = Runs().of(efhc.Experiment(**ONE))
     scenario, store, stop = draw_scenario(run.whole, run.data, 0), RunStore(tmp_path, with_models=True), Event()

@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import shutil
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -119,21 +118,6 @@ def test_killed_at_any_moment_a_run_goes_on_to_the_same_bytes(tmp_path, monkeypa
         assert files_of(copy) == expected
         assert not [*copy.rglob("*.partial")]
         assert_same(resumed, whole)
-
-
-def test_a_process_that_is_killed_leaves_a_run_that_goes_on(tmp_path):
-    script = f"""
-import efhc, os, signal
-def die(strategy, seed, done):
-    if done >= 2:
-        os.kill(os.getpid(), signal.SIGKILL)
-efhc.simulate(iterations=3, seeds=[0], evaluate_every=2, devices=4, network=efhc.RandomLinks(),
-              strategies={{"A": efhc.ZeroThreshold()}}, out={str(tmp_path / "run")!r}, progress=die,
-              checkpoint_seconds=0.0)
-"""
-    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == -9
-    assert (run_folder(tmp_path / "run") / "checkpoint.safetensors").exists()
-    assert_same(efhc.simulate(**ONE, out=tmp_path / "run", resume=True), efhc.simulate(**ONE))
 
 
 # Two processes
@@ -267,15 +251,6 @@ def test_what_another_process_is_writing_to_a_shared_store_stays(tmp_path, is_sh
     (writing / "meta.json").touch()
     efhc.simulate(**fields, out=tmp_path / "run", resume=True)
     assert writing.exists() == is_shared
-
-
-def test_a_moved_experiment_with_a_data_set_made_in_python_is_not_made_again(tmp_path):
-    x, y = np.random.default_rng(0).random((60, 4)), np.arange(60) % 3
-    fields = {**ONE, "data": efhc.Dataset(x[:40], y[:40], x[40:], y[40:]), "batch_size": "full"}
-    efhc.simulate(**fields, out=tmp_path / "there")
-    (tmp_path / "there").rename(tmp_path / "here")
-    efhc.simulate(**fields, out=tmp_path / "here", resume=True)
-    assert len(ExperimentFolder(tmp_path / "here").meta["sessions"]) == 1
 
 
 @pytest.mark.parametrize("file", ["meta.json", "config.toml"])

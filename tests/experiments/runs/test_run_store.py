@@ -8,7 +8,6 @@ import pytest
 
 import efhc
 from efhc.base.errors import EfhcError
-from efhc.core.state import Diverged
 from efhc.experiments.runs.engines.local import LocalEngine
 from efhc.experiments.runs.run import Run, Runs
 from efhc.experiments.runs.store import RunStore
@@ -87,14 +86,6 @@ def test_code_of_one_strategy_has_no_part_in_the_runs_of_another(tmp_path):
     assert keys[0][1] == keys[1][1] == key_of(iterations=500, evaluate_every=50)
 
 
-def test_two_that_ask_for_the_same_run_share_it(tmp_path):
-    runs = Runs()
-    both = [*runs.of(SMALL), *runs.of(SMALL.model_copy(update={"name": "other"}))]
-    store = complete(both, tmp_path)
-    assert len([path for path in tmp_path.iterdir() if path.is_dir()]) == 8
-    assert store.table(both[0], "metrics").equals(store.table(both[8], "metrics"))
-
-
 @pytest.mark.parametrize("file", ["checkpoint.safetensors", "config.toml", "meta.json"])
 def test_a_stopped_run_that_is_damaged_is_made_again(tmp_path, file):
     runs = Runs().of(SMALL)[:1]
@@ -107,20 +98,6 @@ def test_a_stopped_run_that_is_damaged_is_made_again(tmp_path, file):
     assert len(said) == 1
     assert "is damaged" in said[0]
     assert table_bytes(tmp_path / "stopped") == table_bytes(tmp_path / "whole")
-
-
-def test_a_run_that_diverges_leaves_the_others_alone(tmp_path):
-    changes = {"seeds": (0,), "strategies": {"ZT": efhc.ZeroThreshold()}, "model": efhc.Softmax(l2=1.0)}
-    calm = SMALL.model_copy(update=changes)
-    exploding = SMALL.model_copy(update={**changes, "step_size": efhc.Constant(value=1e3)})
-    runs = Runs()
-    good, bad = runs.of(calm), runs.of(exploding)
-    store = RunStore(tmp_path)
-    failures = store.complete([*bad, *good], LocalEngine(2), silent)
-    assert failures.keys() == {bad[0].key}
-    assert isinstance(failures[bad[0].key], Diverged)
-    assert str(failures[bad[0].key]).startswith("ZT, seed 0: training diverged at iteration")
-    assert len(store.curve(good[0])) == 4
 
 
 def test_a_store_that_cannot_be_written_is_one_line(tmp_path):

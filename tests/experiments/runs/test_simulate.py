@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import itertools
 import json
@@ -16,7 +15,10 @@ from polars.testing import assert_frame_equal
 
 import efhc
 from efhc.base.saving import read_tensors
+from efhc.drivers.record import Record
 from efhc.experiments.runs.run import Runs
+from efhc.learning.learner import Learner
+from efhc.scenarios.scenario import ScenarioReader
 
 SMALL = {"iterations": 12, "seeds": (0, 1), "evaluate_every": 5, "devices": 6}
 METRIC_COLUMNS = [
@@ -222,30 +224,19 @@ def test_an_output_directory_that_holds_something_is_refused(tmp_path):
         efhc.simulate(**SMALL, out=tmp_path / "new", store=tmp_path / "new" / "runs")
 
 
-def test_a_resume_with_a_changed_config_or_changed_data_is_refused(tmp_path):
-    data = tmp_path / "d.npz"
-    rng = np.random.default_rng(0)
-
-    def write():
-        np.savez(
-            data,
-            x_train=rng.normal(size=(60, 4)),
-            y_train=np.arange(60) % 6,
-            x_test=np.ones((6, 4)),
-            y_test=np.arange(6),
-        )
-
-    write()
-    fields = {**SMALL, "data": {"kind": "npz", "path": str(data)}, "batch_size": 2}
+def test_a_resume_with_a_changed_config_or_input_file_is_refused(tmp_path):
+    links = tmp_path / "links.txt"
+    links.write_text("0 1\n1 2\n2 3\n3 4\n4 5\n")
+    fields = {**SMALL, "network": {"kind": "edge-list", "path": str(links)}, "out": tmp_path / "run"}
     with pytest.raises(KeyboardInterrupt):
-        efhc.simulate(**fields, out=tmp_path / "run", progress=StopAt(5))
+        efhc.simulate(**fields, progress=StopAt(5))
     with pytest.raises(efhc.InputError, match=r"iterations: .* was begun with 12, not 13"):
-        efhc.simulate(**{**fields, "iterations": 13}, out=tmp_path / "run", resume=True)
-    with pytest.raises(efhc.InputError, match=r"network.radius: .* was begun with 0.4, not 0.5"):
-        efhc.simulate(**fields, network={"radius": 0.5}, out=tmp_path / "run", resume=True)
-    write()
-    with pytest.raises(efhc.InputError, match=r"a changed d\.npz"):
-        efhc.simulate(**fields, out=tmp_path / "run", resume=True)
+        efhc.simulate(**{**fields, "iterations": 13}, resume=True)
+    with pytest.raises(efhc.InputError, match=r"network.kind: .* was begun with 'edge-list', not 'geometric'"):
+        efhc.simulate(**{**fields, "network": "geometric"}, resume=True)
+    links.write_text("0 1\n1 2\n2 3\n3 4\n4 5\n5 0\n")
+    with pytest.raises(efhc.InputError, match=r"^network.path: cannot use a changed links.txt"):
+        efhc.simulate(**fields, resume=True)
 
 
 def test_a_table_is_an_input_like_any_other(tmp_path):
@@ -353,55 +344,37 @@ def test_arrays_and_policies_of_ones_own_can_be_handed_over():
     assert result.metrics["links_used"].max() == 3
 
 
-def interrupt(monkeypatch, name: str, at: int) -> None:
-    from efhc.learning.learner import Learner
-    from efhc.scenarios.scenario import ScenarioReader
+@pytest.mark.parametrize(
+    ("owner", "name", "at", "backend"),
+    [
+        *((ScenarioReader, "batch", at, "arrays") for at in (1, 13)),
+        *((Learner, "accuracies", at, "arrays") for at in (1, 5)),
+        (Learner, "accuracies", 2, "auto"),  # of k = 4, after that of k = 0
+        (Record, "add", 6, "auto"),  # the second of the second run
+    ],
+)
+def test_stopped_in_the_middle_of_an_iteration_and_resumed_is_bit_identical(
+    tmp_path, monkeypatch, owner, name, at, backend
+):
+    fields, original, calls = {**SMALL, "backend": backend}, getattr(owner, name), []
+    whole = efhc.simulate(**fields)
 
-    owner = ScenarioReader if name == "batch" else Learner
-    original, calls = getattr(owner, name), []
-
-    def counted(self, *arguments):
+    def interrupted(self, *arguments):
         calls.append(1)
         if len(calls) == at:
             raise KeyboardInterrupt
         return original(self, *arguments)
 
-    monkeypatch.setattr(owner, name, counted)
-
-
-@pytest.mark.parametrize(("what", "at"), [("batch", 1), ("batch", 13), ("accuracies", 1), ("accuracies", 5)])
-def test_stopped_in_the_middle_of_an_iteration_and_resumed_is_bit_identical(tmp_path, monkeypatch, what, at):
-    fields = {**SMALL, "backend": "arrays"}
-    whole = efhc.simulate(**fields)
-    interrupt(monkeypatch, what, at)
+    monkeypatch.setattr(owner, name, interrupted)
     with pytest.raises(KeyboardInterrupt):
-        efhc.simulate(**fields, out=tmp_path / "run")
+        efhc.simulate(**fields, out=tmp_path / "run", jobs=1)
     monkeypatch.undo()
+    if backend == "auto":  # the iteration is not whole, and the one before is used up by it
+        assert checkpoint_of(tmp_path / "run", "gt" if owner is Record else "ef-hc", 0) is None
     assert_same(efhc.simulate(**fields, out=tmp_path / "run", resume=True), whole)
     meta = json.loads((tmp_path / "run" / "meta.json").read_text())
     assert len(meta["sessions"]) == 2
     assert meta["wall_seconds"] == pytest.approx(sum(s["wall_seconds"] for s in meta["sessions"]), abs=2e-3)
-
-
-def test_stopped_in_an_evaluation_keeps_no_half_iteration(tmp_path, monkeypatch):
-    interrupt(monkeypatch, "accuracies", 2)  # of k = 4, after that of k = 0
-    with pytest.raises(KeyboardInterrupt):
-        efhc.simulate(**SMALL, out=tmp_path / "run", jobs=1)
-    # The iteration that was being evaluated is not whole, and the one before is used up by it.
-    assert checkpoint_of(tmp_path / "run", "ef-hc", 0) is None
-    monkeypatch.undo()
-    assert_same(efhc.simulate(**SMALL, out=tmp_path / "run", resume=True), efhc.simulate(**SMALL))
-
-
-def test_a_resume_with_a_changed_input_file_is_refused(tmp_path):
-    links = tmp_path / "links.txt"
-    links.write_text("0 1\n1 2\n2 3\n3 4\n4 5\n")
-    fields = {**SMALL, "network": {"kind": "edge-list", "path": str(links)}}
-    with pytest.raises(KeyboardInterrupt):
-        efhc.simulate(**fields, out=tmp_path / "run", progress=StopAt(5))
-    links.write_text("0 1\n1 2\n2 3\n3 4\n4 5\n5 0\n")
-    with pytest.raises(efhc.InputError, match=r"^network.path: cannot use a changed links.txt"):
-        efhc.simulate(**fields, out=tmp_path / "run", resume=True)
 
 
 def test_strategies_named_in_another_order_resume_the_same_run(tmp_path):
@@ -419,48 +392,10 @@ def test_any_name_can_be_drawn_and_a_single_device_too(tmp_path):
     assert (tmp_path / "r" / "figures" / "comparison.png").exists()
 
 
-def test_stopped_while_an_iteration_is_noted_down_can_be_resumed(tmp_path, monkeypatch):
-    from efhc.drivers.record import Record
-
-    original, calls = Record.add, []
-
-    def interrupted(self, *arguments):
-        calls.append(1)
-        if len(calls) == 6:  # the second of the second run
-            raise KeyboardInterrupt
-        original(self, *arguments)
-
-    monkeypatch.setattr(Record, "add", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        efhc.simulate(**SMALL, out=tmp_path / "run", jobs=1)
-    monkeypatch.undo()
-    assert checkpoint_of(tmp_path / "run", "gt", 0) is None
-    assert_same(efhc.simulate(**SMALL, out=tmp_path / "run", resume=True), efhc.simulate(**SMALL))
-
-
 @pytest.mark.parametrize("fields", [{}, {"network": efhc.RandomLinks()}, {"backend": "arrays"}], ids=str)
 def test_the_number_of_jobs_changes_nothing(fields):
     one, several = (efhc.simulate(**SMALL, **fields, jobs=jobs) for jobs in (1, 5))
     assert_same(one, several)
-
-
-def test_a_strategy_that_raises_leaves_the_others_alone(tmp_path):
-    strategies = {"ZT": efhc.ZeroThreshold(), "fails": FailsAt(7)}
-    said: list[str] = []
-    result = efhc.simulate(**SMALL, strategies=strategies, jobs=4, out=tmp_path / "run", warn=said.append)
-    assert list(result.failed) == [("fails", 0), ("fails", 1)]
-    assert all("your FailsAt raised ZeroDivisionError" in text for text in said)
-    assert_frame_equal(result.metrics, efhc.simulate(**SMALL, strategies={"ZT": efhc.ZeroThreshold()}).metrics)
-
-
-@dataclasses.dataclass
-class FailsAt:
-    """A strategy with a mistake in it."""
-
-    k: int
-
-    def thresholds(self, k, gamma, bandwidths, coins):
-        return np.full(len(bandwidths.values), 1 / (k - self.k))
 
 
 def test_memory_that_will_not_do_is_foreseen(tmp_path):
@@ -500,6 +435,12 @@ def test_initial_models_of_ones_own_are_left_alone(order):
     ours, zeros = (efhc.simulate(**SMALL, initial_models=start) for start in (kept, efhc.Zeros()))
     assert not kept.kept.any()
     assert_same(ours, zeros)
+
+
+class WritesData(efhc.Partition):
+    def split(self, data, devices, randomness):
+        data.x_train[:] = 0
+        return np.array_split(np.arange(len(data.y_train)), devices)
 
 
 class Parts:
@@ -542,6 +483,15 @@ class Thresholds:
             "initial_models.models: cannot use numbers that are not finite",
         ),
         ({"jobs": 0}, "jobs: cannot use 0. Use at least 1"),
+        ({"partition": WritesData()}, "partition.kind: your WritesData raised ValueError"),
+        ({"network": type("N", (), {"over_time": lambda self, m, r: None})()}, "network: your N raised"),
+        (
+            {"bandwidths": type("B", (), {"draw": lambda self, m, r: np.ones(m)})()},
+            "bandwidths.kind: cannot use a ndarray",
+        ),
+        ({"step_size": lambda k: "fast"}, "step_size: cannot use 'fast' at k = 0"),
+        ({"step_size": lambda k: -1.0}, "step_size: cannot use -1.0 at k = 0"),
+        ({"step_size": lambda k: 1 / 0}, "raised ZeroDivisionError"),
     ],
     ids=itertools.count(),
 )
