@@ -12,6 +12,7 @@ from streams import answering, stream
 
 from efhc.experiments.nodes.status_query import Answer, ask, ask_all
 from efhc.watch import nodes
+from efhc.watch.discovery import FoundRun
 from efhc.watch.nodes import MOST_SHOWN, NodesReader
 from efhc.watch.offline import write_page
 from efhc.watch.server import Server
@@ -25,23 +26,28 @@ def status_of(device: int, k: int, *neighbours: int, **changed: Any) -> dict[str
         for one in neighbours
     ]
     return {"device": device, "iteration": k, "iterations": 1000, "loss": 1.0, "broadcasts": k, "drift": 0.5,
-            "threshold": 1.0, "neighbours": links, "state": "training", "steps_per_second": 1.0,
-            "links_up": len(links)} | changed  # fmt: skip
+            "threshold": 1.0, "neighbours": links, "state": "training", "steps_per_second": 1.0, "session": 1,
+            "links_up": len(links), "mode": "free-running", "version": "1", "pid": 1} | changed  # fmt: skip
 
 
 def answer_of(device: int, k: int, *neighbours: int, **changed: Any) -> Answer:
     return Answer(f"node{device}", status_of(device, k, *neighbours, **changed))
 
 
+def reader(**limits: int) -> NodesReader:
+    folder = Path("EF-HC.seed0")
+    return NodesReader(FoundRun("EF-HC", 0, "EF-HC", {}, folder, "id", is_complete=False, live=None), **limits)
+
+
 def k_of(source: NodesReader) -> int:
-    return source.summary("", Path())["k"]
+    return source.summary()["k"]
 
 
 # Totals.
 
 
 def test_totals_and_k_stay_when_a_node_misses_a_poll():
-    source = NodesReader()
+    source = reader()
     source.add([answer_of(0, 90, 1), answer_of(1, 110, 0)], 0.0)
     before = source.rows("curve").columns
     assert (k_of(source), before["bits"], before["broadcasts"]) == (100, [8.0 * 20_000], [200.0])
@@ -57,7 +63,7 @@ def test_totals_and_k_stay_when_a_node_misses_a_poll():
 
 
 def test_a_node_that_misses_a_poll_is_shown_with_its_last_status():
-    source = NodesReader()
+    source = reader()
     source.add([answer_of(0, 90, 1, 7, bandwidth=3.0), answer_of(1, 110, 0)], 0.0)
     assert source.about()["facts"]["silent"] == "none"
     source.add([Answer("node0", None, "no answer (timed out)"), answer_of(1, 111, 0)], 1.0)
@@ -66,14 +72,14 @@ def test_a_node_that_misses_a_poll_is_shown_with_its_last_status():
     assert (other["node"]["state"], other["node"]["iteration"]) == ("training", 111)
     assert (elsewhere["device"], elsewhere["node"]["state"]) == (7, "elsewhere")
     assert source.about()["facts"]["silent"] == "node0: no answer (timed out)"
-    assert source.summary("", Path())["problem"] == "1 of 2 nodes do not answer"
+    assert source.summary()["problem"] == "1 of 2 nodes do not answer"
     source.add([], 2.0)
-    summary = source.summary("", Path())
+    summary = source.summary()
     assert (summary["state"], summary["k"], summary["iterations"]) == ("stopped", 100, 1000)
 
 
 def test_polls_of_iterations_that_are_made_again_are_superseded():
-    source = NodesReader()
+    source = reader()
     for k in (10, 20, 30):
         source.add([answer_of(0, k, 1), answer_of(1, k, 0)], float(k))
     told = source.rows("curve")
@@ -98,7 +104,7 @@ def numbers_in(source: NodesReader) -> int:
 
 
 def test_a_device_with_a_large_number_is_one_device():
-    source = NodesReader()
+    source = reader()
     source.add([answer_of(0, 1, 1, 99_999), answer_of(1, 1, 0)], 0.0)
     source.add([answer_of(0, 2, 1, 99_999), answer_of(1, 2, 0)], 1.0)
     assert [one["device"] for one in source.about()["devices"]] == [0, 1, 99_999]
@@ -116,7 +122,7 @@ def test_a_device_with_a_large_number_is_one_device():
 
 def test_links_stay_as_they_were_when_polls_are_dropped(monkeypatch):
     monkeypatch.setattr(nodes, "MOST_POLLS", 10)
-    source = NodesReader()
+    source = reader()
     down = range(7, 9), range(12, 40), range(45, 46)
 
     def is_down(k: int) -> bool:
@@ -137,7 +143,7 @@ def test_links_stay_as_they_were_when_polls_are_dropped(monkeypatch):
 
 @pytest.mark.parametrize("neighbours", [2, 100, 1_000])
 def test_polls_have_a_bounded_number_of_numbers(neighbours):
-    source = NodesReader(most_numbers=5_000)
+    source = reader(most_numbers=5_000)
     polls = 60
     for k in range(polls):
         few = range(1, neighbours + 1 - (k % 2))  # the links change all the time
@@ -151,7 +157,7 @@ def test_polls_have_a_bounded_number_of_numbers(neighbours):
 
 
 def test_a_page_shows_a_bounded_number_of_devices():
-    source = NodesReader()
+    source = reader()
     many = range(10_000, 10_000 + MOST_SHOWN + 5)
     for k in range(3):
         source.add([answer_of(0, k, *many), answer_of(90_000, k, 0)], float(k))
@@ -163,8 +169,10 @@ def test_a_page_shows_a_bounded_number_of_devices():
 
 
 def test_a_drift_that_is_no_number_is_not_kept():
-    (answer,) = map(nodes.checked, [answer_of(0, 1, 1, drift=[1.0] * 1000)])
-    assert answer == Answer("node0", None, "what answers there is not an efhc node")
+    source = reader()
+    source.add([answer_of(0, 1, 1, drift=[1.0] * 1000)], 0.0)
+    assert source.about()["facts"]["silent"] == "node0: what answers there is not an efhc node"
+    assert source.rows("samples").columns["drift"] == []
 
 
 # Real sockets.
@@ -196,7 +204,7 @@ def test_a_page_that_is_written_once_waits_for_the_nodes(tmp_path):
     assert (run["state"], run["k"]) == ("running", 7)
     assert lines == ["1 of 1 runs are unfinished: the page shows what is known now"]
     assert [one["device"] for one in data["details"][run["id"]]["devices"]] == [0, 1]
-    assert data["details"][run["id"]]["curve"]["k"] == [7]
+    assert data["curves"][run["id"]][run["id"]]["k"] == [7]
 
 
 def test_nobody_waits_for_ever(tmp_path):

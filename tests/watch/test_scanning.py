@@ -84,7 +84,7 @@ def test_a_scan_of_a_large_folder_holds_nobody_up_and_is_followed_by_a_pause(tmp
     assert len(watched.tree["groups"]) == 1
     watched.refresh()
     assert len(scans) == 1
-    watched._scanner._due = 0.0  # the pause is over
+    watched._scans._due = 0.0  # the pause is over
     may_go_on.clear()
     for _ in range(3):
         watched.refresh()  # returns although the scan cannot end

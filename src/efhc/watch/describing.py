@@ -11,63 +11,49 @@ from efhc.experiments.nodes.launch import mode_in
 from efhc.watch.discovery import FoundGroup, FoundRun, store_in
 
 
-def describe(run: FoundRun | None, group: FoundGroup) -> dict[str, str]:
+def describe(run: FoundRun, group: FoundGroup) -> dict[str, str]:
     """Return facts about a run, or about a set of nodes, by name. Unknown facts are left out."""
-    if run is None:
+    if group.kind == "nodes":
         return {"nodes in": group.folder.name, "made by": "nodes of the network runtime, which answer on their sockets"}
-    meta = run.meta
-    machine, versions, git = (_table(meta, name) for name in ("machine", "versions", "git"))
-    warnings = meta.get("warnings")
+    meta, warnings = run.meta, run.meta.get("warnings")
+    machine, versions = _table(meta, "machine"), _table(meta, "versions")
+    cores = f"{machine['cores']} cores" if "cores" in machine else ""
     facts = {
-        "experiment": run.experiment or str(run.config.get("name", "")),
+        "experiment": run.experiment or run.config.get("name", ""),
         "strategy": f"{run.strategy}, seed {run.seed}",
         "devices": f"{run.devices:,}",
         "iterations": f"{run.iterations:,}",
-        "data": _kind(run, "data"),
-        "partition": _kind(run, "partition"),
-        "model": _kind(run, "model"),
-        "network": _kind(run, "network"),
+        **{name: _kind(run, name) for name in ("data", "partition", "model", "network")},
         "driver": run.driver,
-        "made by": str(group.meta.get("made_by", "")),
-        "started": str(meta.get("started", "")),
-        "finished": str(meta.get("finished", "")),
+        "made by": group.meta.get("made_by", ""),
+        "started": meta.get("started", ""),
+        "finished": meta.get("finished", ""),
         "time": _seconds(meta),
-        "machine": ", ".join(
-            str(part)
-            for part in (machine.get("system"), f"{machine['cores']} cores" if "cores" in machine else None)
-            if part
-        ),
+        "machine": ", ".join(filter(None, (str(machine.get("system") or ""), cores))),
         "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
-        "git": str(git.get("commit", "")),
+        "git": _table(meta, "git").get("commit", ""),
         "warnings": "; ".join(map(str, warnings)) if isinstance(warnings, list) else "",
         "problem": run.problem or "",
     }
-    return {name: fact for name, fact in facts.items() if fact}
+    return {name: words for name, fact in facts.items() if (words := str(fact))}
 
 
-def repeat_command(run: FoundRun | None, group: FoundGroup) -> str:
-    """Return the command that makes a run again or, if it was stopped, goes on with it."""
-    if run is None:
-        return shlex.join(["efhc", "status", str(group.folder)])
-    config = str(run.folder / "config.toml")
-    if group.kind == "run":
-        config = str(group.folder / "config.toml")
-        if not group.is_complete:
-            return shlex.join(["efhc", *_words_to_resume(config, group)])
-    return shlex.join(["efhc", "run", config, "--out", f"runs/{group.folder.name or 'run'}-again"])
-
-
-def _words_to_resume(config: str, group: FoundGroup) -> list[str]:
-    """Return the words that follow `efhc` on the command line to go on with an experiment, as it was made so far.
+def repeat_command(run: FoundRun, group: FoundGroup) -> str:
+    """Return the command that makes a run again or, if it was stopped, goes on with it.
 
     Of its meta.json, which others may have written, only the mode of its nodes and the place of its store are used.
     """
+    if group.kind == "nodes":
+        return shlex.join(["efhc", "status", str(group.folder)])
+    config = str((group.folder if group.kind == "run" else run.folder) / "config.toml")
+    if group.kind != "run" or group.is_complete:
+        return shlex.join(["efhc", "run", config, "--out", f"runs/{group.folder.name or 'run'}-again"])
+    words = [config, "--out", str(group.folder)]
     if (mode := mode_in(group.meta)) is not None:
         netns = ["--netns"] if group.meta.get("netns") is True else []
-        return ["launch", config, "--out", str(group.folder), "--mode", mode, *netns, "--resume"]
+        return shlex.join(["efhc", "launch", *words, "--mode", mode, *netns, "--resume"])
     store = store_in(group.meta)
-    elsewhere = ["--store", str(store)] if store is not None else []
-    return ["run", config, "--out", str(group.folder), *elsewhere, "--resume"]
+    return shlex.join(["efhc", "run", *words, *(["--store", str(store)] if store else []), "--resume"])
 
 
 def _table(meta: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -55,6 +55,8 @@ MOST_BYTES = 2_000_000
 
 MOST_FOLDERS, DEPTH = 20_000, 8
 """How many folders are searched, and how deep: the watched folder may be a whole disk."""
+NAMED = re.compile(r"(.+)\.seed(\d{1,18})")
+"""The folder of the nodes of one run of `efhc launch`."""
 WITHOUT_RUNS = frozenset({"node_modules", "site-packages", "__pycache__"})
 """Folders that are not searched. Nor are hidden ones and virtual environments: they have thousands of folders."""
 MOST_LEVELS, LARGEST = 16, 2**64
@@ -85,9 +87,11 @@ class FoundRun(NamedRun):
     problem: str | None = None
     """Why the run failed, if it did."""
     config_text: str = ""
-    """The config.toml of the experiment or of the run, as it was when it was parsed."""
+    """The config.toml of the experiment or of the run, as it was when it was parsed. Nodes have none."""
     meta: Mapping[str, Any] = field(default_factory=dict)
     """The meta.json in its folder."""
+    sockets: tuple[Path, ...] = ()
+    """The sockets of the nodes that make it, if it is known by them."""
 
     @property
     def driver(self) -> str:
@@ -127,8 +131,6 @@ class FoundGroup:
     kind: Kind
     folder: Path
     runs: tuple[FoundRun, ...] = ()
-    sockets: tuple[Path, ...] = ()
-    """The sockets of nodes. A group has either runs or sockets."""
     is_complete: bool = True
     """Whether everything that belongs to the group was made."""
     problem: str | None = None
@@ -174,8 +176,7 @@ class Discovery:
                 groups.append(self._damaged(folder, in_one_line(error)))
             if SOCKET_NAME in names and is_socket(folder / SOCKET_NAME):
                 sockets.setdefault(_home(folder, self.root), []).append(folder / SOCKET_NAME)
-        for home, found in sockets.items():
-            groups.append(FoundGroup(self.id("nodes", home), _name(home), "nodes", home, sockets=tuple(sorted(found))))
+        groups += [self._nodes(home, sorted(found)) for home, found in sockets.items()]
         self._files = {path: file for path, file in self._files.items() if path in self._used}
         return sorted(
             groups, key=lambda group: (group.kind == "nodes", self.place(group.folder), _in_order(group.name))
@@ -311,6 +312,14 @@ class Discovery:
 
     def _damaged(self, folder: Path, problem: str) -> FoundGroup:
         return FoundGroup(self.id("run", folder), _name(folder), "run", folder, problem=problem)
+
+    def _nodes(self, home: Path, sockets: Iterable[Path]) -> FoundGroup:
+        """Return the nodes in a folder, as the one run that they make."""
+        name, id_ = _name(home), self.id("nodes", home)
+        named = NAMED.fullmatch(name)
+        strategy, seed = (named[1], int(named[2])) if named else (name, 0)
+        run = FoundRun(strategy, seed, strategy, {}, home, id_, is_complete=False, live=None, sockets=tuple(sockets))
+        return FoundGroup(id_, name, "nodes", home, (run,))
 
     # Single runs
 

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-import re
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
-from threading import Thread
 from typing import Any, NamedTuple
 
-from efhc.experiments.nodes.status_query import Answer, ask
-from efhc.report.views import AboutRows, RunSummary, State
-from efhc.watch.discovery import LARGEST, check_content
-from efhc.watch.readers import Link, Part, Reader, Row, in_force
+from pydantic import TypeAdapter
 
+from efhc.experiments.nodes.status_query import Answer, ask
+from efhc.report.views import AboutRows, DeviceView, RunSummary, State
+from efhc.runtime.status import NeighbourStatus, NodeStatus
+from efhc.watch.discovery import LARGEST, FoundRun, check_content
+from efhc.watch.readers import Link, Part, Reader, Row, in_force
+from efhc.watch.repeating import Repeated
+
+POLL_SECONDS = 1.0
+"""Least time between two polls."""
 MOST_POLLS = 1_000
 """Half of the largest number of polls that are kept. At that number, every other poll is dropped."""
 MOST_NUMBERS = 200_000
@@ -24,12 +28,10 @@ MOST_SHOWN = 5_000
 """The largest number of devices that are shown: nodes that answered and, while there is room, their neighbours."""
 MOST_DEVICES = 100_000
 """The largest number of devices among which a node can be."""
-NAMED = re.compile(r"(.+)\.seed(\d+)")
-"""The folder of the nodes of one run of `efhc launch`."""
-ELSEWHERE = {"state": "elsewhere", "problem": "it is known from its neighbours only"}
-SILENT = {"state": "silent", "problem": "it does not answer any more; this is its last status"}
+ELSEWHERE: dict[str, Any] = {"state": "elsewhere", "problem": "it is known from its neighbours only"}
+SILENT: dict[str, Any] = {"state": "silent", "problem": "it does not answer any more; this is its last status"}
 
-Status = Mapping[str, Any]
+_STATUS = TypeAdapter(NodeStatus)
 
 
 class _Poll(NamedTuple):
@@ -37,8 +39,8 @@ class _Poll(NamedTuple):
 
     curve: Row
     """With `k`, the iteration of all nodes, and `seconds`, since the first poll."""
-    found: Mapping[int, tuple[float | None, float | None]]
-    """The drift and the threshold of each device."""
+    drift: Mapping[int, float | None]
+    threshold: Mapping[int, float | None]
     fired: list[int]
     """The devices that have fired since the poll before."""
     used: list[Link]
@@ -50,13 +52,16 @@ class NodesReader(Reader):
 
     generation: int
 
-    def __init__(self, most_numbers: int = MOST_NUMBERS) -> None:
-        super().__init__()
+    def __init__(self, run: FoundRun, most_numbers: int = MOST_NUMBERS) -> None:
+        super().__init__(run)
         self._most_numbers = most_numbers
-        self.answers: dict[str, Answer] = {}
-        """The last answer of each node, by its place. Empty: no node has been polled yet."""
-        self._statuses: dict[str, Status] = {}
+        self.polling = Repeated(self._poll, POLL_SECONDS)
+        self._problems: dict[str, str] = {}
+        """Why each node did not answer the last time, by its place; empty if it did."""
+        self._statuses: dict[str, NodeStatus] = {}
         """The last status of each node that ever answered, by its place. The one that answered last comes last."""
+        self._answers: dict[int, dict[str, Any]] = {}
+        """The last answer of each device, as it came."""
         self._furthest: dict[int, int] = {}
         """The largest iteration that each device has reached."""
         self._k = 0
@@ -68,75 +73,82 @@ class NodesReader(Reader):
         self._left_out = 0
         """The number of devices that are known and not on the page."""
         self._began = time.monotonic()
-        self._thread: Thread | None = None
 
-    def poll(self, sockets: Sequence[Path]) -> None:
-        """Request the status of all nodes in a thread of its own, unless the last poll has not ended yet."""
-        if self._thread is None or not self._thread.is_alive():
-            self._thread = Thread(target=self._poll, args=(sockets,), name="efhc-poll", daemon=True)
-            self._thread.start()
+    @property
+    def is_kept(self) -> bool:
+        return bool(self._problems)
 
-    def wait(self, seconds: float) -> None:
-        """Wait for the end of a poll, for this long at most."""
-        if self._thread is not None:
-            self._thread.join(seconds)
+    def read(self) -> None:
+        self.polling.begin()
 
-    def _poll(self, sockets: Sequence[Path]) -> None:
+    def _poll(self) -> None:
         with ThreadPoolExecutor(max_workers=16) as threads:
-            answers = list(map(checked, threads.map(ask, sockets)))
+            answers = list(threads.map(ask, self.run.sockets))
         self.add(answers, time.monotonic() - self._began)
 
     def add(self, answers: Sequence[Answer], seconds: float) -> None:
         """Add the answers of a poll `seconds` after the first one. A node that was there and has gone is silent."""
+        found, given, problems = {}, {}, dict.fromkeys(self._problems, "does not answer any more; it was stopped")
+        for answer in answers:
+            status, problems[answer.place] = _status_in(answer)
+            if status is not None and answer.status is not None:
+                found[answer.place] = status
+                given[status.device] = answer.status
         with self._lock:
-            gone = {place: Answer(place, None, "does not answer any more; it was stopped") for place in self.answers}
-            self.answers = gone | {answer.place: answer for answer in answers}
-            before, new = self._last, {answer.place: answer.status for answer in answers if answer.status is not None}
-            self._statuses = {place: status for place, status in self._statuses.items() if place not in new} | new
-            if new:
-                self._add({status["device"]: status for status in new.values()}, before, seconds)
+            before, self._problems, self._answers = self._last, problems, self._answers | given
+            self._statuses = {place: status for place, status in self._statuses.items() if place not in found} | found
+            if found:
+                self._add([*found.values()], before, seconds)
 
     @property
-    def _last(self) -> dict[int, Status]:
+    def _last(self) -> dict[int, NodeStatus]:
         """The last status of each device that ever answered."""
-        return {status["device"]: status for status in self._statuses.values()}
+        return {status.device: status for status in self._statuses.values()}
 
-    def _add(self, found: Mapping[int, Status], before: Mapping[int, Status], seconds: float) -> None:
+    def _add(self, found: Sequence[NodeStatus], before: Mapping[int, NodeStatus], seconds: float) -> None:
         """Add a poll, given the nodes that answered, and the last status of all devices before."""
         last = self._last
-        k = self._reach(found, last)
-        broadcasts = {i: int(status["broadcasts"]) for i, status in before.items()}
-        fired = sorted(i for i, status in found.items() if int(status["broadcasts"]) > broadcasts.get(i, LARGEST))
-        committed = {(i, one["device"]): _committed(one) for i, one in _ends(before)}
+        k = self._reach(found)
+        fired = {one.device for one in found if one.device in before and one.broadcasts > before[one.device].broadcasts}
+        committed = {(i, link.device): _committed(link) for i, link in _ends(before.values())}
         used = _links(
-            (i, one) for i, one in _ends(found) if _committed(one) > committed.get((i, one["device"]), LARGEST)
+            (i, link) for i, link in _ends(found) if _committed(link) > committed.get((i, link.device), LARGEST)
         )
-        up = _links((i, one) for i, one in _ends(found) if one["up"])
-        drifts = {i: (_number(one.get("drift")), _number(one.get("threshold"))) for i, one in found.items()}
-        self._polls.append(_Poll(_curve_row(k, seconds, last.values()), drifts, fired, used))
+        up = _links((i, link) for i, link in _ends(found) if link.up)
+        losses = [status.loss for status in last.values() if status.loss is not None]
+        curve = {
+            "k": k,
+            "train_loss": sum(losses) / len(losses) if losses else None,
+            "bits": 8.0 * sum(link.bytes_sent for _, link in _ends(last.values())),
+            "broadcasts": float(sum(status.broadcasts for status in last.values())),
+            "seconds": round(seconds, 3),
+        }
+        drift, threshold = {one.device: one.drift for one in found}, {one.device: one.threshold for one in found}
+        self._polls.append(_Poll(curve, drift, threshold, sorted(fired), used))
         if not self._networks or self._networks[-1][1] != up:
             self._networks.append((k, up))
-        known = dict.fromkeys([*last, *(i for status in last.values() for i in _neighbours(status))])
+        known = dict.fromkeys([*last, *(link.device for _, link in _ends(last.values()))])
         shown = sorted(islice(known, MOST_SHOWN))
         self._left_out = len(known) - len(shown)
         if shown != self._shown:  # places have moved
             self._shown, self.generation = shown, self.generation + 1
         self._thin()
 
-    def _reach(self, found: Mapping[int, Status], last: Mapping[int, Status]) -> int:
+    def _reach(self, found: Sequence[NodeStatus]) -> int:
         """Return the iteration that all nodes have reached: the mean of theirs, which does not decrease.
 
         If every node that answers is behind its earlier status, all were started again: polls after their iteration
         are dropped.
         """
-        k = round(sum(int(status["iteration"]) for status in last.values()) / len(last))
-        if k < self._k and all(status["iteration"] < self._furthest.get(i, 0) for i, status in found.items()):
+        last = self._last
+        k = round(sum(status.iteration for status in last.values()) / len(last))
+        if k < self._k and all(status.iteration < self._furthest.get(status.device, 0) for status in found):
             self._polls = [poll for poll in self._polls if poll.curve["k"] <= k]
             self._networks = [network for network in self._networks if network[0] <= k]
             self._k, self.generation = k, self.generation + 1
         self._k = max(self._k, k)
-        for i, status in found.items():
-            self._furthest[i] = max(self._furthest.get(i, 0), int(status["iteration"]))
+        for status in found:
+            self._furthest[status.device] = max(self._furthest.get(status.device, 0), status.iteration)
         return self._k
 
     def _thin(self) -> None:
@@ -154,24 +166,21 @@ class NodesReader(Reader):
     def about(self) -> AboutRows:
         """Return the devices with what their nodes say, and facts about the nodes, always by the same names."""
         with self._lock:
-            last, answers = self._last, list(self.answers.values())
-        answered = {answer.status["device"] for answer in answers if answer.status}
-        silent = [f"{Path(one.place).name}: {one.problem}" for one in answers if one.status is None]
+            problems, answers, shown = self._problems, self._answers, self._shown
+            answered = {status.device for place, status in self._statuses.items() if not problems[place]}
+        silent = [f"{Path(place).name}: {problem}" for place, problem in problems.items() if problem]
         left_out = f"; {self._left_out:,} of their neighbours are not shown" if self._left_out else ""
-        nodes = {i: dict(status) if i in answered else {**status, **SILENT} for i, status in last.items()}
+
+        def view(device: int) -> DeviceView:
+            node = answers.get(device, ELSEWHERE)
+            if device in answers and device not in answered:
+                node = node | SILENT
+            return {"device": device, "bandwidth": node.get("bandwidth"), "samples": None, "labels": None, "node": node}
+
         return {
-            "devices": [
-                {
-                    "device": device,
-                    "bandwidth": last.get(device, {}).get("bandwidth"),
-                    "samples": None,
-                    "labels": None,
-                    "node": nodes.get(device) or dict(ELSEWHERE),
-                }
-                for device in self._shown
-            ],
+            "devices": [view(device) for device in shown],
             "facts": {
-                "nodes": f"{len(answers) - len(silent)} answer, of {len(answers)}{left_out}",
+                "nodes": f"{len(problems) - len(silent)} answer, of {len(problems)}{left_out}",
                 "over time": "since this page was first opened; seconds count from then",
                 "silent": "; ".join(silent) or "none",
             },
@@ -186,96 +195,64 @@ class NodesReader(Reader):
 
         if part == "network":
             return [{"k": k, "links": placed(links)} for k, links in self._networks[first:]]
-        polls = self._polls[first:]
-        if part == "curve":
-            return [poll.curve for poll in polls]
-        if part == "samples":
-            nothing = None, None
-            found = [(poll.curve["k"], [poll.found.get(i, nothing) for i in self._shown]) for poll in polls]
-            return [
-                {"k": k, "accuracy": [], "drift": [one for one, _ in all_], "threshold": [one for _, one in all_]}
-                for k, all_ in found
-            ]
-        return [
-            {
-                "k": poll.curve["k"],
-                "fired": [places[i] for i in poll.fired if i in places],
-                "used": placed(poll.used),
-                "seconds": poll.curve["seconds"],
-            }
-            for poll in polls
-        ]
+        rows = []
+        for curve, drift, threshold, fired, used in self._polls[first:]:
+            row = curve
+            if part == "samples":
+                row = {"accuracy": [], "drift": [*map(drift.get, places)], "threshold": [*map(threshold.get, places)]}
+            elif part == "events":
+                row = {"fired": [places[i] for i in fired if i in places], "used": placed(used)}
+            rows.append({"k": curve["k"], "seconds": curve["seconds"], **row})
+        return rows
 
-    def summary(self, run: str, folder: Path) -> RunSummary:
-        """Return the state of all nodes, in one line."""
-        named, answers = NAMED.fullmatch(folder.name), self.answers
-        statuses = [answer.status for answer in answers.values() if answer.status is not None]
-        silent = len(answers) - len(statuses)
-        speeds = [status["steps_per_second"] for status in statuses if status["steps_per_second"] is not None]
+    def summary(self, problem: str | None = None) -> RunSummary:
+        problems = self._problems
+        statuses = [status for place, status in self._statuses.items() if not problems.get(place)]
+        silent = sum(map(bool, problems.values()))
+        speeds = [status.steps_per_second for status in statuses if status.steps_per_second is not None]
         state: State = "running"
-        if not statuses:
-            state = "stopped" if answers else "waiting"
-        elif {status["state"] for status in statuses} == {"finished"}:
+        if problem:
+            state = "failed"
+        elif not statuses:
+            state = "stopped" if problems else "waiting"
+        elif {status.state for status in statuses} == {"finished"}:
             state = "done"
         return {
-            "id": run,
-            "strategy": named[1] if named else folder.name,
-            "seed": int(named[2]) if named else 0,
+            "id": self.run.id,
+            "strategy": self.run.strategy,
+            "seed": self.run.seed,
             "state": state,
             "k": self._k,
-            "iterations": max((int(status["iterations"]) for status in self._statuses.values()), default=0),
+            "iterations": max((status.iterations for status in self._statuses.values()), default=0),
             "accuracy": None,
             "iterations_per_second": sum(speeds) / len(speeds) if speeds else None,
             "seconds_left": None,
-            "problem": f"{silent} of {len(answers)} nodes do not answer" if silent else None,
+            "problem": problem or (f"{silent} of {len(problems)} nodes do not answer" if silent else None),
         }
 
 
-def checked(answer: Answer) -> Answer:
-    """Return an answer. Of something else that listens on the socket: that it is no node."""
+def _status_in(answer: Answer) -> tuple[NodeStatus | None, str]:
+    """Return the status in an answer, or why it has none: something else may listen on a socket."""
     if answer.status is None:
-        return answer
+        return None, answer.problem
     try:
         check_content(answer.status)
-        if not all(0 <= device < MOST_DEVICES for device in (answer.status["device"], *_neighbours(answer.status))):
-            raise ValueError("it names a device that cannot be")
-        trial = NodesReader()
-        trial.add([answer], 0.0)
-        trial.summary("", Path())
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
-        return Answer(answer.place, None, "what answers there is not an efhc node")
-    return answer
+        status = _STATUS.validate_python(answer.status)
+        if all(0 <= device < MOST_DEVICES for device in (status.device, *(link.device for link in status.neighbours))):
+            return status, ""
+    except ValueError:
+        pass
+    return None, "what answers there is not an efhc node"
 
 
-def _curve_row(k: int, seconds: float, last: Collection[Status]) -> Row:
-    """Return a row of the curve, given the last status of each device."""
-    losses = [status["loss"] for status in last if status["loss"] is not None]
-    sent = sum(one["bytes_sent"] for status in last for one in status["neighbours"])
-    return {
-        "k": k,
-        "train_loss": sum(losses) / len(losses) if losses else None,
-        "bits": 8.0 * sent,
-        "broadcasts": float(sum(int(status["broadcasts"]) for status in last)),
-        "seconds": round(seconds, 3),
-    }
-
-
-def _number(value: Any) -> float | None:
-    return None if value is None else float(value)
-
-
-def _neighbours(status: Status) -> list[int]:
-    return [one["device"] for one in status["neighbours"]]
-
-
-def _ends(statuses: Mapping[int, Status]) -> Iterator[tuple[int, Status]]:
+def _ends(statuses: Iterable[NodeStatus]) -> Iterator[tuple[int, NeighbourStatus]]:
     """Yield devices, each with its status of a link."""
-    return ((i, one) for i, status in statuses.items() for one in status["neighbours"])
+    return ((status.device, link) for status in statuses for link in status.neighbours)
 
 
-def _links(ends: Iterable[tuple[int, Status]]) -> list[Link]:
-    return sorted({(min(i, one["device"]), max(i, one["device"])) for i, one in ends})
+def _links(ends: Iterable[tuple[int, NeighbourStatus]]) -> list[Link]:
+    return sorted({(min(i, link.device), max(i, link.device)) for i, link in ends})
 
 
-def _committed(link: Status) -> int:
-    return int(link["exchanges"]["committed"])
+def _committed(link: NeighbourStatus) -> int:
+    return link.exchanges.get("committed", 0)

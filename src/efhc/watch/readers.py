@@ -72,13 +72,37 @@ class Reader(ABC):
 
     generation: Hashable = 0
     """A value that changes whenever known rows have changed. New rows at the end do not change it."""
+    group = ""
+    """The id of the group of the run."""
+    live: LiveRun | None = None
+    """The content of the live file. None: there is none."""
 
-    def __init__(self) -> None:
-        self._lock = Lock()
+    def __init__(self, run: FoundRun) -> None:
+        self.run, self._lock = run, Lock()
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the run is shown even when its files have gone."""
+        return False
+
+    def is_of(self, run: FoundRun) -> bool:
+        """Return whether what is known of a run comes from the same files."""
+        return True
+
+    @abstractmethod
+    def read(self) -> None:
+        """Read what is new since the last call, or begin to."""
+
+    def forget(self) -> None:  # noqa: B027 - by default there is nothing to forget
+        """Free memory; what is needed again is read again."""
 
     @abstractmethod
     def about(self) -> AboutRows:
         """Return the devices, and what is known of the rows."""
+
+    @abstractmethod
+    def summary(self, problem: str | None = None) -> RunSummary:
+        """Return the run in one line. A run with a `problem` has failed."""
 
     @abstractmethod
     def _rows(self, part: Part, first: int) -> Iterable[Row]:
@@ -108,8 +132,8 @@ class RunReader(Reader):
 
     def __init__(self, run: FoundRun, **limits: int) -> None:
         """`limits` are those of `Tables`. The last row of a complete run is read at once."""
-        super().__init__()
-        self.run, self._limits = run, limits
+        super().__init__(run)
+        self._limits = limits
         self._tables = Tables(run, **limits) if run.is_complete else None
         self._about: AboutRows | None = None
         """What is known of a complete run, which does not change."""
@@ -130,17 +154,13 @@ class RunReader(Reader):
         """The stamp of the live file when it was read last. None: there was no live file."""
         self._rewritten = 0
         """How many times known rows of the live file have changed."""
-        self.live: LiveRun | None = None
-        """The content of the live file. None: there is none."""
 
     def is_of(self, run: FoundRun) -> bool:
-        """Return whether what is known of a run comes from the same files."""
         if (self.run.live, self.run.is_complete) != (run.live, run.is_complete):
             return False
         return not run.is_complete or self.generation == _tables_stamp(run)
 
     def forget(self) -> None:
-        """Free the memory of the tables; they are read again when they are needed."""
         if self._tables is not None:
             self._tables = Tables(self.run, **self._limits)
 
@@ -237,7 +257,6 @@ class RunReader(Reader):
         }
 
     def summary(self, problem: str | None = None) -> RunSummary:
-        """Return the run in one line. A run with a `problem` has failed."""
         run, live, problem = self.run, self.live, problem or self.run.problem
         summary: RunSummary = {
             "id": run.id, "strategy": run.strategy, "seed": run.seed, "state": "waiting", "k": 0,

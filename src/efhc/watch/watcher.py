@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Hashable
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from threading import Lock, Thread
+from threading import Lock
 from typing import Any, cast
 
 from efhc import __version__
@@ -22,9 +22,10 @@ from efhc.watch.describing import describe, repeat_command
 from efhc.watch.discovery import Discovery, FoundGroup, FoundRun, readable
 from efhc.watch.nodes import NodesReader
 from efhc.watch.readers import PARTS, Reader, RunReader
+from efhc.watch.repeating import Repeated
 
-READ_SECONDS, POLL_SECONDS = 0.1, 1.0
-"""Least time between two reads of live files, and between two polls of nodes."""
+READ_SECONDS = 0.1
+"""Least time between two reads of live files."""
 NODES_SECONDS = 20.0
 """How long a page that is written once waits for the answers of nodes."""
 SHORT_RUNS_SECONDS = 10.0
@@ -37,49 +38,6 @@ WAIT_SECONDS = 0.1
 """How long a page waits for a scan to end. After that, the page shows what the scan before found."""
 
 
-class Scanner:
-    """Calls a function in a thread of its own, and pauses in between for much longer than a call takes.
-
-    So no page waits until a large folder has been searched.
-    """
-
-    def __init__(self, scan: Callable[[], None]) -> None:
-        self._scan = scan
-        self._lock = Lock()
-        self._thread: Thread | None = None
-        self._due = float("-inf")
-        self.has_scanned = False
-        """Whether a scan has ended."""
-
-    def scan_if_due(self) -> None:
-        """Start a scan if the pause is over. Waits a short time for its end, and without limit for the first one."""
-        thread = self._start() if time.monotonic() >= self._due else self._thread
-        if thread is not None:
-            thread.join(WAIT_SECONDS if self.has_scanned else None)
-
-    def scan_now(self) -> None:
-        """Scan, and wait for the end. A scan that began earlier does not count."""
-        if (earlier := self._thread) is not None:
-            earlier.join()
-        self._start().join()
-
-    def _start(self) -> Thread:
-        """Return the thread that scans; it begins now unless there is one."""
-        with self._lock:
-            if self._thread is None or not self._thread.is_alive():
-                self._thread = Thread(target=self._run, name="efhc-scan", daemon=True)
-                self._thread.start()
-            return self._thread
-
-    def _run(self) -> None:
-        began = time.monotonic()
-        try:
-            self._scan()
-        finally:
-            ended, self.has_scanned = time.monotonic(), True
-            self._due = ended + max(SCAN_SECONDS, REST * (ended - began))
-
-
 class Watcher:
     """The runs under a folder. May be used by several threads."""
 
@@ -87,21 +45,17 @@ class Watcher:
         """`store` is a folder elsewhere that has the runs of the experiments in `root`."""
         self.root = root
         self._discovery = Discovery(root, store)
-        self._scanner = Scanner(self._scan)
+        self._scans = Repeated(self._scan, SCAN_SECONDS, REST)
         self._lock = Lock()
-        self._scan_began = self._read = self._polled = float("-inf")
+        self._scan_began = self._read = float("-inf")
         self._groups: dict[str, FoundGroup] = {}
-        self._runs: dict[str, tuple[FoundGroup, FoundRun | None]] = {}
-        """The runs by id, each with its group. None: the nodes of the group."""
+        self._readers: dict[str, Reader] = {}
+        """The readers of runs, by the ids of the runs."""
         self._changed: dict[str, float] = {}
         self._made: dict[str, float] = {}
         """When a group was last known to be made between two of its runs, by its id, on the monotonic clock."""
-        self._readers: dict[str, RunReader] = {}
-        self._unfinished: list[str] = []
-        """The ids of the runs whose live files are read: those of groups that are not complete."""
-        self._nodes: dict[str, NodesReader] = {}
-        self._recent: OrderedDict[str, None] = OrderedDict()
-        """The ids of the complete runs whose tables are in memory."""
+        self._recent: OrderedDict[str, Reader] = OrderedDict()
+        """The readers of complete runs whose tables are in memory, by the ids of the runs."""
         self.tree: Tree = self._new_tree()
         """Everything that was found."""
 
@@ -126,76 +80,71 @@ class Watcher:
     # Reading
 
     def refresh(self) -> None:
-        """Scan for runs, read their live files, and poll nodes, unless that was done just now."""
-        self._scanner.scan_if_due()
+        """Scan for runs, read their live files, and poll nodes, unless that was done just now.
+
+        A page waits a short time for the end of a scan, and without limit for that of the first one.
+        """
+        self._scans.begin()
+        self._scans.wait(WAIT_SECONDS if self._scans.has_ended else None)
         with self._lock:
-            now = time.monotonic()
-            if now - self._polled >= POLL_SECONDS and self._nodes:
-                self._polled = now
-                for id_, nodes in self._nodes.items():
-                    nodes.poll(self._groups[id_].sockets)
-            if now - self._read >= READ_SECONDS:
-                for run in self._unfinished:
-                    self._readers[run].read()
+            if time.monotonic() - self._read >= READ_SECONDS:
+                for reader in self._readers.values():
+                    if not (reader.run.is_complete and self._groups[reader.group].is_complete):
+                        reader.read()
                 self.tree = self._new_tree()
                 self._read = time.monotonic()
 
     def wait_for_nodes(self, seconds: float = NODES_SECONDS) -> None:
         """Wait for the answers of nodes that are being polled, for this long at most."""
         end = time.monotonic() + seconds
-        for nodes in [*self._nodes.values()]:
-            nodes.wait(max(0.0, end - time.monotonic()))
+        for reader in [*self._readers.values()]:
+            if isinstance(reader, NodesReader):
+                reader.polling.wait(max(0.0, end - time.monotonic()))
         with self._lock:
             self.tree = self._new_tree()
 
     def scan_now(self) -> None:
-        """Scan for runs now: something was not where it was found."""
-        self._scanner.scan_now()
+        """Scan for runs now: something was not where it was found. A scan that began earlier does not count."""
+        self._scans.wait()
+        self._scans.begin(now=True)
+        self._scans.wait()
         self.refresh()
 
     def _scan(self) -> None:
         began = time.monotonic()
         groups = self._discovery.find()
-        readers = {run.id: self._reader_of(run) for group in groups for run in group.runs}
-        folders = {group.id: {group.folder, *(run.folder for run in group.runs)} for group in groups}
-        changed = {id_: at for id_, some in folders.items() if (at := _changed(some)) is not None}
+        found = {group.id for group in groups}
+        for group in self._groups.values():  # nodes that were there and have gone are still shown
+            if group.id not in found and any(self._readers[run.id].is_kept for run in group.runs):
+                groups.append(group)
+        readers = {run.id: self._reader_of(group, run) for group in groups for run in group.runs}
+        changed = {group.id: at for group in groups if (at := _changed(group)) is not None}
         with self._lock:
-            self._scan_began, self._read, self._readers = began, float("-inf"), readers
-            self._arrange(groups)
+            for group in groups:
+                for run in group.runs:
+                    readers[run.id].run, readers[run.id].group = run, group.id
+            self._scan_began, self._read = began, float("-inf")
+            self._readers, self._groups = readers, {group.id: group for group in groups}
             known = self._changed | changed  # of nodes that have gone, too
             self._changed = {id_: at for id_, at in known.items() if id_ in self._groups}
 
-    def _arrange(self, groups: list[FoundGroup]) -> None:
-        found = {group.id for group in groups}
-        for id_, nodes in self._nodes.items():  # nodes that were there and have gone are still shown
-            if id_ not in found and nodes.answers:
-                groups.append(self._groups[id_])
-        self._groups = {group.id: group for group in groups}
-        self._runs = {run.id: (group, run) for group in groups for run in group.runs}
-        for id_, reader in self._readers.items():
-            reader.run = cast("FoundRun", self._runs[id_][1])
-        self._unfinished = [
-            run.id for group in groups for run in group.runs if not (run.is_complete and group.is_complete)
-        ]
-        of_nodes = [group for group in groups if group.kind == "nodes"]
-        self._runs |= {group.id: (group, None) for group in of_nodes}
-        self._nodes = {group.id: self._nodes.get(group.id) or NodesReader() for group in of_nodes}
-
-    def _reader_of(self, run: FoundRun) -> RunReader:
+    def _reader_of(self, group: FoundGroup, run: FoundRun) -> Reader:
         """Return the reader of a run: the known one, unless the run is in other files now."""
         known = self._readers.get(run.id)
-        return known if known is not None and known.is_of(run) else RunReader(run)
+        if known is not None and known.is_of(run):
+            return known
+        return NodesReader(run) if group.kind == "nodes" else RunReader(run)
 
     # What pages get
 
     def has(self, id_: str | None) -> bool:
         """Return whether there is a group or a run of this id."""
-        return id_ in self._groups or id_ in self._runs
+        return id_ in self._groups or id_ in self._readers
 
     def runs_of(self, group: str | None) -> list[str]:
         """Return the ids of the runs of a group; none of a group that is not there."""
-        with self._lock:
-            return [id_ for id_, (of, _) in self._runs.items() if of.id == group]
+        found = self._groups.get(group or "")
+        return [run.id for run in found.runs] if found is not None else []
 
     def final(self, run: str) -> Hashable | None:
         """Return the generation of a complete run, whose rows do not change. No file is read.
@@ -208,19 +157,13 @@ class Watcher:
     def reader(self, run: str) -> Reader | None:
         """Return what is known of a run. None: there is no such run."""
         with self._lock:
-            if run not in self._runs:
-                return None
-            if run in self._nodes:
-                return self._nodes[run]
-            reader = self._readers[run]
-            if not reader.run.is_complete:
+            reader = self._readers.get(run)
+            if reader is None or not reader.run.is_complete:
                 return reader
-            self._recent[run] = None
+            self._recent[run] = reader
             self._recent.move_to_end(run)
             if len(self._recent) > MOST_TABLES:
-                oldest, _ = self._recent.popitem(last=False)
-                if oldest in self._readers:
-                    self._readers[oldest].forget()
+                self._recent.popitem(last=False)[1].forget()
         reader.read()  # its live file has what the tables lack
         return reader
 
@@ -237,18 +180,18 @@ class Watcher:
 
     def about(self, run: str) -> dict[str, Any] | None:
         """Return a run without its rows. None: there is no such run. Raises `EfhcError` if its files cannot be read."""
-        reader, known = self.reader(run), self._runs.get(run)
-        if reader is None or known is None:
+        reader = self.reader(run)
+        group = None if reader is None else self._groups.get(reader.group)
+        if reader is None or group is None:
             return None
-        group, found = known
         with readable(group.folder):
             about = reader.about()
         return {
             "id": run,
             **about,
-            "facts": describe(found, group) | about["facts"],
-            "config": found.config_text if found else "",
-            "repeat": repeat_command(found, group),
+            "facts": describe(reader.run, group) | about["facts"],
+            "config": reader.run.config_text,
+            "repeat": repeat_command(reader.run, group),
         }
 
     def detail(self, run: str) -> RunDetail | None:
@@ -261,8 +204,8 @@ class Watcher:
 
     def config(self, run: str) -> str | None:
         """Return the config file of a run as text. None: there is no such run, or it has none."""
-        _, found = self._runs.get(run, (None, None))
-        return None if found is None else found.config_text
+        reader = self._readers.get(run)
+        return reader.run.config_text or None if reader is not None else None
 
     def metrics_csv(self, run: str) -> str | None:
         """Return all rows of the metrics or the timeline of a run as CSV; of an unfinished one, those in its live file.
@@ -288,10 +231,7 @@ class Watcher:
             return self._group(FoundGroup(group.id, group.name, "run", group.folder, problem=in_one_line(error)))
 
     def _group(self, group: FoundGroup) -> Group:
-        if group.kind == "nodes":
-            runs = [self._nodes[group.id].summary(group.id, group.folder)]
-        else:
-            runs = [self._line(group, run) for run in group.runs]
+        runs = [self._line(group, run) for run in group.runs]
         place, strategies = self._discovery.place(group.folder), _looks(tuple(run["strategy"] for run in runs))
         return {
             "id": group.id, "name": group.name, "kind": group.kind, "place": place, "state": self._state(group, runs),
@@ -299,21 +239,15 @@ class Watcher:
         }  # fmt: skip
 
     def _line(self, group: FoundGroup, run: FoundRun) -> RunSummary:
+        own, nodes = self._readers[run.id], group.folder / "nodes" / file_name(run.strategy, run.seed)
+        maker = self._readers.get(self._discovery.id("nodes", nodes), own)  # the nodes of `efhc launch`, if they run
         try:
-            return self._by_nodes(group, run) or self._readers[run.id].summary()
+            if maker is own or run.is_complete or run.problem:
+                return own.summary()
+            facts = {"id": run.id, "strategy": run.strategy, "seed": run.seed, "iterations": run.iterations}
+            return cast("RunSummary", maker.summary() | facts)
         except Exception as error:
-            return self._readers[run.id].summary(in_one_line(error))
-
-    def _by_nodes(self, group: FoundGroup, run: FoundRun) -> RunSummary | None:
-        """Return the state of the nodes that make a run of `efhc launch`. None: no nodes make it."""
-        if run.is_complete or run.problem:
-            return None
-        folder = group.folder / "nodes" / file_name(run.strategy, run.seed)
-        nodes = self._nodes.get(self._discovery.id("nodes", folder))
-        if nodes is None:
-            return None
-        summary = nodes.summary(run.id, folder)
-        return {**summary, "strategy": run.strategy, "seed": run.seed, "iterations": run.iterations}
+            return own.summary(in_one_line(error))
 
     def _state(self, group: FoundGroup, runs: list[RunSummary]) -> State:
         states = {run["state"] for run in runs}
@@ -354,10 +288,10 @@ def _looks(strategies: tuple[str, ...]) -> list[Look]:
     return [{"name": name, "color": color, "dash": dash} for name, (color, dash) in styles]
 
 
-def _changed(folders: Iterable[Path]) -> float | None:
-    """Return when a file was last added to one of these folders, or taken away. None: no folder can be read."""
+def _changed(group: FoundGroup) -> float | None:
+    """Return when a file was last added to a folder of a group, or taken away. None: no folder can be read."""
     times = []
-    for folder in folders:
+    for folder in {group.folder, *(run.folder for run in group.runs)}:
         with suppress(OSError):
             times.append(folder.stat().st_mtime)
     return max(times, default=None)
