@@ -130,7 +130,7 @@ MUTANTS = [
     Mutant("twice the largest step size", "theory/**/*.py", "8 * _slowdown(constants)", "4 * _slowdown(constants)", BOUNDS),
     Mutant("a gap without phi_12", "theory/**/*.py", "(psi1 + phi12 * consensus) / (1 - phi11)", "psi1 / (1 - phi11)", BOUNDS),
     Mutant("a promised window that is too short", "theory/**/*.py", "(broadcast // physical + 2)", "(broadcast // physical + 1)", "tests/theory/test_windows.py"),
-    Mutant("a sufficient window that is too short", "theory/**/*.py", "return physical + broadcast - 1", "return physical + broadcast - 2", "tests/theory/test_windows.py"),
+    Mutant("a sufficient window that is too short", "theory/**/*.py", "self.physical.length + self.broadcast.length - 1", "self.physical.length + self.broadcast.length - 2", "tests/theory/test_windows.py"),
     # Tuning
     Mutant("a spent budget is exceeded", "experiments/studies/tuning_search.py", "total > self.of_seed(seed) for", "total >= self.of_seed(seed) for", "tests/experiments/test_tune.py -k budget"),
     Mutant("tuned on the test samples", "experiments/studies/tuning_search.py", "self.experiment.validation or VALIDATION", "None", "tests/experiments/test_tune.py -k validation"),
@@ -143,7 +143,7 @@ MUTANTS = [
     Mutant("the record answers no question", "core/device.py", "(protocol.Commit if committed else protocol.Withdraw)", "(protocol.Withdraw if committed else protocol.Withdraw)", DEVICE),
     Mutant("a restart forgets doubts", "core/device.py", "if link.in_doubt}", "if False}", DEVICE),
     Mutant("steps in the order of commits", "core/device.py", "sorted(device.steps, key=_neighbour_of)", "device.steps[::-1]", CLOCKS),
-    Mutant("a model takes no time", "drivers/event_driven/in_flight.py", "(self._parameters, self._model_bytes) if is_model", "(0, self._model_bytes) if is_model", CLOCKS),
+    Mutant("a model takes no time", "drivers/event_driven/in_flight.py", "(self._parameters, self.model_bytes) if is_model", "(0, self.model_bytes) if is_model", CLOCKS),
     Mutant("no timer runs out", "drivers/event_driven/exchange_links.py", "if since + self._seconds > run.now:", "if True:", "tests/drivers/event_driven/test_hand_worked_times.py -k patience"),
     Mutant("a repeated frame is a step again", "core/half_steps.py", "is_repeated, last, effects = frame.number <= end.last_received", "is_repeated, last, effects = frame.number < end.last_received", HALF_STEPS),
     Mutant("h keeps what a link that is gone has taught it", "core/half_steps.py", "effects.append(TakeBack(neighbour, end.taught))", "pass", HALF_STEPS),

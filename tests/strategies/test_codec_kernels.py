@@ -90,20 +90,6 @@ def test_neither_threads_nor_working_in_place_change_anything(rows, codec):
     np.testing.assert_array_equal(bits, expected[1])
 
 
-@given(problem=problems(), codec=codecs)
-def test_the_interpreter_does_the_same(problem, codec):
-    arguments = codec, problem.model[None], np.array([0]), problem.known[None], np.array([problem.threshold])
-    compiled, bits = sent_rows(*arguments, np.array([True]))
-    delta, out = np.empty_like(problem.model), np.full_like(problem.known, np.nan)
-    with pytest.MonkeyPatch.context() as patch, np.errstate(all="ignore"):
-        for name, kernel in list(vars(kernels).items()):
-            if hasattr(kernel, "py_func"):
-                patch.setattr(kernels, name, kernel.py_func)
-        send = kernels.SENDERS[codec.kind].py_func
-        assert send(codec.parameter, problem.model, problem.known, problem.threshold, delta, out) == bits[0]
-    np.testing.assert_array_equal(out, compiled[0])
-
-
 @given(st.integers(1, 10**8), st.data())
 @example(1, None)
 def test_the_sizes_of_messages_are_those_of_the_plain_functions(n, data):

@@ -17,7 +17,6 @@ import efhc
 from efhc.drivers.general import GeneralLockstep
 from efhc.experiments.runs.run import Runs
 from efhc.scenarios.scenario import Scenario
-from efhc.strategies.parts.messages import Message
 
 ITERATIONS = 8
 SOME = settings(max_examples=settings().max_examples // 4)
@@ -135,32 +134,6 @@ def test_resumed_after_any_iteration_a_run_has_the_same_bits(tmp_path_factory, c
 
 
 # What is sent
-
-
-class OnTheWire:
-    """A codec whose messages are really encoded and decoded: what is known is what was read from the bytes."""
-
-    def __init__(self, codec: Any) -> None:
-        self._codec = codec
-
-    def send(self, model: np.ndarray, known: np.ndarray, threshold: float) -> tuple[np.ndarray, int]:
-        message = self._codec.message(model, known, threshold)
-        if message is None:
-            return known.copy(), 0
-        data = message.encode()
-        assert 8 * len(data) <= message.bits
-        received = Message.decode(data, len(model), model.dtype)
-        return received.applied_to(known), message.bits
-
-
-@given(cases().filter(lambda case: "codec" in case.parts), st.sampled_from(["float32", "float64"]))
-@SOME
-def test_receivers_know_the_same_as_senders_when_messages_are_bytes(case, precision):
-    case = case._replace(fields={**case.fields, "precision": precision})
-    codec = OnTheWire(case.strategy().codec)
-    wired = case._replace(parts={**case.parts, "codec": codec})
-    for a, b in zip(states_of(case, case.scenario()), states_of(wired, case.scenario()), strict=True):
-        assert_same_state(a, b)
 
 
 def test_every_message_gets_lost_with_the_same_probability_independently_of_the_others():

@@ -75,11 +75,6 @@ def test_the_driver_follows_the_plain_law(case):
     follow(case, ITERATIONS, 1e-10)
 
 
-@given(cases(mixings=("half-steps",)))
-def test_half_steps_follow_the_plain_law(case):
-    follow(case, ITERATIONS, 1e-10)
-
-
 @given(cases())
 @settings(max_examples=settings().max_examples // 3)
 def test_in_single_precision_a_step_is_that_of_the_law_up_to_rounding(case):

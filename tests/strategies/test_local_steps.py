@@ -97,23 +97,6 @@ def test_a_device_that_never_sends_is_pytorchs_optimiser(name, extra):
         np.testing.assert_allclose(state.models, wanted, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("kind", ["momentum", "corrected"])
-def test_a_device_that_never_sends_moves_by_momentum_along_its_own_path(kind):
-    """x_next = x - alpha (g + mu m), m <- mu m + (1 - mu)(x - x_next) / alpha"""
-    case = case_of({"kind": kind, "momentum": 0.9}, "exchange", "never")
-    scenario = case.scenario()
-    driver, backend, reader = GeneralLockstep(scenario, case.strategy()), scenario.learner.backend, scenario.reader()
-    state, _ = driver.advance(driver.initial_state(), 20)
-    x = scenario.initial_models()
-    m = np.zeros_like(x)
-    for k in range(20):
-        gradients, alpha = np.empty_like(x), scenario.step_size(k)
-        backend.grads(x, reader.batch(k), backend.initial_local(len(x)), gradients)
-        moved = x - alpha * (gradients + 0.9 * m)
-        m, x = 0.9 * m + 0.1 * (x - moved) / alpha, moved
-    np.testing.assert_allclose(state.models, x, rtol=0, atol=1e-12)
-
-
 # With neighbours
 
 KINDS: dict[str, dict[str, Any]] = {

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import sys
-import tempfile
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 from resuming import assert_same_bits_if_stopped_after
@@ -19,10 +16,7 @@ import efhc
 from efhc.drivers.general import GeneralLockstep
 from efhc.experiments.config.files import load_experiment
 from efhc.experiments.runs.draw import draw_scenario, load_data
-from efhc.experiments.runs.engines.cluster import ClusterEngine
-from efhc.experiments.runs.engines.local import LocalEngine
-from efhc.experiments.runs.run import Run, Runs
-from efhc.experiments.runs.store import RunStore
+from efhc.experiments.runs.run import Runs
 
 TYPICAL = '''
 import numpy as np
@@ -147,42 +141,3 @@ def test_a_whole_strategy_uses_the_links_that_it_remembers(config):
 def test_resumed_it_goes_on_with_what_it_remembered(config, tmp_path, k, network):
     for run in Runs().of(load_experiment(config, [f"network={network}"])):
         assert_same_bits_if_stopped_after(k, run, tmp_path / "runs")
-
-
-def test_its_parameters_can_be_swept(config, tmp_path, command):
-    done = command("sweep", config, "--out", tmp_path / "sweep")
-    assert done.returncode == 0, done.stderr
-    table = pl.read_parquet(tmp_path / "sweep" / "results.parquet").filter(strategy="typical")
-    assert sorted(table["strategies.typical.share"].unique().to_list()) == [0.1, 0.5]
-
-
-def silent(run: Run, share: float) -> None:
-    pass
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(find_spec("ray") is None, reason="ray is not installed")
-def test_ray_makes_the_tables_that_are_made_here(config, tmp_path, monkeypatch):
-    runs = Runs().of(load_experiment(config))
-    with tempfile.TemporaryDirectory(prefix="efhc-", dir="/tmp") as folder:
-        for name in ("RAY_TMPDIR", "TMPDIR"):
-            monkeypatch.setenv(name, folder)
-        monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
-        monkeypatch.delenv("RAY_ADDRESS", raising=False)
-        there, here = RunStore(tmp_path / "ray", with_models=True), RunStore(tmp_path / "here", with_models=True)
-        assert there.complete(runs, ClusterEngine(jobs=1), silent) == {}
-    here.complete(runs, LocalEngine(), silent)
-    for run in runs:
-        for file in here.directory(run).glob("*.parquet"):
-            assert (there.directory(run) / file.name).read_bytes() == file.read_bytes()
-        name = "models.safetensors"
-        assert (there.directory(run) / name).read_bytes() == (here.directory(run) / name).read_bytes()
-
-
-def test_what_it_keeps_on_itself_is_refused(config, module):
-    with pytest.raises(Exception, match="frozen"):
-        module.Typical().share = 0.5
-    (config.parent / "own.py").write_text(TYPICAL.replace("return fires", "self.last = fires; return fires"))
-    with pytest.raises(efhc.InputError, match=r"your Typical raised .*last.*frozen") as caught:
-        efhc.simulate(load_experiment(config, ["strategies={ mine = { kind = 'own.py:Typical' } }"]))
-    assert "\n" not in str(caught.value)

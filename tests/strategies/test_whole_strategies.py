@@ -171,14 +171,6 @@ def test_relay_sends_a_model_and_a_count_in_each_direction_of_the_tree_and_nothi
 # The ceiling
 
 
-@given(graphs(), st.integers(0, 2**32), st.sampled_from([np.float32, np.float64]))
-def test_centralised_devices_have_one_model_from_the_first_iteration_on_and_send_nothing(graph, seed, dtype):
-    problem, start = Quadratics.draw(graph.devices, 3, seed), start_of(graph.devices, 3, seed, dtype=dtype)
-    for step in run(CentralSGD(), lambda k: graph, start, problem.gradients, 3):
-        assert (step.moved.models == step.moved.models[0]).all()
-        assert step.moved.bits.tolist() == [0] * graph.devices
-
-
 @pytest.mark.parametrize("devices", [3, 7, 10])
 def test_without_a_gradient_a_shared_single_precision_model_stays_as_it_is(devices):
     start = start_of(devices, 50, 0, shared=True, dtype=np.float32)

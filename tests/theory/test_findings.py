@@ -5,10 +5,8 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-import pytest
-
 import efhc.theory
-from efhc.theory.findings import FINDINGS, PRINTED, SUBJECTS, Certainty, Check, finding, printed_name
+from efhc.theory.findings import FINDINGS, PRINTED, SUBJECTS, Certainty, finding, printed_name
 
 THEORY = Path(efhc.theory.__file__).parent
 
@@ -30,24 +28,6 @@ def test_what_the_config_leaves_to_chance_is_held_where_looked():
     assert Certainty().flow
     assert not Certainty(links=False).flow
     assert not Certainty(firing=False).flow
-
-
-@pytest.mark.parametrize(
-    ("check", "words"),
-    [
-        (
-            finding("physical-graph", "censored", {"B1": 381, "since": 20}),
-            "B1 >= 381: not connected from iteration 20 to the end of the run",
-        ),
-        (
-            finding("broadcasts", "window", {"B2": 5, "iterations": 9, "at_most": True})._replace(seed=3),
-            "seed 3: at most B2 = 5 in these 9 iterations",
-        ),
-    ],
-    ids=lambda value: value.reason if isinstance(value, Check) else "",
-)
-def test_sentences_say_what_was_looked_at(check, words):
-    assert check.sentence == words
 
 
 def test_a_warning_is_one_line():

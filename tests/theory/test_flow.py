@@ -3,25 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-import polars as pl
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import efhc
 from efhc.core.graph import Graph
 from efhc.drivers.steps import Steps
 from efhc.network.topologies import GraphList, StaticGraph
 from efhc.theory.connectivity import Flow
-from tests.theory.drawn import ALTERNATING, PATH, flows, nobody, recorded
-
-
-def firing(iterations, *events, devices=3):
-    """v_i(k) from pairs (k, i)."""
-    fired = nobody(iterations, devices)
-    for event in events:
-        fired[event] = True
-    return fired
+from tests.theory.drawn import PATH, flows, nobody, recorded
 
 
 def by_rule(flow):
@@ -40,11 +29,6 @@ def metropolis(devices, physical, used):
 
 
 # Links by Events 1 and 2
-
-
-def test_links_at_the_start_count_as_new_if_said_so():
-    assert by_rule(Flow(ALTERNATING.graph, nobody(3), exchange_at_start=True)) == [[[0, 1]], [[1, 2]], [[0, 1]]]
-    assert by_rule(Flow(StaticGraph(PATH).graph, nobody(2), exchange_at_start=True)) == [[[0, 1], [1, 2]], []]
 
 
 def test_used_links_are_those_recorded_or_those_by_the_rule():
@@ -83,17 +67,6 @@ def test_one_object_for_all_links_of_one_graph():
     assert flow.matrix(0) is not flow.matrix(1)
 
 
-# Links that should not be
-
-
-def test_a_link_that_there_is_not():
-    flow = Flow(StaticGraph(PATH).graph, firing(1, (0, 1)), recorded([(0, 1), (0, 2), (1, 2)]))
-    assert flow.stray_links(0).tolist() == [[0, 2]]
-    # as many links as there are, and one of them another one
-    flow = Flow(StaticGraph(PATH).graph, firing(1, (0, 1)), recorded([(0, 2), (1, 2)]))
-    assert flow.stray_links(0).tolist() == [[0, 1], [0, 2]]
-
-
 @given(flows(), st.data())
 def test_strays_are_what_was_changed(flow, data):
     k = data.draw(st.integers(0, flow.iterations - 1))
@@ -107,42 +80,3 @@ def test_strays_are_what_was_changed(flow, data):
         exchange_at_start=flow._exchange_at_start,
     )
     assert {tuple(link) for link in other.stray_links(k).tolist()} == changed
-
-
-# A real run
-
-
-@pytest.mark.parametrize(
-    ("network", "exchange_at_start"),
-    [(efhc.RandomLinks(), False), (efhc.Geometric(radius=0.6), True), (efhc.Geometric(radius=0.6), False)],
-    ids=["random-links", "static-exchange-at-start", "static"],
-)
-def test_links_of_a_simulation(network, exchange_at_start):
-    result = efhc.simulate(
-        devices=6,
-        iterations=12,
-        seeds=(0,),
-        evaluate_every=6,
-        network=network,
-        step_size=efhc.Constant(value=0.1),
-        exchange_at_start=exchange_at_start,
-        strategies={"some": efhc.EventTriggered(r=400.0), "none": efhc.Never(), "all": efhc.ZeroThreshold()},
-    )
-    changes = {
-        row["iteration"]: Graph.of(6, list(zip(row["link_from"], row["link_to"], strict=True)))
-        for row in result.network.to_dicts()
-    }
-    physical = GraphList([changes[max(at for at in changes if at <= k)] for k in range(12)])
-    used = []
-    for strategy in ("some", "none", "all"):
-        events = result.events.filter(pl.col("strategy") == strategy).to_dicts()
-        fired = np.array([np.isin(np.arange(6), row["fired"]) for row in events])
-        links = [list(map(list, zip(row["link_from"], row["link_to"], strict=True))) for row in events]
-        flow = Flow(physical.graph, fired, exchange_at_start=exchange_at_start)
-        assert by_rule(flow) == links
-        kept = Flow(physical.graph, fired, recorded(*links), exchange_at_start=exchange_at_start)
-        assert all(len(kept.stray_links(k)) == 0 for k in range(12))
-        used.append(sum(map(len, links)))
-    some, none, everything = used
-    assert none < some < everything
-    assert (none > 0) == (exchange_at_start or isinstance(network, efhc.RandomLinks))

@@ -120,24 +120,6 @@ def test_error_bound_is_infinite_without_contraction(window, start):
     assert bounds.block(constants, np.full(window, 0.01)).spectral_radius == math.inf
 
 
-def test_error_bound_is_infinite_after_too_large_a_step():
-    edge = 2 / (MODEST.convexity + MODEST.smoothness)
-    steps = np.full(12, 0.001)
-    steps[4] = edge
-    found = bounds.error_bound(MODEST, steps, np.ones(2))
-    assert np.isfinite(found[:5]).all()
-    assert np.isposinf(found[5:, 0]).all()
-    assert np.isfinite(found[:, 1]).all()  # which needs no convexity
-    steps[4] = np.nextafter(edge, 0)
-    assert np.isfinite(bounds.error_bound(MODEST, steps, np.ones(2))).all()
-
-
-def test_error_bound_overflows_to_infinity():
-    found = bounds.error_bound(MODEST, np.full(3000, 0.7), np.ones(2))
-    assert not np.isnan(found).any()
-    assert np.isposinf(found[-1]).all()
-
-
 def test_error_bound_without_convexity_speaks_of_the_consensus_error_only():
     steps = np.full(20, 0.5 * bounds.largest_step_size(MODEST))
     flat = bounds.error_bound(MODEST._replace(convexity=0.0), steps, np.array([1.0, 2.0]))
@@ -358,3 +340,32 @@ def test_the_dependent_bound_is_a_bound_against_an_adversary(choose):
     # The paper's proof drops E<D, N> as 0. It is 0 only where P does not depend on the noise.
     deviations = products.mean() / (products.std() / math.sqrt(len(products)))
     assert deviations > 10 if choose is adversary else abs(deviations) < 3
+
+
+# Where there is no bound, of both kinds.
+
+
+def errors_and_running_mean(steps):
+    """The bounds on the optimisation error, on the consensus error and on the running mean of squared gradients."""
+    errors = bounds.error_bound(MODEST, steps, np.ones(2))
+    return errors[1:, 0], errors[1:, 1], bounds.running_mean_bound(MODEST, steps, 1.0, 1.0)
+
+
+def test_bounds_overflow_to_infinity():
+    for found in errors_and_running_mean(np.full(3000, 0.7)):
+        assert not np.isnan(found).any()
+        assert np.isposinf(found[-1])
+
+
+@pytest.mark.parametrize(
+    ("which", "edge"), [(0, 2 / (MODEST.convexity + MODEST.smoothness)), (2, 1 / (2 * MODEST.smoothness))]
+)
+def test_bounds_are_infinite_after_too_large_a_step(which, edge):
+    steps = np.full(12, 0.001)
+    steps[4] = edge
+    found = errors_and_running_mean(steps)
+    assert np.isfinite(found[which][:4]).all()
+    assert np.isposinf(found[which][4:]).all()
+    assert np.isfinite(found[1]).all()  # which needs no convexity
+    steps[4] = np.nextafter(edge, 0)
+    assert np.isfinite(errors_and_running_mean(steps)[which]).all()

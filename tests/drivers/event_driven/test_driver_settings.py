@@ -12,17 +12,15 @@ import pytest
 from typer.testing import CliRunner
 
 import efhc
-from efhc.base.errors import EfhcError, InputError
+from efhc.base.errors import InputError
 from efhc.cli import app
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.config.files import (
     build_experiment,
     load_experiment,
     read_inputs,
-    to_tables,
     to_toml,
     with_overrides,
-    with_settings,
 )
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "wall-clock.toml"
@@ -68,9 +66,6 @@ def test_lockstep_is_the_default_and_a_bare_word_is_enough():
             ["driver.compute.seconds.1: cannot use -1. Use a number greater"],
         ),
         ([EVENT_DRIVEN, "driver.compute.seconds=[]"], ["driver.compute.seconds: cannot use []. Use at least 1 entry"]),
-        ([EVENT_DRIVEN, "driver.churn=rates"], ["driver.churn.kind: cannot use 'rates' without a rate"]),
-        ([EVENT_DRIVEN, "driver.churn.join_after=3"], ["driver.churn.join_after", "leave_every or absent"]),
-        ([EVENT_DRIVEN, "driver.churn.restart_after=3"], ["driver.churn.restart_after", "crash_every"]),
         ([EVENT_DRIVEN, "driver.churn={crash_every=1, absent=[2, 2]}"], ["driver.churn.absent", "each device once"]),
     ],
 )
@@ -101,59 +96,6 @@ def test_configs_keep_the_driver(tmp_path: Path):
     lists = build_experiment({"driver": {"kind": "event-driven", "compute": {"seconds": [1, 2.5]}}})
     assert lists.driver.compute.seconds == (1.0, 2.5)
     assert build_experiment(tomllib.loads(to_toml(lists))) == lists
-
-
-OWN = """
-import efhc
-
-class Clock:
-    def __init__(self, base):
-        self.base = base
-
-    def seconds(self, device, k):
-        return self.base * (1 + device)
-
-class Slower(efhc.ComputeTimes):
-    base: float = 1.0
-
-    def over_time(self, devices, randomness):
-        return Clock(self.base)
-"""
-
-
-def test_compute_times_of_ones_own_are_kept_hashed_and_packed(tmp_path: Path):
-    (tmp_path / "mine.py").write_text(OWN)
-    tables = {"driver": {"kind": "event-driven", "compute": {"kind": "mine.py:Slower", "base": 2.0}}}
-    experiment = build_experiment(tables, tmp_path)
-    assert set(read_inputs(experiment)) == {"driver.compute.kind"}
-    written = tomllib.loads(to_toml(experiment))
-    assert written["driver"]["compute"] == {"kind": f"{tmp_path / 'mine.py'}:Slower", "base": 2.0}
-    packed = pickle.dumps(experiment)
-    (tmp_path / "mine.py").unlink()
-    assert pickle.loads(packed).driver.compute.over_time(2, None).seconds(1, 0) == 4.0
-    not_run = build_experiment(written, run_code=False)
-    assert to_tables(not_run) == written
-    with pytest.raises(EfhcError, match="was not run"):
-        not_run.driver.compute.over_time(2, None)
-
-
-def test_a_part_made_in_python_is_described_where_it_cannot_be_named():
-    class Local(efhc.ComputeTimes):
-        def over_time(self, devices, randomness):
-            return None
-
-    experiment = build_experiment({"driver": efhc.EventDriven(compute=Local())})
-    with pytest.raises(EfhcError, match=r"driver\.compute: a Local made in Python cannot be written"):
-        to_toml(experiment)
-    again = build_experiment(tomllib.loads(to_toml(experiment, "describe")))
-    with pytest.raises(EfhcError, match="was not kept"):
-        again.driver.compute.over_time(2, None)
-
-
-def test_a_sweep_varies_settings_within_the_driver():
-    for tables in ({"driver": "event-driven"}, {"driver": {"kind": "event-driven", "links": "per-link"}}):
-        varied = [build_experiment(with_settings(tables, [("driver.links.latency", one)])) for one in (0.5, 1.5)]
-        assert [one.driver.links.latency for one in varied] == [0.5, 1.5]
 
 
 def test_the_example_can_be_shown_and_reads_back_the_same():

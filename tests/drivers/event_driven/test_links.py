@@ -9,7 +9,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from efhc.base.errors import InputError
 from efhc.core.randomness import Randomness
-from efhc.drivers.event_driven.links import AnyLinks, InstantLinks, Notice, PerLink, SharedLinks
+from efhc.drivers.event_driven.links import AnyLinks, PerLink, SharedLinks
 from efhc.drivers.event_driven.rates import RateFile
 
 ANY = TypeAdapter(AnyLinks)
@@ -45,31 +45,6 @@ def test_a_bad_rate_file_is_named_as_a_setting_of_the_links(tmp_path: Path):
     (tmp_path / "rates.csv").write_text("seconds,device,rate\n1,7,5\n")
     with pytest.raises(InputError, match=r"^rates\.path: cannot use device '7' in line 2 of "):
         PerLink(rates=RateFile(path=tmp_path / "rates.csv")).transfers(np.ones(3), SEED)
-
-
-def test_a_rate_file_drives_the_links_of_its_device(tmp_path: Path):
-    # Device 0 sends 10/s until 2 and 40/s then; device 1 always 10/s.
-    (tmp_path / "rates.csv").write_text("seconds,device,rate\n2,0,40\n")
-    transfers = PerLink(rates=RateFile(path=tmp_path / "rates.csv")).transfers(np.array([10.0, 10.0]), SEED)
-    transfers.send(0.0, 0, 1, 100, 0)
-    transfers.send(0.0, 1, 0, 100, 1)
-    assert transfers.next_time() == 2.0
-    assert transfers.take(2.0) == []
-    assert transfers.next_time() == 4.0
-    assert transfers.take(4.0) == [Notice(0, "arrived")]
-    assert transfers.next_time() == 10.0
-    assert transfers.take(10.0) == [Notice(1, "arrived")]
-
-
-def test_links_of_the_users_own_need_the_method_only():
-    class Own:
-        def transfers(self, bandwidths, randomness):
-            return InstantLinks().transfers(bandwidths, randomness)
-
-    own = Own()
-    assert ANY.validate_python(own) is own
-    with pytest.raises(ValidationError):
-        ANY.validate_python(object())
 
 
 @pytest.mark.parametrize("kind", [PerLink, SharedLinks])

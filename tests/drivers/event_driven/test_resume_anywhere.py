@@ -3,13 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import random
-import signal
-import subprocess
-import sys
-import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -205,68 +199,3 @@ def test_a_checkpoint_in_another_form_is_refused():
     tensors, facts = simulator.checkpoint()
     with pytest.raises(ValueError, match="written by another version"):
         simulator.restore(tensors, facts | {"state": to_json({"now": 0.0})[0]})
-
-
-CONFIG = """
-devices = 8
-iterations = 1500
-seeds = [0]
-network = "random-links"
-
-[strategies.EF-HC]
-kind = "ef-hc"
-
-[driver]
-kind = "event-driven"
-sample_seconds = 5.0
-network_seconds = 2.0
-
-[driver.links]
-kind = "shared"
-latency = 0.05
-jitter = 0.1
-loss = 0.05
-
-[driver.compute]
-kind = "lognormal"
-
-[driver.churn]
-kind = "rates"
-crash_every = 200.0
-restart_after = 10.0
-"""
-
-
-SESSION = """
-import sys, efhc
-efhc.simulate(efhc.load_experiment(sys.argv[1]), out=sys.argv[2], resume=True, checkpoint_seconds=0.1)
-"""
-
-
-@pytest.mark.slow
-def test_a_killed_run_leaves_no_half_file_and_resumes_with_the_same_bits(tmp_path: Path):
-    """Killed for good three times, with a checkpoint every tenth of a second, and resumed by the command line."""
-    config, whole, killed = tmp_path / "config.toml", tmp_path / "whole", tmp_path / "killed"
-    config.write_text(CONFIG)
-    command = [sys.executable, "-m", "efhc", "run", str(config), "--no-figure", "--out"]
-    subprocess.run([*command, str(whole)], check=True, capture_output=True)
-    checkpoints: list[bytes] = []
-    for _ in range(3):
-        running = subprocess.Popen([sys.executable, "-c", SESSION, str(config), str(killed)])
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline:  # until there is a further checkpoint
-            time.sleep(0.01)
-            found = [path.read_bytes() for path in killed.glob("runs/*/checkpoint.safetensors")]
-            if found and found[0] not in checkpoints:
-                break
-        checkpoints += found
-        os.kill(running.pid, signal.SIGKILL)
-        assert running.wait(timeout=60) == -signal.SIGKILL
-        for path in killed.rglob("*.json"):
-            json.loads(path.read_text())
-        assert not [*killed.rglob("timeline.parquet")]
-    assert len(set(checkpoints)) == 3
-    subprocess.run([*command, str(killed), "--resume"], check=True, capture_output=True)
-    for kind in ("parquet", "safetensors"):
-        files = {file.relative_to(whole): file.read_bytes() for file in whole.rglob(f"*.{kind}")}
-        assert files == {file.relative_to(killed): file.read_bytes() for file in killed.rglob(f"*.{kind}")}

@@ -66,14 +66,6 @@ def test_a_transfer_waits_while_the_rate_is_0_and_goes_on_where_it_was(tmp_path)
     assert simulator.warnings == []
 
 
-def test_a_rate_that_changes_changes_what_is_under_way(tmp_path):
-    """4 numbers at 4 per second for 1/2 s, then 2 at 1 per second: 2.5 s in all."""
-    links = WatchedLinks(efhc.PerLink(rates=rates(tmp_path, (0.5, 0, 1.0))))
-    driver = efhc.EventDriven(links=links, compute={"seconds": 16.0}, sample_seconds=100.0)
-    run(tiny(2, [[0, 1]], iterations=1, driver=driver))
-    assert links.sent("model") == [(0.0, 0, 1, 2.5), (0.0, 1, 0, 1.0)]
-
-
 @pytest.mark.parametrize("seconds", [7.0, 7.3, 0.01])
 def test_a_run_ends_exactly_at_its_last_second(seconds):
     driver = efhc.EventDriven(seconds=seconds, sample_seconds=2.0, links={"latency": 0.1})
@@ -128,14 +120,14 @@ LINKS = [efhc.PerLink(latency=0.1), efhc.SharedLinks(latency=0.1), efhc.InstantL
 
 
 @pytest.mark.parametrize("links", LINKS, ids=["per link", "shared", "instant"])
-def test_memory_is_four_rows_a_device_and_one_per_model_in_flight(links):
-    """Rows in use: models, last broadcasts, gradients, models offered; and models that were sent and not yet mixed."""
+def test_memory_is_four_models_a_device_and_one_per_model_in_flight(links):
+    """Models, last broadcasts, gradients, models offered; and models that were sent and not yet mixed."""
     devices = 12
     driver = efhc.EventDriven(links=links, compute=efhc.LognormalCompute(), seconds=40.0, sample_seconds=0.05)
     simulator = simulator_of(tiny(devices, efhc.Complete(), [2.0, 4.0, 8.0] * 4, driver=driver))
     while not simulator.is_over:
         simulator.advance()
-        used = len(simulator.rows.array) - len(simulator.rows._free)
+        used = len(simulator.checkpoint()[0]["arrays"])
         in_flight = 0
         for device in simulator.devices:
             in_flight += len(device.steps) + sum(link.exchange is not None for link in device.links.values())
@@ -145,12 +137,11 @@ def test_memory_is_four_rows_a_device_and_one_per_model_in_flight(links):
 def test_a_run_is_freed_as_soon_as_nobody_holds_it():
     driver = efhc.EventDriven(churn=efhc.ChurnRates(crash_every=3.0, restart_after=1.0), seconds=9.0)
     simulator = run(tiny(3, efhc.Complete(), driver=driver))
-    whole, rows = weakref.ref(simulator), weakref.ref(simulator.rows)
+    whole = weakref.ref(simulator)
     gc.disable()
     try:
         del simulator
         assert whole() is None
-        assert rows() is None
     finally:
         gc.enable()
 

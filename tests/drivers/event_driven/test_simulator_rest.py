@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
 import numpy as np
@@ -135,29 +134,3 @@ def test_a_run_whose_devices_come_and_go_comes_to_an_end(what: str, seed: int, s
     else:
         assert all(device.k == 25 and device.silent for device in present if device.model is not None)
         assert all(device.is_idle for device in present)
-
-
-def random_settings(seed: int) -> dict:
-    draw = random.Random(seed)
-    links = {"kind": draw.choice(["per-link", "shared"]), "latency": draw.choice([0.0, 0.01, 0.3])}
-    links |= {"jitter": draw.choice([0.0, 0.02, 0.5]), "loss": draw.choice([0.0, 0.05, 0.25])}
-    links |= {"when_lost": draw.choice(["resend", "drop"])}
-    if draw.random() < 0.4:
-        links["rates"] = {
-            "kind": "markov",
-            "good_seconds": 6.0,
-            "bad_seconds": 4.0,
-            "bad_share": draw.choice([0.0, 0.1]),
-        }
-    return {
-        "links": links,
-        "compute": {"kind": draw.choice(["constant", "lognormal"])},
-        "patience_seconds": draw.choice([0.5, 3.0]),
-    }
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("seed", range(40))
-def test_random_links_come_to_rest(seed: int, strategy: str):
-    assert_rest(simulated(seed, STRATEGIES[strategy], **random_settings(seed)), strategy)

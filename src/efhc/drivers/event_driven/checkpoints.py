@@ -1,20 +1,19 @@
 """Checkpoints of a run: its state as JSON and tensors, and back.
 
-Numbers come back exactly, tuples as tuples, and shared rows and arrays as shared ones.
+Numbers come back exactly, tuples as tuples, and shared arrays as shared ones.
 """
 
 from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
 from efhc.core import device, half_step_messages, half_steps, protocol, uplink
-from efhc.drivers.event_driven.rows import Row, Rows
 
 
 class Saved:
@@ -32,33 +31,22 @@ class Saved:
             setattr(self, name, state[name])
 
 
-def packed(state: dict[str, Any], rows: Rows) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """Return the rows and arrays that a state holds, and the state as text. Those that are shared stay so."""
+def packed(state: dict[str, Any]) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """Return the arrays that a state holds, and the state as text. Those that are shared stay so."""
     text, arrays = to_json(state)
-    places = rows_in(text)
-    tensors = {"rows": rows.array[places], "places": np.array(places, dtype=np.int64)}
-    return tensors | ({"arrays": np.stack(arrays)} if arrays else {}), {"state": text}
+    return {"arrays": np.stack(arrays)} if arrays else {}, {"state": text}
 
 
-def unpacked(tensors: Mapping[str, np.ndarray], facts: Mapping[str, str], rows: Rows, room: int) -> dict[str, Any]:
-    """Return what `packed` was given; its rows are put into `rows`, which then have room for at least `room`.
-
-    Raises `ValueError` if the models are not of the sort of `rows`.
-    """
-    models, places = tensors["rows"], tensors["places"].tolist()
-    arrays = tensors.get("arrays", models)
-    fits = models.dtype == rows.array.dtype and models.shape == (len(places), rows.array.shape[1])
-    fits = fits and arrays.dtype == rows.array.dtype and arrays.shape[1:] == models.shape[1:]
-    if not fits or len(set(places)) < len(places) or not (np.isfinite(models).all() and np.isfinite(arrays).all()):
-        raise ValueError("its models are not those of this run")
-    handles = rows.restore(models, places, room if places else 0)
-
-    def handle(index: int) -> Row:
-        if index not in handles:
-            raise ValueError(f"it has no model at place {index}")
-        return handles[index]
-
-    state: dict[str, Any] = from_json(facts["state"], handle, [array.copy() for array in arrays])
+def unpacked(tensors: Mapping[str, np.ndarray], facts: Mapping[str, str], like: np.ndarray) -> dict[str, Any]:
+    """Return what `packed` was given. Raises `ValueError` if the arrays are not of the kind of `like`, (0, n)."""
+    # In version 0.2, the models of exchanges were rows, by their places.
+    rows, places = tensors.get("rows", like), tensors.get("places", np.empty(0, np.int64)).tolist()
+    arrays = tensors.get("arrays", like)
+    for found in (rows, arrays):
+        if found.dtype != like.dtype or found.shape[1:] != like.shape[1:] or not np.isfinite(found).all():
+            raise ValueError("its models are not those of this run")
+    held = {"row": dict(zip(places, map(np.copy, rows), strict=True)), "array": [*map(np.copy, arrays)]}
+    state: dict[str, Any] = _unpacked(json.loads(facts["state"]), held)
     return state
 
 
@@ -94,24 +82,6 @@ def to_json(state: Any) -> tuple[str, list[np.ndarray]]:
     return text, [array for _, array in arrays.values()]
 
 
-def from_json(text: str, row: Callable[[int], Row], arrays: Sequence[np.ndarray] = ()) -> Any:
-    """Return what `to_json` was given; `row(index)` is the handle of a row, one object per index."""
-    return _unpacked(json.loads(text), row, arrays)
-
-
-def rows_in(text: str) -> list[int]:
-    """Return the rows that a state holds, in ascending order."""
-    found: set[int] = set()
-
-    def note(pair: dict[str, Any]) -> Any:
-        if "row" in pair:
-            found.add(pair["row"])
-        return pair
-
-    json.loads(text, object_hook=note)
-    return sorted(found)
-
-
 def _packed(value: Any, number_of: Callable[[np.ndarray], int]) -> Any:
     kind = type(value)
     if kind in PLAIN or isinstance(value, np.number | np.bool_):
@@ -122,8 +92,8 @@ def _packed(value: Any, number_of: Callable[[np.ndarray], int]) -> Any:
 
     if kind in (list, tuple):
         return packed(value) if kind is list else {"tuple": packed(value)}
-    if kind in (np.ndarray, Row):
-        return {"row": value.index} if kind is Row else {"array": number_of(value)}
+    if kind is np.ndarray:
+        return {"array": number_of(value)}
     if kind in (dict, set, deque):
         pairs = value.items() if kind is dict else ((one, None) for one in value)
         return {kind.__name__: [packed(pair) for pair in pairs]}
@@ -133,9 +103,9 @@ def _packed(value: Any, number_of: Callable[[np.ndarray], int]) -> Any:
     raise TypeError(f"a checkpoint cannot hold {kind.__name__}")
 
 
-def _unpacked(value: Any, row: Callable[[int], Row], arrays: Sequence[np.ndarray]) -> Any:
+def _unpacked(value: Any, held: Mapping[str, Any]) -> Any:
     def unpacked(values: Any) -> list[Any]:
-        return [_unpacked(one, row, arrays) for one in values]
+        return [_unpacked(one, held) for one in values]
 
     if isinstance(value, list):
         return unpacked(value)
@@ -144,8 +114,8 @@ def _unpacked(value: Any, row: Callable[[int], Row], arrays: Sequence[np.ndarray
     if "class" in value:
         return CLASSES[value["class"]](*unpacked(value["values"]))
     ((kind, content),) = value.items()
-    if kind in ("row", "array"):
-        return row(int(content)) if kind == "row" else arrays[int(content)]
+    if kind in held:
+        return held[kind][content]
     if kind == "tuple":
         return tuple(unpacked(content))
     pairs = [unpacked(pair) for pair in content]

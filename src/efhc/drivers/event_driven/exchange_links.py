@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from efhc.base.arrays import Floats
+from efhc.base.threads import in_ranges
 from efhc.core import protocol
 from efhc.core.device import Device, Exchange, durable, react, restarted, steps_in_order
 from efhc.core.local_steps import SGD
 from efhc.core.protocol import Effect, Event, Message, Token
 from efhc.drivers.event_driven.checkpoints import Saved
 from efhc.drivers.event_driven.clocked_links import RETRY, ClockedLinks
-from efhc.drivers.event_driven.gradients import RowGradients
-from efhc.drivers.event_driven.rows import Rows
+from efhc.drivers.event_driven.gradients import Gradients, as_rows
+from efhc.kernels import model_loops as loops
+from efhc.scenarios.decisions import drift_of
 from efhc.strategies.forms import Form
 
 if TYPE_CHECKING:
@@ -92,11 +94,11 @@ class ExchangeLinks(ClockedLinks):
     SAVED: ClassVar = (*ClockedLinks.SAVED, "_fired", "_open")
 
     def __init__(self, run: Simulator, form: Form) -> None:
-        super().__init__(run, form, RowGradients(run.scenario, run.reader, run.rows))
-        self._reader, self.rows = run.reader, run.rows
+        super().__init__(run, form, Gradients(run.scenario, run.reader))
+        self._reader, self._threads = run.reader, run.threads
         self._timers = ProgressTimers(run.settings.patience_seconds)
         self._give_up_seconds = run.settings.give_up_seconds
-        self._model_bytes = self.rows.array.shape[1] * self.rows.array.itemsize
+        self._model_bytes = run.messages.model_bytes
         self._is_plain = self._parts.local == SGD()
         self._fired: set[int] = set()
         """The devices that broadcast in their current iteration."""
@@ -108,7 +110,7 @@ class ExchangeLinks(ClockedLinks):
     # Devices
 
     def new_device(self, number: int, *, copies: bool = False) -> Device:
-        model = self.rows.holding(self._scenario.initial_model(number))
+        model = self._scenario.initial_model(number)
         self._rows.forget(number)
         return Device(number, self.sessions[number], model, model, copies=copies)
 
@@ -124,16 +126,15 @@ class ExchangeLinks(ClockedLinks):
         return [(neighbour, link.up) for neighbour, link in device.links.items()]
 
     def models(self, run: Simulator) -> Floats:
-        return self.rows.gathered([device.model for device in run.devices])
+        return np.stack([device.model for device in run.devices])
 
     def drifts(self, run: Simulator) -> list[float]:
         """Return how far each device's model is from its last broadcast."""
-        models = [device.model.index for device in run.devices]
-        return self.rows.drifts(models, [device.last_broadcast.index for device in run.devices])
+        return [drift_of(device.model, device.last_broadcast) for device in run.devices]
 
     def react(self, run: Simulator, number: int, event: Event) -> None:
         """Let a device react to an event, and carry out the effects in order."""
-        self._carry_out(run, number, react(run.devices[number], event, self.rows.combined))
+        self._carry_out(run, number, react(run.devices[number], event, combined))
 
     def _carry_out(self, run: Simulator, number: int, effects: Iterable[Effect]) -> None:
         for effect in effects:
@@ -157,10 +158,8 @@ class ExchangeLinks(ClockedLinks):
         """Make the steps of committed exchanges of a finished device."""
         device = run.devices[number]
         if device.steps:
-            row = self.rows.new()
-            self.rows.array[row.index] = 0
-            self.rows.step([device], [row], [0.0])
-            self.react(run, number, protocol.Stepped(row, len(device.steps)))
+            (model, _) = mixed([device], [np.zeros_like(device.model)], [0.0])[0]
+            self.react(run, number, protocol.Stepped(model, len(device.steps)))
 
     # Iterations
 
@@ -169,12 +168,11 @@ class ExchangeLinks(ClockedLinks):
         numbers = sorted(numbers)
         self.beginning.difference_update(numbers)
         devices = [run.devices[number] for number in numbers]
-        if unknown := [device for device in devices if device.number not in self._drifts]:
-            drifts = self.rows.drifts([d.model.index for d in unknown], [d.last_broadcast.index for d in unknown])
-            self._drifts.update(zip((device.number for device in unknown), drifts, strict=True))
         for device in devices:
             number = device.number
-            drift = self._drifts.pop(number)
+            drift = self._drifts.pop(number, None)
+            if drift is None:
+                drift = drift_of(device.model, device.last_broadcast)
             if not self.has_steps_to_make(device):
                 self.running.discard(number)
                 self.react(run, number, protocol.Finish())
@@ -193,32 +191,32 @@ class ExchangeLinks(ClockedLinks):
         if not numbers:
             return
         devices = [run.devices[number] for number in numbers]
-        taken = [self.gradients.take(number) for number in numbers]
+        gradients, losses = zip(*(self.gradients.take(number) for number in numbers), strict=True)
         step_sizes = [self._scenario.step_size(device.k) for device in devices]
         if not self._is_plain:
-            self._descend(devices, [row for row, _ in taken], step_sizes)
-        drifts = self.rows.step(devices, [row for row, _ in taken], step_sizes)
-        self._drifts.update(zip(numbers, drifts, strict=True))
+            gradients = tuple(self._descend(devices, np.stack(gradients), step_sizes))
+        stepped = mixed(devices, gradients, step_sizes, self._threads)
         fired, steps = self._fired, run.record.steps
-        for device, (row, loss) in zip(devices, taken, strict=True):
+        for device, (model, drift), loss in zip(devices, stepped, losses, strict=True):
             number = device.number
+            self._drifts[number] = drift
             steps.append((number, device.k, run.now, number in fired, loss))
-            self.react(run, number, protocol.Stepped(row, len(device.steps)))
+            self.react(run, number, protocol.Stepped(model, len(device.steps)))
         fired.difference_update(numbers)
         self.steps += len(numbers)
         self.beginning.update(number for number in numbers if number not in leaving)
 
-    def _descend(self, devices: list[Device], rows: list[Any], step_sizes: list[float]) -> None:
-        """Replace gradients by the directions u - h, and let what the local step remembers follow the links."""
-        places, array = [row.index for row in rows], self.rows.array
-        x, gates = array[[device.model.index for device in devices]], np.ones((len(devices), 1))
-        self.rows.array[places] = self._descent(devices, x, array[places], step_sizes, gates)
+    def _descend(self, devices: list[Device], gradients: Floats, step_sizes: list[float]) -> Floats:
+        """Return the directions u - h, and let what the local step remembers follow the links."""
+        x, gates = np.stack([device.model for device in devices]), np.ones((len(devices), 1))
+        directions = self._descent(devices, x, gradients, step_sizes, gates)
         if self._parts.local.follows_links:
             for device in devices:
                 pull, kind = np.zeros_like(x[0]), x.dtype.type
                 for _, beta, sent, received in steps_in_order(device):
-                    pull += kind(beta) * (self.rows.array[received.index] - self.rows.array[sent.index])
+                    pull += kind(beta) * (received - sent)
                 self._rows.pulled(device.number, pull, pull)
+        return directions
 
     def end_session(self, number: int) -> None:
         super().end_session(number)
@@ -352,7 +350,7 @@ class ExchangeLinks(ClockedLinks):
         self.unresolved += outcome == "unresolved"
         run.record.exchanges.append((
             start, run.now, number, neighbour, exchange.k, exchange.partner_k, exchange.share, exchange.event or None,
-            outcome, sent, _step_norm(exchange, self.rows) if outcome == "unresolved" else None,
+            outcome, sent, _step_norm(exchange) if outcome == "unresolved" else None,
         ))  # fmt: skip
 
     def unresolved_text(self, count: int) -> str:
@@ -367,7 +365,7 @@ class ExchangeLinks(ClockedLinks):
 
     def imbalance(self, run: Simulator) -> float:
         """The norm of the sum of the committed steps that one end has made and the other has not."""
-        return imbalance(run.devices, self.rows)
+        return imbalance(run.devices)
 
     # Checkpoints
 
@@ -380,20 +378,69 @@ class ExchangeLinks(ClockedLinks):
         self._timers.restore(state["timers"])
 
 
-def _step_norm(exchange: Exchange, rows: Rows) -> float:
+def _step_norm(exchange: Exchange) -> float:
     """||beta (u_j - u_i)||, which the other end may have added to its model."""
     ends: tuple[Any, Any] = exchange.sent, exchange.received
-    sent, received = (rows.array[row.index].astype(np.float64) for row in ends)
+    sent, received = (model.astype(np.float64) for model in ends)
     return exchange.share * float(np.linalg.norm(received - sent))
 
 
-def imbalance(devices: Sequence[Device], rows: Rows) -> float:
+def combined(terms: Sequence[tuple[float, Floats]]) -> Floats:
+    """Return a new model, sum_t weight_t model_t."""
+    weights, models = zip(*terms, strict=True)
+    pool = as_rows([*models, models[0]])
+    loops.combine_rows(pool, np.arange(len(models)), np.array(weights, pool.dtype), len(models))
+    model: Floats = pool[-1].copy()
+    return model
+
+
+def mixed(
+    devices: Sequence[Device], gradients: Sequence[Floats], step_sizes: Sequence[float], threads: int = 1
+) -> list[tuple[Floats, float]]:
+    """Events 3 and 4: return w_i + sum beta (u_j - u_i) - alpha g_i, and its drift from the device's last broadcast.
+
+    Where u_i is w_i itself, this is the row of P W - alpha G to the last bit.
+    """
+    arrays: dict[int, tuple[int, Floats]] = {}
+    places: list[int] = []
+    partners: list[int] = []
+    weights: list[float] = []
+    takes: list[bool] = []
+
+    def place(array: Floats) -> int:
+        """Return the row of the pool that holds this array."""
+        return arrays.setdefault(id(array), (len(arrays), array))[0]
+
+    for device, gradient in zip(devices, gradients, strict=True):
+        own = device.model
+        places += (place(own), place(gradient), place(device.last_broadcast), len(partners))
+        for _, beta, sent, received in steps_in_order(device):
+            ends = [(received, beta, sent is own)] + [(sent, -beta, False)] * (sent is not own)
+            for array, weight, is_given_away in ends:
+                partners.append(place(array))
+                weights.append(weight)
+                takes.append(is_given_away)
+    places += (0, 0, 0, len(partners))
+    pool = as_rows([array for _, array in arrays.values()])
+    terms = loops.AddedTerms(
+        np.array(places).reshape(-1, 4),
+        np.array(partners, np.int64),
+        np.array(weights, pool.dtype),
+        np.array(takes, bool),
+    )
+    drifts = np.empty(len(devices))
+    in_ranges(loops.mix_picked, (pool, terms, np.array(step_sizes, pool.dtype), drifts), len(devices), threads)
+    new = (pool[place(gradient)].copy() for gradient in gradients)
+    return list(zip(new, drifts.tolist(), strict=True))
+
+
+def imbalance(devices: Sequence[Device]) -> float:
     """The norm of the committed steps that one end has made and the other has not."""
-    weights: dict[int, float] = {}
+    weights: dict[int, tuple[float, Any]] = {}
 
     def add(beta: float, sent: Any, received: Any) -> None:
-        weights[received.index] = weights.get(received.index, 0.0) + beta
-        weights[sent.index] = weights.get(sent.index, 0.0) - beta
+        for model, share in ((received, beta), (sent, -beta)):
+            weights[id(model)] = weights.get(id(model), (0.0,))[0] + share, model
 
     for device in devices:
         for step in device.steps:
@@ -401,12 +448,10 @@ def imbalance(devices: Sequence[Device], rows: Rows) -> float:
         for neighbour, link in device.links.items():
             if (exchange := link.exchange) is not None and _is_committed_there(devices[neighbour], exchange):
                 add(exchange.share, exchange.sent, exchange.received)
-    places = [index for index, weight in weights.items() if weight]
-    if not places:
-        return 0.0
-    total = np.zeros(rows.array.shape[1])
-    for index in places:
-        total += weights[index] * rows.array[index]
+    total = np.zeros(1)
+    for weight, model in weights.values():
+        if weight:
+            total = total + weight * model
     return float(np.linalg.norm(total))
 
 

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from efhc.base.arrays import Floats, Ints
 from efhc.core.state import Diverged, Local
 from efhc.drivers.event_driven.checkpoints import Saved
-from efhc.drivers.event_driven.rows import Row, Rows
-from efhc.learning.backends.backend import Batch, RowBackend
+from efhc.learning.backends.backend import Batch
 from efhc.scenarios.readers import DeviceReader
 from efhc.scenarios.scenario import Scenario
 
 
-class Gradients(Saved):
-    """The gradients of all devices of a run, and what the devices keep to themselves (running statistics).
+def as_rows(models: Sequence[Floats]) -> Floats:
+    """Return the models in one array, (m, n), as `np.stack` does, which takes longer for short ones."""
+    rows: Floats = np.concatenate(models).reshape(len(models), -1)
+    return rows
 
-    Models and gradients are arrays.
-    """
+
+class Gradients(Saved):
+    """The gradients of all devices of a run, and what the devices keep to themselves (running statistics)."""
 
     def __init__(self, scenario: Scenario, reader: DeviceReader) -> None:
         self._backend, self.reader = scenario.learner.backend, reader
@@ -29,12 +31,12 @@ class Gradients(Saved):
         self.local: Local = {name: values.copy() for name, values in self.initial_local.items()}
         self.next_local: Local = {name: values.copy() for name, values in self.initial_local.items()}
         """What `local` becomes with the step that is under way."""
-        self.under_way: dict[int, tuple[int, Any]] = {}
+        self.under_way: dict[int, tuple[int, Floats]] = {}
         """The devices whose gradient has started and is not computed yet: the number of its batch, and the model."""
-        self.computed: dict[int, tuple[Any, float]] = {}
+        self.computed: dict[int, tuple[Floats, float]] = {}
         """The gradient and the loss of each device whose step is under way."""
 
-    def start(self, number: int, batch: int, model: Any) -> None:
+    def start(self, number: int, batch: int, model: Floats) -> None:
         """The gradient of a device starts at this model, with its batch of this number."""
         self.under_way[number] = batch, model
 
@@ -43,7 +45,7 @@ class Gradients(Saved):
         self.under_way.pop(number, None)
         self.computed.pop(number, None)
 
-    def take(self, number: int) -> tuple[Any, float]:
+    def take(self, number: int) -> tuple[Floats, float]:
         """Return the gradient of a device and its loss, and let its own statistics follow."""
         if number not in self.computed:
             self._compute()
@@ -70,11 +72,12 @@ class Gradients(Saved):
     def _compute(self) -> None:
         """Compute all gradients under way in one call: what they start from is fixed."""
         numbers = np.array(sorted(self.under_way))
-        batches, models = zip(*(self.under_way[number] for number in numbers.tolist()), strict=True)
-        places, losses = self._evaluated(numbers, models, np.array(batches))
-        self._check(numbers, losses, np.array(batches))
-        for number, place, loss in zip(numbers.tolist(), places, losses.tolist(), strict=True):
-            self.computed[number] = place, loss
+        under_way = [self.under_way[number] for number in numbers.tolist()]
+        batches, models = np.array([batch for batch, _ in under_way]), as_rows([model for _, model in under_way])
+        gradients = np.empty_like(models)
+        losses = self._losses(numbers, models, self.reader.batch(numbers, batches), gradients)
+        self._check(numbers, losses, batches)
+        self.computed |= dict(zip(numbers.tolist(), zip(gradients, losses.tolist(), strict=True), strict=True))
         self.under_way.clear()
 
     def _check(self, numbers: Ints, losses: Floats, batches: Ints) -> None:
@@ -82,13 +85,6 @@ class Gradients(Saved):
             finite = np.ones(self._devices, dtype=bool)
             finite[numbers] = np.isfinite(losses)
             raise Diverged(int(batches[np.argmin(np.isfinite(losses))]), "loss", finite)
-
-    def _evaluated(self, numbers: Ints, models: Sequence[Any], batches: Ints) -> tuple[Sequence[Any], Floats]:
-        """Return the gradients of devices at these models, and their losses."""
-        stacked = np.stack(models)
-        out = np.empty_like(stacked)
-        losses = self._losses(numbers, stacked, self.reader.batch(numbers, batches), out)
-        return list(out), losses
 
     def _losses(self, numbers: Ints, models: Floats, batch: Batch, out: Floats) -> Floats:
         local = {name: values[numbers] for name, values in self.local.items()}
@@ -105,22 +101,3 @@ class Gradients(Saved):
         """Return what devices keep to themselves."""
         kinds = (("local", self.local), ("next_local", self.next_local))
         return {f"{kind}/{name}": values for kind, local in kinds for name, values in local.items()}
-
-
-class RowGradients(Gradients):
-    """The same, where models and gradients are rows of one array."""
-
-    def __init__(self, scenario: Scenario, reader: DeviceReader, rows: Rows) -> None:
-        super().__init__(scenario, reader)
-        self._rows = rows
-
-    def _evaluated(self, numbers: Ints, models: Sequence[Row], batches: Ints) -> tuple[Sequence[Row], Floats]:
-        places, batch = [self._rows.new() for _ in models], self.reader.batch(numbers, batches)
-        here, there = (np.array([row.index for row in rows]) for rows in (models, places))
-        array = self._rows.array
-        if isinstance(self._backend, RowBackend):
-            return places, self._backend.grads_of_rows(array, here, batch, array, there)
-        out = np.empty((len(here), array.shape[1]), dtype=array.dtype)
-        losses = self._losses(numbers, array[here], batch, out)
-        array[there] = out
-        return places, losses

@@ -26,7 +26,7 @@ class MessagesInFlight(Saved):
 
     def __init__(self, transfers: Carrier, parameters: int, model_bytes: int, rates: list[float]) -> None:
         """`rates` has the bandwidth that each device assumes before it has sent a model."""
-        self._transfers, self._parameters, self._model_bytes = transfers, parameters, model_bytes
+        self._transfers, self._parameters, self.model_bytes = transfers, parameters, model_bytes
         self.models_at_once, self.headers_at_once = transfers.models_at_once, transfers.headers_at_once
         self.is_orderly = transfers.is_orderly
         """Whether no message is lost, and none overtakes another."""
@@ -52,7 +52,7 @@ class MessagesInFlight(Saved):
     def send(self, now: float, sender: int, receiver: int, message: Message) -> None:
         """Send a message of an exchange."""
         is_model = _is_model(message)
-        size, counted = (self._parameters, self._model_bytes) if is_model else (0, 0)
+        size, counted = (self._parameters, self.model_bytes) if is_model else (0, 0)
         self.send_sized(now, sender, receiver, message, size, counted)
 
     def send_sized(self, now: float, sender: int, receiver: int, message: Any, size: float, counted: int) -> None:

@@ -30,7 +30,6 @@ from efhc.drivers.event_driven.in_flight import MessagesInFlight
 from efhc.drivers.event_driven.links import draw_transfers
 from efhc.drivers.event_driven.membership import Membership
 from efhc.drivers.event_driven.record import EventRecord
-from efhc.drivers.event_driven.rows import Rows
 from efhc.drivers.event_driven.settings import EventDriven
 from efhc.kernels.compiled_arithmetic import consensus_error
 from efhc.learning.backends.backend import ScoresNotFinite
@@ -62,7 +61,7 @@ class Simulator:
         threads: int = 1,
     ) -> None:
         self.scenario, self.settings, self.iterations, self.randomness = scenario, settings, iterations, randomness
-        self.reader, self._threads = scenario.device_reader(), threads
+        self.reader, self.threads = scenario.device_reader(), threads
         parameters, precision = scenario.learner.backend.parameters, scenario.learner.data.precision
         count, form = len(scenario.bandwidths.values), form_of(strategy)
         self.clock = draw_compute_times(settings.compute, count, randomness)
@@ -70,8 +69,8 @@ class Simulator:
         transfers = draw_transfers(settings.links, scenario.bandwidths.values, randomness)
         model_bytes = parameters * np.dtype(precision).itemsize
         self.messages = MessagesInFlight(transfers, parameters, model_bytes, [scenario.bandwidths.nominal] * count)
-        self.rows = Rows(parameters, precision, 0 if form.half_steps else 3 * count + 64, threads)
-        """The models of exchanges; half-steps have arrays of their own."""
+        self._like = np.empty((0, parameters), precision)
+        """Of what kind models are."""
         self._links = HalfStepLinks(self, form) if form.half_steps else ExchangeLinks(self, form)
         self._membership = Membership(self, churn, self._links)
         self._sample_seconds = settings.sample_seconds or evaluate_every * float(
@@ -258,7 +257,7 @@ class Simulator:
         self.accuracies[:] = np.nan
         if present:
             models, local = self.models[present], {name: values[present] for name, values in self.local.items()}
-            error = consensus_error(models, self._threads)
+            error = consensus_error(models, self.threads)
             if not math.isfinite(error):
                 finite = np.ones(len(self.devices), dtype=bool)
                 finite[present] = finite_rows(models)
@@ -287,13 +286,13 @@ class Simulator:
             "messages": self.messages.state(),
             "pieces": self.record.pieces,
         }
-        tensors, facts = packed(state, self.rows)
+        tensors, facts = packed(state)
         return tensors | self._links.tensors(), facts
 
     def restore(self, tensors: Mapping[str, np.ndarray], facts: Mapping[str, str]) -> None:
         """Go on from a checkpoint of the same run. Raises `ValueError` if it does not fit."""
         try:
-            state = unpacked(tensors, facts, self.rows, 3 * len(self.devices) + 64)
+            state = unpacked(tensors, facts, self._like)
             for name in self.SAVED:
                 setattr(self, name, state["run"][name])
             heapify(self.due)
