@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-import time
-from pathlib import Path
-
 import pytest
 
 from efhc.experiments.config.experiment import Experiment
-from efhc.experiments.runs.engines.local import LocalEngine
+from efhc.experiments.config.files import build_experiment
 from efhc.experiments.runs.run import Runs
-from efhc.experiments.runs.store import RunStore
 from efhc.experiments.studies import estimate as estimating
 from efhc.experiments.studies.estimate import estimate
 from efhc.strategies.paper import EventTriggered, ZeroThreshold
@@ -32,30 +25,27 @@ def test_it_counts_iterations_evaluations_and_runs(monkeypatch: pytest.MonkeyPat
     assert found.on_cores(100) == found.seconds / 6
 
 
-@pytest.mark.slow
-def test_what_is_done_once_is_not_counted_again_and_again(tmp_path: Path):
-    """Compiling, and laying out the test samples."""
-    code = (
-        "from efhc.experiments.config.experiment import Experiment\n"
-        "from efhc.experiments.runs.run import Runs\n"
-        "from efhc.experiments.studies.estimate import _timed\n"
-        "run = Runs().of(Experiment(seeds=[0]))[0]\n"
-        "print(*_timed(run), *_timed(run))"
-    )
-    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-    cold, cold_evaluation, warm, warm_evaluation = map(float, done.stdout.split())
-    assert 0.3 < cold / warm < 3
-    assert 0.3 < cold_evaluation / warm_evaluation < 3
+def test_what_is_done_once_is_not_counted_again_and_again(monkeypatch: pytest.MonkeyPatch):
+    """Compiling, and laying out the test samples. After that, each unit takes 0.125 s."""
+    clock, done = 0.0, 0
+
+    def advance() -> int:
+        nonlocal clock, done
+        clock += 0.125 if done else 40.0
+        done += 1
+        return done
+
+    monkeypatch.setattr(estimating.time, "process_time", lambda: clock)
+    assert estimating._seconds_per_unit(advance) == 0.125
+    assert clock == 40.0 + estimating.PROCESSOR_SECONDS
+    clock, done = 0.0, 0
+    assert estimating._seconds_per_unit(advance, end=1) == 0
 
 
-@pytest.mark.slow
-def test_it_is_near_what_the_runs_take(tmp_path: Path):
-    runs = Runs().of(Experiment(iterations=20_000, evaluate_every=200, seeds=[0], strategies=STRATEGIES))
-    store = RunStore(tmp_path)
-    expected = estimate(store.find_missing(runs)).seconds
-    started = time.process_time()
-    store.complete(runs, LocalEngine(1), lambda run, share: None)
-    assert 0.3 < expected / (time.process_time() - started) < 3
-    assert store.find_missing(runs) == []
-    assert estimate(store.find_missing(runs)) == (0, 0)
+def test_runs_in_lockstep_and_on_clocks_are_timed(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(estimating, "PROCESSOR_SECONDS", 0.0)
+    for driver in ("lockstep", {"kind": "event-driven", "seconds": 2.0}):
+        experiment = build_experiment({"iterations": 3, "seeds": [0], "strategies": {"ZT": "zt"}, "driver": driver})
+        found = estimate(Runs().of(experiment))
+        assert (found.runs, found.seconds) == (1, 0.0)
+    assert estimate([]) == (0, 0)

@@ -10,9 +10,7 @@ import pytest
 from efhc.base.errors import EfhcError, InputError
 from efhc.experiments.config.files import load_experiment, to_tables
 from efhc.experiments.runs.engines.local import LocalEngine
-from efhc.experiments.runs.run import Runs
 from efhc.experiments.runs.store import RunStore
-from efhc.experiments.studies import estimate as estimating
 from efhc.experiments.studies.figures import ControlsTable, FrontierTable, load_figure, merged
 from efhc.experiments.studies.reproduce import prepare, reproduce
 
@@ -335,11 +333,3 @@ def test_no_budget_is_judged_before_the_second_evaluation_of_zt(frontier: Path, 
     judgements = draw(frontier, tmp_path / "out")
     assert {tuple(finding.budget for finding in one.findings) for one in judgements} == {(0.2, 0.5, 1.0)}
     assert all("20 to 100 %" in one.statement for one in judgements)
-
-
-def test_event_driven_runs_are_estimated_too(controls: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(estimating, "PROCESSOR_SECONDS", 0.0)
-    runs = Runs().of(load_figure(str(controls)).experiment)
-    found = estimating.estimate(runs)
-    assert found.runs == len(runs) == 8
-    assert found.seconds < 60

@@ -203,29 +203,9 @@ def test_plain_numbers():
         "may_never_fire": [],
     }
     assert silent["step_size_limits"] is None
-    assert sound["seeds"]["0"] == {
-        "B1": 1,
-        "B2": 1,
-        "B_promised": 3,
-        "B_observed": 1,
-        "lower_limits": [],
-        "never_fire": [],
-        "may_never_fire": [],
-    }
     assert (sound["window"], sound["window_is"]) == (3, "expected")
     assert 0 < sound["rho"] < 1
     assert set(sound["step_size_limits"]) == {"non_increasing", "constant", "diminishing", "nonconvex"}
-
-
-def test_what_it_does_is_told():
-    told: list[tuple[str, float]] = []
-    plan_theory(build_experiment(settings(iterations=3)), 2, lambda *now: told.append(now))
-    assert told == [
-        ("the learning problem", 0),
-        ("EF-HC: a rehearsal", 0.25),
-        ("ZT: a rehearsal", 0.5),
-        ("RG: a rehearsal", 0.75),
-    ]
 
 
 def test_the_step_sizes_of_the_whole_run_are_judged_not_only_those_predicted(monkeypatch):
