@@ -126,7 +126,7 @@ def test_errors_fall_at_least_as_fast_as_promised(digits: Path, model: str, netw
     for seed in experiment.seeds:
         scenario = draw_scenario(experiment, data, seed)
         problem = SeedProblem.of(experiment, scenario, seed)
-        errors.append(replay_run(experiment, scenario, "EF-HC", look_at, problem).measured.optimisation_error)
+        errors.append(replay_run(experiment, problem, "EF-HC", look_at).measured.optimisation_error)
     late = look_at >= 80
     slope = fit_slope(look_at[late], np.stack(errors)[:, late])
     assert slope.high <= envelope_slope(theta, look_at[late])

@@ -9,10 +9,11 @@ the loss is not smooth, no models are looked at.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from pathlib import Path
 from threading import Event, Lock
 from typing import Any, NamedTuple
@@ -92,7 +93,7 @@ def iterate_checks(
     computed: that of `proposition:conn`, the least one observed (which stands in where the first is longer than the
     run), or a number. `trust_code` allows Python code that the stored config names to be executed.
     """
-    run = ExperimentFolder(directory)
+    run, points = ExperimentFolder(directory), points or POINTS
     if not run.is_complete:
         advice = f"Run `efhc run FILE --out {directory}` first, or look ahead with `efhc theory plan FILE`."
         if (directory / "runs").is_dir() and not run.is_begun:
@@ -108,83 +109,85 @@ def iterate_checks(
         raise InputError("--window", window, f"at most {experiment.iterations}, the iterations of the run")
     inputs = Runs().inputs(experiment)
     run.check_inputs(inputs.checksums)
-    data = inputs.data
     cores, seeds = usable_cores(), len(experiment.seeds)
-    blas = max(1, cores // seeds) if data.x_train.size > MUCH_DATA else 1
+    threads = max(1, cores // seeds)
     with (
         using_inputs(inputs.files),
-        threadpool_limits(blas, "blas"),
+        threadpool_limits(threads if inputs.data.x_train.size > MUCH_DATA else 1, "blas"),
         ThreadPoolExecutor(cores, thread_name_prefix="efhc-theory") as pool,
     ):
-        check = _RunCheck(Result.in_folder(experiment, run), data, window, pool, progress, points or POINTS, replay)
-        for strategy in experiment.strategies:
+        result = Result.in_folder(experiment, run)
+        kept = bool(result.snapshots(next(iter(experiment.strategies)), experiment.seeds[0]))
+        effort = Effort.of(experiment, inputs.data, points, replay, kept=kept)
+        looks = seeds * (points if effort.replay or kept else 2)
+        shown = _Progress(progress, looks * len(experiment.strategies))
+        shown.begin("the learning problem")
+        drawn = [
+            (experiment, draw_scenario(experiment, inputs.data, seed, threads), seed, *effort[1:])
+            for seed in experiment.seeds
+        ]
+        problems = in_parallel(pool, SeedProblem.of, drawn)
+        check = _RunCheck(result, problems, effort, window, points, bool(replay), pool, threads, shown)
+        for n, strategy in enumerate(experiment.strategies):
+            shown.done = n * looks
             yield check.strategy(strategy)
         progress("done", 1.0)
 
 
+@dataclass(frozen=True, eq=False)
 class _RunCheck:
     """The check of a run: what all its strategies share."""
 
-    def __init__(
-        self,
-        run: Result,
-        data: Dataset,
-        window: WantedWindow,
-        pool: ThreadPoolExecutor,
-        progress: ReportProgress,
-        points: int,
-        replay: bool | None,
-    ) -> None:
-        experiment = run.experiment
-        seeds, strategies = experiment.seeds, list(experiment.strategies)
-        kept = bool(run.snapshots(strategies[0], seeds[0]))
-        self.run, self.experiment, self.window, self.pool, self.points = run, experiment, window, pool, points
-        self.replay_wanted = bool(replay)
-        """Whether the user asked for the run to be made again."""
-        self.effort = Effort.of(experiment, data, points, replay, kept=kept)
-        looks = points if self.effort.replay or kept else 2
-        self.work_per_strategy = 3 + len(seeds) * looks
-        self.progress = _Progress(progress, len(seeds) + len(strategies) * self.work_per_strategy)
-        self.progress.begin("the learning problem", 0)
-        self.threads = max(1, usable_cores() // len(seeds))
-        self.scenarios = [draw_scenario(experiment, data, seed, self.threads) for seed in seeds]
-        effort = self.effort.optimum, self.effort.noise_samples
-        drawn = [(experiment, *each, *effort) for each in zip(self.scenarios, seeds, strict=True)]
-        self.problems: list[SeedProblem] = in_parallel(pool, SeedProblem.of, drawn)
-        self.final: Mapping[tuple[str, int], Floats] = run.models
-        """The last models of each strategy and seed, if the run kept them."""
-        self.graphs = [_load_graphs(run, experiment, seed) for seed in seeds]
+    run: Result
+    problems: list[SeedProblem]
+    effort: Effort
+    window: WantedWindow
+    points: int
+    replay_wanted: bool
+    """Whether the user asked for the run to be made again."""
+    pool: ThreadPoolExecutor
+    threads: int
+    """Number of threads for each seed."""
+    progress: _Progress
+
+    @property
+    def experiment(self) -> Experiment:
+        return self.run.experiment
+
+    @cached_property
+    def graphs(self) -> list[Callable[[int], Graph]]:
+        """k -> G(k) of each seed."""
+        return [_load_graphs(self.run, self.experiment, seed) for seed in self.experiment.seeds]
 
     def strategy(self, strategy: str) -> StrategyCheck:
         """Check one strategy, over all seeds."""
         experiment, iterations = self.experiment, self.experiment.iterations
-        done = len(experiment.seeds) + list(experiment.strategies).index(strategy) * self.work_per_strategy
-        self.progress.begin(f"{strategy}: who fired, and who was reached", done)
+        self.progress.begin(f"{strategy}: who fired, and who was reached")
         flows = [
             _load_flow(self.run, experiment, strategy, seed, graph)
             for seed, graph in zip(experiment.seeds, self.graphs, strict=True)
         ]
-        firing, windows, links_by_chance = windows_of(experiment, strategy, self.scenarios, flows)
+        firing, windows, links_by_chance = windows_of(experiment, strategy, self.problems, flows)
         chosen = fitting_window(windows, iterations, self.window, by_chance=firing == "coins" or links_by_chance)
-        self.progress.begin(f"{strategy}: transition weights", done + 1)
+        self.progress.begin(f"{strategy}: transition weights")
         checks = [check_flow(flow) for flow in flows]
-        self.progress.begin(f"{strategy}: contraction", done + 2)
+        self.progress.begin(f"{strategy}: contraction")
         contractions = [
             window_contractions(flow.matrix, iterations, chosen.length, threads=usable_cores()) if chosen else None
             for flow in flows
         ]
-        look_at, runs, same = self._models(strategy, flows, done + 3)
+        look_at, runs, same = self._models(strategy, flows)
         seeds = {
-            seed: SeedCheck(
+            of.seed: SeedCheck(
                 [*checks[n], same[n]],
                 windows[n],
                 contractions[n],
                 runs[n].curvature,
-                self.problems[n].optimum,
+                of.optimum,
                 runs[n].measured,
-                self.problems[n].problem.noise_source,
+                of.problem.noise_source,
             )
-            for n, seed in enumerate(experiment.seeds)
+            for n, of in enumerate(self.problems)
         }
         return assess(
             strategy,
@@ -198,70 +201,66 @@ class _RunCheck:
             optimum_sought=self.effort.optimum,
         )
 
-    def _models(self, strategy: str, flows: Sequence[Flow], done: int) -> tuple[Ints, list[MeasuredRun], list[Check]]:
+    def _models(self, strategy: str, flows: Sequence[Flow]) -> tuple[Ints, list[MeasuredRun], list[Check]]:
         """Return the iterations looked at, the measurements there, and whether a replay is the recorded run."""
-        seeds, iterations = self.experiment.seeds, self.experiment.iterations
+        seeds, iterations, final = self.experiment.seeds, self.experiment.iterations, self.run.models
         look_at = spread(iterations, self.points)
-        theorems_apply = all(math.isfinite(each.curvature.L) for each in self.problems)
+        theorems_apply = all(math.isfinite(of.curvature.L) for of in self.problems)
         if not theorems_apply and not self.replay_wanted:
-            return look_at, self._recorded(strategy, look_at), [finding("same-run", "no-theorem")] * len(seeds)
+            runs = [self._recorded(strategy, of, look_at) for of in self.problems]
+            return look_at, runs, [finding("same-run", "no-theorem")] * len(seeds)
         if self.effort.replay:
-            self.progress.begin(f"{strategy}: replay", done)
-            drawn = zip(self.scenarios, self.problems, strict=True)
+            self.progress.begin(f"{strategy}: replay")
             measured = self.progress.finish_one
-            items = [(self.experiment, one, strategy, look_at, of, self.threads, measured) for one, of in drawn]
-            runs: list[MeasuredRun] = in_parallel(self.pool, replay_run, items)
+            items = [(self.experiment, of, strategy, look_at, self.threads, measured) for of in self.problems]
+            runs = in_parallel(self.pool, replay_run, items)
             same = [
-                same_run(run, flow.fired, self.final.get((strategy, seed)))
+                same_run(run, flow.fired, final.get((strategy, seed)))
                 for run, flow, seed in zip(runs, flows, seeds, strict=True)
             ]
             return look_at, runs, same
-        kept = [self.run.snapshots(strategy, seed) for seed in seeds]
-        on_the_way = set.intersection(*map(set, kept))
-        at_the_end = {iterations} if all((strategy, seed) in self.final for seed in seeds) else set()
-        self.progress.begin(f"{strategy}: the models that were kept", done)
+        self.progress.begin(f"{strategy}: the models that were kept")
+        on_the_way = set.intersection(*(set(self.run.snapshots(strategy, seed)) for seed in seeds))
+        at_the_end = {iterations} if all((strategy, seed) in final for seed in seeds) else set()
         look_at = thinned({0} | on_the_way | at_the_end, self.points)
+        runs = in_parallel(self.pool, self._look_at_kept, [(strategy, of, look_at) for of in self.problems])
+        return look_at, runs, [finding("same-run", "kept" if on_the_way else "not-made-again")] * len(seeds)
 
-        def measure(n: int, of: SeedProblem) -> MeasuredRun:
-            rows = []
-            for k in look_at.tolist():
-                models = kept[n].get(k)
-                if models is None:
-                    models = self.final[strategy, seeds[n]] if k else self.scenarios[n].initial_models()
-                rows.append(look(models, of.problem, of.optimum))
-                self.progress.finish_one()
-            return MeasuredRun(Measured.of_rows(rows), of.curvature)
+    def _look_at_kept(self, strategy: str, of: SeedProblem, look_at: Ints) -> MeasuredRun:
+        rows, kept = [], self.run.snapshots(strategy, of.seed)
+        for k in look_at.tolist():
+            models = kept.get(k)
+            if models is None:
+                models = self.run.models[strategy, of.seed] if k else of.scenario.initial_models()
+            rows.append(look(models, of.problem, of.optimum))
+            self.progress.finish_one()
+        return MeasuredRun(Measured.of_rows(rows), of.curvature)
 
-        unknown = finding("same-run", "kept" if on_the_way else "not-made-again")
-        return look_at, in_parallel(self.pool, measure, enumerate(self.problems)), [unknown] * len(seeds)
-
-    def _recorded(self, strategy: str, look_at: Ints) -> list[MeasuredRun]:
+    def _recorded(self, strategy: str, of: SeedProblem, look_at: Ints) -> MeasuredRun:
         """Return the consensus errors that the run recorded; the rest is of no use where no theorem applies."""
-        runs = []
-        for seed, scenario, of in zip(self.experiment.seeds, self.scenarios, self.problems, strict=True):
-            rows = self.run.rows("metrics", strategy, seed)
-            start = consensus_error(scenario.initial_models())
-            errors = np.concatenate([[start], rows.sort("iteration")["consensus_error"].to_numpy()])
-            runs.append(MeasuredRun(Measured.of_consensus(errors[look_at]), of.curvature))
-        return runs
+        rows = self.run.rows("metrics", strategy, of.seed).sort("iteration")
+        errors = np.array([consensus_error(of.scenario.initial_models()), *rows["consensus_error"]])
+        return MeasuredRun(Measured.of_consensus(errors[look_at]), of.curvature)
 
 
 def windows_of(
-    experiment: Experiment, strategy: str, scenarios: Iterable[Scenario], flows: Iterable[Flow]
+    experiment: Experiment, strategy: str, problems: Sequence[SeedProblem], flows: Sequence[Flow]
 ) -> tuple[Firing, list[Connectivity], bool]:
     """Return what makes devices fire, the windows of each seed, and whether links come and go by chance."""
     firing = firing_of(experiment.strategies[strategy], experiment.devices)
-    windows, by_chance = [], False
-    for scenario, flow in zip(scenarios, flows, strict=True):
-        links = future_links(scenario.network, experiment.network, flow.iterations)
-        windows.append(connectivity(flow, never_fires=firing == "never", cut_off=links.cut_off))
-        by_chance = by_chance or links.by_chance
-    return firing, windows, by_chance
+    future = [future_links(of.scenario.network, experiment.network, flows[0].iterations) for of in problems]
+    windows = [
+        connectivity(flow, never_fires=firing == "never", cut_off=links.cut_off)
+        for flow, links in zip(flows, future, strict=True)
+    ]
+    return firing, windows, any(links.by_chance for links in future)
 
 
 class SeedProblem(NamedTuple):
     """The learning problem that one seed draws."""
 
+    seed: int
+    scenario: Scenario
     problem: Problem
     curvature: Curvature
     optimum: Optimum | None
@@ -286,7 +285,7 @@ class SeedProblem(NamedTuple):
             minimiser = problem.optimum() if optimum else None
         except EfhcError:  # it could not be found as closely as is demanded: the rest can be checked without it
             minimiser = None
-        return cls(problem, problem.curvature(start), minimiser)
+        return cls(seed, scenario, problem, problem.curvature(start), minimiser)
 
 
 class Effort(NamedTuple):
@@ -345,14 +344,13 @@ class FiringLooks(LookAt):
 
 def replay_run(
     experiment: Experiment,
-    scenario: Scenario,
+    of: SeedProblem,
     strategy: str,
     look_at: Ints,
-    of: SeedProblem,
     threads: int = 1,
     measured_one: Callable[[], None] = lambda: None,
 ) -> MeasuredRun:
-    """Make the run of one strategy in a scenario, and measure at its models at the iterations `look_at`.
+    """Make the run of one strategy with one seed, and measure at its models at the iterations `look_at`.
 
     `measured_one` is called after each of them.
     """
@@ -366,8 +364,8 @@ def replay_run(
         measured_one()
 
     looks = FiringLooks(look_at.tolist(), (experiment.iterations, experiment.devices), measure)
-    lockstep = Lockstep(scenario, experiment.strategies[strategy], threads)
-    state = drive(lockstep, scenario.initial_state(), int(look_at[-1]), [looks])
+    lockstep = Lockstep(of.scenario, experiment.strategies[strategy], threads)
+    state = drive(lockstep, lockstep.initial_state(), int(look_at[-1]), [looks])
     return MeasuredRun(Measured.of_rows(rows), Curvature.worst(curvatures), looks.fired, state.models)
 
 
@@ -388,19 +386,21 @@ def same_run(replay: MeasuredRun, recorded: Flags, final: Floats | None) -> Chec
 class _Progress:
     """Reports how much of the work is finished, from several threads."""
 
-    def __init__(self, report: ReportProgress, total: float) -> None:
-        self._report, self._total, self._done, self._what, self._lock = report, total, 0, "", Lock()
+    def __init__(self, report: ReportProgress, total: int) -> None:
+        self._report, self._total, self._what, self._lock = report, total, "", Lock()
+        self.done = 0
+        """How many of the `total` pieces of work are finished."""
 
-    def begin(self, what: str, done: int) -> None:
-        """Name the work that follows, where `done` of the total are finished."""
-        self._what, self._done = what, done
-        self._report(what, done / self._total)
+    def begin(self, what: str) -> None:
+        """Name the work that follows."""
+        self._what = what
+        self._report(what, self.done / self._total)
 
     def finish_one(self) -> None:
         """Count one more piece of work as finished."""
         with self._lock:
-            self._done += 1
-            self._report(self._what, self._done / self._total)
+            self.done += 1
+            self._report(self._what, self.done / self._total)
 
 
 def in_parallel(pool: ThreadPoolExecutor, work: Callable[..., Any], items: Iterable[tuple[Any, ...]]) -> list[Any]:

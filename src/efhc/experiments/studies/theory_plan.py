@@ -109,16 +109,14 @@ def plan_theory(
     data = load_data(experiment)
     with threadpool_limits(1, "blas"), ThreadPoolExecutor(usable_cores(), thread_name_prefix="efhc-theory") as pool:
         progress("the learning problem", 0.0)
-        scenarios = [draw_scenario(experiment, data, seed) for seed in experiment.seeds]
-        drawn = [(experiment, *each, False) for each in zip(scenarios, experiment.seeds, strict=True)]
+        drawn = [(experiment, draw_scenario(experiment, data, seed), seed, False) for seed in experiment.seeds]
         problems: list[SeedProblem] = in_parallel(pool, SeedProblem.of, drawn)
-        curvature = Curvature.worst([of.curvature for of in problems])
         plans = []
         for n, strategy in enumerate(experiment.strategies):
             progress(f"{strategy}: a rehearsal", (n + 1) / (len(experiment.strategies) + 1))
-            items = ((experiment, scenario, strategy, rehearse) for scenario in scenarios)
+            items = ((experiment, of.scenario, strategy, rehearse) for of in problems)
             expected: list[tuple[Flow, Ints]] = in_parallel(pool, _expected, items)
-            plans.append(_plan(experiment, scenarios, strategy, expected, curvature))
+            plans.append(_plan(experiment, problems, strategy, expected))
     return plans
 
 
@@ -146,14 +144,10 @@ def _expected(experiment: Experiment, scenario: Scenario, strategy: str, rehears
 
 
 def _plan(
-    experiment: Experiment,
-    scenarios: Sequence[Scenario],
-    strategy: str,
-    expected: Sequence[tuple[Flow, Ints]],
-    curvature: Curvature,
+    experiment: Experiment, problems: Sequence[SeedProblem], strategy: str, expected: Sequence[tuple[Flow, Ints]]
 ) -> StrategyPlan:
-    flows = [flow for flow, _ in expected]
-    firing, windows, _ = windows_of(experiment, strategy, scenarios, flows)
+    flows, curvature = [flow for flow, _ in expected], Curvature.worst([of.curvature for of in problems])
+    firing, windows, _ = windows_of(experiment, strategy, problems, flows)
     chosen = fitting_window(windows, flows[0].iterations, by_chance=True)  # a rehearsal promises nothing
     contraction, constants = None, None
     if chosen:
