@@ -73,7 +73,7 @@ def test_a_run_at_whose_end_no_device_is_there_has_no_accuracy():
     a, _, c = timeline_summary(both).iter_rows(named=True)
     assert (a["accuracy"], a["worst_seed_accuracy"], a["devices"]) == (0.9, 0.9, 2.0)  # of seed 0 alone
     assert (c["accuracy"], c["worst_seed_accuracy"], c["consensus_error"], c["devices"]) == (None, None, None, 0.0)
-    assert nobody_left(both) == [("A", 1), ("C", 0)]
+    assert nobody_left(both) == {"A": [1], "C": [0]}
 
 
 def test_one_seed_has_a_mean_without_an_interval():

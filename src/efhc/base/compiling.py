@@ -10,10 +10,16 @@
 | `part_for`     | loops of a key         | as written        | with callers  | yes       |
 | `joined_for`   | loops of a key         | it only calls     | with callers  | yes       |
 
-Two inner parts of numba are replaced. `numba.njit(cache=True)` optimises every loop that another one calls, and again
-in each of its callers: the first `efhc demo` then takes 1.5 times the processor time, and the cache three times the
-space. And numba's cache trusts its files: one that is cut short raises an error, a flipped bit may end the process or
-give wrong numbers, and a change in a loop of another file goes unnoticed.
+Two inner parts of numba are replaced.
+
+`numba.njit(cache=True)` optimises every loop that another one calls, and again in each of its callers. `_Unfinished`
+leaves that to the loop that Python calls. A first `efhc demo` takes 12.7 s of processor time with it and 18.7 s without,
+a first event-driven run 4.7 s and 6.1 s; later runs take the same. Its cache has 1.2 MB, and 3.6 MB if loops that other
+loops call are kept, too.
+
+numba's cache trusts its files: one that is cut short raises an error, a flipped bit may end the process or give wrong
+numbers, and a change in a loop of another file goes unnoticed. `_Cache` names files by the content of the sources and
+checks them.
 """
 
 from __future__ import annotations

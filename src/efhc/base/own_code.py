@@ -15,7 +15,6 @@ import dataclasses
 import functools
 import importlib
 import inspect
-import re
 import sys
 import sysconfig
 import weakref
@@ -24,7 +23,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from threading import RLock
 from types import FunctionType, ModuleType
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, ValidationError, ValidationInfo
 from pydantic.json_schema import SkipJsonSchema
@@ -35,20 +34,10 @@ from efhc.base.policy import Policy, as_input_error, is_registered
 
 ALLOWED = "package.module:name or file.py:name"
 
-IN_A_FILE = re.compile(r"^(?P<path>.+\.py):[^\W\d]\w*$")
-"""file.py:name"""
-
 WHAT_TO_DO = (
     "put the class or function into a file, and name it file.py:Name; a class with parameters is a part of efhc "
     "(efhc.Strategy, ...) or a dataclass"
 )
-
-
-class Loaded(NamedTuple):
-    """What a reference names, and the content of its file. A module of a package has none: it is imported."""
-
-    value: Any
-    content: InputContent | None
 
 
 def absolute_reference(reference: str, folder: Path) -> str:
@@ -60,9 +49,9 @@ def absolute_reference(reference: str, folder: Path) -> str:
 
 
 def file_of(reference: str) -> Path | None:
-    """Return the file of "file.py:name", and None for "package.module:name"."""
-    found = IN_A_FILE.match(reference)
-    return Path(found["path"]) if found else None
+    """Return the file of "file.py:name"; None for "package.module:name", and for a text that is no reference."""
+    place, _, name = reference.rpartition(":")
+    return Path(place) if place.endswith(".py") and name.isidentifier() else None
 
 
 def _absolute(given: Any, info: ValidationInfo) -> Any:
@@ -78,7 +67,7 @@ def imported(given: str | Callable[..., Any], field: str) -> Callable[..., Any]:
     """Return the callable that `given` names; a callable is returned as it is. Raises `InputError` for `field`."""
     if not isinstance(given, str):
         return given
-    found = load(given, field).value
+    found, _ = load(given, field)
     if not callable(found):
         place = given.rpartition(":")[0]
         raise InputError(field, f"{given} (not callable)", f"something in {place} that can be called")
@@ -86,10 +75,11 @@ def imported(given: str | Callable[..., Any], field: str) -> Callable[..., Any]:
     return result
 
 
-def load(reference: str, field: str, content: InputContent | None = None) -> Loaded:
-    """Run the code that `reference` names and return what has this name in it.
+def load(reference: str, field: str, content: InputContent | None = None) -> tuple[Any, InputContent | None]:
+    """Run the code that `reference` names. Returns what has this name in it, and the content of its file.
 
-    With `content`, that is the file's content, whatever the disk says. Raises `InputError` for the given field.
+    With `content`, that is the file's content, whatever the disk says. A module of a package is imported and has no
+    content. Raises `InputError` for the given field.
     """
     place, _, name = reference.rpartition(":")
     try:
@@ -106,7 +96,7 @@ def load(reference: str, field: str, content: InputContent | None = None) -> Loa
     if not hasattr(module, name):
         hint = did_you_mean(name, vars(module))
         raise InputError(field, f"{reference}, which does not exist{hint}", f"a name that {place} defines")
-    return Loaded(getattr(module, name), content)
+    return getattr(module, name), content
 
 
 @contextmanager
@@ -251,7 +241,7 @@ def make_part(
         raise Unusable("kind", f"{reference}, an abstract class", f"a class that defines {missing}")
     if is_class:
         part = _from_class(found, reference, parameters, context)
-    elif _has_any(found, methods) and not parameters:
+    elif has_any(found, methods) and not parameters:
         part = found
     elif callable(found) and is_schedule:
         part = functools.partial(found, **_fitting(found, reference, parameters, leading=1))
@@ -259,7 +249,7 @@ def make_part(
         part = _called(found, reference, parameters)
     else:
         part = found
-    if methods and not _has_any(part, methods):
+    if methods and not has_any(part, methods):
         raise Unusable("kind", f"{reference}, which returns a {type(part).__name__} with {lacking}", wanted)
     if parameters and part is found:
         name = next(iter(parameters))
@@ -268,7 +258,8 @@ def make_part(
     return part
 
 
-def _has_any(part: Any, methods: tuple[str, ...]) -> bool:
+def has_any(part: Any, methods: tuple[str, ...]) -> bool:
+    """Return whether a part has at least one of these methods."""
     return any(callable(getattr(part, method, None)) for method in methods)
 
 

@@ -25,7 +25,7 @@ from pydantic_core import CoreSchema, core_schema
 
 from efhc.base.errors import EfhcError, Unusable
 from efhc.base.inputs import CONFIG_FOLDER
-from efhc.base.own_code import ALLOWED, absolute_reference, make_part
+from efhc.base.own_code import ALLOWED, absolute_reference, has_any, make_part
 from efhc.base.policy import Policy, installed_kinds, kind_of
 
 RUN_CODE = "run_code"
@@ -95,8 +95,7 @@ class Family:
         table = self._as_table(self.from_python(given))
         if not isinstance(table, dict):
             is_object = not isinstance(table, list | tuple | str | bytes | type)
-            usable = any(callable(getattr(table, method, None)) for method in self.methods)
-            return table if is_object and usable else validate(table)
+            return table if is_object and has_any(table, self.methods) else validate(table)
         kind = table.get("kind")
         if kind == NOT_KEPT:
             return NotKept.model_validate(table)

@@ -33,7 +33,7 @@ def predict(
     from efhc.experiments.config.files import load_experiment
     from efhc.experiments.studies.prediction import CURVES, EXAMPLES, FIGURE, TABLE
     from efhc.experiments.studies.prediction import predict as compare_both
-    from efhc.report.predictions import error_words
+    from efhc.report.timelines import error_words
 
     experiments = [load_experiment(file) for file in files or EXAMPLES]
     prepare(*experiments)

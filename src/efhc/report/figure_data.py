@@ -8,6 +8,8 @@ from typing import Any
 
 import polars as pl
 
+RUN = ("strategy", "seed")
+"""The columns that tell runs apart."""
 BUDGETS = (0.02, 0.05, 0.1, 0.2, 0.5)
 """The shares of ZT's total transmission time at which strategies are compared."""
 PAPER = ("ZT", "EF-HC", "GT", "RG")

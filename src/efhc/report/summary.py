@@ -86,11 +86,8 @@ def _means_over(seeds: Sequence[int]) -> str:
 
 def nobody_left_lines(timeline: pl.DataFrame) -> Iterator[str]:
     """Yield a line for each strategy that has event-driven runs at whose end no device was there."""
-    seeds: dict[str, list[str]] = {}
-    for strategy, seed in nobody_left(timeline):
-        seeds.setdefault(strategy, []).append(str(seed))
-    for strategy, of_strategy in seeds.items():
-        words = f"seed{'s' if len(of_strategy) > 1 else ''} {', '.join(of_strategy)}"
+    for strategy, seeds in nobody_left(timeline).items():
+        words = f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
         yield f"{strategy}, {words}: no device is there at the end, so there is no accuracy"
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import polars as pl
 
 from efhc.report.claims.intervals import bounds
-
-RUN = ("strategy", "seed")
-"""The columns that tell runs apart."""
+from efhc.report.figure_data import RUN
 
 TO_TARGET = ("seconds_to_target", "bytes_to_target")
 """The columns that say what it takes to reach a target accuracy."""
@@ -49,10 +48,10 @@ def timeline_summary(timeline: pl.DataFrame, target: float | None = None) -> pl.
     return means if target is None else with_target_bounds(means)
 
 
-def nobody_left(timeline: pl.DataFrame) -> list[tuple[str, int]]:
-    """Return the strategy and the seed of each run at whose end no device was there."""
-    ends = timeline.group_by(*RUN, maintain_order=True).agg(pl.col("devices").last())
-    return ends.filter(pl.col("devices") == 0).select(RUN).rows()
+def nobody_left(timeline: pl.DataFrame) -> dict[str, list[int]]:
+    """Return by strategy the seeds of the runs at whose end no device was there."""
+    ends = timeline.group_by(*RUN, maintain_order=True).agg(pl.col("devices").last()).filter(devices=0)
+    return dict(ends.group_by("strategy", maintain_order=True).agg("seed").iter_rows())
 
 
 def cost_to_target(timeline: pl.DataFrame, target: float) -> pl.DataFrame:
@@ -88,18 +87,55 @@ def target_over_seeds() -> list[pl.Expr]:
 
 def with_target_bounds(means: pl.DataFrame) -> pl.DataFrame:
     """Return the table with intervals in place of the values of all seeds."""
+    others = [name for name in means.columns if not name.startswith((*TO_TARGET, *WITHOUT_TARGET))]
+    intervals = []
     for name in TO_TARGET:
         ends = [bounds_of_all(each) for each in means[f"{name}_each"].to_list()]
-        schema = {f"{name}_low": pl.Float64, f"{name}_high": pl.Float64}
-        means = pl.concat(
-            [means.drop(f"{name}_each"), pl.DataFrame(ends, schema=schema, orient="row")], how="horizontal"
-        )
-    others = [name for name in means.columns if not name.startswith((*TO_TARGET, *WITHOUT_TARGET))]
-    ordered = [f"{name}{end}" for name in TO_TARGET for end in ("", "_low", "_high")]
-    return means.select(*others, *ordered, *WITHOUT_TARGET)
+        table = pl.DataFrame(ends, schema=dict.fromkeys((f"{name}_low", f"{name}_high"), pl.Float64), orient="row")
+        intervals += [name, *table]
+    return means.select(*others, *intervals, *WITHOUT_TARGET)
 
 
 def bounds_of_all(per_seed: Sequence[float | None]) -> tuple[float | None, float | None]:
     """Return the ends of the interval of the mean, or None if a seed has no value: the others are a biased sample."""
     values = [value for value in per_seed if value is not None]
     return bounds(values) if len(values) == len(per_seed) else (None, None)
+
+
+# Predictions: how well the simulator says what nodes do
+
+QUANTITIES = dict(zip(("seconds", "bytes"), TO_TARGET, strict=True))
+"""What is predicted, and the column of `cost_to_target` that has it."""
+
+
+def compare_timelines(measured: pl.DataFrame, predicted: pl.DataFrame, target: float) -> pl.DataFrame:
+    """Return a row per run with the seconds and bytes until the `target` accuracy, from two timelines.
+
+    The columns are strategy, seed, and for seconds and bytes each: measured, predicted, and the error, which is
+    predicted / measured - 1. They are null where the target was not reached.
+    """
+    both = cost_to_target(measured, target).join(
+        cost_to_target(predicted, target), on=RUN, how="left", suffix="_predicted", maintain_order="left"
+    )
+    columns = [
+        column
+        for name, cost in QUANTITIES.items()
+        for column in (
+            pl.col(cost).alias(f"{name}_measured"),
+            pl.col(f"{cost}_predicted").alias(f"{name}_predicted"),
+            (pl.col(f"{cost}_predicted") / pl.col(cost) - 1).alias(f"{name}_error"),
+        )
+    ]
+    return both.select(*RUN, *columns)
+
+
+def error_words(table: pl.DataFrame) -> str:
+    """Return one line that states the error of all predictions in the table."""
+    parts = []
+    for name in QUANTITIES:
+        sizes = np.abs(table[f"{name}_error"].drop_nulls().to_numpy())
+        words = f"{sizes.mean():.0%} in the mean, {sizes.max():.0%} at most" if len(sizes) else "unknown"
+        parts.append(f"{name} {words}")
+    missed = int((table["seconds_measured"].is_null() | table["seconds_predicted"].is_null()).sum())
+    without = f"; {missed} of {len(table)} runs did not reach the target in both" if missed else ""
+    return f"Error of the prediction, relative to what was measured: {', '.join(parts)}{without}."

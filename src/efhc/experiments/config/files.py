@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from efhc.base.errors import EfhcError, InputError
 from efhc.base.inputs import CONFIG_FOLDER, InputContent, absolute, is_folder, read_input, read_text
-from efhc.base.own_code import IN_A_FILE, WHAT_TO_DO, absolute_reference, file_of, origin_of
+from efhc.base.own_code import WHAT_TO_DO, absolute_reference, file_of, origin_of
 from efhc.base.policy import Policy, as_input_error, family_of, is_registered
 from efhc.base.registry import NOT_KEPT, RUN_CODE, NotRun
 from efhc.experiments.config.experiment import Experiment
@@ -98,7 +98,7 @@ def _from_here(name: str, value: Any) -> Any:
         return [_from_here(name, one) for one in value]
     if isinstance(value, str) and name.rpartition(".")[2] in ("path", "test_path"):
         return str(absolute(value, Path()))
-    return absolute_reference(value, Path()) if isinstance(value, str) and IN_A_FILE.match(value) else value
+    return absolute_reference(value, Path()) if isinstance(value, str) and file_of(value) else value
 
 
 def parse_override(override: str) -> tuple[str, Any]:

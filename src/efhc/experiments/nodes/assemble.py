@@ -17,7 +17,7 @@ from efhc import __version__
 from efhc.base.arrays import Ints
 from efhc.base.errors import EfhcError, InputError, within
 from efhc.base.inputs import is_folder, parse_numpy, read_bytes, sha256
-from efhc.base.own_code import IN_A_FILE, file_of
+from efhc.base.own_code import file_of
 from efhc.base.saving import SaveError
 from efhc.core.triggers import NormTrigger
 from efhc.experiments.config.experiment import Experiment
@@ -221,7 +221,7 @@ def _without_places(setting: Any) -> Any:
     if isinstance(setting, list):
         return [_without_places(value) for value in setting]
     if isinstance(setting, str):
-        if IN_A_FILE.match(setting) and (file := file_of(setting)):
+        if file := file_of(setting):
             return f"{file.name}:{setting.rpartition(':')[2]} {sha256(read_bytes(file))[:10]}"
         if (file := Path(setting)).is_absolute() and file.is_file():
             return f"{file.name} {sha256(read_bytes(file))[:10]}"

@@ -26,7 +26,7 @@ from efhc.experiments.nodes.launch import View, launch
 from efhc.experiments.nodes.namespaces import require_namespaces
 from efhc.experiments.runs.simulate import simulate
 from efhc.experiments.runs.tables import driver_of
-from efhc.report.predictions import compare
+from efhc.report.timelines import compare_timelines
 from efhc.strategies.forms import form_of
 
 TABLE, CURVES, FIGURE = "prediction.csv", "prediction-curves.csv", "prediction.png"
@@ -46,7 +46,7 @@ def predict(
 ) -> pl.DataFrame:
     """Run each experiment by the simulator and by nodes, and compare. What is in `out` already is not run again.
 
-    Returns a row per experiment, strategy and seed; see `report.predictions.compare`. `report` is called with what is
+    Returns a row per experiment, strategy and seed; see `report.timelines.compare_timelines`. `report` is called with what is
     being run, and `view` with the state of the nodes. Raises `InputError` if an experiment has something that nodes
     cannot do as the simulator does it, and `EfhcError` without root.
     """
@@ -71,7 +71,7 @@ def predict(
             warn(f"{experiment.name}: {line}")
         curves[run_title(experiment)] = Curves(measured.timeline, predicted.timeline, target)
         named = pl.lit(experiment.name).alias("experiment")
-        tables.append(compare(measured.timeline, predicted.timeline, target).select(named, pl.all()))
+        tables.append(compare_timelines(measured.timeline, predicted.timeline, target).select(named, pl.all()))
         for source, result in (("measured", measured), ("predicted", predicted)):
             rows.append(result.timeline.select(named, pl.lit(source).alias("source"), *COLUMNS))
     table = pl.concat(tables)

@@ -50,9 +50,9 @@ from efhc.experiments.runs.tables import driver_of
 from efhc.experiments.runs.tracking import name_of, tracking
 from efhc.experiments.trackers.tracker import as_folder
 from efhc.report.claims.intervals import bounds_words
+from efhc.report.figure_data import RUN
 from efhc.report.numbers import MEGABYTE, cost_words, number_words
 from efhc.report.timelines import (
-    RUN,
     TO_TARGET,
     WITHOUT_TARGET,
     bounds_of_all,

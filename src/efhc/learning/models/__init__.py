@@ -36,7 +36,7 @@ def _from_python(given: Any) -> Any:
 def _from_code(reference: str, parameters: Mapping[str, Any]) -> dict[str, Any] | None:
     """Code without a model's methods makes a torch module; `loss` is the model's, other parameters the module's."""
     try:
-        found = load(reference, "kind").value
+        found, _ = load(reference, "kind")
     except InputError:
         return None  # raised again where the part is made
     if not callable(found) or any(hasattr(found, method) for method in METHODS):

@@ -16,9 +16,9 @@ from functools import lru_cache
 import numpy as np
 import polars as pl
 
-from efhc.report.claims.panels import RUN, means_over_seeds
+from efhc.report.claims.panels import means_over_seeds
 from efhc.report.claims.verdicts import Finding, Judgement, find
-from efhc.report.figure_data import PAPER, ControlsData, FrontierData, SettingData, TimedSetting
+from efhc.report.figure_data import PAPER, RUN, ControlsData, FrontierData, SettingData, TimedSetting
 from efhc.report.numbers import number_words, percent
 
 SHARES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
@@ -116,7 +116,7 @@ def judge_frontier(data: FrontierData) -> list[Judgement]:
                 if leader not in setting.strategies:
                     continue
                 budgets = [share for share in SHARES if share >= setting.judged_from * (1 - NEARLY)]
-                findings = _leads(setting, leader, group, words, budgets)
+                findings = _margins(setting, leader, group, words, budgets)
                 statement = (
                     f"{leader} leads at every budget from {100 * budgets[0]:g} to {percent(budgets[-1])} of ZT's time: "
                     f"its mean margin over the best of {words} with the same seed is above 0"
@@ -125,7 +125,7 @@ def judge_frontier(data: FrontierData) -> list[Judgement]:
     return judgements
 
 
-def _leads(
+def _margins(
     setting: SettingData, leader: str, rivals: Sequence[str], words: str, budgets: Sequence[float]
 ) -> tuple[Finding, ...]:
     quantity = f"accuracy of {leader} minus the best of {words}"

@@ -14,9 +14,7 @@ import numpy as np
 import polars as pl
 
 from efhc.report.claims.intervals import interval, of_other_seeds
-from efhc.report.figure_data import BUDGETS, FigureData
-
-RUN = ("strategy", "seed")
+from efhc.report.figure_data import BUDGETS, RUN, FigureData
 
 
 @lru_cache(maxsize=32)

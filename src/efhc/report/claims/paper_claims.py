@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import polars as pl
 
-from efhc.report.claims.panels import RUN, accuracy_at_share, accuracy_over_radii
+from efhc.report.claims.panels import accuracy_at_share, accuracy_over_radii
 from efhc.report.claims.verdicts import Finding, Judgement, find
-from efhc.report.figure_data import BUDGETS, FigureData
+from efhc.report.figure_data import BUDGETS, RUN, FigureData
 
 BASELINES = ("GT", "ZT", "RG")
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
 import numpy as np
@@ -42,27 +42,12 @@ UNNAMED = "experiment"
 """The name of an experiment that was given none."""
 
 
-class RunSettings(Protocol):
-    """The settings of an experiment that a title mentions."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def data(self) -> object: ...
-    @property
-    def model(self) -> object: ...
-    @property
-    def devices(self) -> int: ...
-    @property
-    def seeds(self) -> Collection[int]: ...
-
-
-def run_title(experiment: RunSettings) -> str:
-    """Return a title that says what was run: `fmnist: fashion-mnist, svm, 10 devices, 3 seeds`."""
+def run_title(experiment: Any) -> str:
+    """Return a title that says what an `Experiment` runs: `fmnist: fashion-mnist, svm, 10 devices, 3 seeds`."""
     data, model = (str(getattr(one, "kind", type(one).__name__)) for one in (experiment.data, experiment.model))
     seeds = len(experiment.seeds)
-    told = f"{data}, {model}, {experiment.devices} devices, {seeds} seed{'s' if seeds != 1 else ''}"
-    return told if experiment.name == UNNAMED else f"{experiment.name}: {told}"
+    words = f"{data}, {model}, {experiment.devices} devices, {seeds} seed{'s' if seeds != 1 else ''}"
+    return words if experiment.name == UNNAMED else f"{experiment.name}: {words}"
 
 
 def grid_of(figure: Figure | SubFigure, panels: int, columns: int, *, sharey: bool = False) -> list[Axes]:
