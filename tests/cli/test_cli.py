@@ -107,48 +107,35 @@ def test_a_killed_run_leaves_no_half_file_and_resumes_bit_for_bit(config, tmp_pa
     assert json.loads((killed / "meta.json").read_text())["status"] == "complete"
 
 
-def test_bad_inputs_get_one_line_and_leave_nothing(config, tmp_path, refused):
-    (tmp_path / "loop.txt").write_text("0 1\n3 3\n")
-    (tmp_path / "asymmetric.txt").write_text("0 1\n1 0\n1 2\n")
-    (tmp_path / "beyond.txt").write_text("0 1\n1 10\n")
-    (tmp_path / "apart.txt").write_text("0 1\n2 3\n")
-    (tmp_path / "nan.csv").write_text("\n".join(["5000"] * 9 + ["nan"]))
-    (tmp_path / "zero.csv").write_text("\n".join(["5000"] * 9 + ["0"]))
-    x = np.ones((40, 3))
-    x[7, 1] = np.nan
-    arrays = {"y_train": np.arange(40) % 10, "x_test": np.ones((10, 3)), "y_test": np.arange(10)}
-    np.savez(tmp_path / "nan.npz", x_train=x, **arrays)
-    np.savez(tmp_path / "good.npz", x_train=np.ones((40, 3)), **arrays)
-    content = (tmp_path / "good.npz").read_bytes()
-    (tmp_path / "short.npz").write_bytes(content[: len(content) // 2])
-    (tmp_path / "parts.json").write_text(json.dumps([[0]] * 9 + [[]]))
-    edge_list = ["network.kind=edge-list"]
-    npz = ["data.kind=npz"]
-    cases = [
-        (["network.raduis=1"], ["network.raduis", "did you mean 'radius'?"]),
-        (["iterations=lots"], ["iterations", "'lots'", "a whole number"]),
-        (["bandwidths.kind=constant", "bandwidths.value=-5"], ["bandwidths.value", "-5", "greater than 0"]),
-        (["bandwidths.kind=csv", "bandwidths.path=zero.csv"], ["bandwidths.path", "'0' for device 9", "above 0"]),
-        (["bandwidths.kind=csv", "bandwidths.path=nan.csv"], ["bandwidths.path", "'nan' for device 9", "finite"]),
-        ([*npz, "data.path=nan.npz"], ["data.x_train", "1 values that are NaN", "sample 7"]),
-        ([*npz, "data.path=short.npz"], ["data.path", "short.npz", "damaged"]),
-        ([*edge_list, "network.path=loop.txt"], ["network.path", "self-loop at device 3", "line 2"]),
-        ([*edge_list, "network.path=asymmetric.txt"], ["network.path", "asymmetric", "line 3"]),
-        ([*edge_list, "network.path=beyond.txt"], ["network.path", "device 10", "line 2", "0 to 9"]),
-        ([*edge_list, "network.path=apart.txt", "network.connected=true"], ["network.path", "disconnected"]),
+@pytest.mark.parametrize(
+    ("overrides", "parts"),
+    [
+        ("network.raduis=1", ["network.raduis", "did you mean 'radius'?"]),
+        ("iterations=lots", ["iterations", "'lots'", "a whole number"]),
+        ("bandwidths.kind=constant bandwidths.value=-5", ["bandwidths.value", "-5", "greater than 0"]),
+        ("bandwidths.kind=csv bandwidths.path=nan.csv", ["bandwidths.path", "'nan' for device 9", "finite"]),
+        ("data.kind=npz data.path=nan.npz", ["data.x_train", "1 values that are NaN", "sample 7"]),
+        ("network.kind=edge-list network.path=loop.txt", ["network.path", "self-loop at device 3", "line 2"]),
         (
-            ["network.radius=0.05", "network.attempts=3"],
+            "network.radius=0.05 network.attempts=3",
             ["network.connected", "no connected graph on 10 devices in 3 draws"],
         ),
-        (["partition.labels_per_device=11"], ["partition.labels_per_device", "11", "at most 10"]),
-        (["partition.kind=file", "partition.path=parts.json"], ["partition.path", "device 9"]),
-        (["batch_size=1000"], ["batch_size", "1000", "at most"]),
-    ]
-    for overrides, parts in cases:
-        line = refused("run", config, *overrides, "--out", "out", cwd=tmp_path)
-        for part in parts:
-            assert part in line
-        assert not (tmp_path / "out").exists()
+        ("partition.labels_per_device=11", ["partition.labels_per_device", "11", "at most 10"]),
+        ("partition.kind=file partition.path=parts.json", ["partition.path", "device 9"]),
+        ("batch_size=1000", ["batch_size", "1000", "at most"]),
+    ],
+)
+def test_bad_inputs_get_one_line_and_leave_nothing(config, tmp_path, refused, overrides, parts):
+    (tmp_path / "loop.txt").write_text("0 1\n3 3\n")
+    (tmp_path / "nan.csv").write_text("\n".join(["5000"] * 9 + ["nan"]))
+    (tmp_path / "parts.json").write_text(json.dumps([[0]] * 9 + [[]]))
+    x = np.ones((40, 3))
+    x[7, 1] = np.nan
+    np.savez(tmp_path / "nan.npz", x_train=x, y_train=np.arange(40) % 10, x_test=np.ones((10, 3)), y_test=np.arange(10))
+    line = refused("run", config, *overrides.split(), "--out", "out", cwd=tmp_path)
+    for part in parts:
+        assert part in line
+    assert not (tmp_path / "out").exists()
 
 
 def test_an_output_directory_that_holds_another_run_is_refused(config, tmp_path, command, refused):

@@ -49,8 +49,3 @@ def test_a_bad_name_or_a_folder_that_exists_is_one_line_and_nothing_is_made(refu
     refused("new", "file/inside")
     assert not list((tmp_path / "taken").iterdir())
     assert (tmp_path / "file").read_text() == "mine"
-
-
-def test_the_template_goes_into_the_wheel():
-    assert new_project.TEMPLATE.parents[1].name == "efhc"
-    assert (new_project.TEMPLATE / "strategy.py").is_file()

@@ -5,14 +5,11 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import polars as pl
 import pytest
 from matplotlib.figure import Figure
 from polars.testing import assert_frame_equal
@@ -177,18 +174,6 @@ def test_a_run_called_plan(call, run):
         assert "ZT, 2 seeds" in done.stdout
 
 
-def test_what_is_no_finished_run_is_one_line(refused, run, tmp_path):
-    (tmp_path / "empty").mkdir()
-    meta = json.loads((run / "meta.json").read_text())
-    (run / "meta.json").write_text(json.dumps(meta | {"status": "running"}))
-    for directory in ("run", "empty", "absent", "small.toml"):
-        line = refused("theory", directory)
-        assert line.startswith(f"efhc: run directory: {directory} holds no finished experiment. Run ")
-        assert refused("theory", "check", directory, "--json") == line
-    assert not (tmp_path / "absent").exists()
-    assert not (run / "figures" / "theory.png").exists()
-
-
 # Known to be bad
 
 
@@ -261,30 +246,6 @@ def test_code_that_a_run_names_is_executed_only_when_that_is_said(call, run, mon
     assert trusted == [False, True]
 
 
-def use_links(run: Path, iteration: int, **lists: list[int]) -> None:
-    """Write into the events of ZT, seed 1, that other links were used."""
-    listed = json.loads((run / "meta.json").read_text())["runs"]
-    (folder,) = (run / "runs" / one["key"] for one in listed if (one["strategy"], one["seed"]) == ("ZT", 1))
-    here = pl.col("iteration") == iteration
-    events = pl.read_parquet(folder / "events.parquet").with_columns(
-        pl.when(here).then(pl.lit(pl.Series([ends], dtype=pl.List(pl.Int32)))).otherwise(pl.col(name)).alias(name)
-        for name, ends in lists.items()
-    )
-    events.write_parquet(folder / "events.parquet")
-    meta = json.loads((folder / "meta.json").read_text())
-    del meta["table_sha256"]
-    (folder / "meta.json").write_text(json.dumps(meta))
-
-
-def test_links_of_devices_that_do_not_exist_are_one_line(run):
-    """In a process of its own: compiled loops look no index up twice."""
-    use_links(run, 23, link_from=[0, 7], link_to=[1, 1_000_000])
-    code = f"from efhc.experiments.studies.theory_check import *; check_run(Path({str(run)!r}), 3)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 1
-    assert re.match(r"efhc\.base\.errors\.\w+: .*events", done.stderr.splitlines()[-1])
-
-
 # Before a run
 
 
@@ -292,24 +253,7 @@ def test_plan_is_a_table_and_leaves_nothing(call, tmp_path):
     done = call("theory", "plan", "small.toml", "strategies.RG.kind=rg", "--rehearse", 20)
     assert done.returncode == 0
     assert re.search(r"^L = [\d.]+, mu = 0.5 \(bound\)$", done.stdout, re.MULTILINE)
-    assert "Expected over 40 iterations; right: largest alpha(0) by theorem" in done.stdout
-    assert "with smaller steps devices fire less often, B grows and the limits shrink" in done.stdout
-    assert "rho is per window of B iterations: rows with different B cannot be compared." in done.stdout
-    assert "promised" not in done.stdout
-    for words in (
-        "strategy",
-        "B1",
-        "B2",
-        "B is",
-        "expected",
-        "rho",
-        "constant",
-        "dimin-",
-        "convex",
-        "EF-HC",
-        "ZT",
-        "RG",
-    ):
+    for words in ("B is", "expected", "rho", "dimin-", "EF-HC", "ZT", "RG"):
         assert words in done.stdout
     assert {path.name for path in tmp_path.iterdir()} == {"small.toml"}
 

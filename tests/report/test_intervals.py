@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -89,13 +87,3 @@ def test_columns_do_not_depend_on_one_another_and_every_call_gives_the_same():
     assert together.shape == (3, 8, 5)
     assert together.tobytes() == np.array(interval(VALUES.reshape(5, 8, 5))).tobytes()
     np.testing.assert_allclose(together.reshape(3, 40)[:, 3], interval(VALUES[:, 3]), rtol=1e-12)
-
-
-def test_a_panel_takes_little_time():
-    values = np.random.default_rng(3).normal(size=(5, 200))
-    best = np.inf
-    for _ in range(5):
-        start = time.process_time()
-        interval(values)
-        best = min(best, time.process_time() - start)
-    assert best < 0.4  # 0.07 on an idle machine

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -122,8 +121,6 @@ def test_the_same_figure_is_the_same_bytes(tmp_path):
         figure = paper_figure(data)
         for ending in endings:
             save_figure(figure, tmp_path / f"{name}.{ending}")
-        if name == "first":
-            time.sleep(1.1)  # dates in files count seconds
     for ending in endings:
         first, second = ((tmp_path / f"{name}.{ending}").read_bytes() for name in ("first", "second"))
         assert first == second

@@ -13,9 +13,9 @@
 Two inner parts of numba are replaced.
 
 `numba.njit(cache=True)` optimises every loop that another one calls, and again in each of its callers. `_Unfinished`
-leaves that to the loop that Python calls. A first `efhc demo` takes 12.7 s of processor time with it and 18.7 s without,
-a first event-driven run 4.7 s and 6.1 s; later runs take the same. Its cache has 1.2 MB, and 3.6 MB if loops that other
-loops call are kept, too.
+leaves that to the loop that Python calls. A first `efhc demo` takes 12.7 s of processor time with it and 18.7 s
+without, a first event-driven run 4.7 s and 6.1 s; later runs take the same. Its cache has 1.2 MB, and 3.6 MB if loops
+that other loops call are kept, too.
 
 numba's cache trusts its files: one that is cut short raises an error, a flipped bit may end the process or give wrong
 numbers, and a change in a loop of another file goes unnoticed. `_Cache` names files by the content of the sources and
@@ -166,7 +166,7 @@ class _Within(CPUDispatcher):
 
 
 class _Unfinished(JITCodeLibrary):
-    """Code that is neither optimised nor turned into machine code, because nobody calls it as it is.
+    """Code that is neither optimised nor turned into machine code, because it is only called from other loops.
 
     numba would do both to every loop, and again to each loop that calls it, and so on up to the one that Python calls.
     """

@@ -140,7 +140,7 @@ def family_of(field: FieldInfo) -> Any:
 def descriptions(policy: type[Policy]) -> dict[str, str]:
     """Return the docstring below each field of a policy, by the name of the field.
 
-    They are read from the source when somebody asks, for a document or a schema. pydantic would read those of all
+    They are read from the source only when a document or a schema needs them. pydantic would read those of all
     policies whenever they are imported, which takes longer than all else about them.
     """
     found: dict[str, str] = {}

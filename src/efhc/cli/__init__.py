@@ -122,8 +122,8 @@ def _refuse(error: Exception, text: str) -> NoReturn:
     sys.exit(code)
 
 
-def _show_version(asked: bool) -> None:
-    if asked:
+def _show_version(wanted: bool) -> None:
+    if wanted:
         print(f"efhc {__version__}")
         raise typer.Exit
 

@@ -38,15 +38,15 @@ def accuracy_at_shares(curves: pl.DataFrame, shares: Sequence[float], of: str = 
     spends in all, as such a share. Seeds without a run of that strategy are left out.
     """
     totals = dict(curves.filter(strategy=of).group_by("seed").agg(pl.col("transmission_time_total").max()).iter_rows())
-    asked = np.array(shares)
+    wanted = np.array(shares)
     tables = []
     runs = curves.drop_nulls("accuracy").group_by(RUN, maintain_order=True)
     for strategy, seed, times, accuracies in runs.agg("transmission_time_total", "accuracy").iter_rows():
         if not totals.get(seed):
             continue
         spent = np.array(times) / totals[seed]
-        read_off = np.where(asked * (1 + NEARLY) < spent[0], np.nan, np.interp(asked, spent, accuracies))
-        columns = {"strategy": strategy, "seed": seed, "spends": spent[-1], "share": asked, "accuracy": read_off}
+        read_off = np.where(wanted * (1 + NEARLY) < spent[0], np.nan, np.interp(wanted, spent, accuracies))
+        columns = {"strategy": strategy, "seed": seed, "spends": spent[-1], "share": wanted, "accuracy": read_off}
         tables.append(pl.DataFrame(columns))
     schema = dict.fromkeys(("spends", "share", "accuracy"), pl.Float64)
     empty = pl.DataFrame(schema={"strategy": pl.String, "seed": pl.Int64, **schema})
