@@ -46,7 +46,7 @@ def predict(
 ) -> pl.DataFrame:
     """Run each experiment by the simulator and by nodes, and compare. What is in `out` already is not run again.
 
-    Returns a row per experiment, strategy and seed; see `report.timelines.compare_timelines`. `report` is called with what is
+    Returns a row per experiment, strategy and seed; see `compare_timelines`. `report` is called with what is
     being run, and `view` with the state of the nodes. Raises `InputError` if an experiment has something that nodes
     cannot do as the simulator does it, and `EfhcError` without root.
     """
