@@ -76,7 +76,7 @@ def _draw_means(axes: Axes, metrics: pl.DataFrame, total: str) -> None:
 
     `total` is the column's sum over all iterations so far, or "consensus_error", which is summed here.
     """
-    window = max(1, (int(metrics["iteration"].to_numpy().max()) + 1) // 20)
+    window = max(1, (int(metrics["iteration"].to_numpy().max(initial=0)) + 1) // 20)
     for name, rows, style in by_strategy(metrics):
         iterations, values = _per_seed(rows, "iteration", total)
         if total == "consensus_error":
