@@ -7,10 +7,12 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from efhc.experiments.runs import live_file
 from efhc.experiments.runs.events import Begin, Devices, End, Evaluated, Events, Network
 from efhc.experiments.runs.live_file import LIMIT, SILENT_SECONDS, LiveFile, LiveRun, Tail, read_live
 from efhc.experiments.runs.provenance import is_running, process_mark
@@ -212,10 +214,13 @@ def test_a_process_is_known_by_more_than_its_number() -> None:
     assert not is_running(other.pid, host, None)
 
 
-def test_elsewhere_silence_tells(tmp_path: Path) -> None:
-    file = LiveFile(tmp_path / "live.jsonl")
-    file(begin())
-    run = read(tmp_path / "live.jsonl")
-    assert run.state(run.at + SILENT_SECONDS - 1, lambda *process: None) == "running"
-    assert run.state(run.at + SILENT_SECONDS + 1, lambda *process: None) == "stopped"
-    assert run.state(run.at, lambda *process: False) == "stopped"
+@pytest.mark.parametrize(
+    ("runs", "silent_for", "state"),
+    [(None, SILENT_SECONDS - 60, "running"), (None, SILENT_SECONDS + 1, "stopped"), (False, 0, "stopped")],
+)
+def test_a_run_elsewhere_counts_as_stopped_when_its_file_does_not_grow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runs: bool | None, silent_for: float, state: str
+) -> None:
+    LiveFile(tmp_path / "live.jsonl")(replace(begin(), at=time.time() - silent_for))
+    monkeypatch.setattr(live_file, "is_running", lambda *process: runs)
+    assert read(tmp_path / "live.jsonl").state() == state

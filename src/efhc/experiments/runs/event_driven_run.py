@@ -37,7 +37,6 @@ from efhc.experiments.runs.events import (
 )
 from efhc.experiments.runs.keeping import Checkpoint, RunKeeper, RunOptions, Stopped
 from efhc.experiments.runs.run import Run
-from efhc.experiments.runs.tables import require_lockstep
 from efhc.network.topologies import GraphsOverTime, StaticGraph
 from efhc.scenarios.scenario import Scenario
 
@@ -65,8 +64,6 @@ def make_event_driven(
     run: Run, scenario: Scenario, keeper: RunKeeper, stream: EventStream, options: RunOptions
 ) -> tuple[Floats, Local]:
     """Make the events after the last checkpoint, or all. Returns the last models and what devices keep."""
-    if options.observers:
-        require_lockstep(run.experiment, "observers")
 
     def restore(checkpoint: Checkpoint) -> Simulator:
         simulator = simulator_of(run, scenario, options.threads)

@@ -305,12 +305,12 @@ SAMPLE_SECONDS, SAMPLE_SHARE = 0.5, 0.005
 class Allowance:
     """Limits samples to `per_second` on average, and to fewer if they are large."""
 
-    def __init__(self, per_second: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._per_second, self._clock = per_second, clock
-        self._left, self._at = per_second, clock()  # short runs have samples, too
+    def __init__(self, per_second: float) -> None:
+        self._per_second = per_second
+        self._left, self._at = per_second, time.monotonic()  # short runs have samples, too
 
     def left(self) -> int:
-        now = self._clock()
+        now = time.monotonic()
         self._left = min(self._left + (now - self._at) * self._per_second, self._per_second)
         self._at = now
         return max(0, int(self._left))

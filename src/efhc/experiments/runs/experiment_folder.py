@@ -6,9 +6,6 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
-
-import tomli_w
 
 from efhc.base.errors import InputError
 from efhc.base.inputs import InputContent, sha256
@@ -73,11 +70,8 @@ class ExperimentFolder(RunFolder):
         self._prepare(experiment, resume=resume)
         if self.is_begun:
             self.check_same(experiment, checksums)
-        else:
-            self._write_config(to_tables(experiment))
         listed = [{"strategy": run.strategy, "seed": run.seed, "key": run.key} for run in runs]
-        facts = {"store": str(store.absolute())} if store is not None else {}
-        self.begin_session(experiment, checksums, runs=listed, **facts)
+        self.begin_session(to_tables(experiment), checksums, store=store, runs=listed)
         try:
             yield
         except BaseException:
@@ -88,8 +82,7 @@ class ExperimentFolder(RunFolder):
     def describe(self, experiment: Experiment, checksums: Mapping[str, Mapping[str, str]]) -> None:
         """Make this the folder of a result that is saved from memory; parts without a name are described."""
         self._prepare(experiment, resume=False)
-        self._write_config(to_tables(experiment, "describe"))
-        self.begin_session(experiment, checksums)
+        self.begin_session(to_tables(experiment, "describe"), checksums)
 
     def _prepare(self, experiment: Experiment, *, resume: bool) -> None:
         self.check_may_go_on(experiment, resume=resume)
@@ -101,11 +94,6 @@ class ExperimentFolder(RunFolder):
             # The lock of the experiment is held, so nobody else works in a store of its own.
             for leftover in filter(is_unfinished, (self.path / OWN_RUNS).glob(f".*{UNFINISHED}")):
                 shutil.rmtree(leftover, ignore_errors=True)
-
-    def _write_config(self, tables: dict[str, Any]) -> None:
-        if tables["data"].get("path") == str((self.path / DATA).absolute()):
-            tables["data"]["path"] = DATA  # so that the folder can be moved
-        write_safely(self.path / "config.toml", tomli_w.dumps(tables).encode())
 
     def check_may_go_on(self, experiment: Experiment, *, resume: bool) -> None:
         """Raise `InputError` if the folder holds an experiment, this one or another, and not `resume`."""

@@ -92,15 +92,22 @@ class _Meta(_Facts):
 class RunFolder:
     """The config, facts, tables and models in a folder. Each file is read once per object."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, files: dict[str, bytes] | None = None) -> None:
+        """With `files`, everything is written there by name, and nothing on the disk."""
+        self.path, self._files = path, files
         self._meta: dict[str, Any] | None = None
         self._models: dict[Pair, Floats] | None = None
         self._checked: set[str] = set()
         """Files that are as they were written."""
-        self._session_began = time.monotonic()
+        self.session_began = time.monotonic()
 
     # Reading
+
+    def has(self, name: str) -> bool:
+        """Return whether a file is there."""
+        if self._files is not None:
+            return name in self._files
+        return os.path.exists(self.path / name)  # noqa: PTH110 - unlike Path.exists, it never fails
 
     def read(self, name: str, parse: Callable[[Path], T]) -> T:
         """Return what `parse` makes of a file. Raises `DamagedError` if it is missing or not as it was written."""
@@ -118,12 +125,11 @@ class RunFolder:
     @property
     def is_begun(self) -> bool:
         """Whether the folder holds a run or an experiment."""
-        return os.path.exists(self.path / "config.toml")  # noqa: PTH110 - unlike Path.exists, it never fails
+        return self.has("config.toml")
 
     @property
     def is_complete(self) -> bool:
-        written = os.path.exists(self.path / "meta.json")  # noqa: PTH110 - as above
-        return written and self.meta["status"] == "complete"
+        return self.has("meta.json") and self.meta["status"] == "complete"
 
     @property
     def meta(self) -> dict[str, Any]:
@@ -183,7 +189,7 @@ class RunFolder:
 
     def check_inputs(self, checksums: Mapping[str, Mapping[str, str]]) -> None:
         """Raise `InputError` unless the data and input files are those that the run was made with."""
-        meta = self.meta if (self.path / "meta.json").exists() else {}
+        meta = self.meta if self.has("meta.json") else {}
         for what, now in checksums.items():
             for name, old in meta.get(what, {}).items():
                 if now.get(name) != old:
@@ -224,10 +230,6 @@ class RunFolder:
         for name in [*(f"{name}.parquet" for name in tables), *models, *snapshots]:
             self.check_file(name)
 
-    @property
-    def has_models(self) -> bool:
-        return (self.path / "models.safetensors").exists()
-
     def models(self) -> dict[Pair, Floats]:
         if self._models is None:
             self._models = self._tensors("models.safetensors", _by_pair)
@@ -238,7 +240,7 @@ class RunFolder:
         return self._tensors("local.safetensors", _local_by_pair)
 
     def _tensors(self, name: str, sort: Callable[[Mapping[str, np.ndarray]], dict[Pair, T]]) -> dict[Pair, T]:
-        if not (self.path / name).exists():
+        if not self.has(name):
             return {}
         self.check_file(name)
         return self.read(name, lambda path: sort(read_tensors(path)[0]))
@@ -250,25 +252,42 @@ class RunFolder:
     # Writing
 
     def write_meta(self, meta: Mapping[str, Any]) -> None:
-        write_safely(self.path / "meta.json", _json(meta))
+        self._write("meta.json", json.dumps(meta, indent=2).encode() + b"\n")
         self._meta = dict(meta)
 
-    def begin_session(self, experiment: Experiment, checksums: Mapping[str, Mapping[str, str]], **facts: Any) -> None:
-        """Write that this process works on the run from now on, and its config if it is new."""
-        self._session_began = time.monotonic()
+    def _write(self, name: str, *content: bytes | memoryview) -> None:
+        if self._files is None:
+            write_safely(self.path / name, *content)
+        else:
+            self._files[name] = b"".join(content)
+
+    def begin_session(
+        self,
+        config: Mapping[str, Any],
+        checksums: Mapping[str, Mapping[str, str]],
+        *,
+        store: Path | None = None,
+        **facts: Any,
+    ) -> None:
+        """Write that this process works on the run from now on, and its `config` if it is new.
+
+        `checksums` are those of the data and of the input files, and `store` is where the runs of an experiment lie.
+        """
+        self.session_began = time.monotonic()
         if not self.is_begun:
-            write_safely(self.path / "config.toml", tomli_w.dumps(to_tables(experiment)).encode())
-        known = self.meta if (self.path / "meta.json").exists() else {**new_meta(experiment, checksums), "sessions": []}
+            if config["data"].get("path") == str((self.path / DATA).absolute()):  # so that the folder can be moved
+                config = {**config, "data": {**config["data"], "path": DATA}}
+            self._write("config.toml", tomli_w.dumps(config).encode())
+        new = {"status": "running", "seeds": config["seeds"], **checksums, **provenance(), "wall_seconds": 0.0}
+        known = self.meta if self.has("meta.json") else {**new, "sessions": []}
         known = {name: fact for name, fact in known.items() if name not in AT_THE_END}
-        session = provenance()
-        if store := facts.pop("store", None):
-            session["store"] = store
+        session = provenance() | ({"store": str(store.absolute())} if store is not None else {})
         self.write_meta({**known, **facts, "status": "running", "sessions": [*known["sessions"], session]})
 
     def end_session(self, **facts: Any) -> None:
         """Write how long this process has worked on the run, and `facts`."""
         *earlier, session = self.meta["sessions"]
-        session = {**session, "wall_seconds": round(time.monotonic() - self._session_began, 3)}
+        session = {**session, "wall_seconds": round(time.monotonic() - self.session_began, 3)}
         total = sum(one.get("wall_seconds", 0.0) for one in [*earlier, session])
         self.write_meta({**self.meta, "wall_seconds": round(total, 3), "sessions": [*earlier, session], **facts})
 
@@ -289,11 +308,9 @@ class RunFolder:
         for name, table in tables.items():
             self._save_table(name, table.lazy())
         for name, tensors in tensors_of(final).items():
-            write_tensors(self.path / name, tensors)
+            self._write(name, *tensor_content(tensors))
         names = [*(f"{name}.parquet" for name in tables), "models.safetensors", "local.safetensors"]
-        checksums = {
-            name.partition(".")[0]: _file_sha256(self.path / name) for name in names if (self.path / name).exists()
-        }
+        checksums = {name.partition(".")[0]: self._sha256(name) for name in names if self.has(name)}
         snapshots = {
             str(file.relative_to(self.path)): _file_sha256(file)
             for file in sorted((self.path / "snapshots").glob("*/*.safetensors"))
@@ -306,6 +323,9 @@ class RunFolder:
     def _save_table(self, name: str, table: pl.LazyFrame) -> None:
         """Write NAME.parquet. A large table is written in parts, so that it need not fit into memory."""
         target = self.path / f"{name}.parquet"
+        if self._files is not None:
+            self._files[target.name] = parquet(table.collect())
+            return
         try:
             with replacing(target) as temporary:
                 if (at_once := _rows_at_once(table)) is None:
@@ -316,37 +336,13 @@ class RunFolder:
         except (OSError, pl.exceptions.ComputeError) as error:
             raise SaveError(f"{target} cannot be written ({getattr(error, 'strerror', None) or error})") from error
 
-
-def new_meta(experiment: Experiment, checksums: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
-    """Return the facts of a run or an experiment that begins now."""
-    return {"status": "running", "seeds": list(experiment.seeds), **checksums, **provenance(), "wall_seconds": 0.0}
+    def _sha256(self, name: str) -> str:
+        return _file_sha256(self.path / name) if self._files is None else sha256(self._files[name])
 
 
 def completed() -> dict[str, Any]:
     """Return the facts of a run or an experiment that ends now."""
     return {"finished": datetime.now(UTC).isoformat(timespec="seconds"), "status": "complete"}
-
-
-def whole_run(
-    experiment: Experiment,
-    config: Mapping[str, Any],
-    checksums: Mapping[str, Mapping[str, str]],
-    tables: Mapping[str, pl.DataFrame],
-    final: Final,
-    warnings: Sequence[str],
-    seconds: float,
-    **facts: Any,
-) -> dict[str, bytes]:
-    """Return the files of a complete run, by name. `facts` are added to meta.json."""
-    files = {f"{name}.parquet": parquet(table) for name, table in tables.items()}
-    files |= {name: b"".join(tensor_content(tensors)) for name, tensors in tensors_of(final).items()}
-    sums = {name.partition(".")[0]: sha256(content) for name, content in files.items()}
-    meta = new_meta(experiment, checksums)
-    session = {**provenance(), "wall_seconds": round(seconds, 3)}
-    meta |= {"wall_seconds": round(seconds, 3), "sessions": [session], **facts, **completed(), "table_sha256": sums}
-    files["config.toml"] = tomli_w.dumps(config).encode()
-    files["meta.json"] = _json(meta | ({"warnings": list(warnings)} if warnings else {}))
-    return files
 
 
 def tensors_of(final: Final) -> dict[str, dict[str, np.ndarray]]:
@@ -364,10 +360,6 @@ def parquet(table: pl.DataFrame) -> bytes:
     buffer = io.BytesIO()
     table.rechunk().write_parquet(buffer)  # the same bytes from whatever chunks
     return buffer.getvalue()
-
-
-def _json(meta: Mapping[str, Any]) -> bytes:
-    return json.dumps(meta, indent=2).encode() + b"\n"
 
 
 MANY_ENTRIES = 2 * PIECE_ENTRIES

@@ -200,7 +200,7 @@ class RunKeeper:
         else:
             whole = {name: table.lazy().collect() for name, table in tables.items()}
             made = MadeRun(whole, models, dict(local), self._snapshots)
-            self._store.add(self.run, made, final, self._warnings, time.monotonic() - self._began)
+            self._store.add(self.run, made, final, self._warnings, self._began)
 
     def _whole(self, name: str) -> pl.LazyFrame | pl.DataFrame:
         in_memory = [piece.tables[name] for piece in self._pieces if piece.end > piece.first]
@@ -242,7 +242,7 @@ class UnfinishedRun(RunFolder):
         try:
             tensors, facts = read_tensors(self._checkpoint)
             self._pieces = json.loads(facts["pieces"])
-            end = self._checked_end(tables_of(run.experiment).recorded)
+            end = self._checked_end(tables_of(run.experiment).labels)
             texts = {name.removeprefix(TEXT): tensors.pop(name) for name in [*tensors] if name.startswith(TEXT)}
             decoded = {name: text.tobytes().decode() for name, text in texts.items()}
             restored = restore(Checkpoint(end, tensors, decoded))

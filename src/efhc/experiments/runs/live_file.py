@@ -19,7 +19,7 @@ import secrets
 import time
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -346,17 +346,16 @@ class LiveRun:
         if isinstance(record, Evaluated | Reached) and record.at >= self.about.at:
             self._speed.note(record.at, record.k)
 
-    def state(self, now: float | None = None, runs: Callable[..., bool | None] = is_running) -> State:
+    def state(self) -> State:
         """Return what the run does now. On the machine that makes it, a run that was killed is known to be stopped.
 
-        On another machine, a run counts as stopped when its file has not grown for ten minutes. `runs` says whether
-        a process, given by pid, host and mark, runs.
+        On another machine, a run counts as stopped when its file has not grown for ten minutes.
         """
         if self.end is not None:
             return self.end.state
-        goes_on = runs(self.about.pid, self.about.host, self.about.process)
+        goes_on = is_running(self.about.pid, self.about.host, self.about.process)
         if goes_on is None:
-            goes_on = (time.time() if now is None else now) - self.at < SILENT_SECONDS
+            goes_on = time.time() - self.at < SILENT_SECONDS
         return "running" if goes_on else "stopped"
 
     @property

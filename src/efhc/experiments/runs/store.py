@@ -23,7 +23,7 @@ from efhc.base.saving import UNFINISHED, is_unfinished, lock, write_folder, writ
 from efhc.drivers.observers import ObserverFactory
 from efhc.experiments.config.files import to_tables
 from efhc.experiments.runs.events import FollowerFactory
-from efhc.experiments.runs.folder import PIECES, DamagedError, Final, Pair, RunFolder, whole_run
+from efhc.experiments.runs.folder import PIECES, DamagedError, Final, Pair, RunFolder
 from efhc.experiments.runs.keeping import MadeRun, RunKeeper, UnfinishedRun
 from efhc.experiments.runs.live_file import LIVE, LiveRun, read_live
 from efhc.experiments.runs.run import Run
@@ -33,8 +33,6 @@ Failures = Mapping[str, EfhcError]
 """The runs that could not be made, by key, and why."""
 LEFTOVER_SECONDS = 600.0
 """The age from which on a folder that a process was writing counts as left over by a kill."""
-RECENT_BYTES = 1 << 27
-"""Largest size of the tables that a store keeps in memory."""
 State = Literal["waiting", "running", "done", "stopped", "failed"]
 
 
@@ -72,8 +70,7 @@ class RunStore:
         self.path, self._warn, self.with_models = path, warn, with_models
         self.warnings: list[str] = []
         self.made: dict[str, MadeRun] = {}
-        """The runs in memory, by key. With a folder, these are some recent ones without models: sweeps read them."""
-        self._room: float = RECENT_BYTES
+        """The runs in memory, by key. Empty with a folder."""
 
     def warn(self, text: str) -> None:
         """Report a problem that does not stop the runs, in one line."""
@@ -143,7 +140,7 @@ class RunStore:
         if not folder.is_complete:
             return False
         folder.check_files(tables_of(run.experiment).names)
-        return folder.has_models or not self.with_models
+        return folder.has("models.safetensors") or not self.with_models
 
     def _is_whole_or_aside(self, run: Run, folder: RunFolder) -> bool:
         """Return whether a run is there whole; one that cannot be resumed is moved aside. Hold the lock."""
@@ -192,25 +189,27 @@ class RunStore:
                 folder.path.rmdir()  # if it is empty: its process was killed before it wrote anything
             if not (folder.path.exists() and self._is_whole_or_aside(run, folder)):
                 folder = UnfinishedRun(folder.path, self.warn)  # nothing of what was moved aside is known
-                folder.begin_session(run.experiment, run.inputs.checksums, asked_as=_names(run))
+                _begin(folder, run)
             yield folder
 
-    def add(self, run: Run, made: MadeRun, final: Final, warnings: Sequence[str], seconds: float) -> None:
-        """Keep a run that was made in memory. Raises `BusyError` if another process is making it in the folder."""
+    def add(self, run: Run, made: MadeRun, final: Final, warnings: Sequence[str], began: float) -> None:
+        """Keep a run that was made in memory, in a folder in one step. `began` is when, by `time.monotonic`.
+
+        Raises `BusyError` if another process is making it in the folder.
+        """
         if self.path is None:
             self.made[run.key] = made
             return
-        facts, tables = {"asked_as": _names(run)}, made.tables
-        config = run.tables or to_tables(run.experiment)
-        files = whole_run(run.experiment, config, run.inputs.checksums, tables, final, warnings, seconds, **facts)
-        size = sum(table.estimated_size() for table in tables.values())
-        if size < self._room:
-            self.made[run.key], self._room = MadeRun(tables), self._room - size
+        files: dict[str, bytes] = {}
+        in_memory = RunFolder(self.path / f".{run.key}{UNFINISHED}", files)
+        _begin(in_memory, run)
+        in_memory.session_began = began
+        in_memory.finish_run(made.tables, final, warnings)
         if write_folder(self.directory(run), files):
             return
         with self.opened(run) as folder:  # another process has begun the same run meanwhile, or made it
             if not folder.is_complete:
-                folder.finish_run(tables, final, warnings)
+                folder.finish_run(made.tables, final, warnings)
 
     def keep(self, run: Run, files: Mapping[str, bytes]) -> None:
         """Store the files of a run that was made elsewhere; meta.json, which says that it is complete, last."""
@@ -227,8 +226,7 @@ class RunStore:
 
     def table(self, run: Run, name: str) -> pl.DataFrame:
         """Return a table of a run, with the strategy named as in the experiment that asked for the run."""
-        made = self.made.get(run.key)
-        table = RunFolder(self.directory(run)).table(name) if made is None else made.table(name)
+        table = RunFolder(self.directory(run)).table(name)
         is_named = tables_of(run.experiment).is_per_strategy(name)
         return table.with_columns(strategy=pl.lit(run.strategy)) if is_named else table
 
@@ -248,8 +246,10 @@ class RunStore:
         return RunFolder(self.directory(run)).meta
 
 
-def _names(run: Run) -> dict[str, str]:
-    return {"experiment": run.whole.name, "strategy": run.strategy}
+def _begin(folder: RunFolder, run: Run) -> None:
+    """Begin a session in the folder of a run. Its names there are those of the experiment that it is made for."""
+    names = {"experiment": run.whole.name, "strategy": run.strategy}
+    folder.begin_session(run.tables or to_tables(run.experiment), run.inputs.checksums, asked_as=names)
 
 
 class StoredRun:

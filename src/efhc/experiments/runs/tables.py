@@ -33,19 +33,14 @@ class RunTables:
     driver: str
     """The kind of the driver."""
     labels: Mapping[str, tuple[str, ...]]
-    """The recorded tables, in order. Each has these columns first, which name its run, and then the recorded ones."""
+    """The recorded tables, in order, which grow while a run goes, and the columns in front that name the run."""
     curve: str
-    """The table that tells how accuracy develops."""
-
-    @property
-    def recorded(self) -> tuple[str, ...]:
-        """The tables that grow while a run goes. They are put away piece by piece."""
-        return tuple(self.labels)
+    """The table with the accuracies over time."""
 
     @property
     def names(self) -> tuple[str, ...]:
         """All tables: those that are recorded, and the one of the devices."""
-        return (*self.recorded, "devices")
+        return (*self.labels, "devices")
 
     def is_per_strategy(self, name: str) -> bool:
         """Return whether each strategy has rows of its own in a table. If not, all strategies of a seed share them."""
