@@ -173,7 +173,7 @@ def test_a_drift_that_has_come_to_a_stop_reaches_no_threshold():
 
 
 def test_step_sizes_are_judged(checks):
-    assert planned(1)["ZT"].step_size == checks["ZT"].check_of("step-size-limit")
+    assert planned(1)["ZT"].step_size == next(one for one in checks["ZT"].checks if one.subject == "step-size-limit")
     limit = planned(1, step_size={"kind": "constant", "value": 1.0})["ZT"].step_size
     assert (limit.verdict, limit.reason) == ("broken", "above")
 

@@ -31,12 +31,6 @@ def lengths(found):
 # Windows of a flow, by hand
 
 
-def test_one_device_that_fires_late_is_reached_by_the_others():
-    fired = everyone(9)
-    fired[:, 2] = every(3, 9, 1)[:, 0]
-    assert lengths(connectivity(Flow(StaticGraph(PATH).graph, fired))) == (1, 3, 1)
-
-
 def test_a_static_graph_where_nobody_fires():
     found = connectivity(Flow(StaticGraph(PATH).graph, nobody(8)))
     assert found == (Window(1), Window(9, device=0), Window(9, device=0))
@@ -217,17 +211,6 @@ def broadcasts(*silent, iterations=8):
     for device, first, last in silent:
         fired[first : last + 1, device] = False
     return judged(Flow(StaticGraph(PATH).graph, fired))[1]
-
-
-def test_a_device_that_is_silent_in_the_end():
-    """Nobody knows for how long it would have been."""
-    found = broadcasts((1, 5, 7))
-    assert found[:4] == ("broadcasts", "assump:conn-(b)", "not checkable", "censored")
-    assert found.values == {"B2": 4, "iterations": 8, "since": 5, "silent": 1}
-    # it is the longest gap that counts, whoever else is silent in the end, or was before
-    assert broadcasts((1, 5, 7), (0, 6, 7), (2, 1, 2)) == found
-    assert broadcasts((2, 7, 7)).values == {"B2": 2, "iterations": 8, "since": 7, "silent": 2}
-    assert broadcasts((2, 1, 7)).values == {"B2": 8, "iterations": 8, "since": 1, "silent": 2}
 
 
 def test_a_device_that_was_silent_and_fires_again():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 
 import numpy as np
@@ -85,23 +84,6 @@ def test_thresholds_that_change():
     fired = predicted_firing(np.ones(1), np.ones(6), thresholds)
     # drifts before each: 0 1 2 1 2 1
     assert np.flatnonzero(fired).tolist() == [2, 4]
-
-
-def test_diminishing_step_sizes_make_gaps_longer():
-    alphas = 1 / (1 + np.arange(200.0))
-    fired = predicted_firing(np.ones(1), alphas, constant(1, 200))
-    found = gaps(fired)
-    assert found[0] < found[1] < found[2]
-    at = np.flatnonzero(fired)
-    for last, now in itertools.pairwise(at):
-        assert alphas[last:now].sum() >= 1 > alphas[last : now - 1].sum()
-
-
-def test_the_drift_before_is_carried_over():
-    drifted = np.array([0.0, 1.0, 2.0, 7.0])
-    fired = predicted_firing(np.ones(4), np.ones(5), constant(2, 5, 4), drifted)
-    assert [np.flatnonzero(column).tolist() for column in fired.T] == [[2, 4], [1, 3], [0, 2, 4], [0, 2, 4]]
-    assert drifted.tolist() == [0, 1, 2, 7]
 
 
 def test_a_drift_that_saturates_below_the_threshold_never_fires():

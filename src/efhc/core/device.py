@@ -26,7 +26,7 @@ iteration k begins, the device offers, throughout k,
 
 so that every model stays a weighted mean of models, whatever is delayed (docs/asynchrony.md has the proofs).
 
-A model is an opaque handle here: an array, or a row of one. `combine` makes a new one, sum_t weight_t model_t.
+The law never looks into a model. `combine` makes a new one, sum_t weight_t model_t.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from efhc.core.device import Exchange
 
 Model = Any
-"""An opaque handle: an array, or a row of one."""
+"""An array, into which the law never looks."""
 Token = tuple[int, int, int]
 """The name that one end gives an exchange: device, session of the device, count. No token is used twice."""
 

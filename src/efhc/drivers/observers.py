@@ -6,7 +6,7 @@ as `Steps`. One that raises ends its run there; the state up to that point is st
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -41,11 +41,8 @@ class Observer:
         """These iterations have been made, and left this state. Copy what you keep of it: its memory is used again."""
 
 
-class ObserverFactory(Protocol):
-    """Creates one observer per run."""
-
-    def __call__(self, strategy: str, seed: int, scenario: Scenario) -> Observer:
-        """The observer of the run of `strategy` with `seed`."""
+ObserverFactory = Callable[[str, int, Scenario], Observer]
+"""Creates the observer of one run, from the name of its strategy, its seed and its scenario."""
 
 
 class LookAt(Observer):

@@ -453,10 +453,6 @@ class StrategyCheck:
         """The running mean of ||grad F(w_bar)||^2, over seeds."""
         return running_mean(self.iterations, self.of_seeds("gradient_norm").mean(axis=0))
 
-    def check_of(self, subject: str) -> Check | None:
-        """The check of one subject, if it was made."""
-        return next((check for check in self.checks if check.subject == subject), None)
-
 
 def assess(
     strategy: str,

@@ -77,14 +77,16 @@ class CheckedTransfers(Carrier):
         return max(time, self._now)
 
     def take(self, now: float) -> list[Notice]:
-        given = self._change(now, "take")
-        if not isinstance(given, Iterable) or isinstance(given, str | bytes | dict):
-            raise InputError(FIELD, f"{given!r} from take({now:g})", "a list of efhc.Notice(ticket, what)")
-        with quoting(self._policy, FIELD):  # it may be a generator
-            found = list(given)
+        found = self._listed(self._change(now, "take"), f"take({now:g})", "a list of efhc.Notice(ticket, what)")
         notices = [self._checked_notice(now, one) for one in found]
         self._require_progress(now, notices)
         return notices
+
+    def _listed(self, given: Any, call: str, allowed: str) -> list[Any]:
+        if not isinstance(given, Iterable) or isinstance(given, str | bytes | dict):
+            raise InputError(FIELD, f"{given!r} from {call}", allowed)
+        with quoting(self._policy, FIELD):  # it may be a generator
+            return list(given)
 
     def _checked_notice(self, now: float, given: Any) -> Notice:
         from_take = f"in what take({now:g}) gave"
@@ -120,12 +122,8 @@ class CheckedTransfers(Carrier):
         self._under_way.pop(ticket, None)
 
     def cut(self, now: float, i: int, j: int) -> list[int]:
-        given = self._change(now, "cut", i, j)
         call = f"cut({now:g}, {i}, {j})"
-        if not isinstance(given, Iterable) or isinstance(given, str | bytes | dict):
-            raise InputError(FIELD, f"{given!r} from {call}", "a list of tickets")
-        with quoting(self._policy, FIELD):
-            found = {_whole(one) for one in given}
+        found = set(map(_whole, self._listed(self._change(now, "cut", i, j), call, "a list of tickets")))
         tickets = sorted(ticket for ticket, ends in self._under_way.items() if ends in ((i, j), (j, i)))
         if missing := [ticket for ticket in tickets if ticket not in found]:
             allowed = f"the tickets of all messages between devices {i} and {j}"

@@ -163,43 +163,32 @@ class ListedEvents:
         return events[count] if count < len(events) else None
 
 
-@dataclass(frozen=True)
-class _Position:
-    """Where a device is after `count` events."""
-
-    count: int
-    seconds: float
-    status: Status
-    repeated: int = 0
-    """How many events in a row came at the same time as the one before."""
-
-
 class FollowedEvents(ABC):
-    """Events that depend on those before them. It keeps where each device is; asked for an earlier one, it begins anew.
-
-    So the answers do not depend on what was asked before, and every run has its own.
-    """
+    """Events that depend on those before them, which are kept."""
 
     def __init__(self, absent: Collection[int]) -> None:
         self._absent = absent
-        self._positions: dict[int, _Position] = {}
+        self._known: dict[int, list[ChurnEvent]] = {}
+        self._status: dict[int, Status] = {}
 
     @abstractmethod
-    def follow(self, device: int, position: _Position) -> ChurnEvent | None:
-        """Return the next event of a device."""
+    def follow(self, device: int, before: Sequence[ChurnEvent], status: Status) -> ChurnEvent | None:
+        """Return the next event of a device, which is possible with its status and not earlier than those before."""
 
     def next_event(self, device: int, count: int) -> ChurnEvent | None:
-        position = self._positions.get(device)
-        if position is None or position.count > count:
-            position = _Position(0, 0.0, "away" if device in self._absent else "there")
-        while True:
-            event = self.follow(device, position)
-            if event is None or position.count == count:
-                self._positions[device] = position
-                return event
-            became = BECOMES[position.status, event.what]
-            repeated = position.repeated + 1 if event.seconds == position.seconds else 0
-            position = _Position(position.count + 1, event.seconds, became, repeated)
+        known = self._known.setdefault(device, [])
+        while len(known) <= count:
+            status = self._status.get(device, "away" if device in self._absent else "there")
+            event = self.follow(device, known, status)
+            if event is None:
+                return None
+            known.append(event)
+            self._status[device] = BECOMES[status, event.what]
+        return known[count]
+
+
+def _latest(before: Sequence[ChurnEvent]) -> float:
+    return before[-1].seconds if before else 0.0
 
 
 class DrawnEvents(FollowedEvents):
@@ -215,20 +204,20 @@ class DrawnEvents(FollowedEvents):
             randomness, Purpose.CHURN, self.BLOCK, lambda stream, device: stream.standard_exponential((self.BLOCK, 2))
         )
 
-    def follow(self, device: int, position: _Position) -> ChurnEvent | None:
+    def follow(self, device: int, before: Sequence[ChurnEvent], status: Status) -> ChurnEvent | None:
         rates = self._rates
         of_status: dict[Status, list[tuple[What, float | None]]] = {
             "there": [("crash", rates.crash_every), ("leave", rates.leave_every)],
             "crashed": [("restart", rates.restart_after)],
             "away": [("join", rates.join_after)],
         }
-        possible = of_status[position.status]
+        possible = of_status[status]
         if all(mean is None for _, mean in possible):
             return None
-        drawn = self._draws(position.count, device).tolist()
+        drawn = self._draws(len(before), device).tolist()
         waits = [(mean * one, what) for (what, mean), one in zip(possible, drawn, strict=False) if mean is not None]
         wait, what = min(waits)
-        return ChurnEvent(position.seconds + wait, device, what)
+        return ChurnEvent(_latest(before) + wait, device, what)
 
 
 class CheckedEvents(FollowedEvents):
@@ -241,23 +230,21 @@ class CheckedEvents(FollowedEvents):
         super().__init__(absent)
         self._policy, self._events = policy, events
 
-    def follow(self, device: int, position: _Position) -> ChurnEvent | None:
+    def follow(self, device: int, before: Sequence[ChurnEvent], status: Status) -> ChurnEvent | None:
         with quoting(self._policy, "driver.churn"):
-            given = self._events.next_event(device, position.count)
+            given = self._events.next_event(device, len(before))
             event = None if given is None else ChurnEvent(*given)
         if event is None:
             return None
         if event.device != device or event.what not in get_args(What):
             raise InputError("driver.churn", f"{tuple(event)!r} for device {device}", "(seconds, device, what)")
-        seconds = as_number(event.seconds)
-        if not position.seconds <= seconds < math.inf:
-            allowed = f"a finite time, {position.seconds:g} s or later"
-            raise InputError(
-                "driver.churn", f"{event.seconds!r} for event {position.count} of device {device}", allowed
-            )
-        if (position.status, event.what) not in BECOMES:
-            raise InputError("driver.churn", _told(event, position.status), _possible(position.status))
-        if seconds == position.seconds and position.repeated >= self.AT_ONE_INSTANT:
+        seconds, latest = as_number(event.seconds), _latest(before)
+        if not latest <= seconds < math.inf:
+            allowed = f"a finite time, {latest:g} s or later"
+            raise InputError("driver.churn", f"{event.seconds!r} for event {len(before)} of device {device}", allowed)
+        if (status, event.what) not in BECOMES:
+            raise InputError("driver.churn", _told(event, status), _possible(status))
+        if len(before) > self.AT_ONE_INSTANT and before[-1 - self.AT_ONE_INSTANT].seconds == seconds:
             given = f"more than {self.AT_ONE_INSTANT} events of device {device} at {seconds:g} s"
             raise InputError("driver.churn", given, "later times, or None")
         return ChurnEvent(seconds, device, event.what)

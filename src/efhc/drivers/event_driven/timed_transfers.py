@@ -7,6 +7,7 @@ its latency. A header (n = 0) takes its latency only.
 from __future__ import annotations
 
 import math
+from dataclasses import asdict, astuple, dataclass, field
 from heapq import heapify, heappop, heappush
 from typing import Any
 
@@ -23,20 +24,19 @@ def link_draws(randomness: Randomness, purpose: Purpose) -> Sequences:
     return Sequences(randomness, purpose, BLOCK, lambda stream, sender, receiver: stream.random(BLOCK))
 
 
+@dataclass(slots=True, eq=False)
 class _Message:
     """One message under way."""
 
-    __slots__ = ("after", "in_pipe", "link", "lost", "serial", "size")
-
-    def __init__(self, link: int, size: float, after: float) -> None:
-        self.link = link
-        self.size = size
-        self.after = after  # seconds between the end of the pipe and the receiver
-        self.lost = False  # whether this attempt gets lost
-        self.in_pipe = False  # whether it is in a `_Pipe`
-        self.serial = -1  # of its entry in the heap, or in the queue of its pipe; entries with another one are void
+    link: int
+    size: float
+    after: float  # seconds between the end of the pipe and the receiver
+    lost: bool = False  # whether this attempt gets lost
+    in_pipe: bool = False  # whether it is in a `_Pipe`
+    serial: int = -1  # of its entry in the heap, or in the queue of its pipe; entries with another one are void
 
 
+@dataclass(slots=True, eq=False)
 class _Pipe:
     """Messages that share one rate equally (processor sharing).
 
@@ -44,19 +44,16 @@ class _Pipe:
     that enters at `done` = d leaves at `done` = d + n, whichever messages come or go meanwhile.
     """
 
-    __slots__ = ("active", "device", "done", "finishing", "key", "queue", "rate", "serial", "time", "unsaid")
-
-    def __init__(self, key: int, device: int, time: float) -> None:
-        self.key = key
-        self.device = device
-        self.time = time  # at which `done` holds
-        self.done = 0.0
-        self.rate = 0.0  # from `time` on
-        self.active = 0  # messages in it
-        self.queue: list[tuple[float, int, int]] = []  # heap of (`done` at which it leaves, serial, ticket)
-        self.unsaid: dict[int, None] = {}  # tickets whose stall is not yet reported
-        self.serial = -1  # of its entry in the heap; entries with another one are void
-        self.finishing = False  # whether a message leaves at that entry
+    key: int
+    device: int
+    time: float  # at which `done` holds
+    done: float = 0.0
+    rate: float = 0.0  # from `time` on
+    active: int = 0  # messages in it
+    queue: list[tuple[float, int, int]] = field(default_factory=list)  # heap of (`done` as it leaves, serial, ticket)
+    unsaid: dict[int, None] = field(default_factory=dict)  # tickets whose stall is not yet reported
+    serial: int = -1  # of its entry in the heap; entries with another one are void
+    finishing: bool = False  # whether a message leaves at that entry
 
 
 class TimedTransfers(Carrier):
@@ -103,11 +100,7 @@ class TimedTransfers(Carrier):
             raise ValueError(f"ticket {ticket} is under way already")
         link = sender * self._devices + receiver
         messages[ticket] = message = _Message(link, size, self._latency)
-        on_link = self._on_link.get(link)
-        if on_link is None:
-            self._on_link[link] = {ticket: None}
-        else:
-            on_link[ticket] = None
+        self._on_link.setdefault(link, {})[ticket] = None
         self._start(now, ticket, message)
 
     def next_time(self) -> float:
@@ -334,10 +327,7 @@ class TimedTransfers(Carrier):
         return {
             "serial": self._serial,
             "counts": [[*pair] for pair in self._counts.items()],
-            "messages": [
-                [ticket, one.link, one.size, one.after, one.lost, one.in_pipe, one.serial]
-                for ticket, one in self._messages.items()
-            ],
+            "messages": [[ticket, *astuple(message)] for ticket, message in self._messages.items()],
             "alone": [[key, *alone] for key, alone in self._alone.items()],
             "pipes": [self._pipe_state(pipe) for pipe in self._pipes.values()],
             "arrivals": [[time, serial, what] for time, serial, what in live if not isinstance(what, _Pipe)],
@@ -345,29 +335,21 @@ class TimedTransfers(Carrier):
         }
 
     def _pipe_state(self, pipe: _Pipe) -> dict[str, Any]:
-        plain = {name: getattr(pipe, name) for name in _Pipe.__slots__}
         queue = [[*entry] for entry in sorted(pipe.queue) if self._is_live(entry)]
-        return plain | {"queue": queue, "unsaid": [*pipe.unsaid]}
+        return asdict(pipe) | {"queue": queue, "unsaid": [*pipe.unsaid]}
 
     def restore(self, state: dict[str, Any]) -> None:
         self._serial = state["serial"]
         self._counts = dict(state["counts"])
         self._messages, self._on_link = {}, {}
-        for ticket, link, size, after, lost, in_pipe, serial in state["messages"]:
-            self._messages[ticket] = message = _Message(link, size, after)
-            message.lost, message.in_pipe, message.serial = lost, in_pipe, serial
-            self._on_link.setdefault(link, {})[ticket] = None
+        for ticket, *values in state["messages"]:
+            self._messages[ticket] = message = _Message(*values)
+            self._on_link.setdefault(message.link, {})[ticket] = None
         self._alone = {key: (ticket, entered, leaves) for key, ticket, entered, leaves in state["alone"]}
-        self._pipes = {plain["key"]: _restored_pipe(plain) for plain in state["pipes"]}
+        self._pipes = {}
+        for plain in state["pipes"]:
+            held = {"queue": [tuple(entry) for entry in plain["queue"]], "unsaid": dict.fromkeys(plain["unsaid"])}
+            self._pipes[plain["key"]] = _Pipe(**plain | held)
         self._heap = [(time, serial, ticket) for time, serial, ticket in state["arrivals"]]
         self._heap += [(time, serial, self._pipes[key]) for time, serial, key in state["plans"]]
         heapify(self._heap)
-
-
-def _restored_pipe(plain: dict[str, Any]) -> _Pipe:
-    pipe = _Pipe(plain["key"], plain["device"], plain["time"])
-    for name in ("done", "rate", "active", "serial", "finishing"):
-        setattr(pipe, name, plain[name])
-    pipe.queue = [(leaves, serial, ticket) for leaves, serial, ticket in plain["queue"]]
-    pipe.unsaid = dict.fromkeys(plain["unsaid"])
-    return pipe
