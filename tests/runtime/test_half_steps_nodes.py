@@ -207,7 +207,7 @@ async def test_paced_nodes_end_by_themselves_with_nothing_left_to_acknowledge(tm
 
 async def test_a_slow_device_leaves_out_its_worst_link_until_the_better_neighbour_is_gone(tmp_path, monkeypatch):
     # Which device is slow depends on the time of a local step, which a busy machine makes longer.
-    monkeypatch.setattr(free_running_half_steps, "_smoothed", lambda before, seconds: 0.005)
+    monkeypatch.setattr(free_running_half_steps, "smoothed", lambda before, seconds: 0.005)
     rates = {"kind": "list", "values": [2e9, 1e9, 2e3]}
     fleet = fleet_of(tmp_path, "paced", iterations=10**6, bandwidths=rates)
     fleet.add_all(pace=0.005, limits={"give_up": 0.5})

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from efhc.core.uplink import smoothed
 from efhc.runtime.wire import LONGEST_CHUNK
 
 FIRST_WINDOW = 4 * 1024
@@ -79,8 +80,7 @@ class RateMeter:
     def _sample(self, now: float) -> None:
         assert self._since is not None
         if self._bytes and now > self._since:
-            sample = self._bytes / (now - self._since)
-            self.rate = sample if self.rate is None else self.rate + SMOOTHING * (sample - self.rate)
+            self.rate = smoothed(self.rate, self._bytes / (now - self._since), SMOOTHING)
         self._bytes = 0
 
 
@@ -113,7 +113,7 @@ class UplinkMeter:
         elif not is_busy:
             self.rate = max(self.rate, self.PROBING * sample)
         elif before[1]:
-            self.rate += 2 * SMOOTHING * (sample - self.rate)
+            self.rate = smoothed(self.rate, sample, 2 * SMOOTHING)
 
 
 class QueueDelay:
@@ -211,23 +211,12 @@ class SendWindow:
         if last is not None:
             self._last_time = now
             queued = self.delay.add(arrived - last.at, now)
-            self._adapt(now - last.at, queued, self._rate(arrived))
             self._arrivals.append((arrived, total))
+            self._adapt(now - last.at, queued, _recent_rate(self._arrivals, arrived))
         return new
 
-    def _rate(self, arrived: float) -> float | None:
-        """Bytes per second at which chunks arrived lately."""
-        while len(self._arrivals) > 2 and arrived - self._arrivals[1][0] > RATE_SECONDS:
-            self._arrivals.popleft()
-        if not self._arrivals or arrived <= self._arrivals[0][0]:
-            return None
-        return (self.acknowledged - self._arrivals[0][1]) / (arrived - self._arrivals[0][0])
-
     def _adapt(self, seconds: float, queued: float, rate: float | None) -> None:
-        way = max(0.0, seconds - queued)
-        self.base_round_trip = (
-            way if self.base_round_trip is None else self.base_round_trip + SMOOTHING * (way - self.base_round_trip)
-        )
+        self.base_round_trip = smoothed(self.base_round_trip, max(0.0, seconds - queued), SMOOTHING)
         wanted = 2 * self.size
         if rate is not None:
             wanted = min(wanted, int(rate * (self.base_round_trip + QUEUE_SECONDS)) + self.chunk)
@@ -241,6 +230,18 @@ class SendWindow:
         """Discard the bytes on their way: the connection is gone."""
         self.acknowledged = self.sent
         self._on_way.clear()
+
+
+def _recent_rate(totals: deque[tuple[float, int]], now: float) -> float | None:
+    """Return the rate at which a total has grown over the last `RATE_SECONDS`; None if it is unknown.
+
+    `totals` are pairs of a time and the total at that time. Those that are too old are removed.
+    """
+    while len(totals) > 2 and now - totals[1][0] > RATE_SECONDS:
+        totals.popleft()
+    if not totals or now <= totals[0][0]:
+        return None
+    return (totals[-1][1] - totals[0][1]) / (now - totals[0][0])
 
 
 class NodeUplink:
@@ -268,7 +269,7 @@ class NodeUplink:
         on_way = sum(each.on_way for each in moving)
         if not on_way or on_way + size <= LEAST_TOGETHER:
             return True
-        rate = self._rate(now)
+        rate = _recent_rate(self._acknowledged, now) or 0.0
         way = sum(each.on_way * (each.base_round_trip or 0.0) for each in moving) / on_way
         return on_way <= rate * (way + QUEUE_SECONDS)
 
@@ -279,12 +280,6 @@ class NodeUplink:
         self._total += size
         self._acknowledged.append((now, self._total))
         self.wake()
-
-    def _rate(self, now: float) -> float:
-        known = self._acknowledged
-        while len(known) > 2 and now - known[1][0] > RATE_SECONDS:
-            known.popleft()
-        return (known[-1][1] - known[0][1]) / (now - known[0][0]) if known and now > known[0][0] else 0.0
 
     def wait(self, again: Callable[[], None]) -> None:
         """Call `again` when there may be room."""

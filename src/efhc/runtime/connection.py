@@ -226,9 +226,6 @@ class Connection(asyncio.Protocol):
         if self._waiting:
             self._pump()
 
-    def eof_received(self) -> bool:
-        return False
-
     def connection_lost(self, error: Exception | None) -> None:
         if self.ended is None:
             self._end(reason_of(error) if error is not None else "the other end closed the connection")

@@ -6,7 +6,7 @@ import asyncio
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from efhc.core.protocol import (
     Leave,
     LinkDown,
     LinkUp,
+    Message,
     NoProgress,
     Offer,
     Received,
@@ -34,7 +35,7 @@ from efhc.core.protocol import (
     Stepped,
 )
 from efhc.runtime.free_running import FreeRunning, NeighbourRecord
-from efhc.runtime.node_messages import EXCHANGE_MESSAGES, Hello, Message
+from efhc.runtime.node_messages import Hello
 from efhc.runtime.state.node_store import Restored
 from efhc.runtime.training import combined
 from efhc.runtime.workers import STATE
@@ -87,7 +88,7 @@ class ExchangeNeighbour(NeighbourRecord):
 class FreeRunningExchange(FreeRunning):
     """A device that exchanges models."""
 
-    messages, record_type = EXCHANGE_MESSAGES, ExchangeNeighbour
+    messages, record_type = get_args(Message), ExchangeNeighbour
     device: Device
     _drift: float | None = None
     """How far the model is from the last broadcast; None until it is computed."""

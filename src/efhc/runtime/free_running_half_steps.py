@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from efhc.core.half_step_messages import (
     Effect,
     Frame,
     Introduction,
+    Message,
     Send,
     Start,
     TakeBack,
@@ -35,18 +36,16 @@ from efhc.core.half_step_messages import (
     bytes_of,
 )
 from efhc.core.half_steps import HalfSteps, LinkEnd, Pending
-from efhc.core.uplink import Uplink, is_due
+from efhc.core.uplink import Uplink, is_due, smoothed
 from efhc.runtime.bandwidth import UplinkMeter
 from efhc.runtime.free_running import FreeRunning, NeighbourRecord
 from efhc.runtime.node import NodeParts
-from efhc.runtime.node_messages import HALF_STEPS_MESSAGES, Hello
+from efhc.runtime.node_messages import Hello
 from efhc.runtime.state.contents import KeptFrame, replay, snapshot
 from efhc.runtime.state.node_store import NodeStore, Restored
 from efhc.runtime.training import HalfStepsTraining, WireArithmetic
 from efhc.runtime.workers import STATE
 
-SMOOTHING = 0.25
-"""How far a measured time moves the smoothed one."""
 RETRY_ROUND_TRIPS = 4.0
 """A frame is sent again after this many round trips without any progress, or after `limits.patience` if longer."""
 
@@ -74,13 +73,13 @@ class HalfStepsNeighbour(NeighbourRecord):
 class FreeRunningHalfSteps(FreeRunning):
     """A device that sends frames."""
 
-    messages, record_type = HALF_STEPS_MESSAGES, HalfStepsNeighbour
+    messages, record_type = get_args(Message), HalfStepsNeighbour
     device: HalfSteps
 
     def __init__(self, parts: NodeParts, store: NodeStore) -> None:
         super().__init__(parts, store)
         self._half_steps = HalfStepsTraining(self._trainer, self._settings.limits.norm)
-        self._step_seconds = 0.0
+        self._step_seconds: float | None = None
         """How long a local step takes, smoothed."""
         self._left_out: set[int] = set()
         """The neighbours that the device does not send to, as last logged."""
@@ -122,7 +121,7 @@ class FreeRunningHalfSteps(FreeRunning):
         training.add_pull()
         k, began = device.k, self._loop.time()
         loss, down = await self._descend(k, lambda: device.gate)
-        self._step_seconds = _smoothed(self._step_seconds, self._loop.time() - began)
+        self._step_seconds = smoothed(self._step_seconds, self._loop.time() - began)
         training.add_pull()
         self.gradients = self._add_gradients(trainer.step_size(k), down)
         bandwidth = self._bandwidth_now()
@@ -172,7 +171,7 @@ class FreeRunningHalfSteps(FreeRunning):
             size,
             lambda neighbour: backlog,
             may_follow,
-            self._step_seconds,
+            self._step_seconds or 0.0,
             trainer.form.chooses_links,
             is_known,
         )
@@ -329,7 +328,7 @@ class FreeRunningHalfSteps(FreeRunning):
         now, record = self._recorder.seconds, self.record_of(neighbour)
         last = record.sent.get(frames[-1].frame.number)
         if last is not None and not record.was_resent:
-            record.round_trip = _smoothed(record.round_trip, now - last[0])
+            record.round_trip = smoothed(record.round_trip, now - last[0])
         record.was_resent = False
         extra = ACKNOWLEDGEMENT_BYTES if isinstance(message, Acknowledgement) else 0
         for frame, *_ in frames:
@@ -350,7 +349,7 @@ class FreeRunningHalfSteps(FreeRunning):
     ) -> None:
         record = self.record_of(neighbour)
         size, record.introduction_bytes = size + record.introduction_bytes, 0
-        self._recorder.frame(start, neighbour, (k, record.status.iteration or 0), weight, outcome, size, norm)
+        self._recorder.add_exchange(start, neighbour, (k, record.status.iteration or 0), weight, outcome, size, norm)
 
     def _check_timeouts(self, neighbour: int, now: float) -> None:
         record, limits = self.record_of(neighbour), self._settings.limits
@@ -395,7 +394,3 @@ class FreeRunningHalfSteps(FreeRunning):
         is_regress = isinstance(message, Acknowledgement) and token == end.token  # frames are sent again as they were
         lost = known - acknowledged if is_regress else 0
         return max(0, acknowledged - end.last_sent) + max(0, received) + max(0, lost)
-
-
-def _smoothed(before: float | None, seconds: float) -> float:
-    return before + SMOOTHING * (seconds - before) if before else seconds

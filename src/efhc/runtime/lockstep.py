@@ -296,7 +296,7 @@ class Lockstep(Mode):
         bandwidth = float(self._trainer.scenario.bandwidths.values[self._number])
         recorder.step(k, made.fired, made.loss, made.drift, made.threshold, bandwidth)
         for number, bits in made.bits.items():
-            recorder.frame(recorder.seconds, number, (k, k), math.nan, "committed", -(-bits // 8))
+            recorder.add_exchange(recorder.seconds, number, (k, k), math.nan, "committed", -(-bits // 8))
         recorder.after_iteration(k + 1, self._device.model, self._trainer.local)
         status.iteration, status.loss, status.bandwidth = k + 1, made.loss, bandwidth
         status.drift, status.threshold = made.drift, made.threshold

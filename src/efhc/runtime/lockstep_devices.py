@@ -8,7 +8,6 @@ changes.
 
 from __future__ import annotations
 
-import json
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -24,7 +23,7 @@ from efhc.core.half_step_messages import Acknowledgement, Frame, Introduction, S
 from efhc.core.half_steps import HalfSteps
 from efhc.runtime.lockstep_neighbours import neighbours_in
 from efhc.runtime.node_messages import IterationHeader, IterationModel
-from efhc.runtime.state.contents import as_json, described_half_steps, half_steps_from_json, snapshot
+from efhc.runtime.state.contents import ArrayNumbers, described_half_steps, half_steps_from_json, numbered, snapshot
 from efhc.runtime.state.iterations import IterationState
 from efhc.runtime.training import HalfStepsTraining, Trainer
 
@@ -210,15 +209,10 @@ class LockstepHalfSteps(LockstepDevice):
 
     def state(self, k: int) -> IterationState:
         device, tensors, facts = self._kept
-        arrays, numbers = dict[str, np.ndarray](), {id(device.model): 0}
-
-        def number(array: np.ndarray) -> int:
-            known = numbers.setdefault(id(array), len(numbers))
-            if known:
-                arrays[f"array-{known}"] = array
-            return known
-
-        described = json.loads(as_json(described_half_steps(device), number))
+        numbers = ArrayNumbers()
+        numbers.add(device.model)  # it is array 0
+        described, new = numbered(described_half_steps(device), numbers)
+        arrays = {f"array-{number}": array for number, array in new.items()}
         return IterationState(k, device.model, arrays | tensors, {"device": described, **facts})
 
     # Iterations

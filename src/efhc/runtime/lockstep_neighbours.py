@@ -107,8 +107,8 @@ class LockstepMembership:
         self._known = {own.device: own}
         self._connected: dict[int, int] = {}
         """The session of each connected device."""
-        self._latest: dict[tuple[int, int], int] = {}
-        """By device and session, its last known checkpoint."""
+        self._seen: set[tuple[int, int]] = set()
+        """The devices and sessions of which an announcement has come."""
 
     def connect(self, device: int, session: int) -> None:
         """Note that a device is connected. Announcements of another session are out of date."""
@@ -127,11 +127,11 @@ class LockstepMembership:
         if device in self._connected:
             is_out_of_date = session != self._connected[device]
         else:
-            is_out_of_date = is_other and (device, session) in self._latest
-        is_known = not is_other and self._latest[device, session] >= checkpoints[-1]
+            is_out_of_date = is_other and (device, session) in self._seen
+        is_known = not is_other and self._known[device].checkpoints[-1] >= checkpoints[-1]
         if is_out_of_date or is_known:
             return False
-        self._latest[device, session] = checkpoints[-1]
+        self._seen.add((device, session))
         self._known[device] = presence
         return True
 

@@ -5,7 +5,7 @@ All of it is plain data; `runtime.wire` turns it into bytes.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 from efhc.core import half_step_messages as half_steps
 from efhc.core import protocol
@@ -73,10 +73,6 @@ class RunEnded(NamedTuple):
 
 Message = protocol.Message | half_steps.Message | IterationHeader | IterationModel | Presence | RunEnded
 """The messages on an open connection."""
-
-EXCHANGE_MESSAGES = get_args(protocol.Message)
-HALF_STEPS_MESSAGES = (half_steps.Introduction, half_steps.Frame, half_steps.Acknowledgement)
-"""The messages of each link law."""
 
 
 def model_in(message: Any) -> protocol.Model | None:

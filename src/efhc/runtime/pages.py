@@ -15,6 +15,7 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from http import HTTPStatus
 from pathlib import Path
 from typing import Self
 
@@ -82,30 +83,26 @@ class Pages:
         method, _, rest = request.partition(b" ")
         page = rest.partition(b" ")[0].partition(b"?")[0].decode("latin-1")
         if method not in (b"GET", b"HEAD"):
-            return _http(405, "Method Not Allowed", "only GET\n", extra="Allow: GET, HEAD\r\n")
-        code, reason, text, kind = self._page(page)
-        return _http(code, reason, text, kind, with_body=method == b"GET")
+            return _http(405, "only GET\n", extra="Allow: GET, HEAD\r\n")
+        return _http(*self._page(page), with_body=method == b"GET")
 
-    def _page(self, page: str) -> tuple[int, str, str, str]:
+    def _page(self, page: str) -> tuple[int, str, str]:
         if page == "/healthz":  # the loop answers, which is all that it asks
-            return 200, "OK", "ok\n", "text/plain"
+            return 200, "ok\n", "text/plain"
         if page == "/readyz":
             state = self._status().state
-            code, reason = (200, "OK") if state in READY_STATES else (503, "Service Unavailable")
-            return code, reason, f"{state}\n", "text/plain"
+            return 200 if state in READY_STATES else 503, f"{state}\n", "text/plain"
         if page == "/metrics":
-            return 200, "OK", as_prometheus(self._status()), METRICS_TYPE
+            return 200, as_prometheus(self._status()), METRICS_TYPE
         if page == "/status":
-            return 200, "OK", _as_json(self._status()) + "\n", "application/json"
-        return 404, "Not Found", "there are /metrics, /healthz, /readyz and /status\n", "text/plain"
+            return 200, _as_json(self._status()) + "\n", "application/json"
+        return 404, "there are /metrics, /healthz, /readyz and /status\n", "text/plain"
 
 
-def _http(
-    code: int, reason: str, text: str, kind: str = "text/plain", *, extra: str = "", with_body: bool = True
-) -> bytes:
+def _http(code: int, text: str, kind: str = "text/plain", *, extra: str = "", with_body: bool = True) -> bytes:
     body = text.encode()
     head = (
-        f"HTTP/1.1 {code} {reason}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n{extra}"
+        f"HTTP/1.1 {code} {HTTPStatus(code).phrase}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n{extra}"
         "Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nConnection: close\r\n\r\n"
     )
     return head.encode() + (body if with_body else b"")

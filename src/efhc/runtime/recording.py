@@ -77,14 +77,15 @@ class Recorder:
     """Records what a node does, if its settings ask for it. All methods are called in the event loop."""
 
     def __init__(self, state: Path, settings: RecordingSettings, parameters: int, dtype: np.dtype[Any] | str) -> None:
-        self._settings, self._model_bytes = settings, parameters * np.dtype(dtype).itemsize
-        self._folder, self._kind = state / FOLDER, _numbers(parameters, dtype)
+        self._settings, self._parameters, self._dtype = settings, parameters, np.dtype(dtype).newbyteorder("<")
+        self._folder = state / FOLDER
         self._is_on = settings.start > 0
         # The wall clock is read once: if it jumps later, no row is out of order.
         self._started = time.time() - settings.start - time.monotonic()
         self._offered: dict[Token, float] = {}
         self._next_model = settings.begin
-        self._steps = self._exchanges = self._models = None  # type: _Rows | None
+        self._files: dict[str, _Rows] = {}
+        """The files that were begun, by name."""
 
     @property
     def seconds(self) -> float:
@@ -98,9 +99,7 @@ class Recorder:
     def step(self, k: int, fired: bool, loss: float, drift: float, threshold: float, bandwidth: float) -> None:
         """Iteration k is made."""
         if self._is_on:
-            self._steps = self._steps or _Rows(self._folder / "steps.bin", STEP.itemsize)
-            row = np.array((k, self.seconds, fired, loss, drift, threshold, bandwidth), dtype=STEP)
-            self._steps.add(row.tobytes())
+            self._add_row("steps", STEP, (k, self.seconds, fired, loss, drift, threshold, bandwidth))
 
     def offered(self, token: Token) -> None:
         """An exchange of this name has been offered: it starts now."""
@@ -114,24 +113,22 @@ class Recorder:
             return  # the row is written by the end that decides
         models = (exchange.partner is not None) + (exchange.received is not None) if outcome != "refused" else 0
         iterations = exchange.k, exchange.partner_k
-        size = models * self._model_bytes
-        self._add_exchange(start, neighbour, iterations, exchange.share, exchange.event, outcome, size, norm)
+        size = models * self._parameters * self._dtype.itemsize
+        self.add_exchange(start, neighbour, iterations, exchange.share, outcome, size, norm, exchange.event)
 
-    def frame(
+    def add_exchange(
         self, start: float, neighbour: int, iterations: tuple[int, int], weight: float, outcome: str, size: int,
-        norm: float = math.nan,
+        norm: float = math.nan, event: int = 2,
     ) -> None:  # fmt: skip
-        """A frame that was first sent at the second `start` is acknowledged, or given up."""
+        """Add the row of an exchange, or of a frame that was first sent at the second `start`, which is over now."""
         if self._is_on:
-            self._add_exchange(start, neighbour, iterations, weight, 2, outcome, size, norm)
+            row = start, self.seconds, neighbour, *iterations, weight, event, OUTCOMES.index(outcome), size, norm
+            self._add_row("exchanges", EXCHANGE, row)
 
-    def _add_exchange(
-        self, start: float, neighbour: int, iterations: tuple[int, int], beta: float, event: int, outcome: str,
-        size: int, norm: float,
-    ) -> None:  # fmt: skip
-        self._exchanges = self._exchanges or _Rows(self._folder / "exchanges.bin", EXCHANGE.itemsize)
-        row = start, self.seconds, neighbour, *iterations, beta, event, OUTCOMES.index(outcome), size, norm
-        self._exchanges.add(np.array(row, dtype=EXCHANGE).tobytes())
+    def _add_row(self, name: str, row: np.dtype[Any], values: tuple[Any, ...]) -> None:
+        if name not in self._files:
+            self._files[name] = _Rows(self._folder / f"{name}.bin", row.itemsize)
+        self._files[name].add(np.array(values, dtype=row).tobytes())
 
     def after_iteration(self, k: int, model: Floats, local: Local = NOTHING_LOCAL) -> None:
         """The device has w_i(k). Keep it if it is one of the iterations that were asked for."""
@@ -155,25 +152,20 @@ class Recorder:
     def _keep(self, k: int, model: Floats, local: Local) -> None:
         if not self._is_on:
             return
-        if self._models is None:
+        if "models" not in self._files:
             layout = {name: [np.asarray(rows).dtype.str, list(np.shape(rows)[1:])] for name, rows in local.items()}
-            heading = json.dumps({"model": [self._kind[0], list(self._kind[1])], "local": layout}).encode() + b"\n"
-            row_bytes = _model_row(json.loads(heading)).itemsize
-            self._models = _Rows(self._folder / "models.bin", row_bytes, heading)
-        self._models.add(np.array((k, self.seconds), dtype=[("k", "<i8"), ("seconds", "<f8")]).tobytes())
-        self._models.add(np.ascontiguousarray(model, dtype=self._kind[0]).tobytes())
-        for rows in local.values():
-            self._models.add(np.ascontiguousarray(rows).tobytes())
+            heading = {"model": [self._dtype.str, [self._parameters]], "local": layout}
+            line, row_bytes = json.dumps(heading).encode() + b"\n", _model_row(heading).itemsize
+            self._files["models"] = _Rows(self._folder / "models.bin", row_bytes, line)
+        file = self._files["models"]
+        file.add(np.array((k, self.seconds), dtype=[("k", "<i8"), ("seconds", "<f8")]).tobytes())
+        for numbers in (np.asarray(model, dtype=self._dtype), *local.values()):
+            file.add(np.ascontiguousarray(numbers).tobytes())
 
     def flush(self) -> None:
         """Write what is held. Raises `SaveError` if the disk is full."""
-        for rows in (self._steps, self._exchanges, self._models):
-            if rows is not None:
-                rows.flush()
-
-
-def _numbers(parameters: int, dtype: np.dtype[Any] | str) -> tuple[str, tuple[int]]:
-    return np.dtype(dtype).newbyteorder("<").str, (parameters,)
+        for rows in self._files.values():
+            rows.flush()
 
 
 def _model_row(heading: Mapping[str, Any]) -> np.dtype[Any]:

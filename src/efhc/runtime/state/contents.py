@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import struct
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -26,8 +26,6 @@ from efhc.core.uplink import About
 from efhc.runtime.state.state_folder import ANOTHER_FOLDER
 from efhc.runtime.wire import HEADER, decode, encode
 
-Number = Callable[[np.ndarray], int]
-"""Returns the number of an array, which it gives one if it has none."""
 Arrays = Mapping[int | None, Any]
 """Arrays by number, and None by None."""
 
@@ -64,13 +62,23 @@ class ArrayNumbers:
         self._known.pop(id(array), None)
 
 
-def as_json(described: Any, number: Number) -> str:
-    """Return JSON with the numbers of arrays in place of the arrays, which get them in the order in which they come."""
+def numbered(described: Any, numbers: ArrayNumbers) -> tuple[Any, dict[int, np.ndarray]]:
+    """Return plain data with the numbers of arrays in place of the arrays, and by number, those that had none before.
+
+    They get their numbers in the order in which they come.
+    """
+    new: dict[int, np.ndarray] = {}
 
     def plain(value: Any) -> Any:
-        return number(value) if isinstance(value, np.ndarray) else value.item()  # a number of NumPy
+        if not isinstance(value, np.ndarray):
+            return value.item()  # a number of NumPy
+        number = numbers.find(value)
+        if number is None:
+            number = numbers.add(value)
+            new[number] = value
+        return number
 
-    return json.dumps(described, default=plain)
+    return json.loads(json.dumps(described, default=plain)), new
 
 
 # Exchanges

@@ -26,12 +26,12 @@ from efhc.runtime.state import journal as journal_file
 from efhc.runtime.state.contents import (
     ArrayNumbers,
     KeptFrame,
-    as_json,
     described_device,
     described_half_steps,
     described_promises,
     device_from_json,
     half_steps_from_json,
+    numbered,
     numbers_in,
 )
 from efhc.runtime.state.journal import MARK_BYTES, Contents, Journal, Kind, read_payload
@@ -211,25 +211,20 @@ class NodeStore:
         """
         if not self._keeps_journal:
             return
-        records: list[tuple[Kind, Sequence[Any]]] = []
-        new: list[np.ndarray] = []
-
-        def number(array: np.ndarray) -> int:
-            known = self._numbers.find(array)
-            if known is None:
-                known = self._numbers.add(array)
-                new.append(array)
-                records.append((Kind.MODEL, (_ARRAY_NUMBER.pack(known), self._numbers_of(array))))
-            return known
-
-        steps = [_STEP.pack(step.neighbour, step.beta, number(step.sent), number(step.received)) for step in new_steps]
-        promises = as_json(described_promises(durable), number).encode()
-        records += [(Kind.STEP, (step,)) for step in steps]
-        records.append((Kind.STATE, (promises,)))
+        (steps, promises), new = numbered([list(new_steps), described_promises(durable)], self._numbers)
         try:
-            self._append(records)
+            self._append(
+                [
+                    *(
+                        (Kind.MODEL, (_ARRAY_NUMBER.pack(number), self._bytes_of(array)))
+                        for number, array in new.items()
+                    ),
+                    *((Kind.STEP, (_STEP.pack(*step),)) for step in steps),
+                    (Kind.STATE, (json.dumps(promises).encode(),)),
+                ]
+            )
         except BaseException:
-            for array in new:
+            for array in new.values():
                 self._numbers.forget(array)
             raise
 
@@ -243,7 +238,7 @@ class NodeStore:
             raise SaveError(f"{self.journal_path} cannot be written (no checkpoint has been written before it)")
         self._journal.append(records)
 
-    def _numbers_of(self, array: np.ndarray) -> memoryview:
+    def _bytes_of(self, array: np.ndarray) -> memoryview:
         """The bytes of a model, without a copy."""
         if array.shape != (self._parameters,) or array.dtype != self._dtype:
             raise ValueError(f"a model of {array.shape} {array.dtype} in a store of {self._parameters} {self._dtype}")
@@ -257,19 +252,11 @@ class NodeStore:
         The file's tensors are "model", those of `tensors` by their names, and the other arrays that the device needs.
         Raises `SaveError` if it cannot be written: the folder then holds what it held before, or the new checkpoint.
         """
-        numbers, arrays = ArrayNumbers(), dict[str, np.ndarray]()
-        names: dict[str, int] = {}
-
-        def number(array: np.ndarray) -> int:
-            known = numbers.find(array)
-            if known is None:
-                known = numbers.add(array)
-                name = "model" if array is durable.model else f"array-{known}"
-                arrays[name], names[name] = array, known
-            return known
-
+        numbers = ArrayNumbers()
         device = described_half_steps(durable) if isinstance(durable, HalfSteps) else described_device(durable)
-        described = json.loads(as_json(device, number))
+        described, new = numbered(device, numbers)
+        names = {"model" if array is durable.model else f"array-{number}": number for number, array in new.items()}
+        arrays = {name: new[number] for name, number in names.items()}
         assert arrays.keys().isdisjoint(tensors), "the names of the device's own tensors are taken"
         mark = secrets.token_bytes(MARK_BYTES)
         everything = {
