@@ -288,7 +288,7 @@ def train_alone(file: Path) -> None:
     model = trainer.initial_model()
     for k in range(chosen.experiment.iterations):
         gradient, _, trainer.local = trainer.gradient(k, model)
-        model = trainer.mixed(model, gradient, trainer.step_size(k), [])
+        model = trainer.mixed(model, gradient, trainer.scenario.step_size(k), [])
         del gradient  # it is the model now
         if k == 3:
             print(READY, flush=True)

@@ -45,7 +45,7 @@ def test_a_row_is_the_row_of_the_whole_run(precision, columns, monkeypatch):
             gradient, _, _ = trainer.gradient(k, models[i])
             beta = 1 / (1 + graph.degrees[i])
             steps = [Step(j, beta, models[i], models[j]) for j in range(5) if j != i]
-            following.append(trainer.mixed(models[i], gradient, trainer.step_size(k), steps))
+            following.append(trainer.mixed(models[i], gradient, trainer.scenario.step_size(k), steps))
         models = following
     assert np.array_equal(np.stack(models), state.models)
 

@@ -56,7 +56,6 @@ class RateMeter:
         self._bytes = 0
 
     def begin(self, now: float) -> None:
-        """Note that a model is under way."""
         if self._since is None:
             self._since, self._bytes = now, 0
 
@@ -68,7 +67,6 @@ class RateMeter:
             self._since = now
 
     def end(self, now: float) -> None:
-        """Note that no model is under way any more."""
         if self._since is not None:
             self._sample(now)
             self._since = None
@@ -191,7 +189,6 @@ class SendWindow:
             self._arrivals.clear()
 
     def send(self, size: int, now: float) -> None:
-        """Note that a chunk of `size` bytes is sent."""
         self.sent += size
         self._last_time = now
         self._on_way.append(_SentChunk(self.sent, now))
@@ -310,7 +307,6 @@ class Bucket:
         return max(1024, min(LONGEST_CHUNK, int(self.rate / 4)))
 
     def take(self, size: int, now: float) -> None:
-        """Note that `size` bytes are sent."""
         self._refill(now)
         self._level -= size
 

@@ -104,7 +104,6 @@ class Connection(asyncio.Protocol):
         return None if self.transport is None else self.transport.get_extra_info(name)
 
     def greet(self, hello: Hello) -> None:
-        """Send HELLO."""
         self._send_small(hello)
 
     def open(self) -> None:
@@ -235,7 +234,6 @@ class Connection(asyncio.Protocol):
     # Receiving
 
     def _send_got(self) -> None:
-        """Acknowledge what has arrived."""
         if self._got_timer is not None:
             self._got_timer.cancel()
             self._got_timer = None

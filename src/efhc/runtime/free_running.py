@@ -54,19 +54,16 @@ class NeighbourRecord:
         return now - self.silent_since > seconds
 
     def count(self, outcome: str) -> None:
-        """Count an exchange that is over."""
         self.status.exchanges[outcome] += 1
         self.committed += outcome == "committed"
         self.given_up += outcome == "unresolved"
 
     def facts(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps."""
         status = self.status
         of_status = {"exchanges": dict(status.exchanges), "lost": status.lost, "downs": status.downs}
         return {"committed": self.committed, "given_up": self.given_up} | of_status
 
     def restore(self, facts: Mapping[str, Any]) -> None:
-        """Continue from the facts of a checkpoint."""
         self.committed, self.given_up = facts["committed"], facts["given_up"]
         self.status.lost, self.status.downs = facts["lost"], facts["downs"]
         self.status.exchanges |= facts["exchanges"]
@@ -219,7 +216,6 @@ class FreeRunning(Mode):
         self._continue(found)
 
     async def _work(self, stopping: asyncio.Task[bool]) -> None:
-        """Train and answer until the end, and leave."""
         await self._transport.start(self, self._settings.neighbours)
         self.begun.set()
         clock = asyncio.create_task(self._watch_clock())
@@ -279,7 +275,6 @@ class FreeRunning(Mode):
     # Training
 
     async def _train(self) -> None:
-        """Make one iteration after the other."""
         device, status = self.device, self._status
         if not self._has_model.is_set():
             status.state = "waiting"
@@ -368,7 +363,6 @@ class FreeRunning(Mode):
     # Counting
 
     def record_of(self, neighbour: int) -> Any:
-        """Return the record of a neighbour."""
         if neighbour not in self.neighbours:
             self.neighbours[neighbour] = self.record_type(NeighbourStatus(neighbour))
         return self.neighbours[neighbour]
@@ -457,7 +451,6 @@ class FreeRunning(Mode):
             self._forget(number)
 
     async def _watch_clock(self) -> None:
-        """Check timeouts, make checkpoints, and record models."""
         saved, device = self._loop.time(), self.device
         while True:
             await asyncio.sleep(min(TICK, self._recorder.seconds_to_next_model()))

@@ -39,6 +39,7 @@ from efhc.runtime.node_messages import Hello
 from efhc.runtime.state.node_store import Restored
 from efhc.runtime.training import combined
 from efhc.runtime.workers import STATE
+from efhc.scenarios.decisions import drift_of
 
 JOURNALLED = {"ready", "commit", "withdrawn", "unresolved"}
 """The changes of a device that a neighbour may rely on. The model itself is kept by checkpoints only."""
@@ -128,7 +129,7 @@ class FreeRunningExchange(FreeRunning):
         """Events 1 to 4."""
         device, status, trainer = self.device, self._status, self._trainer
         if self._drift is None:
-            self._drift = await self._training.call(trainer.drift, device.model, device.last_broadcast)
+            self._drift = await self._training.call(drift_of, device.model, device.last_broadcast)
         k, broadcasts, drift = device.k, status.broadcasts, self._drift
         threshold = trainer.threshold(k, self._bandwidth_now())
         status.drift, status.threshold = drift, threshold
@@ -147,10 +148,10 @@ class FreeRunningExchange(FreeRunning):
         """In the worker thread: Events 3 and 4. Returns the model, in the memory of `down`, its drift, and the sum of
         all local steps.
         """
-        trainer, alpha = self._trainer, self._trainer.step_size(k)
+        trainer, alpha = self._trainer, self._trainer.scenario.step_size(k)
         gradients = self._add_gradients(alpha, down)
         new = trainer.mixed(model, down, alpha, taken)
-        drift = trainer.drift(new, self.device.last_broadcast)
+        drift = drift_of(new, self.device.last_broadcast)
         if not math.isfinite(drift):
             raise trainer.diverged(k)
         return new, drift, gradients
@@ -196,7 +197,6 @@ class FreeRunningExchange(FreeRunning):
     # Events and effects
 
     def react(self, event: Event) -> None:
-        """Let the core change the device, and carry out its effects."""
         before = len(self.device.steps)
         effects = react(self.device, event, self._combine)
         fresh = [] if isinstance(event, Stepped) else self.device.steps[before:]

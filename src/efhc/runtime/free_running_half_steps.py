@@ -123,7 +123,7 @@ class FreeRunningHalfSteps(FreeRunning):
         loss, down = await self._descend(k, lambda: device.gate)
         self._step_seconds = smoothed(self._step_seconds, self._loop.time() - began)
         training.add_pull()
-        self.gradients = self._add_gradients(trainer.step_size(k), down)
+        self.gradients = self._add_gradients(trainer.scenario.step_size(k), down)
         bandwidth = self._bandwidth_now()
         status.threshold = trainer.threshold(k, bandwidth)
         training.add_income()

@@ -291,7 +291,6 @@ class Lockstep(Mode):
         return None if self._missing else {number: self._messages_of(number) for number in neighbours}
 
     def _note(self, k: int, made: IterationResult) -> None:
-        """Record iteration k, which is made."""
         recorder, status = self._recorder, self._status
         bandwidth = float(self._trainer.scenario.bandwidths.values[self._number])
         recorder.step(k, made.fired, made.loss, made.drift, made.threshold, bandwidth)
@@ -379,7 +378,6 @@ class Lockstep(Mode):
             self._send_due(number)
 
     def _messages_of(self, number: int) -> Messages:
-        """Return the messages of a neighbour about the present iteration."""
         return self.peer(number).received.get(self.k, {})
 
     @property
@@ -502,7 +500,6 @@ class Lockstep(Mode):
         return peer.take(message, self.k)
 
     def _send_to_all(self, message: Message) -> None:
-        """Send a message to all connected neighbours."""
         for number, peer in self.peers.items():
             if peer.status.connected:
                 self._transport.send(number, message)

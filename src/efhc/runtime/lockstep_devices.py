@@ -26,6 +26,7 @@ from efhc.runtime.node_messages import IterationHeader, IterationModel
 from efhc.runtime.state.contents import ArrayNumbers, described_half_steps, half_steps_from_json, numbered, snapshot
 from efhc.runtime.state.iterations import IterationState
 from efhc.runtime.training import HalfStepsTraining, Trainer
+from efhc.scenarios.decisions import drift_of
 
 Messages = Mapping[type, Any]
 """The messages of a neighbour about one iteration, by type."""
@@ -118,7 +119,7 @@ class LockstepExchange(LockstepDevice):
         else:
             self._model, self._last_broadcast = state.model, state.tensors["last_broadcast"]
             self._trainer.restore(state.tensors)
-        self._drift = self._trainer.drift(self.model, self._last_broadcast)
+        self._drift = drift_of(self.model, self._last_broadcast)
         self._keep()
 
     def _keep(self) -> None:
@@ -155,11 +156,11 @@ class LockstepExchange(LockstepDevice):
             if self._is_used(number, received[number]):
                 beta = 1.0 / (1.0 + max(len(self.neighbours), degree))
                 steps.append(Step(number, beta, model, received[number][IterationModel].model))
-        self._model = trainer.mixed(model, self._gradient, trainer.step_size(self.k), steps)
+        self._model = trainer.mixed(model, self._gradient, trainer.scenario.step_size(self.k), steps)
         if self._fired:
             self._last_broadcast = model
         made = IterationResult(self._fired, self._loss, self._drift, self._threshold, {})
-        self._drift = trainer.drift(self.model, self._last_broadcast)
+        self._drift = drift_of(self.model, self._last_broadcast)
         if not math.isfinite(self._drift):
             raise trainer.diverged(self.k)
         self._keep()

@@ -40,7 +40,6 @@ class LinksAhead:
 
     @classmethod
     def of(cls, network: GraphsOverTime, devices: int, device: int, iterations: int) -> LinksAhead:
-        """Look at the graphs of a run."""
         linked: dict[int, range] = {}
         links: set[tuple[int, int]] = set()
         graph, whole, is_connected, looked_at = None, Graph.of(devices, []), devices == 1, iterations
@@ -143,7 +142,6 @@ class LockstepMembership:
 
     @property
     def own(self) -> Presence:
-        """The announcement of this node."""
         return self._known[self._own]
 
     @property
@@ -164,7 +162,6 @@ class LockstepMembership:
         return max(set[int].intersection(*(set(presence.checkpoints) for presence in self._known.values())))
 
     def session_of(self, device: int) -> int | None:
-        """Return the last known session of a device."""
         return self._known[device].session if device in self._known else None
 
     def has_made(self, device: int, iterations: int) -> bool:
@@ -263,5 +260,4 @@ class Peer:
         return None
 
     def forget_before(self, k: int) -> None:
-        """Drop its messages about iterations before k."""
         self.received = {at: messages for at, messages in self.received.items() if at >= k}

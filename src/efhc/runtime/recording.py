@@ -97,7 +97,6 @@ class Recorder:
         return max(0.0, self._settings.begin - self.seconds) if self._is_on else 0.0
 
     def step(self, k: int, fired: bool, loss: float, drift: float, threshold: float, bandwidth: float) -> None:
-        """Iteration k is made."""
         if self._is_on:
             self._add_row("steps", STEP, (k, self.seconds, fired, loss, drift, threshold, bandwidth))
 

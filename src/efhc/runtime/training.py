@@ -62,7 +62,7 @@ class Trainer:
         model = self.initial_model()
         gradient, _, _ = self.gradient(0, model)
         self.mixed(model, gradient, 0.0, [Step(0, 0.5, model, model)])
-        self.drift(model, model)
+        drift_of(model, model)
 
     def initial_model(self) -> Floats:
         """w_i(0), in memory of its own."""
@@ -71,10 +71,6 @@ class Trainer:
     def threshold(self, k: int, bandwidth: float | None = None) -> float:
         """threshold_i(k); `bandwidth` is b_i if it is not the scenario's."""
         return float(self.decisions.threshold(self.device, k, bandwidth))
-
-    def step_size(self, k: int) -> float:
-        """alpha(k)"""
-        return self.scenario.step_size(k)
 
     def gradient(self, k: int, model: Floats) -> Gradient:
         """Return g_i(w_i(k)) in new memory. Raises `Diverged` if the loss is not finite."""
@@ -97,7 +93,7 @@ class Trainer:
         Yields the number of a batch and a model, and expects the gradient there. `momentum` returns the share of
         momentum that counts when that gradient has come.
         """
-        steps, alpha = self.parts.local.steps, self.step_size(k)
+        steps, alpha = self.parts.local.steps, self.scenario.step_size(k)
         column, x, first = np.full((1, 1), alpha, self.dtype), model, 0.0
         for s in range(steps):
             gradient, loss, self.local = yield k * steps + s, x
@@ -117,10 +113,6 @@ class Trainer:
         except StopIteration as done:
             loss, down = done.value
         return loss, down
-
-    def drift(self, model: Floats, last_broadcast: Floats) -> float:
-        """(1/n)^(1/2) ||w_i - w_hat_i||"""
-        return drift_of(model, last_broadcast)
 
     def mixed(self, model: Floats, gradient: Floats, alpha: float, steps: Sequence[Step]) -> Floats:
         """Events 3 and 4: w_i + sum beta (u_j - u_i) - alpha g_i, in the gradient's memory; returns it.
@@ -311,7 +303,7 @@ class HalfStepsTraining:
         `bandwidth` is b_i, if it is not the scenario's.
         """
         device, trainer = self.device, self._trainer
-        k, alpha = device.k, trainer.step_size(device.k)
+        k, alpha = device.k, trainer.scenario.step_size(device.k)
         y = device.model - down.dtype.type(alpha) * down
         if not np.isfinite(y).all():
             raise trainer.diverged(k)
@@ -328,5 +320,4 @@ class HalfStepsTraining:
 
     @property
     def facts(self) -> dict[str, float]:
-        """What a checkpoint keeps."""
         return {"credit": self.credit, "spent": self.spent}

@@ -117,17 +117,14 @@ class ModelFormat(NamedTuple):
 
     @property
     def dtype(self) -> str:
-        """The name of the numbers on the wire."""
         return self.precision if self.wire == "exact" else self.wire
 
     @property
     def itemsize(self) -> int:
-        """Bytes per value on the wire."""
         return np.dtype(self.dtype).itemsize
 
     @property
     def model_bytes(self) -> int:
-        """Bytes of one model on the wire."""
         return self.values * self.itemsize
 
     @property

@@ -180,7 +180,6 @@ class KeptFrame(NamedTuple):
 
     @classmethod
     def of(cls, record: bytes) -> KeptFrame:
-        """Return the frame of a record that `parts` made."""
         is_sent, neighbour, size = _RECORD.unpack_from(record)
         head, payload = record[_RECORD.size : _RECORD.size + size], record[_RECORD.size + size :]
         return cls(is_sent, neighbour, _frame(head, payload))

@@ -121,7 +121,6 @@ class IterationStore:
         return ModelFormat(self.parameters, self.precision)
 
     def remove_before(self, k: int) -> None:
-        """Remove the checkpoints of iterations before k."""
         with writing(self.folder):
             for old in self._iterations():
                 if old < k:

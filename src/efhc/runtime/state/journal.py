@@ -54,7 +54,6 @@ class JournalRecord(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The position after it."""
         return self.start + self.length
 
 
@@ -136,7 +135,6 @@ class Journal:
             pass
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
 
 

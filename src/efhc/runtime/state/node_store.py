@@ -95,7 +95,6 @@ class NodeStore:
 
     @property
     def journal_bytes(self) -> int:
-        """The size of the journal now."""
         journal = self._journal  # the disk thread may replace it meanwhile
         return 0 if journal is None else journal.length
 
