@@ -217,7 +217,7 @@ def part(offset, data, transfer=1):
     [
         (announced(values=4), "a model of 4 values; those of this node have 3"),
         (announced(values=2**62), "a model of 4611686018427387904 values; those of this node have 3"),
-        (announced(dtype="float64"), "a model in float64; this node was told float32"),
+        (announced(dtype="float64"), "a model in float64; the models of this node are in float32"),
         (announced() * 2, "model 1 came twice"),
         (announced() + announced(2), "model 2 before model 1 was whole"),
         (wire.encode_whole(LARGE[0], 1, MODELS) * 2, "model 1 came twice"),

@@ -54,7 +54,7 @@ class _Incoming:
             if header.values != models.values:
                 raise WireError(f"a model of {header.values} values; those of this node have {models.values}")
             if header.dtype != models.dtype:
-                raise WireError(f"a model in {header.dtype}; this node was told {models.dtype}")
+                raise WireError(f"a model in {header.dtype}; the models of this node are in {models.dtype}")
             self.size, self._on_wire = models.model_bytes, np.dtype(models.dtype).newbyteorder("<")
         else:
             if not LONGEST_PAYLOAD < header.size <= models.longest_payload:

@@ -218,12 +218,12 @@ class FreeRunning(Mode):
     async def _work(self, stopping: asyncio.Task[bool]) -> None:
         await self._transport.start(self, self._settings.neighbours)
         self.begun.set()
-        clock = asyncio.create_task(self._watch_clock())
-        clock.add_done_callback(self._note_error)
-        training = asyncio.create_task(self._train())
+        clock, training = asyncio.create_task(self._watch_clock()), asyncio.create_task(self._train())
+        for task in (clock, training):
+            task.add_done_callback(self._note_error)
         try:
             await asyncio.wait({training, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            if training.done() and training.exception() is None and not self._stopping.is_set():
+            if not self._stopping.is_set():
                 await self._after_last_iteration(stopping)
             await self._end(training)
         finally:
@@ -255,8 +255,6 @@ class FreeRunning(Mode):
         """Begin nothing new, give exchanges under way some seconds to finish, and keep the state."""
         self._status.state = "stopping"
         self._pause.set()
-        if training.done() and not training.cancelled() and training.exception() is not None:
-            self._error = training.exception()
         if self._outbox.failed is not None:
             self._error = self._outbox.failed
             return  # neighbours must not rely on what could not be kept: nothing is sent or written any more

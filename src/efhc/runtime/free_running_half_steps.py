@@ -66,8 +66,8 @@ class HalfStepsNeighbour(NeighbourRecord):
     """The token of the link's end when the connection began, and the version that the neighbour had acknowledged."""
     introduction_bytes: int = 0
     """Bytes of introductions that no row of the record counts yet."""
-    said_fresh: bool = False
-    """Whether the last HELLO to it said that this device has made no step."""
+    hello_was_fresh: bool = False
+    """Whether the last HELLO to it was from a device that has made no step."""
 
 
 class FreeRunningHalfSteps(FreeRunning):
@@ -251,7 +251,7 @@ class FreeRunningHalfSteps(FreeRunning):
             self._carry_out(device.acknowledge(neighbour))
             self._resend(neighbour, all_frames=True)
         else:
-            is_fresh = record.said_fresh and theirs.k == 0 and theirs.committed == 0
+            is_fresh = record.hello_was_fresh and theirs.k == 0 and theirs.committed == 0
             start = self._shared_start(neighbour) if is_fresh else None
             sessions = device.session, theirs.session
             device.link_up(neighbour, is_new=device.k > 0, shared_start=start, sessions=sessions)
@@ -271,7 +271,7 @@ class FreeRunningHalfSteps(FreeRunning):
     def _counts_for(self, neighbour: int) -> tuple[int, int]:
         """Return whether there is a link already, and 0. Two ends that have made no step share their start."""
         has_link, device = neighbour in self.device.links, self.device
-        self.record_of(neighbour).said_fresh = device.k == 0 and device.model is not None and not has_link
+        self.record_of(neighbour).hello_was_fresh = device.k == 0 and device.model is not None and not has_link
         return int(has_link), 0
 
     def _forget(self, neighbour: int) -> None:

@@ -1,6 +1,6 @@
 """A node that waits for its neighbours in each iteration: together the nodes make what `efhc run` makes, bit for bit.
 
-For each k, the neighbours of G(k) tell one another whether they fired, send the messages of the link law, and wait for
+For each k, the neighbours of G(k) send one another whether they fired and the messages of the link law, and wait for
 all of them to arrive (`lockstep_devices`). A node waits for a broken link. It sends again the messages that a neighbour
 may still need. A neighbour that needs older ones has lost its state, and the run ends for all.
 """
@@ -61,7 +61,7 @@ class Lockstep(Mode):
         self._ended: str | None = None
         """Why the run ended for all."""
         self._is_under_way = False
-        """Whether a neighbour has said that the others have begun without this node's present session."""
+        """Whether a neighbour has announced that the others have begun without this node's present session."""
         self._began_alone = False
         self._sessions_at_start: dict[int, int | None] = {}
         self._table: set[int] = set()
@@ -408,7 +408,7 @@ class Lockstep(Mode):
     # The end
 
     def _end_run(self, reason: str) -> None:
-        """End the run for all: tell all neighbours."""
+        """End the run for all devices: send the reason to all neighbours."""
         if self._ended is None:
             self._ended = reason
             self._send_to_all(RunEnded(reason))
@@ -467,7 +467,7 @@ class Lockstep(Mode):
         match message:
             case Presence(device, _, checkpoints):
                 if not checkpoints and device != neighbour:
-                    return "it says of another device that it has begun"
+                    return "it announces for another device that this one has begun"
                 if not checkpoints:
                     self._is_under_way = True
                 elif self.members.update(message):
@@ -505,7 +505,7 @@ class Lockstep(Mode):
                 self._transport.send(number, message)
 
     def _announce_start(self, number: int) -> None:
-        """Tell a neighbour that started later: no node goes back to a checkpoint for it."""
+        """Announce to a neighbour that started later that no node goes back to a checkpoint for it."""
         self._transport.send(number, Presence(self._number, self._session, ()))
 
     def status_of(self, neighbour: int) -> NeighbourStatus:

@@ -252,10 +252,10 @@ class Peer:
         if message.k < k:
             return None  # sent again, and not needed
         if message.k not in self.received and len(self.received) == KEPT_ITERATIONS:
-            return f"it speaks of iteration {message.k}, which is too far ahead of iteration {k}"
+            return f"it sends a message about iteration {message.k}, which is too far ahead of iteration {k}"
         received = self.received.setdefault(message.k, {})
         if isinstance(message, IterationHeader) and received.get(IterationHeader, message) != message:
-            return f"it says two different things of iteration {message.k}"
+            return f"it sends two different headers of iteration {message.k}"
         received.setdefault(type(message), message)
         return None
 
