@@ -291,14 +291,14 @@ class NodeUplink:
 
 
 class Bucket:
-    """At most `rate` bytes per second, for all connections of a node together.
+    """At most `rate` bytes, or messages, per second, and at most `depth` at once (default: a quarter of a second's).
 
-    Small messages are never held up; what they take, chunks wait for.
+    For all connections of a node together, small messages are never held up; what they take, chunks wait for.
     """
 
-    def __init__(self, rate: float) -> None:
+    def __init__(self, rate: float, depth: float | None = None) -> None:
         self.rate = rate
-        self._level = self.depth = max(rate / 4, 1.0)
+        self._level = self.depth = max(rate / 4, 1.0) if depth is None else depth
         self._at = 0.0
 
     @property

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from efhc.core.half_step_messages import Introduction
 from efhc.core.protocol import Body, GiveModel, Model
-from efhc.runtime.bandwidth import RateMeter, SendWindow
+from efhc.runtime.bandwidth import Bucket, RateMeter, SendWindow
 from efhc.runtime.decoder import Decoder, ModelProgress
 from efhc.runtime.node_messages import Goodbye, Hello, Message
 from efhc.runtime.security import reason_of
@@ -87,8 +87,8 @@ class Connection(asyncio.Protocol):
         self._sent_messages = self._acknowledged_messages = 0
         self._last_sent = self._last_received = self._last_tick = 0.0
         self._segments: int | None = None
-        self._allowance, self._counted_at = float(MOST_MESSAGES), 0.0
-        """How many small messages may come now, and when that was computed."""
+        self._allowed_messages = Bucket(MOST_MESSAGES, depth=MOST_MESSAGES)
+        """Small messages that may come: no node has reason to send them faster."""
         self._pinged_at: float | None = None
         self._got_bytes = 0
         """Bytes of models that were acknowledged here."""
@@ -207,7 +207,9 @@ class Connection(asyncio.Protocol):
                     self.status.model_bytes_received += message.model_bytes
                     self.owner.moved(self)
                     continue
-                self._limit_messages()
+                self._allowed_messages.take(1, self._last_received)
+                if self._allowed_messages.wait(self._last_received):
+                    raise WireError(f"more than {MOST_MESSAGES} messages within a second")
                 is_pinged = isinstance(message, Ping) or is_pinged
                 self._take(message)
                 if self.ended is not None:
@@ -253,14 +255,6 @@ class Connection(asyncio.Protocol):
             if not self.was_open:  # the owner has not answered this HELLO
                 raise WireError("a message before both ends agreed")
             self.owner.received(self, message)
-
-    def _limit_messages(self) -> None:
-        """Count a small message. Raises `WireError` if they come faster than any node has reason to send them."""
-        now = self._last_received
-        self._allowance = min(MOST_MESSAGES, self._allowance + (now - self._counted_at) * MOST_MESSAGES) - 1
-        self._counted_at = now
-        if self._allowance < 0:
-            raise WireError(f"more than {MOST_MESSAGES} messages within a second")
 
     def _acknowledged(self, got: Got) -> None:
         now = self._loop.time()

@@ -81,8 +81,6 @@ class FreeRunning(Mode):
     def __init__(self, parts: NodeParts, store: NodeStore) -> None:
         super().__init__(parts)
         self._store, self._outbox = store, Outbox(self._disk)
-        self.neighbours: dict[int, Any] = {}
-        """A record of each neighbour that this node ever had: if one comes back, both ends compare their counts."""
         self._allowed: set[int] = set()
         self.gradients: Floats | None = None
         """The sum of all local steps that the model contains, if it is recorded."""
@@ -360,10 +358,8 @@ class FreeRunning(Mode):
 
     # Counting
 
-    def record_of(self, neighbour: int) -> Any:
-        if neighbour not in self.neighbours:
-            self.neighbours[neighbour] = self.record_type(NeighbourStatus(neighbour))
-        return self.neighbours[neighbour]
+    def _new_record(self, status: NeighbourStatus) -> Any:
+        return self.record_type(status)
 
     def _note_unresolved(self, neighbour: int, norm: float) -> None:
         self.record_of(neighbour).count("unresolved")
@@ -386,10 +382,6 @@ class FreeRunning(Mode):
             self._log("broadcast", k=self.device.k, drift=drift, threshold=threshold, bandwidth=bandwidth)
 
     # Called by the transport
-
-    def status_of(self, neighbour: int) -> NeighbourStatus:
-        status: NeighbourStatus = self.record_of(neighbour).status
-        return status
 
     def hello_for(self, neighbour: int) -> Hello:
         device = self.device

@@ -17,7 +17,7 @@ from typing import Any
 from efhc.base.errors import EfhcError
 from efhc.core.half_step_messages import Introduction
 from efhc.runtime.lockstep_devices import IterationResult, LockstepDevice, LockstepExchange, LockstepHalfSteps, Messages
-from efhc.runtime.lockstep_neighbours import LinksAhead, LockstepMembership, Peer
+from efhc.runtime.lockstep_neighbours import LinksAhead, LockstepMembership, LockstepNeighbour
 from efhc.runtime.node import Mode, NodeParts
 from efhc.runtime.node_messages import Hello, IterationHeader, IterationModel, Message, Presence, RunEnded
 from efhc.runtime.node_settings import Neighbour
@@ -38,6 +38,7 @@ LOG_AGAIN = 60.0
 class Lockstep(Mode):
     """The mode `lockstep`."""
 
+    neighbours: dict[int, LockstepNeighbour]
     members: LockstepMembership
     """Set once the node has found its checkpoints."""
     _links: LinksAhead
@@ -53,7 +54,6 @@ class Lockstep(Mode):
         self._status.session = parts.session
         self._changed = asyncio.Event()
         """Set at every change that the node may wait for."""
-        self.peers: dict[int, Peer] = {}
         self.k = NOT_BEGUN
         """The iteration that the node is in."""
         self._is_started = False
@@ -128,7 +128,7 @@ class Lockstep(Mode):
         table = {neighbour.device for neighbour in neighbours}
         self._links.check_table(table, max(0, self.k))
         for number in table:
-            self.peer(number)
+            self.record_of(number)
         self._table = table
 
     async def _until(
@@ -205,18 +205,18 @@ class Lockstep(Mode):
         except (KeyError, ValueError) as error:
             raise self._damaged(k, error) from None
         self._began_alone = alone
-        self._sessions_at_start = {number: members.session_of(number) for number in self.peers}
+        self._sessions_at_start = {number: members.session_of(number) for number in self.neighbours}
         sent = {} if state is None else state.sent
-        for number, peer in self.peers.items():
-            peer.begin(k, sent.get(number, ()) if alone and sent is not None else None)
-            if peer.status.connected and peer.needs <= peer.dropped:
+        for number, record in self.neighbours.items():
+            record.begin(k, sent.get(number, ()) if alone and sent is not None else None)
+            if record.status.connected and record.is_lost:
                 raise EfhcError(
-                    f"device {number} needs what device {self._number} sent in iteration {peer.needs} and no longer "
+                    f"device {number} needs what device {self._number} sent in iteration {record.needs} and no longer "
                     "has; start all nodes again, and they go on from their last common checkpoint"
                 )
         self.k = self._status.iteration = k
-        for number, peer in self.peers.items():
-            if alone and peer.status.connected:
+        for number, record in self.neighbours.items():
+            if alone and record.status.connected:
                 self._announce_start(number)
         if self._stop_at is None:
             self._status.state = "training"
@@ -273,8 +273,8 @@ class Lockstep(Mode):
 
         made = await self._training.call(device.finish, received)
         self.k, self._is_started = k + 1, False
-        for peer in self.peers.values():
-            peer.forget_before(self.k)
+        for record in self.neighbours.values():
+            record.forget_before(self.k)
         self._note(k, made)
         return True
 
@@ -284,7 +284,7 @@ class Lockstep(Mode):
 
         def is_hopeless() -> bool:
             """Whether the node is to stop, and a neighbour that it waits for is gone."""
-            gone = not all(self.peers[number].status.connected for number in neighbours)
+            gone = not all(self.neighbours[number].status.connected for number in neighbours)
             return self._stop_at is not None and gone
 
         await self._until(lambda: not self._missing or is_hopeless(), may_finish=True)
@@ -313,7 +313,7 @@ class Lockstep(Mode):
         if not self.members.unfinished(self._iterations):
             sent = {}  # nobody needs anything any more
         elif with_sent:
-            sent = {number: peer.kept for number, peer in self.peers.items()}
+            sent = {number: record.kept for number, record in self.neighbours.items()}
         state = replace(self._device.state(self.k), sent=sent)
         self._saving = asyncio.create_task(self._write(state))
         self._saving.add_done_callback(self._written)
@@ -356,7 +356,7 @@ class Lockstep(Mode):
 
     def _needed_by(self) -> list[int]:
         """Return the neighbours that may need messages of this node: they are not known to have made all iterations."""
-        sent = {number for number, peer in self.peers.items() if peer.kept}
+        sent = {number for number, record in self.neighbours.items() if record.kept}
         return [number for number in self.members.unfinished(self._iterations) if number in sent]
 
     def status(self) -> NodeStatus:
@@ -366,7 +366,7 @@ class Lockstep(Mode):
             self._status.waits_for = self.members.missing
         else:
             self._status.waits_for = self._needed_by() if self.k == self._iterations else self._missing
-        return self._status_with(self.peers[number].status for number in sorted(self.peers))
+        return self._status_with(self.neighbours[number].status for number in sorted(self.neighbours))
 
     # Messages of iterations
 
@@ -378,7 +378,8 @@ class Lockstep(Mode):
             self._send_due(number)
 
     def _messages_of(self, number: int) -> Messages:
-        return self.peer(number).received.get(self.k, {})
+        record: LockstepNeighbour = self.record_of(number)
+        return record.received.get(self.k, {})
 
     @property
     def _missing(self) -> list[int]:
@@ -398,11 +399,11 @@ class Lockstep(Mode):
 
     def _send_due(self, number: int) -> None:
         """Send a neighbour the messages that it needs and does not have yet."""
-        peer = self.peers[number]
+        record = self.neighbours[number]
         if self._is_started and number in self._device.neighbours:
             for message in self._device.messages_to(number, self._messages_of(number)):
-                peer.keep(message)
-        for message in peer.due():
+                record.keep(message)
+        for message in record.due():
             self._transport.send(number, message)
 
     # The end
@@ -427,20 +428,20 @@ class Lockstep(Mode):
         return Hello(self._number, self._session, self._fingerprint, k)
 
     def connected(self, neighbour: int, theirs: Hello) -> None:
-        peer = self.peer(neighbour)
-        status = peer.status
+        record = self.record_of(neighbour)
+        status = record.status
         status.interruptions += status.session == theirs.session
         status.connected, status.up, status.session = True, True, theirs.session
         status.iteration = None if theirs.k == NO_ITERATION else theirs.k
         self._log("connected", neighbour=neighbour, session=theirs.session, k=status.iteration)
         self.members.connect(neighbour, theirs.session)
-        can_continue = peer.connect(theirs.k)
+        record.connect(theirs.k)
         for presence in self.members.known:
             self._transport.send(neighbour, presence)
         if self._ended is not None:
             self._transport.send(neighbour, RunEnded(self._ended))
         if self.k != NOT_BEGUN:
-            if not can_continue:
+            if record.is_lost:
                 self._end_because_lost(neighbour, theirs.k)
             if self._began_alone or self._sessions_at_start.get(neighbour) != theirs.session:
                 self._announce_start(neighbour)
@@ -448,7 +449,7 @@ class Lockstep(Mode):
         self._changed.set()
 
     def disconnected(self, neighbour: int, reason: str) -> None:
-        status = self.peer(neighbour).status
+        status = self.record_of(neighbour).status
         status.connected = status.up = False
         status.last_problem = reason
         self.members.disconnect(neighbour)
@@ -471,7 +472,7 @@ class Lockstep(Mode):
                 if not checkpoints:
                     self._is_under_way = True
                 elif self.members.update(message):
-                    for number in self.peers.keys() - {neighbour}:
+                    for number in self.neighbours.keys() - {neighbour}:
                         self._transport.send(number, message)
                 return None
             case RunEnded(reason):
@@ -483,36 +484,33 @@ class Lockstep(Mode):
 
     def _take_part(self, neighbour: int, message: Any) -> str | None:
         """Take a message of an iteration. Returns why it is refused, or None."""
-        peer, problem = self.peer(neighbour), None
+        record: LockstepNeighbour = self.record_of(neighbour)
+        problem = None
         if isinstance(message, IterationModel | Introduction):
             own = self._device.model if self.k != NOT_BEGUN else None
             problem = "it has no model" if message.model is None else self._problem_with(message.model, own)
         if problem is not None:
-            if peer.refused == message.k:  # it may come once more over a new connection, but not again and again
+            if record.refused == message.k:  # it may come once more over a new connection, but not again and again
                 self._end_run(f"device {neighbour} cannot be understood in iteration {message.k}: {problem}")
-            peer.refused = message.k
+            record.refused = message.k
             return problem
-        peer.status.iteration = message.k
-        if peer.is_behind(message.k):
-            self._end_because_lost(neighbour, message.k)
+        record.status.iteration = message.k
+        if message.k < record.needs:  # it had not begun when it connected, and this message shows where it began
+            record.needs = message.k
+            if record.is_lost:
+                self._end_because_lost(neighbour, message.k)
         if self._is_started and message.k == self.k and isinstance(message, IterationHeader):
             self._check_degree(neighbour, message)
-        return peer.take(message, self.k)
+        return record.take(message, self.k)
 
     def _send_to_all(self, message: Message) -> None:
-        for number, peer in self.peers.items():
-            if peer.status.connected:
+        for number, record in self.neighbours.items():
+            if record.status.connected:
                 self._transport.send(number, message)
 
     def _announce_start(self, number: int) -> None:
         """Announce to a neighbour that started later that no node goes back to a checkpoint for it."""
         self._transport.send(number, Presence(self._number, self._session, ()))
 
-    def status_of(self, neighbour: int) -> NeighbourStatus:
-        return self.peer(neighbour).status
-
-    def peer(self, neighbour: int) -> Peer:
-        """Return the record of a neighbour. It is kept for one that leaves, because it may come back."""
-        if neighbour not in self.peers:
-            self.peers[neighbour] = Peer(NeighbourStatus(neighbour), dropped=self.k - 1)
-        return self.peers[neighbour]
+    def _new_record(self, status: NeighbourStatus) -> LockstepNeighbour:
+        return LockstepNeighbour(status, dropped=self.k - 1)

@@ -181,7 +181,7 @@ class _Kept:
 
 
 @dataclass
-class Peer:
+class LockstepNeighbour:
     """One neighbour: the messages to it that it may still need, and its messages about iterations to come."""
 
     status: NeighbourStatus
@@ -196,11 +196,15 @@ class Peer:
     _kept: dict[int, dict[type, _Kept]] = field(default_factory=dict)
     _connections: int = 0
 
-    def connect(self, k: int) -> bool:
-        """Note a new connection to the neighbour in iteration k. Returns False if that is too far behind."""
+    @property
+    def is_lost(self) -> bool:
+        """Whether the neighbour needs messages that are no longer kept: it has lost its state."""
+        return self.needs <= self.dropped
+
+    def connect(self, k: int) -> None:
+        """Note a new connection to the neighbour in iteration k."""
         self._connections += 1
         self.needs = k
-        return k > self.dropped
 
     def keep(self, message: Any) -> None:
         """Keep a message for the neighbour, instead of those about the last but one iteration."""
@@ -239,13 +243,6 @@ class Peer:
             for message in sent:
                 self._kept.setdefault(message.k, {})[type(message)] = _Kept(message, EARLIER)
             self.dropped = min(self._kept) - 1 if self._kept else -1
-
-    def is_behind(self, k: int) -> bool:
-        """Return whether a neighbour that sends a message about iteration k is too far behind to be helped."""
-        if k >= self.needs:
-            return False
-        self.needs = k  # it had not begun when it connected, and this message shows where it began
-        return k <= self.dropped
 
     def take(self, message: Any, k: int) -> str | None:
         """Take a message while this node is in iteration k. Returns why it is refused, or None."""

@@ -59,6 +59,8 @@ class Mode(ABC):
         self._settings, self._trainer, self._iterations, self._session = parts[:4]
         self._fingerprint, self._status, self._recorder, self._log = parts[4:]
         self._training, self._disk = Worker("efhc-training"), Worker("efhc-disk")
+        self.neighbours: dict[int, Any] = {}
+        """A record of each neighbour that this node ever had, because one that leaves may come back."""
         self.begun = asyncio.Event()
         """Set once the node listens and dials."""
         self._rate_start: tuple[float, int] | None = None
@@ -123,8 +125,17 @@ class Mode(ABC):
     # For the modes
 
     @abstractmethod
+    def _new_record(self, status: NeighbourStatus) -> Any:
+        """Return the record of a neighbour that is new. It has this status, and what the mode needs besides."""
+
+    def record_of(self, neighbour: int) -> Any:
+        if neighbour not in self.neighbours:
+            self.neighbours[neighbour] = self._new_record(NeighbourStatus(neighbour))
+        return self.neighbours[neighbour]
+
     def status_of(self, neighbour: int) -> NeighbourStatus:
-        """Return the status of a neighbour."""
+        status: NeighbourStatus = self.record_of(neighbour).status
+        return status
 
     def _note_step(self) -> None:
         """Count a step. The status shows the rate of the last few seconds."""
