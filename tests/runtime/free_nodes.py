@@ -16,9 +16,7 @@ from efhc.runtime.free_running import FreeRunning
 from efhc.runtime.logs import Log
 from efhc.runtime.node import NodeParts
 from efhc.runtime.node_settings import NodeSettings, RecordingSettings
-from efhc.runtime.recording import Recorder
 from efhc.runtime.state.node_store import NodeStore
-from efhc.runtime.status import NodeStatus
 from efhc.runtime.training import Trainer
 from efhc.runtime.wire import ModelFormat
 
@@ -96,11 +94,9 @@ class Fleet:
         belongs = identity(agreed, settings)
         precision = self.experiment.precision
         store = NodeStore(settings.state, belongs, trainer.parameters, precision, journal=settings.journal)
-        status = NodeStatus(device, 0, settings.mode, "test", 0, iterations=self.experiment.iterations)
-        recorder = Recorder(settings.state, settings.record, trainer.parameters, trainer.dtype)
         lines = io.StringIO()
         iterations, log = self.experiment.iterations, Log(device, lines)
-        parts = NodeParts(settings, trainer, iterations, next(SESSIONS), agreed, status, recorder, log)
+        parts = NodeParts(settings, trainer, iterations, next(SESSIONS), agreed, log)
         mode = mode_of(parts, store)
         node = Node(mode, store, self.network.transport(device), lines=lines)
         node.task = asyncio.create_task(mode.run(node.transport))

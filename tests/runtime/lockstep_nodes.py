@@ -14,9 +14,7 @@ from efhc.runtime.lockstep import Lockstep
 from efhc.runtime.node import NodeParts
 from efhc.runtime.node_messages import Message, model_in
 from efhc.runtime.node_settings import Limits, Neighbour, NodeSettings, RecordingSettings
-from efhc.runtime.recording import Recorder
 from efhc.runtime.state.iterations import IterationStore
-from efhc.runtime.status import NodeStatus
 from efhc.runtime.training import Trainer
 from efhc.runtime.wire import ModelFormat
 from efhc.strategies.forms import form_of
@@ -82,9 +80,7 @@ class Node:
         wires.models = ModelFormat(self.trainer.parameters, experiment.precision)
         self.store = IterationStore(state, {"device": str(device)}, self.trainer.parameters, experiment.precision)
         self.lines: list[dict[str, Any]] = []
-        status = NodeStatus(device, session, "lockstep", "0", 0)
-        recorder = Recorder(state, self.settings.record, self.trainer.parameters, self.trainer.dtype)
-        parts = NodeParts(self.settings, self.trainer, experiment.iterations, session, {}, status, recorder, self._log)
+        parts = NodeParts(self.settings, self.trainer, experiment.iterations, session, {}, self._log)
         self.mode = Lockstep(parts, self.store)
         self.wire = Wire(wires, device)
 

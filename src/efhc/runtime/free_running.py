@@ -185,7 +185,7 @@ class FreeRunning(Mode):
     async def _begin(self) -> None:
         """Make the device and keep it. Nobody knows of it before that, so it may be stopped at any moment."""
         await self._training.call(self._restore_or_begin)
-        self._status.session, self._status.iteration = self.device.session, self.device.k
+        self._status.iteration = self.device.k
         self._is_restored = True
         if not self._waits_for_model:
             self._has_model.set()

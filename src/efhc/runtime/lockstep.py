@@ -51,7 +51,6 @@ class Lockstep(Mode):
         self._device: LockstepDevice = (
             LockstepExchange(trainer) if is_exchange else LockstepHalfSteps(trainer, norm_limit)
         )
-        self._status.session = parts.session
         self._changed = asyncio.Event()
         """Set at every change that the node may wait for."""
         self.k = NOT_BEGUN
@@ -173,7 +172,7 @@ class Lockstep(Mode):
 
     async def _find_members(self) -> None:
         """Find the checkpoints of this node, and the devices that take part."""
-        self._status.state, self._status.iterations = "waiting", self._iterations
+        self._status.state = "waiting"
         scenario = self._trainer.scenario
         devices = len(scenario.bandwidths.values)
         self._links = await self._training.call(

@@ -13,6 +13,7 @@ import signal
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,8 +45,6 @@ class NodeParts(NamedTuple):
     session: int
     """The number of this start. No two starts of a device may have the same one."""
     fingerprint: dict[str, str]
-    status: NodeStatus
-    recorder: Recorder
     log: Log
 
 
@@ -56,8 +55,12 @@ class Mode(ABC):
     _loop: asyncio.AbstractEventLoop
 
     def __init__(self, parts: NodeParts) -> None:
-        self._settings, self._trainer, self._iterations, self._session = parts[:4]
-        self._fingerprint, self._status, self._recorder, self._log = parts[4:]
+        self._settings, self._trainer, self._iterations, self._session, self._fingerprint, self._log = parts
+        settings, trainer = self._settings, self._trainer
+        self._status = NodeStatus(
+            settings.device, self._session, settings.mode, version("efhc"), os.getpid(), iterations=self._iterations
+        )
+        self._recorder = Recorder(settings.state, settings.record, trainer.parameters, trainer.dtype)
         self._training, self._disk = Worker("efhc-training"), Worker("efhc-disk")
         self.neighbours: dict[int, Any] = {}
         """A record of each neighbour that this node ever had, because one that leaves may come back."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -13,7 +12,6 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from efhc import __version__
 from efhc.base.arrays import Ints
 from efhc.base.errors import EfhcError, InputError, within
 from efhc.base.inputs import is_folder, parse_numpy, read_bytes, sha256
@@ -32,12 +30,10 @@ from efhc.runtime.logs import Log
 from efhc.runtime.node import Mode, NodeParts, run_until_stopped
 from efhc.runtime.node_messages import WIRE_VERSION
 from efhc.runtime.node_settings import Address, Neighbour, NodeSettings
-from efhc.runtime.recording import Recorder
 from efhc.runtime.security import security_of
 from efhc.runtime.sockets import CannotListen, SocketTransport
 from efhc.runtime.state.iterations import IterationStore
 from efhc.runtime.state.node_store import NodeStore
-from efhc.runtime.status import NodeStatus
 from efhc.runtime.training import Trainer
 from efhc.runtime.wire import ModelFormat
 from efhc.scenarios.scenario import Scenario
@@ -72,7 +68,6 @@ def run_node(
     parameters, precision = trainer.parameters, experiment.precision
     agreed = fingerprint(settings, chosen, parameters)
     log("fingerprint", level="debug", fingerprint=agreed)
-    status = NodeStatus(settings.device, 0, settings.mode, __version__, os.getpid(), iterations=experiment.iterations)
     transport = SocketTransport(
         settings.device,
         Address.of(settings.listen) if settings.listen is not None else None,
@@ -88,9 +83,8 @@ def run_node(
     else:
         store = IterationStore(settings.state, belongs, parameters, precision)
     with store:
-        recorder = Recorder(settings.state, settings.record, parameters, trainer.dtype)
         session = secrets.randbits(47)
-        parts = NodeParts(settings, trainer, experiment.iterations, session, agreed, status, recorder, log)
+        parts = NodeParts(settings, trainer, experiment.iterations, session, agreed, log)
         mode = mode_of(parts, store)
         running = run_until_stopped(mode, transport, settings.state, settings.metrics, read_neighbours, log, security)
         try:
