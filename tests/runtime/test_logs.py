@@ -31,14 +31,8 @@ def test_a_line_is_one_json_object_with_both_times():
     log("link up", neighbour=3, address="192.0.2.1:7700")
     (line,) = lines(stream)
     assert line.pop("time").endswith("Z")
-    assert line == {
-        "seconds": 1.5,
-        "level": "info",
-        "device": 3,
-        "event": "link up",
-        "neighbour": 3,
-        "address": "192.0.2.1:7700",
-    }
+    given = {"neighbour": 3, "address": "192.0.2.1:7700"}
+    assert line == {"seconds": 1.5, "level": "info", "device": 3, "event": "link up"} | given
 
 
 def test_whatever_it_is_told_a_line_stays_one_line():

@@ -224,16 +224,6 @@ def test_a_journal_beside_an_older_checkpoint_is_refused(folder: Path):
         store.restore()
 
 
-def test_a_torn_tail_is_said(folder: Path):
-    _, expected = with_one_doubt(folder)
-    with (folder / "journal").open("ab") as file:
-        file.write(bytes(100))
-    found = found_in(folder)
-    assert described(found.device) == expected.now()
-    assert len(found.notes) == 1
-    assert "100 bytes" in found.notes[0]
-
-
 def test_damage_in_the_middle_is_said_louder(folder: Path):
     history, expected = with_one_doubt(folder)
     sealed, state = (folder / "journal").stat().st_size, expected.now()
