@@ -36,10 +36,10 @@ from efhc.experiments.runs.live_file import LIVE
 from efhc.experiments.runs.naming import (
     KEY,
     NamedRun,
-    asked_as,
     label_runs,
     name_groups,
     names_in,
+    names_in_meta,
     parse_config,
     settings_of_group,
     unlisted_runs,
@@ -330,7 +330,7 @@ class Discovery:
             return None
         meta = self._file(folder / "meta.json", _meta).content or {}
         there, live = next(iter(config["strategies"])), folder / LIVE
-        strategy, experiment = asked_as(meta) or self._names(live) or (there, None)
+        strategy, experiment = names_in_meta(meta) or self._names(live) or (there, None)
         return FoundRun(
             strategy, config["seeds"][0], there, config, folder, self.id(folder), meta.get("status") == "complete",
             live, experiment=experiment, config_text=self._files[folder / "config.toml"].text, meta=meta,

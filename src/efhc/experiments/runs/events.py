@@ -78,8 +78,8 @@ class Begin:
     @classmethod
     def described(cls, run: Run, k: int, parameters: int, bandwidths: Sequence[float], links: Links) -> Begin:
         """Return the event of a run, given the facts that its scenario or its tables have."""
-        asked, pid = run.experiment, os.getpid()
-        facts = (run.whole.name, *run.pair, run.key, driver_of(asked), asked.devices, parameters, asked.iterations)
+        one, pid = run.experiment, os.getpid()
+        facts = (run.whole.name, *run.pair, run.key, driver_of(one), one.devices, parameters, one.iterations)
         return cls(time.time(), k, *facts, bandwidths, links, pid, platform.node(), own_mark(pid))
 
 
@@ -225,8 +225,7 @@ class EventStream:
     """Passes the events of one run to its readers, one event at a time."""
 
     def __init__(self, run: Run, factories: Sequence[FollowerFactory], warn: Callable[[str], None]) -> None:
-        self._run, self._warn, self.lock = run, warn, RLock()
-        """Held while an event is passed on. Code that needs a lock while it emits must use this one."""
+        self._run, self._warn, self._lock = run, warn, RLock()
         self._readers: list[Reader] = []
         self._begin: Begin | None = None
         self._network: Network | None = None
@@ -246,7 +245,7 @@ class EventStream:
 
     def emit(self, *events: Event) -> None:
         """Pass events to all readers. One that raises is reported and gets no further events."""
-        with self.lock:  # models may be evaluated in a thread of their own
+        with self._lock:  # models may be evaluated in a thread of their own
             for event in events:
                 if isinstance(event, Begin):
                     self._begin, self._network = event, None
@@ -260,7 +259,7 @@ class EventStream:
 
         It gets the `Begin` event, the links in force as far as other readers know them, and `rows` as evaluated before.
         """
-        with self.lock:
+        with self._lock:
             self._readers.append(reader)
             for event in (self._begin, self._network):
                 if event is not None:

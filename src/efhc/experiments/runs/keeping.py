@@ -125,7 +125,7 @@ class RunKeeper:
 
     def warn(self, text: str) -> None:
         """Report a problem that does not stop the run, in one line."""
-        self._warnings.append(text)  # for meta.json: the run may be made far away, or asked for again
+        self._warnings.append(text)  # for meta.json: the run may be made on another machine, or read later
         self._store.warn(text)
 
     # The folder

@@ -387,5 +387,5 @@ def _place(record: Evaluated) -> tuple[int, float]:
 
 
 def read_live(path: Path) -> LiveRun | None:
-    """Return what the live file at `path` tells, or None if there is none, or nothing in it that can be read."""
+    """Return the content of the live file at `path`, or None if there is none, or nothing in it can be read."""
     return LiveRun.of(Tail(path).read().records)

@@ -58,8 +58,6 @@ SECONDS = "seconds"
 
 REACHED_SECONDS = 0.1
 """Least time between two `Reached` events."""
-EVALUATED_SECONDS = 0.25
-"""Least time between two times that `Evaluated` events are emitted: of many at once, each costs a fraction."""
 APART = 1e8
 """Consensus error above which a run is reported as diverged."""
 
@@ -208,7 +206,6 @@ class _Keeping(Recording):
         """Wait until all models that were to be evaluated have been. Nothing is saved if that fails."""
         whole, self._whole = self._whole, None
         self._finish_evaluation()
-        self._events.settle()
         self._whole = whole
 
     def save(self) -> None:
@@ -279,10 +276,7 @@ class _LockstepEvents:
         self._graph_since: int | None = None
         """The iteration from which on the graph has its present links. None: that at which the run is resumed."""
         self._noted: dict[int, _Noted] = {}
-        self._waiting: list[tuple[int, Floats]] = []
-        """Iterations that were evaluated, and accuracies, that were not emitted yet."""
-        self._next_rows = self._next_sample = self._next_reached = 0.0
-        self._lock = stream.lock
+        self._next_sample = self._next_reached = 0.0
         parts = form_of(strategy).parts
         # A strategy that mixes estimates measures drift after the local step: only the iteration itself knows it.
         self._measures_drift = parts is not None and isinstance(parts.mixing, ExchangeMixing)
@@ -342,38 +336,22 @@ class _LockstepEvents:
             self._wait_for(started)
         self._noted[state.k - 1] = _Noted(started - self._began_at, self._record.totals, drifts, thresholds, is_sampled)
 
-    def evaluated(self, iteration: int, accuracies: Floats) -> None:
-        """Emit the row of an iteration whose models were evaluated now, or soon with others."""
-        if not len(self._stream):
-            return
-        with self._lock:
-            self._waiting.append((iteration, accuracies))
-            is_due = time.monotonic() >= self._next_rows
-        if is_due:
-            self.settle()
-
-    def settle(self) -> None:
-        """Emit the rows of all models that were evaluated. Call it before the record is emptied."""
-        with self._lock:
-            waiting, self._waiting = self._waiting, []
-            for iteration, accuracies in waiting:
-                self._emit_row(iteration, accuracies)
-            self._next_rows = time.monotonic() + EVALUATED_SECONDS
-
     def begin_piece(self) -> None:
         """Note that the record is emptied: its rows are no longer there."""
         self._noted.clear()
 
     def rows(self) -> list[Row]:
-        """Return the evaluated rows of the record, for a reader that is new. Call it after `settle`."""
-        with self._lock:
-            return [self._row(iteration) for iteration in sorted(self._noted)]
+        """Return the evaluated rows of the record, for a reader that is new. Call it while no model is evaluated."""
+        return [self._row(iteration) for iteration in self._noted]
 
     def _row(self, iteration: int) -> Row:
         noted = self._noted[iteration]
         return {**self._record.row(iteration), **noted.totals, "seconds": round(noted.seconds, 3)}
 
-    def _emit_row(self, iteration: int, accuracies: Floats) -> None:
+    def evaluated(self, iteration: int, accuracies: Floats) -> None:
+        """Emit the row of an iteration whose models have been evaluated, and a sample of its devices if it is time."""
+        if not len(self._stream):
+            return
         noted = self._noted[iteration]
         self._noted[iteration] = noted._replace(drift=None, threshold=None)  # they are large
         self._stream.emit(Evaluated(time.time(), iteration + 1, self._row(iteration)))

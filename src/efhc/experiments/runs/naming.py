@@ -1,4 +1,4 @@
-"""The runs in a store, and names by which people tell them apart. Configs are read as plain tables: no code is run.
+"""The runs in a store, and names that distinguish them for people. Configs are read as plain tables: no code is run.
 
 A store knows a strategy by its kind. The meta.json and the live file of a run have the names that the experiment gave.
 """
@@ -39,7 +39,7 @@ class NamedRun:
     folder: Path
     """The folder with its config.toml and meta.json."""
     experiment: str | None = field(default=None, kw_only=True)
-    """The name of the experiment that asked for it, if it is kept by its key and that is known."""
+    """The name of the experiment that it was made for, if it is kept by its key and that is known."""
 
 
 R = TypeVar("R", bound=NamedRun)
@@ -112,7 +112,7 @@ def unlisted_runs(
 # Naming
 
 
-def asked_as(meta: Mapping[str, Any]) -> tuple[str, str | None] | None:
+def names_in_meta(meta: Mapping[str, Any]) -> tuple[str, str | None] | None:
     """Return the names of strategy and experiment in the meta.json of a single run. None: it has none."""
     names = meta.get("asked_as")
     if not isinstance(names, dict) or not isinstance(names.get("strategy"), str):
@@ -131,13 +131,13 @@ def names_in(live: Path) -> tuple[str, str] | None:
     return (begin.strategy, begin.experiment) if isinstance(begin, Begin) else None
 
 
-def with_names_asked(run: NamedRun) -> NamedRun:
-    """Return the run under the names of the experiment that asked for it, if they are known."""
+def with_known_names(run: NamedRun) -> NamedRun:
+    """Return the run under the names of the experiment that it was made for, if they are known."""
     try:
         meta = json.loads((run.folder / "meta.json").read_bytes())
     except (OSError, ValueError, RecursionError):
         meta = {}
-    names = (asked_as(meta) if isinstance(meta, dict) else None) or names_in(run.folder / LIVE)
+    names = (names_in_meta(meta) if isinstance(meta, dict) else None) or names_in(run.folder / LIVE)
     return run if names is None else replace(run, strategy=names[0], experiment=names[1])
 
 
@@ -148,7 +148,7 @@ def settings_of_group(run: NamedRun) -> str:
 
 
 def label_runs(runs: Sequence[R]) -> list[R]:
-    """Return the runs of a store by strategy and seed, with names that tell them apart.
+    """Return the runs of a store by strategy and seed, with names that distinguish them.
 
     Strategies of one name that are not the same, such as the trials of a tuning, get the settings that differ.
     """

@@ -105,7 +105,7 @@ class Overview:
         self._reach(run.key, run.name, iterations, round(share * iterations), is_done=share == 1)
 
     def progress_of(self, iterations: int) -> RunProgress:
-        """Return what hears of runs by strategy and seed; each has this number of `iterations`."""
+        """Return a callback that reports runs by strategy and seed; each has this number of `iterations`."""
 
         def progress(strategy: str, seed: int, done: int) -> None:
             self._reach((strategy, seed), f"{strategy}, seed {seed}", iterations, done, is_done=done >= iterations)
@@ -174,7 +174,7 @@ DELAY, BETWEEN = 2.0, 0.5
 @contextmanager
 def notebook_bar(runs: int, iterations: int) -> Iterator[Overview | None]:
     """Yield what a bar shows, if this is the kernel of a notebook; the bar goes in the end. Elsewhere yield None."""
-    module: Any = sys.modules.get("IPython")  # whoever is in a notebook has imported it
+    module: Any = sys.modules.get("IPython")  # a notebook has imported it
     if module is None or not hasattr(module.get_ipython(), "kernel"):
         yield None
         return

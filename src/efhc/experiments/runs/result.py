@@ -362,15 +362,15 @@ class Result:
         write_safely(Path(path), onnx_bytes(module, data))
 
     def _trained(
-        self, asked: str, strategy: str, seed: int, device: int | Literal["mean"]
+        self, method: str, strategy: str, seed: int, device: int | Literal["mean"]
     ) -> tuple[nn.Module, Dataset]:
         from efhc.learning.models import ModuleModel
 
         model = self.experiment.model
         if not isinstance(model, ModuleModel):
             kind = getattr(model, "kind", type(model).__name__)
-            raise InputError("model", kind, "a neural network", f"{asked} needs a neural network, and this is {kind}.")
-        self._check_pair(asked, strategy, seed)
+            raise InputError("model", kind, "a neural network", f"{method} needs a neural network, and this is {kind}.")
+        self._check_pair(method, strategy, seed)
         devices = self.experiment.devices
         is_device = isinstance(device, int | np.integer) and not isinstance(device, bool) and 0 <= device < devices
         if device != "mean" and not is_device:
@@ -383,7 +383,7 @@ class Result:
         local = self.local.get((strategy, seed), {})
         return learner.module(self.models[strategy, seed], local, device), inputs.data
 
-    def _check_pair(self, asked: str, strategy: str, seed: int) -> None:
+    def _check_pair(self, field: str, strategy: str, seed: int) -> None:
         """Raise `InputError` unless the result has a run of this strategy and seed."""
         made = {
             name: [number for number in self.experiment.seeds if self.states[name, number] not in ("failed", "waiting")]
@@ -392,7 +392,7 @@ class Result:
         if seed not in made.get(strategy, []):
             allowed = "; ".join(f"{name}, seed {', '.join(map(str, seeds))}" for name, seeds in made.items() if seeds)
             problem = f"there is no run of {strategy} with seed {seed}; there is {allowed or 'none yet'}."
-            raise InputError(asked, f"{strategy}, seed {seed}", allowed, problem)
+            raise InputError(field, f"{strategy}, seed {seed}", allowed, problem)
 
     def save(self, directory: Path | str) -> None:
         """Write the result to a new run directory, from which `Result.load` reads it.

@@ -49,12 +49,12 @@ class Run:
     experiment: Experiment
     """With that strategy and seed only, and with names that do not depend on the experiment it is part of."""
     strategy: str
-    """The name of the strategy in the experiment that asked for the run."""
+    """The name of the strategy in the experiment that the run is part of."""
     key: str
     """The hash of everything that determines the run."""
     inputs: Inputs = field(repr=False)
     whole: Experiment = field(repr=False)
-    """The experiment that asked for the run."""
+    """The experiment that the run is part of."""
     tables: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """The experiment as config.toml has it. Empty if it has parts without a name."""
     scenarios: Scenarios = field(default_factory=Scenarios, repr=False)
@@ -137,7 +137,7 @@ def _runs_of(whole: Experiment, name: str, data: Dataset, scenarios: Scenarios) 
 
 
 def _key(tables: dict[str, Any], inputs: Inputs) -> str:
-    if not tables:  # nobody can ask for the same run again
+    if not tables:  # the same run cannot be described again
         return secrets.token_hex(12)
     of_data, of_files = inputs.checksums["data_sha256"], inputs.checksums["input_sha256"]
     identity = {"config": without_implied(without_place(tables)), "data": of_data, "inputs": of_files}

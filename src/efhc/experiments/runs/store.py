@@ -34,8 +34,6 @@ Failures = Mapping[str, EfhcError]
 LEFTOVER_SECONDS = 600.0
 """The age from which on a folder that a process was writing counts as left over by a kill."""
 State = Literal["waiting", "running", "done", "stopped", "failed"]
-
-
 Progress = Callable[[Run, float], None]
 """Called with a run and the share of it that is done; 1.0 once it is kept."""
 
@@ -129,7 +127,10 @@ class RunStore:
             return False
 
     def _is_whole(self, run: Run, folder: RunFolder) -> bool:
-        """Return whether everything that was asked for is there. Raises `DamagedError` if it cannot be resumed."""
+        """Return whether the tables of a run are there, and the models that it needs.
+
+        Raises `DamagedError` if the run is not complete and cannot be resumed either.
+        """
         expected = run.inputs.checksums
         if folder.is_complete and any(folder.meta.get(name, {}) != sums for name, sums in expected.items()):
             raise DamagedError("it was made from other input files than its name says")
@@ -147,18 +148,15 @@ class RunStore:
         try:
             return self._is_whole(run, folder)
         except DamagedError as error:
-            self._move_aside(folder.path, error)
+            place = folder.path
+            aside = place.with_name(f"{place.name}.damaged-{secrets.token_hex(3)}")
+            try:
+                place.rename(aside)
+            except OSError as failure:
+                problem = f"{place} is damaged ({error}) and cannot be moved aside ({failure.strerror})"
+                raise EfhcError(problem) from failure
+            self.warn(f"{place} is damaged, and that run is made again: {error}; the old files are in {aside.name}")
             return False
-
-    def _move_aside(self, folder: Path, error: EfhcError) -> None:
-        aside = folder.with_name(f"{folder.name}.damaged-{secrets.token_hex(3)}")
-        try:
-            folder.rename(aside)
-        except OSError as failure:
-            raise EfhcError(
-                f"{folder} is damaged ({error}) and cannot be moved aside ({failure.strerror})"
-            ) from failure
-        self.warn(f"{folder} is damaged, and that run is made again: {error}; the old files are in {aside.name}")
 
     @contextmanager
     def _locked(self, run: Run) -> Iterator[None]:
@@ -225,7 +223,7 @@ class RunStore:
     # Reading runs
 
     def table(self, run: Run, name: str) -> pl.DataFrame:
-        """Return a table of a run, with the strategy named as in the experiment that asked for the run."""
+        """Return a table of a run, with the strategy named as in the run's experiment."""
         table = RunFolder(self.directory(run)).table(name)
         is_named = tables_of(run.experiment).is_per_strategy(name)
         return table.with_columns(strategy=pl.lit(run.strategy)) if is_named else table

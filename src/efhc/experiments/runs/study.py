@@ -12,7 +12,7 @@ from efhc.base.errors import EfhcError
 from efhc.experiments.config.files import build_experiment
 from efhc.experiments.runs.experiment_folder import OWN_RUNS
 from efhc.experiments.runs.folder import RunFolder
-from efhc.experiments.runs.naming import NamedRun, label_runs, name_groups, runs_in, settings_of_group, with_names_asked
+from efhc.experiments.runs.naming import NamedRun, label_runs, name_groups, runs_in, settings_of_group, with_known_names
 from efhc.experiments.runs.result import Result
 from efhc.experiments.runs.store import StoredRun
 from efhc.experiments.runs.tables import tables_of
@@ -40,7 +40,7 @@ class Study(Mapping[str, Result]):
         if not found:
             raise EfhcError(f"no run in {folder} has finished; with unfinished=True, you get what is there so far")
         groups: dict[str, list[NamedRun]] = {}
-        for run in label_runs([with_names_asked(run) for run in found]):
+        for run in label_runs([with_known_names(run) for run in found]):
             groups.setdefault(settings_of_group(run), []).append(run)
         names = name_groups([*groups.values()], path.name)
         return cls({name: _result(runs, name) for name, runs in zip(names, groups.values(), strict=True)}, path)

@@ -95,9 +95,9 @@ class LocalEngine:
         """Yield consecutive runs that need the same memory, with how many of them to make at once."""
 
         def needs(run: Run) -> tuple[object, ...]:
-            asked = run.experiment
-            sizes = asked.devices, asked.model.parameters(run.data), asked.precision, asked.batch_size
-            return driver_of(asked), *sizes
+            one = run.experiment
+            sizes = one.devices, one.model.parameters(run.data), one.precision, one.batch_size
+            return driver_of(one), *sizes
 
         for _, group in groupby(runs, needs):
             alike = list(group)
