@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copyreg
 import difflib
 import traceback
 import unicodedata
@@ -68,6 +69,13 @@ class EfhcError(Exception):
             return [line]
         *_, said = traceback.format_exception_only(cause)
         return ["Traceback (most recent call last):", *traceback.format_list(calls), said, line]
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle the text and the attributes: subclasses have arguments of their own. An attribute becomes a text
+        unless it is plain, for other machines may not have what it is made of.
+        """
+        facts = {name: fact if isinstance(fact, str | int | None) else str(fact) for name, fact in vars(self).items()}
+        return copyreg.__newobj__, (type(self), str(self)), facts  # type: ignore[attr-defined]
 
     cannot_clean_up = False
     """Whether a process that ends as usual would wait for something that never comes."""

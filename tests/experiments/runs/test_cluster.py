@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Thread
@@ -27,7 +27,7 @@ import efhc
 from efhc.base.inputs import InputContent
 from efhc.core.state import Diverged
 from efhc.experiments.runs.engines import cluster as engine
-from efhc.experiments.runs.engines.cluster import ClusterEngine, Order, make_there
+from efhc.experiments.runs.engines.cluster import ClusterEngine, make_there
 from efhc.experiments.runs.engines.local import LocalEngine
 from efhc.experiments.runs.events import Begin, EndState, Follower, Row
 from efhc.experiments.runs.live_file import LIVE
@@ -234,7 +234,7 @@ def test_ray_on_this_machine_makes_the_tables_that_are_made_here(tmp_path):
 def test_a_cluster_without_nodes_is_not_waited_for_forever(nodes, tmp_path):
     nodes.of(0)
     with pytest.raises(efhc.EfhcError, match=r"^engine: no node is left in the cluster; 4 runs are still to be made$"):
-        RunStore(tmp_path).complete(runs_of(), ClusterEngine(nodes.address, patience=1.0), silent)
+        RunStore(tmp_path).complete(runs_of(), ClusterEngine(nodes.address, idle_seconds=1.0), silent)
 
 
 def test_a_node_needs_no_files(nodes, tmp_path, monkeypatch):
@@ -279,24 +279,21 @@ def test_what_a_node_does_with_its_order(own_ray, tmp_path):
     graph.write_text("0 1\n")
     run, *_ = runs_of(network=efhc.EdgeListFile(path=graph), devices=3)
     sent = {"network.path": InputContent(graph, b"0 1\n1 2\n", "checksum")}  # this node has another file there
-    order = Order(run.experiment, run.strategy, run.key, False, efhc.__version__)
-    made = make_there(order, run.data, sent)
+    about = run.experiment, run.strategy, run.key
+    made = make_there(efhc.__version__, *about, False, run.data, sent)
     meta = json.loads(made["meta.json"])
     assert meta["input_sha256"] == {"network.path": "checksum"}
     assert meta["ray_node"] == own_ray.get_runtime_context().get_node_id()
     assert pl.read_parquet(made["network.parquet"])["link_to"].to_list() == [[1, 2]]
     assert "models.safetensors" not in made
-    assert "models.safetensors" in make_there(replace(order, with_models=True), run.data, sent)
+    assert "models.safetensors" in make_there(efhc.__version__, *about, True, run.data, sent)
 
     wrong = {"network.path": InputContent(graph, b"\xff", "checksum")}
-    error = make_there(order, run.data, wrong).error()
+    error = make_there(efhc.__version__, *about, False, run.data, wrong)
     assert isinstance(error, efhc.InputError)
     assert str(error) == f"EF-HC, seed 0: network.path: cannot use {graph} (not UTF-8 text). Use a text file."
-    older = make_there(replace(order, version="0.0.1"), run.data, sent)
-    assert older.concerns_all
-    assert (
-        str(older.error()) == f"engine: a node has efhc {efhc.__version__}, and not 0.0.1; install the same everywhere"
-    )
+    older = make_there("0.0.1", *about, False, run.data, sent)
+    assert str(older) == f"engine: a node has efhc {efhc.__version__}, and not 0.0.1; install the same everywhere"
 
 
 def test_parts_of_ones_own_are_made_on_two_nodes(nodes, tmp_path):
@@ -453,7 +450,9 @@ def test_an_error_in_a_run_is_the_same_as_here(own_ray, tmp_path):
         )
         assert type(here) is type(there) is kind
         assert str(here) == str(there)
-        assert vars(there) == {name: str(value) for name, value in vars(here).items()}
+        assert {name: str(fact) for name, fact in vars(there).items()} == {
+            n: str(fact) for n, fact in vars(here).items()
+        }
 
 
 def test_a_process_that_uses_ray_already_names_no_address(own_ray, no_runs):
@@ -486,7 +485,7 @@ def test_nothing_answers_at_an_address(no_runs):
 def test_something_else_answers_at_an_address(no_runs):
     with socket.create_server(("127.0.0.1", 0)) as listening:
         address = f"127.0.0.1:{listening.getsockname()[1]}"
-        said = no_runs(ClusterEngine(address, joined_within=2.0))
+        said = no_runs(ClusterEngine(address, join_seconds=2.0))
     assert said.startswith(f"--address: cannot use {address}, which does not answer as a cluster does. Use")
 
 
