@@ -123,10 +123,14 @@ def interrupted(folder: Path, text: str, is_far_enough: Callable[[list[Path]], b
 
 @pytest.mark.slow
 def test_ctrl_c_stops_all_nodes_and_resume_goes_on_where_they_stopped(tmp_path: Path) -> None:
-    text = 'devices = 3\niterations = 1500\nseeds = [0]\nstrategies.EF-HC.kind = "ef-hc"\nnetwork.kind = "ring"\n'
+    text = (
+        'devices = 3\niterations = 1500\nseeds = [0]\nlog = "tensorboard"\nstrategies.EF-HC.kind = "ef-hc"\n'
+        'network.kind = "ring"\n'
+    )
     pids, errors = interrupted(
         tmp_path, text, lambda states: all((state / "checkpoint-100.safetensors").exists() for state in states)
     )
+    assert "the setting log has no effect here" in errors
     assert "stopped; continue with:" in errors
     assert errors.rstrip().endswith("--resume")
     for pid in pids:
@@ -137,23 +141,11 @@ def test_ctrl_c_stops_all_nodes_and_resume_goes_on_where_they_stopped(tmp_path: 
     assert (name, words[0]) == ("efhc", "launch")
     subprocess.run([sys.executable, "-m", "efhc", *words], check=True, timeout=200, capture_output=True)
     result = Result.load(tmp_path / "out")
+    assert result.experiment.log == ()
     together = efhc.simulate(result.experiment)
     for name, table in together.tables.items():
         assert result.tables[name].equals(table), name
     assert result.models["EF-HC", 0].tobytes() == together.models["EF-HC", 0].tobytes()
-
-
-@pytest.mark.slow
-def test_a_config_that_names_trackers_is_made_without_them(tmp_path: Path, command: Callable[..., Any]) -> None:
-    (tmp_path / "experiment.toml").write_text(
-        'devices = 2\niterations = 2\nseeds = [0]\nlog = "tensorboard"\nstrategies.ZT.kind = "zt"\n'
-        'network.kind = "complete"\n'
-    )
-    done = command("launch", "experiment.toml", "--out", "out")
-    assert done.returncode == 0, done.stderr
-    assert "the setting log has no effect here" in done.stderr
-    assert Result.load(tmp_path / "out").experiment.log == ()
-    assert not (tmp_path / "out" / "tensorboard").exists()
 
 
 @pytest.mark.slow

@@ -84,6 +84,9 @@ def test_a_file_may_leave_devices_alone_unless_connected_is_asked(write: Write):
         ("# head\n0 1 2\n", "line 2", "0 1 2"),
         ("0\n", "line 1", "'0'"),
         ("0 1.0\n", "line 1", "1.0"),
+        ("0_1 2\n", "line 1", "two device numbers a line"),  # numbers as Python alone writes them
+        ("\u0660 1\n", "line 1", "two device numbers a line"),
+        ("1" * 5000 + " 0\n", "line 1", "two device numbers a line"),
     ],
 )
 def test_edge_list_refusals_name_line_and_fault(write: Write, content: str, place: str, what: str):
@@ -93,14 +96,9 @@ def test_edge_list_refusals_name_line_and_fault(write: Write, content: str, plac
 
 
 @pytest.mark.parametrize("kind", [EdgeListFile, GraphMLFile])
-def test_a_missing_file_is_named(tmp_path: Path, kind: type[EdgeListFile]):
-    path = tmp_path / "nowhere.txt"
-    assert str(path) in refused(lambda: kind(path=path).graph(3, SEED))
-
-
-def test_a_folder_and_bytes_that_are_no_text_are_refused(tmp_path: Path, write: Write):
-    assert str(tmp_path) in refused(lambda: EdgeListFile(path=tmp_path).graph(3, SEED))
-    assert "not UTF-8" in refused(lambda: EdgeListFile(path=write(b"0 1\n\xff\xfe\n")).graph(3, SEED))
+def test_files_that_cannot_be_read_are_named(tmp_path: Path, write: Write, kind: type[EdgeListFile]):
+    for path in (tmp_path / "nowhere.txt", tmp_path, write(b"0 1\n\xff\xfe\n")):
+        assert str(path) in refused(lambda path=path: kind(path=path).graph(3, SEED))
 
 
 def test_a_relative_path_counts_from_the_config_file_else_from_here(write: Write, monkeypatch: pytest.MonkeyPatch):
@@ -140,28 +138,34 @@ def test_graphml_directed_must_be_symmetric(tmp_path: Path):
     assert "1-2" in text
 
 
-def test_graphml_of_the_wrong_size_with_a_loop_out_of_range_or_disconnected(tmp_path: Path):
+@pytest.mark.parametrize(
+    ("links", "devices", "what"),
+    [
+        ([(0, 1), (1, 2), (2, 3)], 5, "4 nodes"),
+        ([(0, 1), (1, 1)], 2, "self-loop at device 1"),
+        ([(1, 2), (2, 3)], 3, "nodes 1, 2, 3"),
+        ([(0, 1), (1, 57)], 3, "nodes 0, 1, 57"),
+        ([(0, 1), (2, 3)], 4, "disconnected"),
+        ([(0, int("1" * 50))], 2, "devices 0 to 1"),
+    ],
+)
+def test_graphml_that_does_not_fit_is_refused(tmp_path: Path, links: list[tuple[int, int]], devices: int, what: str):
     path = tmp_path / "net.graphml"
-    nx.write_graphml(nx.path_graph(4), path)
-    text = refused(lambda: GraphMLFile(path=path).graph(5, SEED))
-    assert "4 nodes" in text
-    assert str(path) in text
-    nx.write_graphml(nx.Graph([(0, 1), (1, 1)]), path)
-    assert "self-loop at device 1" in refused(lambda: GraphMLFile(path=path).graph(2, SEED))
-    nx.write_graphml(nx.Graph([(1, 2), (2, 3)]), path)
-    assert "nodes 1, 2, 3" in refused(lambda: GraphMLFile(path=path).graph(3, SEED))
-    isolated = nx.Graph([(0, 1)])
-    isolated.add_node(57)
-    nx.write_graphml(isolated, path)
-    assert "nodes 0, 1, 57" in refused(lambda: GraphMLFile(path=path).graph(3, SEED))
-    nx.write_graphml(nx.Graph([(0, 1), (2, 3)]), path)
-    assert "disconnected" in refused(lambda: GraphMLFile(path=path, connected=True).graph(4, SEED))
+    nx.write_graphml(nx.Graph([(str(i), str(j)) for i, j in links]), path)
+    assert what in refused(lambda: GraphMLFile(path=path, connected=True).graph(devices, SEED))
 
 
 @pytest.mark.parametrize("content", ["", "0 1\n", "<a/>", "<graphml>", '<key id="d"/>'])
 def test_graphml_that_is_none(write: Write, content: str):
     path = write(content)
     assert str(path) in refused(lambda: GraphMLFile(path=path).graph(2, SEED))
+
+
+def test_graphml_with_a_second_graph_is_refused(write: Write):
+    graph = '<graph edgedefault="undirected"><node id="0"/><node id="1"/><edge source="0" target="1"/></graph>'
+    files = [f'<graphml xmlns="http://graphml.graphdrawing.org/xmlns">{graph * n}</graphml>' for n in (1, 2)]
+    assert pairs(GraphMLFile(path=write(files[0])).graph(2, SEED)) == {(0, 1)}
+    assert "2 graphs" in refused(lambda: GraphMLFile(path=write(files[1])).graph(2, SEED))
 
 
 # One list per iteration
@@ -197,37 +201,10 @@ def test_edge_sequence_repeats_or_holds(write: Write):
         ("[[], [], [[1, 1]]]", "iteration 2, link 0"),
         ("[[[0, 1], [0, 1]]]", "iteration 0, link 1"),
         ("[[[0, 1], [1, 0], [1, 2]]]", "iteration 0, link 2"),
+        ("[" * 100_000, "a JSON list"),
+        ("[[[0, " + "9" * 5000 + "]]]", "a JSON list"),
     ],
 )
 def test_edge_sequence_refusals_name_the_place(write: Write, content: str, place: str):
     path = write(content)
     assert place in refused(lambda: EdgeSequenceFile(path=path).over_time(3, SEED))
-
-
-@pytest.mark.parametrize("content", ["[" * 100_000, "[[[0, " + "9" * 5000 + "]]]"], ids=["deep", "huge number"])
-def test_json_that_python_itself_cannot_read_is_refused_too(write: Write, content: str):
-    path = write(content)
-    refused(lambda: EdgeSequenceFile(path=path).over_time(3, SEED))
-
-
-# Numbers as Python alone writes them, and files that hold more than a graph
-
-
-@pytest.mark.parametrize("line", ["0_1 2", "\u0660 1", "1" * 5000 + " 0"])
-def test_edge_lists_have_two_plain_numbers_a_line(write: Write, line: str):
-    assert "two device numbers a line" in refused(lambda: EdgeListFile(path=write(line)).graph(20, SEED))
-
-
-GRAPHML = '<graphml xmlns="http://graphml.graphdrawing.org/xmlns">{}</graphml>'
-ONE_GRAPH = '<graph edgedefault="undirected"><node id="0"/><node id="1"/><edge source="0" target="1"/></graph>'
-
-
-def test_graphml_with_a_second_graph_is_refused(write: Write):
-    assert pairs(GraphMLFile(path=write(GRAPHML.format(ONE_GRAPH))).graph(2, SEED)) == {(0, 1)}
-    text = refused(lambda: GraphMLFile(path=write(GRAPHML.format(ONE_GRAPH * 2))).graph(2, SEED))
-    assert "2 graphs" in text
-
-
-def test_graphml_with_an_id_of_5000_digits_is_refused(write: Write):
-    content = GRAPHML.format(ONE_GRAPH.replace('"1"', f'"{"1" * 5000}"'))
-    assert "devices 0 to 1" in refused(lambda: GraphMLFile(path=write(content)).graph(2, SEED))

@@ -45,15 +45,16 @@ def test_those_in_reach_are_found_whichever_way_is_faster(points: int, on_a_grid
 
 
 @pytest.mark.parametrize("topology", EVERY, ids=repr)
-@pytest.mark.parametrize("devices", [1, 2, 3, 10, 12, 30])
+@pytest.mark.parametrize("devices", [1, 2, 3, 7, 8, 9, 10, 12, 30])
 def test_is_a_connected_simple_graph(topology: Topology, devices: int):
     if isinstance(topology, InternetAS) and devices < InternetAS.LEAST:
         return  # refused: see below
-    graph = topology.graph(devices, SEED)
-    assert graph.devices == devices
-    assert len(pairs(graph)) == len(graph.links)
-    assert all(0 <= i < j < devices for i, j in pairs(graph))
-    assert graph.is_connected
+    for seed in range(5):
+        graph = topology.graph(devices, Randomness(seed))
+        assert graph.devices == devices
+        assert len(pairs(graph)) == len(graph.links)
+        assert all(0 <= i < j < devices for i, j in pairs(graph))
+        assert graph.is_connected
 
 
 @pytest.mark.parametrize("topology", EVERY, ids=repr)
@@ -104,9 +105,7 @@ def test_grid_without_rows_is_as_square_as_can_be(devices: int, rows: int):
 def test_geometric_is_the_brute_force_over_all_pairs(seed: int, devices: int, radius: float):
     points = np.random.default_rng(seed).random((devices, 2))
     near = {(i, j) for i, j in combinations(range(devices), 2) if np.hypot(*(points[i] - points[j])) <= radius}
-    drawn = Geometric(radius=radius).draw(devices, np.random.default_rng(seed))
-    assert pairs(drawn) == near
-    assert pairs(Graph.of(devices, links_within(points, radius))) == near
+    assert pairs(Geometric(radius=radius).draw(devices, np.random.default_rng(seed))) == near
 
 
 def test_erdos_renyi_at_the_ends_of_its_probability():
@@ -137,15 +136,6 @@ def test_erdos_renyi_links_each_pair_with_its_probability():
 def test_what_does_not_fit_the_number_of_devices_is_refused(topology: Topology, text: str):
     with pytest.raises(InputError, match=f"^{text}"):
         topology.graph(5, SEED)
-
-
-@pytest.mark.parametrize("devices", [7, 8, 9, 10, 30])
-@pytest.mark.parametrize("seed", range(5))
-def test_internet_as_works_at_the_papers_sizes_and_below(devices: int, seed: int):
-    graph = InternetAS().graph(devices, Randomness(seed))
-    assert graph.devices == devices
-    assert graph.is_connected
-    assert len(graph.links) >= devices - 1
 
 
 SPARSE = [Geometric(radius=0.35), ErdosRenyi(probability=0.25)]

@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Literal
 
 from efhc.base.errors import EfhcError
-from efhc.experiments.nodes.namespaces import Namespaces, ip, port_of, run
+from efhc.experiments.nodes.namespaces import Namespaces, port_of, run
 
 NOWHERE = "02:ef:00:ff:ff:ff"
 """A hardware address that no device has: frames to it vanish in the bridge."""
@@ -19,14 +19,14 @@ class FaultyNetwork(Namespaces):
     def cut(self, device: int, fault: Fault) -> None:
         """Cut a device off: pull its cable ("carrier"), or drop all its packets ("silent")."""
         if fault == "carrier":
-            ip(f"-n {self.bridge_name} link set {port_of(device)} down")
+            run(f"ip -n {self.bridge_name} link set {port_of(device)} down")
         else:
-            run("bridge", f"-n {self.bridge_name} link set dev {port_of(device)} state 0")
+            run(f"bridge -n {self.bridge_name} link set dev {port_of(device)} state 0")
 
     def heal(self, device: int) -> None:
         """Undo `cut`."""
-        ip(f"-n {self.bridge_name} link set {port_of(device)} up")
-        run("bridge", f"-n {self.bridge_name} link set dev {port_of(device)} state 3")
+        run(f"ip -n {self.bridge_name} link set {port_of(device)} up")
+        run(f"bridge -n {self.bridge_name} link set dev {port_of(device)} state 3")
 
     def cut_link(self, one: int, other: int, *, one_way: bool = False) -> None:
         """Drop all packets between two devices silently, while both reach all others.
@@ -35,10 +35,10 @@ class FaultyNetwork(Namespaces):
         """
         for here, there in ((one, other), (other, one))[: 1 if one_way else 2]:
             where = f"{self.address(there)} lladdr {NOWHERE} dev eth0 nud permanent"
-            ip(f"-n {self.name(here)} neighbour replace {where}")
+            run(f"ip -n {self.name(here)} neighbour replace {where}")
 
     def heal_link(self, one: int, other: int) -> None:
         """Undo `cut_link`."""
         for here, there in ((one, other), (other, one)):
             with suppress(EfhcError):  # it was not cut
-                ip(f"-n {self.name(here)} neighbour delete {self.address(there)} dev eth0")
+                run(f"ip -n {self.name(here)} neighbour delete {self.address(there)} dev eth0")

@@ -367,7 +367,7 @@ class EdgeListFile(FileTopology):
             if not words:
                 continue
             if len(words) != 2 or not all(map(WHOLE_NUMBER.fullmatch, words)):
-                given = f"{line.strip()!r} ({self.path.name}, line {number})"
+                given = f"{line.strip()[:40]!r} ({self.path.name}, line {number})"
                 raise InputError("path", given, "two device numbers a line")
             links.append((int(words[0]), int(words[1]), f"{self.path.name}, line {number}"))
         return self._checked(checked_graph(devices, links))

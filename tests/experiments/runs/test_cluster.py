@@ -231,10 +231,11 @@ def test_ray_on_this_machine_makes_the_tables_that_are_made_here(tmp_path):
         assert heard.about.parameters == run.experiment.model.parameters(run.data)
 
 
-def test_a_cluster_without_nodes_is_not_waited_for_forever(nodes, tmp_path):
+def test_a_cluster_without_nodes_is_not_waited_for_forever(nodes, tmp_path, monkeypatch):
+    monkeypatch.setattr(engine, "IDLE_SECONDS", 1.0)
     nodes.of(0)
     with pytest.raises(efhc.EfhcError, match=r"^engine: no node is left in the cluster; 4 runs are still to be made$"):
-        RunStore(tmp_path).complete(runs_of(), ClusterEngine(nodes.address, idle_seconds=1.0), silent)
+        RunStore(tmp_path).complete(runs_of(), ClusterEngine(nodes.address), silent)
 
 
 def test_a_node_needs_no_files(nodes, tmp_path, monkeypatch):
@@ -255,22 +256,6 @@ def test_a_node_needs_no_files(nodes, tmp_path, monkeypatch):
     store.complete(runs, ClusterEngine("auto"), silent)
     assert set(store.meta(runs[0])["input_sha256"]) == {"data.path", "network.path", "model.loss"}
     assert_as_made_here(runs, store, tmp_path / "here")
-
-
-def test_what_was_begun_here_is_made_there(own_ray, tmp_path):
-    runs = runs_of()
-    store = RunStore(tmp_path / "ray")
-
-    def interrupt(run: Run, share: float) -> None:
-        if share > 0:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        store.complete(runs, LocalEngine(jobs=1), interrupt)
-    assert (store.directory(runs[0]) / "checkpoint.safetensors").exists()
-    store.complete(runs, ClusterEngine(), silent)
-    assert_as_made_here(runs, store, tmp_path / "here")
-    assert own_ray.is_initialized()
 
 
 def test_what_a_node_does_with_its_order(own_ray, tmp_path):
@@ -312,10 +297,19 @@ def test_parts_of_ones_own_are_made_on_two_nodes(nodes, tmp_path):
         assert store.table(run, "metrics").equals(expected)
 
 
-def test_a_whole_experiment_on_a_cluster_is_that_of_this_machine(own_ray, tmp_path):
+def test_an_experiment_that_was_begun_here_and_made_there_is_that_of_this_machine(own_ray, tmp_path):
     fields = {"iterations": 20, "evaluate_every": 10, "devices": 6, "seeds": (0, 1), "keep_models_every": 10}
+
+    def interrupt(strategy: str, seed: int, done: int) -> None:
+        if done > 0:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        efhc.simulate(**fields, out=tmp_path / "ray", jobs=1, progress=interrupt)
+    assert list((tmp_path / "ray").rglob("checkpoint.safetensors"))
     efhc.simulate(**fields, out=tmp_path / "here")
-    efhc.simulate(**fields, out=tmp_path / "ray", engine=ClusterEngine())
+    efhc.simulate(**fields, out=tmp_path / "ray", engine=ClusterEngine(), resume=True)
+    assert own_ray.is_initialized()
     for run in Runs().of(efhc.Experiment(**fields)):
         for name in [*(f"{table}.parquet" for table in LOCKSTEP.names), "models.safetensors"]:
             ray, here = (tmp_path / where / "runs" / run.key / name for where in ("ray", "here"))
@@ -328,7 +322,8 @@ def test_a_whole_experiment_on_a_cluster_is_that_of_this_machine(own_ray, tmp_pa
 # What is lost
 
 
-def test_a_run_that_ends_its_worker_every_time_is_an_error(nodes, tmp_path):
+def test_a_run_that_ends_its_worker_every_time_is_an_error(nodes, tmp_path, monkeypatch):
+    monkeypatch.setattr(engine, "RETRIES", 0)
     (node,) = nodes.of(1)
     run, *_ = runs_of(iterations=10_000_000, evaluate_every=1000)
     done = False
@@ -344,7 +339,7 @@ def test_a_run_that_ends_its_worker_every_time_is_an_error(nodes, tmp_path):
     killing.start()
     try:
         with pytest.raises(efhc.EfhcError, match=r"^engine: EF-HC, seed 0 lost its worker 1 times, .*\)$"):
-            RunStore(tmp_path).complete([run], ClusterEngine(nodes.address, jobs=1, retries=0), silent)
+            RunStore(tmp_path).complete([run], ClusterEngine(nodes.address, jobs=1), silent)
     finally:
         done = True
         killing.join()
@@ -390,9 +385,10 @@ def warmed_up(nodes: Nodes) -> Iterator[None]:
         ray.shutdown()
 
 
-GONE = """
+PROGRAM = """
 import os, signal, sys
 import efhc
+import ray
 from pathlib import Path
 from efhc.experiments.runs.engines.cluster import ClusterEngine
 from efhc.experiments.runs.run import Runs
@@ -409,25 +405,31 @@ def kill_control(run, share):
         if "gcs_server" in Path(f"/proc/{pid}/cmdline").read_text():
             os.kill(pid, signal.SIGKILL)
 
+def tell(run, share):
+    print(run.key, ray.get_runtime_context().gcs_address, flush=True)
+
 if __name__ == "__main__":
-    runs = Runs().of(efhc.Experiment(iterations=2000, evaluate_every=1000, devices=6, seeds=tuple(range(20))))
+    runs = Runs().of(efhc.Experiment(iterations=2000, evaluate_every=1000, devices=6, seeds=tuple(range(100))))
+    out, jobs, progress = sys.argv[1:]
     try:
-        RunStore(Path(sys.argv[1])).complete(runs, ClusterEngine(jobs=1), kill_control)
+        RunStore(Path(out)).complete(runs, ClusterEngine(jobs=int(jobs)), globals()[progress])
+    except KeyboardInterrupt:
+        sys.exit(130)
     except efhc.EfhcError as error:
         print(error, flush=True)
         os._exit(7 if error.cannot_clean_up else 8)  # as the command line does
 """
+"""Makes runs with Ray in a process of its own. Arguments: the folder, the number of jobs, and what progress does."""
+
+
+def program_in(folder: Path, *arguments: str) -> list[str]:
+    (folder / "program.py").write_text(PROGRAM)
+    return [sys.executable, str(folder / "program.py"), str(folder / "out"), *arguments]
 
 
 def test_a_cluster_that_dies_is_one_line(tmp_path):
-    (tmp_path / "gone.py").write_text(GONE)
-    done = subprocess.run(
-        [sys.executable, tmp_path / "gone.py", tmp_path / "out"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    command = program_in(tmp_path, "1", "kill_control")
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 7, done.stderr
     assert "has gone" in done.stdout
     assert list((tmp_path / "out").glob("*/metrics.parquet"))
@@ -474,6 +476,11 @@ def test_an_address_is_auto_or_host_and_port(no_runs, address):
     assert no_runs(ClusterEngine(address)) == f"--address: cannot use {address}. Use {engine.ALLOWED}."
 
 
+@pytest.mark.parametrize("address", [None, "auto"])
+def test_jobs_are_at_least_one(no_runs, address):
+    assert no_runs(ClusterEngine(address, jobs=0)).startswith("jobs: cannot use 0. Use at least 1")
+
+
 def test_nothing_answers_at_an_address(no_runs):
     with socket.socket() as closed:  # bound, so that nobody else takes the port, but nobody listens
         closed.bind(("127.0.0.1", 0))
@@ -482,10 +489,11 @@ def test_nothing_answers_at_an_address(no_runs):
     assert said.startswith(f"--address: cannot use {address}, where nothing answers (")
 
 
-def test_something_else_answers_at_an_address(no_runs):
+def test_something_else_answers_at_an_address(no_runs, monkeypatch):
+    monkeypatch.setattr(engine, "JOIN_SECONDS", 2.0)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         address = f"127.0.0.1:{listening.getsockname()[1]}"
-        said = no_runs(ClusterEngine(address, join_seconds=2.0))
+        said = no_runs(ClusterEngine(address))
     assert said.startswith(f"--address: cannot use {address}, which does not answer as a cluster does. Use")
 
 
@@ -508,40 +516,14 @@ def test_auto_without_a_cluster(no_runs, tmp_path_factory, monkeypatch):
     assert no_runs(ClusterEngine("auto")).startswith("--address: cannot use auto on a machine that is in no cluster.")
 
 
-@pytest.mark.parametrize("address", [None, "auto"])
-def test_jobs_are_at_least_one(no_runs, address):
-    assert no_runs(ClusterEngine(address, jobs=0)).startswith("jobs: cannot use 0. Use at least 1")
-
-
 # Ctrl-C
-
-BATCH = """
-import sys
-import efhc
-import ray
-from pathlib import Path
-from efhc.experiments.runs.engines.cluster import ClusterEngine
-from efhc.experiments.runs.run import Runs
-from efhc.experiments.runs.store import RunStore
-
-if __name__ == "__main__":
-    runs = Runs().of(efhc.Experiment(iterations=2000, evaluate_every=1000, devices=6, seeds=tuple(range(100))))
-    def tell(run, share):
-        print(run.key, ray.get_runtime_context().gcs_address, flush=True)
-
-    try:
-        RunStore(Path(sys.argv[1])).complete(runs, ClusterEngine(jobs=2), tell)
-    except KeyboardInterrupt:
-        sys.exit(130)
-"""
 
 
 def test_ctrl_c_ends_ray_and_keeps_what_is_done(tmp_path, no_runs):
-    (tmp_path / "batch.py").write_text(BATCH)
     out = tmp_path / "out"
     environment = os.environ | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     with subprocess.Popen(
-        [sys.executable, tmp_path / "batch.py", out],
+        program_in(tmp_path, "2", "tell"),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

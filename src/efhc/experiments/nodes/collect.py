@@ -172,11 +172,10 @@ def _collect_free_running(
     steps = [rows[rows["seconds"] <= end] for rows in map(read_steps, states)]
     begun = [read_exchanges(state) for state in states]
     exchanges = [rows[rows["end"] <= end] for rows in begun]
-    for device, rows in enumerate(steps):
-        record.steps += [(device, *row) for row in rows[["k", "seconds", "fired", "loss"]].tolist()]
+    for device, (made, over) in enumerate(zip(steps, exchanges, strict=True)):
+        record.steps += [(device, *row) for row in made[["k", "seconds", "fired", "loss"]].tolist()]
+        record.exchanges += [_exchange_row(device, *row) for row in over.tolist()]
     record.steps.sort(key=lambda row: row[2])
-    for device, rows in enumerate(exchanges):
-        record.exchanges += [_exchange_row(device, row) for row in rows]
     record.exchanges.sort(key=lambda row: row[1])
     record.network.append((0, *scenario.network.graph(0).links.T.tolist()))
     recorded = [read_models(state) for state in states]
@@ -195,14 +194,14 @@ def _collect_free_running(
     keeper.put_away(record.take())
 
 
-def _exchange_row(device: int, row: np.void) -> tuple[object, ...]:
-    values = {name: row[name].item() for name in row.dtype.names or ()}
-    norm = values["norm"]
-    return (
-        values["start"], values["end"], device, values["neighbour"], values["device_k"], values["neighbour_k"],
-        values["beta"], values["event"] or None, OUTCOMES[values["outcome"]], values["bytes"],
-        None if np.isnan(norm) else norm,
-    )  # fmt: skip
+def _exchange_row(
+    device: int, start: float, end: float, neighbour: int, device_k: int, neighbour_k: int, beta: float, event: int,
+    outcome: int, size: int, norm: float,
+) -> tuple[object, ...]:  # fmt: skip
+    """Return a row of the table of exchanges; what follows `device` is a row as its node recorded it."""
+    known_norm = None if np.isnan(norm) else norm
+    iterations = device_k, neighbour_k
+    return start, end, device, neighbour, *iterations, beta, event or None, OUTCOMES[outcome], size, known_norm
 
 
 def _models_at(recorded: Sequence[np.ndarray], seconds: float, every: float) -> Models:

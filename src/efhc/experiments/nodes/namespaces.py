@@ -44,8 +44,8 @@ class Namespaces:
         remove_leftovers()
         with ExitStack() as stack:
             self._add_namespace(self.bridge_name, stack)
-            ip(f"-n {self.bridge_name} link add bridge type bridge stp_state 0 mcast_snooping 0")
-            ip(f"-n {self.bridge_name} link set bridge up")
+            run(f"ip -n {self.bridge_name} link add bridge type bridge stp_state 0 mcast_snooping 0")
+            run(f"ip -n {self.bridge_name} link set bridge up")
             for device in self.devices:
                 self._add_device(device, stack)
             for device, rate in self._rates.items():
@@ -57,26 +57,26 @@ class Namespaces:
         self._stack.close()
 
     def _add_namespace(self, name: str, stack: ExitStack) -> None:
-        ip(f"netns add {name}")
+        run(f"ip netns add {name}")
         stack.callback(_remove, name)
-        ip(f"-n {name} link set lo up")
+        run(f"ip -n {name} link set lo up")
 
     def _add_device(self, device: int, stack: ExitStack) -> None:
         name, bridge_name, port = self.name(device), self.bridge_name, port_of(device)
+        # The hardware address is locally administered, and the same in each run.
+        hardware = f"02:ef:00:00:{device >> 8:02x}:{device & 255:02x}"
         self._add_namespace(name, stack)
-        ip(f"-n {bridge_name} link add {port} type veth peer name eth0 address {_hardware(device)} netns {name}")
+        run(f"ip -n {bridge_name} link add {port} type veth peer name eth0 address {hardware} netns {name}")
         # No IPv6: its announcements would take their share of a slow link.
-        ip(f"-n {bridge_name} link set {port} addrgenmode none master bridge up")
-        ip(f"-n {name} link set eth0 addrgenmode none up")
+        run(f"ip -n {bridge_name} link set {port} addrgenmode none master bridge up")
+        run(f"ip -n {name} link set eth0 addrgenmode none up")
         # A packet of several segments that is larger than a new limit's burst would block the queue for good.
-        ip(f"-n {bridge_name} link set {port} gso_max_segs 1")
-        ip(f"-n {name} link set eth0 gso_max_segs 1")
-        ip(f"-n {name} address add {self.address(device)}/16 dev eth0")
-        # The bridge knows where each address is, and what goes to no device goes to nobody.
-        ip(f"-n {bridge_name} link set {port} type bridge_slave flood off")
-        run("bridge", f"-n {bridge_name} fdb replace {_hardware(device)} dev {port} master static")
-
-    # Where things are
+        run(f"ip -n {bridge_name} link set {port} gso_max_segs 1")
+        run(f"ip -n {name} link set eth0 gso_max_segs 1")
+        run(f"ip -n {name} address add {self.address(device)}/16 dev eth0")
+        # The bridge knows where each address is, and drops what goes to no device.
+        run(f"ip -n {bridge_name} link set {port} type bridge_slave flood off")
+        run(f"bridge -n {bridge_name} fdb replace {hardware} dev {port} master static")
 
     def name(self, device: int) -> str:
         """The name of a device's namespace."""
@@ -91,15 +91,21 @@ class Namespaces:
         """A command that runs `arguments` on a device. It keeps its process id, so signals reach it."""
         return [_program("ip"), "netns", "exec", self.name(device), *arguments]
 
-    # Rates
-
     def limit(self, device: int, rate: float | None, *, down: float | None = None) -> None:
         """Limit what a device sends to `rate` bits per second, and what it receives to `down`. None: no limit.
 
         The queue of the link holds a quarter of a second, but at least ten packets. Limits may change at any time.
         """
-        _limit(self.name(device), "eth0", rate)
-        _limit(self.bridge_name, port_of(device), down)
+        ends = (self.name(device), "eth0", rate), (self.bridge_name, port_of(device), down)
+        for namespace, interface, bits_per_second in ends:
+            if bits_per_second is None:
+                with suppress(EfhcError):  # there was no limit
+                    run(f"tc -n {namespace} qdisc delete dev {interface} root")
+                continue
+            bytes_per_second = bits_per_second / 8
+            burst, queue = max(2 * _FRAME, bytes_per_second / 100), max(10 * _FRAME, bytes_per_second / 4)
+            limits = f"rate {bits_per_second:.0f}bit burst {burst:.0f}b limit {queue:.0f}b"
+            run(f"tc -n {namespace} qdisc replace dev {interface} root tbf {limits}")
 
 
 def require_namespaces() -> None:
@@ -121,18 +127,7 @@ def remove_leftovers() -> None:
 
 def _remove(name: str) -> None:
     with suppress(EfhcError):  # somebody else has removed it
-        ip(f"netns delete {name}")
-
-
-def _limit(namespace: str, interface: str, rate: float | None) -> None:
-    if rate is None:
-        with suppress(EfhcError):  # there was no limit
-            run("tc", f"-n {namespace} qdisc delete dev {interface} root")
-        return
-    per_second = rate / 8
-    burst, queue = max(2 * _FRAME, per_second / 100), max(10 * _FRAME, per_second / 4)
-    limits = f"rate {rate:.0f}bit burst {burst:.0f}b limit {queue:.0f}b"
-    run("tc", f"-n {namespace} qdisc replace dev {interface} root tbf {limits}")
+        run(f"ip netns delete {name}")
 
 
 def port_of(device: int) -> str:
@@ -140,14 +135,12 @@ def port_of(device: int) -> str:
     return f"port{device}"
 
 
-def _hardware(device: int) -> str:
-    """The hardware address of a device: locally administered, and the same in each run."""
-    return f"02:ef:00:00:{device >> 8:02x}:{device & 255:02x}"
-
-
-def ip(words: str) -> None:
-    """Run `ip` with these words. Raises `EfhcError` if it fails."""
-    run("ip", words)
+def run(command: str) -> None:
+    """Run a command of iproute2. Raises `EfhcError` if it fails."""
+    program, *words = command.split()
+    done = subprocess.run([_program(program), *words], capture_output=True, text=True, check=False, timeout=30)
+    if done.returncode != 0:
+        raise EfhcError(f"`{command}` failed ({done.stderr.strip() or done.returncode})")
 
 
 def _program(name: str) -> str:
@@ -156,10 +149,3 @@ def _program(name: str) -> str:
     if found is None:
         raise EfhcError(f"network namespaces need the program `{name}` of iproute2, which is not installed")
     return found
-
-
-def run(program: str, words: str) -> None:
-    """Run a program of iproute2 with these words. Raises `EfhcError` if it fails."""
-    done = subprocess.run([_program(program), *words.split()], capture_output=True, text=True, check=False, timeout=30)
-    if done.returncode != 0:
-        raise EfhcError(f"`{program} {words}` failed ({done.stderr.strip() or done.returncode})")

@@ -154,8 +154,6 @@ def write_new_node(
     for name, _ in given:
         if option := OPTIONS.get(name.partition(".")[0]):
             raise InputError(name, "an override", f"the option {option}")
-    files = device_files(certificates.absolute(), device)
-    authority = authority_files(certificates.absolute()).certificate
     chosen: dict[str, Any] = {
         "experiment": experiment if _is_shipped(experiment, Path()) else str(Path(experiment).absolute()),
         "strategy": next(iter(loaded.strategies)),
@@ -163,7 +161,7 @@ def write_new_node(
         "device": device,
         "listen": listen or str(Address("0.0.0.0", FIRST_PORT + device)),
         "state": f"state-{device}",
-        "tls": {"authority": str(authority), "certificate": str(files.certificate), "key": str(files.key)},
+        "tls": tls_table(certificates.absolute(), device),
     }
     if listen == NOWHERE:
         del chosen["listen"]
@@ -181,6 +179,12 @@ def write_new_node(
     build_node(tomllib.loads(text))
     write_safely(path, text.encode())
     return NewNode(read_node(path), loaded)
+
+
+def tls_table(certificates: Path, device: int) -> dict[str, str]:
+    """Return the table `tls` of a device whose certificate is in a folder as `efhc certs` makes it."""
+    authority, own = authority_files(certificates).certificate, device_files(certificates, device)
+    return {"authority": str(authority), "certificate": str(own.certificate), "key": str(own.key)}
 
 
 def linked_devices(network: GraphsOverTime, devices: int, iterations: int) -> list[set[int]]:

@@ -27,7 +27,7 @@ from efhc.drivers.event_driven.compute import draw_compute_times
 from efhc.drivers.event_driven.settings import EventDriven
 from efhc.experiments.config.files import to_tables
 from efhc.experiments.nodes.namespaces import Namespaces
-from efhc.experiments.nodes.node_files import build_node, linked_devices
+from efhc.experiments.nodes.node_files import build_node, linked_devices, tls_table
 from efhc.experiments.nodes.processes import Command, NodeFailed, NodeProcesses, free_ports
 from efhc.experiments.nodes.status_query import Answer
 from efhc.experiments.runs.resources import usable_cores
@@ -117,18 +117,13 @@ class NodesOfRun:
         self._folder.mkdir(parents=True, exist_ok=True)
         (self._folder / "experiment.toml").write_text(tomli_w.dumps(to_tables(experiment)))
         for device, folder in enumerate(self._folders):
-            files = device_files(certs, device)
             tables = {
                 **common,
                 "device": device,
                 "listen": addresses[device],
                 "neighbours": [{"device": other, "address": addresses[other]} for other in sorted(linked[device])],
                 "pace": paces[device],
-                "tls": {
-                    "authority": str(authority_files(certs).certificate),
-                    "certificate": str(files.certificate),
-                    "key": str(files.key),
-                },
+                "tls": tls_table(certs, device),
             }
             build_node(tables)
             folder.mkdir(exist_ok=True)

@@ -67,15 +67,11 @@ class ClusterEngine:
     """Makes runs in the Ray cluster at `address`: "auto" for the one this machine is in, or the head's host:port.
 
     Default: Ray is started on this machine for the time of the work. `jobs` is the number of cores to use. Default:
-    all. After `idle_seconds` without any CPU in the cluster the rest is given up; a run that loses its worker is made
-    again `retries` times; a cluster must let us in within `join_seconds`.
+    all.
     """
 
     address: str | None = None
     jobs: int | None = None
-    idle_seconds: float = IDLE_SECONDS
-    retries: int = RETRIES
-    join_seconds: float = JOIN_SECONDS
     _session: Literal["none", "joined", "started"] = field(default="none", init=False, repr=False)
 
     @contextmanager
@@ -103,7 +99,7 @@ class ClusterEngine:
             return _connected(ray, "local", num_cpus=self.jobs or usable_cores(), include_dashboard=False)
         if ray.is_initialized():
             raise InputError("--address", self.address, "nothing, in a process that has called ray.init itself")
-        _check_joinable(self.address, self.join_seconds)
+        _check_joinable(self.address)
         return _connected(ray, self.address)
 
     def make(
@@ -124,7 +120,7 @@ class ClusterEngine:
                 wholes = {id(run.whole): run for run in runs}.values()
                 at_most = min(plan(run.whole, run.data, self.jobs, len(runs)).runs_at_once for run in wholes)
             try:
-                return _Batch(self, ray, store, progress, followers, at_most).make(runs)
+                return _Batch(ray, store, progress, followers, at_most).make(runs)
             except ray.exceptions.RayError as error:
                 raise EfhcError(f"engine: Ray stopped working ({_first_line(error)})") from error
 
@@ -168,8 +164,8 @@ def _connected(ray: Any, address: str, **options: Any) -> Iterator[None]:
         ray.shutdown()
 
 
-def _check_joinable(address: str, within: float) -> None:
-    """Raise `InputError` unless a cluster at `address` can be joined within `within` seconds.
+def _check_joinable(address: str) -> None:
+    """Raise `InputError` unless a cluster at `address` can be joined within `JOIN_SECONDS`.
 
     Where there is no cluster, Ray waits for minutes and then ends the process, so another process tries first.
     """
@@ -187,7 +183,7 @@ def _check_joinable(address: str, within: float) -> None:
             env=os.environ | {"RAY_NUM_REDIS_GET_RETRIES": "2"},  # of 20, for a cluster that does answer
             capture_output=True,
             text=True,
-            timeout=within,
+            timeout=JOIN_SECONDS,
             check=False,
         )
     except subprocess.TimeoutExpired:
@@ -239,7 +235,6 @@ def _first_line(error: BaseException) -> str:
 class _Batch:
     """Sends runs to the cluster as tasks, and keeps those that come back."""
 
-    engine: ClusterEngine
     ray: Any
     store: RunStore
     progress: Progress
@@ -257,7 +252,7 @@ class _Batch:
         """
         waiting, running = deque(runs), dict[Any, Run]()
         failures: dict[str, EfhcError] = {}
-        options = {"num_cpus": 1, "max_retries": self.engine.retries, "retry_exceptions": [SaveError]}
+        options = {"num_cpus": 1, "max_retries": RETRIES, "retry_exceptions": [SaveError]}
         task, idle_since = self.ray.remote(**options)(make_there), None
         queries = ThreadPoolExecutor(1, "efhc-ray")
         try:
@@ -273,7 +268,7 @@ class _Batch:
                         failures[running[answer].key] = failure
                     del running[answer]
                 idle_since = None if cores >= 1 else idle_since or time.monotonic()
-                if idle_since and time.monotonic() - idle_since > self.engine.idle_seconds:
+                if idle_since and time.monotonic() - idle_since > IDLE_SECONDS:
                     left = len(waiting) + len(running)
                     raise EfhcError(f"engine: no node is left in the cluster; {left} runs are still to be made")
         except ClusterGone:
@@ -325,7 +320,7 @@ class _Batch:
             raise error.cause from error
         except (errors.WorkerCrashedError, errors.NodeDiedError, errors.OutOfMemoryError) as error:
             raise EfhcError(
-                f"engine: {run.name} lost its worker {self.engine.retries + 1} times, "
+                f"engine: {run.name} lost its worker {RETRIES + 1} times, "
                 f"for lack of memory perhaps ({_first_line(error)})"
             ) from error
         if isinstance(made, FAILURES):
