@@ -24,9 +24,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import polars as pl
+from pydantic import BaseModel, Field
 
 from efhc.base.errors import EfhcError
 from efhc.base.inputs import open_regular
@@ -397,23 +398,29 @@ def _name(folder: Path) -> str:
     return folder.name or folder.absolute().name or str(folder)
 
 
+class _Failed(BaseModel, strict=True):
+    strategy: str
+    seed: int
+    reason: str
+
+
+class _Kept(BaseModel, strict=True):
+    strategy: str
+    seed: int
+    key: Annotated[str, Field(pattern=f"^{KEY.pattern}$")]
+
+
+class _Meta(BaseModel, strict=True):
+    """The runs in a meta.json, which others may have written."""
+
+    failed: list[_Failed] = []
+    runs: list[_Kept] = []
+
+
 def _meta(content: bytes) -> dict[str, Any]:
-    meta = json.loads(content)
-    is_table = isinstance(meta, dict)
-    if not is_table or not _are_runs(meta, "failed", "reason") or not _are_runs(meta, "runs", "key"):
-        raise ValueError("it does not describe a run")
-    if not all(KEY.fullmatch(one["key"]) for one in meta.get("runs", [])):
-        raise ValueError("a run has another name than its key")
-    return meta  # type: ignore[no-any-return]
-
-
-def _are_runs(meta: Mapping[str, Any], name: str, fact: str) -> bool:
-    """Return whether a list in meta.json, if it is there, has a strategy, a seed and a fact in every entry."""
-    listed = meta.get(name, [])
-    return isinstance(listed, list) and all(
-        isinstance(one, dict) and [type(one.get(of)) for of in ("strategy", "seed", fact)] == [str, int, str]
-        for one in listed
-    )
+    meta: dict[str, Any] = json.loads(content)
+    _Meta.model_validate(meta)
+    return meta
 
 
 # What may be read

@@ -71,14 +71,6 @@ def choose_token(host: str, token: str | None) -> str | None:
 
 
 @dataclass(frozen=True)
-class Refusal:
-    """An answer to a request that is not allowed."""
-
-    status: int
-    reason: str
-
-
-@dataclass(frozen=True)
 class Guards:
     """What a request must have."""
 
@@ -92,16 +84,16 @@ class Guards:
         """The name of the cookie that holds the token. Cookies do not know ports, so the name has it."""
         return f"efhc-watch-{self.port}"
 
-    def refusal(self, request: Request) -> Refusal | None:
-        """Return why a request is refused; None if it is allowed."""
+    def refusal(self, request: Request) -> tuple[int, str] | None:
+        """Return the status and the reason with which a request is refused; None if it is allowed."""
         if request.method not in ("GET", "HEAD"):
-            return Refusal(405, "only GET: this page changes nothing")
+            return 405, "only GET: this page changes nothing"
         if not self._names_us(request):
-            return Refusal(421, "this server does not answer to that name; open it by its loopback address")
+            return 421, "this server does not answer to that name; open it by its loopback address"
         if not _is_asked_by_us(request):
-            return Refusal(403, "the request comes from another site")
-        if self.token is not None and not self._has_token(request):
-            return Refusal(401, "a token is needed: open the address that `efhc watch` printed")
+            return 403, "the request comes from another site"
+        if self.token is not None and not any(map(self.is_token, self._given(request))):
+            return 401, "a token is needed: open the address that `efhc watch` printed"
         return None
 
     def _names_us(self, request: Request) -> bool:
@@ -114,9 +106,6 @@ class Guards:
             return is_loopback(urlsplit(f"//{hosts[0]}").hostname or "")
         except ValueError:
             return False
-
-    def _has_token(self, request: Request) -> bool:
-        return any(self.is_token(given) for given in self._given(request))
 
     def is_token(self, given: str) -> bool:
         """Return whether this is the token, in a time that does not depend on how much of it is right."""
@@ -173,10 +162,8 @@ class GuardMiddleware:
                 message["headers"] = [*message.get("headers", []), *added]
             await send(message)
 
-        refusal = self._guards.refusal(Request(scope))
-        if refusal is None:
-            await self._app(scope, receive, send_guarded)
-        else:
-            extra = {"Allow": "GET, HEAD"} if refusal.status == 405 else {}
-            answer = PlainTextResponse(f"{refusal.reason}\n", refusal.status, extra)
-            await answer(scope, receive, send_guarded)
+        app, refusal = self._app, self._guards.refusal(Request(scope))
+        if refusal is not None:
+            status, reason = refusal
+            app = PlainTextResponse(f"{reason}\n", status, {"Allow": "GET, HEAD"} if status == 405 else None)
+        await app(scope, receive, send_guarded)

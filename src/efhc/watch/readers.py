@@ -376,23 +376,24 @@ class Tables:
             stride *= 2
         kept, graphs = sizes[::stride], graphs[::stride]
         # Links in use need most of the room: they are drawn in fewer iterations if need be.
-        with_links = kept["k"][:: max(1, -(-2 * int(kept["links"].sum()) // most))]
-        fired = rows.filter(pl.col("k").is_in(kept["k"].to_list())).select("k", "fired", "seconds").collect()
-        used = _links(rows.filter(pl.col("k").is_in(with_links.to_list())), "k")
-        in_force = pl.col("iteration").is_in(np.unique(graphs).tolist())
-        there = _links(self.scan("network").filter(in_force), "iteration")
+        has_links = pl.col("k").is_in(kept["k"][:: max(1, -(-2 * int(kept["links"].sum()) // most))].to_list())
+        ends = [pl.when(has_links).then(pl.col(end).fill_null([])) for end in ("link_from", "link_to")]
+        shown = rows.filter(pl.col("k").is_in(kept["k"].to_list())).select("k", "fired", "seconds", *ends).collect()
+        in_force = self.scan("network").filter(pl.col("iteration").is_in(np.unique(graphs).tolist()))
+        wires = in_force.select("iteration", "link_from", "link_to").collect().iter_rows()
+        there = {k: list(zip(starts, ends, strict=True)) for k, starts, ends in wires}
         sets = {graph: set(links) for graph, links in there.items()}
         events: list[Row] = []
         network: list[Row] = []
         links_gone = 0
-        for (k, devices, seconds), graph in zip(fired.iter_rows(), graphs.tolist(), strict=True):
+        for (k, fired, seconds, *used), graph in zip(shown.iter_rows(), graphs.tolist(), strict=True):
             if not network or network[-1]["links"] != there[graph]:
                 network.append({"k": k, "links": there[graph]})
-            if (links := used.get(k)) is not None:
-                still_there = [link for link in links if link in sets[graph]]
-                links_gone += len(links) - len(still_there)
-                links = still_there
-            events.append({"k": k, "fired": devices or [], "used": links, "seconds": seconds})
+            links = None
+            if used[0] is not None:
+                links = [link for link in zip(*used, strict=True) if link in sets[graph]]
+                links_gone += len(used[0]) - len(links)
+            events.append({"k": k, "fired": fired or [], "used": links, "seconds": seconds})
         return Drawn(events, network, len(sizes) - len(events), links_gone)
 
     def _moments(self) -> pl.LazyFrame:
@@ -471,12 +472,6 @@ def read_table(folder: Path, name: str) -> pl.LazyFrame:
     if last is not None and last >= most:
         raise ValueError(f"{name}.parquet has {last + 1:,} rows; a page shows tables of at most {most:,}")
     return table
-
-
-def _links(table: pl.LazyFrame, key: str) -> dict[int, list[Link]]:
-    """Return the links in the rows of a table, by their iteration."""
-    rows = table.select(key, "link_from", "link_to").collect().iter_rows()
-    return {k: list(zip(starts or [], ends or [], strict=True)) for k, starts, ends in rows}
 
 
 def in_force(changed_at: Sequence[int], iterations: Iterable[int]) -> list[int]:

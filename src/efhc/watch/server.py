@@ -256,31 +256,19 @@ class Server:
 
 def _listening(host: str, port: int | None) -> socket.socket:
     """Return a socket that listens. A port that was not given is the first free one."""
-    tried = [port] if port is not None else [*range(PORT, PORT + TRIED_PORTS), 0]
-    for one in tried:
+    for one in [port] if port is not None else [*range(PORT, PORT + TRIED_PORTS), 0]:
         try:
-            return _bound(host, one)
+            family, *_, address = socket.getaddrinfo(host, one, type=socket.SOCK_STREAM)[0]
+            is_dual = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
+            return socket.create_server(address, family=family, backlog=128, dualstack_ipv6=is_dual)
         except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                if port is not None:
-                    allowed = "a port that is free, or no --port for the next free one"
-                    raise InputError("--port", f"{port}, which is in use", allowed) from None
+            if error.errno == errno.EADDRINUSE and port is None:
                 continue
+            if error.errno == errno.EADDRINUSE:
+                allowed = "a port that is free, or no --port for the next free one"
+                raise InputError("--port", f"{one}, which is in use", allowed) from None
             if error.errno == errno.EACCES:
                 raise InputError("--port", f"{one}, which only root may use", "a port from 1024 on") from None
             allowed = "an address of this machine, such as 127.0.0.1"
             raise InputError("--host", f"{host} ({error.strerror or error})", allowed) from None
     raise EfhcError(f"no port of {host} is free")
-
-
-def _bound(host: str, port: int) -> socket.socket:
-    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    listening = socket.socket(family, kind, protocol)
-    try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind(address)
-        listening.listen(128)
-    except BaseException:
-        listening.close()
-        raise
-    return listening

@@ -11,8 +11,7 @@ export class DevicePanel {
   static order = 4;
 
   constructor(store, moment) {
-    this.store = store;
-    this.moment = moment;
+    Object.assign(this, { store, moment });
     this.number = el("input", { type: "number", min: 0, max: 0, value: 0, "aria-label": "Device", inputmode: "numeric" });
     this.number.addEventListener("change", () => {
       const last = (store.shown?.devices.length ?? 1) - 1;

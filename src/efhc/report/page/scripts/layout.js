@@ -20,24 +20,17 @@ function randomNumbers(seed) {
   };
 }
 
-function neighbours(count, links) {
-  const near = Array.from({ length: count }, () => []);
-  for (const [i, j] of links) {
-    if (!near[i] || !near[j] || i === j) continue;
-    near[i].push(j);
-    near[j].push(i);
-  }
-  return near;
-}
-
+/** The number of links from a device to each other one; -1 to those that it does not reach. */
 function distancesFrom(start, near) {
   const far = new Int32Array(near.length).fill(-1);
   far[start] = 0;
-  let front = [start];
-  while (front.length) {
-    const next = [];
-    for (const i of front) for (const j of near[i]) if (far[j] < 0) (far[j] = far[i] + 1), next.push(j);
-    front = next;
+  const found = [start];
+  for (const i of found) {
+    for (const j of near[i]) {
+      if (far[j] >= 0) continue;
+      far[j] = far[i] + 1;
+      found.push(j);
+    }
   }
   return far;
 }
@@ -46,9 +39,11 @@ function distancesFrom(start, near) {
 export function places(count, links, aspect = 1) {
   if (count === 1) return { x: [0.5], y: [0.5] };
   const random = randomNumbers(count);
-  const near = neighbours(count, links);
+  const both = links.flatMap(([i, j]) => [[i, j], [j, i]]).filter(([i, j]) => i !== j && i < count && j < count);
+  const near = Array.from({ length: count }, () => []);
+  for (const [i, j] of both) near[i].push(j);
   const small = count <= ALL_PAIRS;
-  const everyone = near.map((_, i) => i);
+  const everyone = [...near.keys()];
   const sources = small ? everyone : shuffled(everyone, random).slice(0, PIVOTS);
   const from = sources.map((i) => distancesFrom(i, near));
   const longest = Math.max(1, ...from.map((far) => far.reduce((a, b) => Math.max(a, b), 0)));

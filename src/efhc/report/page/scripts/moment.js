@@ -22,8 +22,8 @@ export class Moment {
 
   /** The seconds of these iterations, of devices on their own clocks; otherwise null. */
   get times() {
-    const { events } = this.store.shown ?? {};
-    return events?.k.length && events.seconds?.[0] != null ? events.seconds : null;
+    const { seconds } = this.store.shown?.events ?? {};
+    return seconds?.[0] != null ? seconds : null;
   }
 
   /** The axis of time: seconds or iterations, with its value at each place. */
@@ -80,10 +80,9 @@ export class Moment {
   }
 
   toggle() {
-    if (this.isPlaying) this.isPlaying = false;
-    else if (this.last > 0) {
+    this.isPlaying = !this.isPlaying && this.last > 0;
+    if (this.isPlaying) {
       if (this.position >= this.last) this.position = 0;
-      this.isPlaying = true;
       this.isFollowing = false;
       this.run();
     }

@@ -8,8 +8,7 @@ export class NetworkPanel {
   static order = 1;
 
   constructor(store, moment) {
-    this.store = store;
-    this.moment = moment;
+    Object.assign(this, { store, moment });
     this.drawing = new NetworkDrawing({
       label: "Device of the network",
       describe: (device) => this.describe(device),

@@ -7,8 +7,7 @@ const SPEEDS = [[4, "Slow"], [12, "Normal"], [60, "Fast"]];
 
 export class Player {
   constructor(store, moment) {
-    this.store = store;
-    this.moment = moment;
+    Object.assign(this, { store, moment });
     this.play = el("button", { type: "button", class: "play", onclick: () => moment.toggle() }, el("span", { class: "play-sign", "aria-hidden": "true" }));
     this.slider = el("input", { type: "range", min: 0, max: 0, step: "any", value: 0, "aria-label": "Iteration" });
     this.slider.addEventListener("input", () => moment.go(Math.max(0, lastUpTo(moment.axis.values, Number(this.slider.value)))));
@@ -20,11 +19,9 @@ export class Player {
     store.watch(["moment", "run", "events"], () => this.draw());
     document.addEventListener("keydown", (event) => {
       // A space outside of all controls plays, as people expect of films.
-      const isFree = event.target === document.body || event.target.matches?.("canvas");
-      if (event.key === " " && isFree && !event.repeat) {
-        event.preventDefault();
-        moment.toggle();
-      }
+      if (event.key !== " " || event.repeat || !event.target.matches?.("body, canvas")) return;
+      event.preventDefault();
+      moment.toggle();
     });
     this.draw();
   }
@@ -42,13 +39,13 @@ export class Player {
     const { at, axis } = moment;
     const [first, last] = [axis.values[0] ?? 0, axis.values.at(-1) ?? 0];
     this.element.hidden = axis.values.length < 2;
-    this.play.setAttribute("aria-label", moment.isPlaying ? "Pause" : "Play");
+    this.play.ariaLabel = moment.isPlaying ? "Pause" : "Play";
     this.play.classList.toggle("is-playing", moment.isPlaying);
     Object.assign(this.slider, { min: first, max: last, value: at ?? 0 });
     this.slider.style.setProperty("--share", `${(100 * (at - first)) / (last - first || 1)}%`);
     const when = axis.name === "seconds" ? `${digits(at, 4)} s` : `iteration ${whole(at)}`;
-    this.slider.setAttribute("aria-label", axis.name === "seconds" ? "Seconds" : "Iteration");
-    this.slider.setAttribute("aria-valuetext", when);
+    this.slider.ariaLabel = axis.name === "seconds" ? "Seconds" : "Iteration";
+    this.slider.ariaValueText = when;
     say(this.where, at === null ? "" : when);
     this.end.disabled = moment.isFollowing;
     say(this.end, this.store.currentRun?.state === "running" ? "Live" : "End");

@@ -11,8 +11,7 @@ export class RasterPanel {
   static order = 3;
 
   constructor(store, moment) {
-    this.store = store;
-    this.moment = moment;
+    Object.assign(this, { store, moment });
     this.drawing = new RasterDrawing({
       label: "Who fired when. The table of devices has the numbers.",
       seek: (at) => moment.go(Math.max(0, lastUpTo(moment.axis.values, at))),

@@ -2,6 +2,7 @@
 import { copyButton, el, say, setFacts } from "./dom.js";
 import { accuracyWords, duration, short, whole } from "./format.js";
 
+const ABSENCES = { gone: "The files of this run are gone.", missing: "This page has only the curves of this run." };
 const STATES = { waiting: "waiting to start", running: "running", done: "done", stopped: "stopped", failed: "failed" };
 
 export class RunHead {
@@ -31,7 +32,7 @@ export class RunHead {
     this.bar.style.setProperty("--share", run.iterations ? Math.min(1, run.k / run.iterations) : 0);
     this.bar.className = `bar-of-run is-${run.state}`;
     this.drawNotice(run, group);
-    this.tell(run);
+    this.announce(run);
     const share = run.state === "running" && run.iterations ? `${Math.floor((100 * run.k) / run.iterations)} % ` : "";
     document.title = `${share}${group.name} · efhc`;
   }
@@ -39,45 +40,42 @@ export class RunHead {
   drawNumbers(run) {
     const curve = this.store.lines[run.id];
     const last = (column) => curve?.[column]?.at(-1) ?? null;
-    const rows = [
+    const speed = run.iterations_per_second;
+    setFacts(this.numbers, [
       ["iterations", run.state === "done" ? whole(run.iterations) : `${whole(run.k)} of ${whole(run.iterations)}`],
       ["accuracy", accuracyWords(run.accuracy)],
       ["transmission time", short(last("transmission_time"))],
       ["broadcasts", whole(last("broadcasts"))],
-      ["iterations per second", run.iterations_per_second === null ? "–" : short(Number(run.iterations_per_second.toPrecision(3)))],
+      ["iterations per second", speed === null ? "–" : short(Number(speed.toPrecision(3)))],
       ["time left", run.state === "running" ? duration(run.seconds_left) : "–"],
-    ];
-    setFacts(this.numbers, rows);
+    ]);
   }
 
   drawNotice(run, group) {
-    const { shown, absence } = this.store;
-    const command = shown?.repeat ?? "";
-    let words = "";
-    if (absence === "gone") words = "The files of this run are gone.";
-    else if (absence === "missing") words = "This page has only the curves of this run.";
-    else if (run.state === "failed") words = run.problem ?? "The run failed.";
-    else if (run.state === "stopped" && group.kind !== "nodes") words = stoppedWords(run, group.kind === "run" ? "Go on with:" : "The command that makes it goes on from there.");
-    else if (run.problem) words = run.problem;
-    const withCommand = run.state === "stopped" && group.kind === "run" && command;
-    const key = `${words} ${withCommand}`;
+    const canGoOn = run.state === "stopped" && group.kind === "run";
+    const command = (canGoOn && this.store.shown?.repeat) || "";
+    let words = run.problem ?? (run.state === "failed" ? "The run failed." : "");
+    if (this.store.absence) words = ABSENCES[this.store.absence];
+    else if (run.state === "stopped" && group.kind !== "nodes") words = stoppedWords(run, canGoOn ? "Go on with:" : "The command that makes it goes on from there.");
+    const key = `${words} ${command}`;
     if (key === this.noticeKey) return;
     this.noticeKey = key;
     this.notice.hidden = !words;
     this.notice.className = `notice is-${run.state}`;
-    this.notice.replaceChildren(el("p", { text: words }), ...(withCommand ? [el("div", { class: "command" }, el("code", { text: command }), copyButton(() => command))] : []));
+    this.notice.replaceChildren(el("p", { text: words }));
+    if (command) this.notice.append(el("div", { class: "command" }, el("code", { text: command }), copyButton(() => command)));
   }
 
   /** Only changes of state are read out: numbers change all the time. */
-  tell(run) {
+  announce(run) {
     const words = `${run.strategy}, seed ${run.seed}: ${STATES[run.state]}`;
-    if (this.told && this.told !== words && this.toldOf === run.id) say(this.status, words);
-    [this.told, this.toldOf] = [words, run.id];
+    if (this.said && this.said !== words && this.saidOf === run.id) say(this.status, words);
+    [this.said, this.saidOf] = [words, run.id];
   }
 }
 
 /** How far the run came and, if it is known, why it stopped. */
 function stoppedWords(run, advice) {
-  const reason = run.problem;
-  return `Stopped after ${whole(run.k)} of ${whole(run.iterations)} iterations${reason ? `: ${reason.replace(/\.$/, "")}` : ""}. ${advice}`;
+  const reason = run.problem ? `: ${run.problem.replace(/\.$/, "")}` : "";
+  return `Stopped after ${whole(run.k)} of ${whole(run.iterations)} iterations${reason}. ${advice}`;
 }

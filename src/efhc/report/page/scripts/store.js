@@ -20,6 +20,7 @@ export class Store {
     this.shown = null; // the run that is shown, with its rows
     this.absence = null; // why there is none: "gone" or "missing"
     this.deleted = null; // the run that was shown until its files were deleted
+    this.wanted = null; // the id of the run that the address of the page names
     this.isConnected = true;
     this.isRefused = false;
     this.device = 0;
@@ -64,12 +65,17 @@ export class Store {
     this.changed("detail", "curves", ...(before ? [] : ["run"]), ...(detail.events ? Object.keys(NO_ROWS()) : []));
   }
 
+  /** Of each column of a part, the first `start` entries stay, and these come after them. */
   delta({ id, part, start, columns }) {
+    const [parts, name, change] = part === "curve" ? [this.lines, id, "curves"] : [this.shown, part, part];
     if (part !== "curve" && id !== this.shown?.id) return;
-    const parts = part === "curve" ? this.lines : this.shown;
-    const name = part === "curve" ? id : part;
-    parts[name] = extended(start ? parts[name] : {}, start, columns);
-    this.changed(part === "curve" ? "curves" : part);
+    if (!start) parts[name] = {};
+    for (const [key, values] of Object.entries(columns)) {
+      const column = (parts[name][key] ??= []);
+      column.length = start;
+      for (const value of values) column.push(value);
+    }
+    this.changed(change);
   }
 
   gone({ id }) {
@@ -108,11 +114,11 @@ export class Store {
   }
 
   get currentGroup() {
-    return this.groups.find((one) => one.id === this.group) ?? null;
+    return this.groups.find((one) => one.id === this.group);
   }
 
   get currentRun() {
-    return this.currentGroup?.runs.find((one) => one.id === this.run) ?? null;
+    return this.currentGroup?.runs.find((one) => one.id === this.run);
   }
 
   /** The curve of the run, which grows while it is made. */
@@ -135,47 +141,35 @@ export class Store {
    * is, it begins with the group that was changed last.
    */
   settle(before) {
-    const found = this.find(this.wanted?.());
+    const found = this.wanted && this.find(this.wanted);
     this.wanted = null;
-    if (found) {
-      this.isPinned = true;
-      return this.show(found.group.id, found.run.id);
-    }
-    const isThere = this.currentRun !== null;
-    if (isThere && (this.isPinned || this.currentRun.state === "running")) return;
-    if (before && !isThere) {
+    if (found) return this.choose(...found);
+    const now = this.currentRun;
+    if (now && (this.isPinned || now.state === "running")) return;
+    if (before && !now) {
       this.deleted = before;
       this.isPinned = false;
       this.changed("deleted");
     }
     const latestFirst = [...this.groups].sort((one, other) => (other.changed ?? 0) - (one.changed ?? 0));
-    const everything = latestFirst.flatMap((group) => group.runs.map((run) => ({ group, run })));
-    const best = everything.find(({ run }) => run.state === "running") ?? (isThere ? null : everything[0]);
-    if (best) this.show(best.group.id, best.run.id);
-    else if (!isThere) this.show(null, null);
+    const everything = latestFirst.flatMap((group) => group.runs.map((run) => [group.id, run.id, run.state]));
+    const [group, run] = everything.find(([, , state]) => state === "running") ?? (now ? [this.group, this.run] : (everything[0] ?? [null, null]));
+    this.show(group, run);
   }
 
+  /** The ids of the group and the run with the id of a run. */
   find(id) {
-    for (const group of this.groups) for (const run of group.runs) if (run.id === id) return { group, run };
-    return null;
+    const group = this.groups.find(({ runs }) => runs.some((run) => run.id === id));
+    return group && [group.id, id];
   }
-}
-
-/** Returns the columns of a part: the first `start` entries of each, and the new ones. */
-function extended(part, start, columns) {
-  for (const [name, values] of Object.entries(columns)) {
-    const column = (part[name] ??= []);
-    column.length = start;
-    for (const value of values) column.push(value);
-  }
-  return part;
 }
 
 /** The data are in the page. */
 export class EmbeddedSource {
+  isLive = false;
+
   constructor(data) {
     this.data = data;
-    this.isLive = false;
   }
 
   start(store) {
@@ -200,14 +194,13 @@ const LONGEST_WAIT = 5000;
 
 /** The data come from a server. A stream begins with everything that is known of the choice. */
 export class LiveSource {
-  constructor() {
-    this.isLive = true;
-    this.wait = FIRST_WAIT;
-  }
+  isLive = true;
+  words = "";
+  wait = FIRST_WAIT;
 
   start(store) {
     this.store = store;
-    this.choose(null, null);
+    this.listen();
   }
 
   choose(group, run) {

@@ -4,93 +4,81 @@ import { Moment } from "./moment.js";
 import { PANELS } from "./panels.js";
 import { RunHead } from "./run_head.js";
 import { RunList } from "./run_list.js";
-
 import { EmbeddedSource, LiveSource, Store } from "./store.js";
 import { themeSwitch } from "./theme.js";
 
 function mark() {
-  const dot = (cx, cy) => svg("circle", { cx, cy, r: 2.3 });
-  return svg("svg", { viewBox: "0 0 16 16", width: 22, height: 22, class: "mark", "aria-hidden": "true" }, svg("path", { d: "M3 12.5 8 3.5l5 9z" }), dot(3, 12.5), dot(8, 3.5), dot(13, 12.5));
+  const dots = [[3, 12.5], [8, 3.5], [13, 12.5]].map(([cx, cy]) => svg("circle", { cx, cy, r: 2.3 }));
+  return svg("svg", { viewBox: "0 0 16 16", width: 22, height: 22, class: "mark", "aria-hidden": "true" }, svg("path", { d: "M3 12.5 8 3.5l5 9z" }), ...dots);
 }
 
 function connectionSign(store) {
   const sign = el("span", { class: "connection", role: "status" });
-  const draw = () => {
-    if (!store.source.isLive) return say(sign, "");
+  store.watch(["connection", "tree"], () => {
+    if (!store.source.isLive) return;
     sign.classList.toggle("is-lost", !store.isConnected);
-    const refused = "The server refuses; open the address that efhc watch printed";
-    say(sign, store.isConnected ? "connected" : store.isRefused ? refused : "Not connected; trying again");
-  };
-  store.watch(["connection", "tree"], draw);
-  draw();
+    const lost = store.isRefused ? "The server refuses; open the address that efhc watch printed" : "Not connected; trying again";
+    say(sign, store.isConnected ? "connected" : lost);
+  });
   return sign;
 }
 
 /** What is said when there is no run to show. */
 function emptyWords(store) {
-  const words = el("h1", { text: store.source.isLive ? "Looking for runs" : "No runs" });
+  const { isLive } = store.source;
+  const words = el("h1", { text: isLive ? "Looking for runs" : "No runs" });
   const hint = el("p");
-  const command = el("p", {}, el("code", { text: "efhc run --out DIR" }));
+  const command = el("p", { hidden: true }, el("code", { text: "efhc run --out DIR" }));
   const element = el("div", { class: "nothing" }, words, hint, command);
-  command.hidden = true;
   store.watch(["tree", "choice"], () => {
     element.hidden = Boolean(store.currentRun);
     if (!store.runs || store.currentRun) return;
-    say(words, store.source.isLive ? `Waiting for a run in ${store.runs.title}` : `There is no run in ${store.runs.title}`);
-    say(hint, store.source.isLive ? "Runs that begin there appear here by themselves. Start one with its folder there:" : "");
-    command.hidden = !store.source.isLive;
+    say(words, isLive ? `Waiting for a run in ${store.runs.title}` : `There is no run in ${store.runs.title}`);
+    say(hint, isLive ? "Runs that begin there appear here by themselves. Start one with its folder there:" : "");
+    command.hidden = !isLive;
   });
   return element;
 }
 
 function deletedWords(store) {
-  const element = el("p", { class: "notice", role: "status" });
-  const draw = () => {
+  const element = el("p", { class: "notice", role: "status", hidden: true });
+  store.watch(["deleted"], () => {
     element.hidden = !store.deleted;
     if (store.deleted) say(element, `${store.deleted.strategy}, seed ${store.deleted.seed}, was deleted.`);
-  };
-  store.watch(["deleted"], draw);
-  draw();
+  });
   return element;
 }
 
 /** The address of the page names the run that the reader chose. */
 function keepAddress(store) {
   const named = () => new URLSearchParams(location.hash.slice(1)).get("run");
-  store.wanted = named;
+  store.wanted = named();
   store.watch(["choice"], () => {
     const hash = store.isPinned && store.run ? `#run=${encodeURIComponent(store.run)}` : "";
     if (hash !== location.hash) history.replaceState(null, "", hash || location.pathname + location.search);
   });
   window.addEventListener("hashchange", () => {
     const found = store.find(named());
-    if (found) store.choose(found.group.id, found.run.id);
+    if (found) store.choose(...found);
   });
 }
 
-function start() {
-  const embedded = document.getElementById("embedded");
-  const store = new Store(embedded ? new EmbeddedSource(JSON.parse(embedded.textContent)) : new LiveSource());
-  const themes = themeSwitch(() => store.changed("theme"));
-  const moment = new Moment(store);
-  const ordered = [...PANELS].sort((one, other) => one.order - other.order);
-  const panels = el("div", { class: "panels" }, ...ordered.map((Panel) => new Panel(store, moment).element));
-  store.watch(["tree", "choice"], () => (panels.hidden = !store.currentRun));
-  panels.hidden = true;
-  const folder = el("span", { class: "folder" });
-  store.watch(["tree"], () => say(folder, store.runs.title));
-  document.getElementById("page").replaceChildren(
-    el("a", { class: "skip", href: "#main", text: "Skip to the run" }),
-    el("header", { class: "top-bar" }, mark(), el("b", { text: "efhc" }), folder, connectionSign(store), themes),
-    el(
-      "div",
-      { class: "frame" },
-      new RunList(store).element,
-      el("main", { id: "main", tabindex: -1 }, deletedWords(store), emptyWords(store), new RunHead(store).element, panels),
-    ),
-  );
-  keepAddress(store);
-  store.source.start(store);
-}
-
-start();
+const embedded = document.getElementById("embedded");
+const store = new Store(embedded ? new EmbeddedSource(JSON.parse(embedded.textContent)) : new LiveSource());
+const themes = themeSwitch();
+const moment = new Moment(store);
+const ordered = [...PANELS].sort((one, other) => one.order - other.order);
+const panels = el("div", { class: "panels", hidden: true }, ...ordered.map((Panel) => new Panel(store, moment).element));
+const folder = el("span", { class: "folder" });
+store.watch(["tree", "choice"], () => {
+  panels.hidden = !store.currentRun;
+  say(folder, store.runs?.title ?? "");
+});
+const main = el("main", { id: "main", tabindex: -1 }, deletedWords(store), emptyWords(store), new RunHead(store).element, panels);
+document.getElementById("page").replaceChildren(
+  el("a", { class: "skip", href: "#main", text: "Skip to the run" }),
+  el("header", { class: "top-bar" }, mark(), el("b", { text: "efhc" }), folder, connectionSign(store), themes),
+  el("div", { class: "frame" }, new RunList(store).element, main),
+);
+keepAddress(store);
+store.source.start(store);
