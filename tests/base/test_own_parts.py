@@ -79,7 +79,11 @@ def alpha(k, initial=0.5):
 def make_star(arms):
     return Plain(arms)
 
+def half_as_often(every):
+    return Every(every=2 * every)
+
 star = Plain(3)
+always = Every(every=1)
 number = 3
 
 def net(width=4):
@@ -155,6 +159,15 @@ def test_an_object_or_a_function_that_makes_one(folder, name):
     network = build({"network": table}, folder).network
     assert network.arms == 3
     assert to_tables(build({"network": table}, folder))["network"] == table | {"kind": f"{folder}/own.py:{name}"}
+
+
+@pytest.mark.parametrize(("parameters", "every"), [({"kind": "half_as_often", "every": 2}, 4), ({"kind": "always"}, 1)])
+def test_a_policy_that_a_function_or_a_name_gives_is_written_as_it_was_named(folder, parameters, every):
+    table = parameters | {"kind": f"{folder}/own.py:{parameters['kind']}"}
+    experiment = build({"strategies": {"mine": table}}, folder)
+    for again in experiment, build(to_tables(experiment), folder), pickle.loads(pickle.dumps(experiment)):
+        assert again.strategies["mine"].every == every
+        assert to_tables(again)["strategies"]["mine"] == table
 
 
 @pytest.mark.parametrize(

@@ -185,16 +185,29 @@ def _executed(content: InputContent) -> ModuleType:
 
 @dataclasses.dataclass(frozen=True)
 class Origin:
-    """What makes a part again: `reference` called with `parameters`."""
+    """What makes a part again, also in a process where its file is not there."""
 
     reference: str
-    parameters: Mapping[str, Any]
+    parameters: Mapping[str, Any] | None
+    """What the reference is called with. None if the part is what the reference names."""
     content: InputContent | None
     """The content of the reference's file that the part was made from; None for "package.module:Name"."""
     methods: tuple[str, ...] = ()
     """Of which the part has one."""
-    is_called: bool = True
-    """Whether the part is what the reference returns, and not what it names."""
+    state: Any = None
+    """In place of the parameters, the state of a `Policy` of the class that the reference names: it is not validated
+    again."""
+
+    def make(self) -> Any:
+        """Return the part, made again."""
+        if self.parameters is not None:
+            return make_part(self.reference, self.parameters, self.methods, content=self.content)
+        part, _ = load(self.reference, "kind", self.content)
+        if self.state is not None:
+            part = part.__new__(part)
+            part.__setstate__(self.state)
+        _remember(part, dataclasses.replace(self, parameters=self.state and _state(part), state=None))
+        return part
 
 
 _origins: dict[int, Origin] = {}
@@ -254,7 +267,9 @@ def make_part(
     if parameters and part is found:
         name = next(iter(parameters))
         raise Unusable(name, f"a parameter of {reference}, which is an object", "no parameters")
-    _remember(part, Origin(reference, dict(parameters), content, methods, is_called=part is not found))
+    if is_class and isinstance(part, Policy):
+        parameters = _state(part) or {}
+    _remember(part, Origin(reference, None if part is found else dict(parameters), content, methods))
     return part
 
 
@@ -305,18 +320,13 @@ def _fitting(found: Any, reference: str, parameters: Mapping[str, Any], leading:
 
 
 def origin_of(part: Any) -> Origin | None:
-    """What makes this part again, or None where nothing in a file does."""
-    remembered = _origins.get(id(part))
-    if isinstance(part, Policy):
-        origin = remembered or _named(type(part))
-        fields = {name: value for name, value in part if name != "kind"}
-        return origin and dataclasses.replace(origin, parameters=fields, is_called=True)
-    if remembered:
+    """Return what makes this part again, or None if nothing in a file does."""
+    if remembered := _origins.get(id(part)):
         return remembered
     if isinstance(part, type | FunctionType):
         return _named(part)
     origin, state = _named(type(part)), _state(part)
-    return None if origin is None or state is None else dataclasses.replace(origin, parameters=state, is_called=True)
+    return None if origin is None or state is None else dataclasses.replace(origin, parameters=state)
 
 
 def _named(thing: type | FunctionType) -> Origin | None:
@@ -325,10 +335,10 @@ def _named(thing: type | FunctionType) -> Origin | None:
     if module is None or getattr(module, name, None) is not thing:
         return None
     if content := _contents.get(module.__name__):
-        return Origin(f"{content.path}:{name}", {}, content, is_called=False)
+        return Origin(f"{content.path}:{name}", None, content)
     specification = getattr(module, "__spec__", None)
     if getattr(module, "__package__", None) and specification is not None:
-        return Origin(f"{specification.name}:{name}", {}, None, is_called=False)
+        return Origin(f"{specification.name}:{name}", None, None)
     file = getattr(module, "__file__", None)
     if not file or not file.endswith(".py"):
         return None
@@ -336,11 +346,15 @@ def _named(thing: type | FunctionType) -> Origin | None:
         content = read_input(absolute(file, Path()))
     except InputError:
         return None
-    return Origin(f"{content.path}:{name}", {}, content, is_called=False)
+    return Origin(f"{content.path}:{name}", None, content)
 
 
 def _state(part: Any) -> dict[str, Any] | None:
-    """The parameters that make an object again: those of a dataclass, or none for an object without state."""
+    """Return the parameters that make an object again: the fields of a `Policy` or a dataclass, or none for an object
+    without state. None if its state cannot be written as parameters.
+    """
+    if isinstance(part, Policy):
+        return {name: value for name, value in part if name != "kind"}
     if dataclasses.is_dataclass(part):
         fields = {field.name: getattr(part, field.name) for field in dataclasses.fields(part) if field.init}
         others = set(getattr(part, "__dict__", fields)) - set(fields)
@@ -364,31 +378,8 @@ def _is_plain(value: Any) -> bool:
 # To another process
 
 
-@dataclasses.dataclass(frozen=True)
-class PackedPart:
-    """A part on its way to another process, with the content of its file: the file need not be there."""
-
-    origin: Origin
-    state: Any = None
-    """The state of a `Policy`, which is not validated again."""
-
-    def unpacked(self) -> Any:
-        """The part."""
-        origin = self.origin
-        found, _ = load(origin.reference, "kind", origin.content)
-        if isinstance(found, type) and issubclass(found, Policy) and self.state is not None:
-            part: Any = found.__new__(found)
-            part.__setstate__(self.state)
-        elif not origin.is_called:
-            part = found
-        else:
-            part = make_part(origin.reference, origin.parameters, origin.methods, content=origin.content)
-        _remember(part, origin)
-        return part
-
-
 def packed(value: Any) -> Any:
-    """The value of a field as it is pickled: parts from files become `PackedPart`, also within dicts."""
+    """Return the value of a field as it is pickled: parts from files become their `Origin`, also within dicts."""
     if isinstance(value, dict):
         return {name: packed(inner) for name, inner in value.items()}
     if isinstance(value, str | int | float | tuple | list | Path | None):
@@ -398,13 +389,13 @@ def packed(value: Any) -> Any:
     origin = origin_of(value)
     if origin is None or origin.content is None or getattr(value, "__module__", None) == "__main__":
         return value
-    if isinstance(value, Policy):
-        return PackedPart(dataclasses.replace(origin, parameters={}), value.__getstate__())
-    return PackedPart(origin)
+    if isinstance(value, Policy) and origin.reference.endswith(f":{type(value).__qualname__}"):
+        return dataclasses.replace(origin, parameters=None, state=value.__getstate__())
+    return origin
 
 
 def unpacked(value: Any) -> Any:
-    """What `packed` was given."""
+    """Return what `packed` was given."""
     if isinstance(value, dict):
         return {name: unpacked(inner) for name, inner in value.items()}
-    return value.unpacked() if isinstance(value, PackedPart) else value
+    return value.make() if isinstance(value, Origin) else value

@@ -201,7 +201,7 @@ def to_tables(experiment: Experiment, unnamed: Unnamed = "refuse", *, none: str 
         if origin is not None and name in NAMES_ONLY and not origin.parameters:
             return origin.reference
         if origin is not None and name not in NAMES_ONLY:
-            return table_of({"kind": origin.reference, **origin.parameters}, name)
+            return table_of({"kind": origin.reference, **(origin.parameters or {})}, name)
         if unnamed == "describe":
             described = f"{name}: {getattr(part, '__qualname__', type(part).__name__)} made in Python"
             return {"kind": NOT_KEPT, "description": described}
