@@ -36,6 +36,7 @@ from efhc.experiments.config.files import (
     LOG,
     SWEEP,
     build_experiment,
+    flat_settings,
     only_experiment,
     read_tables,
     with_overrides,
@@ -112,28 +113,20 @@ def _all_settings(sweep: Any) -> Iterator[dict[str, Any]]:
     for grid in grids:
         if not isinstance(grid, Mapping):
             raise InputError(SWEEP, repr(grid), "tables of settings, each with the values to try")
-        choices = dict(_choices(grid))
+        choices = {key: value if isinstance(value, list) else [value] for key, value in flat_settings(grid)}
         if not choices:
             raise InputError(SWEEP, "an empty table", "at least one setting with the values to try")
+        for key, values in choices.items():
+            if not values:
+                raise InputError(f"sweep.{key}", "an empty list", "at least one value")
         if "seeds" in choices:
             raise InputError(
                 "sweep.seeds", "", "", "seeds cannot be swept, because every point runs with all of `seeds`."
             )
         if LOG in choices:
             raise InputError(f"sweep.{LOG}", choices[LOG], f"other keys; `{LOG}` does not change results")
-        for values in itertools.product(*choices.values()):
-            yield dict(zip(choices, values, strict=True))
-
-
-def _choices(grid: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, list[Any]]]:
-    """Yield the dotted key of every setting in the grid, with the values that it takes."""
-    for key, value in grid.items():
-        if isinstance(value, Mapping):
-            yield from _choices(value, f"{prefix}{key}.")
-        elif value == []:
-            raise InputError(f"sweep.{prefix}{key}", "an empty list", "at least one value")
-        else:
-            yield prefix + key, value if isinstance(value, list) else [value]
+        for point in itertools.product(*choices.values()):
+            yield dict(zip(choices, point, strict=True))
 
 
 def runs_of(points: Iterable[SweepPoint]) -> list[tuple[SweepPoint, Run]]:

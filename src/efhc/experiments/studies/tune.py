@@ -33,10 +33,11 @@ import polars as pl
 from efhc import __version__
 from efhc.base.errors import EfhcError, InputError
 from efhc.base.extras import importing
-from efhc.base.saving import is_unfinished, lock, write_safely, writing
+from efhc.base.saving import lock, write_safely, writing
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.config.files import first_difference, to_tables, to_toml
 from efhc.experiments.runs.events import FollowerFactory
+from efhc.experiments.runs.experiment_folder import refuse_experiment
 from efhc.experiments.runs.run import Run, Runs
 from efhc.experiments.runs.store import Engine, RunStore
 from efhc.experiments.runs.tables import require_lockstep
@@ -92,7 +93,9 @@ def tune(
     runs, names = Runs(), dict[str, str]()
     tracked = tracking([experiment], out, warn, name=lambda run: names[run.key])
     identity = _identity(search, runs)
-    _prepare(out)
+    refuse_experiment(out)
+    with writing(out):
+        out.mkdir(parents=True, exist_ok=True)
     verbosity = logging.get_verbosity()
     logging.set_verbosity(logging.WARNING)  # Optuna does not log trials, which the caller reports
     try:
@@ -228,20 +231,6 @@ def _test(tuning: Tuning, trial_runs: _TrialRuns) -> pl.DataFrame | None:
     return pl.DataFrame({"seed": list(search.experiment.seeds), "accuracy": accuracies, "spent": spent})
 
 
-def _prepare(out: Path) -> None:
-    """Create the folder of the tuning; a folder in which other things are kept is refused."""
-    ours = {RUNS, TRIALS, TUNED, TEST, *FIGURES, ".lock"}
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        names = {path.name for path in out.iterdir() if not is_unfinished(path)}
-    except (OSError, ValueError) as error:
-        raise InputError("--out", f"{str(out)[:60]} ({error})", "a folder that can be written") from None
-    # Beside the journal there may be its lock, and what trackers have written.
-    if JOURNAL not in names and any(not name.startswith(JOURNAL) for name in names - ours):
-        allowed = "a new or empty directory, or that of the same tuning to go on with it"
-        raise InputError("--out", f"{out}, which holds other files", allowed)
-
-
 # Trials
 
 
@@ -352,9 +341,6 @@ class _Journal:
             if begun is None:  # new, or killed before it was written
                 self._study.set_user_attr("identity", identity)
                 return
-        if "--on" not in begun:
-            by = "was made by an earlier version of efhc, which chose by the test accuracy"
-            raise EfhcError(f"the tuning in {folder} {by}; use another --out")
         if difference := first_difference(begun, identity):
             key, old, new = difference
             allowed = f"{old!r}, as that tuning was begun; a changed one needs another --out"
