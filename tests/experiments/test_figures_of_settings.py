@@ -294,15 +294,6 @@ def test_claims_and_report_compare_the_leader_with_each_control(quick):
     assert "What the paper claims" not in report
 
 
-@pytest.mark.parametrize(("kind", "size"), [pytest.param("full", "full", marks=pytest.mark.slow), ("quick", "quick")])
-def test_the_same_command_makes_nothing_again_and_writes_the_same(kind: str, size: str, request, no_engine):
-    out, _ = request.getfixturevalue(kind)
-    files = [out / "claims.csv", *(out / "figures").glob("*.png"), *(out / "figures").glob("*.csv")]
-    before = {file: file.read_bytes() for file in files}
-    draw(out.parent / "mine.toml", out, size, engine=no_engine)
-    assert {file: file.read_bytes() for file in files} == before
-
-
 @pytest.mark.slow
 def test_a_leader_that_fails_is_said_and_the_others_are_drawn(frontier: Path, tmp_path: Path, failing_store):
     said: list[str] = []

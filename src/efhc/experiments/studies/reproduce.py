@@ -32,7 +32,7 @@ from efhc.experiments.runs.experiment_folder import refuse_experiment
 from efhc.experiments.runs.provenance import provenance
 from efhc.experiments.runs.run import Run, Runs
 from efhc.experiments.runs.store import Engine, Failures, Progress, RunStore
-from efhc.experiments.runs.tracking import name_of, tracking
+from efhc.experiments.runs.tracking import tracking
 from efhc.experiments.studies.figures import (
     ControlsTable,
     Figure,
@@ -44,6 +44,7 @@ from efhc.experiments.studies.figures import (
     end_of,
     varied_values,
 )
+from efhc.experiments.studies.sweep import tracker_names
 from efhc.experiments.trackers.tracker import as_folder
 from efhc.report.claims.leads import all_ends, all_means, budget_table, judge_controls, judge_frontier
 from efhc.report.claims.panels import panels
@@ -75,15 +76,6 @@ class FigureRuns:
         """The runs of all parts, each once."""
         return list({run.key: run for _, runs in self.parts for run in runs}.values())
 
-    @property
-    def names(self) -> dict[str, str]:
-        """What trackers call the runs, by key: by the first part that has them."""
-        return {
-            run.key: "/".join([self.figure.name, *([as_folder(part.name)] if part.name else []), name_of(run)])
-            for part, runs in reversed(self.parts)
-            for run in runs
-        }
-
 
 def prepare(figures: Sequence[Figure]) -> list[FigureRuns]:
     """Load the data and find the runs of the figures. Raises `InputError` for whatever is wrong with them."""
@@ -113,8 +105,12 @@ def reproduce(
     refuse_experiment(out)
     sections: list[Section] = []
     experiments = [experiment for one in figures for experiment in one.figure.experiments]
-    names = {key: name for one in reversed(figures) for key, name in one.names.items()}
-    with tracking(experiments, out, warn, name=lambda run: names[run.key]) as trackers:
+    names = tracker_names(
+        ("/".join(filter(None, [one.figure.name, part.name and as_folder(part.name)])), runs)
+        for one in figures
+        for part, runs in one.parts
+    )
+    with tracking(experiments, out, warn, name=names) as trackers:
         for one in figures:
             failures = store.complete(one.all, engine, progress, followers=[*trackers, *followers])
             made = _Made(one, store, failures)

@@ -151,7 +151,11 @@ def run_sweep(
     """
     refuse_experiment(out)
     experiments = [point.experiment for point, _ in runs]
-    with tracking(experiments, out, warn, name=_names(runs)) as trackers:
+    keys = list(dict.fromkeys(key for point, _ in runs for key in point.settings))
+    short = dict(zip(keys, _short_names(keys), strict=True))
+    settings = [",".join(f"{short[key]}={value}" for key, value in point.settings.items()) for point, _ in runs]
+    names = tracker_names([(as_folder(one), [run]) for one, (_, run) in zip(settings, runs, strict=True)])
+    with tracking(experiments, out, warn, name=names) as trackers:
         failures = store.complete([run for _, run in runs], engine, progress, followers=[*trackers, *followers])
     table = sweep_table(runs, store, failures)
     means = summary(table)
@@ -171,17 +175,15 @@ def run_sweep(
     return table
 
 
-def _names(runs: Sequence[tuple[SweepPoint, Run]]) -> Callable[[Run], str]:
-    """Return what names each run for trackers: by the settings of the first point that has it.
+def tracker_names(parts: Iterable[tuple[str, Iterable[Run]]]) -> Callable[[Run], str]:
+    """Return what names each run of a study for trackers: by the first part that has it.
 
-    Runs that would share a name, because a folder's name cannot tell their settings apart, have their key in it.
+    Runs that would share a name, because a folder's name cannot tell their parts apart, have their key in it.
     """
-    keys = list(dict.fromkeys(key for point, _ in runs for key in point.settings))
-    short = dict(zip(keys, _short_names(keys), strict=True))
     names: dict[str, str] = {}
-    for point, run in runs:
-        settings = ",".join(f"{short[key]}={value}" for key, value in point.settings.items())
-        names.setdefault(run.key, f"{as_folder(settings)}/{name_of(run)}")
+    for part, runs in parts:
+        for run in runs:
+            names.setdefault(run.key, f"{part}/{name_of(run)}")
     uses = Counter(names.values())
     return lambda run: names[run.key] if uses[names[run.key]] == 1 else f"{names[run.key]}-{run.key[:6]}"
 

@@ -108,9 +108,7 @@ def tune(
                 search = replace(search, budget=budget.measured_by(zt))
             while len(finished := journal.finished()) < trials:
                 if (values := search.next_values(finished)) is None:
-                    ranges = (
-                        f"{one.name} from {one.first_allowed:g} to {one.last_allowed:g}" for one in search.parameters
-                    )
+                    ranges = (f"{one.name} from {one.low:g} to {one.high:g}" for one in search.parameters)
                     tried = f"all values of {' and '.join(ranges)} were tried"
                     warn(f"{tried}: stopped after {len(finished)} of {trials} trials")
                     break
@@ -176,8 +174,8 @@ class Tuning:
             if len(tried) == 1 or best not in {tried[0], tried[-1]}:
                 continue
             which, where = ("smallest", "below") if best == tried[0] else ("largest", "above")
-            ends = (one.first_allowed, one.last_allowed)
-            is_end = any(math.isclose(best, end, rel_tol=1e-3) for end in ends)  # values are rounded to four digits
+            # Values are rounded to four digits.
+            is_end = any(math.isclose(best, end, rel_tol=1e-3) for end in (one.low, one.high))
             lines.append(
                 f"{one.name} = {best:g} is the {which} that was tried; a better one may lie {where}: "
                 f"try {'a range that goes further' if is_end else 'more trials'}"
@@ -361,7 +359,7 @@ class _Journal:
 
 def _identity(search: Search, runs: Runs) -> dict[str, Any]:
     """Return everything that trials follow from: trials of another tuning must not be mixed with them."""
-    (run, *_) = runs.of(search.part({one.name: one.first_allowed for one in search.parameters}, 1))
+    (run, *_) = runs.of(search.part({one.name: one.low for one in search.parameters}, 1))
     options = {
         "--budget": str(search.budget),
         "--strategy": search.strategy,

@@ -202,7 +202,9 @@ class Parameter:
     own: float | None
     """The value in the file; None if it has none."""
     low: float
+    """The smallest value that can be tried."""
     high: float
+    """The largest value that can be tried."""
     is_whole: bool = False
     """Whether only whole numbers make sense."""
 
@@ -218,17 +220,10 @@ class Parameter:
             raise InputError("--low", low, f"a positive number, for {self.name}")
         if not low < high < math.inf:
             raise InputError("--high", high, f"a number above --low, which is {low:g}, for {self.name}")
+        if self.is_whole:
+            low = math.ceil(low)
+            high = max(math.floor(high), low)
         return replace(self, low=float(low), high=float(high))
-
-    @property
-    def first_allowed(self) -> float:
-        """The smallest value that can be tried."""
-        return math.ceil(self.low) if self.is_whole else self.low
-
-    @property
-    def last_allowed(self) -> float:
-        """The largest value that can be tried."""
-        return max(math.floor(self.high), math.ceil(self.low)) if self.is_whole else self.high
 
     @property
     def own_in_range(self) -> float | None:
@@ -241,9 +236,7 @@ class Parameter:
 
     def rounded(self, value: float) -> float:
         """Round to four digits: accuracies do not resolve more. Round to a whole number where only those make sense."""
-        if self.is_whole:
-            return float(min(max(round(value), self.first_allowed), self.last_allowed))
-        return min(max(float(f"{value:.4g}"), self.low), self.high)
+        return min(max(float(round(value) if self.is_whole else f"{value:.4g}"), self.low), self.high)
 
 
 def numbers_of(strategy: Policy, prefix: str = "") -> dict[str, Parameter]:
@@ -347,7 +340,7 @@ class Search:
         """Refuse a range whose ends the strategy does not allow, beside the first values of the other parameters."""
         beside = {one.name: one.own_in_range or one.at(0.5) for one in self.parameters}
         for one in self.parameters:
-            for option, value in (("--low", one.first_allowed), ("--high", one.last_allowed)):
+            for option, value in (("--low", one.low), ("--high", one.high)):
                 try:
                     self.part(beside | {one.name: value}, 1)
                 except InputError as error:
@@ -427,7 +420,7 @@ class Search:
         if len(finished) < len(self.first) and self._key(self.first[len(finished)]) not in tried:
             return self.first[len(finished)]
         # There are finitely many points only if all parameters are whole numbers.
-        counts = (one.last_allowed - one.first_allowed + 1 if one.is_whole else math.inf for one in self.parameters)
+        counts = (one.high - one.low + 1 if one.is_whole else math.inf for one in self.parameters)
         if (number_of_points := math.prod(counts)) <= len(tried):
             return None
         from optuna import create_study
@@ -466,8 +459,7 @@ class Search:
             for distance in itertools.count()
             for steps in _steps(len(self.parameters), distance)
             for near in [{name: values[name] + step for name, step in zip(self.names, steps, strict=True)}]
-            if self._key(near) not in tried
-            and all(one.first_allowed <= near[one.name] <= one.last_allowed for one in self.parameters)
+            if self._key(near) not in tried and all(one.low <= near[one.name] <= one.high for one in self.parameters)
         )
 
 
