@@ -14,7 +14,6 @@ from efhc.experiments.config.files import (
     build_experiment,
     flat_settings,
     load_experiment,
-    to_tables,
     to_toml,
     with_overrides,
 )
@@ -233,11 +232,3 @@ def test_a_step_size_that_is_zero_in_the_precision_of_the_run_is_refused(initial
     assert caught.value.field == "step_size"
     assert "0 in float32" in str(caught.value)
     assert build_experiment({"step_size": {"initial": initial}, "precision": "float64"})
-
-
-def test_new_settings_are_checked_and_left_out_of_configs_that_do_not_use_them():
-    assert not {"validation", "keep_models_every"} & set(to_tables(Experiment()))
-    assert to_tables(build_experiment({"validation": 0.1, "keep_models_every": 5}))["validation"] == 0.1
-    for wrong in ({"validation": 0.0}, {"validation": 1.0}, {"keep_models_every": 0}):
-        with pytest.raises(InputError):
-            build_experiment(wrong)

@@ -93,7 +93,7 @@ def run_demo(out: Path, progress: RunProgress, followers: Sequence[FollowerFacto
 
 @contextmanager
 def _compiling_entrywise() -> Iterator[None]:
-    """Compile the loops of entrywise in a process of its own meanwhile, if they never were.
+    """Compile the loops of entrywise in another process while the body runs, unless they are compiled already.
 
     A process compiles one loop at a time, and this one begins with those of the paper's strategies. It finds what the
     other one has compiled on disk.

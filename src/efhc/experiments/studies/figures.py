@@ -93,7 +93,7 @@ class FrontierTable(SettingsTable):
     """The strategies of which it is judged whether they lead. The first is compared with all others, the next with all
     others but the leaders before it."""
     ceilings: tuple[str, ...] = Field(default=(), strict=False)
-    """Strategies that are drawn as references and compete with nobody, such as training without a network."""
+    """Strategies that are drawn as references and are not compared, such as training without a network."""
     judged_from: float = Field(default=0.005, gt=0, le=1)
     """The smallest share of ZT's time at which leading is judged. Smaller budgets are shown, and none is judged that is
     smaller than what ZT takes between two evaluations."""

@@ -145,21 +145,21 @@ def _title(sections: Sequence[Section]) -> str:
 class _Made:
     """The runs of a figure that were made."""
 
-    asked: FigureRuns
+    figure_runs: FigureRuns
     store: RunStore
     failures: Failures
 
     @property
     def failed(self) -> list[str]:
         """A line for each run that failed: its part, and the error, which names strategy and seed."""
-        parts = {run.key: part.name for part, runs in reversed(self.asked.parts) for run in runs}
-        failed = [run.key for run in self.asked.all if run.key in self.failures]
+        parts = {run.key: part.name for part, runs in reversed(self.figure_runs.parts) for run in runs}
+        failed = [run.key for run in self.figure_runs.all if run.key in self.failures]
         return [": ".join(filter(None, [parts[key], str(self.failures[key])])) for key in failed]
 
     @property
     def parts(self) -> list[tuple[FigurePart, list[Run]]]:
         """Each part with those of its runs that were made."""
-        return [(part, [run for run in runs if run.key not in self.failures]) for part, runs in self.asked.parts]
+        return [(part, [run for run in runs if run.key not in self.failures]) for part, runs in self.figure_runs.parts]
 
     def curves(self, runs: Iterable[Run]) -> pl.DataFrame:
         """Return the evaluations of the runs."""
@@ -196,7 +196,7 @@ def _show(made: _Made, size: Size, folder: Path) -> Section:
     """
     from efhc.report.figures import save_figure
 
-    figure = made.asked.figure
+    figure = made.figure_runs.figure
     table = figure.table
     if isinstance(table, PaperTable):
         drawn = _draw_paper(figure, table, made)
@@ -210,9 +210,9 @@ def _show(made: _Made, size: Size, folder: Path) -> Section:
         save_figure(drawn.picture, folder / f"{figure.name}.{ending}")
     has_settings = isinstance(table, SettingsTable)
     shown = figure.parts if has_settings else figure.parts[:1]
-    metas = [made.store.meta(run) for run in made.asked.all if run.key not in made.failures]
+    metas = [made.store.meta(run) for run in made.figure_runs.all if run.key not in made.failures]
     seconds = sum(meta["wall_seconds"] for meta in metas)
-    facts = _facts(made.asked, size) | {
+    facts = _facts(made.figure_runs, size) | {
         "failed runs": "; ".join(made.failed),
         "time": f"{seconds:,.0f} s, summed over runs",
         "command": f"efhc reproduce {figure.name} --{size} --seeds {len(figure.experiment.seeds)}",

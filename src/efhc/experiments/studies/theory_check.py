@@ -2,8 +2,8 @@
 
 The network's behaviour is read from the run directory, and so are the models if the run kept some on its way. If it
 did not, a short run is made again: that gives the same models bit for bit, and is checked to fire as recorded. Of a
-long run only the first and the last models are looked at, unless more is asked for. Where no theorem applies, because
-the loss is not smooth, no models are looked at.
+long run only the first and the last models are measured by default. Where no theorem applies, because the loss is not
+smooth, no models are measured.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class _RunCheck:
     window: WantedWindow
     points: int
     replay_wanted: bool
-    """Whether the user asked for the run to be made again."""
+    """Whether the user wants the run to be made again."""
     pool: ThreadPoolExecutor
     threads: int
     """Number of threads for each seed."""
