@@ -17,7 +17,7 @@ from efhc.learning.backends.backend import Batch
 from efhc.learning.backends.module_backend import LoopBackend
 from efhc.learning.batches import MiniBatches
 from efhc.learning.initial import PerDevice
-from efhc.scenarios import readers
+from efhc.scenarios import scenario as scenarios
 from efhc.strategies.forms import trigger_of
 from efhc.strategies.paper import EventTriggered
 
@@ -121,11 +121,11 @@ def test_devices_at_nearby_iterations_ask_a_strategy_once_for_each(scenario):
 
 
 def test_no_more_thresholds_are_kept_than_memory_is_for(monkeypatch):
-    monkeypatch.setattr(readers, "KEPT_BYTES", 0)
+    monkeypatch.setattr(scenarios, "KEPT_BYTES", 0)
     reader, trigger = scenario_of().device_reader(), Own()
-    for k in [*range(readers.ITERATIONS + 1), 1, 0]:
+    for k in [*range(scenarios.ITERATIONS + 1), 1, 0]:
         reader.thresholds(trigger, k)
-    assert trigger.asked == 1 + readers.ITERATIONS + 1 + 1  # only k = 0 was forgotten
+    assert trigger.asked == 1 + scenarios.ITERATIONS + 1 + 1  # only k = 0 was forgotten
 
 
 def test_strategies_of_one_reader_do_not_share_thresholds(scenario):

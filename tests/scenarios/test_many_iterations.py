@@ -18,7 +18,7 @@ from efhc.core.triggers import (
     PeriodTrigger,
 )
 from efhc.experiments.config.experiment import SCHEDULES as SCHEDULE_KINDS
-from efhc.scenarios.readers import Thresholds
+from efhc.scenarios.scenario import Thresholds
 from efhc.strategies.composed import TRIGGERS
 from efhc.strategies.paper import EventTriggered
 

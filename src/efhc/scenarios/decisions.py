@@ -14,7 +14,7 @@ from efhc.core.memory import Memories
 from efhc.core.parts import FeedbackTrigger, Seen
 from efhc.core.triggers import Bandwidths
 from efhc.kernels import model_loops as loops
-from efhc.scenarios.readers import DeviceReader
+from efhc.scenarios.scenario import DeviceReader
 
 Decide = Callable[[Sequence[Floats]], Sequence[float | None]]
 """For each version of a model that neighbours know: the threshold of the codec's coordinates; None for no message."""

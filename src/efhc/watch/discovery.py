@@ -34,7 +34,8 @@ from efhc.base.inputs import open_regular
 from efhc.base.own_code import in_one_line
 from efhc.experiments.runs.experiment_folder import OWN_RUNS
 from efhc.experiments.runs.live_file import LIVE
-from efhc.experiments.runs.naming import (
+from efhc.experiments.runs.run import file_name
+from efhc.experiments.runs.study import (
     KEY,
     NamedRun,
     label_runs,
@@ -45,7 +46,6 @@ from efhc.experiments.runs.naming import (
     settings_of_group,
     unlisted_runs,
 )
-from efhc.experiments.runs.run import file_name
 from efhc.experiments.runs.tables import EVENT_DRIVEN, LOCKSTEP, RunTables
 from efhc.runtime.pages import SOCKET_NAME
 

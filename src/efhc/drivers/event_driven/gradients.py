@@ -11,8 +11,7 @@ from efhc.base.arrays import Floats, Ints
 from efhc.core.state import Diverged, Local
 from efhc.drivers.event_driven.checkpoints import Saved
 from efhc.learning.backends.backend import Batch
-from efhc.scenarios.readers import DeviceReader
-from efhc.scenarios.scenario import Scenario
+from efhc.scenarios.scenario import DeviceReader, Scenario
 
 
 def as_rows(models: Sequence[Floats]) -> Floats:

@@ -21,7 +21,6 @@ from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.runs.draw import draw_scenario
 from efhc.experiments.runs.experiment_folder import OWN_RUNS, ExperimentFolder
 from efhc.experiments.runs.folder import DamagedError, Pair, RunFolder
-from efhc.experiments.runs.naming import unlisted_runs
 from efhc.experiments.runs.run import Runs
 from efhc.experiments.runs.store import KeptRun, State, StoredRun
 from efhc.experiments.runs.tables import EVENT_DRIVEN, LABELS, SCHEMAS, RunTables, tables_of
@@ -446,5 +445,8 @@ def kept_runs(experiment: Experiment, folder: ExperimentFolder) -> dict[Pair, Ke
         pairs = [(strategy, seed) for seed in experiment.seeds for strategy in experiment.strategies]
         return {pair: StoredRun(folder, tables, pair) for pair in pairs}
     found = {pair: folder.store / key for pair, key in folder.keys.items()}
-    found = found or unlisted_runs(folder.config, folder.path / OWN_RUNS)
+    if not found:
+        from efhc.experiments.runs.study import unlisted_runs
+
+        found = unlisted_runs(folder.config, folder.path / OWN_RUNS)
     return {pair: StoredRun(RunFolder(path), tables) for pair, path in found.items() if path.is_dir()}
