@@ -87,13 +87,6 @@ async def test_a_newcomer_copies_model_and_iteration(tmp_path, strategy):
         assert np.abs(fleet.defect()).max() < 1e-12
 
 
-async def test_a_newcomer_without_anybody_to_ask_stops_when_asked(tmp_path):
-    fleet = Fleet(tmp_path)
-    fleet.add(0, join="copy")
-    await fleet.until(lambda: fleet.status(0).state == "waiting")
-    await fleet.stop()
-
-
 async def test_a_newcomer_that_was_stopped_before_it_had_a_model_still_copies_one(tmp_path):
     fleet = Fleet(tmp_path, devices=2, iterations=10**6)
     fleet.add(1, join="copy")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
-from collections import deque
+from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, TypeVar
@@ -73,7 +73,10 @@ class Outbox:
 
     def __init__(self, disk: Worker) -> None:
         self._disk = disk
-        self._lanes: dict[int, deque[asyncio.Future[Any] | Callable[[], Any]]] = {}
+        self._last_write: dict[int, asyncio.Future[Any]] = {}
+        """By lane."""
+        self._waiting: Counter[int] = Counter()
+        """By lane, the number of writes and calls that are not over."""
         self._idle = asyncio.Event()
         self._idle.set()
         self.failed: BaseException | None = None
@@ -84,8 +87,8 @@ class Outbox:
         """Call this in the event loop, after all that was given to this lane before."""
         if self.failed is not None:
             return
-        if lane in self._lanes:
-            self._lanes[lane].append(partial(call, *arguments))
+        if self._waiting[lane]:
+            self._do_after_write(lane, partial(call, *arguments))
         else:
             call(*arguments)
 
@@ -94,10 +97,9 @@ class Outbox:
         if self.failed is not None:
             return
         written = self._disk.submit(call, *arguments)
-        self._idle.clear()
         for lane in {*lanes} or {STATE}:
-            self._lanes.setdefault(lane, deque()).append(written)
-            written.add_done_callback(partial(self._go_on, lane))
+            self._last_write[lane] = written
+            self._do_after_write(lane, written.result)
 
     async def wait(self) -> None:
         """Wait until all that was given is done. Raises what the disk thread raised."""
@@ -105,28 +107,22 @@ class Outbox:
         if self.failed is not None:
             raise self.failed
 
-    def _go_on(self, lane: int, written: asyncio.Future[Any]) -> None:
-        """Do what waited for a write that is over."""
-        if self.failed is not None or written.cancelled() or lane not in self._lanes:
-            return  # an earlier write has found this one done
-        waiting = self._lanes[lane]
+    def _do_after_write(self, lane: int, call: Callable[[], Any]) -> None:
+        """Make a call when the last write of a lane is over, after the calls that wait for it already."""
+        self._waiting[lane] += 1
+        self._idle.clear()
+        self._last_write[lane].add_done_callback(partial(self._go_on, lane, call))
+
+    def _go_on(self, lane: int, call: Callable[[], Any], written: asyncio.Future[Any]) -> None:
+        if self.failed is not None or written.cancelled():
+            return
         try:
-            while waiting:
-                first = waiting[0]
-                if isinstance(first, asyncio.Future):
-                    if not first.done():
-                        return
-                    waiting.popleft()
-                    first.result()
-                else:
-                    waiting.popleft()
-                    first()
+            call()
         except Exception as error:  # whatever it is, the node must stop
             self.failed = error
-            self._lanes.clear()
             self._idle.set()
             self.on_failure()
             return
-        del self._lanes[lane]
-        if not self._lanes:
+        self._waiting[lane] -= 1
+        if not self._waiting.total():
             self._idle.set()
