@@ -209,7 +209,7 @@ class SendWindow:
             self._last_time = now
             queued = self.delay.add(arrived - last.at, now)
             self._arrivals.append((arrived, total))
-            self._adapt(now - last.at, queued, _recent_rate(self._arrivals, arrived))
+            self._adapt(now - last.at, queued, _recent_rate(self._arrivals, arrived, least=3))
         return new
 
     def _adapt(self, seconds: float, queued: float, rate: float | None) -> None:
@@ -229,12 +229,13 @@ class SendWindow:
         self._on_way.clear()
 
 
-def _recent_rate(totals: deque[tuple[float, int]], now: float) -> float | None:
+def _recent_rate(totals: deque[tuple[float, int]], now: float, least: int = 2) -> float | None:
     """Return the rate at which a total has grown over the last `RATE_SECONDS`; None if it is unknown.
 
-    `totals` are pairs of a time and the total at that time. Those that are too old are removed.
+    `totals` are pairs of a time and the total at that time. Those that are too old are removed, but for the `least`
+    newest ones.
     """
-    while len(totals) > 2 and now - totals[1][0] > RATE_SECONDS:
+    while len(totals) > least and now - totals[1][0] > RATE_SECONDS:
         totals.popleft()
     if not totals or now <= totals[0][0]:
         return None
