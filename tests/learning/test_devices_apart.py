@@ -10,7 +10,7 @@ from torch import nn
 from efhc.base.errors import InputError
 from efhc.core.randomness import Randomness
 from efhc.learning.backends import backend_for
-from efhc.learning.backends.backend import Backend, Batch, RowBackend
+from efhc.learning.backends.backend import Backend, Batch
 from efhc.learning.backends.compiled_backend import CompiledBackend
 from efhc.learning.backends.linear_backend import LinearBackend
 from efhc.learning.backends.module_backend import LoopBackend
@@ -82,39 +82,15 @@ def test_some_devices_get_the_bits_of_a_call_for_all(case: str, precision: str, 
     assert all(np.array_equal(after[name], local[name]) for name in local)
 
 
-@pytest.mark.parametrize("case", ["linear", "linear, regularized", "compiled"])
-@pytest.mark.parametrize(("precision", "threads"), [("float32", 2), ("float64", 1)])
-def test_rows_that_are_picked_get_the_same_bits(case: str, precision: str, threads: int):
-    calls = Calls(*CASES[case], precision, threads)
-    assert isinstance(calls.backend, RowBackend)
-    gradients, losses, _ = calls.expected()
-    pool = np.full((3 * DEVICES, calls.backend.parameters), 7, precision)
-    rows, places = np.array([19, 3, 4, 11]), np.array([0, 20, 5, 1])
-    pool[rows] = calls.models[THEIR_K, SOME]
-    before = pool.copy()
-    batch = Batch(THEIR_K, calls.samples[THEIR_K, SOME], SOME)
-    got = calls.backend.grads_of_rows(pool, rows, batch, pool, places)
-    assert np.array_equal(pool[places], gradients)
-    assert np.array_equal(got, losses)
-    others = np.setdiff1d(np.arange(len(pool)), places)
-    assert np.array_equal(pool[others], before[others])
-
-
-def test_no_row_outside_of_an_array_is_touched():
-    calls = Calls(SVM(), "linear", "float32")
-    backend, pool = calls.backend, calls.models[0]
-    assert isinstance(backend, LinearBackend)
-    batch = Batch(THEIR_K, calls.samples[THEIR_K, SOME], SOME)
-    inside = np.array([0, 1, 2, 3])
-    for outside in (np.array([0, 1, 2, DEVICES]), np.array([-1, 1, 2, 3])):
-        with pytest.raises(IndexError, match="of an array of 7 rows"):
-            backend.grads_of_rows(pool, outside, batch, np.empty_like(pool), inside)
-        with pytest.raises(IndexError, match="of an array of 7 rows"):
-            backend.grads_of_rows(pool, inside, batch, np.empty_like(pool), outside)
-    with pytest.raises(ValueError, match="3 rows and 4 batches"):
-        backend.grads_of_rows(pool, inside[:3], batch, np.empty_like(pool), inside)
+@pytest.mark.parametrize("case", ["linear", "compiled"])
+def test_models_without_a_batch_or_a_row_for_their_gradient_are_refused(case: str):
+    calls = Calls(*CASES[case], "float32", 1)
+    batch, models = Batch(THEIR_K, calls.samples[THEIR_K, SOME], SOME), calls.models[THEIR_K, SOME]
+    for some, rows in ((models[:3], models), (models, models[:3]), (models[:3], models[:3])):
+        with pytest.raises(ValueError, match=f"{len(some)} models, 4 batches and {len(rows)} rows"):
+            calls.backend.grads(some, batch, {}, rows.copy())
     nobody = Batch(THEIR_K[:0], calls.samples[0, :0], SOME[:0])
-    assert len(backend.grads_of_rows(pool, inside[:0], nobody, np.empty_like(pool), inside[:0])) == 0
+    assert len(calls.backend.grads(models[:0], nobody, {}, models[:0].copy())[0]) == 0
 
 
 def test_noise_is_that_of_the_device_and_its_iteration_not_of_its_row():

@@ -86,38 +86,16 @@ class Backend(ABC):
         raise InputError("model", "a model that is not a torch module", "a torch module, to get one back")
 
 
-class RowBackend(Backend):
-    """A backend that also takes models from the rows of one array, and puts gradients there, without a copy.
+def numbers_of(models: Floats, out: Floats, ends: Ints) -> Ints:
+    """Return the numbers of the models.
 
-    Its devices keep nothing to themselves. The compiled loops check no index, so rows are checked here. Numbers of
-    samples are not checked here: `experiments.runs.draw.draw_parts` checks those of every partition, and batches are
-    drawn from the partition.
+    Raises `ValueError` unless each has a batch, and a row for its gradient: the compiled loops check no index. Numbers
+    of samples are not checked here: `experiments.runs.draw.draw_parts` checks those of every partition, and batches
+    are drawn from the partition.
     """
-
-    @abstractmethod
-    def grads_of_rows(self, pool: Floats, rows: Ints, batch: Batch, out: Floats, places: Ints) -> Floats:
-        """Write the gradient of the model pool[rows[a]] on the a-th samples of the batch to out[places[a]], for each a.
-
-        The bits are those of `grads`. `out` may be `pool` if no place is among `rows`; the places must differ from one
-        another. Returns the losses. Raises `IndexError` if there is no such row or place.
-        """
-
-    def grads(self, models: Floats, batch: Batch, local: Local, out: Floats) -> tuple[Floats, Local]:
-        every = np.arange(len(models))
-        return self.grads_of_rows(models, every, batch, out, every), local
-
-
-def checked_rows(rows: Ints, among: Floats, ends: Ints) -> Ints:
-    """Return the numbers of rows of an array, one row for each batch that `ends` delimits.
-
-    Raises `IndexError` if the array has no such row, and `ValueError` if there are more or fewer rows than batches.
-    """
-    checked = np.ascontiguousarray(rows, dtype=np.int64)
-    if len(checked) != len(ends) - 1:
-        raise ValueError(f"{len(checked)} rows and {len(ends) - 1} batches")
-    if len(checked) and checked.view(np.uint64).max() >= len(among):  # a negative number is a very large one
-        raise IndexError(f"rows {checked.min()} to {checked.max()} of an array of {len(among)} rows")
-    return checked
+    if not len(models) == len(ends) - 1 == len(out):
+        raise ValueError(f"{len(models)} models, {len(ends) - 1} batches and {len(out)} rows for gradients")
+    return np.arange(len(models))
 
 
 def end_to_end(samples: Ints | Sequence[Ints]) -> Batches:

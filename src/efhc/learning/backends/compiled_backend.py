@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from efhc.base.arrays import Floats, Ints, read_only
+from efhc.base.arrays import Floats, read_only
 from efhc.base.errors import InputError
 from efhc.base.threads import in_ranges
 from efhc.core.randomness import Randomness
@@ -18,7 +18,7 @@ from efhc.core.state import Local
 from efhc.kernels.linear_loops import TrainingInputs
 from efhc.kernels.network_layers import CompiledNetwork, Convolution, Layer, Linear, Pooling, ReLU
 from efhc.kernels.network_loops import TESTED_AT_ONCE, Kernels, kernels
-from efhc.learning.backends.backend import Batch, RowBackend, ScoresNotFinite, checked_rows, end_to_end
+from efhc.learning.backends.backend import Batch, ScoresNotFinite, end_to_end, numbers_of
 from efhc.learning.backends.module_backend import BuiltModule, built, has_hooks, has_own_methods
 from efhc.learning.data.dataset import Dataset
 from efhc.learning.models.modules import BUILT_IN_LOSSES, ModuleModel, input_shape
@@ -63,7 +63,7 @@ def network_for(model: ModuleModel, data: Dataset, randomness: Randomness) -> Co
         raise NotCompiledError("module", f"a {type(module).__name__} with {reason}", allowed) from None
 
 
-class CompiledBackend(BuiltModule, RowBackend):
+class CompiledBackend(BuiltModule):
     """A device's answers depend on nothing but its own model and samples, to the last bit."""
 
     def __init__(
@@ -90,17 +90,16 @@ class CompiledBackend(BuiltModule, RowBackend):
         self._train = TrainingInputs(read_only(data.x_train), scale, shift, read_only(data.y_train))
         self._test = TrainingInputs(read_only(data.x_test), scale, shift, read_only(data.y_test))
 
-    def grads_of_rows(self, pool: Floats, rows: Ints, batch: Batch, out: Floats, places: Ints) -> Floats:
+    def grads(self, models: Floats, batch: Batch, local: Local, out: Floats) -> tuple[Floats, Local]:
         samples, ends = end_to_end(batch.samples)
-        models, gradients = checked_rows(rows, pool, ends), checked_rows(places, out, ends)
-        losses = np.empty(len(models))
-        given = read_only(pool), models, self._train, samples.astype(np.int32, copy=False), ends, losses, out, gradients
+        every, losses = numbers_of(models, out, ends), np.empty(len(models))
+        given = read_only(models), every, self._train, samples.astype(np.int32, copy=False), ends, losses, out, every
 
         def compute(low: int, high: int) -> None:
             self._training.picked(*given, self._room(self._training), low, high)
 
         in_ranges(compute, (), len(models), self._threads)
-        return losses
+        return losses, local
 
     def accuracies(self, models: Floats, local: Local) -> Floats:
         samples = len(self.data.y_test)

@@ -18,7 +18,7 @@ from efhc.kernels.compiled_arithmetic import drift, links_of, spread_tiles
 from efhc.kernels.iteration_loops import Buffers, Outcome, StretchInputs
 from efhc.kernels.linear_loops import Batches, room_for
 from efhc.kernels.model_loops import copy_rows
-from efhc.learning.backends.backend import Batch, RowBackend, ScoresNotFinite, checked_rows, end_to_end
+from efhc.learning.backends.backend import Backend, Batch, ScoresNotFinite, end_to_end, numbers_of
 from efhc.learning.data.dataset import Dataset
 from efhc.learning.models.linear import SVM, LeastSquares, LinearModel, Regularized, Softmax
 
@@ -30,7 +30,7 @@ COMPILED: dict[Callable[..., Any], int] = {
 """The code of the kernels for the loss that a function computes."""
 
 
-class LinearBackend(RowBackend):
+class LinearBackend(Backend):
     """`LinearModel.loss_and_gradient`, compiled."""
 
     def __init__(self, model: LinearModel, data: Dataset, *, threads: int = 1) -> None:
@@ -47,17 +47,16 @@ class LinearBackend(RowBackend):
         """Return whether the loss of `model` is compiled. The loss of a subclass that overrides it is not."""
         return isinstance(model, LinearModel) and type(model).score_loss in COMPILED
 
-    def grads_of_rows(self, pool: Floats, rows: Ints, batch: Batch, out: Floats, places: Ints) -> Floats:
+    def grads(self, models: Floats, batch: Batch, local: Local, out: Floats) -> tuple[Floats, Local]:
         batches = end_to_end(batch.samples)
-        models, gradients = checked_rows(rows, pool, batches.ends), checked_rows(places, out, batches.ends)
-        losses = np.empty(len(models))
-        arguments = (pool, models, self._inputs, self._loss, batches, losses, out, gradients)
+        every, losses = numbers_of(models, out, batches.ends), np.empty(len(models))
+        arguments = (models, every, self._inputs, self._loss, batches, losses, out, every)
 
         def linear_picked(low: int, high: int) -> None:
-            linear_loops.linear_picked(room_for(pool, self._inputs), *arguments, low, high)
+            linear_loops.linear_picked(room_for(models, self._inputs), *arguments, low, high)
 
         in_ranges(linear_picked, (), len(models), self.threads)
-        return losses
+        return losses, local
 
     def stretch(
         self,
