@@ -6,7 +6,6 @@ The law is `core.device`; this decides when gradients are ready and how long mes
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from heapq import heappush
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -17,9 +16,9 @@ from efhc.core import protocol
 from efhc.core.device import Device, Exchange, durable, react, restarted, steps_in_order
 from efhc.core.local_steps import SGD
 from efhc.core.protocol import Effect, Event, Message, Token
-from efhc.drivers.event_driven.checkpoints import Saved
-from efhc.drivers.event_driven.clocked_links import RETRY, ClockedLinks
+from efhc.drivers.event_driven.clocked_links import ClockedLinks
 from efhc.drivers.event_driven.gradients import Gradients, as_rows
+from efhc.drivers.event_driven.timers import ProgressTimers
 from efhc.kernels import model_loops as loops
 from efhc.scenarios.decisions import drift_of
 from efhc.strategies.forms import Form
@@ -27,65 +26,8 @@ from efhc.strategies.forms import Form
 if TYPE_CHECKING:
     from efhc.drivers.event_driven.simulator import Simulator
 
-End = tuple[int, int]
-"""A device, and the neighbour at the other end of the link."""
 PROGRESS = (protocol.Offer, protocol.Accept, protocol.Body, protocol.Ready, protocol.Commit, protocol.AskModel)
 """Messages whose sender makes progress with an exchange, or tries again after waiting."""
-
-
-class ProgressTimers(Saved):
-    """Timers of exchanges: an end that makes no progress for too long withdraws the exchange, or asks how it ended.
-
-    An end makes progress when it sends a message about the exchange, and both ends do when a model arrives. A message
-    that arrives repeatedly is not progress. Each end has at most one timer on the heap.
-    """
-
-    SAVED: ClassVar = ("_since", "_planned")
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._since: dict[End, float] = {}
-        """When an end last made progress."""
-        self._planned: set[End] = set()
-        """The ends whose timer is on the heap."""
-
-    def is_watched(self, number: int, neighbour: int) -> bool:
-        """Return whether a message on the link of an end was late or lost before."""
-        return (number, neighbour) in self._since
-
-    def watch(self, run: Simulator, number: int, neighbour: int) -> None:
-        """Start the timer of an end, unless it runs already."""
-        if (number, neighbour) not in self._planned:
-            self.note_progress(run, number, neighbour)
-
-    def note_progress(self, run: Simulator, number: int, neighbour: int) -> None:
-        """An end has made progress: its time begins anew."""
-        end = number, neighbour
-        self._since[end] = run.now
-        if end not in self._planned:
-            self._plan(run, end, run.now)
-
-    def stop(self, number: int, neighbour: int) -> None:
-        """A timer has run out, and there is nothing to wait for."""
-        self._planned.discard((number, neighbour))
-
-    def has_expired(self, run: Simulator, number: int, neighbour: int, *, moves: bool) -> bool:
-        """A timer has run out: return whether the end made no progress since and nothing `moves`; else it goes on."""
-        end = number, neighbour
-        self._planned.discard(end)
-        since = run.now if moves else self._since.get(end, run.now)
-        if since + self._seconds > run.now:
-            self._plan(run, end, since)
-            return False
-        return True
-
-    def forget(self, number: int, neighbour: int) -> None:
-        """The link is cut. A timer on the heap runs out without effect."""
-        self._since.pop((number, neighbour), None)
-
-    def _plan(self, run: Simulator, end: End, since: float) -> None:
-        self._planned.add(end)
-        heappush(run.due, (since + self._seconds, RETRY, *end))
 
 
 class ExchangeLinks(ClockedLinks):
@@ -299,7 +241,7 @@ class ExchangeLinks(ClockedLinks):
     def retry(self, run: Simulator, number: int, neighbour: int, *, is_present: bool) -> None:
         """Let the device withdraw or ask, unless there was progress; then wait on."""
         if not is_present or not self._waits(run, number, neighbour):
-            self._timers.stop(number, neighbour)
+            self._timers.stop((number, neighbour))
             return
         moves = self._any(run, number, neighbour, self._messages.moves)
         if self._timers.has_expired(run, number, neighbour, moves=moves):
