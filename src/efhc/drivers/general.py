@@ -23,7 +23,7 @@ from efhc.core.parts import ExchangeMixing, FeedbackTrigger, Now, Parts, Seen
 from efhc.core.randomness import Purpose
 from efhc.core.state import Diverged, State
 from efhc.drivers.lockstep import Lockstep, refuse_used_up
-from efhc.drivers.referee import CheckedLinks, Referee
+from efhc.drivers.result_checks import CheckedLinks, ResultChecks
 from efhc.drivers.steps import Steps
 from efhc.kernels.compiled_arithmetic import CompiledLaw
 from efhc.network.topologies import StaticGraph
@@ -62,8 +62,8 @@ class GeneralLockstep:
         self._spare: Floats = np.empty((0, 0))
         self._graph_shown: tuple[Graph, Graph] | None = None
         """The graph that was last shown to a strategy of the user's own, and the copy that it was shown."""
-        self._referee = Referee(strategy)
-        self._parts = _with_referee(self._form.parts)
+        self._checks = ResultChecks(strategy)
+        self._parts = _with_checks(self._form.parts)
         self._trigger: Any = self._parts.trigger if self._parts else None
         self._feedback = self._trigger if isinstance(self._trigger, FeedbackTrigger) else None
         self._is_entrywise = bool(getattr(self._trigger, "is_entrywise", False))
@@ -165,7 +165,7 @@ class GeneralLockstep:
             after, happened = iterate_parts(self._parts, before, now, gradients, decision, self._arithmetic)
             after = after._replace(memory={**after.memory, **self._remembered(own, memory, k)})
         spent = memory["spent"] + device_times(graph, happened.bits, scenario.bandwidths.values)
-        self._hand_back(state, after)
+        self._reuse_arrays(state, after)
         kept = {**after.memory, "spent": spent}
         return State(k + 1, after.models, after.last_broadcast, local, kept), happened, losses
 
@@ -174,7 +174,7 @@ class GeneralLockstep:
         alpha = float(scenario.step_size(k))
         if not 0 < alpha < np.inf:
             raise InputError(
-                "step_size", f"{alpha} at k = {k}", f"a positive number, which {self._referee.name} divides by"
+                "step_size", f"{alpha} at k = {k}", f"a positive number, which {self._checks.name} divides by"
             )
         new_links = met = graph.new_since(previous)
         if k == 0 and self._may_meet_at_start and not _all_equal(state.models):
@@ -214,7 +214,7 @@ class GeneralLockstep:
         if not own and not self._own_memories:
             return {}
         expected = {name: before[OWN + name] for name in self._own_memories}
-        checked = self._referee.memory(own, expected, self._own_memories, k)
+        checked = self._checks.memory(own, expected, self._own_memories, k)
         return {OWN + name: array for name, array in checked.items()}
 
     def _decision(self, now: Now, own: dict[str, np.ndarray]) -> TriggerDecision:
@@ -226,22 +226,20 @@ class GeneralLockstep:
         def fires(drift: Floats) -> Flags:
             degrees = read_only(now.graph.degrees)
             seen = Seen(now.k, now.threshold_decay, drift, now.losses, now.spent, degrees, now.bandwidths, now.coins)
-            with quoting(trigger, self._referee.name):
-                return self._referee.flags(trigger.fires(seen, own), "from fires", len(drift), now.k)
+            with quoting(trigger, self._checks.name):
+                return self._checks.flags(trigger.fires(seen, own), "from fires", len(drift), now.k)
 
         return TriggerDecision(None, fires)
 
     def _whole(self, state: State, now: Now, own: dict[str, np.ndarray]) -> tuple[State, Happened]:
         """One iteration of a strategy that makes it itself."""
         strategy, graph, k = self._form.strategy, now.graph, now.k
-        with quoting(strategy, self._referee.name), np.errstate(over="ignore", invalid="ignore"):
+        with quoting(strategy, self._checks.name), np.errstate(over="ignore", invalid="ignore"):
             given = strategy.step(self._shown(now), read_only(state.models), read_only(self._spare), own)
-            moved = self._referee.moved(given, state.models, k)
-            bits = self._referee.bits(moved, graph, k)
+            moved = self._checks.moved(given, state.models, k)
+            bits = self._checks.bits(moved, graph, k)
             sends = np.bincount(graph.directed.sender, bits, graph.devices) > 0
-            fired = (
-                sends if moved.fired is None else self._referee.flags(moved.fired, "fired that is", graph.devices, k)
-            )
+            fired = sends if moved.fired is None else self._checks.flags(moved.fired, "fired that is", graph.devices, k)
             remembered = self._remembered(own, state.memory, k)  # it may be a view of the gradients, overwritten below
         self._spare[...] = moved.models
         error = self._arithmetic.consensus_error(self._spare)
@@ -250,7 +248,7 @@ class GeneralLockstep:
         after = State(k + 1, self._spare, state.last_broadcast, state.local, {**state.memory, **remembered})
         return after, Happened(fired, bits, error)
 
-    def _hand_back(self, before: State, after: State) -> None:
+    def _reuse_arrays(self, before: State, after: State) -> None:
         """Let the next iteration write to the arrays that this one has read."""
         self._spare = before.models
         if after.last_broadcast is not before.last_broadcast:
@@ -261,7 +259,7 @@ class GeneralLockstep:
                 self._arithmetic.reuse(role, old)
 
 
-def _with_referee(parts: Parts | None) -> Parts | None:
+def _with_checks(parts: Parts | None) -> Parts | None:
     """Return the parts, those of the user's own checked."""
     if parts is None:
         return None

@@ -130,7 +130,7 @@ class ChurnFile(ChurnPolicy):
             before = event.seconds
             became = BECOMES.get((status[event.device], event.what))
             if became is None:
-                given = f"{_told(event, status[event.device])} in line {line.place} of {self.path}"
+                given = f"{_described(event, status[event.device])} in line {line.place} of {self.path}"
                 raise InputError("path", given, _possible(status[event.device]))
             status[event.device] = became
             found[event.device].append(event)
@@ -144,7 +144,7 @@ class ChurnFile(ChurnPolicy):
         return ChurnEvent(line.seconds(least=0.0), line.device(devices), what)
 
 
-def _told(event: ChurnEvent, status: Status) -> str:
+def _described(event: ChurnEvent, status: Status) -> str:
     return f"{event.what} of device {event.device} at {event.seconds:g} s, which {IN_WORDS[status]}"
 
 
@@ -243,7 +243,7 @@ class CheckedEvents(FollowedEvents):
             allowed = f"a finite time, {latest:g} s or later"
             raise InputError("driver.churn", f"{event.seconds!r} for event {len(before)} of device {device}", allowed)
         if (status, event.what) not in BECOMES:
-            raise InputError("driver.churn", _told(event, status), _possible(status))
+            raise InputError("driver.churn", _described(event, status), _possible(status))
         if len(before) > self.AT_ONE_INSTANT and before[-1 - self.AT_ONE_INSTANT].seconds == seconds:
             given = f"more than {self.AT_ONE_INSTANT} events of device {device} at {seconds:g} s"
             raise InputError("driver.churn", given, "later times, or None")

@@ -17,7 +17,7 @@ from efhc.core.parts import ChosenLinks, LinkChoice, Moved, Now
 from efhc.core.state import Diverged
 
 
-class Referee:
+class ResultChecks:
     """Raises an `InputError` that names the strategy, the iteration and, where there is one, the device."""
 
     def __init__(self, strategy: Any) -> None:
