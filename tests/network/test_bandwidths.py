@@ -138,11 +138,9 @@ def test_file_with_a_bad_number_names_it(write: Write, bad: str):
     content = f"device,bandwidth\n0,10\n1,{bad}\n2,30\n"
     path = write(content)
     text = refused(path)
-    assert repr(bad) in text or str(float(bad)) in text
-    assert "device 1" in text
-    assert str(path) in text
+    assert f"bandwidth {bad!r} in line 3 of {path}" in text
     if bad:
-        assert "for device 1" in refused(write(f"10\n{bad}\n30\n"))
+        assert f"bandwidth {bad!r} in line 2 of {path}" in refused(write(f"10\n{bad}\n30\n"))
 
 
 @pytest.mark.parametrize(
@@ -150,14 +148,14 @@ def test_file_with_a_bad_number_names_it(write: Write, bad: str):
     [
         ("1\n2\n", "2 bandwidths"),
         ("1\n2\n3\n4\n", "4 bandwidths"),
-        ("", "0 bandwidths"),
+        ("", "at least one line"),
         ("device,bandwidth\n0,1\n2,3\n", "2 bandwidths"),
         ("device,bandwidth\n0,1\n1,2\n3,3\n", "device '3'"),
         ("device,bandwidth\n0,1\n1,2\nx,3\n", "device 'x'"),
         ("device,bandwidth\n0,1\n1,2\n-1,3\n", "device '-1'"),
         ("device,bandwidth\n0,1\n1,2\n,3\n", "device ''"),
-        ("device,bandwidth\n0,1\n1,2\n1,3\n", "device 1 twice"),
-        ("device,bandwidth\n0,1\n1,2\n2\n", "device 2"),
+        ("device,bandwidth\n0,1\n1,2\n1,3\n", "each device once"),
+        ("device,bandwidth\n0,1\n1,2\n2\n", "line 4"),
         ("1,2,3\n", "'1,2,3'"),
         ("node,speed\n0,1\n1,2\n2,3\n", "'node,speed'"),
         ("1" * 200_000, "a CSV file"),  # cells that Python itself cannot read

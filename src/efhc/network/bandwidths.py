@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
@@ -12,14 +10,12 @@ import numpy as np
 from pydantic import AfterValidator, Field
 
 from efhc.base.errors import InputError
-from efhc.base.inputs import InputFile, read_text
+from efhc.base.inputs import InputFile
 from efhc.base.policy import Policy
 from efhc.base.registry import Family
+from efhc.base.traces import read_trace
 from efhc.core.randomness import Purpose, Randomness
 from efhc.core.triggers import Bandwidths
-
-NUMBER = re.compile(r"[-+.0-9eE]+")
-"""What numbers in files are written with; Python's float() takes 1_0 too."""
 
 SMALLEST, LARGEST = 1e-100, 1e100
 """Beyond these, 1/b_i and the sums of such numbers are no longer numbers."""
@@ -117,39 +113,16 @@ class BandwidthFile(BandwidthPolicy):
     """b_M. Default: the mean of the file."""
 
     def draw(self, devices: int, randomness: Randomness) -> Bandwidths:
-        try:
-            rows = [row for row in csv.reader(read_text(self.path).splitlines()) if row]
-        except csv.Error as error:
-            raise InputError("path", f"{self.path} ({error})", "a CSV file") from None
-        header = [name.strip().lower() for name in rows[0]] if rows else []
-        if "bandwidth" in header:
-            column, named = header.index("bandwidth"), dict[int, list[str]]()
-            for order, row in enumerate(rows[1:]):
-                device = self._device(row, header, order, devices)
-                if device in named:
-                    raise InputError("path", f"device {device} twice in {self.path}", "each device once")
-                named[device] = row[column : column + 1]
-            rows = [named[device] for device in sorted(named)]
-        return _given("path", [self._number(row, n) for n, row in enumerate(rows)], self.nominal, devices)
-
-    def _device(self, row: list[str], header: list[str], order: int, devices: int) -> int:
-        if "device" not in header:
-            return order
-        cell = "".join(row[header.index("device") :][:1]).strip()
-        if not (cell.isascii() and cell.isdecimal()) or len(cell) > len(str(devices)) or int(cell) >= devices:
-            raise InputError("path", f"device {cell[:20]!r} in {self.path}", f"devices 0 to {devices - 1}")
-        return int(cell)
-
-    def _number(self, cells: list[str], device: int) -> float:
-        text = ",".join(cells)
-        try:
-            bandwidth = float(text) if NUMBER.fullmatch(text.strip()) else np.nan
-        except ValueError:
-            bandwidth = np.nan
-        if not SMALLEST <= bandwidth <= LARGEST:
-            given = f"{text!r} for device {device} in {self.path}"
-            raise InputError("path", given, f"a number from {SMALLEST} to {LARGEST}")
-        return bandwidth
+        found: dict[int, float] = {}
+        lines = read_trace(self.path, ("bandwidth",), ("device", "bandwidth"), alone="bandwidth")
+        for order, line in enumerate(lines):
+            device = line.device(devices) if "device" in line.cells else order
+            if device in found:
+                raise line.refused("device", "each device once")
+            found[device] = line.number("bandwidth")
+            if not SMALLEST <= found[device] <= LARGEST:
+                raise line.refused("bandwidth", f"a number from {SMALLEST} to {LARGEST}")
+        return _given("path", [found[device] for device in sorted(found)], self.nominal, devices)
 
 
 def _as_list(given: Any) -> Any:

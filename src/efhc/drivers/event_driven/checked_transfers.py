@@ -9,7 +9,7 @@ import numpy as np
 
 from efhc.base.errors import InputError, did_you_mean
 from efhc.base.own_code import quoting
-from efhc.drivers.event_driven.traces import as_number
+from efhc.base.traces import as_number
 from efhc.drivers.event_driven.transfers import Carrier, Notice, What
 
 FIELD = "driver.links"

@@ -16,8 +16,8 @@ from efhc.base.inputs import InputFile
 from efhc.base.own_code import is_built_in, quoting
 from efhc.base.policy import Policy
 from efhc.base.registry import Family
+from efhc.base.traces import LEAST, Seconds, as_number, read_trace
 from efhc.core.randomness import Purpose, Randomness, Sequences
-from efhc.drivers.event_driven.traces import LEAST, Seconds, as_number, read_trace
 
 
 def _number_or_list(given: Any) -> str:

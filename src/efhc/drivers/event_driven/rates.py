@@ -18,8 +18,8 @@ from efhc.base.inputs import InputFile
 from efhc.base.own_code import is_built_in, quoting
 from efhc.base.policy import Policy
 from efhc.base.registry import Family
+from efhc.base.traces import as_number, read_trace
 from efhc.core.randomness import Purpose, Randomness
-from efhc.drivers.event_driven.traces import as_number, read_trace
 from efhc.network.bandwidths import LARGEST, SMALLEST
 
 

@@ -10,10 +10,10 @@ from pydantic import ConfigDict, Field, field_validator, model_validator
 from efhc.base.errors import Unusable
 from efhc.base.policy import Policy, kind_of
 from efhc.base.registry import Family
+from efhc.base.traces import Seconds
 from efhc.drivers.event_driven.churn import AnyChurn
 from efhc.drivers.event_driven.compute import AnyComputeTimes, ConstantCompute
 from efhc.drivers.event_driven.links import AnyLinks, PerLink
-from efhc.drivers.event_driven.traces import Seconds
 
 
 class DriverPolicy(Policy, ABC):

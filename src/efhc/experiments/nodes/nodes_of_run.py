@@ -113,11 +113,13 @@ class NodesOfRun:
             issue(certs, missing)
         if self._seconds is not None:
             experiment = experiment.model_copy(update={"iterations": FOR_EVER})
-        common, linked, paces = self._settings_of_all(), self._linked(), self._paces()
+        common, paces, linked = self._settings()
         self._folder.mkdir(parents=True, exist_ok=True)
         (self._folder / "experiment.toml").write_text(tomli_w.dumps(to_tables(experiment)))
         for device, folder in enumerate(self._folders):
             tables = {
+                "experiment": "../experiment.toml",
+                "state": "state",
                 **common,
                 "device": device,
                 "listen": addresses[device],
@@ -129,24 +131,35 @@ class NodesOfRun:
             folder.mkdir(exist_ok=True)
             (folder / "node.toml").write_text(tomli_w.dumps(tables))
 
-    def _settings_of_all(self) -> dict[str, Any]:
-        """Return the settings that are the same for all devices, and note when the run begins."""
-        driver, now = self._driver, time.time()
-        mode = "lockstep" if driver is None else "free-running"
-        found: dict[str, Any] = {"experiment": "../experiment.toml", "state": "state", "mode": mode}
+    def _settings(self) -> tuple[dict[str, Any], list[float], list[set[int]]]:
+        """Return the settings of all devices, the pace and the neighbours of each, and note when the run begins.
+
+        The pace of a free-running node is the time of its first step in the simulation, and its neighbours are those
+        in G(0). A node in lockstep has the neighbours of all iterations.
+        """
+        driver, network, devices, now = self._driver, self._scenario.network, len(self._folders), time.time()
         stopped = max(map(last_second, self.states))  # time in which no node ran does not count
         if driver is None:  # they wait for one another, whenever each of them is up
             self._started = now - stopped
-            return found | {"record": {"start": self._started, "models_every": self._models_every()}}
+            record = {"start": self._started, "models_every": self._models_every()}
+            linked = linked_devices(network, devices, self._run.experiment.iterations)
+            return {"mode": "lockstep", "record": record}, [0.0] * devices, linked
+        if not network.graph(1).has_links_of(network.graph(0)):
+            self._warn(f"{self._run.name}: the network changes, and free-running nodes have the links of G(0)")
         cores = usable_cores()
         busy = min(max(1.0, os.getloadavg()[0] / cores), 2.0)  # others use the cores, too
-        starting = busy * START_SECONDS * (1 + len(self._folders) / cores)
+        starting = busy * START_SECONDS * (1 + devices / cores)
         self._begin, self._started = stopped, now + starting - stopped  # together, when each has had time to start
-        found["limits"] = {"patience": driver.patience_seconds, "give_up": driver.give_up_seconds}
+        common: dict[str, Any] = {
+            "mode": "free-running",
+            "record": {"start": self._started, "begin": self._begin, "models_seconds": driver.sample_seconds},
+            "limits": {"patience": driver.patience_seconds, "give_up": driver.give_up_seconds},
+        }
         if driver.bandwidth == "measured":
-            found["bandwidth"] = "measured"
-        times = {"start": self._started, "begin": self._begin, "models_seconds": driver.sample_seconds}
-        return found | {"record": times}
+            common["bandwidth"] = "measured"
+        clock = draw_compute_times(driver.compute, devices, Randomness(self._run.seed))
+        paces = [float(clock.seconds(device, 0)) for device in range(devices)]
+        return common, paces, linked_devices(network, devices, 1)
 
     def _models_every(self) -> int:
         """Return how often nodes in lockstep record their models."""
@@ -155,23 +168,6 @@ class NodesOfRun:
         if numbers * np.dtype(experiment.precision).itemsize <= MODELS_BYTES:
             return 1
         return math.gcd(experiment.evaluate_every, experiment.keep_models_every or 0)
-
-    def _paces(self) -> list[float]:
-        """Return the least seconds per step of each device: in an event-driven experiment, those of its first step."""
-        devices = range(len(self._folders))
-        if self._driver is None:
-            return [0.0 for _ in devices]
-        clock = draw_compute_times(self._driver.compute, len(devices), Randomness(self._run.seed))
-        return [float(clock.seconds(device, 0)) for device in devices]
-
-    def _linked(self) -> list[set[int]]:
-        """Return the neighbours of each device: in lockstep those of all iterations, else those of G(0)."""
-        network, experiment = self._scenario.network, self._run.experiment
-        if self._driver is None:
-            return linked_devices(network, experiment.devices, experiment.iterations)
-        if not network.graph(1).has_links_of(network.graph(0)):
-            self._warn(f"{self._run.name}: the network changes, and free-running nodes have the links of G(0)")
-        return linked_devices(network, experiment.devices, 1)
 
     # Processes
 

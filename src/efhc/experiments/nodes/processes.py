@@ -10,13 +10,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Self
 
 from efhc.base.errors import EfhcError
-from efhc.experiments.nodes.status_query import Answer, ask
+from efhc.experiments.nodes.status_query import Answer, ask_each
 from efhc.runtime.pages import SOCKET_NAME
 
 ONE_THREAD = dict.fromkeys(
@@ -42,7 +41,6 @@ class NodeProcesses:
         """Folder i holds `node.toml` and `state` of device i."""
         self._folders, self._command = folders, command
         self._processes: list[subprocess.Popen[bytes]] = []
-        self._queries = ThreadPoolExecutor(max_workers=8, thread_name_prefix="efhc-ask")
 
     def __enter__(self) -> Self:
         environment = os.environ | ONE_THREAD
@@ -66,11 +64,10 @@ class NodeProcesses:
             self._processes[device].kill()
         for process in self._processes:
             process.wait()
-        self._queries.shutdown()
 
     def statuses(self) -> list[Answer]:
         """Return the status of all nodes."""
-        return list(self._queries.map(ask, [folder / "state" / SOCKET_NAME for folder in self._folders]))
+        return ask_each(folder / "state" / SOCKET_NAME for folder in self._folders)
 
     @property
     def running(self) -> list[int]:

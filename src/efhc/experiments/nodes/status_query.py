@@ -36,10 +36,14 @@ def ask_all(places: Iterable[str]) -> list[Answer]:
     A place is a state folder, a folder with state folders in it, a node file, or "host:port" on this machine. Raises
     `InputError` if a place is none of these.
     """
-    targets = [target for place in places for target in _targets(place)]
-    with ThreadPoolExecutor(max_workers=16) as threads:
-        answers = list(threads.map(ask, dict.fromkeys(targets)))
+    answers = ask_each(dict.fromkeys(target for place in places for target in _targets(place)))
     return sorted(answers, key=lambda answer: answer.status["device"] if answer.status else math.inf)
+
+
+def ask_each(targets: Iterable[Path | Address]) -> list[Answer]:
+    """Return the answers of nodes, in the order of `targets`."""
+    with ThreadPoolExecutor(max_workers=16) as threads:
+        return list(threads.map(ask, targets))
 
 
 def ask(target: Path | Address) -> Answer:

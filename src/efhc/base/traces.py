@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import csv
 import math
+import re
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -16,7 +18,9 @@ from pydantic import Field
 
 from efhc.base.errors import InputError
 from efhc.base.inputs import read_text
-from efhc.network.bandwidths import NUMBER
+
+NUMBER = re.compile(r"[-+.0-9eE]+")
+"""What numbers in files are written with; Python's float() takes 1_0 too."""
 
 LEAST, MOST = 1e-9, 1e9
 """Durations in seconds. Within these, sums and products of them stay finite and above zero."""
@@ -75,27 +79,29 @@ class TraceLine(NamedTuple):
         return abs(found)  # -0 is 0
 
 
-def read_trace(path: Path, *headers: tuple[str, ...]) -> Iterator[TraceLine]:
+def read_trace(path: Path, *headers: tuple[str, ...], alone: str | None = None) -> Iterator[TraceLine]:
     """Yield the lines below the header, which must have the columns of one of `headers`; others are not read.
 
-    Raises `InputError` if the file cannot be read, lacks a column or has it twice, or has no line.
+    With `alone`, a file may have no header: then each line is the cell of this column. Raises `InputError` if the file
+    cannot be read, lacks a column or has it twice, or has no line.
     """
     reader = csv.reader(read_text(path).splitlines())
     try:
-        names = [name.strip().lower() for name in next(reader, [])]
+        first = next(filter(None, reader), [])
+        names = [name.strip().lower() for name in first]
         columns = max((header for header in headers if set(header) <= set(names)), key=len, default=None)
-        if columns is None:
+        if columns is None and alone is None:
             allowed = " or ".join(f"the columns {', '.join(header)}" for header in headers)
             raise InputError("path", f"{path} with the columns {', '.join(names) or 'none'}", allowed)
-        if twice := [name for name in columns if names.count(name) > 1]:
+        if twice := [name for name in columns or () if names.count(name) > 1]:
             raise InputError("path", f"{path} with two columns {twice[0]}", "each column once")
-        places = {name: names.index(name) for name in columns}
+        places = {name: names.index(name) for name in columns or ()}
         empty = True
-        for cells in reader:
+        for cells in reader if places else chain([first], reader):
             if cells:
                 empty = False
                 found = {name: "".join(cells[place : place + 1]).strip() for name, place in places.items()}
-                yield TraceLine(path, reader.line_num, found)
+                yield TraceLine(path, reader.line_num, found or {alone or "": ",".join(cells).strip()})
     except csv.Error as error:
         raise InputError("path", f"{path} ({error})", "a CSV file") from None
     if empty:
