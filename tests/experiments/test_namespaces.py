@@ -181,13 +181,11 @@ def test_a_failure_within_leaves_nothing():
     assert names() == before
 
 
-def test_without_root_it_is_said(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    with pytest.raises(EfhcError, match="need root"), FaultyNetwork([0]):
-        pass
-
-
-def test_without_iproute2_it_is_said(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("shutil.which", lambda *given, **options: None)
-    with pytest.raises(EfhcError, match="iproute2"), FaultyNetwork([0]):
+@pytest.mark.parametrize(
+    ("patched", "replacement", "said"),
+    [("os.geteuid", lambda: 1000, "need root"), ("shutil.which", lambda *given, **options: None, "iproute2")],
+)
+def test_without_root_or_iproute2_it_is_said(monkeypatch: pytest.MonkeyPatch, patched: str, replacement, said: str):
+    monkeypatch.setattr(patched, replacement)
+    with pytest.raises(EfhcError, match=said), FaultyNetwork([0]):
         pass

@@ -17,22 +17,29 @@ def tensorboard_rows(folder: Path) -> Rows:
 
     events = EventAccumulator(str(folder), size_guidance={"scalars": 0})
     events.Reload()
-    rows: dict[tuple[int, int], dict[str, float]] = {}
-    for name in events.Tags()["scalars"]:
-        seen: dict[int, int] = {}
-        for event in events.Scalars(name):
-            seen[event.step] = seen.get(event.step, 0) + 1
-            rows.setdefault((event.step, seen[event.step]), {})[name] = event.value
-    return [(step, row) for (step, _), row in sorted(rows.items())]
+    return _rows_of({name: events.Scalars(name) for name in events.Tags()["scalars"]})
+
+
+def mlflow_runs(database: Path) -> tuple[Any, list[Any]]:
+    """A client of an MLflow database, and the runs of all its experiments."""
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{database}")
+    return client, client.search_runs([one.experiment_id for one in client.search_experiments()])
 
 
 def mlflow_rows(client: Any, run: Any) -> Rows:
+    return _rows_of({name: client.get_metric_history(run.info.run_id, name) for name in run.data.metrics})
+
+
+def _rows_of(columns: dict[str, list[Any]]) -> Rows:
+    """The rows of columns whose values have a step; a step that was logged twice is two rows."""
     rows: dict[tuple[int, int], dict[str, float]] = {}
-    for name in run.data.metrics:
+    for name, values in columns.items():
         seen: dict[int, int] = {}
-        for metric in client.get_metric_history(run.info.run_id, name):
-            seen[metric.step] = seen.get(metric.step, 0) + 1
-            rows.setdefault((metric.step, seen[metric.step]), {})[name] = metric.value
+        for value in values:
+            seen[value.step] = seen.get(value.step, 0) + 1
+            rows.setdefault((value.step, seen[value.step]), {})[name] = value.value
     return [(step, row) for (step, _), row in sorted(rows.items())]
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from read_back import Rows, finished_wandb_files, mlflow_rows, tensorboard_rows, wandb_rows
+from read_back import Rows, finished_wandb_files, mlflow_rows, mlflow_runs, tensorboard_rows, wandb_rows
 
 import efhc
 from efhc.experiments.config.files import build_experiment
@@ -76,18 +76,15 @@ def check_equal(logged: Rows, table: Rows, *, exactly: bool = True) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("driver", DRIVERS)
 def test_every_tracker_has_the_rows_of_the_table(tmp_path: Path, driver: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mlflow.tracking import MlflowClient
-
     out = tmp_path / "out"
-    uri = f"sqlite:///{out / 'mlflow.db'}"
+    database = out / "mlflow.db"
     if driver == "event-driven":
-        uri = f"sqlite:///{tmp_path / 'elsewhere.db'}"
-        monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+        database = tmp_path / "elsewhere.db"
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{database}")
     result = efhc.simulate(**SMALL, driver=driver, out=out, log=["tensorboard", "mlflow", "wandb"], warn=pytest.fail)
     assert (out / "mlflow.db").exists() == (driver == "lockstep")
-    client, files = MlflowClient(uri), {}
-    (experiment,) = client.search_experiments(filter_string="name = 'small'")
-    runs = {run.info.run_name: run for run in client.search_runs([experiment.experiment_id])}
+    client, in_mlflow = mlflow_runs(database)
+    runs, files = {run.info.run_name: run for run in in_mlflow}, {}
     for file in finished_wandb_files(out, at_least=2):
         (about,) = (record.run for record in offline_records(file) if record.HasField("run"))
         assert (about.project, about.run_group) == ("efhc", "small")
@@ -100,6 +97,7 @@ def test_every_tracker_has_the_rows_of_the_table(tmp_path: Path, driver: str, mo
         check_equal(wandb_rows([files[name]]), table)
         assert run.info.status == "FINISHED"
         assert run.data.params["devices"] == "5"
+        assert client.get_experiment(run.info.experiment_id).name == "small"
     assert runs["EF-HC.seed3"].data.params["strategy.r"] == "50.0"
 
 
@@ -174,11 +172,8 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def mlflow_run(folder: Path) -> tuple[Any, Any]:
-    from mlflow.tracking import MlflowClient
-
-    client = MlflowClient(f"sqlite:///{folder / 'mlflow.db'}")
-    experiments = [one.experiment_id for one in client.search_experiments()]
-    (run,) = client.search_runs(experiments, "attributes.status != 'KILLED'")
+    client, runs = mlflow_runs(folder / "mlflow.db")
+    (run,) = (run for run in runs if run.info.status != "KILLED")
     return client, run
 
 
@@ -215,58 +210,12 @@ def test_a_run_that_goes_on_is_one_run_without_doubled_rows(kind: str, tmp_path:
         assert len(ids) == 1
 
 
-KILLED = """
-import os, signal, sys, time
-
-import efhc
-from efhc.experiments.runs import tracking
-from test_trackers import ONE
-
-flush, has_some = tracking._Log.flush, []
-
-
-def slowly(log):
-    time.sleep(60 * len(has_some))  # once it has some rows, it gets no others before the process is killed
-    is_something, is_complete = bool(log.queue), flush(log)
-    has_some.extend([True] * is_something)
-    return is_complete
-
-
-def die(strategy, seed, done):
-    while done >= 10 and not has_some:
-        time.sleep(0.01)
-    if done >= 50:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
-tracking._Log.flush = slowly
-out, driver = sys.argv[1:]
-efhc.simulate(**ONE, driver=driver, out=out, log="tensorboard", progress=die, checkpoint_seconds=0.0)
-"""
-ONE = SMALL | {"strategies": {"EF-HC": efhc.EventTriggered(r=50.0)}, "evaluate_every": 2}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("driver", DRIVERS)
-def test_rows_that_a_killed_process_had_not_passed_on_come_when_its_run_goes_on(driver: str, tmp_path: Path) -> None:
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-c", KILLED, str(tmp_path), driver]
-    assert subprocess.run(command, env=environment, check=False, timeout=100).returncode == -signal.SIGKILL
-    result = efhc.simulate(**ONE, driver=driver, out=tmp_path, log="tensorboard", resume=True, warn=pytest.fail)
-    rows = evaluated(result, "EF-HC")
-    assert len(rows) >= 30
-    check_equal(READ["tensorboard"](tmp_path), rows, exactly=False)
-
-
 @pytest.mark.slow
 def test_mlflow_tells_a_killed_run_from_a_failed_one(tmp_path: Path) -> None:
-    from mlflow.tracking import MlflowClient
-
-    run = one_run("mlflow")
     killed("mlflow", tmp_path, 2)
-    made(run, tmp_path, 0, 3, "failed", "the models ran away")  # begun again, since there was no checkpoint
-    client = MlflowClient(f"sqlite:///{tmp_path / 'mlflow.db'}")
-    runs = client.search_runs([one.experiment_id for one in client.search_experiments()])
+    # It is begun again, since there was no checkpoint.
+    made(one_run("mlflow"), tmp_path, 0, 3, "failed", "the models ran away")
+    _, runs = mlflow_runs(tmp_path / "mlflow.db")
     assert {run.info.status: run.data.tags.get("efhc.problem") for run in runs} == {
         "KILLED": None,
         "FAILED": "the models ran away",
@@ -534,6 +483,37 @@ def test_an_own_tracker_logs_from_a_config_file(tmp_path: Path) -> None:
     assert lines == [*(f"ZT.seed0 {k} {row['accuracy']!r}" for k, row in evaluated(result, "ZT")), "ZT.seed0 finished"]
     with pytest.raises(efhc.InputError, match=r"log.*code in .*mine.py:Lines.*--trust-code"):
         ExperimentFolder(tmp_path / "out").load_experiment(trust_code=False)
+
+
+HAS = """
+    def has(self, point):
+        lines = self.path.read_text().splitlines() if self.path.exists() else []
+        return any(line.startswith(f"{self.name} {point.step} ") for line in lines)
+"""
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_rows_that_were_not_passed_on_come_when_their_run_goes_on(driver: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(OWN + HAS)
+    file = tmp_path / "not yet" / "lines.txt"  # nothing can be logged as long as its folder is not there
+    log = [{"kind": f"{tmp_path}/mine.py:Lines", "path": str(file)}]
+    strategies = {"EF-HC": efhc.EventTriggered(r=50.0)}
+    fields = SMALL | {"strategies": strategies, "evaluate_every": 2, "driver": driver, "log": log}
+
+    def interrupt(strategy: str, seed: int, done: int) -> None:
+        if done >= 30:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        efhc.simulate(
+            **fields, out=tmp_path / "out", progress=interrupt, warn=lambda text: None, checkpoint_seconds=0.0
+        )
+    file.parent.mkdir()
+    result = efhc.simulate(**fields, out=tmp_path / "out", resume=True, warn=pytest.fail)
+    rows = evaluated(result, "EF-HC")
+    assert len(rows) >= 30
+    logged = [f"EF-HC.seed3 {k} {row['accuracy']!r}" for k, row in rows]
+    assert file.read_text().splitlines() == [*logged, "EF-HC.seed3 finished"]
 
 
 STUDY = """
