@@ -36,11 +36,11 @@ def assert_same_bits_if_stopped_after(k: int, run: Run, folder: Path) -> None:
     memory, store, begin = RunStore(None), RunStore(folder, with_models=True), Begin()
     scenario = draw_scenario(run.whole, run.data, run.seed)
     with memory.keeper(run) as keeper:
-        make_run(run, scenario, keeper)
+        make_run(scenario, keeper)
     with pytest.raises(Stopped), store.keeper(run) as keeper:
-        make_run(run, scenario, keeper, RunOptions(observers=[StopAt([k])]))
+        make_run(scenario, keeper, RunOptions(observers=[StopAt([k])]))
     with store.keeper(run) as keeper:
-        make_run(run, scenario, keeper, RunOptions(observers=[begin]))
+        make_run(scenario, keeper, RunOptions(observers=[begin]))
     assert begin.k == k
     kept = RunFolder(store.directory(run))
     for name, table in memory.made[run.key].tables.items():

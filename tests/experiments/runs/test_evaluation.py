@@ -55,7 +55,7 @@ def made(run, threads):
     """The tables of the run, its models, and the threads that evaluated it."""
     store, scenario = RunStore(None), watched(run)
     with store.keeper(run) as keeper:
-        make_run(run, scenario, keeper, RunOptions(threads=threads))
+        make_run(scenario, keeper, RunOptions(threads=threads))
     return store.made[run.key], scenario.learner.threads
 
 
@@ -86,7 +86,6 @@ def test_stopped_and_resumed_it_is_the_same(run, tmp_path, seconds):
         with store.keeper(run) as keeper:
             try:
                 make_run(
-                    run,
                     watched(run),
                     keeper,
                     RunOptions(threads=2, progress=tell, stop=stop, checkpoint_seconds=seconds),
@@ -105,11 +104,11 @@ def test_an_evaluation_that_fails_ends_the_run_as_in_line(run, tmp_path, seconds
     for threads in (1, 2):
         store = RunStore(tmp_path / str(threads), with_models=True)
         with store.keeper(run) as keeper, pytest.raises(ScoresNotFinite) as error:
-            make_run(run, watched(run, fails_at), keeper, RunOptions(threads=threads, checkpoint_seconds=seconds))
+            make_run(watched(run, fails_at), keeper, RunOptions(threads=threads, checkpoint_seconds=seconds))
         said.append(str(error.value))
         kept.append((store.directory(run) / "checkpoint.safetensors").exists())
         with store.keeper(run) as keeper:  # what is kept is good to go on from
-            make_run(run, watched(run), keeper, RunOptions(threads=threads))
+            make_run(watched(run), keeper, RunOptions(threads=threads))
         for name, table in whole.tables.items():
             assert_frame_equal(RunFolder(store.directory(run)).table(name), table, check_exact=True)
     assert said[0] == said[1]
@@ -126,11 +125,11 @@ def test_the_first_error_counts_also_if_it_comes_last(run):
             stop.set()
 
     with RunStore(None).keeper(run) as keeper, pytest.raises(ScoresNotFinite, match=r"^after iteration 13: "):
-        make_run(run, scenario, keeper, RunOptions(threads=2, progress=tell, stop=stop))
+        make_run(scenario, keeper, RunOptions(threads=2, progress=tell, stop=stop))
 
 
 def test_with_observers_evaluation_is_in_line(run):
     scenario = watched(run)
     with RunStore(None).keeper(run) as keeper:
-        make_run(run, scenario, keeper, RunOptions(threads=2, observers=[Observer()]))
+        make_run(scenario, keeper, RunOptions(threads=2, observers=[Observer()]))
     assert set(scenario.learner.threads) == {current_thread()}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from threading import Event
 
-import numpy as np
 import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
+from stopped_runs import assert_same, interrupt_at
 
 import efhc
 from efhc.base.errors import InputError
@@ -37,15 +37,6 @@ FIELDS = {
     },
 }
 ONE = FIELDS | {"seeds": (0,), "strategies": {"ZT": efhc.ZeroThreshold()}}
-
-
-def assert_same(one: efhc.Result, other: efhc.Result) -> None:
-    assert one.tables.keys() == other.tables.keys() == set(EVENT_DRIVEN.names)
-    for name in one.tables:
-        assert_frame_equal(one.tables[name], other.tables[name], check_exact=True)
-    assert one.models.keys() == other.models.keys()
-    for pair, models in one.models.items():
-        assert np.array_equal(models, other.models[pair])
 
 
 def test_a_result_is_the_same_from_memory_a_directory_and_a_copy(tmp_path):
@@ -99,13 +90,9 @@ def test_tables_of_the_other_driver_are_refused(tmp_path):
 def test_a_stopped_run_goes_on_to_the_same_bits(tmp_path, seconds):
     whole = efhc.simulate(**FIELDS)
 
-    def stop(strategy: str, seed: int, iterations: int) -> None:
-        if (strategy, seed) == ("ZT", 1) and iterations >= 5:
-            raise KeyboardInterrupt
-
     out = tmp_path / "run"
     with pytest.raises(KeyboardInterrupt):
-        efhc.simulate(**FIELDS, out=out, jobs=1, progress=stop, checkpoint_seconds=seconds)
+        efhc.simulate(**FIELDS, out=out, jobs=1, progress=interrupt_at(5, "ZT", 1), checkpoint_seconds=seconds)
     assert list(out.glob("runs/*/checkpoint.safetensors"))
     went_on: list[tuple[str, int, int]] = []
     resumed = efhc.simulate(**FIELDS, out=out, resume=True, progress=lambda *one: went_on.append(one))
@@ -124,26 +111,22 @@ def test_a_run_saves_a_checkpoint_when_it_is_stopped(tmp_path):
             stop.set()
 
     with store.keeper(run) as keeper, pytest.raises(Stopped):
-        make_run(run, scenario, keeper, RunOptions(progress=tell, stop=stop))
+        make_run(scenario, keeper, RunOptions(progress=tell, stop=stop))
     assert (store.directory(run) / "checkpoint.safetensors").exists()
     shares: list[float] = []
     with store.keeper(run) as keeper:
-        make_run(run, scenario, keeper, RunOptions(progress=shares.append))
+        make_run(scenario, keeper, RunOptions(progress=shares.append))
     assert shares[0] == told[-1]
     assert sorted(shares) == shares
     assert 0 <= told[0] <= shares[-1] <= 1
 
 
 def test_a_checkpoint_that_does_not_fit_is_moved_aside(tmp_path):
-    def stop(strategy: str, seed: int, iterations: int) -> None:
-        if iterations >= 5:
-            raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        efhc.simulate(**ONE, out=tmp_path / "run", jobs=1, progress=stop)
+        efhc.simulate(**ONE, out=tmp_path / "run", jobs=1, progress=interrupt_at(5))
     (checkpoint,) = (tmp_path / "run").glob("runs/*/checkpoint.safetensors")
     tensors, facts = read_tensors(checkpoint)
-    write_tensors(checkpoint, tensors | {"rows": tensors["rows"][:, 1:]}, facts)  # with a checksum that is right
+    write_tensors(checkpoint, tensors | {"arrays": tensors["arrays"][:, 1:]}, facts)  # with a checksum that is right
     said: list[str] = []
     resumed = efhc.simulate(**ONE, out=tmp_path / "run", resume=True, warn=said.append)
     assert "is damaged; the run starts again from its beginning: its models are not those of this run" in said[0]
@@ -155,7 +138,7 @@ def test_a_run_that_was_killed_when_it_was_over_does_not_end_twice(tmp_path, mon
     (run,) = Runs().of(efhc.Experiment(**ONE | slow | {"driver": FIELDS["driver"] | {"seconds": 5.5}}))
     scenario, memory = draw_scenario(run.whole, run.data, 0), RunStore(None)
     with memory.keeper(run) as keeper:
-        make_run(run, scenario, keeper)
+        make_run(scenario, keeper)
     store = RunStore(tmp_path, with_models=True)
 
     def killed(*given: object) -> None:
@@ -164,10 +147,10 @@ def test_a_run_that_was_killed_when_it_was_over_does_not_end_twice(tmp_path, mon
     with monkeypatch.context() as patched, store.keeper(run) as keeper:
         patched.setattr(keeper, "finish", killed)
         with pytest.raises(KeyboardInterrupt):
-            make_run(run, scenario, keeper, RunOptions(checkpoint_seconds=0.0))
+            make_run(scenario, keeper, RunOptions(checkpoint_seconds=0.0))
     assert (store.directory(run) / "checkpoint.safetensors").exists()
     with store.keeper(run) as keeper:
-        make_run(run, scenario, keeper)
+        make_run(scenario, keeper)
     whole = memory.made[run.key].tables
     assert "unfinished" in whole["exchanges"]["outcome"]
     for name, table in whole.items():

@@ -13,10 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import polars as pl
 import pytest
-from polars.testing import assert_frame_equal
+from stopped_runs import assert_same, interrupt_at
 
 import efhc
 from efhc.base.errors import EfhcError
@@ -37,16 +36,6 @@ KINDS: dict[str, dict[str, Any]] = {
     "with snapshots": {"keep_models_every": 3},
     "event-driven": {"driver": {"kind": "event-driven", "sample_seconds": 1.0}},
 }
-
-
-def assert_same(one: efhc.Result, other: efhc.Result, *, is_old: bool = False) -> None:
-    """Bit for bit. `is_old`: the first is of an earlier version, and may lack columns that came later."""
-    assert one.tables.keys() == other.tables.keys()
-    for name, table in one.tables.items():
-        known = other.tables[name].select(table.columns) if is_old else other.tables[name]
-        assert_frame_equal(table, known, check_exact=True)
-    assert one.models.keys() == other.models.keys()
-    assert all(np.array_equal(models, other.models[pair]) for pair, models in one.models.items())
 
 
 def files_of(out: Path) -> dict[str, bytes]:
@@ -286,12 +275,8 @@ def test_an_unfinished_folder_of_an_earlier_version_goes_on(tmp_path):
     """Its meta.json does not list runs: they are found by their configs."""
     fields = ONE | {"strategies": {"A": efhc.ZeroThreshold(), "same": efhc.ZeroThreshold(), "B": efhc.Never()}}
 
-    def stop(strategy: str, seed: int, done: int) -> None:
-        if strategy == "B" and done > 0:
-            raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        efhc.simulate(**fields, out=tmp_path / "run", jobs=1, progress=stop)
+        efhc.simulate(**fields, out=tmp_path / "run", jobs=1, progress=interrupt_at(1, "B"))
     meta = json.loads((tmp_path / "run" / "meta.json").read_text())
     del meta["runs"]
     (tmp_path / "run" / "meta.json").write_text(json.dumps(meta))

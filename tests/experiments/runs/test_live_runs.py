@@ -109,9 +109,7 @@ def shown(store: RunStore, run: Run) -> Iterator[RunKeeper]:
 def made(run: Run, threads: int, *factories) -> MadeRun:
     store = RunStore(None)
     with store.keeper(run) as keeper:
-        make_run(
-            run, draw_scenario(run.whole, run.data, run.seed), keeper, RunOptions(threads=threads), followers=factories
-        )
+        make_run(draw_scenario(run.whole, run.data, run.seed), keeper, RunOptions(threads=threads), followers=factories)
     return store.made[run.key]
 
 
@@ -186,7 +184,7 @@ def test_one_that_fails_is_warned_of_once_and_left_out() -> None:
     store = RunStore(None, warned.append)
     with store.keeper(run) as keeper:
         scenario = draw_scenario(run.whole, run.data, run.seed)
-        make_run(run, scenario, keeper, followers=[absent, lambda run: failing, lambda run: listener])
+        make_run(scenario, keeper, followers=[absent, lambda run: failing, lambda run: listener])
     assert len(failing.rows) == 1
     assert len(listener.rows) == 20
     assert warned == [
@@ -202,7 +200,7 @@ def test_a_run_that_diverges_says_so(tmp_path: Path) -> None:
     store = RunStore(tmp_path)
     listener = Listener()
     with shown(store, run) as keeper, pytest.raises(efhc.EfhcError, match="diverged"):
-        make_run(run, draw_scenario(run.whole, run.data, 0), keeper, followers=[lambda run: listener])
+        make_run(draw_scenario(run.whole, run.data, 0), keeper, followers=[lambda run: listener])
     live = read_live(store.directory(run) / LIVE)
     assert live is not None
     assert live.state() == "failed"
@@ -265,12 +263,12 @@ def test_a_run_that_is_stopped_and_goes_on_adds_its_seconds(tmp_path: Path) -> N
 
     scenario = draw_scenario(run.whole, run.data, 0)
     with store.keeper(run) as keeper, pytest.raises(KeyboardInterrupt):
-        make_run(run, scenario, keeper, RunOptions(observers=[Stopping()]))
+        make_run(scenario, keeper, RunOptions(observers=[Stopping()]))
     stopped = read_live(store.directory(run) / LIVE)
     assert stopped is not None
     assert stopped.state() == "stopped"
     with store.keeper(run) as keeper:
-        make_run(run, scenario, keeper)
+        make_run(scenario, keeper)
     live = read_live(store.directory(run) / LIVE)
     assert live is not None
     assert (live.state(), live.k, live.about.k) == ("done", 130, stopped.k)
@@ -313,7 +311,7 @@ def test_an_unfinished_result_holds_the_runs_that_are_whole(tmp_path: Path) -> N
 def test_a_run_that_was_made_elsewhere_is_heard_as_if_it_had_been_made_here(kind: str, tmp_path: Path) -> None:
     run, store, there, here, without_file = run_of(kind), RunStore(tmp_path), Listener(), Listener(), Listener()
     with shown(store, run) as keeper:
-        make_run(run, draw_scenario(run.whole, run.data, 0), keeper, followers=[lambda run: there])
+        make_run(draw_scenario(run.whole, run.data, 0), keeper, followers=[lambda run: there])
     replay_events(run, store, [lambda run: here], pytest.fail)
     (store.directory(run) / LIVE).unlink()
     replay_events(run, store, [lambda run: without_file], pytest.fail)
@@ -355,9 +353,9 @@ def test_events_use_links_in_force_also_of_a_run_that_went_on(kind: str, tmp_pat
 
     first, second = Listener(), Listener()
     with shown(store, run) as keeper, pytest.raises(Stopped):
-        make_run(run, scenario, keeper, RunOptions(progress=progress, stop=stop), followers=[lambda run: first])
+        make_run(scenario, keeper, RunOptions(progress=progress, stop=stop), followers=[lambda run: first])
     with store.keeper(run) as keeper:
-        make_run(run, scenario, keeper, RunOptions(progress=slow), followers=[lambda run: second])
+        make_run(scenario, keeper, RunOptions(progress=slow), followers=[lambda run: second])
     for listener in (first, second):
         assert any(event.used for event in listener.events)
         assert len(listener.networks) > 3
@@ -380,9 +378,9 @@ def test_totals_are_right_also_after_nobody_listened(tmp_path: Path) -> None:
             stop.set()
 
     with store.keeper(run) as keeper, pytest.raises(Stopped):
-        make_run(run, scenario, keeper, RunOptions(progress=progress, stop=stop))
+        make_run(scenario, keeper, RunOptions(progress=progress, stop=stop))
     with store.keeper(run) as keeper:
-        make_run(run, scenario, keeper, followers=[lambda run: listener])
+        make_run(scenario, keeper, followers=[lambda run: listener])
     assert len(listener.rows) > 5
     without_totals(listener.rows, store.table(run, "metrics"))
 
@@ -424,7 +422,7 @@ def heard(strategy: object, **driver: object) -> Counts:
     )  # fmt: skip
     with RunStore(None).keeper(run) as keeper:
         scenario = draw_scenario(run.whole, run.data, run.seed)
-        make_run(run, scenario, keeper, followers=[lambda run: listener])
+        make_run(scenario, keeper, followers=[lambda run: listener])
     return listener
 
 
@@ -479,7 +477,7 @@ def test_a_live_file_that_begins_later_has_all_rows(kind: str, is_followed: bool
         with store.keeper(run) as keeper:
             assert keeper is not None
             assert not store.directory(run).exists()
-            make_run(run, draw_scenario(run.whole, run.data, 0), keeper, RunOptions(threads, (), note), followers)
+            make_run(draw_scenario(run.whole, run.data, 0), keeper, RunOptions(threads, (), note), followers)
         live, of_file = read_live(store.directory(run) / LIVE), Listener()
         assert live is not None
         curve = store.curve(run).drop("strategy", "seed", "broadcasts_total", strict=False)

@@ -15,6 +15,7 @@ import numpy as np
 import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
+from stopped_runs import interrupt_at
 
 import efhc
 from efhc.base.errors import EfhcError
@@ -32,13 +33,8 @@ ONE = {**SMALL, "strategies": {"ZT": efhc.ZeroThreshold()}}
 
 def stopped(out: Path, **fields: object) -> Path:
     """The folder of a single run that was stopped after its first iterations."""
-
-    def interrupt(strategy: str, seed: int, done: int) -> None:
-        if done >= 5:
-            raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        efhc.simulate(**{**ONE, **fields}, out=out, progress=interrupt)
+        efhc.simulate(**{**ONE, **fields}, out=out, progress=interrupt_at(5))
     (folder,) = (out / "runs").glob("[!.]*")
     return folder
 

@@ -12,6 +12,7 @@ import numpy as np
 import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
+from stopped_runs import assert_same
 
 import efhc
 from efhc.base.saving import read_tensors
@@ -47,16 +48,6 @@ def checkpoint_of(out: Path, kind: str, seed: int) -> int | None:
             path = folder / "checkpoint.safetensors"
             return int(read_tensors(path)[0]["k"].item()) if path.exists() else None
     return None
-
-
-def assert_same(a: efhc.Result, b: efhc.Result) -> None:
-    """Bit for bit."""
-    for table in ("metrics", "events", "network", "devices"):
-        assert_frame_equal(getattr(a, table), getattr(b, table), check_exact=True)
-    assert a.models.keys() == b.models.keys()
-    for run, models in a.models.items():
-        assert models.dtype == b.models[run].dtype
-        assert np.array_equal(models, b.models[run])
 
 
 def test_metrics_have_a_row_per_strategy_seed_and_iteration():

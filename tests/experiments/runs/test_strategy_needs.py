@@ -31,7 +31,7 @@ class Remembers:
         return Moved(models - now.step_size * gradients, np.zeros(2 * len(now.graph.links), dtype=np.int64))
 
 
-def memory_of(**fields) -> resources.Memory:
+def memory_of(**fields) -> resources.MemoryNeeds:
     experiment = efhc.Experiment(**SMALL | fields)
     return resources.memory_of(experiment, Runs().inputs(experiment).data)
 

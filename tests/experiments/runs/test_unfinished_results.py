@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
+from stopped_runs import interrupt_at
 
 import efhc
 from efhc.drivers.observers import Observer
@@ -100,12 +101,9 @@ def test_budgets_are_those_of_runs_that_are_done(stopped: Path, whole: efhc.Resu
     ],  # it keeps what it began
 )
 def test_before_the_first_row_there_is_nothing_to_show(tmp_path: Path, driver, states: set[str]):
-    def stop(*_: object) -> None:
-        raise KeyboardInterrupt
-
     out = tmp_path / "out"
     with pytest.raises(KeyboardInterrupt):
-        efhc.simulate(**{**FIELDS, "driver": driver}, out=out, jobs=1, progress=stop)
+        efhc.simulate(**{**FIELDS, "driver": driver}, out=out, jobs=1, progress=interrupt_at(0))
     for live in out.glob("runs/*/live.jsonl"):
         live.unlink()
     result = efhc.Result.load(out, unfinished=True)

@@ -60,10 +60,9 @@ def simulator_of(run: Run, scenario: Scenario, threads: int) -> Simulator:
     )
 
 
-def make_event_driven(
-    run: Run, scenario: Scenario, keeper: RunKeeper, stream: EventStream, options: RunOptions
-) -> tuple[Floats, Local]:
+def make_event_driven(scenario: Scenario, keeper: RunKeeper, options: RunOptions) -> tuple[Floats, Local]:
     """Make the events after the last checkpoint, or all. Returns the last models and what devices keep."""
+    run, stream = keeper.run, keeper.stream
 
     def restore(checkpoint: Checkpoint) -> Simulator:
         simulator = simulator_of(run, scenario, options.threads)

@@ -175,7 +175,7 @@ Record = Begin | Reached | Evaluated | Devices | Events | Network | End
 """The events that a live file holds."""
 Event = Record | Recalled
 
-Reader = Callable[[Event], None]
+EventReader = Callable[[Event], None]
 
 
 class Follower:
@@ -217,21 +217,24 @@ class Follower:
     def end(self, state: EndState, problem: str | None) -> None: ...
 
 
-FollowerFactory = Callable[[Run], Reader]
+FollowerFactory = Callable[[Run], EventReader]
 """Creates the reader of one run's events."""
 
 
 class EventStream:
     """Passes the events of one run to its readers, one event at a time."""
 
-    def __init__(self, run: Run, factories: Sequence[FollowerFactory], warn: Callable[[str], None]) -> None:
+    def __init__(self, run: Run, warn: Callable[[str], None]) -> None:
         self._run, self._warn, self._lock = run, warn, RLock()
-        self._readers: list[Reader] = []
+        self._readers: list[EventReader] = []
         self._begin: Begin | None = None
         self._network: Network | None = None
+
+    def follow(self, factories: Sequence[FollowerFactory]) -> None:
+        """Create the readers of the run, before its first event."""
         for factory in factories:
             try:
-                self._readers.append(factory(run))
+                self._readers.append(factory(self._run))
             except Exception as error:  # whatever is wrong with it, the run goes on
                 self._leave_out(factory, error)
 
@@ -254,7 +257,7 @@ class EventStream:
                 for reader in [*self._readers]:
                     self._pass(reader, event)
 
-    def add(self, reader: Reader, rows: Sequence[Row] = ()) -> None:
+    def add(self, reader: EventReader, rows: Sequence[Row] = ()) -> None:
         """Add a reader to a run that is being made.
 
         It gets the `Begin` event, the links in force as far as other readers know them, and `rows` as evaluated before.
@@ -271,7 +274,7 @@ class EventStream:
         if self._begin is not None:
             self.emit(End(time.time(), state, problem))
 
-    def _pass(self, reader: Reader, event: Event) -> None:
+    def _pass(self, reader: EventReader, event: Event) -> None:
         try:
             reader(event)
         except Exception as error:  # whatever is wrong with it, the run goes on

@@ -104,7 +104,7 @@ class RunKeeper:
     def __init__(self, run: Run, store: RunStore) -> None:
         self.run, self._store = run, store
         self._is_in_memory = store.path is None
-        self.stream: EventStream | None = None
+        self.stream = EventStream(run, self.warn)
         self._folder: UnfinishedRun | None = None
         self._resources = ExitStack()
         """The lock of the folder."""
@@ -148,7 +148,7 @@ class RunKeeper:
 
     def show(self, rows: Sequence[Row] = ()) -> None:
         """Write the live file from now on; `rows` are those that were evaluated before."""
-        if not self._is_shown and not self._is_in_memory and self.stream is not None:
+        if not self._is_shown and not self._is_in_memory:
             self._is_shown = True
             self.stream.add(LiveFile(self.open().path / LIVE), rows)
 

@@ -22,7 +22,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field, TypeAdapter, ValidationError
 
@@ -32,7 +32,6 @@ from efhc.experiments.runs.events import (
     Begin,
     Devices,
     End,
-    EndState,
     Evaluated,
     Event,
     Events,
@@ -45,6 +44,7 @@ from efhc.experiments.runs.events import (
 )
 from efhc.experiments.runs.progress import Speed
 from efhc.experiments.runs.provenance import is_running
+from efhc.report.views import State
 
 LIVE = "live.jsonl"
 """The live file in the folder of a run."""
@@ -272,9 +272,6 @@ class Tail:
     def _nothing(self) -> NewRecords:
         had_any, self._heading, self._read = bool(self._heading), b"", 0
         return NewRecords([], had_any, False)
-
-
-State = Literal["running", EndState]
 
 
 @dataclass

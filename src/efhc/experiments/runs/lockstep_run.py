@@ -62,10 +62,9 @@ APART = 1e8
 """Consensus error above which a run is reported as diverged."""
 
 
-def make_lockstep(
-    run: Run, scenario: Scenario, keeper: RunKeeper, stream: EventStream, options: RunOptions
-) -> tuple[Floats, Local]:
+def make_lockstep(scenario: Scenario, keeper: RunKeeper, options: RunOptions) -> tuple[Floats, Local]:
     """Make the iterations after the last checkpoint, or all. Returns the last models and what devices keep."""
+    run, stream = keeper.run, keeper.stream
     experiment = run.experiment
     (strategy,) = experiment.strategies.values()
     assert isinstance(experiment.driver, LockstepDriver)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from efhc.experiments.runs.events import Event as RunEvent
-    from efhc.experiments.runs.events import Reader
+    from efhc.experiments.runs.events import EventReader
     from efhc.experiments.runs.run import Run
 
 PREPARING = "preparing (a first run compiles for about 6 s)"
@@ -112,7 +112,7 @@ class Overview:
 
         return progress
 
-    def follower(self, run: Run) -> Reader:
+    def follower(self, run: Run) -> EventReader:
         def read(event: RunEvent) -> None:
             row = getattr(event, "row", None)
             if row is not None and (accuracy := row.get("accuracy")) is not None:

@@ -65,7 +65,7 @@ def plan(experiment: Experiment, data: Dataset, jobs: int | None, runs: int, *, 
     return Plan(at_once, cores // at_once)
 
 
-class Memory(NamedTuple):
+class MemoryNeeds(NamedTuple):
     """The bytes that one run needs."""
 
     models: int
@@ -76,7 +76,7 @@ class Memory(NamedTuple):
     """What it may need in addition. This limits how many runs are made at once, but never refuses a single run."""
 
 
-def memory_of(experiment: Experiment, data: Dataset) -> Memory:
+def memory_of(experiment: Experiment, data: Dataset) -> MemoryNeeds:
     """Return the memory that each run of an experiment needs, given by its most demanding strategy."""
     with within("model"):
         parameters = experiment.model.parameters(data)
@@ -93,7 +93,7 @@ def memory_of(experiment: Experiment, data: Dataset) -> Memory:
     loses_messages = bool(getattr(experiment.driver, "loss", None))
     beyond = [form for form in forms if loses_messages or not form.is_papers]
     if is_lockstep and not beyond:
-        return Memory(models, running, at_times)
+        return MemoryNeeds(models, running, at_times)
     with within("network"), quoting(experiment.network, "kind"):
         network = experiment.network.over_time(devices, Randomness(experiment.seeds[0]))
     is_static, links = isinstance(network, StaticGraph), len(network.graph(0).links)
@@ -109,7 +109,7 @@ def memory_of(experiment: Experiment, data: Dataset) -> Memory:
         + 2 * total_bytes(form.memory(is_static=is_static), devices, links, parameters, precision)
         for form in beyond
     ]
-    return Memory(models, running + max(needed, default=0), at_times)
+    return MemoryNeeds(models, running + max(needed, default=0), at_times)
 
 
 def usable_cores() -> int:

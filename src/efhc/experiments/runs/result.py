@@ -22,9 +22,10 @@ from efhc.experiments.runs.draw import draw_scenario
 from efhc.experiments.runs.experiment_folder import OWN_RUNS, ExperimentFolder
 from efhc.experiments.runs.folder import DamagedError, Pair, RunFolder
 from efhc.experiments.runs.run import Runs
-from efhc.experiments.runs.store import KeptRun, State, StoredRun
+from efhc.experiments.runs.store import KeptRun, StoredRun
 from efhc.experiments.runs.tables import EVENT_DRIVEN, LABELS, SCHEMAS, RunTables, tables_of
 from efhc.learning.data import Dataset, NpzFile
+from efhc.report.views import State
 
 if TYPE_CHECKING:
     from torch import nn

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import polars as pl
@@ -28,12 +28,13 @@ from efhc.experiments.runs.keeping import MadeRun, RunKeeper, UnfinishedRun
 from efhc.experiments.runs.live_file import LIVE, LiveRun, read_live
 from efhc.experiments.runs.run import Run
 from efhc.experiments.runs.tables import LOCKSTEP, SCHEMAS, RunTables, labelled, tables_of
+from efhc.report.views import State
 
 Failures = Mapping[str, EfhcError]
 """The runs that could not be made, by key, and why."""
 LEFTOVER_SECONDS = 600.0
 """The age from which on a folder that a process was writing counts as left over by a kill."""
-State = Literal["waiting", "running", "done", "stopped", "failed"]
+
 Progress = Callable[[Run, float], None]
 """Called with a run and the share of it that is done; 1.0 once it is kept."""
 

@@ -21,7 +21,7 @@ from efhc.base.errors import EfhcError
 from efhc.base.inputs import using_inputs
 from efhc.base.threads import leave_interrupts_to_python
 from efhc.drivers.observers import ObserverFactory
-from efhc.experiments.runs.events import EventStream, FollowerFactory
+from efhc.experiments.runs.events import FollowerFactory
 from efhc.experiments.runs.keeping import CHECKPOINT_SECONDS, FAILURES, RunKeeper, RunOptions, Stopped
 from efhc.experiments.runs.resources import Plan, plan
 from efhc.experiments.runs.run import Run
@@ -63,7 +63,7 @@ class LocalEngine:
                     options = RunOptions(
                         threads, own, lambda share: report(run, min(share, 0.999999)), stop, self.checkpoint_seconds
                     )
-                    make_run(run, scenario, keeper, options, followers)
+                    make_run(scenario, keeper, options, followers)
             report(run, 1.0)
 
         def attempt(run: Run, threads: int) -> None:
@@ -123,7 +123,6 @@ def wait_for_all(pool: ThreadPoolExecutor, runs: Iterable[Future[Any]], stop: Ev
 
 
 def make_run(
-    run: Run,
     scenario: Scenario,
     keeper: RunKeeper,
     options: RunOptions | None = None,
@@ -134,15 +133,16 @@ def make_run(
     When `options.stop` is set, the run saves a checkpoint and raises `Stopped`. On any other error, a run in lockstep
     saves what is complete, and an event-driven run goes on from its last checkpoint when it is made again.
     """
+    run, stream = keeper.run, keeper.stream
     if driver_of(run.experiment) == EVENT_DRIVEN.driver:
         from efhc.experiments.runs.event_driven_run import make_event_driven as make
     else:
         from efhc.experiments.runs.lockstep_run import make_lockstep as make
-    stream = keeper.stream = EventStream(run, followers, keeper.warn)
+    stream.follow(followers)
     if keeper.is_open:
         keeper.show()
     try:
-        models, local = make(run, scenario, keeper, stream, options or RunOptions())
+        models, local = make(scenario, keeper, options or RunOptions())
         keeper.finish(models, local, devices_table(scenario, run.seed))
     except FAILURES as error:
         stream.end("failed", str(error))
