@@ -15,10 +15,10 @@ from typing import NamedTuple
 import numpy as np
 from counts import Counts
 from fleet import Fleet
+from stored_devices import state_of
 
 from efhc.core.device import Device, Link
-from efhc.runtime.state.node_store import NodeStore, Restored
-from efhc.runtime.state.state_folder import read_checkpoint
+from efhc.runtime.state.node_store import Restored
 
 ROUNDING = 1e-11
 """Relative to the sum of all that was added. Models are float64."""
@@ -48,20 +48,9 @@ class Audit(NamedTuple):
         return self.off <= self.rounding + self.unresolved_norm
 
 
-def read_state(folder: Path) -> Restored:
-    """What a node left, whoever it was."""
-    _, facts = read_checkpoint(folder / "checkpoint.safetensors")
-    identity = dict(facts["identity"])
-    parameters, precision = int(identity.pop("parameters")), identity.pop("precision")
-    with NodeStore(folder, identity, parameters, precision) as store:
-        found = store.restore()
-    assert found is not None
-    return found
-
-
 def audit(folders: Iterable[Path]) -> Audit:
     """Compare the two sides. Every node must have been stopped, or killed."""
-    states = [read_state(folder) for folder in folders]
+    states = [state_of(folder) for folder in folders]
     left = np.sum([_with_steps(state, states) for state in states], axis=0)
     right = np.sum([state.tensors["start"] - state.tensors["gradients"] for state in states], axis=0)
     size = sum(

@@ -8,6 +8,7 @@ from itertools import count
 
 import numpy as np
 from memory_transport import MemoryNetwork
+from stored_devices import state_of
 
 from efhc.core.half_steps import HalfSteps
 from efhc.experiments.config.files import build_experiment
@@ -66,7 +67,6 @@ class Fleet:
 
     def __init__(self, folder, *, wire="exact", delay=0.0, loss=0.0, **fields):
         self.folder, self.experiment = folder, build_experiment(DEFAULTS | fields)
-        self.trainers = {}
         self.parameters = self.trainer(0).parameters
         models = ModelFormat(self.parameters, self.experiment.precision, wire)
         self.network = MemoryNetwork(models, delay=delay, loss=loss)
@@ -188,11 +188,7 @@ class Fleet:
             folder = self.folder / str(device)
             if not folder.exists():
                 continue
-            trainer = self.trainer(device)
-            settings = NodeSettings(experiment="e.toml", device=device, wire=self.wire)
-            agreed = fingerprint(settings, self.chosen(device), trainer.parameters)
-            with NodeStore(folder, identity(agreed, settings), trainer.parameters, self.experiment.precision) as store:
-                found = store.restore()
+            found = state_of(folder)
             total += found.device.model
             if isinstance(found.device, HalfSteps):
                 assert not found.frames, "a node that has stopped has written a checkpoint"

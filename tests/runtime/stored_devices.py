@@ -9,6 +9,7 @@ import numpy as np
 
 from efhc.core.device import Decision, Device, Exchange, Link, Step, durable
 from efhc.runtime.state.node_store import NodeStore, Restored
+from efhc.runtime.state.state_folder import read_checkpoint
 
 PARAMETERS = 5
 IDENTITY = {"experiment": "0123abcd", "strategy": "EF-HC", "seed": "3", "device": "1"}
@@ -23,6 +24,17 @@ def opened(
 def found_in(folder: Path, **options: Any) -> Restored:
     """Return what a folder holds."""
     with opened(folder, **options) as store:
+        found = store.restore()
+    assert found is not None
+    return found
+
+
+def state_of(folder: Path) -> Restored:
+    """Return what a node left in a folder, whoever it was."""
+    _, facts = read_checkpoint(folder / "checkpoint.safetensors")
+    identity = dict(facts["identity"])
+    parameters, precision = int(identity.pop("parameters")), identity.pop("precision")
+    with NodeStore(folder, identity, parameters, precision) as store:
         found = store.restore()
     assert found is not None
     return found

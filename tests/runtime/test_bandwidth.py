@@ -6,6 +6,10 @@ And the rates that a node measures.
 from __future__ import annotations
 
 import heapq
+import select
+import socket
+import sys
+from contextlib import suppress
 
 import pytest
 
@@ -19,6 +23,9 @@ from efhc.runtime.bandwidth import (
     RateMeter,
     SendWindow,
     UplinkMeter,
+    data_segments,
+    shortest_round_trip,
+    unacknowledged_bytes,
 )
 
 
@@ -225,3 +232,41 @@ def test_nothing_is_known_before_something_was_sent():
     for step in range(5):
         meter.sample(0, False, step)
     assert meter.rate is None
+
+
+# The kernel's counts
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells")
+def test_packets_with_data_are_counted_before_they_are_read():
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as sender:
+        receiver, _ = server.accept()
+        with receiver:
+            assert data_segments(receiver) == 0
+            sender.send(b"data")
+            select.select([receiver], [], [], 60)
+            assert data_segments(receiver) == 1
+            assert data_segments(sender) == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells")
+def test_what_the_other_end_has_no_room_for_is_counted():
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as sender:
+        receiver, _ = server.accept()
+        with receiver:
+            assert unacknowledged_bytes(sender) == 0
+            assert 0 < shortest_round_trip(sender) < 1
+            sender.setblocking(False)
+            with suppress(BlockingIOError):
+                while True:
+                    sender.send(bytes(65536))
+            assert unacknowledged_bytes(sender) > 65536
+    assert unacknowledged_bytes(sender) is None  # it is closed
+
+
+def test_a_socket_that_does_not_tell_is_unknown():
+    assert data_segments(None) is unacknowledged_bytes(None) is None
+    assert shortest_round_trip(None) == 0
+    one, other = socket.socketpair()
+    with one, other:
+        assert data_segments(one) is None

@@ -14,7 +14,7 @@ from stored_devices import IDENTITY, PARAMETERS, Expected, History, described, f
 
 from efhc.base.errors import EfhcError
 from efhc.base.saving import read_tensors
-from efhc.core.device import Device, durable
+from efhc.core.device import durable
 from efhc.runtime.state.node_store import NodeStore
 
 
@@ -57,33 +57,6 @@ def test_a_checkpoint_can_be_read_by_others(folder: Path):
     tensors, _ = read_tensors(folder / "checkpoint.safetensors")
     assert tensors["model"].tolist() == history.device.model.tolist()
     assert tensors["start"].tolist() == [0, 1, 2]
-
-
-def test_a_newcomer_that_waits_for_a_model_has_none(folder: Path):
-    with opened(folder) as store:
-        store.restore()
-        store.checkpoint(Device(1, 5, None, None, copies=True), {}, {})
-    device = found_in(folder).device
-    assert (device.model, device.last_broadcast, device.copies, device.session) == (None, None, True, 5)
-
-
-def test_steps_that_the_lost_model_contained_come_back(folder: Path):
-    history = History()
-    expected = Expected(history)
-    with opened(folder) as store:
-        store.restore()
-        history.decide(2)
-        expected.checkpoint(store)
-        first = history.device.model
-        history.decide(3)
-        expected.keep(store)
-        history.gradient(0)  # the model has both steps now, and is lost
-        history.decide(4)
-        expected.keep(store)
-    device = found_in(folder).device
-    assert [step.neighbour for step in device.steps] == [2, 3, 4]
-    assert device.model.tolist() == first.tolist()
-    assert device.k == 0
 
 
 def test_a_model_is_written_once(folder: Path):

@@ -231,6 +231,13 @@ def test_models_that_are_refused(data, reason):
     assert refused(data) == reason
 
 
+def test_a_part_of_a_chunk_is_known_as_such():
+    decoder = fresh()
+    assert not decoder.is_within_chunk
+    assert all_of(decoder, part(0, b"\0" * 12)[:20]) == []
+    assert decoder.is_within_chunk
+
+
 def test_a_cancelled_model_makes_room_for_the_next():
     data = announced() + part(0, b"\0" * 4) + wire.encode(wire.Cancel(1))
     *_, arrived = all_of(fresh(), data + wire.encode(wire.Cancel(1)) + wire.encode_whole(LARGE[0], 2, MODELS))

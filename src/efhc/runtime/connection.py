@@ -1,7 +1,7 @@
 """One connection between two nodes: flow control, keep-alive, and how it ends.
 
 Small messages are given to the network at once. Models go in chunks, one model at a time, and only as many bytes as
-the other end's credit allows (`bandwidth.Window`): so a small message waits for the little that is on its way, and
+the other end's credit allows (`bandwidth.SendWindow`): so a small message waits for the little that is on its way, and
 never for a model. An end that has sent nothing for a second sends PING. Any byte that arrives is a sign of life, also
 one of a frame that is not whole, and one that waits for what was lost before it; without one for four seconds the
 connection is dead.
@@ -18,12 +18,19 @@ from typing import TYPE_CHECKING, Any, cast
 
 from efhc.core.half_step_messages import Introduction
 from efhc.core.protocol import Body, GiveModel, Model
-from efhc.runtime.bandwidth import Bucket, RateMeter, SendWindow
+from efhc.runtime.bandwidth import (
+    Bucket,
+    RateMeter,
+    SendWindow,
+    acknowledged_bytes,
+    data_segments,
+    shortest_round_trip,
+    unacknowledged_bytes,
+)
 from efhc.runtime.decoder import Decoder, ModelProgress
 from efhc.runtime.node_messages import Goodbye, Hello, Message
 from efhc.runtime.security import reason_of
 from efhc.runtime.status import NeighbourStatus
-from efhc.runtime.tcp_info import acknowledged_bytes, data_segments, shortest_round_trip, unacknowledged_bytes
 from efhc.runtime.wire import (
     LONGEST_FRAME,
     LONGEST_SMALL_FRAME,

@@ -23,12 +23,11 @@ from typing import TYPE_CHECKING, Any
 
 from efhc.base.errors import EfhcError, printable
 from efhc.core.protocol import Model
-from efhc.runtime.bandwidth import Bucket, NodeUplink, RateMeter
+from efhc.runtime.bandwidth import CAN_COUNT, Bucket, NodeUplink, RateMeter
 from efhc.runtime.connection import Connection
 from efhc.runtime.node_messages import Hello, Message
 from efhc.runtime.node_settings import Address, Neighbour
 from efhc.runtime.security import STRANGER_SECONDS, Security, device_of, name_of, reason_of
-from efhc.runtime.tcp_info import CAN_COUNT
 from efhc.runtime.wire import ModelFormat
 
 if TYPE_CHECKING:
