@@ -63,15 +63,11 @@ def test_run_writes_a_run_directory_and_says_where(config, tmp_path, command):
 
 
 def test_resume_without_a_run_begins_one_and_says_so(config, tmp_path, command):
-    done = command("run", config, "iterations=2", "--out", tmp_path / "new", "--resume", "--no-figure")
+    done = command("run", config, "iterations=2", "--resume", "--no-figure", cwd=tmp_path)
     assert done.returncode == 0
+    assert efhc.Result.load(tmp_path / "runs" / "small").is_finished  # named after the file by default
     assert "holds no run to resume" in done.stderr
     assert "units of parameters / bandwidth" in done.stdout
-
-
-def test_run_directory_is_named_after_the_file_by_default(config, tmp_path, command):
-    assert command("run", config, "iterations=2", cwd=tmp_path).returncode == 0
-    assert efhc.Result.load(tmp_path / "runs" / "small").is_finished
 
 
 @pytest.mark.slow

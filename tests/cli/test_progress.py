@@ -102,7 +102,7 @@ def test_without_a_terminal_lines_go_to_stderr(capsys) -> None:
 
 def test_the_bar_shows_accuracy_and_speed(tmp_path: Path) -> None:
     config = tmp_path / "run.toml"
-    config.write_text('iterations = 3000\nevaluate_every = 50\nseeds = [0]\nstrategies.A.kind = "ef-hc"\n')
+    config.write_text('iterations = 1500\nevaluate_every = 50\nseeds = [0]\nstrategies.A.kind = "ef-hc"\n')
     command = [sys.executable, "-m", "efhc", "run", str(config), "--out", str(tmp_path / "out"), "--no-figure"]
     leader, follower = pty.openpty()
     environment = os.environ | {"COLUMNS": "200", "TERM": "xterm-256color"}

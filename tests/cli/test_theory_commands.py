@@ -127,8 +127,6 @@ def test_json_is_json_and_the_same_each_time(call, run):
     checks = as_json(first.stdout)
     assert [check["strategy"] for check in checks] == ["EF-HC", "ZT"]
     for check in checks:
-        assert {"B1", "B2", "B_promised", "B_observed", "rho"} <= set(check["seeds"]["1"])
-        assert set(check["step_size_limits"]) == {"non_increasing", "constant", "diminishing", "nonconvex"}
         found = {finding["subject"]: finding for finding in check["findings"]}
         assert found["broadcasts"]["label"] == "assump:conn-(b)"
         assert found["broadcasts"]["paper"] == "Assumption III.5(b)"
@@ -136,9 +134,7 @@ def test_json_is_json_and_the_same_each_time(call, run):
         assert {"what", "detail", "reason", "values", "iteration", "device", "seed"} <= set(found["broadcasts"])
         assert "broken" not in {finding["verdict"] for finding in found.values()}
         assert check["window_is"] == "promised"
-        assert set(check["theorem_nonconvex_weights"]) == {"w1", "w2", "w3", "w4"}
         assert len(check["iterations"]) <= 6
-        assert len(check["measured"]["consensus_error"]) == len(check["error_bound"]) == len(check["iterations"])
     assert checks[1]["seeds"]["0"]["B1"] == checks[1]["seeds"]["0"]["B2"] == 1
     assert checks[1]["seeds"]["0"]["B_promised"] == 3
     assert (run / "figures" / "theory.png").read_bytes().startswith(PNG)
@@ -158,20 +154,15 @@ def test_windows_and_what_is_made_again_may_be_chosen(call, refused, run):
     assert "Use at most 40, the iterations of the run" in refused("theory", run, "--window=41")
 
 
-def test_the_picture_may_go_elsewhere(call, run, tmp_path):
-    done = call("theory", "run", "--points", 3, "--out", "elsewhere/picture.pdf")
-    assert done.returncode == 0
-    assert "elsewhere/picture.pdf" in done.stdout
-    assert (tmp_path / "elsewhere" / "picture.pdf").read_bytes().startswith(b"%PDF")
-    assert not (run / "figures" / "theory.png").exists()
-
-
 def test_a_run_called_plan(call, run):
-    run.rename(run.with_name("plan"))
+    run = run.rename(run.with_name("plan"))
     for words in (["check", "plan"], ["./plan"]):
-        done = call("theory", *words, "--points", 3)
+        done = call("theory", *words, "--points", 3, "--out", "elsewhere/figure.pdf")
         assert done.returncode == 0
         assert "ZT, 2 seeds" in done.stdout
+        assert "elsewhere/figure.pdf" in done.stdout
+    assert (run.parent / "elsewhere" / "figure.pdf").read_bytes().startswith(b"%PDF")
+    assert not (run / "figures" / "theory.png").exists()
 
 
 # Known to be bad

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import efhc
-from efhc.report.figures import comparison_figure, run_title
+from efhc.report.figures import run_title
 from efhc.report.looks import KNOWN, OTHERS, strategy_colours, strategy_styles
 
 NAMES = st.lists(st.one_of(st.sampled_from([*KNOWN, "mine", "yours"]), st.text()), max_size=12, unique=True)
@@ -32,17 +32,6 @@ def test_a_strategy_of_ones_own_keeps_its_look_in_other_company():
 def test_more_strategies_than_looks_are_drawn_all_the_same():
     names = [f"r = {n}" for n in range(2 * len(OTHERS))]
     assert list(strategy_styles(names)) == names
-
-
-def test_a_strategy_has_one_colour_in_plots_of_different_runs():
-    def drawn(*strategies: str) -> dict[str, str]:
-        kinds = {"EF-HC": efhc.EventTriggered(), "ZT": efhc.ZeroThreshold(), "mine": efhc.RandomizedGossip()}
-        chosen = {name: kinds[name] for name in strategies}
-        metrics = efhc.simulate(iterations=4, seeds=(0,), strategies=chosen).metrics
-        return {line.get_label(): line.get_color() for line in comparison_figure(metrics).axes[1].lines}
-
-    both = drawn("EF-HC", "ZT", "mine")
-    assert drawn("mine", "ZT") == {name: both[name] for name in ("mine", "ZT")}
 
 
 def test_the_title_says_what_was_run():
