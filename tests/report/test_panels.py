@@ -10,7 +10,6 @@ from efhc.report.claims.intervals import interval, of_other_seeds
 from efhc.report.claims.panels import (
     accuracy_at_share,
     accuracy_by_radius,
-    accuracy_per_iteration,
     accuracy_per_time,
     accuracy_within,
     panels,
@@ -64,7 +63,7 @@ def test_a_run_whose_first_evaluation_is_late_is_averaged_from_the_start():
 
 
 def test_accuracy_per_iteration_is_the_curves_themselves():
-    table = accuracy_per_iteration(CURVES)
+    table = panels(FigureData("fig2a", "2(a)", "", CURVES))["ii"]
     assert of(table, "EF-HC")["seed 1"].to_list() == [0.2, 0.4, 0.6]
     assert of(table, "ZT")["mean"].to_list() == pytest.approx([0.15, 0.55, 0.75])
 

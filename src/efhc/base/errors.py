@@ -107,12 +107,8 @@ class InputError(EfhcError):
         return InputError(field, self.given, self.allowed, self.problem)
 
 
-class Unusable(ValueError):
-    """An `InputError` while pydantic validates a config; `base.policy` turns it into one with the full field name."""
-
-    def __init__(self, field: str, given: object, allowed: str, problem: str | None = None) -> None:
-        super().__init__(allowed)
-        self.field, self.given, self.allowed, self.problem = field, given, allowed, problem
+class Unusable(InputError, ValueError):
+    """An `InputError` that pydantic collects while it validates a config; `base.policy` completes the field name."""
 
     @classmethod
     def of(cls, error: InputError) -> Unusable:

@@ -22,7 +22,7 @@ def panels(data: FigureData) -> Mapping[str, pl.DataFrame]:
     """Return the panels by number: i, ii, iii, and iv if connectivity was varied."""
     tables = {
         "i": time_per_iteration(data.curves),
-        "ii": accuracy_per_iteration(data.curves),
+        "ii": over_seeds(data.curves, "iteration", "accuracy"),
         "iii": accuracy_per_time(data.curves),
     }
     if data.connectivity is not None:
@@ -35,11 +35,6 @@ def time_per_iteration(curves: pl.DataFrame) -> pl.DataFrame:
     total, iteration = pl.col("transmission_time_total"), pl.col("iteration")
     per_iteration = (total - total.shift(fill_value=0)) / (iteration - iteration.shift(fill_value=-1))
     return over_seeds(curves.with_columns(per_iteration.over(RUN).alias("value")), "iteration", "value")
-
-
-def accuracy_per_iteration(curves: pl.DataFrame) -> pl.DataFrame:
-    """Return the accuracy after each evaluated iteration."""
-    return over_seeds(curves, "iteration", "accuracy")
 
 
 def accuracy_per_time(curves: pl.DataFrame, points: int = 200) -> pl.DataFrame:
