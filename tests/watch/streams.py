@@ -21,23 +21,23 @@ class StreamReader:
     """The events of a stream, as they come."""
 
     def __init__(self) -> None:
-        self.queue: Queue[tuple[str, object, float]] = Queue()
+        self.queue: Queue[tuple[str, object]] = Queue()
         self.seen: list[tuple[str, object]] = []
 
-    def wait(self, matches: Callable[[str, dict], bool], seconds: float = 60.0) -> tuple[dict, float]:
-        """Return the next event that matches, and when it came."""
+    def wait(self, matches: Callable[[str, dict], bool], seconds: float = 60.0) -> dict:
+        """Return the next event that matches."""
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
             try:
-                name, data, at = self.queue.get(timeout=left)
+                name, data = self.queue.get(timeout=left)
             except Empty:
                 break
             self.seen.append((name, data))
             if matches(name, data):
-                return data, at
+                return data
         raise AssertionError(f"no such event within {seconds} s; last: {self.seen[-3:]}")
 
-    def delta(self, part: str, seconds: float = 60.0, **where: object) -> tuple[dict, float]:
+    def delta(self, part: str, seconds: float = 60.0, **where: object) -> dict:
         return self.wait(
             lambda name, data: (
                 name == "delta" and data["part"] == part and all(data[key] == value for key, value in where.items())
@@ -62,7 +62,7 @@ def stream(client: httpx.Client, **asked: str) -> Iterator[StreamReader]:
                 if line.startswith("event: "):
                     name = line.removeprefix("event: ")
                 elif line.startswith("data: "):
-                    reader.queue.put((name, json.loads(line.removeprefix("data: ")), time.time()))
+                    reader.queue.put((name, json.loads(line.removeprefix("data: "))))
 
     thread = threading.Thread(target=read, daemon=True)
     thread.start()

@@ -11,18 +11,18 @@ import pytest
 
 import efhc
 from efhc.watch.discovery import Discovery
-from efhc.watch.readers import MOST_ROWS, RunReader
+from efhc.watch.readers import MOST_ROWS, LiveReader, TableReader
 from efhc.watch.watcher import Watcher
 
 FIELDS = {"devices": 6, "iterations": 40, "evaluate_every": 5, "seeds": (0,)}
 
 
-def made(folder: Path, **fields: object) -> tuple[efhc.Result, RunReader, RunReader]:
+def made(folder: Path, **fields: object) -> tuple[efhc.Result, TableReader, LiveReader]:
     """A complete run, its tables, and its live file."""
     strategies = {"EF-HC": efhc.EventTriggered(r=0.05)}
     result = efhc.simulate(out=folder / "run", strategies=strategies, **{**FIELDS, **fields})
     (group,) = Discovery(folder).find()
-    complete, live = RunReader(group.runs[0]), RunReader(replace(group.runs[0], is_complete=False))
+    complete, live = TableReader(group.runs[0]), LiveReader(replace(group.runs[0], is_complete=False))
     complete.read()
     live.read()
     return result, complete, live

@@ -13,7 +13,7 @@ from streams import answering
 from efhc.experiments.runs.live_file import heading, read_live
 from efhc.report.plain_json import to_json
 from efhc.watch.offline import write_page
-from efhc.watch.readers import RunReader
+from efhc.watch.readers import Reader
 from efhc.watch.watcher import Watcher
 
 CONFIG = 'devices = 2\niterations = 9\nseeds = [0]\nname = "NAME"\n[strategies.a]\nkind = "ef-hc"\n'
@@ -116,14 +116,14 @@ def test_one_bad_folder_is_its_own_problem(tmp_path, serve):
 def test_an_error_nobody_thought_of_is_the_problem_of_its_folder(tmp_path, monkeypatch):
     for name in ("good", "bad"):
         experiment(tmp_path / name, live=(BEGIN, ROW))
-    whole = RunReader.summary
+    whole = Reader.summary
 
     def summary(self, problem=None):
         if self.run.folder.name == "bad" and problem is None:
             raise ArithmeticError("nobody thought of this")
         return whole(self, problem)
 
-    monkeypatch.setattr(RunReader, "summary", summary)
+    monkeypatch.setattr(Reader, "summary", summary)
     watched = Watcher.of(tmp_path, may_be_empty=True)
     runs = {group["name"]: group["runs"][0] for group in watched.tree["groups"]}
     assert runs["bad"]["problem"] == "ArithmeticError: nobody thought of this"

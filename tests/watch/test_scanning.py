@@ -17,7 +17,7 @@ from efhc.experiments.runs.events import End
 from efhc.experiments.runs.live_file import Tail
 from efhc.watch import discovery, watcher
 from efhc.watch.discovery import Discovery
-from efhc.watch.readers import RunReader
+from efhc.watch.readers import LiveReader
 from efhc.watch.stream import Changes
 from efhc.watch.watcher import Watcher
 
@@ -31,10 +31,10 @@ def reads(monkeypatch) -> list[str]:
     return read
 
 
-def source_of(folder: Path) -> RunReader:
+def source_of(folder: Path) -> LiveReader:
     """The source of the only run in a folder."""
     ((run,),) = (group.runs for group in Discovery(folder).find())
-    return RunReader(run)
+    return LiveReader(run)
 
 
 def fill(store, run, numbers) -> None:
@@ -130,7 +130,7 @@ def test_rows_and_their_generation_are_of_one_moment(tmp_path, monkeypatch):
     first = source.rows("curve")
     live(begin(1))
     evaluate(0.2, 2, 3, 4)
-    records, reader = RunReader._records, threading.Thread(target=source.read)
+    records, reader = LiveReader._records, threading.Thread(target=source.read)
 
     def overtaken(self, part):
         if reader.ident is None:
@@ -138,7 +138,7 @@ def test_rows_and_their_generation_are_of_one_moment(tmp_path, monkeypatch):
             reader.join(0.3)
         return records(self, part)
 
-    monkeypatch.setattr(RunReader, "_records", overtaken)
+    monkeypatch.setattr(LiveReader, "_records", overtaken)
     page, told = first.columns["accuracy"], first
     for _ in range(2):
         told = source.rows("curve", told.generation, told.end)

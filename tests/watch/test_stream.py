@@ -47,27 +47,27 @@ def test_rows_come_once_they_are_whole(tmp_path, serve):
     with serve(tmp_path) as (_, client):
         group, run = ids(client)
         with stream(client, group=group, run=run) as events, stream(client, group=group) as other:
-            first, _ = events.wait(lambda name, data: name == "detail")
+            first = events.wait(lambda name, data: name == "detail")
             assert (first["id"], first["curve"]["k"]) == (run, [1])
             for k in (10, 20, 30):
                 live(row(k, k / 100))
-                delta, _ = events.delta("curve")
+                delta = events.delta("curve")
                 assert delta["columns"]["k"] == [k]
                 assert delta["columns"]["bits"] == [32.0 * k]
                 assert delta["columns"]["seconds"] == [0.1 * k]
             told: list[int] = []
             while len(told) < 4:
-                told += other.delta("curve")[0]["columns"]["k"]
+                told += other.delta("curve")["columns"]["k"]
             assert told == [1, 10, 20, 30]
             live(Devices(time.time(), 30, [0.1, 0.2, 0.3], [0.0, 1.0, 2.0], None))
-            assert events.delta("samples")[0]["columns"]["drift"] == [[0.0, 1.0, 2.0]]
+            assert events.delta("samples")["columns"]["drift"] == [[0.0, 1.0, 2.0]]
             live(Events(31, [2], [(1, 2)]))
-            assert events.delta("events")[0]["columns"] == {
+            assert events.delta("events")["columns"] == {
                 "k": [31], "fired": [[2]], "used": [[[1, 2]]], "seconds": [None],
             }  # fmt: skip
             live(Network(32, [(0, 2)]))
             live(Events(32, [], []))  # a wiring is written with the first event that it has
-            assert events.delta("network")[0]["columns"] == {"k": [32], "links": [[[0, 2]]]}
+            assert events.delta("network")["columns"] == {"k": [32], "links": [[[0, 2]]]}
         detail = client.get(f"/api/runs/{run}").json()
         assert detail["curve"]["k"] == [1, 10, 20, 30]
         assert detail["network"]["k"] == [0, 32]
@@ -80,18 +80,16 @@ def test_a_run_that_goes_on_supersedes_what_was_lost(tmp_path, serve):
     with serve(tmp_path) as (_, client):
         group, _ = ids(client)
         with stream(client, group=group) as events:
-            assert events.delta("curve")[0]["columns"]["k"] == [10, 20, 30]
+            assert events.delta("curve")["columns"]["k"] == [10, 20, 30]
             live(End(time.time(), "stopped", "no space left"))
-            tree, _ = events.wait(
-                lambda name, data: name == "tree" and data["groups"][0]["runs"][0]["state"] == "stopped"
-            )
+            tree = events.wait(lambda name, data: name == "tree" and data["groups"][0]["runs"][0]["state"] == "stopped")
             assert tree["groups"][0]["runs"][0]["problem"] == "no space left"
             again = LiveFile(tmp_path / "mine" / "runs" / KEY / "live.jsonl")
             again(begin(20))
-            delta, _ = events.delta("curve", start=0)
+            delta = events.delta("curve", start=0)
             assert delta["columns"]["k"] == [10, 20]
             again(row(30, 0.9))
-            delta, _ = events.delta("curve")
+            delta = events.delta("curve")
             assert (delta["start"], delta["columns"]["accuracy"]) == (2, [0.9])
             events.wait(lambda name, data: name == "tree" and data["groups"][0]["runs"][0]["state"] == "running")
 
@@ -103,7 +101,7 @@ def test_a_run_that_is_deleted_disappears(tmp_path, serve):
         with stream(client, group=group, run=run) as events:
             events.wait(lambda name, data: name == "tree" and data["groups"])
             shutil.rmtree(tmp_path / "mine")
-            assert {events.wait(lambda name, data: name == "gone")[0]["id"] for _ in range(2)} == {group, run}
+            assert {events.wait(lambda name, data: name == "gone")["id"] for _ in range(2)} == {group, run}
         assert client.get("/api/tree").json()["groups"] == []
         assert client.get(f"/api/runs/{run}").status_code == 404
 
@@ -112,7 +110,7 @@ def test_an_empty_folder_waits_for_runs(tmp_path, serve):
     with serve(tmp_path) as (_, client), stream(client) as events:
         events.wait(lambda name, data: name == "tree" and data["groups"] == [])
         begun_experiment(tmp_path / "later")
-        tree, _ = events.wait(lambda name, data: name == "tree" and data["groups"])
+        tree = events.wait(lambda name, data: name == "tree" and data["groups"])
         assert tree["groups"][0]["place"] == "later"
 
 
@@ -169,7 +167,7 @@ def test_nodes_are_devices_with_links(tmp_path, serve):
                 group["kind"] == "nodes" and group["runs"][0]["k"] > 0 for group in data["groups"]
             )
 
-        tree, _ = events.wait(trains, 90)
+        tree = events.wait(trains, 90)
         (group,) = (group for group in tree["groups"] if group["kind"] == "nodes")
         assert (group["runs"][0]["strategy"], group["runs"][0]["seed"]) == ("EF-HC", 0)
         run = group["runs"][0]["id"]

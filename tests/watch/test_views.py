@@ -17,7 +17,7 @@ from efhc.report.views import CURVE_COLUMNS
 from efhc.watch import offline
 from efhc.watch.discovery import Discovery
 from efhc.watch.offline import write_page
-from efhc.watch.readers import RunReader
+from efhc.watch.readers import TableReader
 from efhc.watch.watcher import Watcher
 
 
@@ -76,7 +76,7 @@ def test_events_network_and_devices_are_those_of_the_tables(made):
 
 def test_what_is_too_much_is_thinned_evenly_and_said(made):
     (group, *_) = [one for one in Discovery(made).find() if one.name == "steps"]
-    source = RunReader(group.runs[0], most_numbers=60, most_points=3)
+    source = TableReader(group.runs[0], most_numbers=60, most_points=3)
     assert source.rows("curve").columns["k"] == [1, 30, 60]
     events = source.rows("events").columns
     k = events["k"]
@@ -106,7 +106,7 @@ def test_thinned_events_keep_the_links_that_held_then(tmp_path):
         strategies={"EF-HC": efhc.EventTriggered()},
     )  # fmt: skip
     (group,) = Discovery(tmp_path).find()
-    source = RunReader(group.runs[0], most_numbers=60)
+    source = TableReader(group.runs[0], most_numbers=60)
     held = {k: (a, b) for k, a, b in result.network.select("iteration", "link_from", "link_to").iter_rows()}
     wirings = source.rows("network").columns
     assert 1 < len(wirings["k"]) < len(held)

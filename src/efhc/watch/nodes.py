@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from pydantic import TypeAdapter
 
 from efhc.experiments.nodes.status_query import Answer, ask
-from efhc.report.views import AboutRows, DeviceView, RunSummary, State
+from efhc.report.views import AboutRows, DeviceView, State
 from efhc.runtime.status import NeighbourStatus, NodeStatus
 from efhc.watch.discovery import LARGEST, FoundRun, check_content
 from efhc.watch.readers import Link, Part, Reader, Row, in_force
@@ -205,29 +205,22 @@ class NodesReader(Reader):
             rows.append({"k": curve["k"], "seconds": curve["seconds"], **row})
         return rows
 
-    def summary(self, problem: str | None = None) -> RunSummary:
+    def _progress(self) -> Mapping[str, Any]:
         problems = self._problems
         statuses = [status for place, status in self._statuses.items() if not problems.get(place)]
         silent = sum(map(bool, problems.values()))
         speeds = [status.steps_per_second for status in statuses if status.steps_per_second is not None]
         state: State = "running"
-        if problem:
-            state = "failed"
-        elif not statuses:
+        if not statuses:
             state = "stopped" if problems else "waiting"
         elif {status.state for status in statuses} == {"finished"}:
             state = "done"
         return {
-            "id": self.run.id,
-            "strategy": self.run.strategy,
-            "seed": self.run.seed,
             "state": state,
             "k": self._k,
             "iterations": max((status.iterations for status in self._statuses.values()), default=0),
-            "accuracy": None,
             "iterations_per_second": sum(speeds) / len(speeds) if speeds else None,
-            "seconds_left": None,
-            "problem": problem or (f"{silent} of {len(problems)} nodes do not answer" if silent else None),
+            "problem": f"{silent} of {len(problems)} nodes do not answer" if silent else None,
         }
 
 

@@ -14,7 +14,7 @@ from dataclasses import fields
 from functools import cached_property
 from pathlib import Path
 from threading import Lock
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 import polars as pl
@@ -100,9 +100,20 @@ class Reader(ABC):
     def about(self) -> AboutRows:
         """Return the devices, and what is known of the rows."""
 
-    @abstractmethod
     def summary(self, problem: str | None = None) -> RunSummary:
         """Return the run in one line. A run with a `problem` has failed."""
+        run, problem = self.run, problem or self.run.problem
+        known = {"state": "failed", "problem": problem} if problem else self._progress()
+        summary: RunSummary = {
+            "id": run.id, "strategy": run.strategy, "seed": run.seed, "state": "waiting", "k": 0,
+            "iterations": run.iterations, "accuracy": None, "iterations_per_second": None, "seconds_left": None,
+            "problem": None,
+        }  # fmt: skip
+        return cast("RunSummary", {**summary, **known})
+
+    @abstractmethod
+    def _progress(self) -> Mapping[str, Any]:
+        """Return what is known of the progress of the run, by the names in a summary."""
 
     @abstractmethod
     def _rows(self, part: Part, first: int) -> Iterable[Row]:
@@ -127,42 +138,18 @@ class Reader(ABC):
         return pl.DataFrame(self.curve, strict=False)
 
 
-class RunReader(Reader):
-    """A run in a folder. Call `read` to see what its live file has got since the last call."""
+class LiveReader(Reader):
+    """A run that is being made, or was stopped, by its live file."""
 
-    def __init__(self, run: FoundRun, **limits: int) -> None:
-        """`limits` are those of `Tables`. The last row of a complete run is read at once."""
+    def __init__(self, run: FoundRun) -> None:
         super().__init__(run)
-        self._limits = limits
-        self._tables = Tables(run, **limits) if run.is_complete else None
-        self._about: AboutRows | None = None
-        """What is known of a complete run, which does not change."""
-        self._last: tuple[int, float | None] | None = None
-        self._problem: str | None = None
-        """What is wrong with the tables."""
-        if self._tables is None:
-            self.generation = "live", str(run.live), 0
-        else:
-            self.generation = _tables_stamp(run)
-            try:
-                with readable(run.folder):
-                    self._last = self._tables.last
-            except EfhcError as error:
-                self._problem = str(error)
         self._tail, self._reading = Tail(run.live) if run.live else None, Lock()
         self._stamp: Hashable = None
         """The stamp of the live file when it was read last. None: there was no live file."""
-        self._rewritten = 0
-        """How many times known rows of the live file have changed."""
+        self.generation = "live", str(run.live), 0
 
     def is_of(self, run: FoundRun) -> bool:
-        if (self.run.live, self.run.is_complete) != (run.live, run.is_complete):
-            return False
-        return not run.is_complete or self.generation == _tables_stamp(run)
-
-    def forget(self) -> None:
-        if self._tables is not None:
-            self._tables = Tables(self.run, **self._limits)
+        return (self.run.live, self.run.is_complete) == (run.live, run.is_complete)
 
     def read(self) -> None:
         """Read what was written to the live file since the last call; a record that is not whole yet is left out.
@@ -179,12 +166,11 @@ class RunReader(Reader):
             self._stamp = stamp if new.is_there else None
             with self._lock:
                 self._add(new)
-                if self._tables is None:
-                    self.generation = "live", str(self.run.live), self._rewritten
 
     def _add(self, new: NewRecords) -> None:
         if new.begins_again:
-            self.live, self._rewritten = None, self._rewritten + 1
+            self.live = None
+            self._supersede()
         if self.live is None:
             self.live = LiveRun.of(new.records)
             return
@@ -193,8 +179,13 @@ class RunReader(Reader):
             before = 0 if part is None else len(self._records(part))
             self.live.add(record)
             # Known rows are superseded when the run went on from a checkpoint before them.
-            is_next = part is None or len(self._records(part)) == before + 1
-            self._rewritten += isinstance(record, Begin) or not is_next
+            if isinstance(record, Begin) or (part is not None and len(self._records(part)) != before + 1):
+                self._supersede()
+
+    def _supersede(self) -> None:
+        """Note that known rows of the live file have changed."""
+        kind, path, times = cast("tuple[str, str, int]", self.generation)
+        self.generation = kind, path, times + 1
 
     def _records(self, part: Part) -> Sequence[Any]:
         if (live := self.live) is None:
@@ -205,15 +196,7 @@ class RunReader(Reader):
         return of_part[part]
 
     def about(self) -> AboutRows:
-        live, tables = self.live, self._tables  # once: another thread may read a file that begins again
-        if tables is not None:
-            if self._about is None:
-                notes = tables.notes
-                if live is None or not live.samples:
-                    notes["devices over time"] = "not known: there is no live file of this run"
-                self._about = {"devices": tables.devices, "facts": notes, "is_sample": tables.drawn.left_out > 0}
-            return self._about
-        if live is None:
+        if (live := self.live) is None:  # once: another thread may read a file that begins again
             return {"devices": [], "facts": {}, "is_sample": False}
         about = live.about
         devices: list[DeviceView] = [
@@ -224,23 +207,12 @@ class RunReader(Reader):
         return {"devices": devices, "facts": facts, "is_sample": len(live.events) < live.k}
 
     def metrics(self) -> pl.DataFrame:
-        """Return all rows of the metrics or the timeline; of an unfinished run, those in its live file."""
-        if self._tables is not None:
-            return self._tables.curve_table.with_columns(strategy=pl.lit(self.run.strategy)).collect()
         with self._lock:
             return pl.DataFrame([one.row for one in self._records("curve")], infer_schema_length=None)
 
     def _rows(self, part: Part, first: int) -> Iterable[Row]:
-        records, tables = self._records(part), self._tables
-        if tables is None or part == "samples":
-            new = records[first:]
-            return [self._point(one.k, one.row) for one in new] if part == "curve" else [vars(one) for one in new]
-        if first:
-            return []  # tables do not grow
-        if part != "curve":
-            return tables.drawn.events if part == "events" else tables.drawn.network
-        seconds = {row.k: row.row.get("seconds") for row in records}
-        return [self._point(k, {"seconds": seconds.get(k), **row}) for k, row in tables.evaluated]
+        new = self._records(part)[first:]
+        return [self._point(one.k, one.row) for one in new] if part == "curve" else map(vars, new)
 
     def _point(self, k: int, row: Row) -> Row:
         """Return a point of the curve, given a row of the metrics or the timeline.
@@ -256,42 +228,23 @@ class RunReader(Reader):
             name: None if value is None or not math.isfinite(value) else value for name, value in known.items()
         }
 
-    def summary(self, problem: str | None = None) -> RunSummary:
-        run, live, problem = self.run, self.live, problem or self.run.problem
-        summary: RunSummary = {
-            "id": run.id, "strategy": run.strategy, "seed": run.seed, "state": "waiting", "k": 0,
-            "iterations": run.iterations, "accuracy": None, "iterations_per_second": None, "seconds_left": None,
-            "problem": problem,
-        }  # fmt: skip
-        if problem:
-            summary["state"] = "failed"
-        elif run.is_complete:
-            summary |= {"state": "done", "k": run.iterations, "problem": self._problem}
-            if self._last is not None:
-                k, summary["accuracy"] = self._last
-                if run.seconds is not None:
-                    summary["k"] = summary["iterations"] = k
-        elif live is not None:
-            iterations = _expected(run, live)
-            summary |= {"state": live.state(), "iterations": iterations, "k": min(live.k, iterations)}
-            summary["accuracy"] = live.rows[-1].row.get("accuracy") if live.rows else None
-            summary["problem"] = live.end.problem if live.end else None
-            if summary["state"] == "running":
-                speed = summary["iterations_per_second"] = live.iterations_per_second
-                summary["seconds_left"] = (iterations - summary["k"]) / speed if speed else None
-        return summary
+    def _progress(self) -> Mapping[str, Any]:
+        if (live := self.live) is None:
+            return {}
+        state, accuracy = live.state(), live.rows[-1].row.get("accuracy") if live.rows else None
+        k, iterations = live.k, self._iterations(live)
+        known = {"state": state, "k": min(k, iterations), "iterations": iterations, "accuracy": accuracy}
+        speed = live.iterations_per_second if state == "running" else None
+        left = max(0, iterations - k) / speed if speed else None
+        problem = live.end.problem if live.end else None
+        return {**known, "problem": problem, "iterations_per_second": speed, "seconds_left": left}
 
-
-def _tables_stamp(run: FoundRun) -> Hashable:
-    return "tables", str(run.folder), stamp_of(run.folder / f"{run.tables.curve}.parquet")
-
-
-def _expected(run: FoundRun, live: LiveRun) -> int:
-    """Return how many iterations a run will have: of one that ends after some seconds, at its pace up to now."""
-    if run.seconds is None:
-        return run.iterations
-    now = live.rows[-1].row.get("seconds") if live.rows else None
-    return max(live.k, round(live.rows[-1].k * run.seconds / now) if now else run.iterations)
+    def _iterations(self, live: LiveRun) -> int:
+        """Return how many iterations the run will have: if it ends after some seconds, at its pace up to now."""
+        run, now = self.run, live.rows[-1].row.get("seconds") if live.rows else None
+        if run.seconds is None:
+            return run.iterations
+        return max(live.k, round(live.rows[-1].k * run.seconds / now) if now else run.iterations)
 
 
 class Drawn(NamedTuple):
@@ -307,40 +260,92 @@ class Drawn(NamedTuple):
     """How many times a link was used and was gone at the end of that iteration: it is not drawn then."""
 
 
-class Tables:
-    """The tables of one complete run, each read when it is needed, thinned so that a page stays quick."""
+class TableReader(LiveReader):
+    """A complete run, by its tables. Each is read when it is needed, and thinned so that a page stays quick.
+
+    The live file, if there is one, has the samples of the devices and the seconds, which the tables lack.
+    """
 
     def __init__(self, run: FoundRun, most_numbers: int = MOST_NUMBERS, most_points: int = MOST_POINTS) -> None:
-        self._run, self._most_numbers, self._most_points = run, most_numbers, most_points
+        """The last row of the run is read at once."""
+        super().__init__(run)
+        self._most_numbers, self._most_points = most_numbers, most_points
         self._devices = max(run.devices, 1)
         self._is_timed = run.tables is EVENT_DRIVEN
+        self.generation = _tables_stamp(run)
+        self._last: tuple[int, float | None] | None = None
+        self._problem: str | None = None
+        """What is wrong with the tables."""
+        try:
+            with readable(run.folder):
+                self._last = self._read_last()
+        except EfhcError as error:
+            self._problem = str(error)
 
-    def scan(self, name: str) -> pl.LazyFrame:
+    def is_of(self, run: FoundRun) -> bool:
+        return super().is_of(run) and self.generation == _tables_stamp(run)
+
+    def forget(self) -> None:
+        for name in ("_evaluated", "_points", "_drawn"):
+            vars(self).pop(name, None)
+
+    def _supersede(self) -> None:
+        """Keep the generation, which is that of the tables."""
+
+    def about(self) -> AboutRows:
+        return self._about
+
+    @cached_property
+    def _about(self) -> AboutRows:
+        table = self._scan("devices").select("device", "bandwidth", "samples", "labels").sort("device").collect()
+        devices = cast("list[DeviceView]", table.to_dicts())
+        return {"devices": devices, "facts": self._notes(), "is_sample": self._drawn.left_out > 0}
+
+    def metrics(self) -> pl.DataFrame:
+        return self._curve_table.with_columns(strategy=pl.lit(self.run.strategy)).collect()
+
+    def _rows(self, part: Part, first: int) -> Iterable[Row]:
+        if part == "samples":
+            return super()._rows(part, first)
+        if first:
+            return []  # tables do not grow
+        if part != "curve":
+            return self._drawn.events if part == "events" else self._drawn.network
+        seconds = {row.k: row.row.get("seconds") for row in self._records("curve")}
+        return [self._point(k, {"seconds": seconds.get(k), **row}) for k, row in self._points]
+
+    def _progress(self) -> Mapping[str, Any]:
+        iterations, accuracy = self._last or (self.run.iterations, None)
+        if self.run.seconds is None:
+            iterations = self.run.iterations
+        counts = {"k": iterations, "iterations": iterations}
+        return {"state": "done", **counts, "accuracy": accuracy, "problem": self._problem}
+
+    def _scan(self, name: str) -> pl.LazyFrame:
         """Return the rows of this run in a table."""
-        table = read_table(self._run.folder, name)
+        table = read_table(self.run.folder, name)
         columns = table.collect_schema().names()
-        rows = table.filter(pl.col("seed") == self._run.seed)
-        return rows.filter(pl.col("strategy") == self._run.strategy_there) if "strategy" in columns else rows
+        rows = table.filter(pl.col("seed") == self.run.seed)
+        return rows.filter(pl.col("strategy") == self.run.strategy_there) if "strategy" in columns else rows
 
     # The curve
 
     @property
-    def curve_table(self) -> pl.LazyFrame:
+    def _curve_table(self) -> pl.LazyFrame:
         """The metrics or the timeline."""
-        return self.scan(self._run.tables.curve)
+        return self._scan(self.run.tables.curve)
 
-    @property
-    def last(self) -> tuple[int, float | None] | None:
-        """The k of the last row of the curve, and its accuracy."""
+    def _read_last(self) -> tuple[int, float | None] | None:
+        """Return the k of the last row of the curve, and its accuracy."""
         k = pl.col("steps") // self._devices if self._is_timed else pl.col("iteration") + 1
         accuracy = pl.col("accuracy").cast(pl.Float64)
         known = pl.when(accuracy.is_finite()).then(accuracy)
-        rows = self.curve_table.select(k.alias("k"), known.alias("accuracy")).last().collect().rows()
+        rows = self._curve_table.select(k.alias("k"), known.alias("accuracy")).last().collect().rows()
         return rows[0] if rows else None
 
     @cached_property
     def _evaluated(self) -> pl.DataFrame:
-        table = self.curve_table
+        table = self._curve_table
         if self._is_timed:
             return table.collect()
         has_bits = "bits" in table.collect_schema().names()  # runs of earlier versions have none
@@ -349,7 +354,7 @@ class Tables:
         return table.with_columns(**totals).drop_nulls("accuracy").collect()
 
     @cached_property
-    def evaluated(self) -> list[tuple[int, Row]]:
+    def _points(self) -> list[tuple[int, Row]]:
         """The rows of the curve that are drawn, evenly spread, each after its k. In lockstep, they have totals."""
         table = self._evaluated
         if len(table) > self._most_points:
@@ -360,12 +365,12 @@ class Tables:
     # Events and links
 
     @cached_property
-    def drawn(self) -> Drawn:
+    def _drawn(self) -> Drawn:
         """The events and links that are drawn: those of every n-th iteration."""
-        rows = self._moments() if self._is_timed else self.scan("events").with_columns(seconds=None, k="iteration")
+        rows = self._moments() if self._is_timed else self._scan("events").with_columns(seconds=None, k="iteration")
         of_links = pl.col("link_from").list.len().fill_null(0)
         sizes = rows.select("k", "seconds", fired=pl.col("fired").list.len().fill_null(0), links=of_links).collect()
-        networks = self.scan("network").select("iteration", ends=2 * pl.col("link_from").list.len()).collect()
+        networks = self._scan("network").select("iteration", ends=2 * pl.col("link_from").list.len()).collect()
         if not len(sizes) or not len(networks):
             return Drawn([], [], len(sizes), 0)
         graphs, most = self._graphs_at(sizes, networks["iteration"].to_numpy()), self._most_numbers
@@ -379,7 +384,7 @@ class Tables:
         has_links = pl.col("k").is_in(kept["k"][:: max(1, -(-2 * int(kept["links"].sum()) // most))].to_list())
         ends = [pl.when(has_links).then(pl.col(end).fill_null([])) for end in ("link_from", "link_to")]
         shown = rows.filter(pl.col("k").is_in(kept["k"].to_list())).select("k", "fired", "seconds", *ends).collect()
-        in_force = self.scan("network").filter(pl.col("iteration").is_in(np.unique(graphs).tolist()))
+        in_force = self._scan("network").filter(pl.col("iteration").is_in(np.unique(graphs).tolist()))
         wires = in_force.select("iteration", "link_from", "link_to").collect().iter_rows()
         there = {k: list(zip(starts, ends, strict=True)) for k, starts, ends in wires}
         sets = {graph: set(links) for graph, links in there.items()}
@@ -402,7 +407,7 @@ class Tables:
         Row k holds what happened after row k - 1, up to the second at which devices have made k + 1 steps on average. A
         device that fired twice in between is there twice.
         """
-        steps = self.scan("steps").select("seconds", "device", "fired").sort("seconds").collect()
+        steps = self._scan("steps").select("seconds", "device", "fired").sort("seconds").collect()
         count = max(1, len(steps) // self._devices) if len(steps) else 0
         places = np.arange(1, count + 1) * self._devices - 1
         places[-1:] = len(steps) - 1  # the last moment has the steps that are left over
@@ -414,7 +419,7 @@ class Tables:
 
         fired = by_moment(steps.filter("fired").select("seconds", "device"), "seconds").sort("k", "device")
         ends = pl.min_horizontal("device", "neighbour"), pl.max_horizontal("device", "neighbour")
-        committed = self.scan("exchanges").filter(pl.col("outcome") == "committed")
+        committed = self._scan("exchanges").filter(pl.col("outcome") == "committed")
         exchanged = committed.select("end", link_from=ends[0], link_to=ends[1]).collect()
         used = by_moment(exchanged, "end").unique().sort("k", "link_from", "link_to")
         moments = pl.DataFrame({"k": np.arange(count), "seconds": times}, schema_overrides={"k": pl.Int64})
@@ -425,7 +430,7 @@ class Tables:
         """Return the number of the graph G(k) that is in force in each of these rows. `changes` ascends."""
         numbers = rows["k"].to_numpy()
         if self._is_timed:
-            driver = self._run.config["driver"]
+            driver = self.run.config["driver"]
             default = EventDriven.model_fields["network_seconds"].default
             seconds = float(driver.get("network_seconds", default) if isinstance(driver, dict) else default)
             # The driver adds these seconds up, so that floor(time / seconds) is another number where a sum is rounded.
@@ -434,20 +439,10 @@ class Tables:
         graphs: np.ndarray = changes[(np.searchsorted(changes, numbers, side="right") - 1).clip(0)]
         return graphs
 
-    # Other facts
-
-    @cached_property
-    def devices(self) -> list[DeviceView]:
-        """The devices."""
-        table = self.scan("devices").select("device", "bandwidth", "samples", "labels").sort("device").collect()
-        return table.to_dicts()  # type: ignore[return-value]
-
-    @property
-    def notes(self) -> dict[str, str]:
-        """What is not drawn, by name."""
-        points, all_points, drawn = len(self.evaluated), len(self._evaluated), self.drawn
-        events = len(drawn.events)
-        notes = {}
+    def _notes(self) -> dict[str, str]:
+        """Return what is not drawn, by name."""
+        points, all_points, drawn = len(self._points), len(self._evaluated), self._drawn
+        events, live, notes = len(drawn.events), self.live, {}
         if points < all_points:
             notes["curves"] = f"{points:,} of {all_points:,} evaluations are drawn"
         if drawn.left_out:
@@ -456,7 +451,13 @@ class Tables:
             notes["links in use"] = note
         elif drawn.links_gone:
             notes["links in use"] = f"not drawn {drawn.links_gone:,} times, since the link was gone a moment later"
+        if live is None or not live.samples:
+            notes["devices over time"] = "not known: there is no live file of this run"
         return notes
+
+
+def _tables_stamp(run: FoundRun) -> Hashable:
+    return "tables", str(run.folder), stamp_of(run.folder / f"{run.tables.curve}.parquet")
 
 
 def read_table(folder: Path, name: str) -> pl.LazyFrame:

@@ -21,7 +21,7 @@ from efhc.report.views import Curve, Group, Look, RunDetail, RunSummary, State, 
 from efhc.watch.describing import describe, repeat_command
 from efhc.watch.discovery import Discovery, FoundGroup, FoundRun, readable
 from efhc.watch.nodes import NodesReader
-from efhc.watch.readers import PARTS, Reader, RunReader
+from efhc.watch.readers import PARTS, LiveReader, Reader, TableReader
 from efhc.watch.repeating import Repeated
 
 READ_SECONDS = 0.1
@@ -133,7 +133,9 @@ class Watcher:
         known = self._readers.get(run.id)
         if known is not None and known.is_of(run):
             return known
-        return NodesReader(run) if group.kind == "nodes" else RunReader(run)
+        if group.kind == "nodes":
+            return NodesReader(run)
+        return TableReader(run) if run.is_complete else LiveReader(run)
 
     # What pages get
 
