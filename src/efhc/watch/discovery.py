@@ -23,6 +23,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -262,26 +263,20 @@ class Discovery:
         holds_tables = is_complete and "runs" not in meta.content  # completed by efhc 0.2, or saved from memory
         failed = {(one["strategy"], one["seed"]): one["reason"] for one in meta.content.get("failed", [])}
         singles = {} if holds_tables else self._singles(folder, config.content, meta)
-        missing = "its folder is missing; `efhc run --resume` makes it again"
+        missing = (
+            "its folder is missing; `efhc run --resume` makes it again" if is_complete and not holds_tables else None
+        )
         runs = []
-        for strategy in config.content["strategies"]:
-            for seed in config.content["seeds"]:
-                problem, single = failed.get((strategy, seed)), singles.get((strategy, seed))
-                where: dict[str, Any] = {"id": self.id(folder, strategy, seed), "strategy": strategy}
-                where |= {"config": config.content, "config_text": config.text, "problem": problem}
-                if single is not None:
-                    is_there = single.is_complete and problem is None
-                    runs.append(replace(single, **where, is_complete=is_there, experiment=None))
-                    continue
-                if is_complete and not holds_tables and problem is None:
-                    where["problem"] = missing
-                runs.append(
-                    FoundRun(
-                        **where, seed=seed, folder=folder, strategy_there=strategy, meta=meta.content,
-                        live=self._collected(folder, strategy, seed) if holds_tables else None,
-                        is_complete=holds_tables and problem is None,
-                    )
-                )  # fmt: skip
+        for strategy, seed in product(config.content["strategies"], config.content["seeds"]):
+            pair = strategy, seed
+            found = singles.get(pair) or FoundRun(
+                strategy, seed, strategy, config.content, folder, "", holds_tables, meta=meta.content,
+                live=self._collected(folder, strategy, seed) if holds_tables else None,
+            )  # fmt: skip
+            problem = failed.get(pair, None if pair in singles else missing)
+            where = {"id": self.id(folder, strategy, seed), "strategy": strategy, "experiment": None}
+            where |= {"config": config.content, "config_text": config.text, "problem": problem}
+            runs.append(replace(found, **where, is_complete=found.is_complete and problem is None))
         return runs
 
     def _collected(self, folder: Path, strategy: str, seed: int) -> Path | None:
@@ -492,22 +487,17 @@ def readable(folder: Path) -> Iterator[None]:
 
 def _inner(found: Iterable[os.DirEntry[str]], names: set[str], root: Path) -> list[os.DirEntry[str]]:
     """Return the folders to be searched within one, given what is in it."""
+
+    def is_searched(entry: os.DirEntry[str]) -> bool:
+        name = entry.name
+        if name.startswith(".") or name in WITHOUT_RUNS or KEY.fullmatch(name):
+            return False
+        try:
+            return entry.is_dir() and (not entry.is_symlink() or may_enter(Path(entry.path), root))
+        except OSError:
+            return False
+
     if "pyvenv.cfg" in names:  # a virtual environment
         return []
-    is_experiment = "config.toml" in names
-    return [
-        entry
-        for entry in sorted(found, key=lambda entry: entry.name)
-        if (entry.name == "nodes" or not is_experiment)
-        and not entry.name.startswith(".")
-        and entry.name not in WITHOUT_RUNS
-        and not KEY.fullmatch(entry.name)
-        and _is_folder(entry, root)
-    ]
-
-
-def _is_folder(entry: os.DirEntry[str], root: Path) -> bool:
-    try:
-        return entry.is_dir() and (not entry.is_symlink() or may_enter(Path(entry.path), root))
-    except OSError:
-        return False
+    candidates = [entry for entry in found if entry.name == "nodes" or "config.toml" not in names]
+    return sorted(filter(is_searched, candidates), key=lambda entry: entry.name)

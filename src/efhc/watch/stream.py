@@ -18,7 +18,7 @@ from efhc.base.errors import EfhcError
 from efhc.report.plain_json import to_json
 from efhc.report.views import Delta
 from efhc.watch.discovery import readable
-from efhc.watch.readers import PARTS, Part, Reader
+from efhc.watch.readers import PARTS, Part, PartRows, Reader
 from efhc.watch.watcher import Watcher
 
 Event = tuple[str, Any]
@@ -76,9 +76,13 @@ class Changes:
                 about = self._watcher.about(run) if run == self._run else None
                 if about is not None and self._is_new("detail", about):
                     is_first = (run, "samples") not in self._sent
-                    yield "detail", {**about, **self._in_full(run, reader)} if is_first else about
+                    in_full = {part: self._lacking(run, part, reader).columns for part in PARTS} if is_first else {}
+                    yield "detail", {**about, **in_full}
                 for part in due:
-                    if (delta := self._delta(run, part, reader)) is not None:
+                    generation, _ = self._sent.get((run, part), (None, 0))
+                    rows = self._lacking(run, part, reader)
+                    if rows.columns["k"] or generation not in (None, rows.generation):
+                        delta: Delta = {"id": run, "part": part, "start": rows.start, "columns": rows.columns}
                         yield "delta", delta
         except EfhcError:  # deleted while it was read, which the next scan finds, or damaged: not tried again
             if final is not None:
@@ -86,19 +90,11 @@ class Changes:
             if run == self._run:
                 yield "gone", {"id": run}
 
-    def _in_full(self, run: str, reader: Reader) -> dict[Part, Any]:
-        rows = {part: reader.rows(part) for part in PARTS}
-        self._sent |= {(run, part): (some.generation, some.end) for part, some in rows.items()}
-        return {part: some.columns for part, some in rows.items()}
-
-    def _delta(self, run: str, part: Part, reader: Reader) -> Delta | None:
-        generation, start = self._sent.get((run, part), (None, 0))
-        rows = reader.rows(part, generation, start)
+    def _lacking(self, run: str, part: Part, reader: Reader) -> PartRows:
+        """Return the rows that the page lacks."""
+        rows = reader.rows(part, *self._sent.get((run, part), ()))
         self._sent[run, part] = rows.generation, rows.end
-        is_new = generation is not None and rows.generation != generation
-        if rows.end == rows.start and not is_new:
-            return None
-        return {"id": run, "part": part, "start": rows.start, "columns": rows.columns}
+        return rows
 
 
 def as_text(event: Event) -> str:
