@@ -181,7 +181,7 @@ def test_command_lines_name_commands_options_and_files_that_exist(block: Block, 
     while isinstance(command, TyperGroup):
         name = next((word for word in words if not word.startswith("-")), "")
         if name not in command.commands:
-            command = command.commands[command.default]  # efhc theory RUN_DIR, efhc node NODE.toml
+            command = next(iter(command.commands.values()))  # efhc theory RUN_DIR, efhc node NODE.toml
             break
         command, words = command.commands[name], words[words.index(name) + 1 :]
     assert command.make_context("efhc", list(words), resilient_parsing=False).params is not None
