@@ -1,4 +1,4 @@
-"""When a device sends off lockstep: its trigger, asked for one device at a time."""
+"""When a device sends off lockstep: its trigger is evaluated for one device at a time."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Decisions:
             self.forget(number)
 
     def forget(self, number: int) -> None:
-        """A device starts anew."""
+        """Reset what the trigger remembers of a device to its value at the start."""
         for name, one in self._memories.items():
             start = self._scenario.initial_model(number) if one.start == "models" else one.start
             self.memory[name][number] = start
@@ -53,13 +53,13 @@ class Decisions:
     def decide(
         self, number: int, k: int, model: Floats, seen: tuple[float, float, int], bandwidth: float | None = None
     ) -> Decide:
-        """Return the decision of a device after its local step. `seen` are its loss, transmission time and degree."""
+        """Return how a device decides after its local step. `seen` are its loss, transmission time and degree."""
         if self.is_entrywise:
             threshold = self.threshold(number, k, bandwidth)
             return lambda versions: [threshold] * len(versions)
 
         def by_drift(versions: Sequence[Floats]) -> Sequence[float | None]:
-            drifts = np.array([drift_of(model, told) for told in versions])
+            drifts = np.array([drift_of(model, known) for known in versions])
             if self._feedback is None:
                 fires = drifts >= self.threshold(number, k, bandwidth)
             else:
@@ -72,7 +72,7 @@ class Decisions:
     def _fires(
         self, number: int, k: int, drift: float, seen: tuple[float, float, int], bandwidth: float | None
     ) -> bool:
-        """Ask a trigger that looks at what a device sees, as a run of one device."""
+        """Evaluate a trigger that looks at what a device sees, as in a run of one device."""
         assert self._feedback is not None
         loss, spent, degree = seen
         drawn, coins = self._scenario.bandwidths, self._reader.coin_of(number)
@@ -95,13 +95,13 @@ class Decisions:
         return fires
 
 
-def drift_of(model: Floats, told: Floats) -> float:
-    """(1/n)^(1/2) ||model - told||, with the bits of every driver."""
-    return float(loops.drift_of(model[None], 0, told[None], 0))
+def drift_of(model: Floats, known: Floats) -> float:
+    """(1/n)^(1/2) ||model - known||, with the bits of every driver."""
+    return float(loops.drift_of(model[None], 0, known[None], 0))
 
 
 def largest_drift(model: Floats, links: Iterable[LinkEnd]) -> float:
-    """Return how far a model is from what neighbours know of it: the largest over the links; 0 without one."""
-    told = [end for end in links if end.told is not None]
-    versions = {id(end.told if end.heard_moved is None else end): end for end in told}
+    """Return the largest distance of a model from what a neighbour knows of it; 0 without neighbours."""
+    sent = [end for end in links if end.told is not None]
+    versions = {id(end.told if end.heard_moved is None else end): end for end in sent}
     return max([0.0, *(drift_of(model, end.known_model()) for end in versions.values())])

@@ -352,8 +352,14 @@ def test_runs_in_a_store_are_not_made_again(tmp_path):
 
 
 def test_a_result_in_memory_can_be_kept(tmp_path):
-    result = efhc.simulate(**SMALL)
+    links, path = tmp_path / "links.txt", "0 1\n1 2\n2 3\n3 4\n4 5\n"
+    links.write_text(path)
+    result = efhc.simulate(**SMALL, network=efhc.EdgeListFile(path=links))
+    links.write_text(path + "5 0\n")
     result.save(tmp_path / "kept")
+    meta = json.loads((tmp_path / "kept" / "meta.json").read_text())
+    assert meta["input_sha256"] == {"network.path": sha256(path.encode())}  # of what it was made from
+    links.write_text(path)
     loaded = efhc.Result.load(tmp_path / "kept")
     for name, table in result.tables.items():
         assert_frame_equal(loaded.tables[name], table, check_exact=True)
@@ -393,6 +399,11 @@ def test_a_data_set_made_in_python_is_kept_with_the_run(tmp_path):
     assert not (tmp_path / "refused").exists()
     efhc.simulate(**fields).save(tmp_path / "saved")
     assert np.array_equal(efhc.Result.load(tmp_path / "saved").models["ZT", 0], kept.models["ZT", 0])
+    (tmp_path / "run").rename(tmp_path / "moved")
+    moved = efhc.simulate(efhc.load_experiment(tmp_path / "moved" / "config.toml"))
+    assert_frame_equal(moved.metrics, kept.metrics, check_exact=True)
+    efhc.simulate(**fields, out=tmp_path / "moved", resume=True)
+    assert len(ExperimentFolder(tmp_path / "moved").meta["sessions"]) == 1  # it is not made again
 
 
 def test_tables_as_csv(tmp_path):
@@ -462,27 +473,6 @@ def test_the_same_data_set_with_other_settings_is_loaded_anew():
     second = runs.inputs(efhc.Experiment(data=data, test_samples=5)).data
     assert (first.precision, len(first.y_test)) == ("float64", 12)
     assert (second.precision, len(second.y_test)) == ("float32", 5)
-
-
-def test_a_result_in_memory_is_saved_with_the_checksums_of_what_it_was_made_from(tmp_path):
-    links = tmp_path / "links.txt"
-    links.write_text("0 1\n1 2\n2 3\n3 4\n4 5\n")
-    result = efhc.simulate(**ONE, network=efhc.EdgeListFile(path=links))
-    links.write_text("0 1\n0 2\n0 3\n0 4\n0 5\n")
-    result.save(tmp_path / "kept")
-    meta = json.loads((tmp_path / "kept" / "meta.json").read_text())
-    assert meta["input_sha256"] == {"network.path": sha256(b"0 1\n1 2\n2 3\n3 4\n4 5\n")}
-
-
-def test_a_directory_with_its_own_data_can_be_moved(tmp_path):
-    rng = np.random.default_rng(0)
-    data = efhc.Dataset(rng.normal(size=(60, 3)), np.arange(60) % 4, rng.normal(size=(12, 3)), np.arange(12) % 4)
-    metrics = efhc.simulate(**{**ONE, "batch_size": 2}, data=data, out=tmp_path / "run").metrics
-    (tmp_path / "run").rename(tmp_path / "moved")
-    again = efhc.simulate(efhc.load_experiment(tmp_path / "moved" / "config.toml"))
-    assert_frame_equal(again.metrics, metrics, check_exact=True)
-    efhc.simulate(**{**ONE, "batch_size": 2}, data=data, out=tmp_path / "moved", resume=True)
-    assert len(ExperimentFolder(tmp_path / "moved").meta["sessions"]) == 1  # it is not made again
 
 
 @pytest.mark.parametrize("driver", ["lockstep", "event-driven"])

@@ -23,21 +23,9 @@ from efhc.scenarios.scenario import ScenarioReader
 
 SMALL = {"iterations": 12, "seeds": (0, 1), "evaluate_every": 5, "devices": 6}
 METRIC_COLUMNS = [
-    "strategy",
-    "seed",
-    "iteration",
-    "transmission_time",
-    "transmission_time_total",
-    "fired",
-    "links_used",
-    "train_loss",
-    "accuracy",
-    "accuracy_min",
-    "accuracy_max",
-    "consensus_error",
-    "mean_model_accuracy",
-    "bits",
-]
+    "strategy", "seed", "iteration", "transmission_time", "transmission_time_total", "fired", "links_used",
+    "train_loss", "accuracy", "accuracy_min", "accuracy_max", "consensus_error", "mean_model_accuracy", "bits",
+]  # fmt: skip
 
 
 def checkpoint_of(out: Path, kind: str, seed: int) -> int | None:

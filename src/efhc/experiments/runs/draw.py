@@ -73,7 +73,7 @@ def draw_scenario(
     each device will be in an iteration of its own; default: whether the experiment's driver says so.
     """
     randomness, devices = Randomness(seed), experiment.devices
-    # Code that is not ours gets data that it cannot write to: all runs share them.
+    # Code of the user's own gets data that it cannot write to: all runs share them.
     seen = data.read_only()
     network = draw_network(experiment, seed)
     with within("bandwidths"), quoting(experiment.bandwidths, "kind"):

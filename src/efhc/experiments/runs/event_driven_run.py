@@ -61,7 +61,7 @@ def simulator_of(run: Run, scenario: Scenario, threads: int) -> Simulator:
 
 
 def make_event_driven(scenario: Scenario, keeper: RunKeeper, options: RunOptions) -> tuple[Floats, Local]:
-    """Make the events after the last checkpoint, or all. Returns the last models and what devices keep."""
+    """Make the events after the last checkpoint, or all. Returns the last models and what devices do not share."""
     run, stream = keeper.run, keeper.stream
 
     def restore(checkpoint: Checkpoint) -> Simulator:

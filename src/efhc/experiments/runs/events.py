@@ -1,4 +1,4 @@
-"""What happens in a run, as a stream of events, and who reads it: the live file, progress bars, trackers, notebooks.
+"""What happens in a run, as a stream of events for its readers: the live file, progress bars, trackers, notebooks.
 
 Events hold copies of results, not the state of the training. All but `Recalled` can be serialized, so that a reader
 also works for a run on another machine. A reader that fails is reported once and gets no further events; the run goes

@@ -60,13 +60,13 @@ class Stopped(Exception):
 
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """What a run goes on from."""
+    """What a run is resumed from."""
 
     position: int
-    """Where the pieces end that have been put away."""
+    """The end of the last piece that was put away."""
     tensors: Mapping[str, np.ndarray]
     facts: Mapping[str, str]
-    """What is no array, as text."""
+    """Everything that is not an array, as text."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +75,7 @@ class RunOptions:
 
     threads: int = 1
     observers: Sequence[Observer] = ()
-    """They see runs in lockstep only."""
+    """Called in lockstep runs only."""
     progress: Callable[[float], None] = lambda share: None
     """Called with the share of the run that is done."""
     stop: Event = field(default_factory=Event)
@@ -135,7 +135,7 @@ class RunKeeper:
         return self._folder is not None
 
     def open(self) -> UnfinishedRun:
-        """Give the run its folder, locked, if it has none. Raises `BusyError` if another process works on it."""
+        """Create and lock the folder of the run, if that was not done. Raises `BusyError` if another process has it."""
         if self._folder is None:
             self._folder = self._resources.enter_context(self._store.opened(self.run))
         return self._folder
@@ -175,7 +175,7 @@ class RunKeeper:
         self._pieces.append(piece)
 
     def checkpoint(self, piece: Piece, tensors: Mapping[str, np.ndarray], facts: Mapping[str, str]) -> None:
-        """Keep the next piece of the tables, and what the run can go on from after it."""
+        """Keep the next piece of the tables, and what the run can be resumed from after it."""
         if self._is_in_memory:
             self.put_away(piece)
         else:

@@ -34,7 +34,6 @@ from efhc.experiments.runs.events import (
     Devices,
     Evaluated,
     Events,
-    EventStream,
     Network,
     Reached,
     Recalled,
@@ -50,7 +49,7 @@ from efhc.scenarios.scenario import Scenario
 from efhc.strategies.forms import form_of
 
 LOCAL = "local/"
-"""In front of the names of what devices keep to themselves, in a checkpoint."""
+"""In front of the names of arrays that devices do not share, in a checkpoint."""
 MEMORY = "memory/"
 """In front of the names of what the strategy remembers."""
 SECONDS = "seconds"
@@ -63,7 +62,7 @@ APART = 1e8
 
 
 def make_lockstep(scenario: Scenario, keeper: RunKeeper, options: RunOptions) -> tuple[Floats, Local]:
-    """Make the iterations after the last checkpoint, or all. Returns the last models and what devices keep."""
+    """Make the iterations after the last checkpoint, or all. Returns the last models and what devices do not share."""
     run, stream = keeper.run, keeper.stream
     experiment = run.experiment
     (strategy,) = experiment.strategies.values()
@@ -87,9 +86,9 @@ def make_lockstep(scenario: Scenario, keeper: RunKeeper, options: RunOptions) ->
         sums = kept.select(pl.col(column).sum().alias(total) for total, column in SUMS.items())
         record.totals = sums.collect().row(0, named=True)
         stream.emit(Recalled(lambda: evaluated_rows(kept)))
-    events = _LockstepEvents(stream, record, scenario, strategy, experiment.iterations, seconds)
     with ThreadPoolExecutor(1, thread_name_prefix="efhc-evaluation") as pool:
-        keeping = _Keeping(run, scenario, keeper, record, events, options, pool if evaluates_beside else None)
+        beside = pool if evaluates_beside else None
+        keeping = _Keeping(keeper, scenario, record, seconds, options.checkpoint_seconds, beside)
         # Observers come after what keeps the run, so that the iteration is recorded if one raises.
         observers = [keeping, *options.observers, _Stopping(options, experiment.iterations)]
         try:
@@ -127,18 +126,21 @@ class _Keeping(Recording):
 
     def __init__(
         self,
-        run: Run,
-        scenario: Scenario,
         keeper: RunKeeper,
+        scenario: Scenario,
         record: Record,
-        events: _LockstepEvents,
-        options: RunOptions,
+        seconds: float,
+        checkpoint_seconds: float,
         beside: Executor | None,
     ) -> None:
-        """`beside` is where models are evaluated while the run goes on. None: in line."""
+        """`seconds` are those of earlier sessions.
+
+        `beside` is where models are evaluated while the run goes on. None: in line.
+        """
         super().__init__(scenario, record)
-        self._experiment, self._learner, self._keeper = run.experiment, scenario.learner, keeper
-        self._events, self._seconds, self._beside = events, options.checkpoint_seconds, beside
+        self._experiment, self._learner, self._keeper = keeper.run.experiment, scenario.learner, keeper
+        self._events = _LockstepEvents(keeper, scenario, record, seconds)
+        self._checkpoint_seconds, self._beside = checkpoint_seconds, beside
         self._pending: Future[None] | None = None
         """The evaluation that goes on beside the run."""
         self._whole: State | None = None
@@ -165,7 +167,7 @@ class _Keeping(Recording):
         self._events.after(steps, state)
         self._keep_models(state)
         self._whole = state
-        if time.monotonic() - self._saved_at > self._seconds:
+        if time.monotonic() - self._saved_at > self._checkpoint_seconds:
             self.save()
         elif self.record.is_large or self._keeper.should_show:
             self.settle()  # no row is evaluated meanwhile
@@ -257,17 +259,10 @@ class _Noted(NamedTuple):
 class _LockstepEvents:
     """Emits the events of a run. It makes the driver stop at no iteration, and samples models rarely."""
 
-    def __init__(
-        self,
-        stream: EventStream,
-        record: Record,
-        scenario: Scenario,
-        strategy: Any,
-        last: int,
-        seconds: float,
-    ) -> None:
-        """`last` is the number of iterations of the whole run; `seconds` are those of earlier sessions."""
-        self._stream, self._record, self._last = stream, record, last
+    def __init__(self, keeper: RunKeeper, scenario: Scenario, record: Record, seconds: float) -> None:
+        """`seconds` are those of earlier sessions."""
+        experiment = keeper.run.experiment
+        self._stream, self._record, self._last = keeper.stream, record, experiment.iterations
         self._began_at = time.monotonic() - seconds
         self._allowance = Allowance(EVENTS_PER_SECOND)
         self._known_graph: Graph | None = None
@@ -276,6 +271,7 @@ class _LockstepEvents:
         """The iteration from which on the graph has its present links. None: that at which the run is resumed."""
         self._noted: dict[int, _Noted] = {}
         self._next_sample = self._next_reached = 0.0
+        (strategy,) = experiment.strategies.values()
         parts = form_of(strategy).parts
         # A strategy that mixes estimates measures drift after the local step: only the iteration itself knows it.
         self._measures_drift = parts is not None and isinstance(parts.mixing, ExchangeMixing)

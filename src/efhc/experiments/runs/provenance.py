@@ -76,10 +76,8 @@ def process_mark(pid: int) -> str | None:
     return None if state in "ZX" else f"{rest[18]}@{boot}"
 
 
-@cache
-def own_mark(pid: int) -> str | None:
-    """Return the mark of this process, whose number is `pid`; that does not change."""
-    return process_mark(pid)
+own_mark = cache(process_mark)
+"""The mark of this process, given its number. It does not change."""
 
 
 def is_running(pid: int, host: str, mark: str | None) -> bool | None:

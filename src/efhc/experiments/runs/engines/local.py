@@ -1,7 +1,7 @@
-"""Runs on the cores of this machine, as threads of this process: they share the data, and nothing has to be started.
+"""Runs in threads of this process, on the cores of this machine. The runs share the data.
 
-The compiled loops and torch let go of Python's lock, so threads use all cores; where there are very many, the engine
-of processes is `cluster.py`.
+The compiled loops and torch release Python's lock, so threads use all cores. For very many cores, `cluster.py` makes
+runs in processes.
 """
 
 from __future__ import annotations
