@@ -37,7 +37,7 @@ TOLERANCE = 1e-7
 ROUNDING = 1e-14
 """The error that rounding leaves in a contraction."""
 MOST_WORK = 1e10
-"""The largest number of multiplications for all windows together: about 8 seconds on two slow cores."""
+"""The largest number of multiplications for all windows together: about 12 seconds on two slow cores."""
 ENTRIES_AT_ONCE, WINDOWS_AT_ONCE = 1_000_000, 1024
 """The largest numbers of matrix entries in memory, unless two windows need more, and of windows computed from them."""
 PROBES, TYPICAL_STEPS = 8, 30
@@ -141,19 +141,9 @@ def _norms(stack: _Stack, firsts: Ints, window: int, threads: int) -> tuple[Floa
     seed = np.random.default_rng(0).standard_normal(devices)
     seed -= seed.mean()
     most_steps = 100 + 10 * devices  # without rounding, devices - 1 would do
-    groups = _groups(firsts, window)
-    arguments = (*stack, firsts, groups, window, seed, most_steps, TOLERANCE, ROUNDING, values, steps)
-    in_ranges(graph_loops.window_norms, arguments, len(groups) - 1, threads)
+    arguments = (*stack, firsts, window, seed, most_steps, TOLERANCE, ROUNDING, values, steps)
+    in_ranges(graph_loops.window_norms, arguments, len(firsts), threads)
     return values, steps
-
-
-def _groups(firsts: Ints, window: int) -> Ints:
-    """Return where to cut `firsts` so that the windows between two cuts overlap and fit into one kernel call."""
-    cuts = [0]
-    for place, first in enumerate(firsts.tolist()):
-        if place - cuts[-1] == graph_loops.LANES or first - firsts[cuts[-1]] >= window:
-            cuts.append(place)
-    return np.array([*cuts, len(firsts)])
 
 
 def _dense_norms(stack: _Stack, firsts: Ints, window: int) -> Floats:

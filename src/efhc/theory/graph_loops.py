@@ -1,7 +1,7 @@
 """Compiled loops of the theory.
 
     window_norms    ||P(k+B-1:k) - 11^T/m||                         used by contractions.py
-    strongest_tree  the spanning forest of the most recent links    used by windows.py
+    strongest_tree  the spanning forest of the most recent links    used by connectivity.py
 
 Loops that call each other are in one file, because numba's cache on disk checks only that file for changes.
 """
@@ -51,9 +51,6 @@ def strongest_tree(links, now, tree, size, next_tree, parents):
 
 # How much windows of mixings contract
 
-LANES = 4
-"""Numbers of double precision that are multiplied at once."""
-
 
 @compiled
 def joined(starts, columns, entries):
@@ -75,65 +72,42 @@ def joined(starts, columns, entries):
 
 
 @compiled
-def mix_lanes(starts, columns, entries, x, y):
-    """Y = P X for an X of four columns, which one processor instruction multiplies at once."""
-    e, one = np.uint64(starts[0]), np.uint64(1)  # no place counts from the end
+def mix(starts, columns, entries, x, y):
+    """y = P x"""
     for i in range(len(x)):
-        end = np.uint64(starts[i + 1])
-        y0, y1, y2, y3 = 0.0, 0.0, 0.0, 0.0
-        while e < end:
-            p, j = entries[e], columns[e]
-            y0 += p * x[j, 0]
-            y1 += p * x[j, 1]
-            y2 += p * x[j, 2]
-            y3 += p * x[j, 3]
-            e += one
-        y[i, 0], y[i, 1], y[i, 2], y[i, 3] = y0, y1, y2, y3
-
-
-@compiled
-def mix_window(starts, columns, entries, t, firsts, window, x, y):
-    """Y = P_t X in the columns whose window contains t, and Y = X in the others."""
-    mix_lanes(starts[t], columns, entries, x, y)
-    for lane in range(LANES):
-        if not firsts[lane] <= t < firsts[lane] + window:
-            for i in range(len(x)):
-                y[i, lane] = x[i, lane]
+        total = 0.0
+        for e in range(starts[i], starts[i + 1]):
+            total += entries[e] * x[columns[e]]
+        y[i] = total
 
 
 @compiled
 def centre(x):
-    """Subtract from each column of X its mean: X - J X."""
-    for lane in range(LANES):
-        total = 0.0
-        for i in range(len(x)):
-            total += x[i, lane]
-        mean = total / len(x)
-        for i in range(len(x)):
-            x[i, lane] -= mean
+    """Subtract from x its mean: x - J x."""
+    total = 0.0
+    for i in range(len(x)):
+        total += x[i]
+    mean = total / len(x)
+    for i in range(len(x)):
+        x[i] -= mean
 
 
 @compiled
-def there_and_back(starts, columns, entries, firsts, window, v, x, y, squares):
-    """Return A^T A v, and write ||A v||^2 to `squares`. Each column has the A of its own window.
-
-    The result is in one of the working arrays x and y, which is returned first.
-    """
-    first, end = firsts[0], firsts[LANES - 1] + window
+def there_and_back(starts, columns, entries, first, window, v, x, y):
+    """Return A^T A v in one of the working arrays x and y, the other one, and ||A v||^2."""
     x[:] = v
-    for t in range(first, end):
-        mix_window(starts, columns, entries, t, firsts, window, x, y)
+    for t in range(first, first + window):
+        mix(starts[t], columns, entries, x, y)
         x, y = y, x
     centre(x)
-    squares[:] = 0.0
+    square = 0.0
     for i in range(len(x)):
-        for lane in range(LANES):
-            squares[lane] += x[i, lane] * x[i, lane]
-    for t in range(end - 1, first - 1, -1):
-        mix_window(starts, columns, entries, t, firsts, window, x, y)
+        square += x[i] * x[i]
+    for t in range(first + window - 1, first - 1, -1):
+        mix(starts[t], columns, entries, x, y)
         x, y = y, x
     centre(x)
-    return x, y
+    return x, y, square
 
 
 @compiled
@@ -194,58 +168,43 @@ def top_pair(diagonal, beside, count, low):
 
 @compiled
 def window_norms(
-    starts, columns, entries, firsts, groups, window, seed, most_steps, tolerance, rounding, norms, steps, low, high
+    starts, columns, entries, firsts, window, seed, most_steps, tolerance, rounding, norms, steps, low, high
 ):
-    """norms[w] = ||A||_2 with A = P_{t+window-1} ... P_t - J and t = firsts[w].
+    """norms[w] = ||A||_2 with A = P_{t+window-1} ... P_t - J and t = firsts[w], for w = low .. high - 1.
 
     A norm is exactly 1 if the links of its window do not connect all devices. The method is Lanczos on A^T A from the
     vector `seed`, which is orthogonal to 1. It does without reorthogonalisation, which would not make the largest
     eigenvalue theta more exact (Paige). The matrices are symmetric, so A^T applies them in reverse order. The method
     ends when the residual is at most tolerance * theta, or small enough for an error of `rounding` in ||A||_2; steps[w]
     is the number of steps that it took.
-
-    Group g holds the windows groups[g] .. groups[g + 1] - 1, at most four, in order. The windows of a group are
-    computed side by side over the matrices that they share. This call computes the groups low .. high - 1.
     """
     devices = len(seed)
-    v, previous = np.empty((devices, LANES)), np.empty((devices, LANES))
-    x, y = np.empty((devices, LANES)), np.empty((devices, LANES))
-    diagonal, beside = np.empty((LANES, most_steps)), np.empty((LANES, most_steps))
+    v, previous, x, y = np.empty(devices), np.empty(devices), np.empty(devices), np.empty(devices)
+    diagonal, beside = np.empty(most_steps), np.empty(most_steps)
     length = np.sqrt(np.dot(seed, seed))
-    for g in range(low, high):
-        begin, count = groups[g], groups[g + 1] - groups[g]
-        mine = np.full(LANES, firsts[begin + count - 1])
-        mine[:count] = firsts[begin : begin + count]
-        going, check = np.zeros(LANES, np.bool_), np.ones(LANES, np.int64)
-        theta, known, back, a = np.zeros(LANES), np.zeros(LANES), np.zeros(LANES), np.zeros(LANES)
-        v[:], previous[:] = 0.0, 0.0
-        for lane in range(count):
-            together = joined(starts[mine[lane] : mine[lane] + window], columns, entries)
-            norms[begin + lane], steps[begin + lane] = 0.0 if together else 1.0, 0
-            going[lane] = together and length > 0.0  # it is 0 for one device alone
-            if going[lane]:
-                v[:, lane] = seed / length
+    for w in range(low, high):
+        together = joined(starts[firsts[w] : firsts[w] + window], columns, entries)
+        norms[w], steps[w] = 0.0 if together else 1.0, 0
+        if not together or length == 0.0:  # it is 0 for one device alone
+            continue
+        v[:], previous[:] = seed / length, 0.0
+        back, theta, known, check = 0.0, 0.0, 0.0, 1
         for step in range(most_steps):
-            if not going.any():
-                break
-            x, y = there_and_back(starts, columns, entries, mine, window, v, x, y, a)
-            for lane in range(LANES):
-                squares = 0.0
-                for i in range(devices):
-                    x[i, lane] -= a[lane] * v[i, lane] + back[lane] * previous[i, lane]
-                    squares += x[i, lane] * x[i, lane]
-                back[lane] = np.sqrt(squares)
+            x, y, a = there_and_back(starts, columns, entries, firsts[w], window, v, x, y)
+            square = 0.0
+            for i in range(devices):
+                x[i] -= a * v[i] + back * previous[i]
+                square += x[i] * x[i]
+            back = np.sqrt(square)
             previous, v = v, previous
-            for lane in range(LANES):
-                if going[lane]:
-                    r = back[lane]
-                    diagonal[lane, step], beside[lane, step] = a[lane], r
-                    known[lane] = max(known[lane], a[lane])
-                    if step + 1 >= check[lane] or r <= tolerance * known[lane] or step + 1 == most_steps:
-                        theta[lane], last = top_pair(diagonal[lane], beside[lane], step + 1, theta[lane])
-                        norms[begin + lane], steps[begin + lane] = np.sqrt(theta[lane]), step + 1
-                        going[lane] = r * last > max(tolerance * theta[lane], rounding * np.sqrt(theta[lane]))
-                        check[lane] = step + 2 + step // 16
-                scale = 1.0 / back[lane] if going[lane] else 0.0
-                for i in range(devices):
-                    v[i, lane] = x[i, lane] * scale
+            diagonal[step], beside[step] = a, back
+            known = max(known, a)
+            if step + 1 >= check or back <= tolerance * known or step + 1 == most_steps:
+                theta, last = top_pair(diagonal, beside, step + 1, theta)
+                norms[w], steps[w] = np.sqrt(theta), step + 1
+                if back * last <= max(tolerance * theta, rounding * np.sqrt(theta)):
+                    break
+                check = step + 2 + step // 16
+            scale = 1.0 / back
+            for i in range(devices):
+                v[i] = x[i] * scale
