@@ -19,16 +19,6 @@ SEED = Randomness(3)
 Write = Callable[[str], Path]
 
 
-@pytest.fixture
-def write(tmp_path: Path) -> Write:
-    def put(content: str) -> Path:
-        path = tmp_path / "bandwidths.csv"
-        path.write_bytes(content.encode())
-        return path
-
-    return put
-
-
 def refused(path: Path, devices: int = 3) -> str:
     with pytest.raises(InputError) as caught:
         BandwidthFile(path=path).draw(devices, SEED)

@@ -19,16 +19,6 @@ SEED = Randomness(0)
 Write = Callable[..., Path]
 
 
-@pytest.fixture
-def write(tmp_path: Path) -> Write:
-    def put(content: str | bytes, name: str = "network.txt") -> Path:
-        path = tmp_path / name
-        path.write_bytes(content if isinstance(content, bytes) else content.encode())
-        return path
-
-    return put
-
-
 def pairs(graph: Graph) -> set[tuple[int, int]]:
     return set(map(tuple, graph.links.tolist()))
 
@@ -102,12 +92,12 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path, write: Write, kind:
 
 
 def test_a_relative_path_counts_from_the_config_file_else_from_here(write: Write, monkeypatch: pytest.MonkeyPatch):
-    path = write("0 1\n", "net.txt")
-    table = {"kind": "edge-list", "path": "net.txt"}
+    path = write("0 1\n")
+    table = {"kind": "edge-list", "path": path.name}
     from_config = EdgeListFile.model_validate(table, context={CONFIG_FOLDER: path.parent})
     assert from_config.path == path
     monkeypatch.chdir(path.parent)
-    assert EdgeListFile(path="net.txt").path == path
+    assert EdgeListFile(path=path.name).path == path
 
 
 # GraphML
