@@ -1,4 +1,4 @@
-"""Who can hear whom, and how fast: topologies, graphs over time, bandwidths.
+"""Which devices are linked, and how fast they send: topologies, graphs over time, bandwidths.
 
 A network is a topology, which stays as it is, or one of the ways in which links change over time.
 """

@@ -1,4 +1,4 @@
-"""Bandwidths b_i. Each kind also says its nominal bandwidth b_M, the 1/rho of the global threshold (GT)."""
+"""Bandwidths b_i. Each kind also has a nominal bandwidth b_M, the 1/rho of the global threshold (GT)."""
 
 from __future__ import annotations
 

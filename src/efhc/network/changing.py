@@ -78,7 +78,7 @@ class Rotating(OverTopology):
         weighted.add_weighted_edges_from((i, j, w) for (i, j), w in zip(all_links.links.tolist(), weights, strict=True))
         tree = np.array(list(nx.minimum_spanning_edges(weighted, data=False)), dtype=np.int64).reshape(-1, 2)
         dealt = stream.permutation(tree)
-        return GraphList([Graph.of(devices, dealt[hand :: self.period]) for hand in range(self.period)])
+        return GraphList([Graph.of(devices, dealt[first :: self.period]) for first in range(self.period)])
 
 
 class RandomWaypoint(Network):
@@ -114,7 +114,7 @@ class _Leg(NamedTuple):
 
 
 class _Walks(DrawnGraphs):
-    """The walks of all devices, leg by leg, up to the latest iteration that was asked for. All threads share them."""
+    """The walks of all devices, leg by leg, up to the latest iteration so far. All threads share them."""
 
     def __init__(self, policy: RandomWaypoint, devices: int, randomness: Randomness) -> None:
         super().__init__(lambda k: Graph.of(devices, links_within(self.positions(k), policy.radius)))

@@ -73,9 +73,8 @@ class DrawnGraphs:
     def graph(self, k: int) -> Graph:
         recent: dict[int, Graph] = getattr(self._of_thread, "recent", {})
         if k not in recent:
-            recent = {kept: graph for kept, graph in recent.items() if kept == k - 1}
-            recent[k] = self._draw(k)
-            self._of_thread.recent = recent
+            before = {k - 1: recent[k - 1]} if k - 1 in recent else {}
+            recent = self._of_thread.recent = before | {k: self._draw(k)}
         return recent[k]
 
 
@@ -126,7 +125,7 @@ class Topology(Network):
 
 
 class DrawnTopology(Topology):
-    """A random graph, drawn again until it is connected, if that is asked."""
+    """A random graph. With `connected`, it is drawn again until it is connected."""
 
     connected: bool = True
     """Draw again until the graph is connected."""
@@ -211,7 +210,7 @@ class InternetAS(DrawnTopology):
 
     kind: Literal["internet-as"] = "internet-as"
     LEAST: ClassVar[int] = 7
-    """With fewer, networkx makes more nodes than asked."""
+    """With fewer, networkx makes more nodes than it should."""
 
     def draw(self, devices: int, stream: np.random.Generator) -> Graph:
         import networkx as nx

@@ -87,7 +87,7 @@ def launch(
 
 
 def _for_nodes(experiment: Experiment, mode: Mode | None, seconds: float | None) -> Experiment:
-    """Return the experiment with the driver for its run directory, which tells the mode of its nodes.
+    """Return the experiment with the driver for its run directory, whose kind is the mode of its nodes.
 
     It has no trackers: they follow runs that are made in this process.
     """

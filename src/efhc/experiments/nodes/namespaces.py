@@ -126,7 +126,7 @@ def remove_leftovers() -> None:
 
 
 def _remove(name: str) -> None:
-    with suppress(EfhcError):  # somebody else has removed it
+    with suppress(EfhcError):  # another process has removed it
         run(f"ip netns delete {name}")
 
 

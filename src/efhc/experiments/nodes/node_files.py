@@ -25,7 +25,7 @@ from efhc.runtime.node_settings import Address, NodeSettings
 from efhc.runtime.security import authority_files, device_files
 
 FIRST_PORT = 7700
-"""Device i listens on this port plus i, unless the user says otherwise."""
+"""Device i listens on this port plus i, by default."""
 
 EXAMPLES: dict[str, Any] = {
     "bandwidth": "measured",
@@ -166,7 +166,7 @@ def write_new_node(
     if listen == NOWHERE:
         del chosen["listen"]
     chosen = with_settings(chosen, given)
-    build_node(chosen)  # before a file is there that nobody can read
+    build_node(chosen)  # so that no file is written that cannot be read
     for name, known in (("strategy", list(loaded.strategies)), ("seed", list(loaded.seeds))):
         if chosen[name] not in known:
             raise InputError(name, chosen[name], f"one of the experiment's: {', '.join(map(str, known))}")
@@ -231,7 +231,7 @@ def _address_line(device: int, address: str | None) -> str:
     """Return the line of a neighbour's address: one that was given, none (None), or one to be changed ("")."""
     if address:
         return f"address = {_toml(address)}"
-    # 192.0.2.0/24 is reserved for documents: nobody has such an address.
+    # 192.0.2.0/24 is reserved for documents: no machine has such an address.
     placeholder = f"address = {_toml(str(Address(f'192.0.2.{1 + device % 254}', FIRST_PORT + device)))}"
     if address is None:
         return f"# {placeholder}"

@@ -113,7 +113,7 @@ class NodeProcesses:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports of loopback on which nobody listens now."""
+    """Return ports of loopback that are free now."""
     with ExitStack() as stack:
         servers = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
         return [int(server.getsockname()[1]) for server in servers]

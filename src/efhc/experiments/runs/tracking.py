@@ -115,7 +115,7 @@ class _Log(Follower):
 
     def recalled(self, rows: Callable[[], Iterable[Row]]) -> None:
         if self._is_on:
-            self._add((_point(row), True) for row in rows())
+            self._add([(_point(row), True) for row in rows()])
 
     def evaluated(self, row: Row) -> None:
         self._add([(_point(row), False)])
@@ -124,7 +124,7 @@ class _Log(Follower):
         self._ended = "finished" if state == "done" else state, problem
         self._add([])
 
-    def _add(self, points: Iterable[tuple[Point, bool]]) -> None:
+    def _add(self, points: list[tuple[Point, bool]]) -> None:
         if self._is_on:
             self.queue.extend(points)
             self._worker.inbox.put(self)

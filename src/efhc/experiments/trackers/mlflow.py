@@ -44,7 +44,7 @@ class MLflow(Tracker):
         with importing("mlflow"):
             import mlflow
             from mlflow.tracking import MlflowClient
-        logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)  # it tells of each table that it creates
+        logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)  # it logs each table that it creates
         if run.folder is None or mlflow.is_tracking_uri_set():  # type: ignore[no-untyped-call]
             uri = mlflow.get_tracking_uri()
         else:
@@ -54,7 +54,7 @@ class MLflow(Tracker):
 
 
 def _check_reachable(uri: str) -> None:
-    """Raise `EfhcError` if nobody listens there. A server behind a proxy is not asked."""
+    """Raise `EfhcError` if no server listens there. A server behind a proxy is not checked."""
     parts = urlsplit(uri)
     if parts.scheme not in ("http", "https"):
         return
@@ -127,7 +127,7 @@ def _experiment(client: MlflowClient, name: str) -> str:
     from mlflow.exceptions import MlflowException
 
     if (found := client.get_experiment_by_name(name)) is None:
-        with suppress(MlflowException):  # somebody else created it meanwhile
+        with suppress(MlflowException):  # another process created it meanwhile
             return str(client.create_experiment(name))
         found = client.get_experiment_by_name(name)
     if found is None or found.lifecycle_stage == "deleted":

@@ -1,6 +1,6 @@
 """What a tracker is. Its methods are called in a thread of its own, so they may wait for disks and servers.
 
-Nothing here knows how runs are made: `runs/tracking.py` brings the two together.
+Nothing here depends on how runs are made: `runs/tracking.py` connects trackers to runs.
 """
 
 from __future__ import annotations

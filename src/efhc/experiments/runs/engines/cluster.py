@@ -205,7 +205,7 @@ def _connect(place: str) -> None:
 
 
 class ClusterGone(EfhcError):
-    """The control process of the Ray cluster has ended: nothing can be asked of it any more."""
+    """The control process of the Ray cluster has ended: it answers no more requests."""
 
     cannot_clean_up = True
 
@@ -353,16 +353,16 @@ def replay_events(run: Run, store: RunStore, followers: Sequence[FollowerFactory
     """
     if not followers:
         return
-    asked = run.experiment
+    experiment = run.experiment
     first = store.table(run, "network").row(0, named=True)
     links = list(zip(first["link_from"], first["link_to"], strict=True))
     bandwidths = store.table(run, "devices")["bandwidth"].to_list()
     stream = EventStream(run, warn)
     stream.follow(followers)
-    begin = Begin.described(run, 0, asked.model.parameters(run.data), bandwidths, links)
+    begin = Begin.described(run, 0, experiment.model.parameters(run.data), bandwidths, links)
     stream.emit(begin)
     stream.emit(*(Evaluated(time.time(), evaluated_after(row, begin), row) for row in _rows(run, store)))
-    stream.emit(Reached(time.time(), asked.iterations))
+    stream.emit(Reached(time.time(), experiment.iterations))
     stream.end("done", None)
 
 
