@@ -44,6 +44,14 @@ class Every(Policy):
         return np.full(len(bandwidths.values), 0.0 if k % self.every == 0 else np.inf)
 
 
+class Around(Policy):
+    inner: Every = Every()
+
+    def thresholds(self, k, gamma, bandwidths, coins):
+        return self.inner.thresholds(k, gamma, bandwidths, coins)
+
+Renamed = Around
+
 class Plain:
     def __init__(self, arms=2):
         self.arms = arms
@@ -161,12 +169,19 @@ def test_an_object_or_a_function_that_makes_one(folder, name):
     assert to_tables(build({"network": table}, folder))["network"] == table | {"kind": f"{folder}/own.py:{name}"}
 
 
-@pytest.mark.parametrize(("parameters", "every"), [({"kind": "half_as_often", "every": 2}, 4), ({"kind": "always"}, 1)])
-def test_a_policy_that_a_function_or_a_name_gives_is_written_as_it_was_named(folder, parameters, every):
-    table = parameters | {"kind": f"{folder}/own.py:{parameters['kind']}"}
+@pytest.mark.parametrize(
+    ("name", "parameters", "fields"),
+    [
+        ("half_as_often", {"every": 2}, {"every": 4}),
+        ("always", {}, {"every": 1}),
+        ("Around", {"inner": {"every": 5}}, {"inner": {"every": 5}}),
+    ],
+)
+def test_a_policy_is_written_as_it_was_named_and_comes_back(folder, name, parameters, fields):
+    table = {"kind": f"{folder}/own.py:{name}", **parameters}
     experiment = build({"strategies": {"mine": table}}, folder)
     for again in experiment, build(to_tables(experiment), folder), pickle.loads(pickle.dumps(experiment)):
-        assert again.strategies["mine"].every == every
+        assert again.strategies["mine"].model_dump() == fields
         assert to_tables(again)["strategies"]["mine"] == table
 
 
@@ -262,6 +277,7 @@ OTHER_PROCESS = """
 import pickle, sys
 experiment = pickle.load(sys.stdin.buffer)
 from efhc.core.randomness import Randomness
+print(experiment.strategies["around"].inner.every, experiment.strategies["renamed"].inner.every)
 print(experiment.strategies["mine"].every, experiment.network.topology.arms, experiment.partition.share)
 print(experiment.step_size(1), experiment.threshold_decay(1), experiment.bandwidths.draw(3, None).nominal)
 from efhc.experiments.config.files import to_tables
@@ -270,12 +286,13 @@ print(to_tables(experiment)["network"]["topology"]["kind"])
 
 
 def test_an_experiment_goes_to_a_process_that_has_no_such_file(folder):
-    experiment = build(EVERY_FAMILY, folder)
+    around = {name: {"kind": f"own.py:{name.title()}", "inner": {"every": 8}} for name in ("around", "renamed")}
+    experiment = build(EVERY_FAMILY | {"strategies": EVERY_FAMILY["strategies"] | around}, folder)
     content = pickle.dumps(experiment)
     (folder / "own.py").unlink()
     done = subprocess.run([sys.executable, "-c", OTHER_PROCESS], input=content, capture_output=True, check=False)
     lines = done.stdout.decode().splitlines()
-    assert lines == ["3 3 0.25", "0.1 0.25 1.0", f"{folder}/own.py:Plain"], done.stderr.decode()
+    assert lines == ["8 8", "3 3 0.25", "0.1 0.25 1.0", f"{folder}/own.py:Plain"], done.stderr.decode()
 
 
 def test_code_is_read_once_and_hashed_as_it_was_read(folder):

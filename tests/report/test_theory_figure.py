@@ -12,7 +12,6 @@ import pytest
 
 import efhc
 from efhc.experiments.studies.theory_check import check_run
-from efhc.report.looks import strategy_colours
 from efhc.report.theory import as_dict, plain, theory_figure
 from efhc.theory.bounds import Constants
 from efhc.theory.checks import StrategyCheck
@@ -231,12 +230,6 @@ def test_small_contractions_are_visible(values):
     assert ((low < drawn) & (drawn < high)).all()
     assert axes.lines[0].get_marker() == "."  # one window is no line
     assert low < 1 < high
-
-
-def test_a_strategy_has_the_same_colour_in_all_figures():
-    both = theory_figure([strategy_check("ZT"), strategy_check("GT")])
-    alone = theory_figure([strategy_check("GT")])
-    assert both.axes[3].lines[0].get_color() == alone.axes[0].lines[0].get_color() == strategy_colours(["GT"])["GT"]
 
 
 def test_the_figure_of_a_run(checks):

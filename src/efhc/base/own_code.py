@@ -30,7 +30,7 @@ from pydantic.json_schema import SkipJsonSchema
 
 from efhc.base.errors import EfhcError, InputError, Unusable, calls_outside, did_you_mean
 from efhc.base.inputs import CONFIG_FOLDER, InputContent, absolute, read_input, sha256
-from efhc.base.policy import Policy, as_input_error, is_registered
+from efhc.base.policy import Policy, as_input_error, family_of, is_registered
 
 ALLOWED = "package.module:name or file.py:name"
 
@@ -201,7 +201,7 @@ class Origin:
     def make(self) -> Any:
         """Return the part, made again."""
         if self.parameters is not None:
-            return make_part(self.reference, self.parameters, self.methods, content=self.content)
+            return make_part(self.reference, unpacked(self.parameters), self.methods, content=self.content)
         part, _ = load(self.reference, "kind", self.content)
         if self.state is not None:
             part = part.__new__(part)
@@ -354,7 +354,7 @@ def _state(part: Any) -> dict[str, Any] | None:
     without state. None if its state cannot be written as parameters.
     """
     if isinstance(part, Policy):
-        return {name: value for name, value in part if name != "kind"}
+        return {name: value for name, value in _table(part).items() if name != "kind"}
     if dataclasses.is_dataclass(part):
         fields = {field.name: getattr(part, field.name) for field in dataclasses.fields(part) if field.init}
         others = set(getattr(part, "__dict__", fields)) - set(fields)
@@ -364,6 +364,13 @@ def _state(part: Any) -> dict[str, Any] | None:
     except Exception:  # an object that refuses to be copied has state
         return None
     return {} if stateless else None
+
+
+def _table(policy: Policy) -> dict[str, Any]:
+    """Return the fields of a policy. What is a table without kinds in a config, is a dict."""
+    fields = type(policy).model_fields
+    is_table = {name: isinstance(value, Policy) and family_of(fields[name]) is None for name, value in policy}
+    return {name: _table(value) if is_table[name] else value for name, value in policy}
 
 
 def _is_plain(value: Any) -> bool:
@@ -391,7 +398,7 @@ def packed(value: Any) -> Any:
         return value
     if isinstance(value, Policy) and origin.reference.endswith(f":{type(value).__qualname__}"):
         return dataclasses.replace(origin, parameters=None, state=value.__getstate__())
-    return origin
+    return dataclasses.replace(origin, parameters=packed(origin.parameters))
 
 
 def unpacked(value: Any) -> Any:
