@@ -435,7 +435,7 @@ class Lockstep(Mode):
         self._log("connected", neighbour=neighbour, session=theirs.session, k=status.iteration)
         self.members.connect(neighbour, theirs.session)
         record.connect(theirs.k)
-        for presence in self.members.known:
+        for presence in self.members.known.values():
             self._transport.send(neighbour, presence)
         if self._ended is not None:
             self._transport.send(neighbour, RunEnded(self._ended))

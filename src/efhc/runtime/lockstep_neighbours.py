@@ -103,7 +103,8 @@ class LockstepMembership:
         """`everyone` are the devices that messages can reach, including this one."""
         self._everyone = frozenset(everyone)
         self._own = own.device
-        self._known = {own.device: own}
+        self.known = {own.device: own}
+        """The last announcement of each device, including this one."""
         self._connected: dict[int, int] = {}
         """The session of each connected device."""
         self._seen: set[tuple[int, int]] = set()
@@ -127,46 +128,41 @@ class LockstepMembership:
             is_out_of_date = session != self._connected[device]
         else:
             is_out_of_date = is_other and (device, session) in self._seen
-        is_known = not is_other and self._known[device].checkpoints[-1] >= checkpoints[-1]
+        is_known = not is_other and self.known[device].checkpoints[-1] >= checkpoints[-1]
         if is_out_of_date or is_known:
             return False
         self._seen.add((device, session))
-        self._known[device] = presence
+        self.known[device] = presence
         return True
 
     def announce(self, checkpoints: Iterable[int]) -> Presence:
         """Return the announcement of this node, which now has these checkpoints."""
         own = self.own._replace(checkpoints=tuple(sorted(checkpoints)))
-        self._known[self._own] = own
+        self.known[self._own] = own
         return own
 
     @property
     def own(self) -> Presence:
-        return self._known[self._own]
-
-    @property
-    def known(self) -> list[Presence]:
-        """The last announcement of each device, including this one."""
-        return list(self._known.values())
+        return self.known[self._own]
 
     @property
     def missing(self) -> list[int]:
         """The devices without an announcement of their present session."""
         there = self._connected
-        present = {device for device, known in self._known.items() if there.get(device) in (None, known.session)}
+        present = {device for device, known in self.known.items() if there.get(device) in (None, known.session)}
         return sorted(self._everyone - present)
 
     @property
     def common(self) -> int:
         """The latest iteration of which every known device has a checkpoint."""
-        return max(set[int].intersection(*(set(presence.checkpoints) for presence in self._known.values())))
+        return max(set[int].intersection(*(set(presence.checkpoints) for presence in self.known.values())))
 
     def session_of(self, device: int) -> int | None:
-        return self._known[device].session if device in self._known else None
+        return self.known[device].session if device in self.known else None
 
     def has_made(self, device: int, iterations: int) -> bool:
         """Return whether a device is known to have made this number of iterations."""
-        return device in self._known and self._known[device].checkpoints[-1] >= iterations
+        return device in self.known and self.known[device].checkpoints[-1] >= iterations
 
     def unfinished(self, iterations: int) -> list[int]:
         """Return the devices that are not known to have made this number of iterations."""
