@@ -61,7 +61,10 @@ def security_of(settings: NodeSettings, *, insecure: bool, log: Log) -> Security
     Raises `InputError` if nothing would protect them, or if the files of `tls` cannot be used.
     """
     if insecure:
-        for field, text in _addresses(settings):
+        neighbours = {f"neighbours.{i}.address": one.address for i, one in enumerate(settings.neighbours)}
+        for field, text in ({"listen": settings.listen} | neighbours).items():
+            if text is None:
+                continue
             if not Address.of(text).is_loopback:
                 raise InputError(field, f"{text} with --insecure", "addresses of this machine alone, such as 127.0.0.1")
         return None
@@ -69,12 +72,6 @@ def security_of(settings: NodeSettings, *, insecure: bool, log: Log) -> Security
         made = "`efhc certs init` and `efhc certs issue` make them"
         raise InputError("tls", "nothing", f"a table with authority, certificate and key ({made})")
     return Security(settings.tls, settings.device, log)
-
-
-def _addresses(settings: NodeSettings) -> list[tuple[str, str]]:
-    listens = [("listen", settings.listen)] if settings.listen is not None else []
-    others = [(f"neighbours.{i}.address", one.address) for i, one in enumerate(settings.neighbours) if one.address]
-    return [*listens, *others]
 
 
 class Security:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import os
 import random
 import socket
 import ssl
@@ -199,8 +198,7 @@ class SocketTransport:
             for each in sockets:
                 each.close()
             in_use = "the port is in use. Stop the process that uses it (another node?), or choose another port"
-            is_unknown = isinstance(error, socket.gaierror)
-            other = reason_of(error) if is_unknown else os.strerror(error.errno or 0)
+            other, *_ = reason_of(error).partition(" (while")  # to which `create_server` has added the address
             reason = in_use if error.errno == errno.EADDRINUSE else other
             raise CannotListen(f"listen: cannot listen on {address}: {reason}") from error
         return sockets
