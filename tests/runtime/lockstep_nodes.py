@@ -28,10 +28,6 @@ class Wires(MemoryNetwork):
         self.lose_models = False
         """Whether models and frames are lost on the way until the link is cut and heals."""
 
-    def sever(self, *pairs: tuple[int, int]) -> None:
-        for pair in pairs:
-            self.cut(*pair)
-
     def heal_all(self) -> None:
         for pair in list(self.cuts):
             self.heal(*pair)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -272,7 +273,7 @@ async def test_a_node_that_waits_for_a_neighbour_stays_ready_and_tells_for_whom_
     assert nodes[0].mode.status().state not in READY_STATES
     running = asyncio.create_task(run_all(nodes))
     await have_made(nodes, 2)
-    wires.sever((0, 1))
+    wires.cut(0, 1)
     while [node.mode.status().waits_for for node in nodes[:2]] != [[1], [0]]:
         await asyncio.sleep(0.001)
     states.extend(node.mode.status().state for node in nodes)
@@ -339,7 +340,8 @@ async def test_cuts_and_stops_at_random_moments_change_nothing(tmp_path: Path, s
         await asyncio.sleep(random.uniform(0, 0.06))
         wires.lose_models = bool(random.integers(2))
         await asyncio.sleep(random.uniform(0, 0.02))
-        wires.sever(*((a, b) for a in range(devices) for b in range(a)))
+        for one, other in combinations(range(devices), 2):
+            wires.cut(one, other)
         wires.lose_models = False
         chosen = int(random.integers(devices))
         if random.integers(2) and not running[chosen].done():
