@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import polars as pl
 import pytest
@@ -13,7 +11,6 @@ from efhc.report.claims.panels import panels
 from efhc.report.figure_data import BUDGETS, FigureData, Illustration
 from efhc.report.page.charts import (
     MAX_BINS,
-    drawings,
     fired_shares,
     network_drawing,
     paper_charts,
@@ -40,11 +37,6 @@ def illustration(result: efhc.Result) -> Illustration:
     network, devices, events = (table.filter(seed=3) for table in (result.network, result.devices, result.events))
     by_strategy = events.partition_by("strategy", as_dict=True, maintain_order=True)
     return Illustration(3, network, devices, {str(name): rows for (name,), rows in by_strategy.items()})
-
-
-def test_drawings_are_plain_json_and_the_same_each_time(data: FigureData, illustration: Illustration):
-    first, again = (json.dumps(drawings(data, illustration), allow_nan=False) for _ in range(2))
-    assert first == again
 
 
 def test_panels_show_mean_and_band_of_each_strategy(data: FigureData):

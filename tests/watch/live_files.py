@@ -1,4 +1,4 @@
-"""Live files that tests write record by record."""
+"""Live files that tests write record by record, and the data in offline pages."""
 
 from __future__ import annotations
 
@@ -34,3 +34,8 @@ def begun(folder: Path) -> LiveFile:
     live = LiveFile(folder / "live.jsonl")
     live(begin())
     return live
+
+
+def embedded(page: Path) -> str:
+    """Return the JSON in an offline page."""
+    return page.read_text().split('id="embedded">')[1].split("</script>")[0]

@@ -73,15 +73,12 @@ def test_a_stopped_run_goes_on_with_its_store(
         ({"sessions": ["/s"]}, "run CONFIG --out OUT --resume"),
         ({"sessions": [], "made_by": ["nodes, lockstep"]}, "run CONFIG --out OUT --resume"),
         ({"sessions": 5, "made_by": "nodes, --help"}, "run CONFIG --out OUT --resume"),
+        (None, "run CONFIG --out OUT --resume"),  # it was just begun
     ],
 )
-def test_only_known_words_of_a_stranger_are_shown(meta: dict[str, Any], words: str, tmp_path: Path) -> None:
+def test_only_known_words_of_a_stranger_are_shown(meta: dict[str, Any] | None, words: str, tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text(CONFIG)
-    (tmp_path / "meta.json").write_text(json.dumps({"status": "running"} | meta))
+    if meta is not None:
+        (tmp_path / "meta.json").write_text(json.dumps({"status": "running"} | meta))
     named = words.replace("CONFIG", str(tmp_path / "config.toml")).replace("OUT", str(tmp_path))
     assert shown(tmp_path) == ["efhc", *named.split()]
-
-
-def test_an_experiment_that_was_just_begun_has_a_command(tmp_path: Path) -> None:
-    (tmp_path / "config.toml").write_text(CONFIG)
-    assert shown(tmp_path)[1::4] == ["run", "--resume"]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from live_files import embedded
 from streams import answering, stream
 
 from efhc.experiments.nodes.status_query import Answer, ask, ask_all
@@ -197,7 +198,7 @@ def test_a_page_that_is_written_once_waits_for_the_nodes(tmp_path):
 
     with answering(tmp_path / "runs" / "state", slow):
         lines = write_page(tmp_path / "runs", tmp_path / "page.html")
-    data = json.loads((tmp_path / "page.html").read_text().split('id="embedded">')[1].split("</script>")[0])
+    data = json.loads(embedded(tmp_path / "page.html"))
     ((run,),) = (group["runs"] for group in data["tree"]["groups"])
     assert (run["state"], run["k"]) == ("running", 7)
     assert lines == ["1 of 1 runs are unfinished: the page shows what is known now"]

@@ -89,17 +89,6 @@ def test_a_strangers_page_reads_nothing(made, serve, chrome):
 
 
 @pytest.mark.slow
-def test_a_name_that_leads_here_reads_nothing(made, serve, chrome):
-    with serve(made) as (server, _):
-        page = chrome.new_page()
-        for target in ("", "api/tree"):
-            answer = page.goto(f"http://rebound.example.com:{server.port}/{target}")
-            assert answer.status == 421
-            assert "EF-HC" not in page.content()
-        page.close()
-
-
-@pytest.mark.slow
 def test_the_address_with_the_token_opens_the_page_from_a_link_elsewhere(made, serve, chrome):
     with serve(made, token="auto") as (server, _), strangers_site() as port:
         page = chrome.new_page()

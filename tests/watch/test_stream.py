@@ -106,14 +106,6 @@ def test_a_run_that_is_deleted_disappears(tmp_path, serve):
         assert client.get(f"/api/runs/{run}").status_code == 404
 
 
-def test_an_empty_folder_waits_for_runs(tmp_path, serve):
-    with serve(tmp_path) as (_, client), stream(client) as events:
-        events.wait(lambda name, data: name == "tree" and data["groups"] == [])
-        begun_experiment(tmp_path / "later")
-        tree = events.wait(lambda name, data: name == "tree" and data["groups"])
-        assert tree["groups"][0]["place"] == "later"
-
-
 @contextmanager
 def command(*words: object) -> Iterator[subprocess.Popen[bytes]]:
     process = subprocess.Popen(

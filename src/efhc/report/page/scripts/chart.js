@@ -1,6 +1,6 @@
 // Lines over an axis on a canvas: with a readout under the pointer or by arrow keys, a range chosen by dragging, and a picture to save.
 import { Drawing, drawLine, drawPath, theme, writeTicks } from "./canvas.js";
-import { download, el, say } from "./dom.js";
+import { download, el, setText } from "./dom.js";
 import { lastUpTo, linear, logarithmic } from "./axes.js";
 import { fileName, isKnown } from "./format.js";
 import { visible } from "./looks.js";
@@ -40,7 +40,7 @@ export class Chart extends Drawing {
   set(content, empty = "Nothing was evaluated yet.") {
     this.content = { marks: [], cursor: null, ...content };
     this.empty.hidden = content.lines.some((line) => line.y.some((value, n) => isKnown(value) && isKnown(line.x[n])));
-    say(this.empty, empty);
+    setText(this.empty, empty);
     this.redraw();
     this.announceAt();
     if (!this.readout.hidden) this.showReadout();

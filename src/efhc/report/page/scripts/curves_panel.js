@@ -34,7 +34,7 @@ export class CurvesPanel {
     const axes = radioSwitch({
       name: "axis",
       label: "Show curves against",
-      options: Object.fromEntries(AXES.map((axis) => [axis, measureOf(axis).name])),
+      options: AXES.map((axis) => [axis, measureOf(axis).name]),
       value: this.axis,
       changed: (axis) => {
         this.isAxisChosen = true;

@@ -24,7 +24,7 @@ function filled(element, properties, children) {
 }
 
 /** Sets a text if it differs, so that nothing is laid out or read out anew without need. */
-export function say(element, text) {
+export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
@@ -67,10 +67,10 @@ export function copyButton(text) {
   return button;
 }
 
-/** Returns a group of radio buttons; `options` are texts by value, and `changed(value)` hears the reader's choice. */
+/** Returns a group of radio buttons; `options` are pairs of a value and a text, and `changed(value)` gets what the reader chose. */
 export function radioSwitch({ name, label, options, value: first, changed }) {
   const group = el("fieldset", { class: "switch" }, el("legend", { class: "unseen", text: label }));
-  for (const [value, text] of Object.entries(options)) {
+  for (const [value, text] of options) {
     const input = el("input", { type: "radio", name, value, checked: value === first, onchange: () => changed(value) });
     group.append(el("label", {}, input, el("span", { text })));
   }

@@ -10,7 +10,7 @@ const REACH = 14; // pixels around a device that still mean it
 export const FADE = 7; // places over which a used link fades while the network moves
 
 export class NetworkDrawing extends Drawing {
-  /** `describe(device)` returns the lines of the label; `choose(device)` hears what the reader chooses. */
+  /** `describe(device)` returns the lines of the label; `choose(device)` is called with what the reader chooses. */
   constructor({ describe, choose, label }) {
     super("network", label, true);
     Object.assign(this, { describe, choose });

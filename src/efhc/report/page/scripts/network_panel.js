@@ -1,5 +1,5 @@
 // The network of the run at the moment that is shown.
-import { el, say } from "./dom.js";
+import { el, setText } from "./dom.js";
 import { accuracyWords, isKnown, plural, whole } from "./format.js";
 import { FADE, NetworkDrawing, deviceWords, networkKey } from "./network.js";
 import { lastUpTo } from "./axes.js";
@@ -54,16 +54,16 @@ export class NetworkPanel {
 
   draw() {
     const { shown } = this.store;
-    if (!shown?.devices.length) return say(this.caption, "");
+    if (!shown?.devices.length) return setText(this.caption, "");
     const { devices, events } = shown;
     const { links } = this;
     const { place, sample } = this.moment;
     this.drawing.setLinks(links);
     this.drawing.setState({ values: sample.accuracy, range: this.range ?? [0, 1], fired: events.fired[place] ?? [], trail: this.trail(events) });
-    if (!events.k.length) return say(this.caption, `${plural(devices.length, "device")}, ${plural(links.length, "link")}`);
+    if (!events.k.length) return setText(this.caption, `${plural(devices.length, "device")}, ${plural(links.length, "link")}`);
     const fired = `${whole(new Set(events.fired[place]).size)} of ${plural(devices.length, "device")} fired`;
     const used = events.used[place]; // null: there was no room for them
-    say(this.caption, used ? `${fired}, ${whole(used.length)} of ${plural(links.length, "link")} used` : `${fired}; links in use are not drawn here`);
+    setText(this.caption, used ? `${fired}, ${whole(used.length)} of ${plural(links.length, "link")} used` : `${fired}; links in use are not drawn here`);
   }
 
   /** The links in use and, while the network moves, those that were used just before: they fade. */

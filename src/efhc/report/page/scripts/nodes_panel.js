@@ -1,5 +1,5 @@
 // Nodes of the network runtime: how each is, and its links.
-import { el, say } from "./dom.js";
+import { el, setText } from "./dom.js";
 import { digits, duration, plural, scaled, whole } from "./format.js";
 import { SortableTable, number, text } from "./table.js";
 
@@ -69,9 +69,9 @@ export class NodesPanel {
     if (!rows.length) return;
     this.nodes.set(rows);
     const states = Object.entries(Object.groupBy(rows, ({ state }) => state)).map(([state, same]) => `${same.length} ${state}`);
-    say(this.summary, `${plural(rows.length, "node")}: ${states.join(", ")}`);
+    setText(this.summary, `${plural(rows.length, "node")}: ${states.join(", ")}`);
     const chosen = devices[this.store.device];
-    say(this.title, `Links of node ${chosen?.device ?? this.store.device}`);
+    setText(this.title, `Links of node ${chosen?.device ?? this.store.device}`);
     this.links.set(chosen?.node?.neighbours ?? []);
   }
 }

@@ -1,5 +1,5 @@
 // Which iteration is shown: a slider, play and pause, and back to the end.
-import { choice, el, keySteps, say } from "./dom.js";
+import { choice, el, keySteps, setText } from "./dom.js";
 import { digits, whole } from "./format.js";
 import { lastUpTo } from "./axes.js";
 
@@ -46,8 +46,8 @@ export class Player {
     const when = axis.name === "seconds" ? `${digits(at, 4)} s` : `iteration ${whole(at)}`;
     this.slider.ariaLabel = axis.name === "seconds" ? "Seconds" : "Iteration";
     this.slider.ariaValueText = when;
-    say(this.where, at === null ? "" : when);
+    setText(this.where, at === null ? "" : when);
     this.end.disabled = moment.isFollowing;
-    say(this.end, this.store.currentRun?.state === "running" ? "Live" : "End");
+    setText(this.end, this.store.currentRun?.state === "running" ? "Live" : "End");
   }
 }

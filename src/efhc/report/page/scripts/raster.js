@@ -9,7 +9,7 @@ const GUTTER = { left: 54, right: 12, bottom: 22 };
 const FEWEST_PIXELS = 11; // height of a row that can have a label
 
 export class RasterDrawing extends Drawing {
-  /** `seek(k)` hears which iteration the reader points at, `choose(row)` which row; both may be left out. */
+  /** `seek(k)` is called with the iteration that the reader points at, `choose(row)` with the row; both are optional. */
   constructor({ seek, choose, label }) {
     super("raster", label, false);
     Object.assign(this, { seek, choose });

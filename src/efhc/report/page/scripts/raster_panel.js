@@ -1,5 +1,5 @@
 // Who fired when, and the moment that is shown.
-import { el, say } from "./dom.js";
+import { el, setText } from "./dom.js";
 import { digits, plural } from "./format.js";
 import { Player } from "./player.js";
 import { RasterDrawing, firedShares } from "./raster.js";
@@ -30,7 +30,7 @@ export class RasterPanel {
     const { shown } = this.store;
     const has = Boolean(shown?.events.k.length && shown.devices.length);
     this.drawing.element.hidden = !has;
-    if (!has) return say(this.note, shown ? "No events are known of this run." : "");
+    if (!has) return setText(this.note, shown ? "No events are known of this run." : "");
     const { devices, events } = shown;
     this.order = devices.map((_, n) => n).sort((one, other) => (devices[other].bandwidth ?? 0) - (devices[one].bandwidth ?? 0) || one - other);
     const rowOf = [];
@@ -52,7 +52,7 @@ export class RasterPanel {
     const count = times ? `${digits(end, 4)} s, ${plural(events.k.length, "moment")}` : plural(events.k.length, "iteration");
     const sample = shown.is_sample ? `${count}, a sample` : count;
     const gaps = shares[0].some(Number.isNaN) && !times ? "gaps: iterations that are not in the sample" : times ? "blank: no step of the device" : "";
-    say(this.note, [order, sample, gaps].filter(Boolean).join("; "));
+    setText(this.note, [order, sample, gaps].filter(Boolean).join("; "));
     this.mark();
   }
 

@@ -1,5 +1,5 @@
 // The chosen run in words: what it is, how far it is, and what to do if it has stopped.
-import { copyButton, el, say, setFacts } from "./dom.js";
+import { copyButton, el, setFacts, setText } from "./dom.js";
 import { accuracyWords, duration, short, whole } from "./format.js";
 
 const ABSENCES = { gone: "The files of this run are gone.", missing: "This page has only the curves of this run." };
@@ -24,9 +24,9 @@ export class RunHead {
     const { currentGroup: group, currentRun: run } = this.store;
     this.element.hidden = !run;
     if (!run) return;
-    say(this.place, [group.name, group.place].filter((part, n, all) => part && part !== "." && all.indexOf(part) === n).join(" · "));
-    say(this.title, `${run.strategy}, seed ${run.seed}`);
-    say(this.state, STATES[run.state]);
+    setText(this.place, [group.name, group.place].filter((part, n, all) => part && part !== "." && all.indexOf(part) === n).join(" · "));
+    setText(this.title, `${run.strategy}, seed ${run.seed}`);
+    setText(this.state, STATES[run.state]);
     this.state.className = `badge is-${run.state}`;
     this.drawNumbers(run);
     this.bar.style.setProperty("--share", run.iterations ? Math.min(1, run.k / run.iterations) : 0);
@@ -69,7 +69,7 @@ export class RunHead {
   /** Only changes of state are read out: numbers change all the time. */
   announce(run) {
     const words = `${run.strategy}, seed ${run.seed}: ${STATES[run.state]}`;
-    if (this.said && this.said !== words && this.saidOf === run.id) say(this.status, words);
+    if (this.said && this.said !== words && this.saidOf === run.id) setText(this.status, words);
     [this.said, this.saidOf] = [words, run.id];
   }
 }

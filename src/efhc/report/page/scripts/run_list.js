@@ -1,5 +1,5 @@
 // All runs that were found, with their state and progress.
-import { el, say } from "./dom.js";
+import { el, setText } from "./dom.js";
 import { accuracyWords, duration, plural } from "./format.js";
 import { looksOf, swatch } from "./looks.js";
 
@@ -26,10 +26,10 @@ export class RunList {
     if (key !== this.key) this.build(groups);
     this.key = key;
     for (const group of groups) this.update(group);
-    say(this.count, plural(groups.flatMap((group) => group.runs).length, "run"));
+    setText(this.count, plural(groups.flatMap((group) => group.runs).length, "run"));
     this.leftOut.hidden = !runs?.left_out;
-    say(this.leftOut, runs?.left_out ?? "");
-    say(this.current, run ? `${run.strategy}, seed ${run.seed}` : "");
+    setText(this.leftOut, runs?.left_out ?? "");
+    setText(this.current, run ? `${run.strategy}, seed ${run.seed}` : "");
   }
 
   build(groups) {
@@ -67,7 +67,7 @@ export class RunList {
     const head = this.heads.get(group.id);
     if (group.id === this.store.group || this.heads.size <= 3) head.element.open ||= !head.seen;
     head.seen ||= head.element.open;
-    say(head.state, group.problem ?? (group.state === "done" ? "" : group.state));
+    setText(head.state, group.problem ?? (group.state === "done" ? "" : group.state));
     head.state.className = `group-state is-${group.state}`;
     for (const run of group.runs) {
       const { button, state, bar, value } = this.rows.get(run.id);
@@ -75,8 +75,8 @@ export class RunList {
       button.className = `run is-${run.state}`;
       button.title = run.problem ?? "";
       const isWaiting = run.state === "waiting";
-      say(state, isWaiting ? "" : stateWords(run));
-      say(value, isWaiting ? "waiting" : run.accuracy === null ? "" : accuracyWords(run.accuracy));
+      setText(state, isWaiting ? "" : stateWords(run));
+      setText(value, isWaiting ? "waiting" : run.accuracy === null ? "" : accuracyWords(run.accuracy));
       bar.style.setProperty("--share", run.iterations ? Math.min(1, run.k / run.iterations) : 0);
     }
   }

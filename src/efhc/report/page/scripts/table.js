@@ -1,5 +1,5 @@
 // A table that can be sorted and exported. Numbers are exported as they are, not as they are shown.
-import { download, el, say } from "./dom.js";
+import { download, el, setText } from "./dom.js";
 import { digits, plural } from "./format.js";
 import { measureOf } from "./measures.js";
 
@@ -15,7 +15,7 @@ function field(name) {
 }
 
 export class SortableTable {
-  /** `choose(row)` hears which row was pressed. Exports have the names of the columns, the page their headings. */
+  /** `choose(row)` is called with the row that was pressed. Exports have the names of the columns, the page their headings. */
   constructor({ caption, columns, file, choose = null, isCurrent = () => false }) {
     Object.assign(this, { columns, file, choose, isCurrent });
     [this.by, this.isDown] = [null, false];
@@ -65,7 +65,7 @@ export class SortableTable {
     while (this.body.rows.length > shown.length) this.body.lastChild.remove();
     while (this.body.rows.length < shown.length) this.body.append(this.emptyRow());
     shown.forEach((row, n) => this.fill(this.body.rows[n], row));
-    say(this.note, sorted.length > shown.length ? `${plural(shown.length, "row")} of ${sorted.length.toLocaleString("en-US")}; the export has all` : "");
+    setText(this.note, sorted.length > shown.length ? `${plural(shown.length, "row")} of ${sorted.length.toLocaleString("en-US")}; the export has all` : "");
   }
 
   emptyRow() {
@@ -79,7 +79,7 @@ export class SortableTable {
     element.classList.toggle("is-current", this.isCurrent(row));
     this.columns.forEach(({ value, words }, n) => {
       const cell = element.cells[n];
-      say(n === 0 && this.choose ? cell.firstChild : cell, value(row) == null ? "–" : words(value(row)));
+      setText(n === 0 && this.choose ? cell.firstChild : cell, value(row) == null ? "–" : words(value(row)));
     });
   }
 

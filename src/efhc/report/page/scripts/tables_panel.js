@@ -69,7 +69,7 @@ export class TablesPanel {
     const kinds = radioSwitch({
       name: "table",
       label: "Table",
-      options: Object.fromEntries(Object.keys(this.kinds).map((name) => [name, name])),
+      options: Object.keys(this.kinds).map((name) => [name, name]),
       value: this.shown,
       changed: (name) => {
         this.shown = name;

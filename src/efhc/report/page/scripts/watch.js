@@ -1,5 +1,5 @@
 // The page of runs: its panels in their order, and what is around them. To add a panel, add a file NAME_panel.js.
-import { el, say, svg } from "./dom.js";
+import { el, setText, svg } from "./dom.js";
 import { Moment } from "./moment.js";
 import { PANELS } from "./panels.js";
 import { RunHead } from "./run_head.js";
@@ -18,7 +18,7 @@ function connectionSign(store) {
     if (!store.source.isLive) return;
     sign.classList.toggle("is-lost", !store.isConnected);
     const lost = store.isRefused ? "The server refuses; open the address that efhc watch printed" : "Not connected; trying again";
-    say(sign, store.isConnected ? "connected" : lost);
+    setText(sign, store.isConnected ? "connected" : lost);
   });
   return sign;
 }
@@ -33,8 +33,8 @@ function emptyWords(store) {
   store.watch(["tree", "choice"], () => {
     element.hidden = Boolean(store.currentRun);
     if (!store.runs || store.currentRun) return;
-    say(words, isLive ? `Waiting for a run in ${store.runs.title}` : `There is no run in ${store.runs.title}`);
-    say(hint, isLive ? "Runs that begin there appear here by themselves. Start one with its folder there:" : "");
+    setText(words, isLive ? `Waiting for a run in ${store.runs.title}` : `There is no run in ${store.runs.title}`);
+    setText(hint, isLive ? "Runs that begin there appear here by themselves. Start one with its folder there:" : "");
     command.hidden = !isLive;
   });
   return element;
@@ -44,7 +44,7 @@ function deletedWords(store) {
   const element = el("p", { class: "notice", role: "status", hidden: true });
   store.watch(["deleted"], () => {
     element.hidden = !store.deleted;
-    if (store.deleted) say(element, `${store.deleted.strategy}, seed ${store.deleted.seed}, was deleted.`);
+    if (store.deleted) setText(element, `${store.deleted.strategy}, seed ${store.deleted.seed}, was deleted.`);
   });
   return element;
 }
@@ -72,7 +72,7 @@ const panels = el("div", { class: "panels", hidden: true }, ...ordered.map((Pane
 const folder = el("span", { class: "folder" });
 store.watch(["tree", "choice"], () => {
   panels.hidden = !store.currentRun;
-  say(folder, store.runs?.title ?? "");
+  setText(folder, store.runs?.title ?? "");
 });
 const main = el("main", { id: "main", tabindex: -1 }, deletedWords(store), emptyWords(store), new RunHead(store).element, panels);
 document.getElementById("page").replaceChildren(
