@@ -11,7 +11,8 @@ import pytest
 
 import efhc
 from efhc.watch.discovery import Discovery
-from efhc.watch.readers import MOST_ROWS, LiveReader, TableReader
+from efhc.watch.readers import LiveReader, TableReader
+from efhc.watch.untrusted import MOST_ROWS
 from efhc.watch.watcher import Watcher
 
 FIELDS = {"devices": 6, "iterations": 40, "evaluate_every": 5, "seeds": (0,)}

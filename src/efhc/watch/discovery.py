@@ -6,10 +6,8 @@ a folder of run folders      a store, or the folder `runs` of a reproduction, a 
                              differ in strategy and seed only are a group
 folders with a status.sock   the state folders of running nodes
 
-Configs are read as plain tables: no code that they name is run. Nobody who may write in the watched folder can show
-files that the reader alone may read, or stop the page: links are followed only if the reader made them or if they stay
-within the folder, files must be regular and of bounded size, and the number of folders, of runs and of levels in a file
-is limited.
+Configs are read as plain tables: no code that they name is run. The number of folders and of runs is limited, and
+untrusted.py says which files are read.
 """
 
 from __future__ import annotations
@@ -18,19 +16,15 @@ import hashlib
 import json
 import os
 import re
-import stat
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
-import polars as pl
 from pydantic import BaseModel, Field
 
-from efhc.base.errors import EfhcError
 from efhc.base.inputs import open_regular
 from efhc.base.own_code import in_one_line
 from efhc.experiments.runs.experiment_folder import OWN_RUNS
@@ -49,6 +43,7 @@ from efhc.experiments.runs.study import (
 )
 from efhc.experiments.runs.tables import EVENT_DRIVEN, LOCKSTEP, RunTables
 from efhc.runtime.pages import SOCKET_NAME
+from efhc.watch.untrusted import check_content, is_own, is_socket, may_enter, stamp_of
 
 COLLECTED = "live"
 """The folder of the live files in an experiment that efhc 0.2 completed."""
@@ -61,8 +56,6 @@ NAMED = re.compile(r"(.+)\.seed(\d{1,18})")
 """The folder of the nodes of one run of `efhc launch`."""
 WITHOUT_RUNS = frozenset({"node_modules", "site-packages", "__pycache__"})
 """Folders that are not searched. Nor are hidden ones and virtual environments: they have thousands of folders."""
-MOST_LEVELS, LARGEST = 16, 2**64
-"""How deep tables may be nested, and the largest whole number in them."""
 MOST_RUNS = 10_000
 """The largest number of runs of one experiment."""
 
@@ -416,73 +409,6 @@ def _meta(content: bytes) -> dict[str, Any]:
     meta: dict[str, Any] = json.loads(content)
     _Meta.model_validate(meta)
     return meta
-
-
-# What may be read
-
-
-def check_content(content: Any, levels: int = MOST_LEVELS) -> None:
-    """Raise `ValueError` if tables are nested too deep, or hold a number that no run has."""
-    if type(content) is int and abs(content) > LARGEST:
-        raise ValueError("a number is too large")
-    if not isinstance(content, dict | list):
-        return
-    if not levels:
-        raise ValueError(f"it is nested more than {MOST_LEVELS} levels deep")
-    inner: Iterable[Any] = content.values() if isinstance(content, dict) else content
-    for one in inner:
-        check_content(one, levels - 1)
-
-
-def is_own(owner: int) -> bool:
-    """Return whether files of a user, given by number, belong to the reader or to root."""
-    return owner in (0, os.geteuid() if hasattr(os, "geteuid") else owner)
-
-
-def may_enter(folder: Path, root: Path) -> bool:
-    """Return whether a folder within the watched one is read.
-
-    A link that leads out of the watched folder is followed only if it belongs to the reader or to root. Otherwise
-    anybody who may write in the watched folder could show files that the reader alone may read.
-    """
-    try:
-        found = folder.lstat()
-        is_link = stat.S_ISLNK(found.st_mode)
-        return not is_link or is_own(found.st_uid) or folder.resolve().is_relative_to(root.resolve())
-    except (OSError, RuntimeError, ValueError):  # deleted meanwhile, or a link to itself
-        return False
-
-
-def is_socket(path: Path) -> bool:
-    """Return whether a path is a socket itself: a link may lead to one of another program."""
-    try:
-        return stat.S_ISSOCK(path.lstat().st_mode)
-    except OSError:
-        return False
-
-
-def stamp_of(path: Path) -> tuple[int, int, int] | None:
-    """Return what changes whenever a file is written. None: there is no file."""
-    try:
-        found = path.stat()
-    except (OSError, ValueError):
-        return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
-
-
-@contextmanager
-def readable(folder: Path) -> Iterator[None]:
-    """Raise an `EfhcError` if the body cannot read files of a run: they are damaged, or were deleted meanwhile.
-
-    The data causes every error of the body: a damaged table makes Polars raise anything, even panic.
-    """
-    try:
-        yield
-    except EfhcError:
-        raise
-    except (Exception, pl.exceptions.PanicException) as error:
-        text = getattr(error, "strerror", None) or str(error).partition("\n")[0]
-        raise EfhcError(f"{folder.name}: its files cannot be read ({text})") from error
 
 
 def _inner(found: Iterable[os.DirEntry[str]], names: set[str], root: Path) -> list[os.DirEntry[str]]:

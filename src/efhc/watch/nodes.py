@@ -14,9 +14,10 @@ from pydantic import TypeAdapter
 from efhc.experiments.nodes.status_query import Answer, ask
 from efhc.report.views import AboutRows, DeviceView, State
 from efhc.runtime.status import NeighbourStatus, NodeStatus
-from efhc.watch.discovery import LARGEST, FoundRun, check_content
+from efhc.watch.discovery import FoundRun
 from efhc.watch.readers import Link, Part, Reader, Row, in_force
 from efhc.watch.repeating import Repeated
+from efhc.watch.untrusted import LARGEST, check_content
 
 POLL_SECONDS = 1.0
 """Least time between two polls."""

@@ -12,7 +12,6 @@ from bisect import bisect_right
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from functools import cached_property
-from pathlib import Path
 from threading import Lock
 from typing import Any, Literal, NamedTuple, cast
 
@@ -20,21 +19,19 @@ import numpy as np
 import polars as pl
 
 from efhc.base.errors import EfhcError
-from efhc.base.inputs import open_regular
 from efhc.drivers.event_driven.settings import EventDriven
 from efhc.experiments.runs.events import Begin, Devices, Evaluated, Events, Network, Record
 from efhc.experiments.runs.live_file import LiveRun, NewRecords, Tail
 from efhc.experiments.runs.tables import EVENT_DRIVEN
 from efhc.report.views import CURVE_COLUMNS, AboutRows, Curve, DeviceView, RunSummary
-from efhc.watch.discovery import FoundRun, readable, stamp_of
+from efhc.watch.discovery import FoundRun
+from efhc.watch.untrusted import MOST_ROWS, read_table, readable, stamp_of
 
 MOST_POINTS = 2_000
 """The largest number of points of a curve."""
 MOST_ITERATIONS, MOST_NUMBERS = 10_000, 100_000
 """The largest number of iterations whose events are shown, and about how many devices that fired, ends of links in use
 and ends of physical links they may have."""
-MOST_ROWS, MOST_ROWS_OF = 20_000_000, {"steps": 100_000_000, "exchanges": 100_000_000}
-"""The largest number of rows of a table, and of the largest tables: a few kilobytes can hold any number of rows."""
 
 Part = Literal["curve", "samples", "events", "network"]
 PARTS: dict[Part, type[Record]] = {"curve": Evaluated, "samples": Devices, "events": Events, "network": Network}
@@ -458,21 +455,6 @@ class TableReader(LiveReader):
 
 def _tables_stamp(run: FoundRun) -> Hashable:
     return "tables", str(run.folder), stamp_of(run.folder / f"{run.tables.curve}.parquet")
-
-
-def read_table(folder: Path, name: str) -> pl.LazyFrame:
-    """Return a table in a folder.
-
-    Raises `OSError` if it is no regular file, or a link, and `ValueError` if it has more rows than a page can show.
-    """
-    with open_regular(folder / f"{name}.parquet") as file:
-        table = pl.scan_parquet(file)  # the file that was checked, whatever is put in its place
-    # The length in the header may be wrong on purpose: the rows that would be read are counted.
-    last = table.with_row_index("row number").select(pl.max("row number")).collect().item()
-    most = MOST_ROWS_OF.get(name, MOST_ROWS)
-    if last is not None and last >= most:
-        raise ValueError(f"{name}.parquet has {last + 1:,} rows; a page shows tables of at most {most:,}")
-    return table
 
 
 def in_force(changed_at: Sequence[int], iterations: Iterable[int]) -> list[int]:

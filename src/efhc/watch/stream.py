@@ -17,8 +17,8 @@ from typing import Any
 from efhc.base.errors import EfhcError
 from efhc.report.plain_json import to_json
 from efhc.report.views import Delta
-from efhc.watch.discovery import readable
 from efhc.watch.readers import PARTS, Part, PartRows, Reader
+from efhc.watch.untrusted import readable
 from efhc.watch.watcher import Watcher
 
 Event = tuple[str, Any]

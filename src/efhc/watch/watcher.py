@@ -19,10 +19,11 @@ from efhc.experiments.runs.run import file_name
 from efhc.report.looks import strategy_styles
 from efhc.report.views import Curve, Group, Look, RunDetail, RunSummary, State, Tree
 from efhc.watch.describing import describe, repeat_command
-from efhc.watch.discovery import Discovery, FoundGroup, FoundRun, readable
+from efhc.watch.discovery import Discovery, FoundGroup, FoundRun
 from efhc.watch.nodes import NodesReader
 from efhc.watch.readers import PARTS, LiveReader, Reader, TableReader
 from efhc.watch.repeating import Repeated
+from efhc.watch.untrusted import readable
 
 READ_SECONDS = 0.1
 """Least time between two reads of live files."""
@@ -241,13 +242,14 @@ class Watcher:
         }  # fmt: skip
 
     def _line(self, group: FoundGroup, run: FoundRun) -> RunSummary:
-        own, nodes = self._readers[run.id], group.folder / "nodes" / file_name(run.strategy, run.seed)
-        maker = self._readers.get(self._discovery.id("nodes", nodes), own)  # the nodes of `efhc launch`, if they run
+        own = self._readers[run.id]
         try:
-            if maker is own or run.is_complete or run.problem:
-                return own.summary()
-            facts = {"id": run.id, "strategy": run.strategy, "seed": run.seed, "iterations": run.iterations}
-            return cast("RunSummary", maker.summary() | facts)
+            if not run.is_complete and not run.problem:
+                nodes = group.folder / "nodes" / file_name(run.strategy, run.seed)
+                if (maker := self._readers.get(self._discovery.id("nodes", nodes))) is not None:  # of `efhc launch`
+                    facts = {"id": run.id, "strategy": run.strategy, "seed": run.seed, "iterations": run.iterations}
+                    return cast("RunSummary", maker.summary() | facts)
+            return own.summary()
         except Exception as error:
             return own.summary(in_one_line(error))
 
