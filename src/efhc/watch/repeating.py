@@ -26,8 +26,9 @@ class Repeated:
         with self._lock:
             is_idle = self._thread is None or not self._thread.is_alive()
             if is_idle and (now or time.monotonic() >= self._due):
-                self._thread = Thread(target=self._call, name="efhc-watch", daemon=True)
-                self._thread.start()
+                thread = Thread(target=self._call, name="efhc-watch", daemon=True)
+                thread.start()
+                self._thread = thread  # only now: `wait` may join no thread that has not started
 
     def wait(self, seconds: float | None = None) -> None:
         """Wait for the end of the call that goes on, if there is one, for this long at most. Default: without limit."""
