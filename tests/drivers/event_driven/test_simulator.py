@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from simulated import Firing, WatchedLinks, run, simulator_of, tiny
+from simulated import Firing, run, simulator_of, tiny
 
 import efhc
 from efhc.core.state import Diverged
@@ -51,19 +51,6 @@ def test_a_link_of_rate_0_is_reported_and_the_run_ends(tmp_path):
     assert not any(row[8] == "committed" for row in simulator.record.exchanges)
     assert simulator.warnings == ["device 1 could send nothing from second 0.75 on: its rate is 0"]
     assert 20.0 <= simulator.now < 100.0
-
-
-def test_a_transfer_waits_while_the_rate_is_0_and_goes_on_where_it_was(tmp_path):
-    """Latency 1/4. From 1/4 on, device 1 sends 4 numbers at 4 per second; none from 3/4 to 3; then 8 per second.
-
-    Two are through at 3/4, the other two at 3 + 2/8. Arrival at 3.5, while u_0 was there at 1.5 and Ready at 1.75.
-    """
-    links = WatchedLinks(efhc.PerLink(latency=0.25, rates=rates(tmp_path, (0.75, 1, 0.0), (3.0, 1, 8.0))))
-    driver = efhc.EventDriven(links=links, compute={"seconds": 16.0}, sample_seconds=100.0)
-    simulator = run(tiny(2, [[0, 1]], iterations=1, driver=driver))
-    assert links.sent("model") == [(0.25, 0, 1, 1.5), (0.25, 1, 0, 3.5)]
-    assert [row[:2] for row in simulator.record.exchanges] == [(0.0, 3.5)]
-    assert simulator.warnings == []
 
 
 @pytest.mark.parametrize("seconds", [7.0, 7.3, 0.01])
