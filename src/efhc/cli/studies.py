@@ -92,7 +92,7 @@ def reproduce(
         _list_figures(seeds)
         return
     names = dict.fromkeys(one for name in figures for one in (paper_figures() if name == "all" else [name]))
-    loaded = [load_figure(name, size, seeds, radius or (), log) for name in names]
+    loaded = [load_figure(name, size, seeds, radius or (), with_log(None, log)) for name in names]
     experiments = [experiment for figure in loaded for experiment in figure.experiments]
     prepare(*experiments)
 

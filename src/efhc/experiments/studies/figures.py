@@ -27,7 +27,6 @@ from efhc.drivers.event_driven.settings import EventDriven
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.config.files import (
     FIGURE,
-    LOG,
     SWEEP,
     build_experiment,
     figure_names,
@@ -180,22 +179,19 @@ def load_figure(
     size: Size = "quick",
     seeds: int | None = None,
     radii: Sequence[float] = (),
-    log: Sequence[str] | None = None,
+    overrides: Iterable[str] = (),
 ) -> Figure:
     """Load a figure by name, or one of your own by its file.
 
     If `seeds` is given, there are `seeds` seeds from the file's first one on, because parameters may have been chosen
     on the seeds before it. If `radii` are given, panel (iv) has these instead of those of the file. Raises `InputError`
-    if the figure has no panel (iv) then, and for whatever is wrong with its file. If `log` is given, runs are logged
-    there instead of where the file says.
+    if the figure has no panel (iv) then, and for whatever is wrong with its file.
     """
     known, path = figure_names(), Path(name)
     if name not in known and path.suffix != ".toml":
         allowed = f"{', '.join(known)}, all, list, or a file of your own that ends in .toml"
         raise InputError("figure", f"'{name}'{did_you_mean(name, known)}", allowed)
-    tables = read_tables(name)
-    if log:
-        tables = with_overrides(tables, [f"{LOG}={json.dumps(list(log))}"])
+    tables = with_overrides(read_tables(name), overrides)
     if FIGURE not in tables:
         problem = f"{path} has no table [figure]. To run it as an experiment: efhc run {path}"
         raise InputError(FIGURE, path, "a file with a table [figure]", problem)
