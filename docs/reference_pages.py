@@ -280,7 +280,10 @@ def stub() -> str:
         "    experiment: Experiment | None = None,",
         "    *,",
         *(f"    {name}: {annotation} = ...," for name, annotation in own.items()),
-        *(f"    {name}: {type_words(field, _family_words)} = ...," for name, field in Experiment.model_fields.items()),
+        *(
+            f"    {name}: {type_words(field.annotation, field.metadata, _family_words)} = ...,"
+            for name, field in Experiment.model_fields.items()
+        ),
         ") -> Result:",
         *(f"    {line}".rstrip() for line in _quoted(_described(efhc.simulate.__doc__ or "")).splitlines()),
     ]

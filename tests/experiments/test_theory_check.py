@@ -494,12 +494,6 @@ def test_other_windows(sound):
         assert_all_have_sentences(narrow)
 
 
-def test_a_window_must_fit_into_the_run(run):
-    assert {check.window for check in check_run(run, 3, window=K)} == {K}
-    with pytest.raises(
-        efhc.InputError, match=rf"^--window: cannot use {K + 1}. Use at most {K}, the iterations of the"
-    ):
-        check_run(run, 3, window=K + 1)
 
 
 # Networks and strategies that do not connect

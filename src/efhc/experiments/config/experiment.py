@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Annotated, Any, Literal, Self, TypeVar, get_args, get_origin
 
 import numpy as np
 from pydantic import ConfigDict, Field, field_validator, model_validator
-from pydantic.fields import FieldInfo
 
 from efhc.base.errors import InputError, Unusable
 from efhc.base.policy import Policy, family_of, is_registered
@@ -183,7 +182,7 @@ def shows_settings(function: F) -> F:
         inspect.Parameter(
             name,
             inspect.Parameter.KEYWORD_ONLY,
-            annotation=type_words(field, policy_words),
+            annotation=type_words(field.annotation, field.metadata, policy_words),
             default=field.get_default(call_default_factory=True),
         )
         for name, field in Experiment.model_fields.items()
@@ -192,29 +191,26 @@ def shows_settings(function: F) -> F:
     return function
 
 
-def type_words(field: FieldInfo, of_family: Callable[[Family], str]) -> str:
-    """Return the type of a setting as Python users may pass it; `of_family` returns that of a choice of kinds."""
-    family = next((one for one in field.metadata if isinstance(one, Family)), None)
-    return of_family(family) if family else _type(field.annotation, of_family)
-
-
 def policy_words(family: Family) -> str:
     """Return the base classes of a family, and that a kind may be given by its name or as a table."""
     return f"{' | '.join(base.__name__ for base in family.bases)} | str | Mapping[str, Any]"
 
 
-def _type(annotation: Any, of_family: Callable[[Family], str]) -> str:
+def type_words(annotation: Any, metadata: Iterable[Any], of_family: Callable[[Family], str]) -> str:
+    """Return a type as Python users may pass it.
+
+    `metadata` is what is attached to the type. If a `Family` is among it, `of_family` returns the words for it.
+    """
+    if family := next((one for one in metadata if isinstance(one, Family)), None):
+        return of_family(family)
     origin, inner = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
-        family = next((one for one in annotation.__metadata__ if isinstance(one, Family)), None)
-        return of_family(family) if family else _type(inner[0], of_family)
+        return type_words(inner[0], annotation.__metadata__, of_family)
     if origin is Literal:
         return f"Literal[{', '.join(map(json.dumps, inner))}]"
-    words = [_type(one, of_family) for one in inner if one is not ...]
+    words = [type_words(one, (), of_family) for one in inner if one is not ...]
     if origin is tuple:  # from Python, one value may stand for a list of one
         return f"{words[0]} | Sequence[{words[0]}]"
     if origin is dict:
         return f"Mapping[{words[0]}, {words[1]}]"
-    if inner:
-        return " | ".join(words)
-    return "None" if annotation is type(None) else str(annotation.__name__)
+    return " | ".join(words) or ("None" if annotation is type(None) else str(annotation.__name__))
