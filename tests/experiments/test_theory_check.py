@@ -494,8 +494,6 @@ def test_other_windows(sound):
         assert_all_have_sentences(narrow)
 
 
-
-
 # Networks and strategies that do not connect
 
 
