@@ -51,9 +51,9 @@ def thresholds_of(decay) -> Thresholds:
 @pytest.mark.parametrize("decay", SCHEDULES, ids=repr)
 def test_thresholds_of_many_iterations_are_those_of_each(trigger, decay):
     for k, count in STRETCHES:
-        many = thresholds_of(decay).of_many(trigger, k, count)
+        many = thresholds_of(decay).thresholds_of_many(trigger, k, count)
         one_by_one = thresholds_of(decay)
-        assert many.tolist() == [one_by_one.of_all(trigger, k + step).tolist() for step in range(count)]
+        assert many.tolist() == [one_by_one.thresholds(trigger, k + step).tolist() for step in range(count)]
 
 
 def test_every_built_in_trigger_and_schedule_is_among_them():
@@ -69,8 +69,8 @@ class Own:
 
 
 def test_a_strategy_of_the_users_own_is_asked_iteration_by_iteration():
-    many = thresholds_of(Constant()).of_many(Own(), 3, 5)
-    assert many.tolist() == [thresholds_of(Constant()).of_all(Own(), 3 + step).tolist() for step in range(5)]
+    many = thresholds_of(Constant()).thresholds_of_many(Own(), 3, 5)
+    assert many.tolist() == [thresholds_of(Constant()).thresholds(Own(), 3 + step).tolist() for step in range(5)]
 
 
 def test_one_that_remembers_is_refused():
@@ -82,9 +82,9 @@ def test_one_that_remembers_is_refused():
             return np.full(len(bandwidths.values), float(self.asked))
 
     with pytest.raises(InputError, match="computed twice"):
-        thresholds_of(Constant()).of_many(Counting(), 0, 3)
+        thresholds_of(Constant()).thresholds_of_many(Counting(), 0, 3)
 
 
 def test_a_threshold_that_is_no_number_names_its_iteration():
     with pytest.raises(InputError, match="NaN as thresholds at k = 7"):
-        thresholds_of(lambda k: float("nan") if k == 7 else 1.0).of_many(NormTrigger(), 5, 5)
+        thresholds_of(lambda k: float("nan") if k == 7 else 1.0).thresholds_of_many(NormTrigger(), 5, 5)

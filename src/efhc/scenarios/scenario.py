@@ -86,7 +86,7 @@ class Thresholds:
         self._threshold_decay, self._bandwidths, self._coins = threshold_decay, bandwidths, coins
         self._is_checked = False
 
-    def of_all(self, trigger: Trigger, k: int, bandwidths: Bandwidths | None = None) -> Floats:
+    def thresholds(self, trigger: Trigger, k: int, bandwidths: Bandwidths | None = None) -> Floats:
         """threshold_i(k) of every device, (m,). Default of `bandwidths`: those of the scenario.
 
         Raises `InputError` if a strategy of the user's own returns anything but one number per device.
@@ -103,8 +103,8 @@ class Thresholds:
             self._require_same(trigger, k, thresholds, bandwidths)
         return thresholds
 
-    def of_many(self, trigger: Trigger, k: int, count: int) -> Floats:
-        """threshold_i of every device at k, k + 1, ..., (count, m), to the last bit those of `of_all`."""
+    def thresholds_of_many(self, trigger: Trigger, k: int, count: int) -> Floats:
+        """threshold_i of every device at k, k + 1, ..., (count, m), to the last bit those of `thresholds`."""
         if is_built_in(trigger):
             built_in: Any = trigger  # whose formula takes many iterations as well
             iterations = np.arange(k, k + count)[:, None]
@@ -112,7 +112,7 @@ class Thresholds:
             given: Floats = built_in.thresholds(iterations, gamma, self._bandwidths, self._coins.of_many)
             if not np.isnan(given).any():
                 return given
-        thresholds = np.stack([self.of_all(trigger, k + step) for step in range(count)])
+        thresholds = np.stack([self.thresholds(trigger, k + step) for step in range(count)])
         self._require_same(trigger, k, thresholds[0])
         return thresholds
 
@@ -121,12 +121,12 @@ class Thresholds:
 
         Thresholds are computed in advance, and again when a run is resumed.
         """
-        if not is_built_in(trigger) and not np.array_equal(self.of_all(trigger, k, bandwidths), thresholds):
+        if not is_built_in(trigger) and not np.array_equal(self.thresholds(trigger, k, bandwidths), thresholds):
             what = f"thresholds that differ when they are computed twice at k = {k}"
             allowed = "thresholds that depend on the arguments only; a strategy that remembers has `memory` and `fires`"
             raise InputError(f"strategy {type(trigger).__name__}", what, allowed)
 
-    def of_device(
+    def threshold_of(
         self, trigger: DeviceTrigger, device: int, k: int, coin: BlockReader, bandwidths: Bandwidths | None = None
     ) -> float:
         """threshold_i(k) of one device, without those of the others; `trigger` must be built in."""
@@ -158,22 +158,14 @@ def _refused(trigger: Trigger, k: int, devices: int, what: str) -> InputError:
     return InputError(f"strategy {name}", f"{what} as thresholds at k = {k}", f"one number per device ({devices})")
 
 
-class ScenarioReader:
+class ScenarioReader(Thresholds):
     """Reads a scenario iteration by iteration, for all devices. It keeps the blocks of batches and coins in use."""
 
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
         batches = scenario.learner.batches
         self._batches = batches.reader() if batches else None
-        self._thresholds = Thresholds(scenario.threshold_decay, scenario.bandwidths, scenario.coins.reader())
-
-    def thresholds(self, trigger: Trigger, k: int) -> Floats:
-        """threshold_i(k) of every device under this strategy, checked."""
-        return self._thresholds.of_all(trigger, k)
-
-    def thresholds_of_many(self, trigger: Trigger, k: int, count: int) -> Floats:
-        """The same at k, k + 1, ..., (count, m)."""
-        return self._thresholds.of_many(trigger, k, count)
+        super().__init__(scenario.threshold_decay, scenario.bandwidths, scenario.coins.reader())
 
     def step_sizes(self, k: int, count: int) -> Floats:
         """alpha(k), alpha(k + 1), ..., (count,)"""
@@ -242,8 +234,8 @@ class DeviceReader:
             values[device] = bandwidth
             bandwidths = Bandwidths(read_only(values), self.scenario.bandwidths.nominal)
         if self._by_device is None:
-            return float(self._thresholds.of_all(trigger, k, bandwidths)[device])
-        return self._thresholds.of_device(self._by_device, device, k, self._coins[device], bandwidths)
+            return float(self._thresholds.thresholds(trigger, k, bandwidths)[device])
+        return self._thresholds.threshold_of(self._by_device, device, k, self._coins[device], bandwidths)
 
     def thresholds(self, trigger: Trigger, k: int) -> Floats:
         """threshold_i(k) of every device, (m,), read-only. Those of recent iterations are kept."""
@@ -252,7 +244,7 @@ class DeviceReader:
         if thresholds is None:
             if len(self._of_all) == self._most_kept:
                 del self._of_all[next(iter(self._of_all))]
-            thresholds = read_only(self._thresholds.of_all(trigger, k))
+            thresholds = read_only(self._thresholds.thresholds(trigger, k))
         self._of_all[k] = thresholds
         return thresholds
 
