@@ -110,7 +110,7 @@ LINKS = [efhc.PerLink(latency=0.1), efhc.SharedLinks(latency=0.1), efhc.InstantL
 def test_memory_is_four_models_a_device_and_one_per_model_in_flight(links):
     """Models, last broadcasts, gradients, models offered; and models that were sent and not yet mixed."""
     devices = 12
-    driver = efhc.EventDriven(links=links, compute=efhc.LognormalCompute(), seconds=40.0, sample_seconds=0.05)
+    driver = efhc.EventDriven(links=links, compute=efhc.LognormalCompute(), seconds=20.0, sample_seconds=0.7)
     simulator = simulator_of(tiny(devices, efhc.Complete(), [2.0, 4.0, 8.0] * 4, driver=driver))
     while not simulator.is_over:
         simulator.advance()
