@@ -75,7 +75,8 @@ export class CurvesPanel {
     if (!this.isAxisChosen && runs.length) this.setAxis(!has("transmission_time") && has("seconds") ? "seconds" : "k");
     this.offer(furtherColumns(runs.map(({ curve }) => curve)));
     const axis = measureOf(this.axis);
-    const strategies = Map.groupBy(runs, ({ run }) => run.strategy);
+    const strategies = new Map(runs.map(({ run }) => [run.strategy, []]));
+    for (const one of runs) strategies.get(one.run.strategy).push(one);
     const looks = new Map([...looksOf(currentGroup?.strategies ?? [])].filter(([name]) => strategies.has(name)));
     this.legend.set(looks);
     const shown = [...strategies].filter(([strategy]) => this.legend.isShown(strategy));

@@ -60,3 +60,10 @@ export function labelWords(labels) {
 export function fileName(words) {
   return String(words ?? "runs").replace(/[^\w.-]+/g, "_").slice(0, 80);
 }
+
+/** How often each value occurs, by value. */
+export function counted(values) {
+  const counts = new Map();
+  for (const value of values) counts.set(value, (counts.get(value) ?? 0) + 1);
+  return counts;
+}

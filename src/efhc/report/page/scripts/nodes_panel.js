@@ -1,6 +1,6 @@
 // Nodes of the network runtime: how each is, and its links.
 import { el, setText } from "./dom.js";
-import { digits, duration, plural, scaled, whole } from "./format.js";
+import { counted, digits, duration, plural, scaled, whole } from "./format.js";
 import { SortableTable, number, text } from "./table.js";
 
 const bytes = (value) => `${scaled(value)}B`;
@@ -68,7 +68,7 @@ export class NodesPanel {
     this.element.hidden = !rows.length;
     if (!rows.length) return;
     this.nodes.set(rows);
-    const states = Object.entries(Object.groupBy(rows, ({ state }) => state)).map(([state, same]) => `${same.length} ${state}`);
+    const states = [...counted(rows.map(({ state }) => state))].map(([state, count]) => `${count} ${state}`);
     setText(this.summary, `${plural(rows.length, "node")}: ${states.join(", ")}`);
     const chosen = devices[this.store.device];
     setText(this.title, `Links of node ${chosen?.device ?? this.store.device}`);

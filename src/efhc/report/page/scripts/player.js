@@ -39,13 +39,13 @@ export class Player {
     const { at, axis } = moment;
     const [first, last] = [axis.values[0] ?? 0, axis.values.at(-1) ?? 0];
     this.element.hidden = axis.values.length < 2;
-    this.play.ariaLabel = moment.isPlaying ? "Pause" : "Play";
+    this.play.setAttribute("aria-label", moment.isPlaying ? "Pause" : "Play");
     this.play.classList.toggle("is-playing", moment.isPlaying);
     Object.assign(this.slider, { min: first, max: last, value: at ?? 0 });
     this.slider.style.setProperty("--share", `${(100 * (at - first)) / (last - first || 1)}%`);
     const when = axis.name === "seconds" ? `${digits(at, 4)} s` : `iteration ${whole(at)}`;
-    this.slider.ariaLabel = axis.name === "seconds" ? "Seconds" : "Iteration";
-    this.slider.ariaValueText = when;
+    this.slider.setAttribute("aria-label", axis.name === "seconds" ? "Seconds" : "Iteration");
+    this.slider.setAttribute("aria-valuetext", when);
     setText(this.where, at === null ? "" : when);
     this.end.disabled = moment.isFollowing;
     setText(this.end, this.store.currentRun?.state === "running" ? "Live" : "End");

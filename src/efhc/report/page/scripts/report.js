@@ -15,11 +15,7 @@ function drawFigure(place, { name, strategies, charts, network, rasters }) {
   const drawn = [];
   const legend = new StrategyLegend(() => drawn.forEach((draw) => draw()));
   legend.set(looks);
-  const figures = charts.map((chart) => {
-    const { figure, draw } = chartFigure(`${name}-${chart.key}`, chart, looks, legend);
-    drawn.push(draw);
-    return figure;
-  });
+  const figures = charts.map((chart) => chartFigure(`${name}-${chart.key}`, chart, looks, legend, drawn));
   const columns = charts.length === 2 || charts.length === 4 ? "two" : "three";
   place.append(legend.element, el("div", { class: `plots ${columns}` }, ...figures));
   if (!network) return;
@@ -40,8 +36,8 @@ function drawFigure(place, { name, strategies, charts, network, rasters }) {
   );
 }
 
-/** Returns a chart with its caption, in which the reader may choose a budget or a logarithmic axis, and how to draw it. */
-function chartFigure(id, { title, x, y, lines, budgets, budget: first, maySwitchToLog }, looks, legend) {
+/** Returns a chart with its caption, in which the reader may choose a budget or a logarithmic axis, and adds to `drawn` what draws it. */
+function chartFigure(id, { title, x, y, lines, budgets, budget: first, maySwitchToLog }, looks, legend, drawn) {
   let [budget, isLog] = [first, Boolean(x.isLog)];
   const chart = new Chart(title);
   const draw = () => {
@@ -71,9 +67,10 @@ function chartFigure(id, { title, x, y, lines, budgets, budget: first, maySwitch
   });
   const logSwitch = maySwitchToLog ? el("label", { class: "note" }, log, "logarithmic axis") : null;
   draw();
+  drawn.push(draw);
   const figure = chart.figure(caption, logSwitch);
   figure.id = id;
-  return { figure, draw };
+  return figure;
 }
 
 const captioned = (drawing, title, note) => drawing.figure(el("b", { text: title }), el("span", { class: "note", text: note }));

@@ -71,7 +71,8 @@ export class RunList {
     head.state.className = `group-state is-${group.state}`;
     for (const run of group.runs) {
       const { button, state, bar, value } = this.rows.get(run.id);
-      button.ariaCurrent = run.id === this.store.run ? "true" : null;
+      if (run.id === this.store.run) button.setAttribute("aria-current", "true");
+      else button.removeAttribute("aria-current");
       button.className = `run is-${run.state}`;
       button.title = run.problem ?? "";
       const isWaiting = run.state === "waiting";

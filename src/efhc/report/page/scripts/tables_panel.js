@@ -1,6 +1,6 @@
 // Tables of the runs of the group, of the evaluations of the run, and of its devices.
 import { el, radioSwitch } from "./dom.js";
-import { accuracyWords, digits, duration, fileName, labelWords, whole } from "./format.js";
+import { accuracyWords, counted, digits, duration, fileName, labelWords, whole } from "./format.js";
 import { furtherColumns, measureOf } from "./measures.js";
 import { SortableTable, number, text } from "./table.js";
 
@@ -123,10 +123,4 @@ export class TablesPanel {
       sampled_iterations: events.k.length,
     }));
   }
-}
-
-function counted(values) {
-  const counts = new Map();
-  for (const value of values) counts.set(value, (counts.get(value) ?? 0) + 1);
-  return counts;
 }
