@@ -240,13 +240,9 @@ class StepArithmetic(Arithmetic):
         if link is not None:
             return super().add_step(sums, weight, learning, plus, minus, link)
         pull, learned, taught = sums
-        kind = plus.dtype.type
-        if learned is None:
-            loops.add_step(kind(weight), plus, minus, pull)
-        else:
-            loops.add_step_and_learn(kind(weight), kind(learning), plus, minus, pull, learned)
-        if taught is not None:
-            loops.learn(kind(weight), kind(learning), plus, minus, taught)
+        kind, none = plus.dtype.type, pull[:0]
+        rows = pull, none if learned is None else learned, none if taught is None else taught
+        loops.add_step(kind(weight), kind(learning), plus, minus, *rows)
         return None
 
 

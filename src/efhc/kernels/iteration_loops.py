@@ -24,8 +24,8 @@ from efhc.kernels.model_loops import (
     added_up,
     copy_rows,
     find_mixture,
-    mix_row,
     mix_row_and_drift,
+    mix_tile,
     spread_tiles,
     tile_room,
 )
@@ -147,7 +147,7 @@ def step_rows(room, buffers, inputs, loss, ends, links, step, low, high):
             known = models if step.fired[i] else last_broadcast
             step.drifts[i] = mix_row_and_drift(models, mixture, spare, known, i)
         else:
-            mix_row(models, mixture, spare)
+            mix_tile(models, mixture, spare, 0, models.shape[1])
 
 
 def stretch_of(step_devices: Any, add_up_tiles: Any, copy_models: Any) -> Callable[..., Any]:

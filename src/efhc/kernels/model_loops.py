@@ -163,7 +163,7 @@ def drift_rows(models, rows, known, others, drifts, low, high):
 
 @part
 def mix_block(models, mixture, out, t, some):
-    """`mix_row`, for the first `some` numbers of the block at column t."""
+    """`mix_tile`, for the first `some` numbers of the block at column t."""
     n, partners, weights = models.shape[1], mixture.partners, mixture.weights
     place = mixture.place * n + t
     w, g = load_some_block(models, mixture.own * n + t, some), load_some_block(out, place, some)
@@ -176,7 +176,7 @@ def mix_block(models, mixture, out, t, some):
 
 @as_written
 def mix_tile(models, mixture, out, left, right):
-    """`mix_row`, from column `left` to column `right`."""
+    """The gradient of a mixture becomes what the mixture says, from column `left` to column `right`."""
     step = block_width(models)
     whole = right - (right - left) % step
     for t in range(left, whole, step):
@@ -186,14 +186,8 @@ def mix_tile(models, mixture, out, left, right):
 
 
 @as_written
-def mix_row(models, mixture, out):
-    """Mix a row of `out`: the gradient of a mixture becomes what the mixture says."""
-    mix_tile(models, mixture, out, 0, models.shape[1])
-
-
-@as_written
 def mix_row_and_drift(models, mixture, out, last_broadcast, last):
-    """The same; returns the drift (1/n)^(1/2) ||out[place] - last_broadcast[last]||, tile by tile in the cache."""
+    """The same for all columns; returns the drift (1/n)^(1/2) ||out[place] - last_broadcast[last]||."""
     n, found = models.shape[1], 0.0
     start, other = mixture.place * n, last * n
     for left in range(0, n, TILE):
@@ -225,7 +219,7 @@ def mix_rows(links, used, models, gradients, alpha, low, high):
     """
     for position in range(low, high):
         i = links.order[position]
-        mix_row(models, find_mixture(links, used, i, alpha), gradients)
+        mix_tile(models, find_mixture(links, used, i, alpha), gradients, 0, models.shape[1])
 
 
 @as_written
@@ -410,46 +404,34 @@ def descend_rows(held, gradients, next_m, mus, mu, rest, low, high):
 
 
 @as_written
-def add_step(weight, plus, minus, pull):
-    """pull += weight (plus - minus)"""
-    for t in range(len(pull)):
-        pull[t] += weight * (plus[t] - minus[t])
-
-
-@as_written
-def add_step_and_learn(weight, learning, plus, minus, pull, learned):
-    """d = weight (plus - minus); pull += d, learned += learning d"""
-    for t in range(len(pull)):
-        step = weight * (plus[t] - minus[t])
-        pull[t] += step
-        learned[t] += learning * step
-
-
-@as_written
-def learn(weight, learning, plus, minus, taught):
-    """taught += learning weight (plus - minus)"""
+def add_step(weight, learning, plus, minus, pull, learned, taught):
+    """d = weight (plus - minus); pull += d, learned += learning d, taught += learning d. Empty rows are left out."""
+    if len(learned) > 0:
+        for t in range(len(pull)):
+            step = weight * (plus[t] - minus[t])
+            pull[t] += step
+            learned[t] += learning * step
+    else:
+        for t in range(len(pull)):
+            pull[t] += weight * (plus[t] - minus[t])
     for t in range(len(taught)):
-        step = weight * (plus[t] - minus[t])
-        taught[t] += learning * step
+        taught[t] += learning * (weight * (plus[t] - minus[t]))
 
 
 @as_written
-def add_terms(before, after, terms, i, left, right, has_h, pull, learned, taught):
+def add_terms(before, after, terms, i, left, right, pull, learned, taught):
     """pull = sum_t d_t, learned = sum_t l_t d_t over the terms of device i, in columns left .. right."""
-    for t in range(right - left):
+    for t in range(len(pull)):
         pull[t] = 0
+    for t in range(len(learned)):
         learned[t] = 0
     for e in range(terms.starts[i], terms.starts[i + 1]):
         if terms.is_newer[e]:
             plus, minus = after[terms.plus[e], left:right], before[terms.minus[e], left:right]
         else:
             plus, minus = before[terms.plus[e], left:right], after[terms.minus[e], left:right]
-        if has_h:
-            add_step_and_learn(terms.weights[e], terms.learning[e], plus, minus, pull, learned)
-        else:
-            add_step(terms.weights[e], plus, minus, pull)
-        if len(taught) > 0:
-            learn(terms.weights[e], terms.learning[e], plus, minus, taught[terms.link[e], left:right])
+        of_link = taught[terms.link[e], left:right] if len(taught) > 0 else pull[:0]
+        add_step(terms.weights[e], terms.learning[e], plus, minus, pull, learned, of_link)
 
 
 @as_written
@@ -463,8 +445,8 @@ def pull_rows(before, after, terms, y, held, next_m, next_h, taught, shares, roo
     for i in range(low, high):
         for left in range(0, parameters, TILE):
             right = min(left + TILE, parameters)
-            pull, learned = room[0, : right - left], room[1, : right - left]
-            add_terms(before, after, terms, i, left, right, has_h, pull, learned, taught)
+            pull, learned = room[0, : right - left], room[1, : right - left if has_h else 0]
+            add_terms(before, after, terms, i, left, right, pull, learned, taught)
             out = y[i, left:right]
             for t in range(right - left):
                 out[t] += pull[t]

@@ -23,15 +23,9 @@ from efhc.kernels.network_layers import (
     Convolution,
     Layer,
     LayerLoops,
-    Linear,
-    Pooling,
     ReLU,
     Shape,
     Value,
-    convolution,
-    linear,
-    pooling,
-    relu,
     transposing,
 )
 
@@ -46,34 +40,21 @@ class Kernels(NamedTuple):
     """(models, rows, inputs, samples, ends, losses, gradients, places, room, low, high)"""
     answers: Callable[..., None]
     """(models, inputs, right, bad, room, low, high): right answers, of pieces of the test samples."""
-    layout: RoomLayout
-
-
-class RoomLayout(NamedTuple):
-    """Where everything is in the room."""
-
-    x: Value
-    """The samples."""
-    y: Value
-    """Their scores."""
     size: int
     """Numbers in the room. They must be 0 at first, and stay what they are from call to call."""
-    layers: Sequence[LayerLoops]
-    """The layers, in their order."""
 
 
 def kernels(network: CompiledNetwork, vectors: int) -> Kernels:
     """Return the loops of a network that takes as many samples at once as fit into one vector, or into two."""
-    layout = laid_out(network, vectors)
-    x, y = layout.x, layout.y
+    x, y, size, layers = laid_out(network, vectors)
     block, parameters = x.block, network.parameters
     features, classes = math.prod(x.shape), y.shape[0]
     # Without padding, a sample is one long row.
     channels, height, width = x.shape if any(x.padding) else (1, 1, features)
     x_at, x_channel, x_row, y_at, dy_at = x.start, x.channel, x.row, y.place, y.place + y.size
     side_by_side = transposing(block, width, features, block, x.lanes)
-    forward = reduce(_forward, [layer.forward for layer in layout.layers])
-    backward = reduce(_backward, [layer.backward for layer in layout.layers])
+    forward = reduce(_forward, [layer.forward for layer in layers])
+    backward = reduce(_backward, [layer.backward for layer in layers])
     loss = cross_entropy if network.loss == "cross-entropy" else multi_margin
 
     @part_for
@@ -135,7 +116,7 @@ def kernels(network: CompiledNetwork, vectors: int) -> Kernels:
                     bad[i, p] |= not is_one
 
     key = repr((network, vectors))
-    return Kernels(compiled_for(key, picked), compiled_for(key, answers), layout)
+    return Kernels(compiled_for(key, picked), compiled_for(key, answers), size)
 
 
 @part_for
@@ -149,10 +130,10 @@ def answer_of(scores, s):
     return best, not has_nan and np.isfinite(scores[s, best])
 
 
-def laid_out(network: CompiledNetwork, vectors: int) -> RoomLayout:
-    """Give every value a place, and make the layers that read and write there."""
+def laid_out(network: CompiledNetwork, vectors: int) -> tuple[Value, Value, int, Sequence[LayerLoops]]:
+    """Give every value a place. Returns the samples, their scores, the size of the room, and the layers."""
     block = vectors * network.lanes
-    needs = [_scratch(layer, shape, network.lanes, block) for layer, shape in network.in_order()]
+    needs = [layer.scratch(shape, network.lanes, block) for layer, shape in network.in_order()]
     size = max(block * math.prod(network.shape), *needs)
 
     def placed(shape: Shape, readers: Sequence[Layer]) -> Value:
@@ -166,25 +147,10 @@ def laid_out(network: CompiledNetwork, vectors: int) -> RoomLayout:
     first = x = placed(network.shape, network.layers)
     loops, w_at = [], 0
     for number, (layer, shape) in enumerate(network.in_order()):
-        if isinstance(layer, ReLU):
-            loops.append(relu(x))
-            continue
-        y = placed(layer.after(shape), network.layers[number + 1 :])
-        if isinstance(layer, Pooling):
-            loops.append(pooling(layer, x, y))
-        elif isinstance(layer, Convolution):
-            loops.append(convolution(layer, x, y, w_at, inner=w_at > 0))
-        elif isinstance(layer, Linear):
-            loops.append(linear(layer, x, y, w_at, inner=w_at > 0))
+        y = x if isinstance(layer, ReLU) else placed(layer.after(shape), network.layers[number + 1 :])
+        loops.append(layer.loops(x, y, w_at, inner=w_at > 0))
         x, w_at = y, w_at + layer.parameters(shape)
-    return RoomLayout(first, x, size, loops)
-
-
-def _scratch(layer: Layer, shape: Shape, lanes: int, block: int) -> int:
-    """How many numbers of scratch memory a layer needs for an input of this shape."""
-    if isinstance(layer, Convolution):
-        return lanes * layer.parameters(shape)
-    return block * math.prod(shape) if isinstance(layer, Linear) else 0
+    return first, x, size, loops
 
 
 def _forward(one: Callable[..., None], other: Callable[..., None]) -> Callable[..., None]:

@@ -1,24 +1,23 @@
 """Sums of products whose shapes are constants of the machine code: all that the layers of small networks compute.
 
 With a shape that is known, the sums of a tile stay in registers, every address is a constant away from another, and
-loops are unrolled as far as it pays. LLVM does not find this by itself, so it is emitted here. Each function that is
-made here says in Python what its compiled form computes; the order of every sum is written down, as in `lanes`.
+loops are unrolled as far as it pays. LLVM does not find this by itself, so it is emitted here. The order of every sum
+is written down, as in `lanes`; only compiled code can call the functions that are made here.
 """
 
-# mypy: disable-error-code="no-untyped-def, no-untyped-call"
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable
 from functools import cache
 from typing import Any, Literal, NamedTuple
 
-import numpy as np
 from llvmlite import ir
 from numba.core import types
-from numba.extending import lower_builtin, type_callable
+from numba.core.errors import TypingError
+from numba.extending import intrinsic
 
 from efhc.kernels.lanes import BYTES, fused, loaded, pointer_to, size_of, spread, stored
 
@@ -64,98 +63,55 @@ class Cross(NamedTuple):
 
 
 @cache
-def product(shape: Product) -> Callable[..., None]:
-    """Return a function that computes it: (a, its start, the biases' start in a, x, its start, out, its start)."""
+def product(shape: Product) -> Any:
+    """Return a function that computes it, given an array and a place in it for each of a, the biases, x and out."""
 
-    def compute(a, first_a, bias, x, first_x, out, first_out):
-        for i in range(shape.rows):
-            place = slice(first_out + i * shape.out_step, first_out + i * shape.out_step + shape.columns)
-            sums = out[place].copy() if shape.start == "add" else np.zeros(shape.columns, out.dtype)
-            if shape.start == "bias":
-                sums += a[bias + i]
-            for at_a, at_x in _places(shape.terms):
-                start = first_x + at_x
-                sums += a[first_a + i * shape.row_step + at_a] * x[start : start + shape.columns]
-            out[place] = sums
+    @intrinsic
+    def compute(typing, a, a_at, biases, biases_at, x, x_at, out, out_at):
+        arguments = a, a_at, biases, biases_at, x, x_at, out, out_at
+        return _emitting(lambda emitter, *places: emitter.product(shape, *places), arguments)
 
-    def emit(context, builder, signature, arguments):
-        kinds = signature.args
-        a, bias = (pointer_to(context, builder, kinds[0], arguments[0], arguments[index]) for index in (1, 2))
-        x, out = (pointer_to(context, builder, kinds[index], *arguments[index : index + 2]) for index in (3, 5))
-        _Emitter(builder, context.get_value_type(kinds[0].dtype)).product(shape, a, bias, x, out)
-        return context.get_dummy_value()
-
-    array, index = types.Array, types.Integer
-    _compiles(compute, emit, (array, index, index, array, index, array, index))
     return compute
 
 
 @cache
-def cross(shape: Cross) -> Callable[..., None]:
-    """Return a function that computes it: (g, its start, x, its start, out, its start)."""
+def cross(shape: Cross) -> Any:
+    """Return a function that computes it, given an array and a place in it for each of g, x and out."""
 
-    def compute(g, first_g, x, first_x, out, first_out):
-        lanes = BYTES // out.dtype.itemsize
-        for i in range(shape.rows):
-            for j in range(shape.columns):
-                sums = out[first_out + i * shape.out_step + j * lanes :][:lanes]
-                for at_g, at_x in _places(shape.terms):
-                    factors = g[first_g + i * shape.row_step + at_g :], x[first_x + j * shape.column_step + at_x :]
-                    sums += factors[0][:lanes] * factors[1][:lanes]
+    @intrinsic
+    def compute(typing, g, g_at, x, x_at, out, out_at):
+        return _emitting(lambda emitter, *places: emitter.cross(shape, *places), (g, g_at, x, x_at, out, out_at))
 
-    def emit(context, builder, signature, arguments):
-        kinds = signature.args
-        places = (pointer_to(context, builder, kinds[index], *arguments[index : index + 2]) for index in (0, 2, 4))
-        _Emitter(builder, context.get_value_type(kinds[0].dtype)).cross(shape, *places)
-        return context.get_dummy_value()
-
-    array, index = types.Array, types.Integer
-    _compiles(compute, emit, (array, index, array, index, array, index))
     return compute
 
 
 @cache
-def transposed_tile(step: int, out_step: int) -> Callable[..., None]:
-    """Return a function that turns a square of as many rows as a vector has numbers: (x, its start, out, its start)."""
+def transposed_tile(step: int, out_step: int) -> Any:
+    """Return a function that turns a square of as many rows as a vector has numbers, given places of x and out."""
 
-    def compute(x, first_x, out, first_out):
-        lanes = BYTES // out.dtype.itemsize
-        for i in range(lanes):
-            for j in range(lanes):
-                out[first_out + j * out_step + i] = x[first_x + i * step + j]
+    @intrinsic
+    def compute(typing, x, x_at, out, out_at):
+        return _emitting(lambda emitter, x, out: emitter.transpose(x, step, out, out_step), (x, x_at, out, out_at))
 
-    def emit(context, builder, signature, arguments):
-        kinds = signature.args
-        x, out = (pointer_to(context, builder, kinds[index], *arguments[index : index + 2]) for index in (0, 2))
-        _Emitter(builder, context.get_value_type(kinds[0].dtype)).transpose(x, step, out, out_step)
-        return context.get_dummy_value()
-
-    _compiles(compute, emit, (types.Array, types.Integer, types.Array, types.Integer))
     return compute
 
 
-def _places(terms):
-    """How far the factors of every term lie from those of the first, in the order in which they are added."""
-    if not terms:
-        return [(0, 0)]
-    (count, first, second), *rest = terms
-    return [(t * first + a, t * second + b) for t in range(count) for a, b in _places(rest)]
+def _emitting(emit: Callable[..., None], kinds: tuple[Any, ...]) -> tuple[Any, Callable[..., Any]]:
+    """The signature of a call with these kinds of arrays and places, and the code that it becomes.
 
+    `emit` is given pointers to the places.
+    """
+    arrays = kinds[::2]
+    if not all(kind.dtype == arrays[0].dtype and (kind.ndim, kind.layout) == (1, "C") for kind in arrays):
+        raise TypingError(f"{arrays} are not rows of numbers of one precision")
 
-# How they are compiled
+    def code(context, builder, signature, values):
+        pairs = zip(arrays, values[::2], values[1::2], strict=True)
+        places = [pointer_to(context, builder, *pair) for pair in pairs]
+        emit(_Emitter(builder, context.get_value_type(arrays[0].dtype)), *places)
+        return context.get_dummy_value()
 
-
-def _compiles(function, emit, kinds):
-    """Use what `emit` emits wherever compiled code calls the function."""
-
-    def typer(*given):
-        arrays = [kind for kind in given if isinstance(kind, types.Array)]
-        alike = all(kind.dtype == arrays[0].dtype and kind.ndim == 1 and kind.layout == "C" for kind in arrays)
-        return types.none if alike else None
-
-    typer.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]  # numba asks for it
-    type_callable(function)(lambda context: typer)
-    lower_builtin(function, *kinds)(emit)
+    return types.none(*kinds), code
 
 
 INDEX = ir.IntType(64)
@@ -169,23 +125,20 @@ class _Emitter:
 
     def product(self, shape: Product, a: Any, bias: Any, x: Any, out: Any) -> None:
         """Tiles of two vectors by six rows, or one by twelve."""
-        wide = 2 * self.lanes
-        for columns, count, first_column in _cut(shape.columns, wide):
-            most = MOST_SUMS // math.ceil(columns / self.lanes)
-            for rows, times, first_row in _cut(shape.rows, _rows_at_once(shape.rows, most)):
 
-                def tile(i: Any, j: Any, rows=rows, columns=columns, first_row=first_row, first_column=first_column):
-                    row = self._add(self._times(i, rows), first_row)
-                    column = self._add(self._times(j, columns), first_column)
-                    places = (
-                        self._move(a, self._times(row, shape.row_step)),
-                        self._move(bias, row),
-                        self._move(x, column),
-                        self._move(out, self._add(self._times(row, shape.out_step), column)),
-                    )
-                    self._product_tile(shape, rows, columns, *places)
+        def tile(rows: int, columns: int, row: Any, column: Any) -> None:
+            places = (
+                self._move(a, self._times(row, shape.row_step)),
+                self._move(bias, row),
+                self._move(x, column),
+                self._move(out, self._add(self._times(row, shape.out_step), column)),
+            )
+            self._product_tile(shape, rows, columns, *places)
 
-                self._repeat(times, lambda i, count=count, tile=tile: self._repeat(count, lambda j: tile(i, j)))
+        def most_rows(columns: int) -> int:
+            return MOST_SUMS // math.ceil(columns / self.lanes)
+
+        self._in_tiles(shape.rows, most_rows, shape.columns, 2 * self.lanes, tile)
 
     def _product_tile(self, shape, rows, columns, a, bias, x, out):
         vectors = [(start, min(self.lanes, columns - start)) for start in range(0, columns, self.lanes)]
@@ -217,20 +170,19 @@ class _Emitter:
 
     def cross(self, shape: Cross, g: Any, x: Any, out: Any) -> None:
         """Tiles of a few rows and columns."""
-        for columns, count, first_column in _cut(shape.columns, _rows_at_once(shape.columns, 5)):
-            for rows, times, first_row in _cut(shape.rows, _rows_at_once(shape.rows, max(1, MOST_SUMS // columns))):
 
-                def tile(i: Any, j: Any, rows=rows, columns=columns, first_row=first_row, first_column=first_column):
-                    row = self._add(self._times(i, rows), first_row)
-                    column = self._add(self._times(j, columns), first_column)
-                    places = (
-                        self._move(g, self._times(row, shape.row_step)),
-                        self._move(x, self._times(column, shape.column_step)),
-                        self._move(out, self._add(self._times(row, shape.out_step), self._times(column, self.lanes))),
-                    )
-                    self._cross_tile(shape, rows, columns, *places)
+        def tile(rows: int, columns: int, row: Any, column: Any) -> None:
+            places = (
+                self._move(g, self._times(row, shape.row_step)),
+                self._move(x, self._times(column, shape.column_step)),
+                self._move(out, self._add(self._times(row, shape.out_step), self._times(column, self.lanes))),
+            )
+            self._cross_tile(shape, rows, columns, *places)
 
-                self._repeat(times, lambda i, count=count, tile=tile: self._repeat(count, lambda j: tile(i, j)))
+        def most_rows(columns: int) -> int:
+            return max(1, MOST_SUMS // columns)
+
+        self._in_tiles(shape.rows, most_rows, shape.columns, _at_once(shape.columns, 5), tile)
 
     def _cross_tile(self, shape, rows, columns, g, x, out):
         places = [i * shape.out_step + j * self.lanes for i in range(rows) for j in range(columns)]
@@ -268,6 +220,17 @@ class _Emitter:
             stored(self.builder, self._move(out, j * out_step), row)
 
     # Small parts
+
+    def _in_tiles(self, rows: int, most_rows: Callable[[int], int], columns: int, wide: int, tile: Any) -> None:
+        """Call tile(rows, columns, first row, first column) in compiled code for every tile of a matrix."""
+        for width, count, first_column in _cut(columns, wide):
+            for height, times, first_row in _cut(rows, _at_once(rows, most_rows(width))):
+
+                def at(i, j, width=width, height=height, first_row=first_row, first_column=first_column):
+                    row = self._add(self._times(i, height), first_row)
+                    tile(height, width, row, self._add(self._times(j, width), first_column))
+
+                self._repeat(times, lambda i, count=count, at=at: self._repeat(count, lambda j: at(i, j)))
 
     def _summed(self, terms, first, second, sums, step):
         """Add the products of all terms to the sums: `step` adds those of one."""
@@ -340,8 +303,8 @@ class _Emitter:
         return self.builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(ir.IntType(32), len(chosen)), chosen))
 
 
-def _rows_at_once(count: int, most: int) -> int:
-    """How many rows make a tile: as many as fit, or somewhat fewer if then none are left over."""
+def _at_once(count: int, most: int) -> int:
+    """How many rows or columns make a tile: as many as fit, or somewhat fewer if then none are left over."""
     if count <= most:
         return count
     return next((size for size in range(most, most // 2, -1) if count % size == 0), most)

@@ -118,7 +118,7 @@ class CompiledBackend(BuiltModule):
     def _room(self, kernels: Kernels) -> Floats:
         """Return the working memory of the calling thread."""
         rooms = self._of_thread.__dict__
-        name, size = f"room {id(kernels)}", kernels.layout.size
+        name, size = f"room {id(kernels)}", kernels.size
         if name not in rooms:
             numbers = np.zeros(size + ALIGNED, self.data.precision)
             first = -numbers.ctypes.data % ALIGNED // numbers.itemsize
