@@ -1,6 +1,8 @@
 """Mini-batches: distinct members, all subsets equally likely, a function of seed, device and k alone."""
 
+from concurrent.futures import ThreadPoolExecutor
 from itertools import combinations
+from threading import Barrier, Lock
 
 import numpy as np
 import pytest
@@ -9,8 +11,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from efhc.base.errors import InputError
-from efhc.core.randomness import Randomness
-from efhc.learning.batches import MiniBatches, draw_subsets
+from efhc.core.randomness import BlockReader, Randomness
+from efhc.learning.batches import SHARED_BYTES, MiniBatches, SharedBlocks, draw_subsets
 
 SEED = Randomness(2)
 
@@ -112,3 +114,63 @@ def test_devices_at_different_iterations_draw_each_block_once(monkeypatch: pytes
         for device, reader in enumerate(readers):
             reader(k + 300 * device)
     assert sorted(drawn) == [(0, 0), (0, 1), (1, 1), (1, 2), (2, 3)]
+
+
+# Runs in several threads share blocks: each has the numbers that it would draw alone, and few are drawn twice
+
+
+def test_every_run_has_the_numbers_that_it_would_draw_alone():
+    mine, readers, iterations = parts(30, 20, 40), 8, 1100
+    shared = MiniBatches(mine, 4, SEED)
+    start = Barrier(readers)
+
+    def read(run: int) -> list[np.ndarray]:
+        reader = shared.reader()
+        start.wait()
+        return [reader(k).copy() for k in range(97 * run, iterations)]
+
+    with ThreadPoolExecutor(readers) as pool:
+        found = list(pool.map(read, range(readers)))
+    alone = MiniBatches(mine, 4, SEED)
+    reader = BlockReader(alone.block, alone.BLOCK)
+    want = [reader(k) for k in range(iterations)]
+    for run, rows in enumerate(found):
+        assert np.array_equal(rows, want[97 * run :])
+
+
+def test_a_block_is_drawn_once_however_many_ask_for_it():
+    drawn, noting, start = [], Lock(), Barrier(6)
+
+    def draw(number: int) -> np.ndarray:
+        with noting:
+            drawn.append(number)
+        return np.full(2, number)
+
+    blocks = SharedBlocks(draw, SHARED_BYTES // 10)
+
+    def ask(_: int) -> list[float]:
+        start.wait()
+        return [blocks(number)[0] for number in range(10)]
+
+    with ThreadPoolExecutor(6) as pool:
+        assert list(pool.map(ask, range(6))) == [list(range(10))] * 6
+    assert sorted(drawn) == list(range(10))
+    with pytest.raises(ValueError, match="read-only"):
+        blocks(3)[0] = 1
+
+
+def test_only_as_many_blocks_are_kept_as_there_is_room_for():
+    drawn = []
+
+    def draw(number: int) -> np.ndarray:
+        drawn.append(number)
+        return np.zeros(1)
+
+    blocks = SharedBlocks(draw, SHARED_BYTES // 2)
+    for number in (0, 1, 0, 2, 0, 1):  # 2 takes the place of 1, which was asked for longer ago than 0
+        blocks(number)
+    assert drawn == [0, 1, 2, 1]
+    large = SharedBlocks(draw, 2 * SHARED_BYTES)
+    large(7)
+    large(7)
+    assert drawn[4:] == [7]

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from efhc.learning.backends import linear_backend
-from efhc.learning.backends.linear_backend import linear_accuracies, panels_of
+from efhc.learning.backends.linear_backend import LinearBackend, panels_of
 from efhc.learning.data import Dataset
-from efhc.learning.models.linear import LinearModel
+from efhc.learning.models.linear import SVM, LinearModel
 
 
 def problem(precision, samples=37, features=7, classes=3, models=4, kind=np.uint8):
@@ -24,6 +24,10 @@ def problem(precision, samples=37, features=7, classes=3, models=4, kind=np.uint
     return data, stream.normal(size=(models, classes * (features + 1))).astype(precision)
 
 
+def accuracies(data, models, threads=1):
+    return LinearBackend(SVM(), data, threads=threads).accuracies(models, {})
+
+
 def plain_accuracies(data, models):
     """Of float64 scores, which no rounding can turn."""
     scores = LinearModel.scores(models.astype(np.float64), data.inputs(data.x_test).astype(np.float64)[None])
@@ -35,21 +39,21 @@ def plain_accuracies(data, models):
 @pytest.mark.parametrize(("samples", "features", "classes", "models"), [(37, 7, 3, 4), (16, 1, 2, 1), (130, 33, 11, 3)])
 def test_accuracies_are_those_of_plain_scores(precision, kind, samples, features, classes, models):
     data, drawn = problem(precision, samples, features, classes, models, kind)
-    assert np.allclose(linear_accuracies(data, drawn), plain_accuracies(data, drawn), atol=1e-12)
+    assert np.allclose(accuracies(data, drawn), plain_accuracies(data, drawn), atol=1e-12)
 
 
 def test_the_work_may_be_cut_anywhere(monkeypatch: pytest.MonkeyPatch):
     data, models = problem("float32", 1000, 40, 10, 30)
-    want = linear_accuracies(data, models)
-    assert np.array_equal(linear_accuracies(data, models, threads=3), want)
+    want = accuracies(data, models)
+    assert np.array_equal(accuracies(data, models, threads=3), want)
     assert panels_of(data) is panels_of(data)  # laid out once for all runs
-    assert np.array_equal(np.concatenate([linear_accuracies(data, model[None]) for model in models]), want)
+    assert np.array_equal(np.concatenate([accuracies(data, model[None]) for model in models]), want)
     monkeypatch.setattr(linear_backend, "AT_ONCE", 1)
     in_pieces = dataclasses.replace(data)
     assert len(panels_of(in_pieces)) > len(panels_of(data))
-    assert np.array_equal(linear_accuracies(in_pieces, models, threads=2), want)
+    assert np.array_equal(accuracies(in_pieces, models, threads=2), want)
 
 
 def test_of_equal_scores_the_first_counts():
     data, models = problem("float32", 20, 5, 4, 2)
-    assert linear_accuracies(data, models * 0).tolist() == [0.25, 0.25]
+    assert accuracies(data, models * 0).tolist() == [0.25, 0.25]

@@ -240,7 +240,7 @@ class StepArithmetic(Arithmetic):
         if link is not None:
             return super().add_step(sums, weight, learning, plus, minus, link)
         pull, learned, taught = sums
-        kind, none = plus.dtype.type, pull[:0]
+        kind, none = plus.dtype.type, np.empty(0, plus.dtype)
         rows = pull, none if learned is None else learned, none if taught is None else taught
         loops.add_step(kind(weight), kind(learning), plus, minus, *rows)
         return None

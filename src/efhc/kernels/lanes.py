@@ -9,7 +9,7 @@ Only compiled code can call these functions, apart from `width` and `block_width
 of an array whose numbers lie in the order of C. No index is checked.
 """
 
-# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
+# mypy: disable-error-code="no-untyped-def, no-untyped-call"
 
 from __future__ import annotations
 
@@ -17,9 +17,13 @@ import operator
 from typing import Any
 
 from llvmlite import ir
+from numba import extending
 from numba.core import cgutils, types
 from numba.core.errors import TypingError
-from numba.extending import intrinsic, lower_builtin, models, register_model, type_callable
+from numba.extending import lower_builtin, models, register_model, type_callable
+
+intrinsic: Any = extending.intrinsic
+"""Compiled code calls the functions without their first argument."""
 
 BYTES = 32
 """Bytes side by side. A processor without registers of that size uses several."""
@@ -120,7 +124,7 @@ def _lanes_of(array, registers=1):
     return Lanes(array.dtype, registers)
 
 
-def _places(context, builder, array_kind, array, start, kind):
+def _places(context, builder, kind, array_kind, array, start):
     """Where each register of a value lies in an array."""
     first = pointer_to(context, builder, array_kind, array, start)
     return [builder.gep(first, [ir.IntType(64)(kind.each * place)], inbounds=True) for place in range(kind.registers)]
@@ -131,7 +135,7 @@ def _masked(context, builder, name, kind, place, count, value):
     whole = ir.VectorType(ir.IntType(64), kind.each)
     every, align = spread(builder, whole, count), ir.IntType(32)(kind.dtype.bitwidth // 8)
     loads, results = name == "load", []
-    for number, (pointer, register) in enumerate(zip(_places(context, builder, *place, kind), value, strict=True)):
+    for number, (pointer, register) in enumerate(zip(_places(context, builder, kind, *place), value, strict=True)):
         firsts = ir.Constant(whole, [kind.each * number + t for t in range(kind.each)])
         chosen, where = builder.icmp_signed("<", firsts, every), builder.bitcast(pointer, kind.vector.as_pointer())
         arguments = [where, align, chosen, register] if loads else [register, where, align, chosen]
@@ -151,7 +155,7 @@ def load(typing, array, start):
     kind = _lanes_of(array)
 
     def emit(context, builder, signature, arguments):
-        (place,) = _places(context, builder, array, *arguments, kind)
+        (place,) = _places(context, builder, kind, array, *arguments)
         return _joined(builder, [loaded(builder, place, kind.vector)])
 
     return kind(array, types.intp), emit
@@ -186,7 +190,7 @@ def load_as(typing, source, start, array):
         raise TypingError(f"{source_kind} is neither a byte nor {kind.dtype}")
 
     def emit(context, builder, signature, arguments):
-        (place,) = _places(context, builder, source, *arguments[:2], kind)
+        (place,) = _places(context, builder, kind, source, *arguments[:2])
         if source_kind == kind.dtype:
             return _joined(builder, [loaded(builder, place, kind.vector)])
         found = loaded(builder, place, ir.VectorType(ir.IntType(8), kind.each))
@@ -208,7 +212,7 @@ def store(typing, array, start, a):
 
     def emit(context, builder, signature, arguments):
         *place, value = arguments
-        for pointer, register in zip(_places(context, builder, array, *place, a), _apart(builder, value), strict=True):
+        for pointer, register in zip(_places(context, builder, a, array, *place), _apart(builder, value), strict=True):
             stored(builder, pointer, register)
         return context.get_dummy_value()
 

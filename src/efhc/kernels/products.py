@@ -5,7 +5,7 @@ loops are unrolled as far as it pays. LLVM does not find this by itself, so it i
 is written down, as in `lanes`; only compiled code can call the functions that are made here.
 """
 
-# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
+# mypy: disable-error-code="no-untyped-def, no-untyped-call"
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ from typing import Any, Literal, NamedTuple
 from llvmlite import ir
 from numba.core import types
 from numba.core.errors import TypingError
-from numba.extending import intrinsic
 
-from efhc.kernels.lanes import BYTES, fused, loaded, pointer_to, size_of, spread, stored
+from efhc.kernels.lanes import BYTES, fused, intrinsic, loaded, pointer_to, size_of, spread, stored
 
 MOST_SUMS = 12
 """Vectors of sums in a tile. With their factors they fill the 16 registers that every x86 processor has."""

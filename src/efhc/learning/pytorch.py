@@ -5,7 +5,6 @@ torch draws from one generator per process, which runs in several threads share:
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -37,33 +36,7 @@ def drawing(stream: np.random.Generator) -> Iterator[None]:
             torch.set_rng_state(before)
 
 
-# The networks that a config can name. Their parameters, in order, make up a flat model.
-
-
-def lenet5(channels: int, side: int, classes: int) -> nn.Module:
-    """Three convolutions and two linear layers (LeCun et al. 1998), with ReLU and max pooling.
-
-    ReLU follows the pooling: max and ReLU commute, and only a quarter of the numbers are left.
-    """
-    return nn.Sequential(
-        nn.Conv2d(channels, 6, 5, padding=(32 - side) // 2), nn.MaxPool2d(2), nn.ReLU(),
-        nn.Conv2d(6, 16, 5), nn.MaxPool2d(2), nn.ReLU(),
-        nn.Conv2d(16, 120, 5), nn.ReLU(), nn.Flatten(),
-        nn.Linear(120, 84), nn.ReLU(),
-        nn.Linear(84, classes),
-    )  # fmt: skip
-
-
-def mlp(shape: tuple[int, ...], hidden: tuple[int, ...], classes: int) -> nn.Module:
-    """Linear layers with ReLU between them."""
-    widths = [math.prod(shape), *hidden, classes]
-    layers: list[nn.Module] = [nn.Flatten()]
-    for inputs, outputs in pairwise(widths):
-        layers += [nn.Linear(inputs, outputs), nn.ReLU()]
-    return nn.Sequential(*layers[:-1])
-
-
-class ResNet18(nn.Module):
+class ResNet(nn.Module):
     """ResNet-18 (He et al. 2016) for 32x32 images: a 3x3 stem without pooling."""
 
     def __init__(self, channels: int, classes: int, norm: Literal["group", "batch"], groups: int) -> None:

@@ -14,11 +14,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from efhc.base.arrays import Floats, Ints, read_only
+from efhc.base.arrays import Flags, Floats, Ints, read_only
 from efhc.base.errors import EfhcError, InputError
+from efhc.base.threads import in_ranges
 from efhc.core.state import NOTHING_LOCAL, Local
-from efhc.kernels.linear_loops import Batches
-from efhc.learning.data.dataset import Dataset
+from efhc.kernels.linear_loops import Batches, TrainingInputs
+from efhc.learning.data.dataset import Dataset, Numbers
 
 
 class Batch(NamedTuple):
@@ -57,6 +58,7 @@ class ScoresNotFinite(EfhcError):
 class Backend(ABC):
     """Gradients and accuracies of all devices."""
 
+    data: Dataset
     parameters: int
     """n"""
 
@@ -71,12 +73,20 @@ class Backend(ABC):
         Returns each device's loss on its batch and its new local.
         """
 
-    @abstractmethod
     def accuracies(self, models: Floats, local: Local) -> Floats:
         """Return the share of test samples that each of the models (m, n) gets right.
 
-        Raises `ScoresNotFinite` if a largest score is not finite.
+        Raises `ScoresNotFinite` for the first model with a largest score that is not finite.
         """
+        right, is_bad = self._right_answers(models, local)
+        if is_bad.any():
+            raise ScoresNotFinite(f"device {int(np.argmax(is_bad))}")
+        shares: Floats = right / len(self.data.y_test)
+        return shares
+
+    @abstractmethod
+    def _right_answers(self, models: Floats, local: Local) -> tuple[Ints, Flags]:
+        """Return how many test samples each model gets right, and whether one of its largest scores is not finite."""
 
     def module_for(self, model: Floats, local: Local) -> Any:
         """Return a `torch.nn.Module` in evaluation mode with one device's parameters (n,) and its row of `local`.
@@ -98,13 +108,37 @@ def numbers_of(models: Floats, out: Floats, ends: Ints) -> Ints:
     return np.arange(len(models))
 
 
+class RangeBackend(Backend):
+    """A backend whose compiled loops compute ranges of the devices of a call; devices keep nothing to themselves."""
+
+    threads: int
+
+    def grads(self, models: Floats, batch: Batch, local: Local, out: Floats) -> tuple[Floats, Local]:
+        batches = end_to_end(batch.samples)
+        every, losses = numbers_of(models, out, batches.ends), np.empty(len(models))
+        in_ranges(self._compute, (models, every, batches, losses, out), len(models), self.threads)
+        return losses, local
+
+    @abstractmethod
+    def _compute(
+        self, models: Floats, every: Ints, batches: Batches, losses: Floats, out: Floats, low: int, high: int
+    ) -> None:
+        """Compute the losses and gradients of devices low .. high-1; `every` is 0, 1, ..."""
+
+
 def end_to_end(samples: Ints | Sequence[Ints]) -> Batches:
     """Return the samples of all devices in one array."""
     if isinstance(samples, np.ndarray):
         devices, size = samples.shape
-        return Batches(samples.ravel(), np.arange(devices + 1) * size)
+        return Batches(samples.ravel().astype(np.int32, copy=False), np.arange(devices + 1) * size)
     sizes = [len(mine) for mine in samples]
     return Batches(np.concatenate(samples, dtype=np.int32), np.cumsum([0, *sizes]))
+
+
+def inputs_of(data: Dataset, x: Numbers, y: Ints) -> TrainingInputs:
+    """Return samples of a data set in the form that compiled loops take."""
+    kind = np.dtype(data.precision).type
+    return TrainingInputs(x, kind(data.scale), kind(data.shift), y)
 
 
 # Models written in NumPy
@@ -118,10 +152,10 @@ class ArraysBackend(Backend):
 
     def __init__(self, model: Any, data: Dataset) -> None:
         self.parameters = model.parameters(data)
-        self._model, self._data = model, data
+        self._model, self.data = model, data
 
     def grads(self, models: Floats, batch: Batch, local: Local, out: Floats) -> tuple[Floats, Local]:
-        data, models = self._data, read_only(models)
+        data, models = self.data, read_only(models)
         if isinstance(batch.samples, np.ndarray):
             x, y = data.inputs(data.x_train[batch.samples]), data.y_train[batch.samples]
             losses, out[:] = self._model.loss_and_gradient(models, x, y)
@@ -132,13 +166,12 @@ class ArraysBackend(Backend):
             losses[i], out[i] = self._model.loss_and_gradient(models[i], x, y)
         return losses, local
 
-    def accuracies(self, models: Floats, local: Local) -> Floats:
-        x = read_only(self._data.inputs(self._data.x_test))
-        return np.array([self._accuracy(device, w, x) for device, w in enumerate(read_only(models))])
-
-    def _accuracy(self, device: int, w: Floats, x: Floats) -> float:
-        with np.errstate(over="ignore", invalid="ignore"):
-            scores = self._model.scores(w, x)
-        if not np.isfinite(scores.max(axis=-1)).all():  # the largest is NaN if any is
-            raise ScoresNotFinite(f"device {device}")
-        return float(np.mean(scores.argmax(axis=-1) == self._data.y_test))
+    def _right_answers(self, models: Floats, local: Local) -> tuple[Ints, Flags]:
+        x = read_only(self.data.inputs(self.data.x_test))
+        right, is_bad = np.zeros(len(models), np.int64), np.zeros(len(models), bool)
+        for i, w in enumerate(read_only(models)):
+            with np.errstate(over="ignore", invalid="ignore"):
+                scores = self._model.scores(w, x)
+            is_bad[i] = not np.isfinite(scores.max(axis=-1)).all()  # the largest is NaN if any is
+            right[i] = np.count_nonzero(scores.argmax(axis=-1) == self.data.y_test)
+        return right, is_bad

@@ -10,15 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from efhc.base.arrays import Floats, read_only
+from efhc.base.arrays import Flags, Floats, Ints, read_only
 from efhc.base.errors import InputError
 from efhc.base.threads import in_ranges
 from efhc.core.randomness import Randomness
 from efhc.core.state import Local
-from efhc.kernels.linear_loops import TrainingInputs
+from efhc.kernels.linear_loops import Batches
 from efhc.kernels.network_layers import CompiledNetwork, Convolution, Layer, Linear, Pooling, ReLU
 from efhc.kernels.network_loops import TESTED_AT_ONCE, Kernels, kernels
-from efhc.learning.backends.backend import Batch, ScoresNotFinite, end_to_end, numbers_of
+from efhc.learning.backends.backend import RangeBackend, inputs_of
 from efhc.learning.backends.module_backend import BuiltModule, built, has_hooks, has_own_methods
 from efhc.learning.data.dataset import Dataset
 from efhc.learning.models.modules import BUILT_IN_LOSSES, ModuleModel, input_shape
@@ -63,7 +63,7 @@ def network_for(model: ModuleModel, data: Dataset, randomness: Randomness) -> Co
         raise NotCompiledError("module", f"a {type(module).__name__} with {reason}", allowed) from None
 
 
-class CompiledBackend(BuiltModule):
+class CompiledBackend(BuiltModule, RangeBackend):
     """A device's answers depend on nothing but its own model and samples, to the last bit."""
 
     def __init__(
@@ -81,39 +81,28 @@ class CompiledBackend(BuiltModule):
         """
         network = network_for(model, data, randomness)
         super().__init__(model, data, randomness)
-        self._threads, self._of_thread = threads, threading.local()
+        self.threads, self._of_thread = threads, threading.local()
         in_one_vector = batch_size is not None and batch_size <= network.lanes
         self._training, self._testing = _kernels(network, 1 if in_one_vector else 2), _kernels(network, 2)
-        # numba compiles anew for what may be written to: here nothing may.
-        kind = np.dtype(data.precision).type
-        scale, shift = kind(data.scale), kind(data.shift)
-        self._train = TrainingInputs(read_only(data.x_train), scale, shift, read_only(data.y_train))
-        self._test = TrainingInputs(read_only(data.x_test), scale, shift, read_only(data.y_test))
+        given = data.read_only()  # numba compiles anew for what may be written to: here nothing may
+        self._train = inputs_of(data, given.x_train, given.y_train)
+        self._test = inputs_of(data, given.x_test, given.y_test)
 
-    def grads(self, models: Floats, batch: Batch, local: Local, out: Floats) -> tuple[Floats, Local]:
-        samples, ends = end_to_end(batch.samples)
-        every, losses = numbers_of(models, out, ends), np.empty(len(models))
-        given = read_only(models), every, self._train, samples.astype(np.int32, copy=False), ends, losses, out, every
+    def _compute(
+        self, models: Floats, every: Ints, batches: Batches, losses: Floats, out: Floats, low: int, high: int
+    ) -> None:
+        given = read_only(models), every, self._train, *batches, losses, out, every
+        self._training.picked(*given, self._room(self._training), low, high)
 
-        def compute(low: int, high: int) -> None:
-            self._training.picked(*given, self._room(self._training), low, high)
-
-        in_ranges(compute, (), len(models), self._threads)
-        return losses, local
-
-    def accuracies(self, models: Floats, local: Local) -> Floats:
-        samples = len(self.data.y_test)
-        pieces = -(-samples // TESTED_AT_ONCE)
+    def _right_answers(self, models: Floats, local: Local) -> tuple[Ints, Flags]:
+        pieces = -(-len(self.data.y_test) // TESTED_AT_ONCE)
         right, bad = np.zeros((len(models), pieces), np.int64), np.zeros((len(models), pieces), bool)
 
         def count(low: int, high: int) -> None:
             self._testing.answers(read_only(models), self._test, right, bad, self._room(self._testing), low, high)
 
-        in_ranges(count, (), right.size, self._threads)
-        if bad.any():
-            raise ScoresNotFinite(f"device {int(np.argmax(bad.any(axis=1)))}")
-        shares: Floats = right.sum(axis=1) / samples
-        return shares
+        in_ranges(count, (), right.size, self.threads)
+        return right.sum(axis=1), np.asarray(bad.any(axis=1))
 
     def _room(self, kernels: Kernels) -> Floats:
         """Return the working memory of the calling thread."""

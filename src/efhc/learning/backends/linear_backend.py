@@ -18,7 +18,7 @@ from efhc.kernels.compiled_arithmetic import drift, links_of, spread_tiles
 from efhc.kernels.iteration_loops import Buffers, Outcome, StretchInputs
 from efhc.kernels.linear_loops import Batches, room_for
 from efhc.kernels.model_loops import copy_rows
-from efhc.learning.backends.backend import Backend, Batch, ScoresNotFinite, end_to_end, numbers_of
+from efhc.learning.backends.backend import RangeBackend, end_to_end, inputs_of
 from efhc.learning.data.dataset import Dataset
 from efhc.learning.models.linear import SVM, LeastSquares, LinearModel, Regularized, Softmax
 
@@ -30,33 +30,35 @@ COMPILED: dict[Callable[..., Any], int] = {
 """The code of the kernels for the loss that a function computes."""
 
 
-class LinearBackend(Backend):
+MODELS_BYTES = 3 << 17
+"""Bytes of the models that are evaluated together: they stay in the second cache while all samples meet them."""
+AT_ONCE = 1 << 23
+"""Bytes of test samples that are laid side by side at once."""
+
+_LAID: WeakKeyDictionary[Dataset, tuple[linear_evaluation.Panels, ...]] = WeakKeyDictionary()
+"""The test samples of each data set side by side, for all runs on it."""
+_LAYING = Lock()
+
+
+class LinearBackend(RangeBackend):
     """`LinearModel.loss_and_gradient`, compiled."""
 
     def __init__(self, model: LinearModel, data: Dataset, *, threads: int = 1) -> None:
         self.parameters, self.threads = model.parameters(data), threads
-        self._data = data
-        kind = np.dtype(data.precision).type
-        self._inputs = linear_loops.TrainingInputs(data.x_train, kind(data.scale), kind(data.shift), data.y_train)
-        self._loss = linear_loops.Loss(
-            COMPILED[type(model).score_loss], kind(model.l2 if isinstance(model, Regularized) else 0)
-        )
+        self.data, self._inputs = data, inputs_of(data, data.x_train, data.y_train)
+        l2 = np.dtype(data.precision).type(model.l2 if isinstance(model, Regularized) else 0)
+        self._loss = linear_loops.Loss(COMPILED[type(model).score_loss], l2)
 
     @staticmethod
     def knows(model: Any) -> bool:
         """Return whether the loss of `model` is compiled. The loss of a subclass that overrides it is not."""
         return isinstance(model, LinearModel) and type(model).score_loss in COMPILED
 
-    def grads(self, models: Floats, batch: Batch, local: Local, out: Floats) -> tuple[Floats, Local]:
-        batches = end_to_end(batch.samples)
-        every, losses = numbers_of(models, out, batches.ends), np.empty(len(models))
-        arguments = (models, every, self._inputs, self._loss, batches, losses, out, every)
-
-        def linear_picked(low: int, high: int) -> None:
-            linear_loops.linear_picked(room_for(models, self._inputs), *arguments, low, high)
-
-        in_ranges(linear_picked, (), len(models), self.threads)
-        return losses, local
+    def _compute(
+        self, models: Floats, every: Ints, batches: Batches, losses: Floats, out: Floats, low: int, high: int
+    ) -> None:
+        given = room_for(models, self._inputs), models, every, self._inputs, self._loss, batches
+        linear_loops.linear_picked(*given, losses, out, every, low, high)
 
     def stretch(
         self,
@@ -114,48 +116,27 @@ class LinearBackend(Backend):
         joined, ends = end_to_end(samples)
         return Batches(joined[None], ends)
 
-    def accuracies(self, models: Floats, local: Local) -> Floats:
-        return linear_accuracies(self._data, models, self.threads)
-
-
-MODELS_BYTES = 3 << 17
-"""Bytes of the models that are evaluated together: they stay in the second cache while all samples meet them."""
-AT_ONCE = 1 << 23
-"""Bytes of test samples that are laid side by side at once."""
-
-_LAID: WeakKeyDictionary[Dataset, tuple[linear_evaluation.Panels, ...]] = WeakKeyDictionary()
-"""The test samples of each data set side by side, for all runs on it."""
-_LAYING = Lock()
-
-
-def linear_accuracies(data: Dataset, models: Floats, threads: int = 1) -> Floats:
-    """Return the share of test samples that each of the models (m, n) gets right.
-
-    Raises `ScoresNotFinite` for the first model with a score that is NaN or a largest score that is not finite.
-    """
-    models = np.ascontiguousarray(models)
-    right, is_bad = np.zeros(len(models), dtype=np.int64), np.zeros(len(models), dtype=bool)
-    starts = _starts(data, models)
-    together = max(1, MODELS_BYTES // (models.itemsize * models.shape[1]))
-    for panels in panels_of(data):
-        for first in range(0, len(models), together):
-            some = slice(first, first + together)
-            counts = np.zeros((len(panels.ranks), len(models[some])), dtype=np.int64)
-            bad = np.zeros(counts.shape, dtype=bool)
-            arguments = (panels, models[some], starts[some], counts, bad)
-            in_ranges(_count_right, arguments, len(counts), threads)
-            right[some] += counts.sum(axis=0)
-            is_bad[some] |= bad.any(axis=0)
-    if is_bad.any():
-        raise ScoresNotFinite(f"device {np.argmax(is_bad)}")
-    return right / len(data.y_test)
+    def _right_answers(self, models: Floats, local: Local) -> tuple[Ints, Flags]:
+        models = np.ascontiguousarray(models)
+        right, is_bad = np.zeros(len(models), dtype=np.int64), np.zeros(len(models), dtype=bool)
+        starts = _starts(self.data, models)
+        together = max(1, MODELS_BYTES // (models.itemsize * models.shape[1]))
+        for panels in panels_of(self.data):
+            for first in range(0, len(models), together):
+                some = slice(first, first + together)
+                counts = np.zeros((len(panels.ranks), len(models[some])), dtype=np.int64)
+                bad = np.zeros(counts.shape, dtype=bool)
+                in_ranges(_count_right, (panels, models[some], starts[some], counts, bad), len(counts), self.threads)
+                right[some] += counts.sum(axis=0)
+                is_bad[some] |= bad.any(axis=0)
+        return right, is_bad
 
 
 def panels_of(data: Dataset) -> tuple[linear_evaluation.Panels, ...]:
     """Return all test samples side by side, in a few pieces. They are laid out once for a data set."""
     with _LAYING:
         if data not in _LAID:
-            wide, samples = 2 * lanes.width(np.empty(0, data.precision)), len(data.y_test)
+            wide, samples = 2 * lanes.BYTES // np.dtype(data.precision).itemsize, len(data.y_test)
             step = wide * max(1, AT_ONCE // (wide * data.features * data.x_test.itemsize))
             pieces = (_laid(data, wide, first, min(first + step, samples)) for first in range(0, samples, step))
             _LAID[data] = tuple(pieces)

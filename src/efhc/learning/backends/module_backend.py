@@ -20,13 +20,13 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from efhc.base.arrays import Floats, Ints
+from efhc.base.arrays import Flags, Floats, Ints
 from efhc.base.errors import EfhcError, InputError
 from efhc.base.own_code import in_one_line
 from efhc.core.randomness import Purpose, Randomness
 from efhc.core.state import Local
 from efhc.kernels.linear_loops import gather_rows
-from efhc.learning.backends.backend import Backend, Batch, ScoresNotFinite
+from efhc.learning.backends.backend import Backend, Batch, inputs_of
 from efhc.learning.data.dataset import Dataset
 from efhc.learning.models.modules import BUILT_IN_LOSSES, ModuleModel, input_shape, trainable
 from efhc.learning.pytorch import drawing, nn, torch
@@ -78,8 +78,7 @@ class BuiltModule(Backend):
         """x, (devices, samples, *shape), and y, (devices, samples)."""
         data, rows = self.data, np.stack(samples)
         x = torch.empty((rows.size, data.features), dtype=getattr(torch, data.precision))
-        kind = np.dtype(data.precision).type
-        gather_rows(data.x_train, kind(data.scale), kind(data.shift), rows.ravel(), x.numpy())
+        gather_rows(*inputs_of(data, data.x_train, data.y_train)[:3], rows.ravel(), x.numpy())
         return x.to(self.device).view(*rows.shape, *self._shape), self._copied(data.y_train[rows])
 
     def _copied(self, array: Any) -> torch.Tensor:
@@ -235,8 +234,8 @@ class ModuleBackend(BuiltModule):
         self._workers().each(compute, self._parts(batch.samples))
         return losses, after
 
-    def accuracies(self, models: Floats, local: Local) -> Floats:
-        right = np.zeros(len(models), np.int64)
+    def _right_answers(self, models: Floats, local: Local) -> tuple[Ints, Flags]:
+        right, is_bad = np.zeros(len(models), np.int64), np.zeros(len(models), bool)
 
         @torch.no_grad()
         def count(part: slice) -> None:
@@ -247,13 +246,11 @@ class ModuleBackend(BuiltModule):
                 buffers = {name: self._copied(rows[part]) for name, rows in local.items()}
                 with self._quoting():
                     scores = self._scores(self._network(training=False), leaves, buffers, x)
-                finite = torch.isfinite(scores.amax(-1)).all(dim=-1).cpu().numpy()  # the largest is NaN if any is
-                if not finite.all():
-                    raise ScoresNotFinite(f"device {part.start + int(np.argmin(finite))}")
+                is_bad[part] |= ~torch.isfinite(scores.amax(-1)).all(dim=-1).cpu().numpy()  # it is NaN if any is
                 right[part] += (scores.argmax(-1).cpu().numpy() == self.data.y_test[several]).sum(axis=-1)
 
         self._workers().each(count, self._parts(np.empty((len(models), 1), np.int64)))
-        return right / len(self.data.y_test)
+        return right, is_bad
 
     def _workers(self) -> Workers:
         """The worker threads of the calling thread: runs that share a backend do not wait for one another."""

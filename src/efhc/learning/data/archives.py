@@ -19,6 +19,7 @@ import urllib.request
 import zlib
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, NamedTuple
@@ -236,7 +237,7 @@ class Download(Archive):
         transfer therefore runs in a thread, which is abandoned after `most_seconds`; it ends with the next byte, or
         with the process.
         """
-        name, content, failed = address.rpartition("/")[2], bytearray(), list[BaseException]()
+        name, content, result = address.rpartition("/")[2], bytearray(), Future[bytes]()
         expired = threading.Event()
 
         def transfer() -> None:
@@ -253,29 +254,21 @@ class Download(Archive):
                         progress(name, len(content), total)
                 if len(content) < total:
                     raise OSError(f"the connection ended after {len(content)} bytes")
+                result.set_result(bytes(content))
             except BaseException as error:  # raised again in the thread that waits
-                failed.append(error)
+                result.set_exception(error)
 
-        thread = threading.Thread(target=transfer, name="efhc-download", daemon=True)
-        thread.start()
+        threading.Thread(target=transfer, name="efhc-download", daemon=True).start()
         try:
-            thread.join(self.most_seconds)
-        finally:
-            expired.set()
-        if thread.is_alive():
-            raise self._unreachable(address, f"took longer than {self.most_seconds:g} s")
-        for error in failed:
+            return result.result(self.most_seconds)
+        except (OSError, http.client.HTTPException, ValueError) as error:
             if isinstance(error, urllib.error.HTTPError):
                 error.close()
-            if isinstance(error, OSError | http.client.HTTPException | ValueError):
-                raise self._unreachable(address, error) from error
-            raise error
-        return bytes(content)
-
-    def _unreachable(self, address: str, reason: object) -> EfhcError:
-        return EfhcError(
-            f"data: {self.name} is not on this machine and {address} cannot be reached ({reason}); {self.advice}"
-        )
+            reason = error if result.done() else f"took longer than {self.most_seconds:g} s"
+            where = f"{self.name} is not on this machine and {address} cannot be reached"
+            raise EfhcError(f"data: {where} ({reason}); {self.advice}") from error
+        finally:
+            expired.set()
 
     def _check_size(self, size: int, origin: str) -> None:
         if size > self.most_bytes:

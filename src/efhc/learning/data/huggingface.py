@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from efhc.base.errors import InputError, Unusable
 from efhc.base.extras import importing
 from efhc.base.inputs import InputFile, is_folder, sha256
 from efhc.learning.data.dataset import Dataset, Numbers
+from efhc.learning.data.images import pixels_of
 from efhc.learning.data.tables import LabelledColumns, Table
 
 if TYPE_CHECKING:
@@ -45,7 +46,8 @@ class HuggingFace(LabelledColumns):
     test: str | None = None
     """The split with the test samples. Default: "test" if it exists and `test_share` is not set."""
 
-    def _uses(self) -> dict[str, str]:
+    @model_validator(mode="after")
+    def _settings_agree(self) -> Self:
         if (self.path is None) == (self.name is None):
             given = "neither path nor name" if self.path is None else "both path and name"
             raise Unusable("path", given, "a path, for a folder; or a name, for the cache")
@@ -53,14 +55,13 @@ class HuggingFace(LabelledColumns):
             raise Unusable("subset", self.subset, "a subset of a data set that is given by its name")
         if self.test is not None and self.test_share is not None:
             raise Unusable("test_share", "both test and test_share", "one of test and test_share")
-        return super()._uses()
+        return self
 
     def load(self, precision: str = "float32") -> Dataset:
         splits, origin = self._splits()
-        if self.train not in splits:
-            raise InputError("train", f"{self.train!r}, which is no split of {origin}", f"one of {', '.join(splits)}")
-        if self.test is not None and self.test not in splits:
-            raise InputError("test", f"{self.test!r}, which is no split of {origin}", f"one of {', '.join(splits)}")
+        for field, name in (("train", self.train), ("test", self.test)):
+            if name is not None and name not in splits:
+                raise InputError(field, f"{name!r}, which is no split of {origin}", f"one of {', '.join(splits)}")
         has_test = self.test_share is None and TEST in splits and self.train != TEST
         test = self.test or (TEST if has_test else None)
         table = self._table(splits[self.train], self.train, origin)
@@ -98,7 +99,7 @@ class HuggingFace(LabelledColumns):
         import polars as pl
 
         field, where = "path" if self.path is not None else "name", f"split {name} of {origin}"
-        uses = {**dict.fromkeys(self.features or (), "features"), **self._uses()}
+        uses = {**dict.fromkeys(self.features or (), "features"), **self._uses}
         wanted = [one for one, kind in split.features.items() if _is_plain(kind) and (one in uses or not self.features)]
         columns = pl.DataFrame(split.select_columns(wanted).with_format("arrow")[:])
         table = HubTable(where, field, split.column_names, columns, split)
@@ -147,27 +148,23 @@ class HubTable(Table):
 
     def _images(self, column: str) -> Numbers:
         """Return the pixels: (samples, height, width) of grey images, (samples, 3, height, width) of RGB ones."""
-        stacked: list[Numbers] = []
-        for pixels in self._pixels(column):
-            if stacked and pixels.shape != stacked[0].shape:
-                given = f"an image of shape {pixels.shape} {self.place(len(stacked), column)}"
-                raise InputError(self.field, given, f"{stacked[0].shape}, as in row 0: one size, all grey or all RGB")
-            stacked.append(pixels)
-        return np.stack(stacked)
-
-    def _pixels(self, column: str) -> Iterator[Numbers]:
         alone = self.split.select_columns([column]).with_format(None)
+        stacked: list[Numbers] = []
         for row in range(len(alone)):
             try:
                 image = alone[row][column]
             except Exception as error:  # a damaged image raises whatever its first wrong byte leads the decoder to
                 given = f"an image {self.place(row, column)} ({error})"
                 raise InputError(self.field, given, "whole images") from None
-            if image is None or image.mode not in ("L", "RGB"):
+            if image is None or (pixels := pixels_of(image)) is None:
                 given = "a missing image" if image is None else f"an image of mode {image.mode}"
                 allowed = "a grey (L) or RGB image of bytes in every row"
                 raise InputError(self.field, f"{given} {self.place(row, column)}", allowed)
-            yield np.asarray(image) if image.mode == "L" else np.asarray(image).transpose(2, 0, 1)
+            if stacked and pixels.shape != stacked[0].shape:
+                given = f"an image of shape {pixels.shape} {self.place(row, column)}"
+                raise InputError(self.field, given, f"{stacked[0].shape}, as in row 0: one size, all grey or all RGB")
+            stacked.append(pixels)
+        return np.stack(stacked)
 
     def _arrays(self, column: str) -> Numbers:
         """Return arrays of one shape, (samples, *shape)."""

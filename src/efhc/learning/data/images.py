@@ -14,7 +14,7 @@ import struct
 from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
-from typing import ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -147,15 +147,9 @@ class CIFAR10(StoredData):
 
 
 FORMATS = {
-    ".png": "PNG",
-    ".jpg": "JPEG",
-    ".jpeg": "JPEG",
-    ".bmp": "BMP",
-    ".tif": "TIFF",
-    ".tiff": "TIFF",
-    ".pgm": "PPM",
+    ".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".bmp": "BMP", ".tif": "TIFF", ".tiff": "TIFF", ".pgm": "PPM",
     ".ppm": "PPM",
-}
+}  # fmt: skip
 ALLOWED = f"folders train/CLASS and test/CLASS of images ({', '.join(FORMATS)})"
 
 
@@ -172,15 +166,12 @@ class ImageFolder(DataPolicy):
 
     def load(self, precision: str = "float32") -> Dataset:
         classes = _folders(self.path / "train")
-        train, test = (list(_read_images(self.path / part, classes)) for part in ("train", "test"))
-        _require_one_shape(train + test)
+        train, test = (_read_images(self.path / part, classes) for part in ("train", "test"))
         listed = {image.path.relative_to(self.path).as_posix(): image.sha256 for image in train + test}
         checksum = sha256("".join(f"{listed[name]}  {name}\n" for name in sorted(listed)).encode())
+        x, y = _stacked(train + test)
         data = Dataset(
-            np.stack([image.pixels for image in train]),
-            np.array([image.label for image in train]),
-            np.stack([image.pixels for image in test]),
-            np.array([image.label for image in test]),
+            *(x[: len(train)], y[: len(train)], x[len(train) :], y[len(train) :]),
             name=self.path.name,
             sha256={self.path.name: checksum},
             class_names=tuple(classes),
@@ -203,25 +194,25 @@ def images_by_class(path: Path) -> tuple[NDArray[np.uint8], NDArray[np.int64], t
     images = [image for name in classes for image in _images_of(path / name, classes.index(name))]
     if not images:
         raise InputError("path", f"{path} without images", f"folders CLASS of images ({', '.join(FORMATS)})")
-    _require_one_shape(images)
-    return np.stack([image.pixels for image in images]), np.array([image.label for image in images]), tuple(classes)
+    return *_stacked(images), tuple(classes)
 
 
-def _require_one_shape(images: list[LabelledImage]) -> None:
+def _stacked(images: list[LabelledImage]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Return the pixels and the labels of images, which must have one shape."""
     first = images[0]
     for image in images:
         if image.pixels.shape != first.pixels.shape:
             given = f"{image.path} of shape {image.pixels.shape}"
             raise InputError("path", given, f"{first.pixels.shape}, as {first.path}: one size, all grey or all RGB")
+    return np.stack([image.pixels for image in images]), np.array([image.label for image in images])
 
 
 def _folders(path: Path) -> list[str]:
     """Return the sorted names of the folders in `path`; they must be UTF-8, because they name classes."""
     names = sorted(inner.name for inner in path.iterdir() if inner.is_dir()) if is_folder(path) else []
     if not names:
-        raise InputError(
-            "path", f"{path}, without a folder" if is_folder(path) else f"{path} (no such folder)", ALLOWED
-        )
+        given = f"{path}, without a folder" if is_folder(path) else f"{path} (no such folder)"
+        raise InputError("path", given, ALLOWED)
     for name in names:
         _require_utf8(path / name)
     return names
@@ -234,14 +225,17 @@ def _require_utf8(path: Path) -> None:
         raise InputError("path", f"{path}, whose name is not UTF-8", "names of folders and images in UTF-8") from None
 
 
-def _read_images(path: Path, classes: list[str]) -> Iterator[LabelledImage]:
+def _read_images(path: Path, classes: list[str]) -> list[LabelledImage]:
+    """Return the images in `path/CLASS/`; every folder must be one of the classes and hold an image."""
+    found: list[LabelledImage] = []
     for name in _folders(path):
         if name not in classes:
             raise InputError("path", f"{path / name}, a class without training images", ", ".join(classes))
         images = list(_images_of(path / name, classes.index(name)))
         if not images:
             raise InputError("path", f"{path / name} without images", ALLOWED)
-        yield from images
+        found += images
+    return found
 
 
 def _images_of(folder: Path, label: int) -> Iterator[LabelledImage]:
@@ -257,9 +251,18 @@ def parse_image(content: bytes, path: Path) -> NDArray[np.uint8]:
 
     try:
         with Image.open(io.BytesIO(content), formats=[FORMATS[path.suffix.lower()]]) as image:
-            mode, pixels = image.mode, np.asarray(image)
+            image.load()
+            pixels = pixels_of(image)
     except Exception as error:  # a damaged file raises whatever its first wrong byte leads the decoder to
         raise InputError("path", f"{path} ({error})", "a whole image of the format that its name says") from None
-    if mode not in ("L", "RGB"):
-        raise InputError("path", f"{path} of mode {mode}", "grey (L) or RGB images of bytes")
-    return pixels if mode == "L" else np.ascontiguousarray(pixels.transpose(2, 0, 1))
+    if pixels is None:
+        raise InputError("path", f"{path} of mode {image.mode}", "grey (L) or RGB images of bytes")
+    return pixels
+
+
+def pixels_of(image: Any) -> NDArray[np.uint8] | None:
+    """Return (height, width) of a grey image, (3, height, width) of an RGB one; None of any other image."""
+    if image.mode not in ("L", "RGB"):
+        return None
+    pixels = np.asarray(image)
+    return pixels if image.mode == "L" else np.ascontiguousarray(pixels.transpose(2, 0, 1))

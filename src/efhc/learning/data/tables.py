@@ -11,6 +11,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import numpy as np
@@ -31,6 +32,8 @@ TEST_SHARE = 0.2
 MOST_EXACT = 2.0**53
 """Up to here every whole number is a floating-point number."""
 PARTS = ("train", "test")
+NAMED = ("label", "group", "split")
+"""The settings that name a column which is no feature; not every kind of data has all of them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,23 +134,20 @@ class LabelledColumns(DataPolicy):
     """Share of every label that becomes test samples, the same for every seed. Default: 0.2, unless the data have a
     test set."""
 
+    @property
     def _uses(self) -> dict[str, str]:
-        """Return the columns that are no features, each with the setting that names it. Raises `Unusable`."""
-        return self._once({"label": self.label, "group": self.group})
-
-    def _once(self, named: Mapping[str, str | None]) -> dict[str, str]:
-        uses: dict[str, str] = {}
-        features = [("features", name) for name in self.features or ()]
-        for setting, column in [*named.items(), *features]:
-            if column is not None and uses.setdefault(column, setting) != setting:
-                raise Unusable(setting, f"{column!r}, which is {uses[column]} too", "a column of its own")
-        if len(set(self.features or ())) < len(self.features or ()):
-            raise Unusable("features", list(self.features or ()), "each column once")
-        return {column: setting for column, setting in uses.items() if setting != "features"}
+        """The columns that are no features, each with the setting that names it."""
+        return {column: name for name in NAMED if (column := getattr(self, name, None)) is not None}
 
     @model_validator(mode="after")
     def _each_column_has_one_use(self) -> Self:
-        self._uses()
+        settings, features = [(name, getattr(self, name, None)) for name in NAMED], self.features or ()
+        uses: dict[str, str] = {}
+        for setting, column in [*settings, *(("features", name) for name in features)]:
+            if column is not None and uses.setdefault(column, setting) != setting:
+                raise Unusable(setting, f"{column!r}, which is {uses[column]} too", "a column of its own")
+        if len(set(features)) < len(features):
+            raise Unusable("features", list(features), "each column once")
         return self
 
     def _samples(self, table: Table, test: Table | None, is_test: NDArray[np.bool_] | None = None) -> Dataset:
@@ -155,7 +155,7 @@ class LabelledColumns(DataPolicy):
 
         Default: `test_share` of every label.
         """
-        columns = self.features or table.feature_names(self._uses())
+        columns = self.features or table.feature_names(self._uses)
         if not columns:
             raise InputError(
                 "features", f"{table.origin}, which has no column of numbers", "data with one or more of them"
@@ -180,7 +180,7 @@ class LabelledColumns(DataPolicy):
             given = f"{short(labels[unknown[0]])} {tested.place(int(unknown[0]), self.label)}"
             raise InputError("label", given, f"the labels of the training samples: {_listed(classes)}")
         groups = None if self.group is None else np.unique(table.names(self.group, "group")[0], return_inverse=True)[1]
-        used = {*self._uses(), *columns}
+        used = {*self._uses, *columns}
         return Dataset(
             *(x[~is_test], y[~is_test], x_test, y_test),
             groups=None if groups is None else groups[~is_test],
@@ -217,18 +217,19 @@ class TableFile(LabelledColumns):
     def read(self, file: InputContent, field: str, wanted: Sequence[str] | None) -> Table:
         """Return the table in a file, with the columns `wanted`, which may be missing, or all of them."""
 
-    def _uses(self) -> dict[str, str]:
+    @model_validator(mode="after")
+    def _test_samples_are_chosen_one_way(self) -> Self:
         ways = [name for name in ("test_path", "split", "test_share") if getattr(self, name) is not None]
         if len(ways) > 1:
             raise Unusable(ways[1], f"both {ways[0]} and {ways[1]}", "one of test_path, split and test_share")
-        return self._once({"label": self.label, "group": self.group, "split": self.split})
+        return self
 
     def load(self, precision: str = "float32") -> Dataset:
         files = [read_input(self.path, "path")]
-        table, test = self._table(files[0], "path", self._uses(), self.features), None
+        table, test = self._table(files[0], "path", self._uses, self.features), None
         if self.test_path is not None:
             files.append(read_input(self.test_path, "test_path"))
-            features = self.features or table.feature_names(self._uses())
+            features = self.features or table.feature_names(self._uses)
             test = self._table(files[1], "test_path", {self.label: "label"}, features)
         data = self._samples(table, test, None if self.split is None else self._said_to_be_test(table, self.split))
         if self.shape and math.prod(self.shape) != data.features:
@@ -328,11 +329,10 @@ class CsvFile(TableFile):
     def read(self, file: InputContent, field: str, wanted: Sequence[str] | None) -> CsvTable:
         import polars as pl
 
-        text = CsvText(file.content, self.separator)
         end = "\r" if b"\r" in file.content and b"\n" not in file.content else "\n"
         try:
             _ = str(file.content, "utf-8")
-            header = text.header()
+            header = next(csv_rows(file.content, self.separator), (0, list[str]()))[1]
             refuse_beyond_memory((BYTES_PER_TEXT + BYTES_PER_VALUE) * len(header) * file.content.count(end.encode()))
             # As texts: inference would take a column of numbers with one typing error for a column of texts.
             source = io.BytesIO(file.content)
@@ -340,7 +340,7 @@ class CsvFile(TableFile):
         except UnicodeDecodeError:
             raise InputError(field, f"{file.path} (not UTF-8 text)", "a CSV file") from None
         except (pl.exceptions.PolarsError, pl.exceptions.PanicException, csv.Error, MemoryError) as error:
-            reason = text.too_long() or str(error).partition("\n")[0]
+            reason = _too_long(file.content, self.separator) or str(error).partition("\n")[0]
             raise InputError(field, f"{file.path} ({reason})", "a CSV file with a header") from None
         if len(known := set(header)) < len(header):
             twice = next(name for n, name in enumerate(header) if name in header[:n])
@@ -353,40 +353,30 @@ class CsvFile(TableFile):
             raise InputError("separator", f"{self.separator!r}, which {file.path} lacks", f"{other!r}, which it has")
         columns = columns.with_row_index(ROW).filter(~pl.all_horizontal(pl.exclude(ROW).is_null()))
         chosen = header if wanted is None else [name for name in wanted if name in known]
-        return CsvTable(file.path, field, header, columns.select(chosen), columns[ROW], text)
+        return CsvTable(file.path, field, header, columns.select(chosen), columns[ROW], file.content, self.separator)
 
 
-@dataclass(frozen=True)
-class CsvText:
-    """The text of a file, to find places in it: slower than polars, and used when something is wrong."""
+def csv_rows(content: bytes, separator: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield the line at which each row begins and its values, also of the header and of empty rows.
 
-    content: bytes
-    separator: str
+    Texts in quotes may span lines. This is slower than polars: it finds places in a file in which something is wrong.
+    """
+    lines = io.TextIOWrapper(io.BytesIO(content), "utf-8-sig", newline="")
+    reader, begins = csv.reader(lines, delimiter=separator), 1
+    for row in reader:
+        yield begins, row
+        begins = reader.line_num + 1
 
-    def rows(self) -> Iterator[tuple[int, list[str]]]:
-        """Yield the line at which each row begins and its values, also of the header and of empty rows."""
-        lines = io.TextIOWrapper(io.BytesIO(self.content), "utf-8-sig", newline="")
-        reader, begins = csv.reader(lines, delimiter=self.separator), 1
-        for row in reader:
-            yield begins, row
-            begins = reader.line_num + 1
 
-    def header(self) -> list[str]:
-        """Return the names of the columns; none of an empty file."""
-        return next(self.rows(), (0, []))[1]
-
-    def line(self, row: int) -> int:
-        """Return the line at which a row begins, where row 0 follows the header; texts in quotes may span lines."""
-        return next(begins for n, (begins, _) in enumerate(self.rows()) if n == row + 1)
-
-    def too_long(self) -> str | None:
-        """Return which line has more values than the header, in words; None if there is none."""
-        try:
-            length = len(self.header())
-            begins, values = next(((begins, len(row)) for begins, row in self.rows() if len(row) > length), (0, 0))
-        except csv.Error:
-            return None
-        return f"{values} values in line {begins}, {length} in the header" if values else None
+def _too_long(content: bytes, separator: str) -> str | None:
+    """Return which line has more values than the header, in words; None if there is none."""
+    rows = csv_rows(content, separator)
+    try:
+        length = len(next(rows, (0, []))[1])
+        begins, values = next(((begins, len(row)) for begins, row in rows if len(row) > length), (0, 0))
+    except csv.Error:
+        return None
+    return f"{values} values in line {begins}, {length} in the header" if values else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -395,10 +385,12 @@ class CsvTable(Table):
 
     rows: pl.Series
     """The row of the file that each row of the columns was, where empty lines count."""
-    text: CsvText
+    content: bytes
+    separator: str
 
     def row(self, number: int) -> str:
-        return f"line {self.text.line(self.rows[number])}"
+        begins, _ = next(islice(csv_rows(self.content, self.separator), self.rows[number] + 1, None))
+        return f"line {begins}"
 
     def is_feature(self, series: pl.Series) -> bool:
         numbers = as_numbers(series)

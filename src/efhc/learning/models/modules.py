@@ -87,10 +87,17 @@ class LeNet5(ModuleModel):
     kind: Literal["lenet5"] = "lenet5"
 
     def build(self, data: Dataset) -> nn.Module:
-        from efhc.learning.pytorch import lenet5
+        from efhc.learning.pytorch import nn
 
         channels, side = _square_image(data, self.kind, (28, 32))
-        return lenet5(channels, side, data.classes)
+        # ReLU follows the pooling: max and ReLU commute, and only a quarter of the numbers are left.
+        return nn.Sequential(
+            nn.Conv2d(channels, 6, 5, padding=(32 - side) // 2), nn.MaxPool2d(2), nn.ReLU(),
+            nn.Conv2d(6, 16, 5), nn.MaxPool2d(2), nn.ReLU(),
+            nn.Conv2d(16, 120, 5), nn.ReLU(), nn.Flatten(),
+            nn.Linear(120, 84), nn.ReLU(),
+            nn.Linear(84, data.classes),
+        )  # fmt: skip
 
 
 class ResNet18(ModuleModel):
@@ -106,10 +113,10 @@ class ResNet18(ModuleModel):
     """Number of groups of GroupNorm. No effect with norm = "batch"."""
 
     def build(self, data: Dataset) -> nn.Module:
-        from efhc.learning import pytorch
+        from efhc.learning.pytorch import ResNet
 
         channels, _ = _square_image(data, self.kind, (32,))
-        return pytorch.ResNet18(channels, data.classes, self.norm, self.groups)
+        return ResNet(channels, data.classes, self.norm, self.groups)
 
 
 class MLP(ModuleModel):
@@ -120,10 +127,13 @@ class MLP(ModuleModel):
     """The widths of the hidden layers."""
 
     def build(self, data: Dataset) -> nn.Module:
-        from efhc.learning.pytorch import mlp
+        from efhc.learning.pytorch import nn
 
+        layers: list[nn.Module] = [nn.Flatten()]
         try:
-            return mlp(data.shape, self.hidden, data.classes)
+            for inputs, outputs in pairwise(self._widths(data)):
+                layers += [nn.Linear(inputs, outputs), nn.ReLU()]
+            return nn.Sequential(*layers[:-1])
         except (RuntimeError, TypeError, OverflowError, MemoryError) as error:  # as torch and the size have it
             given = f"{list(self.hidden)}, {self.parameters(data):,} parameters ({in_one_line(error)})"
             raise InputError("hidden", given, "widths for which the parameters fit into memory") from error
@@ -132,8 +142,10 @@ class MLP(ModuleModel):
         """Return n; it is computed, not built, so that a network beyond memory can be refused by its size."""
         import efhc.learning.pytorch  # noqa: F401 - where PyTorch is missing, say so as early as other networks do
 
-        widths = [data.features, *self.hidden, data.classes]
-        return sum((inputs + 1) * outputs for inputs, outputs in pairwise(widths))
+        return sum((inputs + 1) * outputs for inputs, outputs in pairwise(self._widths(data)))
+
+    def _widths(self, data: Dataset) -> list[int]:
+        return [data.features, *self.hidden, data.classes]
 
 
 class Module(ModuleModel):

@@ -1,6 +1,9 @@
-"""FEMNIST is what LEAF's files say: bytes, 62 classes, a number per writer; a misshapen file is refused by name."""
+"""LEAF's files are read as its scripts write them: bytes or texts, a number per user; a misshapen file is refused."""
+
+from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,36 +12,37 @@ import numpy as np
 import pytest
 
 from efhc.base.errors import InputError
-from efhc.learning.data import FEMNIST, Dataset
+from efhc.learning.data import FEMNIST, Dataset, Sent140, Shakespeare
+from efhc.learning.data.leaf import ALPHABET, LeafData
 
 Write = Callable[..., Path]
-
-
-def user(samples: int, label: int = 0, value: float = 1.0) -> dict[str, Any]:
-    return {"x": [[value] * 783 + [0.2]] * samples, "y": [label] * samples}
 
 
 def leaf(**users: Any) -> dict[str, Any]:
     return {"users": list(users), "num_samples": [len(data["y"]) for data in users.values()], "user_data": users}
 
 
+def user(samples: int, label: int = 0, value: float = 1.0) -> dict[str, Any]:
+    """Images of one writer."""
+    return {"x": [[value] * 783 + [0.2]] * samples, "y": [label] * samples}
+
+
 @pytest.fixture
 def write(tmp_path: Path) -> Write:
-    """A folder with these training files, a good one by default, and a good test file."""
+    """A folder with these training files and this test file; by default, good ones of FEMNIST."""
 
-    def put(*train: Any) -> Path:
-        for n, content in enumerate(train or [leaf(ann=user(2, 3))]):
-            file = tmp_path / "train" / f"{n}.json"
-            file.parent.mkdir(exist_ok=True)
-            file.write_text(content if isinstance(content, str) else json.dumps(content))
-        (tmp_path / "test").mkdir()
-        (tmp_path / "test" / "0.json").write_text(json.dumps(leaf(ann=user(1, 3, 0.0))))
+    def put(*train: Any, test: Any = None) -> Path:
+        contents = {f"train/{n}.json": content for n, content in enumerate(train or [leaf(ann=user(2, 3))])}
+        contents["test/0.json"] = test or leaf(ann=user(1, 3, 0.0))
+        for name, content in contents.items():
+            (tmp_path / name).parent.mkdir(exist_ok=True)
+            (tmp_path / name).write_text(content if isinstance(content, str) else json.dumps(content))
         return tmp_path
 
     return put
 
 
-# The real thing
+# FEMNIST
 
 
 def test_the_sample_is_what_its_description_says(femnist: Dataset):
@@ -76,9 +80,6 @@ def test_bytes_and_writers_are_those_of_the_original(femnist: Dataset, femnist_f
     assert mine == rows(names[chosen].tolist(), original["y"][chosen], original["x"][chosen])
 
 
-# Files of any LEAF
-
-
 def test_all_files_are_read_and_writers_are_numbered_by_their_sorted_names(write: Write):
     folder = write(leaf(zoe=user(2, 61), bob=user(1, 5)), leaf(ann=user(3, 7), bob=user(1, 6), eve=user(0)))
     data = FEMNIST(path=folder).load()
@@ -95,7 +96,7 @@ def test_values_that_are_no_bytes_stay_as_they_are(write: Write):
     assert data.x_test[0, 0] == 0.0
 
 
-def test_values_rounded_to_three_decimals_are_the_bytes_they_were(tmp_path: Path, write: Write):
+def test_values_rounded_to_three_decimals_are_the_bytes_they_were(write: Write):
     everything = [round(k / 255, 3) for k in range(256)] + [1.0] * (784 - 256)
     data = FEMNIST(path=write(leaf(ann={"x": [everything], "y": [0]}))).load()
     assert data.x_train[0, :256].tolist() == list(range(256))
@@ -139,3 +140,88 @@ def test_misshapen_files_are_refused_by_file_and_user(write: Write, content: Any
     assert what in text
     assert what == "train, which has no samples" or str(folder / "train" / "0.json") in text
     assert "\n" not in text
+
+
+# Texts
+
+
+SPEECH = (
+    "From fairest creatures we desire increase, that thereby beauty's rose might never die, but as the riper should by "
+    "time decease, his tender heir might bear his memory. "
+)
+
+
+def windows(text: str) -> dict[str, list[str]]:
+    """LEAF's samples of a speech: 80 characters, and the next one."""
+    starts = range(len(text) - 80)
+    return {"x": [text[n : n + 80] for n in starts], "y": [text[n + 80] for n in starts]}
+
+
+def tweet(user: str, text: str) -> list[str]:
+    return ["1467810369", "Mon Apr 06 22:19:45 PDT 2009", "NO_QUERY", user, text]
+
+
+def test_characters_are_one_hot_and_roles_are_groups(write: Write):
+    roles = {f"SONNET_{n}": windows((SPEECH * 3)[n * 40 : n * 40 + 300]) for n in (2, 1, 0)}
+    data = Shakespeare(path=write(leaf(**roles), test=leaf(SONNET_1=windows(SPEECH[:150]))), characters=5).load()
+    assert data.x_train.dtype == np.uint8
+    assert data.x_train.shape == (3 * 220, 5 * 80)
+    assert (data.shape, data.classes, data.name) == ((5, 80), 80, "shakespeare")
+    texts, following = windows((SPEECH * 3)[80:380]).values()  # SONNET_2, the first in the file
+    hot = data.x_train[:220].reshape(220, 5, 80)
+    assert (hot.sum(axis=2) == 1).all()
+    assert ["".join(ALPHABET[n] for n in sample.argmax(axis=1)) for sample in hot] == [text[-5:] for text in texts]
+    assert [data.label_names[y] for y in data.y_train[:220]] == following
+    assert data.groups is not None
+    assert data.groups.tolist() == [2] * 220 + [1] * 220 + [0] * 220
+    inputs = data.inputs(data.x_train)
+    assert set(np.unique(inputs)) == {0.0, 1.0}
+
+
+def test_short_texts_and_unknown_characters_are_zeros(write: Write):
+    known = leaf(a={"x": ["ab", "é" * 80], "y": ["c", "d"]})
+    data = Shakespeare(path=write(known, test=known), characters=3).load()
+    hot = data.x_train.reshape(2, 3, 80)
+    assert hot.sum(axis=2).tolist() == [[0, 1, 1], [0, 0, 0]]
+    assert hot[0, 1].argmax() == ALPHABET.index("a")
+
+
+def test_words_are_counted_by_their_checksums(write: Write):
+    texts = ["love this :)", "What a great day!", "so happy", "I hate rain :(", "so sad", "awful, awful day"]
+
+    def of(user: str, times: int) -> dict[str, Any]:
+        return {"x": [tweet(user, text) for text in texts] * times, "y": ([1] * 3 + [0] * 3) * times}
+
+    folder = write(leaf(zoe=of("zoe", 4), ann=of("ann", 4)), test=leaf(ann=of("ann", 1)))
+    data = Sent140(path=folder, words=64).load()
+    assert (data.x_train.shape, data.class_names) == ((48, 64), ("negative", "positive"))
+    expected = np.zeros(64, np.uint8)
+    for word in ("awful", "awful", "day"):
+        expected[zlib.crc32(word.encode()) % 64] += 1
+    assert np.array_equal(data.x_train[5], expected)  # the comma is no word
+    assert data.groups is not None
+    assert np.bincount(data.groups).tolist() == [24, 24]
+    assert data.groups[0] == 1  # zoe comes first in the file
+    assert data.inputs(data.x_train).max() == 2
+
+
+@pytest.mark.parametrize(
+    ("policy", "x", "y", "told"),
+    [
+        (Shakespeare, ["ab"], ["é"], "'é' as y"),
+        (Shakespeare, ["ab"], ["cd"], "'cd' as y"),
+        (Shakespeare, [[1, 2]], ["c"], "[1, 2] instead of a text"),
+        (Shakespeare, ["ab", "ab"], ["c"], "x of 2 samples, num_samples 1"),
+        (Sent140, ["a text"], [1], "'a text' instead of a row with a text"),
+        (Sent140, [tweet("a", "b")], [4], "labels 4 to 4"),
+        (Sent140, [["1", "2", "3", "4", 5]], [1], "5 instead of a text"),
+    ],
+)
+def test_texts_that_are_refused(write: Write, policy: type[LeafData], x: list[Any], y: list[Any], told: str):
+    users = leaf(a={"x": x, "y": y})
+    with pytest.raises(InputError) as caught:
+        policy(path=write(users, test=users)).load()
+    assert caught.value.field == "files"
+    assert told in str(caught.value)
+    assert "user a of" in str(caught.value)
+    assert "\n" not in str(caught.value)
