@@ -14,7 +14,6 @@ import numba
 import numpy as np
 import pytest
 
-from efhc.kernels import lanes
 from efhc.kernels.lanes import (
     block_width,
     fetch,
@@ -53,30 +52,18 @@ def written(write: Callable[..., None], *arguments: Any) -> np.ndarray:
     return out
 
 
-def test_widths(numbers: np.ndarray):
+@pytest.mark.parametrize("shape", [(150,), (15, 10)])
+def test_numbers_are_copied_from_anywhere_to_anywhere(numbers: np.ndarray, shape: tuple[int, ...]):
+    """A matrix is one long row."""
+
     def write(x, out):
-        out[0], out[1] = width(x), block_width(x)
+        fetch(x, 13)
+        store(out, width(x) - 3, load(x, 13))
 
-    wide = 32 // numbers.itemsize
-    assert written(write, numbers)[:2].tolist() == [wide, lanes.BLOCK * wide]
-
-
-def test_numbers_are_copied_from_anywhere_to_anywhere(numbers: np.ndarray):
-    def write(x, out):
-        fetch(x, 3)
-        store(out, 5, load(x, 3))
-
-    wide, out = width(numbers), written(write, numbers)
-    assert np.array_equal(out[5 : 5 + wide], numbers[3 : 3 + wide])
-    assert (np.delete(out, np.s_[5 : 5 + wide]) == GUARD).all()
-
-
-def test_a_matrix_is_one_long_row(numbers: np.ndarray):
-    def write(x, out):
-        store(out, 0, load(x, 13))
-
-    out = written(write, numbers.reshape(15, 10))
-    assert np.array_equal(out[: width(numbers)], numbers[13 : 13 + width(numbers)])
+    wide, out = width(numbers), written(write, numbers.reshape(shape))
+    assert wide == 32 // numbers.itemsize
+    assert np.array_equal(out[wide - 3 : 2 * wide - 3], numbers[13 : 13 + wide])
+    assert (np.delete(out, np.s_[wide - 3 : 2 * wide - 3]) == GUARD).all()
 
 
 def test_only_the_first_are_read_and_written(numbers: np.ndarray):
@@ -119,13 +106,6 @@ def test_a_block_ends_where_its_array_does(numbers: np.ndarray):
     assert np.array_equal(written(write, numbers)[-3:], numbers[-3:])
 
 
-def test_one_number_side_by_side(numbers: np.ndarray):
-    def write(x, out):
-        store(out, 0, filled(x, 3) + repeated(x, 7))
-
-    assert (written(write, numbers)[: width(numbers)] == numbers.dtype.type(3) + numbers[7]).all()
-
-
 def test_sources_are_bytes_or_numbers_of_the_same_precision(numbers: np.ndarray):
     def write(source, x, out):
         store(out, 0, load_as(source, 3, x))
@@ -141,15 +121,14 @@ def test_sources_are_bytes_or_numbers_of_the_same_precision(numbers: np.ndarray)
 
 def test_arithmetic(numbers: np.ndarray):
     def write(x, out):
-        a, b = load(x, 0), load(x, 40)
-        store(out, 0, a + b)
-        store(out, 20, a - b)
-        store(out, 40, a * b)
+        a, b, wide = load(x, 0), load(x, 40), width(x)
+        for place, sums in enumerate((a + b, a - b, a * b, filled(x, 3) + repeated(x, 7))):
+            store(out, place * wide, sums)
 
-    out = written(write, numbers)
-    for start, result in {0: np.add, 20: np.subtract, 40: np.multiply}.items():
-        wide = width(numbers)
-        assert np.array_equal(out[start : start + wide], result(numbers[:wide], numbers[40 : 40 + wide]))
+    wide = width(numbers)
+    a, b, three = numbers[:wide], numbers[40 : 40 + wide], np.full(wide, 3, numbers.dtype)
+    want = [a + b, a - b, a * b, three + numbers[7]]
+    assert np.array_equal(written(write, numbers)[: 4 * wide].reshape(4, wide), want)
 
 
 def test_a_product_and_a_sum_are_rounded_once(numbers: np.ndarray):

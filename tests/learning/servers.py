@@ -11,12 +11,12 @@ Respond = Callable[[BaseHTTPRequestHandler, bytes], None]
 
 @contextmanager
 def serving(files: Path, respond: Respond) -> Iterator[tuple[str, list[str]]]:
-    """A real server on this machine; its address and the paths it was asked for."""
-    asked: list[str] = []
+    """A real server on this machine; its address and the requested paths."""
+    requests: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            asked.append(self.path)
+            requests.append(self.path)
             respond(self, (files / self.path.lstrip("/")).read_bytes())
 
         def log_message(self, *_: object) -> None:
@@ -26,7 +26,7 @@ def serving(files: Path, respond: Respond) -> Iterator[tuple[str, list[str]]]:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         try:
-            yield f"http://127.0.0.1:{server.server_port}/", asked
+            yield f"http://127.0.0.1:{server.server_port}/", requests
         finally:
             server.shutdown()
             thread.join()

@@ -164,11 +164,11 @@ def test_a_copy_that_was_compressed_anew_counts(fashion_files: Path, tmp_path: P
 
 def test_fetches_all_files_into_the_cache_and_then_no_more(fashion_files: Path, own_cache: Path, tmp_path: Path):
     calls: list[tuple[str, int, int]] = []
-    with serving(fashion_files, send) as (address, asked):
+    with serving(fashion_files, send) as (address, requests):
         archive = dataclasses.replace(FASHION_MNIST, address=address, system_folder=tmp_path / "none")
         folder = archive.fetch(lambda *call: calls.append(call))
         assert folder == own_cache
-        assert asked == [f"/{name}" for name in FASHION_MNIST.sha256]
+        assert requests == [f"/{name}" for name in FASHION_MNIST.sha256]
         for name in FASHION_MNIST.sha256:
             content = (fashion_files / name).read_bytes()
             assert (folder / name).read_bytes() == content
@@ -181,7 +181,7 @@ def test_fetches_all_files_into_the_cache_and_then_no_more(fashion_files: Path, 
 
         (folder / LABELS).write_bytes(b"damaged since")
         archive.fetch()
-        assert asked[4:] == [f"/{LABELS}"]  # only what the cache lacks
+        assert requests[4:] == [f"/{LABELS}"]  # only what the cache lacks
         assert (folder / LABELS).read_bytes() == (fashion_files / LABELS).read_bytes()
 
 

@@ -147,17 +147,17 @@ def publish(tmp_path: Path, no_data: None) -> Callable[[bytes], TarFile]:
 
 
 def fetch(archive: TarFile, folder: Path, **how: Callable[..., None]) -> tuple[Path, list[str]]:
-    with serving(folder, how.get("respond", send)) as (address, asked):
+    with serving(folder, how.get("respond", send)) as (address, requests):
         served = dataclasses.replace(archive, address=f"{address}cifar-10-binary.tar.gz")
-        return served.fetch(how.get("progress", lambda *_: None)), asked
+        return served.fetch(how.get("progress", lambda *_: None)), requests
 
 
 def test_fetches_into_the_cache_what_is_wanted_and_nothing_else(publish: Callable[[bytes], TarFile], tmp_path: Path):
     more = {"cifar-10-batches-bin/readme.html": b"hello", "../outside.bin": b"bad", "/outside.bin": b"bad"}
     content = packed({**more, **WHOLE})
     archive, calls = publish(content), []
-    folder, asked = fetch(archive, tmp_path, progress=lambda *call: calls.append(call))
-    assert asked == ["/cifar-10-binary.tar.gz"]
+    folder, requests = fetch(archive, tmp_path, progress=lambda *call: calls.append(call))
+    assert requests == ["/cifar-10-binary.tar.gz"]
     assert calls[-1] == ("cifar-10-binary.tar.gz", len(content), len(content))
     assert {path.name for path in leftovers(folder)} == {*NAMES, MANIFEST}
     assert not list(tmp_path.rglob("outside.bin"))
@@ -172,7 +172,7 @@ def test_fetches_into_the_cache_what_is_wanted_and_nothing_else(publish: Callabl
     (folder / NAMES[2]).write_bytes(records(8, 8))
     with pytest.raises(InputError, match=f"{NAMES[2]} with SHA-256"):
         CIFAR10().load()
-    assert fetch(archive, tmp_path)[1] == asked
+    assert fetch(archive, tmp_path)[1] == requests
     assert (folder / NAMES[2]).read_bytes() == records(2, 2)
 
 

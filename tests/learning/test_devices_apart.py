@@ -1,4 +1,4 @@
-"""A call for some devices, each in an iteration of its own, gives them what calls for all devices give."""
+"""A call for some devices, each in an iteration of its own, gives them the bits of calls for all devices."""
 
 from __future__ import annotations
 
@@ -27,13 +27,19 @@ def noisy() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(36, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 5))
 
 
-NOISY = Module(module=noisy)
+def convolutions() -> nn.Module:
+    layers = nn.Conv2d(1, 3, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(3, 4, 2), nn.Flatten()
+    return nn.Sequential(*layers, nn.Linear(16, 5))
+
+
+NOISY, CONVOLUTIONS = Module(module=noisy), Module(module=convolutions)
 CASES = {
     "linear": (SVM(), "linear"),
     "linear, regularized": (Softmax(l2=0.1), "linear"),
     "arrays": (LeastSquares(l2=0.1), "arrays"),
     "compiled": (MLP(hidden=(9,)), "compiled"),
-    "loop": (MLP(hidden=(9,)), "loop"),
+    "compiled convolutions": (CONVOLUTIONS, "compiled"),
+    "loop": (CONVOLUTIONS, "loop"),
     "loop with noise": (NOISY, "loop"),
 }
 
@@ -70,9 +76,10 @@ class Calls:
 @pytest.mark.parametrize(("precision", "threads"), [("float32", 1), ("float32", 2), ("float64", 2)])
 @pytest.mark.parametrize("lengths", ["alike", "unlike"])
 def test_some_devices_get_the_bits_of_a_call_for_all(case: str, precision: str, threads: int, lengths: str):
-    calls = Calls(*CASES[case], precision, threads)
+    calls = Calls(*CASES[case], precision)
     parts = None if lengths == "alike" else [np.arange(i, 2 * i + 3) for i in range(DEVICES)]
     gradients, losses, local = calls.expected(parts)
+    calls.backend = Calls(*CASES[case], precision, threads).backend
     out = np.full_like(gradients, np.nan)
     batch = Batch(THEIR_K, calls.samples[THEIR_K, SOME] if parts is None else [parts[i] for i in SOME], SOME)
     got, after = calls.backend.grads(calls.models[THEIR_K, SOME], batch, calls.backend.initial_local(len(SOME)), out)

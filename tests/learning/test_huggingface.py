@@ -129,7 +129,7 @@ def test_a_name_is_found_in_the_cache_only(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(
-    ("policy", "field", "told"),
+    ("policy", "field", "message"),
     [
         ({"label": "kind"}, "label", "one of length, petals"),
         ({"features": ["width"]}, "features", "'width'"),
@@ -141,11 +141,11 @@ def test_a_name_is_found_in_the_cache_only(tmp_path: Path, monkeypatch: pytest.M
         ({"features": ["ragged"]}, "features", "arrays of one shape"),
     ],
 )
-def test_refusals(save: Callable[[Any], Path], policy: dict[str, Any], field: str, told: str):
+def test_refusals(save: Callable[[Any], Path], policy: dict[str, Any], field: str, message: str):
     data = flowers(vector=[[1.0, 2.0]] * 12, ragged=[[1.0]] * 11 + [[1.0, 2.0]])
     error = refused(HuggingFace(path=save(datasets.DatasetDict(train=data)), **policy))
     assert error.field == field
-    assert told in str(error)
+    assert message in str(error)
 
 
 def test_images_of_two_sizes_and_missing_ones(save: Callable[[Any], Path], tmp_path: Path):

@@ -206,7 +206,7 @@ def test_words_are_counted_by_their_checksums(write: Write):
 
 
 @pytest.mark.parametrize(
-    ("policy", "x", "y", "told"),
+    ("policy", "x", "y", "message"),
     [
         (Shakespeare, ["ab"], ["é"], "'é' as y"),
         (Shakespeare, ["ab"], ["cd"], "'cd' as y"),
@@ -217,11 +217,11 @@ def test_words_are_counted_by_their_checksums(write: Write):
         (Sent140, [["1", "2", "3", "4", 5]], [1], "5 instead of a text"),
     ],
 )
-def test_texts_that_are_refused(write: Write, policy: type[LeafData], x: list[Any], y: list[Any], told: str):
+def test_texts_that_are_refused(write: Write, policy: type[LeafData], x: list[Any], y: list[Any], message: str):
     users = leaf(a={"x": x, "y": y})
     with pytest.raises(InputError) as caught:
         policy(path=write(users, test=users)).load()
     assert caught.value.field == "files"
-    assert told in str(caught.value)
+    assert message in str(caught.value)
     assert "user a of" in str(caught.value)
     assert "\n" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""Partitions give every device some of the training samples, none to two devices, as unevenly as was asked."""
+"""Partitions give every device some of the training samples, none to two devices, as unevenly as the settings say."""
 
 from collections.abc import Callable
 from pathlib import Path

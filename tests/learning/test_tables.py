@@ -190,7 +190,7 @@ def test_a_label_of_the_test_samples_only(load: Load):
 
 
 @pytest.mark.parametrize(
-    ("policy", "field", "told"),
+    ("policy", "field", "message"),
     [
         ({"label": "anima"}, "label", "did you mean 'animal'?"),
         ({"features": ["weight", "height"]}, "features", "'height'"),
@@ -203,10 +203,10 @@ def test_a_label_of_the_test_samples_only(load: Load):
         ({"shape": [2, 2]}, "shape", "product is 3"),
     ],
 )
-def test_settings_that_do_not_fit_the_file(load: Load, policy: dict[str, Any], field: str, told: str):
+def test_settings_that_do_not_fit_the_file(load: Load, policy: dict[str, Any], field: str, message: str):
     error = refused(lambda: load(**policy))
     assert error.field == field
-    assert told in str(error)
+    assert message in str(error)
 
 
 @pytest.mark.parametrize("bad", [None, float("nan"), float("inf")])
@@ -228,7 +228,7 @@ def test_tables_that_cannot_teach(load: Load):
 
 
 @pytest.mark.parametrize(
-    ("policy", "told"),
+    ("policy", "message"),
     [
         ({"split": "part", "test_share": 0.1}, "one of test_path, split and test_share"),
         ({"split": "part", "test_path": "held.csv"}, "one of test_path, split and test_share"),
@@ -240,8 +240,8 @@ def test_tables_that_cannot_teach(load: Load):
         ({"separator": ";;"}, "Input should be"),
     ],
 )
-def test_settings_that_contradict_each_other(policy: dict[str, Any], told: str):
-    with pytest.raises(ValidationError, match=told):
+def test_settings_that_contradict_each_other(policy: dict[str, Any], message: str):
+    with pytest.raises(ValidationError, match=message):
         CsvFile(path="mine.csv", label="animal", **policy)
 
 
@@ -279,7 +279,7 @@ def test_csv_as_programs_write_it(csv: Callable[..., CsvFile]):
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "message"),
     [
         ("1,,yes", "a missing value in line 12, column b"),
         ("1", "a missing label in line 12, column y"),
@@ -293,12 +293,12 @@ def test_csv_as_programs_write_it(csv: Callable[..., CsvFile]):
         ('1,2,"two\nlines"\n\n1,nan,yes', "'nan', which is no finite number, in line 15, column b"),
     ],
 )
-def test_csv_mistakes_are_named_by_line(csv: Callable[..., CsvFile], line: str, told: str):
-    assert told in str(refused(csv(GOOD + line + "\n").load))
+def test_csv_mistakes_are_named_by_line(csv: Callable[..., CsvFile], line: str, message: str):
+    assert message in str(refused(csv(GOOD + line + "\n").load))
 
 
 @pytest.mark.parametrize(
-    ("content", "field", "told"),
+    ("content", "field", "message"),
     [
         ("", "path", "empty"),
         ("a,b,y\n", "path", "without a row"),
@@ -309,10 +309,10 @@ def test_csv_mistakes_are_named_by_line(csv: Callable[..., CsvFile], line: str, 
         (b"\x1f\x8b\x08\x00", "path", "not UTF-8"),
     ],
 )
-def test_csv_that_is_none(csv: Callable[..., CsvFile], content: str | bytes, field: str, told: str):
+def test_csv_that_is_none(csv: Callable[..., CsvFile], content: str | bytes, field: str, message: str):
     error = refused(csv(content).load)
     assert error.field == field
-    assert told in str(error)
+    assert message in str(error)
 
 
 def test_csv_column_of_numbers_and_texts_may_be_left_out_by_name(csv: Callable[..., CsvFile]):
@@ -357,8 +357,8 @@ def test_parquet_types(tmp_path: Path):
     assert data.feature_names == ("weight", "legs", "tame", "cost")
     assert data.class_names == ("cat", "dog")
     assert ParquetFile(path=tmp_path / "good.parquet", label="born").load().class_names == ("2026-01-01", "2026-01-02")
-    for label, told in (("parts", "List(Float64)"), ("raw", "Binary"), ("grade", "nan in row 1")):
-        assert told in str(refused(ParquetFile(path=path, label=label, features=["weight"]).load))
+    for label, message in (("parts", "List(Float64)"), ("raw", "Binary"), ("grade", "nan in row 1")):
+        assert message in str(refused(ParquetFile(path=path, label=label, features=["weight"]).load))
     for feature in ("parts", "raw"):
         error = refused(ParquetFile(path=path, label="animal", features=[feature]).load)
         assert f"in row 0, counted from 0, column {feature}" in str(error)

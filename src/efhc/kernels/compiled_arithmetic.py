@@ -25,11 +25,11 @@ from efhc.kernels import model_loops as loops
 from efhc.kernels.codecs import SEND_ROWS
 
 
-def drift(models: Floats, last_broadcast: Floats, threads: int = 1) -> Floats:
-    """(1/n)^(1/2) ||w_i - w_hat_i||_2 per device, summed in double precision."""
-    drifts = np.empty(len(models))
-    every = np.arange(len(models))
-    in_ranges(loops.drift_rows, (models, every, last_broadcast, every, drifts), len(models), threads)
+def drift(models: Floats, last_broadcast: Floats, threads: int = 1, who: Ints | None = None) -> Floats:
+    """(1/n)^(1/2) ||w_i - w_hat_r||_2 for each row r, summed in double precision; i = who[r]. Default of `who`: r."""
+    drifts, every = np.empty(len(last_broadcast)), np.arange(len(last_broadcast))
+    arguments = models, every if who is None else who, last_broadcast, every, drifts
+    in_ranges(loops.drift_rows, arguments, len(drifts), threads)
     return drifts
 
 
@@ -116,9 +116,7 @@ class CompiledLaw(LawArithmetic):
         return {**rows, "model": np.subtract(rows["model"], down, out=down)}
 
     def drift(self, models: Floats, who: Ints, known: Floats) -> Floats:
-        drifts = np.empty(len(known))
-        in_ranges(loops.drift_rows, (models, who, known, np.arange(len(known)), drifts), len(known), self.threads)
-        return drifts
+        return drift(models, known, self.threads, who)
 
     def send(self, role: str, messages: Messages) -> tuple[Floats, Ints]:
         codec, models, who, known, thresholds, chosen = messages

@@ -38,7 +38,10 @@ class Learner:
         """
         mean_model, mean_local = mean_of(models, local)
         mean = mean_model[None], {name: row[None] for name, row in mean_local.items()}
-        calls = [_joined((models, local), mean)] if models.size <= TOGETHER else [(models, local), mean]
+        calls = [(models, local), mean]
+        if models.size <= TOGETHER:
+            joined = {name: np.concatenate([rows, mean[1][name]]) for name, rows in local.items()}
+            calls = [(np.concatenate([models, mean[0]]), joined)]
         found: list[float] = []
         for call in calls:
             try:
@@ -62,9 +65,3 @@ def mean_of(models: Floats, local: Local) -> tuple[Floats, Local]:
     """The mean model (n,), averaged in double precision, and the mean of what devices keep to themselves."""
     mean_model = models.mean(axis=0, dtype=np.float64).astype(models.dtype)
     return mean_model, {name: np.asarray(rows.mean(axis=0)).astype(rows.dtype) for name, rows in local.items()}
-
-
-def _joined(one: tuple[Floats, Local], other: tuple[Floats, Local]) -> tuple[Floats, Local]:
-    """Stack two sets of models and their local values."""
-    (models, local), (more, more_local) = one, other
-    return np.concatenate([models, more]), {name: np.concatenate([local[name], more_local[name]]) for name in local}

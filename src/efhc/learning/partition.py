@@ -52,8 +52,8 @@ class LabelsPerDevice(Partition):
         labels, classes = data.y_train, data.classes
         if self.labels_per_device > classes:
             raise InputError("labels_per_device", self.labels_per_device, f"at most {classes}, the number of classes")
-        deck = randomness.stream(Purpose.PARTITION).permutation(classes)
-        dealt = deck[np.arange(devices * self.labels_per_device) % classes].reshape(devices, -1)
+        order = randomness.stream(Purpose.PARTITION).permutation(classes)
+        dealt = order[np.arange(devices * self.labels_per_device) % classes].reshape(devices, -1)
         parts: list[list[Ints]] = [[] for _ in range(devices)]
         for label in range(classes):
             holders = np.flatnonzero((dealt == label).any(axis=1))
@@ -118,9 +118,11 @@ class Groups(Partition):
         if len(groups) < devices:
             raise InputError("kind", f"{len(groups)} {self.kind} for {devices} devices", "one or more per device")
         shuffled = randomness.stream(Purpose.PARTITION).permutation(groups)
-        holders = np.repeat(np.arange(devices), [len(hand) for hand in np.array_split(shuffled, devices)])
+        holders = np.repeat(np.arange(devices), [len(dealt) for dealt in np.array_split(shuffled, devices)])
         holder_of = holders[np.argsort(shuffled)]  # of each group, in the order of `groups`
-        return _by_holder(holder_of[np.searchsorted(groups, data.groups)], devices)
+        holder = holder_of[np.searchsorted(groups, data.groups)]
+        order = np.argsort(holder, kind="stable")  # ascending within a device
+        return np.split(order, np.searchsorted(holder[order], np.arange(1, devices)))
 
 
 class Writers(Groups):
@@ -148,8 +150,8 @@ class Shards(Partition):
         stream = randomness.stream(Purpose.PARTITION)
         shuffled = stream.permutation(samples)
         cut = np.array_split(shuffled[np.argsort(data.y_train[shuffled], kind="stable")], shards)
-        hands = stream.permutation(shards).reshape(devices, self.shards_per_device)
-        return [np.concatenate([cut[shard] for shard in hand]) for hand in hands]
+        chosen = stream.permutation(shards).reshape(devices, self.shards_per_device)
+        return [np.concatenate([cut[shard] for shard in of_device]) for of_device in chosen]
 
 
 class Quantities(Partition):
@@ -179,12 +181,6 @@ class Quantities(Partition):
         q = stream.dirichlet(np.full(devices, self.concentration))
         cuts = np.rint(spare * np.cumsum(q)[:-1]).astype(int) + self.minimum * np.arange(1, devices)
         return np.split(shuffled, cuts)
-
-
-def _by_holder(holder: Ints, devices: int) -> list[Ints]:
-    """Return the samples of each device in ascending order, given the device that holds each sample."""
-    order = np.argsort(holder, kind="stable")
-    return np.split(order, np.searchsorted(holder[order], np.arange(1, devices)))
 
 
 class IndexFile(Partition):

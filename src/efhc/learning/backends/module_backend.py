@@ -46,22 +46,19 @@ class BuiltModule(Backend):
         self._loss, self._loss_is_built_in = model.loss_function(), model.loss in BUILT_IN_LOSSES
         self._model = model
         module = self._built()
-        start = {name: p.detach() for name, p in module.named_parameters() if p.requires_grad}
+        start = self._values_of(module)
         self.parameters = sum(parameter.numel() for parameter in trainable(module))
         self._shapes = {name: parameter.shape for name, parameter in start.items()}
         self._sizes = [shape.numel() for shape in self._shapes.values()]
         self._module = _without_memory(module)
         self.draws_noise, self._buffers = self._probed(start)
-        self._prepare(start)
-
-    def _prepare(self, start: Tensors) -> None:
-        """Prepare what the backend computes with, given parameters to try it with, which are not kept.
-
-        The constructor calls it last, so subclasses set the fields that it needs before they call the constructor.
-        """
 
     def _built(self) -> nn.Module:
         return built(self._model, self.data, self._randomness).to(self.device)
+
+    @staticmethod
+    def _values_of(module: nn.Module) -> Tensors:
+        return {name: parameter.detach() for name, parameter in module.named_parameters() if parameter.requires_grad}
 
     def module_for(self, model: Floats, local: Local) -> nn.Module:
         """Return a new module in evaluation mode, with one device's parameters (n,) and buffers, a row of `local`."""
@@ -179,17 +176,15 @@ class ModuleBackend(BuiltModule):
     def __init__(
         self, model: ModuleModel, data: Dataset, randomness: Randomness, *, device: str = "cpu", threads: int = 1
     ) -> None:
-        self._threads, self._of_thread, self._of_caller = threads, threading.local(), threading.local()
         super().__init__(model, data, randomness, device=device)
-
-    def _prepare(self, start: Tensors) -> None:
+        self._threads, self._of_thread, self._of_caller = threads, threading.local(), threading.local()
         modes = {training: shared_copy(self._module).train(training) for training in (True, False)}
         with drawing(np.random.default_rng(0)):
-            self._networks = self._chosen(modes, start)
+            self._networks = self._chosen(modes)
 
-    def _chosen(self, modes: Modes, start: Tensors) -> Modes:
-        """Return what `_scores` computes with, given the module in both modes and parameters to try it with."""
-        return modes
+    @abstractmethod
+    def _chosen(self, modes: Modes) -> Modes:
+        """Return what `_scores` computes with, given the module in both modes."""
 
     @abstractmethod
     def _parts(self, samples: Ints | Sequence[Ints]) -> list[slice]:
@@ -330,7 +325,7 @@ FEW_POSITIONS = 16
 class LoopBackend(ModuleBackend):
     """A device's answers depend on nothing but its own model, samples and iteration, to the last bit (on the CPU)."""
 
-    def _chosen(self, modes: Modes, start: Tensors) -> Modes:
+    def _chosen(self, modes: Modes) -> Modes:
         for module in modes.values():
             for layer in module.modules():
                 if type(layer) is nn.Conv2d and layer.groups == 1 and isinstance(layer.padding, tuple):

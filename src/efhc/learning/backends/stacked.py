@@ -391,8 +391,9 @@ class StackedBackend(ModuleBackend):
         result: torch.Tensor = scores
         return result
 
-    def _chosen(self, modes: Modes, start: Tensors) -> Modes:
+    def _chosen(self, modes: Modes) -> Modes:
         """The first way that gives two different devices what each gives alone."""
+        start = self._values_of(self._built())
         if any(has_hooks(part, "backward") for part in self._module.modules()):  # both ways would leave them out
             raise UnstackableError("module", f"a {self._name} with backward hooks", ALLOWED)
         names = {id(parameter): name for name, parameter in self._module.named_parameters()}

@@ -359,14 +359,6 @@ class NpzFile(DataPolicy):
         if missing := [name for name in ARRAYS if name not in file]:
             raise InputError("path", f"{self.path} without {missing[0]}", allowed)
         x_train, y_train, x_test, y_test = (file[name] for name in ARRAYS)
-        checksum = {self.path.name: sha256(content)}
-        data = Dataset(
-            x_train,
-            y_train,
-            x_test,
-            y_test,
-            name=self.path.stem,
-            sha256=checksum,
-            groups=file.get("groups", file.get("writers")),
-        )
+        groups, checksum = file.get("groups", file.get("writers")), {self.path.name: sha256(content)}
+        data = Dataset(x_train, y_train, x_test, y_test, self.path.stem, sha256=checksum, groups=groups)
         return data.prepared(self.standardize, precision)
