@@ -27,7 +27,7 @@ CLOCKS = "tests/drivers/event_driven/test_hand_worked_times.py tests/conformance
 BOUNDS = "tests/theory/test_recursion.py tests/theory/test_step_size_limits.py"
 LAW = "tests/strategies/test_law_by_driver.py tests/strategies/test_law.py"
 TRUST = "tests/runtime/test_security.py tests/runtime/test_certificates.py tests/runtime/test_strangers.py"
-NETWORKS = "tests/kernels/test_network_kernels.py tests/base/test_compiling.py tests/learning/test_compiled_network.py"
+NETWORKS = "tests/kernels/test_products.py tests/base/test_compiling.py tests/learning/test_compiled_network.py"
 GUARDS = "tests/watch/test_guards.py"
 CLAIMS = "tests/report/test_intervals.py tests/report/test_claims.py"
 
