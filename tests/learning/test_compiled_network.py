@@ -69,7 +69,7 @@ CASES: dict[str, tuple[ModuleModel, tuple[int, ...]]] = {
 def problem(case: str, precision: str = "float32") -> Problem:
     """Models of a few devices, and batches whose lengths differ."""
     model, shape = CASES[case]
-    samples = [np.random.default_rng(length).integers(0, 20, length) for length in LENGTHS]
+    samples = [np.random.default_rng(length).integers(0, 40, length) for length in LENGTHS]
     return Problem(model, shape, precision, samples=samples)
 
 

@@ -144,7 +144,7 @@ class Problem:
         devices: int = 5,
         samples: Any = None,
     ) -> None:
-        self.model, self.data = model, images(*shape, classes=5, precision=precision)
+        self.model, self.data = model, images(*shape, classes=5, precision=precision, samples=40 if samples else 20)
         streams = [np.random.default_rng(i) for i in range(devices)]
         self.models = np.stack([model.initial(self.data, stream) for stream in streams]).astype(precision)
         self.samples = np.random.default_rng(9).integers(0, 20, (devices, 6)) if samples is None else samples
