@@ -109,7 +109,7 @@ def test_a_killed_run_leaves_no_half_file_and_resumes_bit_for_bit(config, tmp_pa
         ("network.raduis=1", ["network.raduis", "did you mean 'radius'?"]),
         ("iterations=lots", ["iterations", "'lots'", "a whole number"]),
         ("bandwidths.kind=constant bandwidths.value=-5", ["bandwidths.value", "-5", "greater than 0"]),
-        ("bandwidths.kind=csv bandwidths.path=nan.csv", ["bandwidths.path", "'nan' for device 9"]),
+        ("bandwidths.kind=csv bandwidths.path=nan.csv", ["bandwidths.path", "'nan'"]),
         ("data.kind=npz data.path=nan.npz", ["data.x_train", "1 values that are NaN", "sample 7"]),
         ("network.kind=edge-list network.path=loop.txt", ["network.path", "self-loop at device 3", "line 2"]),
         (

@@ -51,7 +51,7 @@ def main() -> None:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a node reads its files at SIGHUP; it is about to
     try:
         with warnings.catch_warnings():
-            warnings.showwarning = _in_one_line
+            warnings.showwarning = lambda message, *_, **__: warn(message)
             code = app(standalone_mode=False, prog_name="efhc")
         if sys.stdout is not None:  # None: it was closed
             sys.stdout.flush()  # here, where a full disk is an error like others
@@ -63,10 +63,6 @@ def main() -> None:
         if debugging or (text := _one_line(error)) is None:
             raise
         _refuse(error, text)
-
-
-def _in_one_line(message: Warning | str, *_where: Any, **_more: Any) -> None:
-    warn(str(message))
 
 
 def _one_line(error: Exception) -> str | None:

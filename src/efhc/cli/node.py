@@ -56,17 +56,12 @@ def run(
     The node logs JSON lines to stderr, and `efhc status` shows its state. SIGTERM and Ctrl-C stop it: exchanges under
     way finish, the state is kept, and the exit code is 0. On SIGHUP it reads its table of neighbours again.
     """
-    signal.signal(signal.SIGTERM, _stop_before_the_start)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # until the node handles it: there is nothing to keep yet
     from efhc.experiments.nodes.assemble import run_node
     from efhc.experiments.nodes.node_files import read_node
 
     changes = overrides or ()
     run_node(read_node(file, changes), lambda: read_node(file, changes).neighbours, insecure=insecure)
-
-
-def _stop_before_the_start(number: int, frame: object) -> None:
-    """Stand in until the node handles SIGTERM itself: there is nothing to keep yet."""
-    sys.exit(0)
 
 
 @app.command("init", epilog=RUNS_CODE)
@@ -141,7 +136,11 @@ def status(
 
         print(json.dumps([answer.status or {"place": answer.place, "problem": answer.problem} for answer in answers]))
     else:
-        _print_answers(answers)
+        table = answers_table(answers)
+        if table.row_count:
+            console.print(table)
+        for line in (line for answer in answers for line in _problems(answer)):
+            print(plain(line))
     if not answers:
         warn(f"no node is running in {', '.join(places)}; give its state folder, node file or address")
     if not answers or any(answer.status is None for answer in answers):
@@ -161,16 +160,6 @@ def answers_table(answers: list[Answer], title: str | None = None) -> Table:
         if answer.status is not None:
             table.add_row(*map(cell, _row(answer.status)))
     return table
-
-
-def _print_answers(answers: list[Answer]) -> None:
-    """Print one row per node that answered, and below it what is wrong, if anything is."""
-    table = answers_table(answers)
-    if table.row_count:
-        console.print(table)
-    for answer in answers:
-        for line in _problems(answer):
-            print(plain(line))
 
 
 def _row(status: dict[str, Any]) -> list[str]:

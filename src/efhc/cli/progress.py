@@ -21,13 +21,11 @@ BAR_SECONDS = 0.1
 FIRST_SECONDS, LINE_SECONDS = 5.0, 30.0
 """When the first plain line is printed, and the time between two. A command that is done before prints none."""
 
-Clock = Callable[[], float]
-
 
 class NowAndThen:
     """Calls something at most every few seconds."""
 
-    def __init__(self, first: float, every: float, clock: Clock = time.monotonic) -> None:
+    def __init__(self, first: float, every: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._every, self._clock, self._due = every, clock, clock() + first
         self.has_called = False
 
