@@ -30,6 +30,7 @@ export class NetworkDrawing extends Drawing {
     this.devices = devices;
     this.layout = this.x = null;
     this.layoutLinks = links;
+    this.leave();
     this.setLinks(links);
     this.place();
   }

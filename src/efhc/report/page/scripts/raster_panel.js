@@ -22,6 +22,7 @@ export class RasterPanel {
     firings.className = "firings";
     this.element = el("section", { class: "time", "aria-label": "Time" }, new Player(store, moment).element, firings);
     store.watch(["run", "detail", "events"], () => this.draw());
+    store.watch(["run"], () => this.drawing.leave()); // what was pointed at was of another run
     store.watch(["moment"], () => this.drawing.setCursor(this.moment.at));
     store.watch(["device"], () => this.mark());
   }
