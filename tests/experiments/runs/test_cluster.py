@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import secrets
 import signal
@@ -20,11 +19,9 @@ from threading import Thread
 from typing import Any, ClassVar
 
 import numpy as np
-import polars as pl
 import pytest
 
 import efhc
-from efhc.base.inputs import InputContent
 from efhc.core.state import Diverged
 from efhc.experiments.runs.engines import cluster as engine
 from efhc.experiments.runs.engines.cluster import ClusterEngine, make_there
@@ -258,27 +255,10 @@ def test_a_node_needs_no_files(nodes, tmp_path, monkeypatch):
     assert_as_made_here(runs, store, tmp_path / "here")
 
 
-def test_what_a_node_does_with_its_order(own_ray, tmp_path):
-    """Here, where the order can be looked at."""
-    graph = tmp_path / "graph.txt"
-    graph.write_text("0 1\n")
-    run, *_ = runs_of(network=efhc.EdgeListFile(path=graph), devices=3)
-    sent = {"network.path": InputContent(graph, b"0 1\n1 2\n", "checksum")}  # this node has another file there
-    about = run.experiment, run.strategy, run.key
-    made = make_there(efhc.__version__, *about, False, run.data, sent)
-    meta = json.loads(made["meta.json"])
-    assert meta["input_sha256"] == {"network.path": "checksum"}
-    assert meta["ray_node"] == own_ray.get_runtime_context().get_node_id()
-    assert pl.read_parquet(made["network.parquet"])["link_to"].to_list() == [[1, 2]]
-    assert "models.safetensors" not in made
-    assert "models.safetensors" in make_there(efhc.__version__, *about, True, run.data, sent)
-
-    wrong = {"network.path": InputContent(graph, b"\xff", "checksum")}
-    error = make_there(efhc.__version__, *about, False, run.data, wrong)
-    assert isinstance(error, efhc.InputError)
-    assert str(error) == f"EF-HC, seed 0: network.path: cannot use {graph} (not UTF-8 text). Use a text file."
-    older = make_there("0.0.1", *about, False, run.data, sent)
-    assert str(older) == f"engine: a node has efhc {efhc.__version__}, and not 0.0.1; install the same everywhere"
+def test_a_node_with_another_version_of_efhc_makes_no_run():
+    run, *_ = runs_of()
+    error = make_there("0.0.1", run.experiment, run.strategy, run.key, False, run.data, run.inputs.files)
+    assert str(error) == f"engine: a node has efhc {efhc.__version__}, and not 0.0.1; install the same everywhere"
 
 
 def test_parts_of_ones_own_are_made_on_two_nodes(nodes, tmp_path):
