@@ -20,8 +20,8 @@ from efhc.runtime.training import WireArithmetic
 from efhc.strategies.parts.codecs import FullCodec
 
 LAWS = {
-    "one frame": LinkLaw(0.5, 0.1, keeps_taught=True),
-    "a window": LinkLaw(1.0, 0.1, keeps_taught=True, settles=True, window=4, most_steps=8),
+    "one frame": LinkLaw(0.5, 0.1, keeps_link_correction=True),
+    "a window": LinkLaw(1.0, 0.1, keeps_link_correction=True, settles=True, window=4, most_steps=8),
 }
 UPLINK = Uplink(Pacing(), 1e6, 4, lambda neighbour: 0.0, lambda neighbour: True, 1e-6, chooses_links=True)
 ARITHMETIC = WireArithmetic(FullCodec())
@@ -120,8 +120,8 @@ def test_the_journal_makes_the_steps_since_the_checkpoint_again(tmp_path: Path, 
     assert len(made) == len(devices.kept) > 40
     lived, end = devices.one.links[0], device.links[0]
     same = (
-        "last_sent", "last_received", "heard", "heard_moved", "sent_at_k", "has_news", "taught", "about", "about_told",
-        "degree_told",
+        "last_sent", "last_received", "known_here", "moved_by_other", "sent_at_k", "has_news", "link_correction",
+        "about", "about_sent", "degree_sent",
     )  # fmt: skip
     for name in same:
         assert values(getattr(end, name)) == values(getattr(lived, name)), name

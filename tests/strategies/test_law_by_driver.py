@@ -46,18 +46,21 @@ def compare(state: Any, loops: PlainRun, graph: Graph, tolerance: float) -> None
     wanted = {"models": (state.models, devices.models)}
     if strategy.mixing == "half-steps":
         pairs = list(zip(graph.directed.sender.tolist(), graph.directed.receiver.tolist(), strict=True))
-        if "told" in state.memory:
-            found = state.memory["told"]
+        if "known" in state.memory:
+            found = state.memory["known"]
         else:  # one for all neighbours: links that are never used do not count
             mine = [
                 e for e, (i, j) in enumerate(pairs) if loops.active is None or (min(i, j), max(i, j)) in loops.active
             ]
             pairs, found = [pairs[e] for e in mine], state.last_broadcast[graph.directed.sender[mine]]
         if pairs:
-            wanted["told"] = found, [devices.known[pair] for pair in pairs]
+            wanted["known"] = found, [devices.known[pair] for pair in pairs]
         wanted["steps"] = state.memory["steps"], devices.steps
-        if "taught" in state.memory and pairs:
-            wanted["taught"] = state.memory["taught"], [devices.taught[pair] for pair in pairs]
+        if "link_correction" in state.memory and pairs:
+            wanted["link_correction"] = (
+                state.memory["link_correction"],
+                [devices.taught[pair] for pair in pairs],
+            )
     else:
         wanted["x_hat"] = state.last_broadcast, [devices.known[i, i] for i in everyone]
     if strategy.momentum:

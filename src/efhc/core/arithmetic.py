@@ -156,10 +156,12 @@ class LawArithmetic:
         terms: Terms,
         alpha: float,
         graph: Graph,
-        taught: Floats | None = None,
+        link_correction: Floats | None = None,
     ) -> Rows:
-        """Return `LocalStep.pulled` by the sums of all terms. `taught` is changed: taught[link] += learning d."""
-        return local.pulled(rows, *sums_of(rows, versions, terms, taught), np.full((len(rows["model"]), 1), alpha))
+        """Return `LocalStep.pulled` by the sums of all terms, after link_correction[link] += learning d, in place."""
+        return local.pulled(
+            rows, *sums_of(rows, versions, terms, link_correction), np.full((len(rows["model"]), 1), alpha)
+        )
 
     def remembered(self, local: LocalStep, rows: Rows, versions: Versions, terms: Terms, alpha: float) -> Rows:
         """Return the same, with "model" as it was."""
@@ -175,7 +177,9 @@ PLAIN_LAW = LawArithmetic()
 
 
 @np.errstate(over="ignore", invalid="ignore")
-def sums_of(rows: Rows, versions: Versions, terms: Terms, taught: Floats | None = None) -> tuple[Floats, Floats | None]:
+def sums_of(
+    rows: Rows, versions: Versions, terms: Terms, link_correction: Floats | None = None
+) -> tuple[Floats, Floats | None]:
     """Return what links add to each model, and what h learns, if there is one; term by term, in order."""
     (before, after), kind = versions, rows["model"].dtype.type
     pull, learned = np.zeros_like(rows["model"]), np.zeros_like(rows["model"]) if "correction" in rows else None
@@ -185,6 +189,6 @@ def sums_of(rows: Rows, versions: Versions, terms: Terms, taught: Floats | None 
         pull[i] += step
         if learned is not None:
             learned[i] += kind(terms.learning[t]) * step
-        if taught is not None:
-            taught[link] += kind(terms.learning[t]) * step
+        if link_correction is not None:
+            link_correction[link] += kind(terms.learning[t]) * step
     return pull, learned

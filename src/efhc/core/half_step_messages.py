@@ -58,14 +58,14 @@ class Frame(NamedTuple):
     learning: float
     """l"""
     payload: Any
-    """The change of `told`, as the codec encoded it."""
+    """The change of what the receiver knows of the sender's model, as the codec encoded it."""
     bits: int
     """The number of bits that the payload counts."""
     k: int
     acknowledged: int
     degree: int
     about: About | None = None
-    """The sender's description of itself, if it has changed since the receiver was last told."""
+    """The sender's description of itself, if it has changed since the receiver was last sent one."""
 
     @property
     def sent(self) -> int:
@@ -113,10 +113,10 @@ class Committed(NamedTuple):
 
 
 class TakeBack(NamedTuple):
-    """The link is down: subtract from h what the link has taught it."""
+    """The link is down: subtract from h what the link has added to it."""
 
     neighbour: int
-    taught: Floats
+    link_correction: Floats
 
 
 class Unresolved(NamedTuple):

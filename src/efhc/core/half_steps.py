@@ -1,12 +1,12 @@
 """Half-steps: the link law in which the sender of a message decides alone. Nothing here reads a clock, opens a socket
 or draws a random number: a driver calls the methods of `HalfSteps` and carries out the effects that they return.
 
-Each end of a link stores two estimates of models: `told`, the neighbour's estimate of this device's model, and `heard`,
-this device's estimate of the neighbour's model. Both have version numbers. After a local step for which the trigger
-fires, the device sends a frame, and both devices make one step:
+Each end of a link stores two models with version numbers: `known_there`, this device's model as the neighbour knows it,
+and `known_here`, the neighbour's model as this device knows it (in formulas: there, here). After a local step for which
+the trigger fires, the device sends a frame, and both devices make one step:
 
-    i sends       told <- told + C(y - told),  d = c (heard - told),              i adds d,   h += l d
-    j receives    heard <- heard + payload,    d = c (heard - told of `used`),    j adds d,   h += l d
+    i sends       there <- there + C(y - there),  d = c (here - there),            i adds d,   h += l d
+    j receives    here <- here + payload,         d = c (here - there of `used`),  j adds d,   h += l d
 
 The frame carries c, l, its number and `used`, the version of the receiver's model with which the sender computed d. So
 both ends compute the same d from the same numbers, with opposite signs. No agreement or rollback is needed: up to
@@ -17,33 +17,33 @@ rounding, mixing changes sum_i x_i and sum_i h_i only by the steps of frames in 
 
 With a rate of at most 1/2 the first term is the smaller one. A step limit may make c smaller (`core.step_limits`).
 
-Settling. If the law `settles`, told and heard exclude the steps made over the link itself. With `moved`, the sum of the
-steps of an end's own frames, E = moved - (moved of the other end) is what the link has added to this end's model, and
+Settling. If the law `settles`, both exclude the steps made over the link itself. With `moved`, the sum of the steps of
+an end's own frames, E = moved - (moved of the other end) is what the link has added to this end's model, and
 
-    told <- told + C((y - E) - told),   d = c ((heard - told) - 2 E),   c = min(rate scale / (1 + D), MOST_LOAD / 2)
+    there <- there + C((y - E) - there),   d = c ((here - there) - 2 E),   c = min(rate scale / (1 + D), MOST_LOAD / 2)
 
-where y contains the steps of all frames sent before this one. The ends know each other's models as heard - E and
-told + E, so frames that carry no change would bring both to their average and no further. An end that has received
+where y contains the steps of all frames sent before this one. The ends know each other's models as here - E and
+there + E, so frames that carry no change would bring both to their average and no further. An end that has received
 nothing since its last frame makes no step with the next one (c = l = 0). A device that moved further than `MOST_LOAD`
 of the way to its neighbours in one local step makes its next steps smaller:
 scale <- min(1, scale MOST_LOAD / (the sum of c since the last local step)), at least `LEAST_SCALE`.
 
 Delivery. Up to `window` frames per direction may be unacknowledged. An end sends a frame again, with the same content
 and number, until it is acknowledged; the receiver holds frames that overtake others until the missing ones arrive. An
-end keeps every version of `told` that a frame may still use: those from `used` of the last frame received on, or from
-the version that the other end had acknowledged when it sent a frame that has arrived. An end sends a new frame only
-while at most `window` older versions are kept (docs/asynchrony.md has the proofs).
+end keeps every version of `known_there` that a frame may still use: those from `used` of the last frame received on, or
+from the version that the other end had acknowledged when it sent a frame that has arrived. An end sends a new frame
+only while at most `window` older versions are kept (docs/asynchrony.md has the proofs).
 
 Links come and go. When a link comes up, each end sends its whole model, version 0, in an introduction, which makes no
 step. If the two devices have just met (Event 1), the next frame is sent whatever the trigger says. Introductions carry
-new tokens, and messages with other tokens are ignored. When a link goes down, its contribution to h (`taught`) is
-subtracted from h, and unacknowledged frames are reported with the norm of their steps: the neighbour may or may not
+new tokens, and messages with other tokens are ignored. When a link goes down, its contribution to h (`link_correction`)
+is subtracted from h, and unacknowledged frames are reported with the norm of their steps: the neighbour may or may not
 have made them.
 
 A device on a slow uplink chooses when it sends, how much, and over which links (`core.uplink`).
 
 Arrays are never changed once they are handed over, because ends of links share them. The only exceptions are the sums
-`pull`, `learned` and `taught`.
+`pull`, `learned` and `link_correction`.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ SHARED_START = 0
 class Encoded(NamedTuple):
     """A difference, as a codec encoded it."""
 
-    told: Floats
+    known: Floats
     """What the receiver knows afterwards."""
     payload: Any
     bits: int
@@ -107,15 +107,15 @@ class Arithmetic:
     """
 
     def __init__(self, send: Callable[[Floats, Floats, float], tuple[Floats, int]]) -> None:
-        """`send(model, told, threshold)` is that of a codec: it returns what is known afterwards, and the bits."""
+        """`send(model, known, threshold)` is that of a codec: it returns what is known afterwards, and the bits."""
         self._codec_send = send
 
-    def encode(self, model: Floats, told: Floats, threshold: float, most: int | None = None) -> Encoded | None:
-        """Encode model - told in at most `most` bits. Returns None if nothing is to be sent."""
-        after, bits = self._codec_send(model, told, threshold)
+    def encode(self, model: Floats, known: Floats, threshold: float, most: int | None = None) -> Encoded | None:
+        """Encode model - known in at most `most` bits. Returns None if nothing is to be sent."""
+        after, bits = self._codec_send(model, known, threshold)
         return Encoded(after, after, bits) if bits else None
 
-    def decode(self, payload: Any, heard: Floats) -> Floats:
+    def decode(self, payload: Any, known: Floats) -> Floats:
         """Return what the receiver of a payload knows after it. Raises `ValueError` if the payload does not fit."""
         after: Floats = payload
         return after
@@ -130,7 +130,7 @@ class Arithmetic:
         minus: Floats,
         link: Floats | None = None,
     ) -> Floats | None:
-        """Add a step to the sums (pull, learned, taught), in place: pull += d, learned += l d, taught += l d.
+        """Add a step to the sums (pull, learned, link_correction), in place: d to the first, l d to the others.
 
         d = weight (plus - minus), or weight ((plus - minus) - 2 link) where `link`, which is E, is given; l:
         `learning`. All is computed in the precision of the models, in this order of operations. Returns d if `link`
@@ -150,7 +150,7 @@ class Arithmetic:
 class Version(NamedTuple):
     """What the other end of a link knows of this end after a frame."""
 
-    told: Any
+    known: Any
     moved: Any = None
     """The sum of the steps of this end's frames so far; None if the law does not settle."""
 
@@ -172,14 +172,14 @@ class LinkEnd:
     """The token of the other end, once its introduction has arrived."""
     versions: list[Version] = field(default_factory=list)
     """What the other end knows of this one, or will know: the numbers are `oldest_usable` to `last_sent`."""
-    heard: Any = None
+    known_here: Any = None
     """What this end knows of the other's model; None until the introduction has arrived."""
-    heard_moved: Any = None
+    moved_by_other: Any = None
     """The sum of the steps of the frames received from the other end; None if the law does not settle."""
     last_sent: int = 0
     """The number of the last frame sent, and so of the last of `versions`."""
     last_received: int = 0
-    """The number of the last frame received in order, and so the version of `heard`."""
+    """The number of the last frame received in order, and so the version of `known_here`."""
     acknowledged: int = -1
     """The newest version that the other end is known to have; -1 until it has the introduction."""
     introduced_to: Token | None = None
@@ -190,8 +190,8 @@ class LinkEnd:
     """(s, a): once frame s has been received, no frame that is still to come uses a version before a."""
     pending: list[Pending] = field(default_factory=list)
     """The unacknowledged frames, oldest first."""
-    pending_heard: Any = None
-    """`heard` when the pending frame was sent; None if the law settles."""
+    pending_known_here: Any = None
+    """`known_here` when the pending frame was sent; None if the law settles."""
     out_of_order: dict[int, Frame] = field(default_factory=dict)
     """Frames that have overtaken others, by number."""
     elapsed: float = 0.0
@@ -204,23 +204,23 @@ class LinkEnd:
     """Whether a frame was received since the last one was sent."""
     must_acknowledge: bool = False
     """Whether an acknowledgement must still be sent. A paced device sends it with its next frame."""
-    taught: Floats | None = None
+    link_correction: Floats | None = None
     """lambda: the contribution of this link to h. None if it is not stored."""
     degree: int = 0
     """The other end's number of neighbours, as it last said."""
-    degree_told: int = -1
-    """The number of neighbours that the other end was last told; -1 before it was told any."""
+    degree_sent: int = -1
+    """The number of neighbours that the other end was last sent; -1 before the first."""
     about: About | None = None
     """The other end's description of itself."""
-    about_told: About | None = None
-    """This device's description of itself that the other end was last told."""
+    about_sent: About | None = None
+    """This device's description of itself that the other end was last sent."""
     is_new: bool = False
     """Whether the two devices have just met, and this end had no chance yet to send a frame."""
 
     @property
-    def told(self) -> Any:
+    def known_there(self) -> Any:
         """The last of the versions; None if there is none."""
-        return self.versions[-1].told if self.versions else None
+        return self.versions[-1].known if self.versions else None
 
     def version(self, number: int) -> Version | None:
         """Return the version with this number; None if it is not kept any more."""
@@ -230,16 +230,16 @@ class LinkEnd:
     @property
     def link_steps(self) -> Any:
         """E: what this link has added to this end's model; None if the law does not settle."""
-        return None if self.heard_moved is None else self.versions[-1].moved - self.heard_moved
+        return None if self.moved_by_other is None else self.versions[-1].moved - self.moved_by_other
 
     def known_model(self) -> Floats:
         """Return this device's model as the other end knows it once all frames have arrived."""
-        known: Floats = self.told if self.heard_moved is None else self.told + self.link_steps
+        known: Floats = self.known_there if self.moved_by_other is None else self.known_there + self.link_steps
         return known
 
     def may_send(self, window: int) -> bool:
         """Return whether a new frame may be sent: see "Delivery" at the top of this module."""
-        knows_both = self.partner is not None and self.heard is not None and self.acknowledged >= 0
+        knows_both = self.partner is not None and self.known_here is not None and self.acknowledged >= 0
         return knows_both and self.last_sent - self.oldest_usable < window
 
     def note_usable(self, used: int = 0) -> None:
@@ -254,7 +254,7 @@ class LinkEnd:
         self.acknowledged = max(self.acknowledged, oldest)
         self.pending = [one for one in self.pending if one.frame.number > self.acknowledged]
         if not self.pending:
-            self.pending_heard = None
+            self.pending_known_here = None
 
     @property
     def is_fresh(self) -> bool:
@@ -265,9 +265,9 @@ class LinkEnd:
         """Return the sum of the steps of the unacknowledged frames after number `received`, in double precision."""
         frames = [one.frame for one in self.pending if one.frame.number > received]
         if not frames:
-            return np.zeros_like(self.told, np.float64)
-        if self.pending_heard is not None:
-            step: Floats = frames[0].weight * np.subtract(self.pending_heard, self.told, dtype=np.float64)
+            return np.zeros_like(self.known_there, np.float64)
+        if self.pending_known_here is not None:
+            step: Floats = frames[0].weight * np.subtract(self.pending_known_here, self.known_there, dtype=np.float64)
             return step
         first = self.version(frames[0].number - 1)
         assert first is not None
@@ -294,13 +294,13 @@ class LinkLaw(NamedTuple):
     rate: float
     theta: float = 0.0
     """How fast h learns; 0 for no h."""
-    keeps_taught: bool = False
-    """Whether each link remembers what it has taught h."""
+    keeps_link_correction: bool = False
+    """Whether each end of a link stores what the link has added to h."""
     settles: bool = False
     window: int = 1
     """The largest number of unacknowledged frames per direction; more than one only if the law settles."""
     most_steps: int = 1
-    """The largest number of local steps that count in what one frame teaches h: see `steps_that_count`."""
+    """The largest number of local steps that count in what one frame adds to h: see `steps_that_count`."""
 
 
 class Sending(NamedTuple):
@@ -383,25 +383,25 @@ class HalfSteps:
         if shared_start is not None:
             own, theirs = sessions
             end = LinkEnd((self.number, own, SHARED_START), (neighbour, theirs, SHARED_START), acknowledged=0)
-            self._begin_told(end, shared_start)
-            self._begin_heard(end, shared_start)
+            self._begin_known_there(end, shared_start)
+            self._begin_known_here(end, shared_start)
         else:
             self.count += 1
             end = LinkEnd((self.number, self.session, self.count))
         end.is_new = is_new
-        if self.law.keeps_taught and self.law.theta and self.model is not None:
-            end.taught = np.zeros_like(self.model)
+        if self.law.keeps_link_correction and self.law.theta and self.model is not None:
+            end.link_correction = np.zeros_like(self.model)
         self.links[neighbour] = end
         self.choose_links()
 
-    def _begin_told(self, end: LinkEnd, model: Floats) -> None:
+    def _begin_known_there(self, end: LinkEnd, model: Floats) -> None:
         """Make this model version 0 of what the other end knows."""
         end.versions = [Version(model, np.zeros_like(model) if self.law.settles else None)]
 
-    def _begin_heard(self, end: LinkEnd, model: Floats | None) -> None:
+    def _begin_known_here(self, end: LinkEnd, model: Floats | None) -> None:
         """Take the model of the other end's introduction."""
-        end.heard = model
-        end.heard_moved = np.zeros_like(model) if self.law.settles and model is not None else None
+        end.known_here = model
+        end.moved_by_other = np.zeros_like(model) if self.law.settles and model is not None else None
 
     def link_down(self, neighbour: int) -> list[Effect]:
         """A neighbour is out of reach for good, or has lost its state; call `announce` afterwards."""
@@ -412,15 +412,15 @@ class HalfSteps:
         effects: list[Effect] = []
         if end.pending:
             effects.append(Unresolved(neighbour, float(np.linalg.norm(end.steps_after(end.acknowledged)))))
-        if end.taught is not None:
-            effects.append(TakeBack(neighbour, end.taught))
+        if end.link_correction is not None:
+            effects.append(TakeBack(neighbour, end.link_correction))
         return effects
 
     def announce(self) -> list[Effect]:
         """Introduce this device on new links, and send the others its number of neighbours if that has changed."""
         effects: list[Effect] = []
         for neighbour, end in self.links.items():
-            if end.degree_told < 0 and end.acknowledged < 0:
+            if end.degree_sent < 0 and end.acknowledged < 0:
                 effects.append(self._introduction(neighbour, end))
             elif end.acknowledged >= 0:  # otherwise the next acknowledgement says it
                 effects += self._degree_update(neighbour, end)
@@ -428,18 +428,18 @@ class HalfSteps:
 
     def _degree_update(self, neighbour: int, end: LinkEnd) -> list[Effect]:
         """Send the number of neighbours, if the other end has introduced itself and does not know it."""
-        is_news = end.degree_told != self.degree and end.heard is not None
+        is_news = end.degree_sent != self.degree and end.known_here is not None
         return [self._acknowledgement(neighbour, end)] if is_news else []
 
     def _introduction(self, neighbour: int, end: LinkEnd) -> Send:
-        if end.told is None:
-            self._begin_told(end, self.model)
-        end.degree_told = self.degree
-        return Send(neighbour, Introduction(end.token, self.k, self.degree, end.told))
+        if end.known_there is None:
+            self._begin_known_there(end, self.model)
+        end.degree_sent = self.degree
+        return Send(neighbour, Introduction(end.token, self.k, self.degree, end.known_there))
 
     def _acknowledgement(self, neighbour: int, end: LinkEnd) -> Send:
         assert end.partner is not None
-        end.degree_told, end.must_acknowledge = self.degree, False
+        end.degree_sent, end.must_acknowledge = self.degree, False
         message = Acknowledgement(end.token, end.partner, end.last_received, end.last_sent, self.degree)
         return Send(neighbour, message)
 
@@ -506,7 +506,7 @@ class HalfSteps:
 
     def _may_send_to(self, neighbour: int, end: LinkEnd, uplink: Uplink) -> bool:
         """Return whether a paced device may send to a neighbour now. A redundant link carries only descriptions."""
-        if uplink.room(neighbour, 0) is None or (neighbour in self.redundant and end.about_told == self.about):
+        if uplink.room(neighbour, 0) is None or (neighbour in self.redundant and end.about_sent == self.about):
             return False
         return end.is_new or uplink.is_due(neighbour)
 
@@ -535,7 +535,7 @@ class HalfSteps:
             end.is_new = False  # the first chance to send is over, taken or not
             if threshold is None:
                 continue
-            key = id(end.told), threshold
+            key = id(end.known_there), threshold
             if key not in shared:
                 shared[key] = self._encode(end, threshold, sending, room)
             if (made := shared[key]) is not None:
@@ -544,8 +544,8 @@ class HalfSteps:
 
     def _encode(self, end: LinkEnd, threshold: float, sending: Sending, room: int | None) -> Encoded | None:
         model = self.model if self.pull is None else self.model + self.pull
-        target = model if end.heard_moved is None else model - end.link_steps
-        return sending.arithmetic.encode(target, end.told, threshold, room)
+        target = model if end.moved_by_other is None else model - end.link_steps
+        return sending.arithmetic.encode(target, end.known_there, threshold, room)
 
     def _send_acknowledgements(self, uplink: Uplink, planned: int) -> list[Effect]:
         """Acknowledge the frames of neighbours that got no frame, as long as the uplink is idle."""
@@ -563,11 +563,11 @@ class HalfSteps:
         assert end.partner is not None
         frame = Frame(
             end.token, end.partner, end.last_sent + 1, end.last_received, weight, learning, made.payload, made.bits,
-            self.k, end.last_received, self.degree, None if self.about == end.about_told else self.about,
+            self.k, end.last_received, self.degree, None if self.about == end.about_sent else self.about,
         )  # fmt: skip
         self.frame_bytes = smoothed(self.frame_bytes or None, bytes_of(frame))
-        end.degree_told, end.sent_at_k = self.degree, self.k
-        self.commit_sent(end, frame, made.told, sending.arithmetic)
+        end.degree_sent, end.sent_at_k = self.degree, self.k
+        self.commit_sent(end, frame, made.known, sending.arithmetic)
         return Send(neighbour, frame)
 
     def _weight(self, end: LinkEnd, made: Encoded, limit: StepLimit) -> float:
@@ -576,7 +576,7 @@ class HalfSteps:
         weight = self.law.rate * (1.0 / (1.0 + degree))
         weight = min(weight * self.scale, MOST_LOAD / 2) if self.law.settles else min(weight, 0.5 / degree)
         link = end.link_steps
-        own, other = (made.told, end.heard) if link is None else (made.told + link, end.heard - link)
+        own, other = (made.known, end.known_here) if link is None else (made.known + link, end.known_here - link)
         return weight * factor_of(limit, own, other)
 
     def _learning(self, end: LinkEnd) -> float:
@@ -588,7 +588,7 @@ class HalfSteps:
 
     # The two halves of a step
 
-    def commit_sent(self, end: LinkEnd, frame: Frame, told: Floats, arithmetic: Arithmetic) -> None:
+    def commit_sent(self, end: LinkEnd, frame: Frame, known: Floats, arithmetic: Arithmetic) -> None:
         """Make the sender's half of a frame's step. A node that was killed makes it again from its journal.
 
         A frame is sent only while at most `window` older versions are kept, so versions before that are dropped. The
@@ -598,20 +598,20 @@ class HalfSteps:
         moved, link = end.versions[-1].moved, end.link_steps
         end.pending.append(Pending(frame, end.elapsed, end.local_steps))
         end.elapsed, end.local_steps, end.has_news, end.must_acknowledge = 0.0, 0, False, False
-        end.pending_heard = end.heard if moved is None else None
-        step = self._add_step(end, frame, end.heard, told, link, arithmetic)
-        end.versions.append(Version(told, moved if step is None else moved + step))
-        end.last_sent, end.about_told = frame.number, frame.about or end.about_told
+        end.pending_known_here = end.known_here if moved is None else None
+        step = self._add_step(end, frame, end.known_here, known, link, arithmetic)
+        end.versions.append(Version(known, moved if step is None else moved + step))
+        end.last_sent, end.about_sent = frame.number, frame.about or end.about_sent
 
-    def commit_received(self, end: LinkEnd, frame: Frame, heard: Floats, arithmetic: Arithmetic) -> None:
+    def commit_received(self, end: LinkEnd, frame: Frame, known_here: Floats, arithmetic: Arithmetic) -> None:
         """Make the receiver's half of a frame's step."""
         used = end.version(frame.used)
         assert used is not None
-        link = None if used.moved is None else used.moved - end.heard_moved
-        end.heard, end.last_received, end.has_news, end.must_acknowledge = heard, frame.number, True, True
-        step = self._add_step(end, frame, heard, used.told, link, arithmetic)
+        link = None if used.moved is None else used.moved - end.moved_by_other
+        end.known_here, end.last_received, end.has_news, end.must_acknowledge = known_here, frame.number, True, True
+        step = self._add_step(end, frame, known_here, used.known, link, arithmetic)
         if step is not None:
-            end.heard_moved = end.heard_moved - step
+            end.moved_by_other = end.moved_by_other - step
         end.note_usable(frame.used)
         if frame.about is not None:
             end.about = frame.about
@@ -628,7 +628,7 @@ class HalfSteps:
             self.learned = np.zeros_like(plus) if self.law.theta else None
         self.steps, self.load = self.steps + 1, self.load + (0.0 if link is None else frame.weight)
         return arithmetic.add_step(
-            (self.pull, self.learned, end.taught), frame.weight, frame.learning, plus, minus, link
+            (self.pull, self.learned, end.link_correction), frame.weight, frame.learning, plus, minus, link
         )
 
     def take_pull(self) -> tuple[Floats, Floats | None] | None:
@@ -659,13 +659,13 @@ class HalfSteps:
         end.degree = message.degree
         self._note_acknowledged(end, message)
         if self.is_paced and not self.silent:  # it goes with the next frame, or when the uplink is idle
-            is_news = end.degree_told != self.degree and end.heard is not None
+            is_news = end.degree_sent != self.degree and end.known_here is not None
             end.must_acknowledge = end.must_acknowledge or is_news
             return []
         return self._degree_update(neighbour, end)
 
     def _on_frame(self, neighbour: int, end: LinkEnd, frame: Frame, arithmetic: Arithmetic) -> list[Effect]:
-        if end.heard is None or frame.number > end.last_received + 1:
+        if end.known_here is None or frame.number > end.last_received + 1:
             if end.last_received < frame.number <= end.last_received + self.law.window:
                 end.out_of_order[frame.number] = frame
             return []
@@ -695,10 +695,10 @@ class HalfSteps:
         if frame.about is not None and not 0 < frame.about.rate < np.inf:
             return f"a bandwidth of {frame.about.rate}"
         try:
-            heard = arithmetic.decode(frame.payload, end.heard)
+            known_here = arithmetic.decode(frame.payload, end.known_here)
         except ValueError as error:
             return str(error)
-        self.commit_received(end, frame, heard, arithmetic)
+        self.commit_received(end, frame, known_here, arithmetic)
         return None
 
     def _note_acknowledged(self, end: LinkEnd, message: Acknowledgement | Frame) -> None:
@@ -710,17 +710,17 @@ class HalfSteps:
 
     def _on_introduction(self, neighbour: int, end: LinkEnd, message: Introduction) -> list[Effect]:
         before, effects = end.partner, list[Effect]()
-        if before == message.source and (end.heard is not None or message.model is None):  # it is repeated
+        if before == message.source and (end.known_here is not None or message.model is None):  # it is repeated
             end.degree = message.degree
-            return [] if end.heard is None else [self._acknowledgement(neighbour, end)]
+            return [] if end.known_here is None else [self._acknowledgement(neighbour, end)]
         if before is not None and before != message.source:
             if message.source[1] == before[1] and message.source[2] < before[2]:
                 return []  # a later introduction has overtaken this one
             if end.is_fresh:  # keep the token: if both ends took new ones, they would do so for ever
-                end.acknowledged, end.oldest_usable, end.usable_after, end.degree_told = -1, 0, (0, 0), -1
+                end.acknowledged, end.oldest_usable, end.usable_after, end.degree_sent = -1, 0, (0, 0), -1
                 end.must_acknowledge = False  # what was due was for the token that the other end had before
                 end.out_of_order.clear()
-                effects += [] if end.told is None else [self._introduction(neighbour, end)]
+                effects += [] if end.known_there is None else [self._introduction(neighbour, end)]
             else:
                 effects += self.link_down(neighbour)
                 self.link_up(neighbour)
@@ -728,12 +728,12 @@ class HalfSteps:
         end.partner, end.degree = message.source, message.degree
         if end.introduced_to == end.partner:
             end.acknowledged = max(end.acknowledged, 0)
-        self._begin_heard(end, message.model)
+        self._begin_known_here(end, message.model)
         if self.model is None:
             return effects + self._start_if_possible(message)
-        if end.told is None:
+        if end.known_there is None:
             effects.append(self._introduction(neighbour, end))
-        if end.heard is not None:
+        if end.known_here is not None:
             effects.append(self._acknowledgement(neighbour, end))
         return effects
 
@@ -744,10 +744,10 @@ class HalfSteps:
         self.model, self.k = message.model, message.k
         effects: list[Effect] = [Start()]
         for neighbour, end in self.links.items():
-            if self.law.keeps_taught and self.law.theta:
-                end.taught = np.zeros_like(self.model)
+            if self.law.keeps_link_correction and self.law.theta:
+                end.link_correction = np.zeros_like(self.model)
             effects.append(self._introduction(neighbour, end))
-            if end.heard is not None:
+            if end.known_here is not None:
                 effects.append(self._acknowledgement(neighbour, end))
         return effects
 
@@ -780,7 +780,7 @@ class HalfSteps:
     def acknowledge(self, neighbour: int) -> list[Effect]:
         """Send the last acknowledgement and the number of neighbours again, in case the previous message was lost."""
         end = self.links.get(neighbour)
-        return [] if end is None or end.heard is None else [self._acknowledgement(neighbour, end)]
+        return [] if end is None or end.known_here is None else [self._acknowledgement(neighbour, end)]
 
     def awaits(self, neighbour: int) -> bool:
         """Return whether something sent to a neighbour is not acknowledged."""

@@ -56,5 +56,5 @@ def iterate(
     error = arithmetic.consensus_error(next_models)
     if not np.isfinite(error):
         raise Diverged(k, "model", finite_rows(next_models))
-    next_last_broadcast = arithmetic.replaced("told", last_broadcast, fired, models)  # w_hat_i(k+1) = w_i(k)
+    next_last_broadcast = arithmetic.replaced("known", last_broadcast, fired, models)  # w_hat_i(k+1) = w_i(k)
     return State(k + 1, next_models, next_last_broadcast, local), Info(fired, used, error)

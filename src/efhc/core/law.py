@@ -160,7 +160,7 @@ class _Iteration:
             terms = self._terms(used[graph.directed.link], self.weights)
             rows = self.arithmetic.remembered(self.parts.local, rows, (models, models), terms, now.step_size)
         x = self.arithmetic.mix_and_descend(graph, used, self.links.weights, models, down, now.step_size)
-        known = self.arithmetic.replaced("told", self.state.last_broadcast, fired, models)
+        known = self.arithmetic.replaced("known", self.state.last_broadcast, fired, models)
         return {**rows, "model": x}, known, Happened(fired, bits, 0.0)
 
     # Half-steps and estimates: what neighbours know of each other
@@ -180,7 +180,7 @@ class _Iteration:
         if not isinstance(mixing.limit, NoLimit):
             for e in np.flatnonzero(sends):
                 weights[e] *= factor_of(mixing.limit, after[mine[e]], known[theirs[e]])
-        places = _places(self.now.graph, sends.tobytes(), is_per_link="told" in self.memory, both_ends=True)
+        places = _places(self.now.graph, sends.tobytes(), is_per_link="known" in self.memory, both_ends=True)
         terms = Terms(places, weights[places.message], learning[places.message])
         self.memory["steps"] = np.bincount(sender, sends.astype(np.int64) + receives, self.now.graph.devices)
         fired = np.bincount(sender, sends, self.now.graph.devices) > 0
@@ -193,7 +193,7 @@ class _Iteration:
         """
         memory, graph, local = self.memory, self.now.graph, self.parts.local
         sender, _, _, back = graph.directed
-        x, known, link = rows["model"], memory["told"], memory["moved"] - memory["moved"][back]
+        x, known, link = rows["model"], memory["known"], memory["moved"] - memory["moved"][back]
         scale = memory["scale"] * MOST_LOAD / np.where(memory["load"] > 0, memory["load"], MOST_LOAD)
         memory["scale"] = np.where(memory["load"] > 0, np.clip(scale, LEAST_SCALE, 1.0), 1.0)
         weights = np.minimum(mixing.rate * self.weights * memory["scale"][sender], MOST_LOAD / 2)
@@ -204,9 +204,9 @@ class _Iteration:
         learning = self._learning(is_sent, steps_that_count(since, since, mixing.most_steps, self.now.k))
         memory["since"], memory["news"] = np.where(is_sent, 0.0, since), np.where(is_sent, 0.0, memory["news"])
         memory["news"][is_sent[back]] = 1.0
-        learned, taught = np.zeros_like(x) if local.correction else None, memory.get("taught")
-        if taught is not None:
-            taught = memory["taught"] = taught.copy()
+        learned, link_correction = np.zeros_like(x) if local.correction else None, memory.get("link_correction")
+        if link_correction is not None:
+            link_correction = memory["link_correction"] = link_correction.copy()
         own, theirs = np.flatnonzero(made), np.flatnonzero(made[back])
         np.add.at(pull, sender[theirs], -step[back[theirs]])
         np.add.at(load, sender[theirs], weights[back[theirs]])
@@ -215,9 +215,9 @@ class _Iteration:
             if learned is not None:
                 lessons = learning[messages, None].astype(x.dtype) * (sign * step[messages])
                 np.add.at(learned, sender[ends], lessons)
-                if taught is not None:
-                    taught[ends] += lessons
-        memory["told"], memory["moved"], memory["load"] = after, memory["moved"] + step, load
+                if link_correction is not None:
+                    link_correction[ends] += lessons
+        memory["known"], memory["moved"], memory["load"] = after, memory["moved"] + step, load
         memory["steps"] = np.bincount(sender, made.astype(np.int64) + made[back], graph.devices)
         rows = local.pulled(rows, pull, learned, np.full((graph.devices, 1), self.now.step_size))
         fired = np.bincount(sender, is_sent, graph.devices) > 0
@@ -249,14 +249,14 @@ class _Iteration:
             who = sender[those]
             models, every = x[who] + pull[who] - link[those], np.arange(len(those))
             messages = Messages(self.parts.codec, models, every, known[those], thresholds[those], chosen[those])
-            told, sent = self.arithmetic.send("message", messages)
+            received, sent = self.arithmetic.send("message", messages)
             goes = sent > 0
             if credit is not None:
                 cost = sent / np.maximum(1, graph.degrees[who])
                 goes &= cost <= credit[who]
                 credit[who] -= np.where(goes, cost, 0.0)
             sends = those[goes]
-            after[sends], bits[sends] = told[goes], sent[goes]
+            after[sends], bits[sends] = received[goes], sent[goes]
             for e in sends.tolist():
                 weights[e] *= factor_of(mixing.limit, after[e] + link[e], known[back[e]] - link[e])
             steps = sends[has_news[sends]]
@@ -283,14 +283,14 @@ class _Iteration:
     def _known(self) -> tuple[Floats, Ints, Ints, Ints]:
         """Return what is known, the device of each of its rows, and the rows of the two ends of each directed link."""
         sender, receiver, _, back = self.now.graph.directed
-        if "told" in self.memory:
-            return self.memory["told"], sender, np.arange(len(sender)), back
+        if "known" in self.memory:
+            return self.memory["known"], sender, np.arange(len(sender)), back
         return self.state.last_broadcast, np.arange(self.now.graph.devices), sender, receiver
 
     def _firing(self, y: Floats, known: Floats, who: Ints) -> tuple[Floats, Flags, Ints]:
         """Return thresholds and which rows of what is known fire, and the bits of Event 1 of each directed link."""
         graph, decision, sender = self.now.graph, self.decision, self.now.graph.directed.sender
-        active, per_link = self.links.active[graph.directed.link], "told" in self.memory
+        active, per_link = self.links.active[graph.directed.link], "known" in self.memory
         # If each link has its own version, both ends send their models when it comes up, whether or not it is chosen.
         meets = self.now.new_links[graph.directed.link] & (active | per_link)
         first = np.where(meets, whole_message_bits(y), 0)
@@ -313,15 +313,15 @@ class _Iteration:
         """Return what is known after the messages, their bits and those of Event 1 per directed link, and which rows
         of what is known were sent.
         """
-        graph, sender, per_link = self.now.graph, self.now.graph.directed.sender, "told" in self.memory
+        graph, sender, per_link = self.now.graph, self.now.graph.directed.sender, "known" in self.memory
         active = self.links.active[graph.directed.link]
         thresholds, chosen, first = self._firing(y, known, who)
         assert self.parts.codec is not None
-        after, sent = self.arithmetic.send("told", Messages(self.parts.codec, y, who, known, thresholds, chosen))
+        after, sent = self.arithmetic.send("known", Messages(self.parts.codec, y, who, known, thresholds, chosen))
         bits = sent if per_link else np.where(active, sent[sender], 0)
         if self.parts.budget:
             unpaid = self._pay(first, bits)
-            after, bits = self.arithmetic.kept("told", after, unpaid[who], known), np.where(unpaid[sender], 0, bits)
+            after, bits = self.arithmetic.kept("known", after, unpaid[who], known), np.where(unpaid[sender], 0, bits)
             sent = np.where(unpaid[who], 0, sent)
         return after, bits, first, sent > 0
 
@@ -342,15 +342,15 @@ class _Iteration:
     def _pulled(
         self, rows: Rows, before: Floats, after: Floats, terms: Terms, happened: Happened
     ) -> tuple[Rows, Floats, Happened]:
-        taught = self.memory.get("taught")
-        if taught is not None:
-            taught = self.memory["taught"] = taught.copy()
+        link_correction = self.memory.get("link_correction")
+        if link_correction is not None:
+            link_correction = self.memory["link_correction"] = link_correction.copy()
         rows = self.arithmetic.pulled(
-            self.parts.local, rows, (before, after), terms, self.now.step_size, self.now.graph, taught
+            self.parts.local, rows, (before, after), terms, self.now.step_size, self.now.graph, link_correction
         )
-        if "told" not in self.memory:
+        if "known" not in self.memory:
             return rows, after, happened
-        self.memory["told"] = after
+        self.memory["known"] = after
         return rows, self.state.last_broadcast, happened
 
     # Budgets
@@ -393,11 +393,11 @@ def _places(graph: Graph, used: bytes, *, is_per_link: bool = False, both_ends: 
     return Places(device, theirs[link], mine[link], newer, message, link, starts)
 
 
-def take_back(h: Floats, taught: Floats, before: Graph, now: Graph) -> Floats:
-    """Return h_i - sum_j lambda_ij over the links that are gone, by ascending neighbour: h without what they taught."""
-    stays = np.zeros(len(taught), dtype=bool)
+def take_back(h: Floats, link_correction: Floats, before: Graph, now: Graph) -> Floats:
+    """Return h_i - sum_j lambda_ij over the links that are gone, by ascending neighbour: h without their part."""
+    stays = np.zeros(len(link_correction), dtype=bool)
     stays[both_have(before, now)[0]] = True
     h = h.copy()
     for e in np.flatnonzero(~stays):
-        h[before.directed.sender[e]] -= taught[e]
+        h[before.directed.sender[e]] -= link_correction[e]
     return h

@@ -102,7 +102,7 @@ class LocalStep(Policy, ABC):
 
     @np.errstate(over="ignore", invalid="ignore")
     def pulled(self, rows: Rows, pull: Floats, learned: Floats | None, alpha: Floats) -> Rows:
-        """Return the rows after links have added `pull` to the models and taught h `learned`.
+        """Return the rows after links have added `pull` to the models and `learned` to h.
 
         alpha, (rows, 1), is that of the device's last local step; infinite if it has made none yet.
         """
@@ -269,9 +269,9 @@ class LocalRows:
         after: Floats = rows["model"][0]
         return after
 
-    def take_back(self, number: int, taught: Floats) -> None:
-        """Subtract from h what a link has taught it."""
-        self.arrays["correction"][number] -= taught
+    def take_back(self, number: int, link_correction: Floats) -> None:
+        """Subtract from h what a link has added to it."""
+        self.arrays["correction"][number] -= link_correction
 
     def forget(self, number: int) -> None:
         """Forget what a device remembers: it starts anew."""

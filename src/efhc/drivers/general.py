@@ -143,8 +143,8 @@ class GeneralLockstep:
             raise Diverged(k, "loss", finite)
         memory = state.memory
         if k > 0 and self._links_remembered:
-            if "taught" in memory and not graph.has_links_of(previous):
-                h = take_back(memory["correction"], memory["taught"], previous, graph)
+            if "link_correction" in memory and not graph.has_links_of(previous):
+                h = take_back(memory["correction"], memory["link_correction"], previous, graph)
                 memory = {**memory, "correction": h}
             memory = carry_over(self.memories, memory, previous, graph, state.models)
         now = self._now(state, previous, graph, losses, memory["spent"])
@@ -252,8 +252,8 @@ class GeneralLockstep:
         """Let the next iteration write to the arrays that this one has read."""
         self._spare = before.models
         if after.last_broadcast is not before.last_broadcast:
-            self._arithmetic.reuse("told", before.last_broadcast)
-        for memory, role in (("momentum", "momentum after"), ("correction", "correction"), ("told", "told")):
+            self._arithmetic.reuse("known", before.last_broadcast)
+        for memory, role in (("momentum", "momentum after"), ("correction", "correction"), ("known", "known")):
             old, new = before.memory.get(memory), after.memory.get(memory)
             if old is not None and new is not None and old is not new:
                 self._arithmetic.reuse(role, old)

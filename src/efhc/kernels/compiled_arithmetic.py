@@ -155,18 +155,18 @@ class CompiledLaw(LawArithmetic):
         terms: Terms,
         alpha: float,
         graph: Graph,
-        taught: Floats | None = None,
+        link_correction: Floats | None = None,
     ) -> Rows:
         """In place, if the kind is compiled: the models are changed."""
         if not _is_compiled(local):
-            return super().pulled(local, rows, versions, terms, alpha, graph, taught)
+            return super().pulled(local, rows, versions, terms, alpha, graph, link_correction)
         y, held, mu = rows["model"], _held(rows), getattr(local, "momentum", 0.0)
         next_m = self._room("momentum after", held.momentum) if mu else held.momentum
         next_h = self._room("correction", held.correction) if local.correction else held.correction
         shares = np.full(len(y), (1 - mu) / alpha).astype(y.dtype)
         weights, learning = terms.weights.astype(y.dtype), terms.learning.astype(y.dtype)
         loop_terms = loops.LoopTerms(*terms.places, weights, learning)
-        links = y[:0] if taught is None else taught
+        links = y[:0] if link_correction is None else link_correction
 
         def pull(low: int, high: int) -> None:
             room = np.empty((2, loops.TILE), y.dtype)
@@ -208,23 +208,23 @@ class StepArithmetic(Arithmetic):
         super().__init__(self._codec.send)
         self._send_rows = SEND_ROWS.get(getattr(codec, "kind", "")) if is_built_in(codec) else None
 
-    def encode(self, model: Floats, told: Floats, threshold: float, most: int | None = None) -> Encoded | None:
-        threshold = self.fitted(model, told, threshold, most)
+    def encode(self, model: Floats, known: Floats, threshold: float, most: int | None = None) -> Encoded | None:
+        threshold = self.fitted(model, known, threshold, most)
         if self._send_rows is None:
-            after, bits = self._codec_send(model, told, threshold)
+            after, bits = self._codec_send(model, known, threshold)
             known = np.array(after, model.dtype)  # a copy: the codec may use its array again
             return Encoded(known, known, int(bits)) if bits else None
         after, found = np.empty((1, len(model)), model.dtype), np.zeros(1, np.int64)
-        arguments = model[None], _FIRST, told[None], np.array([threshold]), _CHOSEN, after, found
+        arguments = model[None], _FIRST, known[None], np.array([threshold]), _CHOSEN, after, found
         self._send_rows(self._codec.parameter, *arguments, 0, 1)
         return Encoded(after[0], after[0], int(found[0])) if found[0] else None
 
-    def fitted(self, model: Floats, told: Floats, threshold: float, most: int | None) -> float:
+    def fitted(self, model: Floats, known: Floats, threshold: float, most: int | None) -> float:
         """Return a threshold with which a message has at most `most` bits, if the codec can tell."""
         coordinates = getattr(self._codec, "most_coordinates", None)
         if most is None or coordinates is None:
             return threshold
-        return raised_threshold(model, told, threshold, coordinates(most, len(model), model.dtype.itemsize))
+        return raised_threshold(model, known, threshold, coordinates(most, len(model), model.dtype.itemsize))
 
     def add_step(
         self,
@@ -237,21 +237,21 @@ class StepArithmetic(Arithmetic):
     ) -> Floats | None:
         if link is not None:
             return super().add_step(sums, weight, learning, plus, minus, link)
-        pull, learned, taught = sums
+        pull, learned, link_correction = sums
         kind, none = plus.dtype.type, np.empty(0, plus.dtype)
-        rows = pull, none if learned is None else learned, none if taught is None else taught
+        rows = pull, none if learned is None else learned, none if link_correction is None else link_correction
         loops.add_step(kind(weight), kind(learning), plus, minus, *rows)
         return None
 
 
 @np.errstate(over="ignore", invalid="ignore")
-def raised_threshold(model: Floats, told: Floats, threshold: float, most: int) -> float:
-    """Return the threshold, or a higher one that at most `most` of |model - told| reach; infinity if `most` is 0."""
+def raised_threshold(model: Floats, known: Floats, threshold: float, most: int) -> float:
+    """Return the threshold, or a higher one that at most `most` of |model - known| reach; infinity if `most` is 0."""
     if most >= len(model):
         return threshold
     if most <= 0:
         return np.inf
-    sizes = np.abs(model - told)
+    sizes = np.abs(model - known)
     if np.count_nonzero(sizes >= np.float64(max(threshold, np.finfo(np.float64).tiny))) <= most:
         return threshold
     least = float(np.partition(sizes, len(sizes) - most)[len(sizes) - most])

@@ -404,8 +404,8 @@ def descend_rows(held, gradients, next_m, mus, mu, rest, low, high):
 
 
 @as_written
-def add_step(weight, learning, plus, minus, pull, learned, taught):
-    """d = weight (plus - minus); pull += d, learned += learning d, taught += learning d. Empty rows are left out."""
+def add_step(weight, learning, plus, minus, pull, learned, link_correction):
+    """d = weight (plus - minus); pull += d; learned and link_correction += learning d. Empty rows are left out."""
     if len(learned) > 0:
         for t in range(len(pull)):
             step = weight * (plus[t] - minus[t])
@@ -414,12 +414,12 @@ def add_step(weight, learning, plus, minus, pull, learned, taught):
     else:
         for t in range(len(pull)):
             pull[t] += weight * (plus[t] - minus[t])
-    for t in range(len(taught)):
-        taught[t] += learning * (weight * (plus[t] - minus[t]))
+    for t in range(len(link_correction)):
+        link_correction[t] += learning * (weight * (plus[t] - minus[t]))
 
 
 @as_written
-def add_terms(before, after, terms, i, left, right, pull, learned, taught):
+def add_terms(before, after, terms, i, left, right, pull, learned, link_correction):
     """pull = sum_t d_t, learned = sum_t l_t d_t over the terms of device i, in columns left .. right."""
     for t in range(len(pull)):
         pull[t] = 0
@@ -430,13 +430,13 @@ def add_terms(before, after, terms, i, left, right, pull, learned, taught):
             plus, minus = after[terms.plus[e], left:right], before[terms.minus[e], left:right]
         else:
             plus, minus = before[terms.plus[e], left:right], after[terms.minus[e], left:right]
-        of_link = taught[terms.link[e], left:right] if len(taught) > 0 else pull[:0]
+        of_link = link_correction[terms.link[e], left:right] if len(link_correction) > 0 else pull[:0]
         add_step(terms.weights[e], terms.learning[e], plus, minus, pull, learned, of_link)
 
 
 @as_written
-def pull_rows(before, after, terms, y, held, next_m, next_h, taught, shares, room, low, high):
-    """y[i] += f_i; next_m = m - share_i f; next_h = h + what it learns; taught[link] += what the link teaches.
+def pull_rows(before, after, terms, y, held, next_m, next_h, link_correction, shares, room, low, high):
+    """y[i] += f_i; next_m = m - share_i f; next_h = h + the sum of learning d; link_correction[link] += its terms.
 
     `room` has two rows of a tile. `held` are momentum and correction after the local step.
     """
@@ -446,7 +446,7 @@ def pull_rows(before, after, terms, y, held, next_m, next_h, taught, shares, roo
         for left in range(0, parameters, TILE):
             right = min(left + TILE, parameters)
             pull, learned = room[0, : right - left], room[1, : right - left if has_h else 0]
-            add_terms(before, after, terms, i, left, right, pull, learned, taught)
+            add_terms(before, after, terms, i, left, right, pull, learned, link_correction)
             out = y[i, left:right]
             for t in range(right - left):
                 out[t] += pull[t]

@@ -209,8 +209,8 @@ class FreeRunningHalfSteps(FreeRunning):
                 case Send(neighbour, message):
                     self._pay(neighbour, message)
                     self._send(neighbour, message)
-                case TakeBack(_, taught):
-                    self._trainer.rows.take_back(0, taught)
+                case TakeBack(_, link_correction):
+                    self._trainer.rows.take_back(0, link_correction)
                 case Unresolved(neighbour, norm):
                     self._note_unresolved(neighbour, norm)
                     self._record_unresolved(neighbour, norm)

@@ -223,7 +223,7 @@ class LockstepHalfSteps(LockstepDevice):
         for number in sorted(device.links.keys() - self.neighbours.keys()):
             for effect in device.link_down(number):
                 assert isinstance(effect, TakeBack), "at the barrier, nothing is under way"
-                self._trainer.rows.take_back(0, effect.taught)
+                self._trainer.rows.take_back(0, effect.link_correction)
         shared = self.model if k == 0 and not new and self._all_start_equal() else None
         for number in self.neighbours:
             if number not in device.links:
@@ -231,7 +231,7 @@ class LockstepHalfSteps(LockstepDevice):
                 device.link_up(number, is_new=number in new, shared_start=shared)
         sent = {one.neighbour: one.message for one in device.announce() if isinstance(one, Send)}
         for number in self.neighbours:
-            if device.links[number].heard is not None:
+            if device.links[number].known_here is not None:
                 self._acknowledge(number)
         self._introductions = {n: message for n, message in sent.items() if isinstance(message, Introduction)}
         self._frames, self.is_decided = {}, False

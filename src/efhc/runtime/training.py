@@ -217,26 +217,26 @@ class WireArithmetic(StepArithmetic):
         self._messages = codec if isinstance(codec, CodecPolicy) else None
         self._problem_with = problem_with
 
-    def encode(self, model: Floats, told: Floats, threshold: float, most: int | None = None) -> Encoded | None:
-        """Return a message about model - told of at most `most` bits, or None if there is nothing to send."""
-        threshold = self.fitted(model, told, threshold, most)
+    def encode(self, model: Floats, known: Floats, threshold: float, most: int | None = None) -> Encoded | None:
+        """Return a message about model - known of at most `most` bits, or None if there is nothing to send."""
+        threshold = self.fitted(model, known, threshold, most)
         codec = self._messages
         if codec is not None:
             with quoting(codec, f"codec {getattr(codec, 'kind', type(codec).__name__)}"):
-                message = codec.message(model, told, threshold)
-                return None if message is None else Encoded(message.applied_to(told), message.encode(), message.bits)
-        after, bits = self._codec.send(model, told, threshold)
+                message = codec.message(model, known, threshold)
+                return None if message is None else Encoded(message.applied_to(known), message.encode(), message.bits)
+        after, bits = self._codec.send(model, known, threshold)
         if not bits:
             return None
         # Only the codec knows how its own message is written, so all numbers are sent.
-        known: Floats = np.array(after, model.dtype)
-        message = Message(len(model), None, known)
-        return Encoded(known, message.encode(), max(int(bits), message.bits))
+        whole: Floats = np.array(after, model.dtype)
+        message = Message(len(model), None, whole)
+        return Encoded(whole, message.encode(), max(int(bits), message.bits))
 
-    def decode(self, payload: bytes, heard: Floats) -> Floats:
+    def decode(self, payload: bytes, known: Floats) -> Floats:
         """Return the model that is known after a payload. Raises `ValueError` if it is refused."""
         try:
-            after = Message.decode(payload, len(heard), heard.dtype).applied_to(heard)
+            after = Message.decode(payload, len(known), known.dtype).applied_to(known)
         except MessageError as error:
             raise ValueError(str(error)) from None
         if problem := self._problem_with(after):

@@ -102,6 +102,6 @@ def drift_of(model: Floats, known: Floats) -> float:
 
 def largest_drift(model: Floats, links: Iterable[LinkEnd]) -> float:
     """Return the largest distance of a model from what a neighbour knows of it; 0 without neighbours."""
-    sent = [end for end in links if end.told is not None]
-    versions = {id(end.told if end.heard_moved is None else end): end for end in sent}
+    sent = [end for end in links if end.known_there is not None]
+    versions = {id(end.known_there if end.moved_by_other is None else end): end for end in sent}
     return max([0.0, *(drift_of(model, end.known_model()) for end in versions.values())])

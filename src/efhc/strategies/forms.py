@@ -79,7 +79,7 @@ class Form:
 
     @property
     def keeps_no_history(self) -> bool:
-        """Whether h could not lose what a link has taught it, if the link went."""
+        """Whether h could not lose what a link has added to it, if the link went."""
         mixing, parts = self.half_steps, self.parts
         return mixing is not None and parts is not None and not mixing.take_back and parts.local.correction > 0
 
@@ -202,7 +202,7 @@ def _memory(parts: Parts, *, is_per_link: bool) -> Memories:
         found["correction"] = Memory(size="model")
         is_always = isinstance(mixing, EstimatesMixing) and mixing.when == "always" and mixing.every == 1
         if not is_always or not (parts.links is None or parts.links.is_fixed):
-            # A link that comes later teaches nothing at its first use: it is not known since when its ends drift apart.
+            # A link that comes later adds nothing to h at its first use: nobody knows since when its ends drift apart.
             # Half-steps count from the introduction.
             found["elapsed"] = Memory(per="link", dtype="float64", start=0.0 if is_half_steps else NEVER)
     if isinstance(mixing, HalfStepsMixing) and mixing.settle:
@@ -214,9 +214,9 @@ def _memory(parts: Parts, *, is_per_link: bool) -> Memories:
     if is_half_steps:
         found["steps"] = Memory(per="device", dtype="float64")
     if is_per_link:
-        found["told"] = Memory(per="link", size="model", start="models")
+        found["known"] = Memory(per="link", size="model", start="models")
         if parts.local.correction:
-            found["taught"] = Memory(per="link", size="model")
+            found["link_correction"] = Memory(per="link", size="model")
     if parts.budget:
         found["credit"] = Memory(per="device", dtype="float64")
     return found

@@ -88,10 +88,10 @@ class Paced(EstimatingStrategy):
 
         y_i     = x_i - alpha (mu m_i + g_i - h_i)
         q_il    = level_il max_l |delta_il| / 2     for those of the coordinates that differ most, and by r gamma(k)
-        told_ij <- told_ij + q_ij,  delta_ij = (y_i - E_ij) - told_ij
+        known_ij <- known_ij + q_ij,  delta_ij = (y_i - E_ij) - known_ij
 
-    E_ij is what the link i, j has added to x_i so far. A message to j is a step d = c ((told_ji - told_ij) - 2 E_ij) of
-    i and the opposite step of j: repeated without news, it brings both to their average. Each adds d theta min(N,
+    E_ij is what the link i, j has added to x_i so far. A message to j is a step d = c ((known_ji - known_ij) - 2 E_ij)
+    of i and the opposite step of j: repeated without news, it brings both to their average. Each adds d theta min(N,
     most_steps) / A to h; A and N are the sum of alpha and the number of local steps since the last acknowledged
     message. A device sends while its uplink has less than `pacing.backlog` seconds to send, first to the neighbours
     that have waited longest, at most what it carries in `pacing.seconds`. Slow devices leave out links that common
@@ -111,7 +111,7 @@ class Paced(EstimatingStrategy):
     correction: float = Field(default=0.1, ge=0, le=1)
     """theta: how fast the drift correction learns."""
     most_steps: int = Field(default=8, ge=1)
-    """Largest number of local steps that one message teaches the drift correction until k = 50; then fewer."""
+    """Largest number of local steps that one message adds to the drift correction until k = 50; then fewer."""
     bits: int = Field(default=2, ge=2, le=32)
     """Bits per level -L ... L (without 0), L = 2^(bits - 1)."""
     window: int = Field(default=4, ge=1, le=MOST_WINDOW)

@@ -162,7 +162,7 @@ class Driver:
         self.witness.chooses(i, core.redundant, core.about)
         for effect in effects:
             if isinstance(effect, TakeBack):
-                self.h[i] = self.h[i] - effect.taught
+                self.h[i] = self.h[i] - effect.link_correction
             elif isinstance(effect, Start):
                 self.x[i] = core.model
                 self.witness.start(i, core.model)
@@ -209,7 +209,7 @@ class Driver:
             if isinstance(effect, Send) and isinstance(effect.message, Frame):
                 if core.silent or not affordable:
                     raise Broken("silent" if core.silent else "afford", f"device {i}: {effect}")
-                self.write(i, "sent", effect.neighbour, effect.message, core.links[effect.neighbour].told)
+                self.write(i, "sent", effect.neighbour, effect.message, core.links[effect.neighbour].known_there)
         self.react(i, effects)
 
     def receive(self, i: int, j: int, message: Message) -> None:
@@ -220,7 +220,7 @@ class Driver:
         self.say(f"  {i}: from {j}:", message)
         self.witness.delivered(i, j, message)
         end = core.links.get(j)
-        heard = None if end is None else end.heard
+        heard = None if end is None else end.known_here
         effects = core.received(j, message, self.arithmetic)
         for effect in effects:
             if isinstance(effect, Committed):

@@ -123,7 +123,7 @@ class Network(Driver):
         return LinkLaw(
             rate=random.choice((0.5, 0.5, 0.1, 1.0)),
             theta=0.0 if self.gossip else random.choice((0.0, 0.3, 1.0)),
-            keeps_taught=True,
+            keeps_link_correction=True,
             settles=settles,
             window=random.choice((1, 2, 4, 4)) if settles else 1,
             most_steps=random.choice((1, 8)),
@@ -399,18 +399,18 @@ class Network(Driver):
             end, other = self.cores[i].links[j], self.cores[j].links.get(i)
             if self.x[i] is None or self.x[j] is None or other is None:
                 continue
-            known = Version(other.heard, other.heard_moved)
+            known = Version(other.known_here, other.moved_by_other)
             if not all(a is b is None or np.array_equal(a, b) for a, b in zip(end.versions[-1], known, strict=True)):
                 raise Broken("ends", f"{i} has told {end.versions[-1]}, and {j} knows {known}")
             there, back = self.witness.directions[pair], self.witness.directions[pair[::-1]]
             if self.law.settles:
-                moved, heard_moved = (
+                moved, moved_by_other = (
                     np.cumsum([self.witness.zero, *direction.steps], axis=0) for direction in (there, back)
                 )
                 kept = np.array([version.moved for version in end.versions])
                 for found, expected in (
                     (kept, moved[end.oldest_usable :]),
-                    (end.heard_moved, heard_moved[end.last_received]),
+                    (end.moved_by_other, moved_by_other[end.last_received]),
                 ):
                     if found.shape != expected.shape or not np.allclose(found, expected, rtol=ROUNDING, atol=ROUNDING):
                         raise Broken("ends", f"device {i} has {found} of {j}, and the frames make {expected}")

@@ -33,7 +33,7 @@ fault = Faults()
 @replaces("_on_frame")
 def duplicate_applied(right, self, neighbour, end, frame, arithmetic):
     if frame.number == end.last_received and end.version(frame.used) is not None:
-        self.commit_received(end, frame, end.heard, arithmetic)
+        self.commit_received(end, frame, end.known_here, arithmetic)
     return right(self, neighbour, end, frame, arithmetic)
 
 
@@ -103,7 +103,7 @@ def journal_late(plant):
     plant("keep", make_keep, Driver)
 
 
-@fault("taught", "learn")
+@fault("link_correction", "learn")
 @replaces("link_down")
 def lambda_kept(right, self, neighbour):
     """h keeps what a link has taught it that is over."""
@@ -117,7 +117,7 @@ def may_send_if(condition):
     """A condition to send on a link on which both ends know each other."""
 
     def may_send(self, window):
-        knows_both = self.partner is not None and self.heard is not None and self.acknowledged >= 0
+        knows_both = self.partner is not None and self.known_here is not None and self.acknowledged >= 0
         return knows_both and condition(self, window)
 
     return lambda right: may_send
@@ -176,7 +176,7 @@ def both_ends_begin_anew_for_ever(plant):
 @fault("claim", faults=RECONNECTS)
 @replaces("_degree_update")
 def degree_told_before_the_introduction_is_here(right, self, neighbour, end):
-    is_news = end.degree_told != self.degree and end.partner is not None
+    is_news = end.degree_sent != self.degree and end.partner is not None
     return [self._acknowledgement(neighbour, end)] if is_news else []
 
 
@@ -184,7 +184,7 @@ def degree_told_before_the_introduction_is_here(right, self, neighbour, end):
 @replaces("steps_after", LinkEnd)
 def unresolved_step_with_what_is_known_today(right, self, received):
     frames = [one.frame for one in self.pending if one.frame.number > received]
-    return sum(frame.weight * (self.heard - self.told) for frame in frames)
+    return sum(frame.weight * (self.known_here - self.known_there) for frame in frames)
 
 
 @fault("learning")
@@ -227,7 +227,7 @@ def moved_of_the_newest_version(right, self, end, frame, heard, arithmetic):
 @fault("step", "claim", "violation", "content")
 @replaces("_on_frame")
 def overtaking_frame_applied_at_once(right, self, neighbour, end, frame, arithmetic):
-    if end.heard is not None and frame.number > end.last_received + 1 and end.version(frame.used) is not None:
+    if end.known_here is not None and frame.number > end.last_received + 1 and end.version(frame.used) is not None:
         end.last_received = frame.number - 1
     return right(self, neighbour, end, frame, arithmetic)
 
@@ -261,7 +261,7 @@ def sent_before_the_introduction_is_acknowledged(plant):
     """If the introduction is lost, only frames are sent again: this was a fault of the core once."""
 
     def may_send(self, window):
-        return self.partner is not None and self.heard is not None and self.last_sent - self.oldest_usable < window
+        return self.partner is not None and self.known_here is not None and self.last_sent - self.oldest_usable < window
 
     plant("may_send", lambda right: may_send, LinkEnd)
 
@@ -322,7 +322,7 @@ def owed_acknowledgement_forgotten_when_the_device_falls_silent(right, self):
 @fault("about")
 @replaces("_send")
 def about_not_sent_again_after_it_changed(right, self, neighbour, end, *rest):
-    about, self.about = self.about, end.about_told or self.about
+    about, self.about = self.about, end.about_sent or self.about
     effect = right(self, neighbour, end, *rest)
     self.about = about
     return effect
@@ -377,7 +377,7 @@ def frames_to_those_left_out(right, self, neighbour, end, uplink):
     return end.is_new or uplink.is_due(neighbour)
 
 
-@fault("told")
+@fault("known")
 @replaces("_encode")
 def frames_that_tell_nothing_of_those_before(right, self, *rest):
     pull, self.pull = self.pull, None

@@ -61,7 +61,7 @@ def test_schedules_are_as_hostile_as_they_say():
 
 def test_a_device_that_waits_for_a_model_says_so_until_it_is_heard():
     """Device 1 has lost its state, and the message that says so is lost as well."""
-    network = Driver(1, LinkLaw(0.5, 0.1, keeps_taught=True))
+    network = Driver(1, LinkLaw(0.5, 0.1, keeps_link_correction=True))
     network.create(0, np.array([1.0]))
     network.create(1, np.array([2.0]))
     network.link_up(0, 1)
@@ -82,7 +82,7 @@ def test_a_device_that_waits_for_a_model_says_so_until_it_is_heard():
 
 def test_a_device_that_makes_a_frame_again_from_its_journal_goes_on_sending():
     """The frame is the last that the other end had sent before it acknowledged; the copy in the journal is older."""
-    network = Driver(1, LinkLaw(0.5, 0.1, keeps_taught=True))
+    network = Driver(1, LinkLaw(0.5, 0.1, keeps_link_correction=True))
     for i in range(2):
         network.create(i, np.array([float(i)]))
     network.link_up(0, 1)
@@ -182,7 +182,7 @@ def test_a_device_says_what_is_new_about_itself_until_it_is_there_whatever_is_lo
     for i in range(2):
         network.crash(i)
     assert network.cores[1].links[0].about.rate == 100.0
-    assert network.cores[0].links[1].about_told.rate == 100.0
+    assert network.cores[0].links[1].about_sent.rate == 100.0
     network.step(0, 0.1, np.ones(1), uplink=uplink)
     deliver_all(network)
     assert network.cores[1].links[0].about == network.cores[0].about

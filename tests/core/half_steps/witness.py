@@ -165,7 +165,7 @@ class Witness:
         """By device and neighbour: the tokens in the last message."""
         self.since: dict[tuple[int, int], Span] = {}
         self.has_news: dict[tuple[int, int], bool] = {}
-        self.taught: dict[tuple[int, int], Floats] = {}
+        self.link_correction: dict[tuple[int, int], Floats] = {}
         """By device and neighbour, since the link came up: the local steps since the last frame; whether a frame has
         come since then; the sum of l d."""
         self.scale: defaultdict[int, float] = defaultdict(lambda: 1.0)
@@ -299,17 +299,19 @@ class Witness:
             raise Broken("unresolved", f"device {device} gives up {neighbour} and reports {norms}, not {expected}")
         if direction is not None:
             direction.reported = bool(norms)
-        taught = self.taught.get((device, neighbour), self.zero)
-        reported = sum((effect.taught for effect in mine if isinstance(effect, TakeBack)), self.zero)
+        taught = self.link_correction.get((device, neighbour), self.zero)
+        reported = sum((effect.link_correction for effect in mine if isinstance(effect, TakeBack)), self.zero)
         if not _close(reported, taught):
-            raise Broken("taught", f"device {device} takes back {reported}; {neighbour} had taught it {taught}")
+            raise Broken(
+                "link_correction", f"device {device} takes back {reported}; {neighbour} had taught it {taught}"
+            )
         if device in self.learned:
             self.learned[device] = self.learned[device] - taught
         self._forget_link(device, neighbour)
 
     def _forget_link(self, device: int, neighbour: int) -> None:
         self.tokens.pop((device, neighbour), None)
-        self.taught.pop((device, neighbour), None)
+        self.link_correction.pop((device, neighbour), None)
         self.since[device, neighbour], self.has_news[device, neighbour] = Span(), True
 
     def _direction(self, pair: Pair) -> Direction:
@@ -460,7 +462,7 @@ class Witness:
         slack = ROUNDING * (1 + np.abs(target)) if i in self.one_by_one else 0.0
         is_whole = _close(told, target) if i in self.one_by_one else np.array_equal(told, target)
         if np.any(np.abs(target - told) > np.abs(target - before) + slack) or (self.whole and not is_whole):
-            raise Broken("told", f"device {i} has {target} to tell, had told {before} and tells {told}")
+            raise Broken("known", f"device {i} has {target} to tell, had told {before} and tells {told}")
         self.reused |= any(frame.weight and old.weight and old.used == frame.used for old in there.frames[-1:])
         there.spans.append(self.since[i, j])
         self.since[i, j], self.has_news[i, j] = Span(), False
@@ -506,7 +508,7 @@ class Witness:
             self.load_since[i] += frame.weight
         if self.law.theta:
             self.learned[i] = self.learned[i] + frame.learning * step
-            self.taught[i, j] = self.taught.get((i, j), self.zero) + frame.learning * step
+            self.link_correction[i, j] = self.link_correction.get((i, j), self.zero) + frame.learning * step
 
     # All devices together
 

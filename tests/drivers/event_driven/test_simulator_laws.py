@@ -200,7 +200,7 @@ def one_sided(run: Any, i: int, j: int) -> tuple[np.ndarray, np.ndarray]:
         if other is None or other.last_received < frame.number:
             before, after = end.version(frame.number - 1), end.version(frame.number)
             is_settling = after.moved is not None
-            step = after.moved - before.moved if is_settling else frame.weight * (end.pending_heard - after.told)
+            step = after.moved - before.moved if is_settling else frame.weight * (end.pending_known_here - after.known)
             moved, learned = moved + step, learned + frame.learning * step
     if end is not None and end.pending:
         assert moved == pytest.approx(end.steps_after(-1 if other is None else other.last_received), abs=1e-12)

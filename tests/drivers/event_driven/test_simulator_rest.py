@@ -68,9 +68,9 @@ def assert_rest(simulator: Simulator, strategy: str) -> None:
         for neighbour, end in device.links.items():
             other = devices[neighbour].links[device.number]
             assert end.last_sent == other.last_received
-            assert np.array_equal(end.told, other.heard)
+            assert np.array_equal(end.known_there, other.known_here)
             assert not end.must_acknowledge
-            assert end.heard_moved is None or np.array_equal(end.versions[-1].moved, other.heard_moved)
+            assert end.moved_by_other is None or np.array_equal(end.versions[-1].moved, other.moved_by_other)
     h = simulator._links._rows.arrays["correction"]
     assert np.abs(h.sum(axis=0)).max() <= 1e-4 * (1 + np.abs(h).max())
 

@@ -217,8 +217,8 @@ class HalfStepLinks(ClockedLinks):
                     self.committed += 1
                     self._note(run, neighbour, number, frame, "committed")
                     self._moved.add(number)
-                case TakeBack(_, taught):
-                    self._rows.take_back(number, taught)
+                case TakeBack(_, link_correction):
+                    self._rows.take_back(number, link_correction)
                 case Unresolved(neighbour, norm):
                     self.unresolved += 1
                     self._note(run, number, neighbour, None, "unresolved", norm)

@@ -89,7 +89,7 @@ class TimedTransfers(Carrier):
         self._on_link: dict[int, dict[int, None]] = {}  # sender * devices + receiver: tickets
         self._alone: dict[int, tuple[int, float, float]] = {}  # pipe: ticket, entered, leaves; only without a `_Pipe`
         self._pipes: dict[int, _Pipe] = {}
-        self._latencies: dict[int, float] = {}  # of the tickets that `take` has just told of
+        self._latencies: dict[int, float] = {}  # of the tickets that `take` has just returned
         self._counts: dict[int, int] = {}  # attempts on a link direction so far
 
     # What the simulator calls

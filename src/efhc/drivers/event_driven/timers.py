@@ -140,7 +140,7 @@ class FrameTimes(Timers):
         return now - self._last_sent.get(end, now)
 
     def is_lost(self, now: float, end: End, oldest: int) -> bool:
-        """Return whether the oldest unacknowledged frame of an end, whose neighbour is heard, must be lost."""
+        """Return whether the oldest unacknowledged frame of an end must be lost, given that its neighbour sends."""
         trip = self.round_trips.get(end)
         since = max(self.first_sent(now, end, oldest)[0], self._repeated_at.get(end, 0.0))
         return trip is not None and now - since > LOST_AFTER * trip

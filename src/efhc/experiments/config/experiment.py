@@ -139,7 +139,7 @@ class Experiment(Policy):
                     f"strategies.{name}", f"{reason}; the driver is 'event-driven'", "driver.kind = 'lockstep'"
                 )
             if isinstance(self.driver, EventDriven) and self.driver.churn is not None and form.keeps_no_history:
-                given = "false, while devices come and go (driver.churn): h could not lose what their links taught it"
+                given = "false, while devices come and go (driver.churn): h could not lose what their links added to it"
                 raise Unusable(f"strategies.{name}.mixing.take_back", given, "true; or no drift correction")
             if isinstance(self.driver, LockstepDriver) and self.driver.loss and form.needs_every_message:
                 given = f"{self.driver.loss}, while {name} needs every message: one lost message stays wrong for ever"

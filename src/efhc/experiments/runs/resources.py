@@ -98,8 +98,9 @@ def memory_of(experiment: Experiment, data: Dataset) -> MemoryNeeds:
         network = experiment.network.over_time(devices, Randomness(experiment.seeds[0]))
     is_static, links = isinstance(network, StaticGraph), len(network.graph(0).links)
     if not is_lockstep:
-        # All models that can be under way: one per end of each link; with half-steps four, for what an end has told,
-        # told before, heard and been taught. Devices share what they send, so that a run seldom holds as many.
+        # All models that can be under way: one per end of each link; with half-steps four: two versions of what the
+        # neighbour knows, what is known of it, and what the link has added to h. Devices share what they send, so that
+        # a run seldom holds as many.
         per_end = 4 if any(form.half_steps for form in forms) else 1
         at_times += 2 * per_end * links * models // devices
     # Strategies beyond the paper's compute the next last broadcasts, if they have any, and all that they remember

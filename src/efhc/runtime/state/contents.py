@@ -155,9 +155,9 @@ FORMAT = 2
 """Format of a device with half-steps. Format 1 had no such number, and one unacknowledged frame per end."""
 _RECORD = struct.Struct("<?QI")
 """Whether the frame was sent or received, the neighbour, and the bytes of the frame without its payload."""
-_ARRAYS = ("heard", "heard_moved", "pending_heard", "taught")
+_ARRAYS = ("known_here", "moved_by_other", "pending_known_here", "link_correction")
 _SCALARS = {name: name for name in (
-    "acknowledged", "oldest_usable", "elapsed", "local_steps", "has_news", "degree", "degree_told", "is_new",
+    "acknowledged", "oldest_usable", "elapsed", "local_steps", "has_news", "degree", "degree_sent", "is_new",
 )} | {
     "out": "last_sent", "inn": "last_received", "later": "usable_after", "served": "sent_at_k",
     "owes": "must_acknowledge",
@@ -193,8 +193,10 @@ def snapshot(device: HalfSteps) -> HalfSteps:
 
 
 def _copy(end: LinkEnd) -> LinkEnd:
-    taught = None if end.taught is None else end.taught.copy()
-    return replace(end, taught=taught, versions=list(end.versions), pending=list(end.pending), out_of_order={})
+    link_correction = None if end.link_correction is None else end.link_correction.copy()
+    return replace(
+        end, link_correction=link_correction, versions=list(end.versions), pending=list(end.pending), out_of_order={}
+    )
 
 
 def described_half_steps(device: HalfSteps) -> dict[str, Any]:
@@ -211,7 +213,7 @@ def described_half_steps(device: HalfSteps) -> dict[str, Any]:
 def _described_end(end: LinkEnd) -> dict[str, Any]:
     described: dict[str, Any] = {name: getattr(end, name) for name in _ARRAYS}
     described |= {name: getattr(end, attribute) for name, attribute in _SCALARS.items()}
-    described |= {name: getattr(end, name) for name in ("token", "partner", "about", "about_told", "versions")}
+    described |= {name: getattr(end, name) for name in ("token", "partner", "about", "about_sent", "versions")}
     described["pending"] = [
         [encode(frame._replace(payload=b"")).hex(), np.frombuffer(frame.payload, np.uint8), elapsed, steps]
         for frame, elapsed, steps in end.pending
@@ -242,9 +244,9 @@ def _end(described: dict[str, Any], arrays: Arrays) -> LinkEnd:
     given = described | {"later": tuple(described["later"])}
     values: dict[str, Any] = {attribute: given[name] for name, attribute in _SCALARS.items()}
     values |= {name: arrays[described[name]] for name in _ARRAYS}
-    values |= {name: _about(described[name]) for name in ("about", "about_told")}
+    values |= {name: _about(described[name]) for name in ("about", "about_sent")}
     values["partner"] = None if described["partner"] is None else token_from_json(described["partner"])
-    values["versions"] = [Version(arrays[told], arrays[moved]) for told, moved in described["versions"]]
+    values["versions"] = [Version(arrays[known], arrays[moved]) for known, moved in described["versions"]]
     values["pending"] = [
         Pending(_frame(bytes.fromhex(head), arrays[payload].tobytes()), elapsed, steps)
         for head, payload, elapsed, steps in described["pending"]
@@ -272,10 +274,10 @@ def replay(device: HalfSteps, frames: Iterable[KeptFrame], arithmetic: Arithmeti
         end = device.links.get(neighbour)
         if end is None or (end.token if is_sent else end.partner) != frame.source:
             continue  # the link has begun anew since
-        version = arithmetic.decode(frame.payload, end.told if is_sent else end.heard)
+        version = arithmetic.decode(frame.payload, end.known_there if is_sent else end.known_here)
         if is_sent:
             device.commit_sent(end, frame, version, arithmetic)
-            end.sent_at_k, end.degree_told, device.about = frame.k, frame.degree, end.about_told
+            end.sent_at_k, end.degree_sent, device.about = frame.k, frame.degree, end.about_sent
             end.must_acknowledge = False
         else:
             device.commit_received(end, frame, version, arithmetic)

@@ -108,8 +108,8 @@ class BandwidthLinks(LinksPolicy):
         for i, j in graph.links.tolist():
             neighbours[i].append(j)
             neighbours[j].append(i)
-        told = [About(float(rates[i]), True, tuple(sorted(those))) for i, those in enumerate(neighbours)]
-        quiet = [redundant_links(i, about, {j: told[j] for j in about.neighbours}) for i, about in enumerate(told)]
+        abouts = [About(float(rates[i]), True, tuple(sorted(those))) for i, those in enumerate(neighbours)]
+        quiet = [redundant_links(i, about, {j: abouts[j] for j in about.neighbours}) for i, about in enumerate(abouts)]
         active = np.array([j not in quiet[i] for i, j in graph.links.tolist()], dtype=bool)
         degrees = np.bincount(graph.links[active].ravel(), minlength=graph.devices)
         return ChosenLinks(active, 1.0 / (1.0 + degrees[graph.links].max(axis=1)))
