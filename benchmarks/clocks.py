@@ -12,8 +12,8 @@ from benchmarks.workloads import Work, Workload, sparse
 from efhc.core.randomness import Randomness
 from efhc.drivers.event_driven.compute import LognormalCompute
 from efhc.drivers.event_driven.links import InstantLinks, LinkPolicy, PerLink
-from efhc.drivers.event_driven.settings import EventDriven
 from efhc.drivers.event_driven.simulator import Simulator
+from efhc.drivers.settings import EventDriven
 
 STEPS = 40_000
 """Steps of all devices in a round, or two steps per device if that is more."""

@@ -41,7 +41,7 @@ _HOMES = {
     "InitialModels": "efhc.learning.initial",
     "LinearModel": "efhc.learning.models.linear",
     "ModuleModel": "efhc.learning.models.modules",
-    "DriverPolicy": "efhc.drivers.event_driven.settings",
+    "DriverPolicy": "efhc.drivers.settings",
     "ComputeTimes": "efhc.drivers.event_driven.compute",
     "LinkPolicy": "efhc.drivers.event_driven.links",
     "RatePolicy": "efhc.drivers.event_driven.rates",

@@ -18,7 +18,7 @@ import pytest
 from live_files import CONFIG, KEY, begin, begun, evaluated
 from streams import stream
 
-from efhc.experiments.runs.events import Devices, End, Evaluated, Events, Network
+from efhc.experiments.runs.events import Devices, End, Evaluated, Firings, Network
 from efhc.experiments.runs.live_file import LiveFile
 
 
@@ -61,12 +61,12 @@ def test_rows_come_once_they_are_whole(tmp_path, serve):
             assert told == [1, 10, 20, 30]
             live(Devices(time.time(), 30, [0.1, 0.2, 0.3], [0.0, 1.0, 2.0], None))
             assert events.delta("samples")["columns"]["drift"] == [[0.0, 1.0, 2.0]]
-            live(Events(31, [2], [(1, 2)]))
+            live(Firings(31, [2], [(1, 2)]))
             assert events.delta("events")["columns"] == {
                 "k": [31], "fired": [[2]], "used": [[[1, 2]]], "seconds": [None],
             }  # fmt: skip
             live(Network(32, [(0, 2)]))
-            live(Events(32, [], []))  # a wiring is written with the first event that it has
+            live(Firings(32, [], []))  # a wiring is written with the first event that it has
             assert events.delta("network")["columns"] == {"k": [32], "links": [[[0, 2]]]}
         detail = client.get(f"/api/runs/{run}").json()
         assert detail["curve"]["k"] == [1, 10, 20, 30]

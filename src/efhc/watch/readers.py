@@ -19,8 +19,8 @@ import numpy as np
 import polars as pl
 
 from efhc.base.errors import EfhcError
-from efhc.drivers.event_driven.settings import EventDriven
-from efhc.experiments.runs.events import Begin, Devices, Evaluated, Events, Network, Record
+from efhc.drivers.settings import EventDriven
+from efhc.experiments.runs.events import Begin, Devices, Evaluated, Firings, LiveRecord, Network
 from efhc.experiments.runs.live_file import LiveRun, NewRecords, Tail
 from efhc.experiments.runs.tables import EVENT_DRIVEN
 from efhc.report.views import CURVE_COLUMNS, AboutRows, Curve, DeviceView, RunSummary
@@ -34,7 +34,7 @@ MOST_ITERATIONS, MOST_NUMBERS = 10_000, 100_000
 and ends of physical links they may have."""
 
 Part = Literal["curve", "samples", "events", "network"]
-PARTS: dict[Part, type[Record]] = {"curve": Evaluated, "samples": Devices, "events": Events, "network": Network}
+PARTS: dict[Part, type[LiveRecord]] = {"curve": Evaluated, "samples": Devices, "events": Firings, "network": Network}
 """The parts of a run, and the record of a live file that each row of a part shows."""
 COLUMNS: dict[Part, tuple[str, ...]] = {
     part: tuple(field.name for field in fields(record) if field.name not in ("at", "kind"))

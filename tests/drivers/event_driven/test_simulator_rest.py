@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from efhc.core.randomness import Randomness
-from efhc.drivers.event_driven.settings import EventDriven
 from efhc.drivers.event_driven.simulator import Simulator
+from efhc.drivers.settings import EventDriven
 from efhc.experiments.config.files import build_experiment
 from efhc.experiments.runs.draw import draw_scenario, load_data
 

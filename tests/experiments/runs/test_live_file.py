@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from efhc.experiments.runs import live_file
-from efhc.experiments.runs.events import Begin, Devices, End, Evaluated, Events, Network
+from efhc.experiments.runs.events import Begin, Devices, End, Evaluated, Firings, Network
 from efhc.experiments.runs.live_file import LIMIT, SILENT_SECONDS, LiveFile, LiveRun, Tail, read_live
 from efhc.experiments.runs.provenance import is_running, process_mark
 
@@ -48,13 +48,13 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     path = tmp_path / "live.jsonl"
     file = LiveFile(path)
     file(begin())
-    file(Events(0, [1], [(0, 1), (1, 2)]))
-    file(Events(1, [], []))
+    file(Firings(0, [1], [(0, 1), (1, 2)]))
+    file(Firings(1, [], []))
     file(evaluated(9))
     file(sampled(10, [0.123456, 0.5, 1.0], [1 / 3, 0.0, 1e-9], [float("inf"), 0.0, 2.0]))
     file(Network(9, [(1, 2)]))  # no event used it
     file(Network(10, [(0, 1)]))
-    file(Events(10, [0], [(0, 1)]))
+    file(Firings(10, [0], [(0, 1)]))
     run = read(path)
     assert (run.about.experiment, run.about.strategy, run.about.seed, run.about.links) == ("e", "EF-HC", 7, RING)
     assert run.rows[0].row == row(9)
@@ -125,7 +125,7 @@ def test_what_a_kill_made_undone_is_superseded(tmp_path: Path) -> None:
     tail = Tail(path)
     for k in range(10, 60, 10):
         file(Network(k - 1, [(0, 1), (1, 2)]))
-        file(Events(k - 1, [0], []))
+        file(Firings(k - 1, [0], []))
         file(evaluated(k - 1))
         file(sampled(k, [0.1] * 3, None, None))
     path.write_bytes(path.read_bytes() + b'{"kind":"eval')  # killed here
@@ -155,7 +155,7 @@ def test_a_long_run_stays_small_and_evenly_sampled(tmp_path: Path, devices: int)
     tail, largest = Tail(path), 0
     for iteration in range(10_000 if devices == 3 else 2_000):
         if iteration % 5 == 0:
-            file(Events(iteration, list(range(0, devices, 20)), links[::10]))
+            file(Firings(iteration, list(range(0, devices, 20)), links[::10]))
         file(evaluated(iteration))
         if iteration % 10 == 0:
             sample = [0.123456 * (1 + number / devices) for number in range(devices)]
@@ -188,7 +188,7 @@ def test_events_use_links_in_force_whatever_is_thinned(tmp_path: Path) -> None:
             links = everything[k % 5 :: 5]
             file(Network(k, links))
             if k % 3 == 0:  # events are told of some iterations
-                file(Events(k, [0], links))
+                file(Firings(k, [0], links))
             if k % 100 == 0:
                 file(evaluated(k))
 

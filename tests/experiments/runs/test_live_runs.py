@@ -27,7 +27,7 @@ from efhc.experiments.runs import keeping
 from efhc.experiments.runs.draw import draw_scenario
 from efhc.experiments.runs.engines.cluster import replay_events
 from efhc.experiments.runs.engines.local import make_run
-from efhc.experiments.runs.events import Begin, Devices, EndState, Events, Follower, Network, Row
+from efhc.experiments.runs.events import Begin, Devices, EndState, Firings, Follower, Network, Row
 from efhc.experiments.runs.keeping import MadeRun, RunKeeper, RunOptions, Stopped
 from efhc.experiments.runs.live_file import LIVE, read_live
 from efhc.experiments.runs.run import Run, Runs
@@ -59,7 +59,7 @@ class Listener(Follower):
         self.heard: list[str] = []
         self.rows: list[Row] = []
         self.samples: list[Devices] = []
-        self.events: list[Events] = []
+        self.events: list[Firings] = []
         self.networks: dict[int, list[tuple[int, int]]] = {}
 
     def begin(self, run: Begin) -> None:
@@ -72,8 +72,8 @@ class Listener(Follower):
     def sampled(self, devices: Devices) -> None:
         self.samples.append(devices)
 
-    def happened(self, events: Events) -> None:
-        self.events.append(events)
+    def happened(self, firings: Firings) -> None:
+        self.events.append(firings)
 
     def rewired(self, network: Network) -> None:
         self.networks[network.k] = list(network.links)
@@ -408,8 +408,8 @@ class Counts(Follower):
     def sampled(self, devices: Devices) -> None:
         self.samples.append((self.rows[-1], devices))
 
-    def happened(self, events: Events) -> None:
-        self.events.append((self.reached_k[-1], events.k))
+    def happened(self, firings: Firings) -> None:
+        self.events.append((self.reached_k[-1], firings.k))
 
 
 def heard(strategy: object, **driver: object) -> Counts:

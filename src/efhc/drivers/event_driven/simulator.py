@@ -30,7 +30,7 @@ from efhc.drivers.event_driven.in_flight import MessagesInFlight
 from efhc.drivers.event_driven.links import draw_transfers
 from efhc.drivers.event_driven.membership import Membership
 from efhc.drivers.event_driven.record import EventRecord
-from efhc.drivers.event_driven.settings import EventDriven
+from efhc.drivers.settings import EventDriven
 from efhc.kernels.compiled_arithmetic import consensus_error
 from efhc.learning.backends.backend import ScoresNotFinite
 from efhc.scenarios.scenario import Scenario

@@ -15,7 +15,7 @@ from efhc.base.policy import Policy, family_of, is_registered
 from efhc.base.registry import Family, NotKept, NotRun
 from efhc.core.parts import Strategy
 from efhc.core.schedules import Diminishing, SchedulePolicy
-from efhc.drivers.event_driven.settings import AnyDriver, EventDriven, LockstepDriver
+from efhc.drivers.settings import AnyDriver, EventDriven, LockstepDriver
 from efhc.experiments.trackers.tracker import AnyTracker
 from efhc.learning.data import AnyData, Digits
 from efhc.learning.initial import AnyInitialModels, PerDevice

@@ -14,8 +14,8 @@ from efhc.base.saving import read_tensors
 from efhc.core.graph import Graph
 from efhc.core.state import Local
 from efhc.drivers.event_driven.record import EventRecord
-from efhc.drivers.event_driven.settings import EventDriven
 from efhc.drivers.record import Record
+from efhc.drivers.settings import EventDriven
 from efhc.drivers.steps import Steps
 from efhc.experiments.runs.keeping import RunKeeper
 from efhc.experiments.runs.lockstep_run import LOCAL, snapshot_iterations

@@ -16,8 +16,8 @@ from typing import Any, get_args
 from efhc.base.errors import EfhcError, InputError
 from efhc.base.extras import require
 from efhc.base.inputs import using_inputs
-from efhc.drivers.event_driven.settings import EventDriven, LockstepDriver
 from efhc.drivers.observers import ObserverFactory
+from efhc.drivers.settings import EventDriven, LockstepDriver
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.config.files import build_experiment
 from efhc.experiments.nodes.assemble import own_form

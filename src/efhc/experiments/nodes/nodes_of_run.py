@@ -24,7 +24,7 @@ import tomli_w
 
 from efhc.core.randomness import Randomness
 from efhc.drivers.event_driven.compute import draw_compute_times
-from efhc.drivers.event_driven.settings import EventDriven
+from efhc.drivers.settings import EventDriven
 from efhc.experiments.config.files import to_tables
 from efhc.experiments.nodes.namespaces import Namespaces
 from efhc.experiments.nodes.node_files import build_node, linked_devices, tls_table

@@ -17,8 +17,8 @@ from efhc.core.triggers import Bandwidths
 from efhc.drivers.event_driven.churn import draw_churn
 from efhc.drivers.event_driven.compute import draw_compute_times
 from efhc.drivers.event_driven.links import draw_transfers
-from efhc.drivers.event_driven.settings import EventDriven
 from efhc.drivers.general import changing_graph
+from efhc.drivers.settings import EventDriven
 from efhc.experiments.config.experiment import Experiment
 from efhc.learning.backends import backend_for
 from efhc.learning.data import Dataset

@@ -17,9 +17,9 @@ from efhc.base.arrays import Floats
 from efhc.core.randomness import Randomness
 from efhc.core.state import Local
 from efhc.drivers.event_driven.record import EXCHANGES, STEPS, TIMELINE
-from efhc.drivers.event_driven.settings import EventDriven
 from efhc.drivers.event_driven.simulator import Simulator
 from efhc.drivers.record import Piece
+from efhc.drivers.settings import EventDriven
 from efhc.experiments.runs.events import (
     EVENTS_PER_SECOND,
     SAMPLE_SECONDS,
@@ -28,8 +28,8 @@ from efhc.experiments.runs.events import (
     Begin,
     Devices,
     Evaluated,
-    Events,
     EventStream,
+    Firings,
     Network,
     Reached,
     Recalled,
@@ -163,7 +163,7 @@ class _SimulatorEvents:
                 self._stream.emit(Network(min(self._graph_since, self.k), pairs(graph.links)))
                 self._graph_since = None
             self._allowance.spend(len(self._fired) + len(self._used))
-            self._stream.emit(Events(self.k, sorted(self._fired), sorted(self._used), self._simulator.now))
+            self._stream.emit(Firings(self.k, sorted(self._fired), sorted(self._used), self._simulator.now))
             self._last_k, self._fired, self._used = self.k, set(), set()
 
     def _emit_devices(self) -> None:

@@ -30,7 +30,7 @@ EndState = Literal["done", "stopped", "failed"]
 """How a run ended: complete; interrupted or ended by an unexpected error, so that it can be resumed; or failed, because
 training diverged or a setting cannot be used (`keeping.FAILURES`)."""
 
-# Somebody else may have written a live file: these types limit what is read from it to what a run can have.
+# The live file may come from another user: these types limit what is read from it to what a run can have.
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0, le=2**53)]
 Time = Annotated[float, Field(ge=0, le=1e11)]
@@ -127,8 +127,8 @@ class Devices:
 
 
 @dataclass(frozen=True)
-class Events:
-    """The devices that fired and the links that were used in iteration k; a sample of all iterations.
+class Firings:
+    """The devices that fired and the links that were used in iteration k, one of a sample of all iterations.
 
     All links are among those of the last `Begin` or `Network` event.
     """
@@ -171,9 +171,9 @@ class Recalled:
     rows: Callable[[], Iterable[Row]]
 
 
-Record = Begin | Reached | Evaluated | Devices | Events | Network | End
+LiveRecord = Begin | Reached | Evaluated | Devices | Firings | Network | End
 """The events that a live file holds."""
-Event = Record | Recalled
+Event = LiveRecord | Recalled
 
 EventReader = Callable[[Event], None]
 
@@ -193,7 +193,7 @@ class Follower:
                 self.evaluated(event.row)
             case Devices():
                 self.sampled(event)
-            case Events():
+            case Firings():
                 self.happened(event)
             case Network():
                 self.rewired(event)
@@ -210,7 +210,7 @@ class Follower:
 
     def sampled(self, devices: Devices) -> None: ...
 
-    def happened(self, events: Events) -> None: ...
+    def happened(self, firings: Firings) -> None: ...
 
     def rewired(self, network: Network) -> None: ...
 

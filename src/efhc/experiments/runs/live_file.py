@@ -5,7 +5,7 @@ whole yet lacks its newline. The first line says that this is a live file, and c
 reader then starts again. The file stays small, however long a run is: samples are thinned first, evaluated rows last.
 docs/files.md describes the file for users.
 
-Law: every link that an `Events` record uses is among the links of the last network up to its iteration. So networks are
+Law: every link that a `Firings` record uses is among the links of the last network up to its iteration. So networks are
 not thinned on their own: those that were in force at an event are written and kept with it.
 """
 
@@ -34,13 +34,13 @@ from efhc.experiments.runs.events import (
     End,
     Evaluated,
     Event,
-    Events,
+    Firings,
     Links,
+    LiveRecord,
     Network,
     Numbers,
     Reached,
     Recalled,
-    Record,
 )
 from efhc.experiments.runs.progress import Speed
 from efhc.experiments.runs.provenance import is_running
@@ -61,7 +61,7 @@ SILENT_SECONDS = 600.0
 FEW = 4
 """The number of records of each kind that are always kept, however large they are."""
 
-_RECORDS: TypeAdapter[Record] = TypeAdapter(Annotated[Record, Field(discriminator="kind")])
+_RECORDS: TypeAdapter[LiveRecord] = TypeAdapter(Annotated[LiveRecord, Field(discriminator="kind")])
 
 
 def heading() -> bytes:
@@ -78,13 +78,13 @@ def _is_heading(line: bytes) -> bool:
     return isinstance(content, dict) and (content.get("kind"), content.get("format")) == ("efhc-live", FORMAT)
 
 
-def encoded(record: Record) -> bytes:
+def encoded(record: LiveRecord) -> bytes:
     """Return a record as a line."""
     content = dict(vars(record))
     return _line({"kind": content.pop("kind"), **content})
 
 
-def decoded(line: bytes) -> Record | None:
+def decoded(line: bytes) -> LiveRecord | None:
     """Return the record in a line, or None if it holds none: a damaged line, or one of a kind that came later."""
     try:
         return _RECORDS.validate_json(line, strict=False)
@@ -106,7 +106,7 @@ def _line(content: dict[str, Any]) -> bytes:
 
 # Writing
 
-Line = tuple[Record | None, bytes]
+Line = tuple[LiveRecord | None, bytes]
 """A record, None if it is damaged, and its line."""
 
 
@@ -118,9 +118,9 @@ class LiveFile:
     def __init__(self, path: Path, *, limit: int = LIMIT) -> None:
         self._path, self._limit = path, limit
         self._size = 0
-        self._every: Counter[type[Record]] = Counter()
+        self._every: Counter[type[LiveRecord]] = Counter()
         """The stride n of each kind: every n-th record is written (0: all)."""
-        self._skipped: Counter[type[Record]] = Counter()
+        self._skipped: Counter[type[LiveRecord]] = Counter()
         """The number of records of each kind since the last one that was written."""
         self._written_at = 0.0
         self._unwritten: Evaluated | None = None
@@ -142,14 +142,14 @@ class LiveFile:
                 self._network = event
             case End():
                 self._append(self._unwritten, self._network, event)
-            case Evaluated() | Events():
+            case Evaluated() | Firings():
                 self._write(event)
             case Recalled():
                 pass  # the file has these rows
 
     def _begin(self, begin: Begin) -> None:
         self._network = None
-        kept: list[Record] = []
+        kept: list[LiveRecord] = []
         if begin.k > 0 and (earlier := read_live(self._path)) is not None:
             earlier.add(begin)  # what came after k is superseded
             kept = [*earlier.rows, *earlier.samples, *earlier.events, *earlier.networks[1:]]
@@ -158,7 +158,7 @@ class LiveFile:
             self._thin()
         self._written_at = time.monotonic()
 
-    def _write(self, record: Record) -> None:
+    def _write(self, record: LiveRecord) -> None:
         """Append a record, if it is the turn of one of its kind."""
         kind = type(record)
         self._skipped[kind] += 1
@@ -167,10 +167,10 @@ class LiveFile:
             self._unwritten = None if is_written else record
         if is_written:
             self._skipped[kind] = 0
-            network, self._network = (self._network, None) if kind is Events else (None, self._network)
+            network, self._network = (self._network, None) if kind is Firings else (None, self._network)
             self._append(network, record)
 
-    def _append(self, *records: Record | None) -> None:
+    def _append(self, *records: LiveRecord | None) -> None:
         lines = b"".join(encoded(record) for record in records if record is not None)
         with open(self._path, "ab", buffering=0, opener=_existing) as file:
             if file.write(lines) != len(lines):
@@ -192,12 +192,14 @@ class LiveFile:
         self._replace([line for _, line in records])
         self._limit = max(self._limit, 2 * self._size)  # of a huge network, the links alone may need more
 
-    def _kind_to_thin(self, records: Sequence[Line]) -> type[Record] | None:
+    def _kind_to_thin(self, records: Sequence[Line]) -> type[LiveRecord] | None:
         """Return the samples that need most room, or rows if no samples need much. None: little is left of anything."""
         counts, sizes = Counter(type(record) for record, _ in records), Counter[type]()
         for record, line in records:
-            sizes[Events if isinstance(record, Network) else type(record)] += len(line)  # networks go with their events
-        samples: list[type[Record]] = [kind for kind in (Events, Devices) if counts[kind] > FEW]
+            sizes[Firings if isinstance(record, Network) else type(record)] += len(
+                line
+            )  # networks go with their events
+        samples: list[type[LiveRecord]] = [kind for kind in (Firings, Devices) if counts[kind] > FEW]
         if counts[Evaluated] > FEW and sum(sizes[kind] for kind in samples) < self._limit // 8:
             return Evaluated
         return max(samples, key=lambda kind: sizes[kind], default=None)
@@ -208,7 +210,7 @@ class LiveFile:
         self._size = len(content)
 
 
-def _without_every_other(records: Sequence[Line], thinned: type[Record]) -> list[Line]:
+def _without_every_other(records: Sequence[Line], thinned: type[LiveRecord]) -> list[Line]:
     """Return the records without every other one of a kind; the last of it stays."""
     of_kind = [place for place, (record, _) in enumerate(records) if isinstance(record, thinned)]
     dropped = set(of_kind[-2::-2])
@@ -218,7 +220,7 @@ def _without_every_other(records: Sequence[Line], thinned: type[Record]) -> list
 def _without_unused_networks(records: Sequence[Line]) -> list[Line]:
     """Return the records without the networks that were in force at none of the events; the last one stays."""
     networks = sorted(record.k for record, _ in records if isinstance(record, Network))
-    events = (record.k for record, _ in records if isinstance(record, Events))
+    events = (record.k for record, _ in records if isinstance(record, Firings))
     in_force = {bisect_right(networks, k) - 1 for k in events} | {len(networks) - 1}
     used = {networks[place] for place in in_force if place >= 0}
     return [each for each in records if not isinstance(each[0], Network) or each[0].k in used]
@@ -235,7 +237,7 @@ def _existing(path: str, flags: int) -> int:
 class NewRecords(NamedTuple):
     """The records that were added since the last reading."""
 
-    records: list[Record]
+    records: list[LiveRecord]
     begins_again: bool
     """Whether the file was rewritten, or is gone: these records replace all earlier ones."""
     is_there: bool
@@ -282,7 +284,7 @@ class LiveRun:
     """How the run began, or went on the last time."""
     rows: list[Evaluated] = field(default_factory=list)
     samples: list[Devices] = field(default_factory=list)
-    events: list[Events] = field(default_factory=list)
+    events: list[Firings] = field(default_factory=list)
     networks: list[Network] = field(default_factory=list)
     """The physical links from the beginning on, and whenever they changed."""
     k: int = 0
@@ -294,7 +296,7 @@ class LiveRun:
     """Since the run began, or went on."""
 
     @classmethod
-    def of(cls, records: list[Record]) -> LiveRun | None:
+    def of(cls, records: list[LiveRecord]) -> LiveRun | None:
         """Return the run of these records. None if no `Begin` is among them."""
         run = None
         for record in records:
@@ -305,7 +307,7 @@ class LiveRun:
                 run.add(record)
         return run
 
-    def add(self, record: Record) -> None:
+    def add(self, record: LiveRecord) -> None:
         """Add one record. One about iterations that are known already supersedes what was known after them.
 
         A record that names devices which the run does not have is left out.
@@ -328,7 +330,7 @@ class LiveRun:
                 self.k = max(self.k, record.k)
             case Devices():
                 self.samples.append(record)
-            case Events():
+            case Firings():
                 self.events.append(record)
                 self.k = max(self.k, record.k)
             case Network():
@@ -361,13 +363,13 @@ class LiveRun:
         return self._speed.per_second
 
 
-def _fits(record: Record, devices: int) -> bool:
+def _fits(record: LiveRecord, devices: int) -> bool:
     match record:
         case Begin():
             return record.devices == devices == len(record.bandwidths) and _are_below(devices, record.links)
         case Devices():
             return all(len(numbers) == devices for numbers in record.numbers.values())
-        case Events():
+        case Firings():
             return max(record.fired, default=0) < devices and _are_below(devices, record.used)
         case Network():
             return _are_below(devices, record.links)

@@ -19,11 +19,11 @@ from efhc.core.graph import Graph
 from efhc.core.memory import Memories, begin
 from efhc.core.parts import ExchangeMixing, FeedbackTrigger
 from efhc.core.state import Local, State
-from efhc.drivers.event_driven.settings import LockstepDriver
 from efhc.drivers.general import driver_for
 from efhc.drivers.lockstep import Lockstep
 from efhc.drivers.observers import Observer, drive
 from efhc.drivers.record import SUMS, Piece, Record, Recording
+from efhc.drivers.settings import LockstepDriver
 from efhc.drivers.steps import Steps
 from efhc.experiments.runs.events import (
     EVENTS_PER_SECOND,
@@ -33,7 +33,7 @@ from efhc.experiments.runs.events import (
     Begin,
     Devices,
     Evaluated,
-    Events,
+    Firings,
     Network,
     Reached,
     Recalled,
@@ -314,7 +314,7 @@ class _LockstepEvents:
             fired = np.flatnonzero(steps.fired[place]).tolist()
             used = pairs(steps.graph.links[np.flatnonzero(steps.used[place])])
             self._allowance.spend(len(fired) + len(used))
-            self._stream.emit(Events(steps.k + place, fired, used))
+            self._stream.emit(Firings(steps.k + place, fired, used))
 
     def before_evaluation(self, state: State) -> None:
         """Note what changes while the models of a state are evaluated. Call it for each that is."""

@@ -16,7 +16,7 @@ from efhc.base.errors import EfhcError, InputError
 from efhc.base.extras import require
 from efhc.base.inputs import using_inputs
 from efhc.base.saving import write_safely
-from efhc.drivers.event_driven.settings import EventDriven
+from efhc.drivers.settings import EventDriven
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.runs.draw import draw_scenario
 from efhc.experiments.runs.experiment_folder import OWN_RUNS, ExperimentFolder

@@ -13,10 +13,10 @@ import time
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from efhc.drivers.event_driven.settings import LockstepDriver
 from efhc.drivers.general import driver_for
 from efhc.drivers.observers import drive
 from efhc.drivers.record import Record, Recording
+from efhc.drivers.settings import LockstepDriver
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.config.files import to_tables
 from efhc.experiments.runs.draw import draw_scenario

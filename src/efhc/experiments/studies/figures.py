@@ -23,7 +23,7 @@ from pydantic import Field, ValidationError
 
 from efhc.base.errors import InputError, did_you_mean, within
 from efhc.base.policy import Policy, as_input_error
-from efhc.drivers.event_driven.settings import EventDriven
+from efhc.drivers.settings import EventDriven
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.config.files import (
     FIGURE,

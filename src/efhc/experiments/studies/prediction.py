@@ -20,7 +20,7 @@ from efhc.base.saving import write_safely
 from efhc.drivers.event_driven.compute import ConstantCompute
 from efhc.drivers.event_driven.links import SharedLinks
 from efhc.drivers.event_driven.rates import ConstantRates
-from efhc.drivers.event_driven.settings import EventDriven
+from efhc.drivers.settings import EventDriven
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.nodes.launch import View, launch
 from efhc.experiments.nodes.namespaces import require_namespaces

@@ -30,7 +30,7 @@ import polars as pl
 
 from efhc.base.errors import InputError
 from efhc.base.saving import write_safely
-from efhc.drivers.event_driven.settings import EventDriven
+from efhc.drivers.settings import EventDriven
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.config.files import (
     LOG,
