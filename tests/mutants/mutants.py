@@ -104,7 +104,7 @@ MUTANTS = [
     Mutant("features that one sample lacks are skipped", "learning/**/*.py", "values.any(axis=2)", "values.all(axis=2)", "tests/learning/test_linear_evaluation.py"),
     Mutant("scores without the shift of the inputs", "learning/**/*.py", "data.shift * weights.sum", "0 * weights.sum", "tests/learning/test_linear_evaluation.py"),
     Mutant("an evaluation that failed is saved", "experiments/runs/**/*.py", "whole, self._whole = self._whole, None", "whole = self._whole", "tests/experiments/runs/test_evaluation.py"),
-    Mutant("a checkpoint does not wait for evaluation", "experiments/runs/**/*.py", "self.settle()\n        state, record", "state, record", "tests/experiments/runs/test_evaluation.py"),
+    Mutant("a checkpoint does not wait for evaluation", "experiments/runs/**/*.py", "self.finish_evaluation()\n        state, record", "state, record", "tests/experiments/runs/test_evaluation.py"),
     # Resume, keys, files
     Mutant("w_hat is lost on resume", "experiments/runs/**/*.py", 'tensors["models"], tensors["last_broadcast"]', 'tensors["models"], tensors["models"].copy()', RUNS),
     Mutant("a key without the input files", "experiments/runs/**/*.py", '"inputs": of_files', '"inputs": {}', "tests/experiments/runs/test_run_store.py"),

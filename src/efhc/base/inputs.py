@@ -23,7 +23,7 @@ from pydantic import BeforeValidator, ValidationInfo
 from efhc.base.errors import InputError
 
 CONFIG_FOLDER = "config_folder"
-"""Key of the validation context under which the config file's folder is handed down."""
+"""Key of the validation context under which the config file's folder is passed."""
 
 
 def absolute(path: str | Path, folder: Path) -> Path:
@@ -150,7 +150,7 @@ def sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-# Files that somebody else may have put there
+# Files that may come from another user
 
 FLAGS = os.O_RDONLY
 for _name in ("O_NONBLOCK", "O_NOFOLLOW", "O_CLOEXEC", "O_BINARY"):  # not every system has all of them

@@ -213,7 +213,7 @@ class Origin:
 _origins: dict[int, Origin] = {}
 """The origins of the objects that references have made, by the object's id."""
 _kept_alive: list[Any] = []
-"""Objects that cannot tell when they are gone."""
+"""Objects without weak references."""
 
 
 def _remember(part: Any, origin: Origin) -> None:

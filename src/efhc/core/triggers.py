@@ -34,7 +34,7 @@ class Bandwidths:
 
 
 class Trigger(Protocol):
-    """The threshold of every device at iteration k. It depends on the arguments only, and is asked in advance."""
+    """The threshold of every device at iteration k. It depends on the arguments only, and is computed in advance."""
 
     def thresholds(self, k: int, gamma: float, bandwidths: Bandwidths, coins: Callable[[int], Floats]) -> Floats:
         """threshold_i(k) for all devices; `gamma` is gamma(k). 0 always fires, infinity never."""

@@ -1,7 +1,7 @@
 """All devices step together, by any strategy: a table of parts (`core.law`), or one that makes its iterations itself.
 
 The paper's strategies, in which nothing but thresholds differ, have a faster driver, `drivers.lockstep`; `driver_for`
-chooses. A trigger that looks at what devices see is asked when the iteration is made, and never in advance.
+chooses. A trigger that looks at what devices see is called when the iteration is made, and never in advance.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class GeneralLockstep:
         return state, steps
 
     def _count(self, k: int, graph: Graph, most: int) -> int:
-        """Return how many iterations to make at once: all on one graph, and not too many to tell of."""
+        """Return how many iterations to make at once: all on one graph, and few enough to record."""
         most = min(most, AT_ONCE, max(1, RECORDED // (2 * len(graph.links) + 2 * graph.devices)))
         return self._scenario.iterations_on_graph(k, most)
 

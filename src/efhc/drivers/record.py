@@ -1,6 +1,6 @@
 """What is kept of one run: a row of metrics, who fired and which links were used, for every iteration.
 
-Row k tells of iteration k: who fired, which links were used, what was sent and what it cost, the batch loss at W(k),
+Row k describes iteration k: who fired, which links were used, what was sent and what it cost, the batch loss at W(k),
 and the models that it left, W(k+1): their consensus error and, where evaluated, their accuracy.
 
 A record is emptied in pieces while the run goes, so that its size does not grow with the length of the run.
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import isnan
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import polars as pl
@@ -42,6 +42,7 @@ METRICS: dict[str, pl.DataType] = {
 
 SUMS = {"bits_total": "bits", "broadcasts_total": "fired"}
 """What rows in a live file have in addition: the sums of these columns of the metrics so far."""
+Frame = TypeVar("Frame", pl.DataFrame, pl.LazyFrame, pl.DataFrame | pl.LazyFrame)
 ACCURACIES = ("accuracy", "accuracy_min", "accuracy_max", "mean_model_accuracy")
 
 PIECE_ROWS, PIECE_ENTRIES = 1 << 16, 1 << 22
@@ -56,7 +57,12 @@ class Piece:
     end: int
     """The position after it, at which the next piece begins. In lockstep, a position is a number of iterations."""
     tables: dict[str, pl.DataFrame]
-    """By name, without the columns that tell runs apart."""
+    """By name, without the columns that name the run (strategy and seed)."""
+
+
+def with_totals(metrics: Frame, totals: Iterable[str] = tuple(SUMS)) -> Frame:
+    """Return metrics, which begin with the first iteration, with these sums up to each row as further columns."""
+    return metrics.with_columns(pl.col(SUMS[total]).cum_sum().alias(total) for total in totals)
 
 
 def list_columns(columns: Mapping[str, Ints], counts: Ints) -> pl.DataFrame:

@@ -19,6 +19,7 @@ import numpy as np
 import polars as pl
 
 from efhc.base.errors import EfhcError
+from efhc.drivers.record import SUMS, with_totals
 from efhc.drivers.settings import EventDriven
 from efhc.experiments.runs.events import Begin, Devices, Evaluated, Firings, LiveRecord, Network
 from efhc.experiments.runs.live_file import LiveRun, NewRecords, Tail
@@ -345,10 +346,9 @@ class TableReader(LiveReader):
         table = self._curve_table
         if self._is_timed:
             return table.collect()
-        has_bits = "bits" in table.collect_schema().names()  # runs of earlier versions have none
-        totals = {"broadcasts_total": pl.col("fired").cum_sum()}
-        totals |= {"bits_total": pl.col("bits").cum_sum()} if has_bits else {}
-        return table.with_columns(**totals).drop_nulls("accuracy").collect()
+        columns = table.collect_schema().names()  # runs of earlier versions have no bits
+        totals = [total for total, column in SUMS.items() if column in columns]
+        return with_totals(table, totals).drop_nulls("accuracy").collect()
 
     @cached_property
     def _points(self) -> list[tuple[int, Row]]:

@@ -22,7 +22,7 @@ from efhc.core.state import Local, State
 from efhc.drivers.general import driver_for
 from efhc.drivers.lockstep import Lockstep
 from efhc.drivers.observers import Observer, drive
-from efhc.drivers.record import SUMS, Piece, Record, Recording
+from efhc.drivers.record import SUMS, Piece, Record, Recording, with_totals
 from efhc.drivers.settings import LockstepDriver
 from efhc.drivers.steps import Steps
 from efhc.experiments.runs.events import (
@@ -93,7 +93,7 @@ def make_lockstep(scenario: Scenario, keeper: RunKeeper, options: RunOptions) ->
         observers = [keeping, *options.observers, _Stopping(options, experiment.iterations)]
         try:
             state = drive(driver, state, experiment.iterations, observers)
-            keeping.settle()
+            keeping.finish_evaluation()
         except BaseException:
             keeping.save()  # stopped or failed: whatever is whole is kept
             raise
@@ -114,8 +114,7 @@ def snapshot_iterations(run: Run) -> list[int]:
 
 def evaluated_rows(metrics: pl.LazyFrame) -> Iterable[dict[str, Any]]:
     """Return the evaluated rows of metrics, which begin with the first iteration, with the totals up to each row."""
-    totals = [pl.col(column).cum_sum().alias(total) for total, column in SUMS.items()]
-    return metrics.with_columns(totals).drop_nulls("accuracy").collect().iter_rows(named=True)
+    return with_totals(metrics).drop_nulls("accuracy").collect().iter_rows(named=True)
 
 
 # Observers
@@ -161,7 +160,7 @@ class _Keeping(Recording):
         self._whole = None  # nothing is saved while the latest iterations are being recorded
         super().after(steps, state)
         if self._experiment.is_evaluated_after(state.k):
-            self._finish_evaluation()
+            self.finish_evaluation()
             self._events.before_evaluation(state)
             self._evaluate(state)
         self._events.after(steps, state)
@@ -170,7 +169,7 @@ class _Keeping(Recording):
         if time.monotonic() - self._saved_at > self._checkpoint_seconds:
             self.save()
         elif self.record.is_large or self._keeper.should_show:
-            self.settle()  # no row is evaluated meanwhile
+            self.finish_evaluation()  # no row is evaluated meanwhile
             self._keeper.show(self._events.rows())
             if self.record.is_large:
                 self._keeper.put_away(self._take())
@@ -197,21 +196,17 @@ class _Keeping(Recording):
         self.record.add_accuracies(accuracies, of_mean_model, iteration)
         self._events.evaluated(iteration, accuracies)
 
-    def _finish_evaluation(self) -> None:
-        """Wait until all accuracies are in the record. Raises `ScoresNotFinite` with the iteration in front."""
+    def finish_evaluation(self) -> None:
+        """Wait until all accuracies are in the record. Raises `ScoresNotFinite`; nothing can be saved after that."""
+        whole, self._whole = self._whole, None
         pending, self._pending = self._pending, None
         if pending is not None:
             pending.result()
-
-    def settle(self) -> None:
-        """Wait until all models that were to be evaluated have been. Nothing is saved if that fails."""
-        whole, self._whole = self._whole, None
-        self._finish_evaluation()
         self._whole = whole
 
     def save(self) -> None:
         """Make a checkpoint of the latest whole iteration, if there is one."""
-        self.settle()
+        self.finish_evaluation()
         state, record = self._whole, self.record
         if state is not None and state.k > 0:
             tensors = {

@@ -21,6 +21,7 @@ from efhc.base.arrays import Floats
 from efhc.base.errors import EfhcError, InputError
 from efhc.base.saving import UNFINISHED, is_unfinished, lock, write_folder, write_safely, writing
 from efhc.drivers.observers import ObserverFactory
+from efhc.drivers.record import with_totals
 from efhc.experiments.config.files import to_tables
 from efhc.experiments.runs.events import FollowerFactory
 from efhc.experiments.runs.folder import PIECES, DamagedError, Final, Pair, RunFolder
@@ -238,7 +239,7 @@ class RunStore:
         tables = tables_of(run.experiment)
         rows = self.table(run, tables.curve)
         if tables is LOCKSTEP:
-            return rows.with_columns(broadcasts_total=pl.col("fired").cum_sum()).drop_nulls("accuracy")
+            return with_totals(rows, ["broadcasts_total"]).drop_nulls("accuracy")
         return rows
 
     def meta(self, run: Run) -> dict[str, Any]:

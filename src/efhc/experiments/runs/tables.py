@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -15,12 +15,10 @@ import polars as pl
 from efhc.base.errors import InputError
 from efhc.base.policy import kind_of
 from efhc.drivers.event_driven.record import EXCHANGES, NETWORK, STEPS, TIMELINE
-from efhc.drivers.record import METRICS
+from efhc.drivers.record import METRICS, Frame
 from efhc.experiments.config.experiment import Experiment
 from efhc.scenarios.scenario import Scenario
 from efhc.strategies.forms import form_of
-
-Frame = TypeVar("Frame", pl.DataFrame, pl.LazyFrame, pl.DataFrame | pl.LazyFrame)
 
 RUN, SEED = ("strategy", "seed"), ("seed",)
 """The columns that name a row's run, if each run has a table of its own, or its seed, if all strategies share one."""
@@ -88,7 +86,7 @@ LABELS: dict[str, pl.DataType] = {"strategy": pl.String(), "seed": pl.Int64()}
 
 
 def labelled(table: Frame, labels: Iterable[str], strategy: str, seed: int) -> Frame:
-    """Return the table with the columns `labels` in front, which tell runs apart."""
+    """Return the table with the columns `labels`, which name the run, in front."""
     values: dict[str, Any] = {"strategy": strategy, "seed": seed}
     if isinstance(table, pl.LazyFrame):
         return table.select(*(pl.lit(values[label], LABELS[label]).alias(label) for label in labels), pl.all())
