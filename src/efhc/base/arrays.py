@@ -30,7 +30,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-class Arrays(dict[K, V]):
+class ArraysByKey(dict[K, V]):
     """A dict of arrays, or of dicts of them, whose repr names their types and shapes instead of their numbers."""
 
     SHOWN = 20
@@ -44,4 +44,4 @@ class Arrays(dict[K, V]):
 def _in_short(value: object) -> str:
     if isinstance(value, np.ndarray):
         return f"<{value.dtype} array {' x '.join(map(str, value.shape))}>"
-    return repr(Arrays(value)) if isinstance(value, Mapping) else f"<{type(value).__name__}>"
+    return repr(ArraysByKey(value)) if isinstance(value, Mapping) else f"<{type(value).__name__}>"

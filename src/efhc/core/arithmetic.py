@@ -155,7 +155,6 @@ class LawArithmetic:
         versions: Versions,
         terms: Terms,
         alpha: float,
-        graph: Graph,
         link_correction: Floats | None = None,
     ) -> Rows:
         """Return `LocalStep.pulled` by the sums of all terms, after link_correction[link] += learning d, in place."""

@@ -126,8 +126,8 @@ class Graph:
     def parts(self) -> Ints:
         """The connected part of each device, named after the lowest device in it.
 
-        Each round, the lowest device of every part hears from all links of the part of a lower one beyond them, and
-        joins it, until no link has two parts at its ends.
+        In each round, every part takes the lowest label among the parts that its links lead to, until no link has two
+        labels at its ends.
         """
         lowest, (i, j) = np.arange(self.devices), self.links.T
         while (lowest[i] != lowest[j]).any():

@@ -27,7 +27,7 @@ class Introduction(NamedTuple):
     source: Token
     k: int
     degree: int
-    """The number of neighbours of the sender."""
+    """The number of neighbours that the sender sends to."""
     model: Any
     """None if the sender itself waits for a model to start from."""
 

@@ -111,7 +111,7 @@ class Arithmetic:
         self._codec_send = send
 
     def encode(self, model: Floats, known: Floats, threshold: float, most: int | None = None) -> Encoded | None:
-        """Encode model - known in at most `most` bits. Returns None if nothing is to be sent."""
+        """Encode model - known. Returns None if nothing is to be sent. Subclasses send at most `most` bits."""
         after, bits = self._codec_send(model, known, threshold)
         return Encoded(after, after, bits) if bits else None
 
@@ -422,7 +422,7 @@ class HalfSteps:
         for neighbour, end in self.links.items():
             if end.degree_sent < 0 and end.acknowledged < 0:
                 effects.append(self._introduction(neighbour, end))
-            elif end.acknowledged >= 0:  # otherwise the next acknowledgement says it
+            elif end.acknowledged >= 0:  # otherwise the next acknowledgement contains the degree
                 effects += self._degree_update(neighbour, end)
         return effects
 
@@ -591,8 +591,8 @@ class HalfSteps:
     def commit_sent(self, end: LinkEnd, frame: Frame, known: Floats, arithmetic: Arithmetic) -> None:
         """Make the sender's half of a frame's step. A node that was killed makes it again from its journal.
 
-        A frame is sent only while at most `window` older versions are kept, so versions before that are dropped. The
-        journal does not say it, but it follows.
+        A frame is sent only while at most `window` older versions are kept, so versions before that are dropped.
+        Replaying the journal repeats this, so the journal does not record it.
         """
         end.note_usable(frame.number - self.law.window)
         moved, link = end.versions[-1].moved, end.link_steps

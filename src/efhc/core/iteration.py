@@ -48,7 +48,7 @@ def iterate(
     new_links = graph.new_since(previous_graph)  # Event 1: neighbours that have just met exchange models
     drifts = arithmetic.drift(models, np.arange(len(models)), last_broadcast)
     fired = drifts >= thresholds  # Event 2: devices that drifted far enough broadcast
-    used = new_links | fired[i] | fired[j]  # a device that hears a broadcast answers it
+    used = new_links | fired[i] | fired[j]  # the receiver of a broadcast sends its model, too
 
     # Events 3 and 4: both ends of a used link average, P W, and every device descends, - alpha G
     next_models = arithmetic.mix_and_descend(graph, used, None, models, gradients, step_size)

@@ -56,7 +56,7 @@ class TriggerDecision:
 
 
 class Happened(NamedTuple):
-    """What an iteration did. Only people read it."""
+    """What an iteration did. `bits` also count towards `Now.spent` of later iterations."""
 
     fired: Flags
     """Which devices sent something because their trigger fired."""
@@ -193,13 +193,15 @@ class _Iteration:
         """
         memory, graph, local = self.memory, self.now.graph, self.parts.local
         sender, _, _, back = graph.directed
-        x, known, link = rows["model"], memory["known"], memory["moved"] - memory["moved"][back]
+        x, known, link_steps = rows["model"], memory["known"], memory["moved"] - memory["moved"][back]
         scale = memory["scale"] * MOST_LOAD / np.where(memory["load"] > 0, memory["load"], MOST_LOAD)
         memory["scale"] = np.where(memory["load"] > 0, np.clip(scale, LEAST_SCALE, 1.0), 1.0)
         weights = np.minimum(mixing.rate * self.weights * memory["scale"][sender], MOST_LOAD / 2)
         since = memory["since"] + 1
-        thresholds, chosen, first = self._firing(x, known + link, sender)
-        after, bits, step, pull, load = self._send_each(x, known, link, weights, (thresholds, chosen, first), mixing)
+        thresholds, chosen, first = self._firing(x, known + link_steps, sender)
+        after, bits, step, pull, load = self._send_each(
+            x, known, link_steps, weights, (thresholds, chosen, first), mixing
+        )
         is_sent, made = bits > 0, (bits > 0) & (memory["news"] > 0) & (weights > 0)
         learning = self._learning(is_sent, steps_that_count(since, since, mixing.most_steps, self.now.k))
         memory["since"], memory["news"] = np.where(is_sent, 0.0, since), np.where(is_sent, 0.0, memory["news"])
@@ -227,7 +229,7 @@ class _Iteration:
         self,
         x: Floats,
         known: Floats,
-        link: Floats,
+        link_steps: Floats,
         weights: Floats,
         firing: tuple[Floats, Flags, Ints],
         mixing: HalfStepsMixing,
@@ -247,7 +249,7 @@ class _Iteration:
         for turn in range(int(place.max(initial=-1)) + 1):
             those = np.flatnonzero(place == turn)
             who = sender[those]
-            models, every = x[who] + pull[who] - link[those], np.arange(len(those))
+            models, every = x[who] + pull[who] - link_steps[those], np.arange(len(those))
             messages = Messages(self.parts.codec, models, every, known[those], thresholds[those], chosen[those])
             received, sent = self.arithmetic.send("message", messages)
             goes = sent > 0
@@ -258,9 +260,9 @@ class _Iteration:
             sends = those[goes]
             after[sends], bits[sends] = received[goes], sent[goes]
             for e in sends.tolist():
-                weights[e] *= factor_of(mixing.limit, after[e] + link[e], known[back[e]] - link[e])
+                weights[e] *= factor_of(mixing.limit, after[e] + link_steps[e], known[back[e]] - link_steps[e])
             steps = sends[has_news[sends]]
-            difference = (known[back[steps]] - after[steps]) - x.dtype.type(2) * link[steps]
+            difference = (known[back[steps]] - after[steps]) - x.dtype.type(2) * link_steps[steps]
             step[steps] = weights[steps, None].astype(x.dtype) * difference
             pull[sender[steps]] += step[steps]
             load[sender[steps]] += weights[steps]
@@ -346,7 +348,7 @@ class _Iteration:
         if link_correction is not None:
             link_correction = self.memory["link_correction"] = link_correction.copy()
         rows = self.arithmetic.pulled(
-            self.parts.local, rows, (before, after), terms, self.now.step_size, self.now.graph, link_correction
+            self.parts.local, rows, (before, after), terms, self.now.step_size, link_correction
         )
         if "known" not in self.memory:
             return rows, after, happened

@@ -1,11 +1,12 @@
 """The form of a strategy: what it sees, what it returns, and the parts that it is made of.
 
-    y_i = x_i - alpha (u_i - h_i)                 local step
-    x_hat_i <- x_hat_i + C(y_i - x_hat_i)         trigger (when), codec (what), links (to whom), budget, pacing
+    y_i = x_i - alpha (u_i - h_i)                 local step: u_i is its direction, h_i the drift correction
+    x_hat_i <- x_hat_i + C(y_i - x_hat_i)         what neighbours know: trigger (when), codec C (what), links (to whom),
+                                                  budget, pacing
     x_i <- y_i + f_i                              mixing: the link law
 
 `Parts` is the table of these parts, and `core.law` is one iteration of it. A strategy that does not fit this form is a
-`WholeStrategy`: it makes its iterations itself. Nothing is remembered except in the arrays that the driver hands out
+`WholeStrategy`: it makes its iterations itself. Nothing is remembered except in the arrays that the driver provides
 (`core.memory`).
 """
 
@@ -138,8 +139,8 @@ class HalfStepsMixing(MixingPolicy):
     """Each message updates the receiver's estimate of the sender's model and moves both devices. It needs no reply.
 
     The sender adds d = rate beta_ij (x_hat_j - x_hat_i) when it sends, and the receiver subtracts d when the message
-    arrives. It runs in lockstep,
-    event-driven and on nodes, and survives lost, late and repeated messages (`core.half_steps`).
+    arrives. It runs in lockstep, event-driven and on nodes, and survives lost, late and repeated messages
+    (`core.half_steps`).
     """
 
     model_config = ConfigDict(defer_build=True)  # kinds of installed packages may need what is here
@@ -180,8 +181,8 @@ class HalfStepsMixing(MixingPolicy):
 class EstimatesMixing(MixingPolicy):
     """f_i = gamma sum_j beta_ij (x_hat_j - x_hat_i), where x_hat_i is what the neighbours know of x_i.
 
-    A message changes what all neighbours know; nobody answers. It runs in lockstep only, because ends that mix on their
-    own clocks would make different steps.
+    A message changes what all neighbours know, and needs no reply. It runs in lockstep only, because ends that mix on
+    their own clocks would make different steps.
     """
 
     kind: Literal["estimates"] = "estimates"

@@ -15,7 +15,7 @@ from efhc.core.memory import Arrays
 Local = Mapping[str, np.ndarray]
 """What devices keep to themselves and never mix (running statistics): name -> one row per device."""
 
-NOTHING_LOCAL: Local = MappingProxyType({})
+NOTHING: Local = MappingProxyType({})
 
 
 class State(NamedTuple):
@@ -26,8 +26,8 @@ class State(NamedTuple):
     """W(k), one row w_i per device."""
     last_broadcast: Floats
     """w_hat_i: each device's model when it last fired, or what its neighbours know of it."""
-    local: Local = NOTHING_LOCAL
-    memory: Arrays = NOTHING_LOCAL
+    local: Local = NOTHING
+    memory: Arrays = NOTHING
     """What the strategy remembers, by name; of the paper's strategies nothing."""
 
 

@@ -154,12 +154,11 @@ class CompiledLaw(LawArithmetic):
         versions: Versions,
         terms: Terms,
         alpha: float,
-        graph: Graph,
         link_correction: Floats | None = None,
     ) -> Rows:
         """In place, if the kind is compiled: the models are changed."""
         if not _is_compiled(local):
-            return super().pulled(local, rows, versions, terms, alpha, graph, link_correction)
+            return super().pulled(local, rows, versions, terms, alpha, link_correction)
         y, held, mu = rows["model"], _held(rows), getattr(local, "momentum", 0.0)
         next_m = self._room("momentum after", held.momentum) if mu else held.momentum
         next_h = self._room("correction", held.correction) if local.correction else held.correction

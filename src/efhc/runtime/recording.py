@@ -21,7 +21,7 @@ from efhc.base.arrays import Floats
 from efhc.base.saving import writing
 from efhc.core.device import Exchange
 from efhc.core.protocol import Token
-from efhc.core.state import NOTHING_LOCAL, Local
+from efhc.core.state import NOTHING, Local
 from efhc.runtime.node_settings import RecordingSettings
 from efhc.runtime.status import OUTCOMES
 
@@ -129,13 +129,13 @@ class Recorder:
             self._files[name] = _Rows(self._folder / f"{name}.bin", row.itemsize)
         self._files[name].add(np.array(values, dtype=row).tobytes())
 
-    def after_iteration(self, k: int, model: Floats, local: Local = NOTHING_LOCAL) -> None:
+    def after_iteration(self, k: int, model: Floats, local: Local = NOTHING) -> None:
         """The device has w_i(k). Keep it if it is one of the iterations that were asked for."""
         every = self._settings.models_every
         if every is not None and (k == 1 or k % every == 0):
             self._keep(k, model, local)
 
-    def at_time(self, k: int, model: Floats, local: Local = NOTHING_LOCAL) -> None:
+    def at_time(self, k: int, model: Floats, local: Local = NOTHING) -> None:
         """The device has w_i(k) now. Keep it if the time has come."""
         every = self._settings.models_seconds
         if every is not None and (now := self.seconds) >= self._next_model:

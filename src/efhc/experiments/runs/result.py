@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar, cast
 import numpy as np
 import polars as pl
 
-from efhc.base.arrays import Arrays, Floats
+from efhc.base.arrays import ArraysByKey, Floats
 from efhc.base.errors import EfhcError, InputError
 from efhc.base.extras import require
 from efhc.base.inputs import using_inputs
@@ -154,13 +154,13 @@ class Result:
     def models(self) -> dict[Pair, Floats]:
         """The final models (m, n) by strategy and seed."""
         found = {pair: run.models for pair, run in self._runs.items()}
-        return Arrays(self._in_order({pair: models for pair, models in found.items() if models is not None}))
+        return ArraysByKey(self._in_order({pair: models for pair, models in found.items() if models is not None}))
 
     @cached_property
     def local(self) -> dict[Pair, dict[str, np.ndarray]]:
         """What devices keep to themselves (running statistics of BatchNorm), by strategy and seed."""
         found = {pair: dict(run.local) for pair, run in self._runs.items()}
-        return Arrays(self._in_order({pair: own for pair, own in found.items() if own}))
+        return ArraysByKey(self._in_order({pair: own for pair, own in found.items() if own}))
 
     def _in_order(self, found: Mapping[Pair, T]) -> dict[Pair, T]:
         pairs = product(self.experiment.strategies, self.experiment.seeds)

@@ -1,6 +1,6 @@
 """Which tables a run leaves. That depends on its driver, and on nothing else.
 
-A driver that is new here is one `RunTables`, and one function in make.py that makes its runs.
+A driver that is new here is one `RunTables`, and one branch of `make_run` in `engines/local.py` that makes its runs.
 """
 
 from __future__ import annotations

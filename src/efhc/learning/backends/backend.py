@@ -17,7 +17,7 @@ import numpy as np
 from efhc.base.arrays import Flags, Floats, Ints, read_only
 from efhc.base.errors import EfhcError, InputError
 from efhc.base.threads import in_ranges
-from efhc.core.state import NOTHING_LOCAL, Local
+from efhc.core.state import NOTHING, Local
 from efhc.kernels.linear_loops import Batches, TrainingInputs
 from efhc.learning.data.dataset import Dataset, Numbers
 
@@ -64,7 +64,7 @@ class Backend(ABC):
 
     def initial_local(self, devices: int) -> Local:
         """Return the values that devices keep to themselves at k = 0; for most models there are none."""
-        return NOTHING_LOCAL
+        return NOTHING
 
     @abstractmethod
     def grads(self, models: Floats, batch: Batch, local: Local, out: Floats) -> tuple[Floats, Local]:

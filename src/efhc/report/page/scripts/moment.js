@@ -53,8 +53,7 @@ export class Moment {
   get sample() {
     const { samples } = this.store.shown;
     const n = lastUpTo(samples.k, this.k === null ? Infinity : this.k + 1);
-    const at = (column) => (n < 0 ? null : column[n]);
-    return { accuracy: at(samples.accuracy), drift: at(samples.drift), threshold: at(samples.threshold) };
+    return Object.fromEntries(Object.entries(samples).map(([name, column]) => [name, n < 0 ? null : column[n]]));
   }
 
   get isMoving() {

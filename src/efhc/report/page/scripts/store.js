@@ -41,7 +41,14 @@ export class Store {
   callWatchers() {
     const changes = this.changes;
     this.changes = new Set();
-    for (const { parts, work } of this.watchers) if (parts.some((part) => changes.has(part))) work(changes);
+    for (const { parts, work } of this.watchers) {
+      if (!parts.some((part) => changes.has(part))) continue;
+      try {
+        work(changes);
+      } catch (error) {
+        reportError(error); // one panel that fails must not stop the others
+      }
+    }
   }
 
   // Events of the source.
