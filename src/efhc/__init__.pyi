@@ -63,11 +63,11 @@ from efhc.drivers.event_driven.rates import ConstantRates as ConstantRates
 from efhc.drivers.event_driven.rates import MarkovRates as MarkovRates
 from efhc.drivers.event_driven.rates import RateFile as RateFile
 from efhc.drivers.event_driven.rates import RatePolicy as RatePolicy
+from efhc.drivers.event_driven.transfers import Notice as Notice
+from efhc.drivers.observers import ObserverFactory
 from efhc.drivers.settings import DriverPolicy as DriverPolicy
 from efhc.drivers.settings import EventDriven as EventDriven
 from efhc.drivers.settings import LockstepDriver as LockstepDriver
-from efhc.drivers.event_driven.transfers import Notice as Notice
-from efhc.drivers.observers import ObserverFactory
 from efhc.experiments.config.experiment import Experiment as Experiment
 from efhc.experiments.config.files import load_experiment as load_experiment
 from efhc.experiments.runs.events import FollowerFactory

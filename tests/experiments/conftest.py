@@ -29,9 +29,11 @@ def failing_store() -> Callable[..., type[RunStore]]:
 
     def store_of(strategy: str | None = None, seed: int | None = None) -> type[RunStore]:
         class FailingStore(RunStore):
-            def complete(self, runs, engine, progress, observers=None, followers=()):
+            def make_missing(self, runs, engine, progress, observers=None, followers=()):
                 failing = [run for run in runs if strategy in (None, run.strategy) and seed in (None, run.seed)]
-                super().complete([run for run in runs if run not in failing], engine, progress, observers, followers)
+                super().make_missing(
+                    [run for run in runs if run not in failing], engine, progress, observers, followers
+                )
                 return {run.key: EfhcError(f"{run.name}: no longer finite") for run in failing}
 
         return FailingStore

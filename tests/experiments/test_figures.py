@@ -16,7 +16,7 @@ from efhc.experiments.studies.figures import (
     paper_figures,
     varied_values,
 )
-from efhc.experiments.studies.reproduce import prepare
+from efhc.experiments.studies.reproduce import runs_of_figures
 from efhc.experiments.studies.sweep import load_sweep
 
 PAPER = Path(__file__).parents[3] / "shared" / "paper" / "efhc.tex"
@@ -174,7 +174,7 @@ def test_runs_that_panels_share_are_counted_once(tmp_path):
     figure = load_figure(str(tmp_path / "mine.toml"))
     # Radius 0.4 is the default, which panels (i)-(iii) have too; A and ZT are the same.
     assert figure.runs == 3 * 2 * 2
-    assert figure.runs == len(prepare([figure])[0].all)
+    assert figure.runs == len(runs_of_figures([figure])[0].all)
     assert load_figure("fig2a", "full").runs == 100
 
 

@@ -12,7 +12,7 @@ from efhc.experiments.config.files import load_experiment, to_tables
 from efhc.experiments.runs.engines.local import LocalEngine
 from efhc.experiments.runs.store import RunStore
 from efhc.experiments.studies.figures import ControlsTable, FrontierTable, load_figure, merged
-from efhc.experiments.studies.reproduce import prepare, reproduce
+from efhc.experiments.studies.reproduce import reproduce, runs_of_figures
 
 FRONTIER = """
 iterations = 40
@@ -109,7 +109,7 @@ def controls(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def draw(file: Path, out: Path, size="quick", *, engine=None, store=RunStore, warn=print):
-    runs = prepare([load_figure(str(file), size)])
+    runs = runs_of_figures([load_figure(str(file), size)])
     return reproduce(runs, size, out, store(out / "runs"), engine or LocalEngine(1), lambda run, share: None, warn)
 
 

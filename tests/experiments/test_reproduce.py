@@ -16,7 +16,7 @@ from efhc.base.errors import EfhcError, InputError
 from efhc.experiments.runs.engines.local import LocalEngine
 from efhc.experiments.runs.store import RunStore
 from efhc.experiments.studies.figures import load_figure
-from efhc.experiments.studies.reproduce import prepare, reproduce
+from efhc.experiments.studies.reproduce import reproduce, runs_of_figures
 from efhc.report.claims.verdicts import Judgement, Verdict
 
 # A figure of one's own: the digits, all panels, small enough for a test.
@@ -61,7 +61,7 @@ def quick(own: Path) -> tuple[Path, list[Judgement]]:
 
 
 def draw(figure: Path | str, out: Path, size="quick", seeds=None, store=RunStore, warn=print):
-    runs = prepare([load_figure(str(figure), size, seeds)])
+    runs = runs_of_figures([load_figure(str(figure), size, seeds)])
     return reproduce(runs, size, out, store(out / "runs"), LocalEngine(), silent, warn)
 
 
@@ -173,7 +173,7 @@ def test_files_of_one_name_would_overwrite_each_other_and_are_refused(own, tmp_p
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / own.name).write_text(OWN)
     with pytest.raises(InputError, match="2 files named fig2a") as error:
-        prepare([load_figure(str(own)), load_figure(str(tmp_path / "b" / own.name))])
+        runs_of_figures([load_figure(str(own)), load_figure(str(tmp_path / "b" / own.name))])
     assert "\n" not in str(error.value)
 
 

@@ -80,7 +80,7 @@ def best_accuracy(tuning: Tuning) -> float:
 def full_curves(r: float, store: RunStore) -> pl.DataFrame:
     """The curves of all seeds, to the last iteration."""
     runs = Runs().of(EXPERIMENT.model_copy(update={"strategies": {"slow": EventTriggered(r=r)}}))
-    store.complete(runs, LocalEngine(2), lambda run, share: None)
+    store.make_missing(runs, LocalEngine(2), lambda run, share: None)
     return pl.concat(store.curve(run) for run in runs)
 
 

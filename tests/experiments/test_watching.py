@@ -14,7 +14,7 @@ import efhc
 from efhc.base.errors import AssumptionBroken
 from efhc.base.saving import read_tensors
 from efhc.experiments.config.files import build_experiment
-from efhc.experiments.studies.theory_monitor import TheoryWatcher
+from efhc.experiments.studies.theory_monitor import TheoryMonitor
 
 pytestmark = pytest.mark.usefixtures("no_comparison")
 
@@ -36,8 +36,8 @@ def watched(out: Path | None = None, *, strict: bool = False, window: int | None
     options = {name: fields.pop(name) for name in ("resume", "jobs") if name in fields}
     experiment = build_experiment({**FIELDS, **fields})
     said: list[str] = []
-    watcher = TheoryWatcher(experiment, said.append, strict, window)
-    return efhc.simulate(experiment, out=out, observers=watcher, warn=lambda text: None, **options), said
+    monitor = TheoryMonitor(experiment, said.append, strict, window)
+    return efhc.simulate(experiment, out=out, observers=monitor, warn=lambda text: None, **options), said
 
 
 def assert_same(a: efhc.Result, b: efhc.Result) -> None:
@@ -167,6 +167,6 @@ def test_at_the_end_it_says_how_many_runs_kept_to_everything():
         (SILENT, (0,), "1 of 2 runs"),
     ):
         experiment = build_experiment({**FIELDS, "strategies": strategies, "seeds": seeds})
-        watcher = TheoryWatcher(experiment, lambda text: None)
-        efhc.simulate(experiment, observers=watcher)
-        assert watcher.summary() == f"theory: no watched assumption was broken in the iterations of {words}"
+        monitor = TheoryMonitor(experiment, lambda text: None)
+        efhc.simulate(experiment, observers=monitor)
+        assert monitor.summary() == f"theory: no watched assumption was broken in the iterations of {words}"

@@ -14,7 +14,7 @@ from typing import Any
 
 @cache
 def _pool() -> ThreadPoolExecutor:
-    """One pool for all runs of the process: each run asks for no more than its share of the cores."""
+    """One pool for all runs of the process: each run uses no more than its share of the cores."""
     return ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="efhc-pass")
 
 

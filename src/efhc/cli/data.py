@@ -164,7 +164,7 @@ def _archive(name: str, suggested: type | None = None) -> Archive:
     return ARCHIVES[name]
 
 
-def prepare(*experiments: Experiment) -> None:
+def fetch_data(*experiments: Experiment) -> None:
     """Download data that are missing. Raises an `EfhcError` before if a model needs PyTorch, which is missing."""
     from efhc.learning.models import ModuleModel
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from efhc.base.errors import InputError
-from efhc.cli.data import prepare
+from efhc.cli.data import fetch_data
 from efhc.cli.node import answers_table
 from efhc.cli.terminal import (
     INTERRUPTED,
@@ -75,7 +75,7 @@ def launch(
     experiment = _chosen(load_experiment(file, overrides or ()), strategy, seed)
     if experiment.log:
         warn("the setting log has no effect here: trackers do not follow nodes")
-    prepare(experiment)
+    fetch_data(experiment)
     try:
         with _live_table(len(experiment.strategies) * len(experiment.seeds)) as view:
             result = launch_nodes(

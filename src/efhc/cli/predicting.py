@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from efhc.cli.data import prepare
+from efhc.cli.data import fetch_data
 from efhc.cli.terminal import argument, cell, errors, option, plain, print_table, stoppable, warn
 from efhc.report.numbers import MEGABYTE
 
@@ -36,11 +36,11 @@ def predict(
     from efhc.report.timelines import error_words
 
     experiments = [load_experiment(file) for file in files or EXAMPLES]
-    prepare(*experiments)
+    fetch_data(*experiments)
     with stoppable(), Status("preparing", console=errors) as status:
         doing = ""
 
-        def tell(text: str) -> None:
+        def show_step(text: str) -> None:
             nonlocal doing
             doing = text
             status.update(cell(text))
@@ -50,7 +50,7 @@ def predict(
             at = f", iteration {min(trains)}" if len(trains) == len(answers) else ", starting"
             status.update(cell(f"{doing}, {run.name}{at}"))
 
-        table = compare_both(experiments, out, tell, view, warn)
+        table = compare_both(experiments, out, show_step, view, warn)
     _print_comparison(table)
     print(error_words(table))
     print(f"Table: {plain(out / TABLE)}, curves: {plain(out / CURVES)}, figure: {plain(out / FIGURE)}")

@@ -1,6 +1,6 @@
 """How far runs are: on a terminal, a bar with accuracy and speed; elsewhere, a plain line on stderr now and then.
 
-Batch systems keep what a command prints: a line every half minute tells the reader of that file how far the runs are.
+Batch systems keep what a command prints: a line every half minute says there how far the runs are.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from efhc.base.errors import AssumptionBroken, EfhcError, InputError
-from efhc.cli.data import prepare
+from efhc.cli.data import fetch_data
 from efhc.cli.progress import showing
 from efhc.cli.terminal import (
     BROKEN,
@@ -37,7 +37,7 @@ from efhc.cli.watching import Watch, watching
 
 if TYPE_CHECKING:
     from efhc.experiments.config.experiment import Experiment
-    from efhc.experiments.studies.theory_monitor import TheoryWatcher
+    from efhc.experiments.studies.theory_monitor import TheoryMonitor
 
 
 def demo(
@@ -119,7 +119,7 @@ def run(
         raise EfhcError("--strict and --window need --monitor theory")
     if monitor and engine != "local":
         raise InputError("--monitor", f"{monitor} with --engine {engine}", "--engine local")
-    use = choose_engine(engine, address, jobs)
+    chosen_engine = choose_engine(engine, address, jobs)
     try:
         from efhc.experiments.config.files import SWEEP, load_experiment, read_tables
         from efhc.experiments.runs.simulate import simulate
@@ -129,8 +129,8 @@ def run(
             warn(f"`efhc run` ignores the table [sweep]; run it with `{this_command()} sweep {file}`")
         if resume and not _holds_run(out):
             warn(f"{out} holds no run to resume; a new one begins")
-        watcher = _watcher(experiment, strict, window) if monitor else None
-        prepare(experiment)
+        theory = _theory_monitor(experiment, strict, window) if monitor else None
+        fetch_data(experiment)
         runs = len(experiment.seeds) * len(experiment.strategies)
         with watching(out, watch, store), showing(runs, runs * experiment.iterations) as overview:
             result = simulate(
@@ -138,15 +138,15 @@ def run(
                 out=out,
                 resume=resume,
                 store=store,
-                engine=use,
+                engine=chosen_engine,
                 jobs=jobs,
                 progress=overview.progress_of(experiment.iterations),
-                observers=watcher,
+                observers=theory,
                 followers=overview.follower,
                 warn=warn,
             )
-        if watcher:
-            warn(watcher.summary())
+        if theory:
+            warn(theory.summary())
     except (KeyboardInterrupt, AssumptionBroken) as stopped:
         why = f", {stopped}" if str(stopped) else ""
         warn(f"stopped{why}; " + (f"continue with: {how_to_resume()}" if _holds_run(out) else "nothing was written"))
@@ -160,12 +160,12 @@ def run(
         raise typer.Exit(FAILED)
 
 
-def _watcher(experiment: Experiment, strict: bool, window: int | None) -> TheoryWatcher:
-    from efhc.experiments.studies.theory_monitor import TheoryWatcher
+def _theory_monitor(experiment: Experiment, strict: bool, window: int | None) -> TheoryMonitor:
+    from efhc.experiments.studies.theory_monitor import TheoryMonitor
 
-    watcher = TheoryWatcher(experiment, warn, strict, window)
-    warn(f"watching: {watcher.demands}")
-    return watcher
+    monitor = TheoryMonitor(experiment, warn, strict, window)
+    warn(f"watching: {monitor.demands}")
+    return monitor
 
 
 def _holds_run(out: Path) -> bool:

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from efhc.base.errors import EfhcError
 from efhc.base.extras import require
-from efhc.cli.data import prepare
+from efhc.cli.data import fetch_data
 from efhc.cli.progress import FIRST_SECONDS, LINE_SECONDS, NowAndThen, showing
 from efhc.cli.terminal import (
     FAILED,
@@ -79,7 +79,7 @@ def reproduce(
 
     Figures with neural networks need efhc[deep].
     """
-    use = choose_engine(engine, address, jobs)
+    chosen_engine = choose_engine(engine, address, jobs)
 
     from efhc.experiments.studies.figures import ControlsTable, FrontierTable, load_figure, paper_figures
 
@@ -94,22 +94,23 @@ def reproduce(
     names = dict.fromkeys(one for name in figures for one in (paper_figures() if name == "all" else [name]))
     loaded = [load_figure(name, size, seeds, radius or (), with_log(None, log)) for name in names]
     experiments = [experiment for figure in loaded for experiment in figure.experiments]
-    prepare(*experiments)
+    fetch_data(*experiments)
 
+    from efhc.experiments.runs.experiment_folder import OWN_RUNS
     from efhc.experiments.runs.store import RunStore
     from efhc.experiments.studies import reproduce as reproducing
 
     with stoppable():
-        prepared = reproducing.prepare(loaded)
-        store = RunStore(out / "runs", warn)
+        figure_runs = reproducing.runs_of_figures(loaded)
+        store = RunStore(out / OWN_RUNS, warn)
         if estimate or (full and engine == "local"):
-            _print_estimates(prepared, store, jobs)
+            _print_estimates(figure_runs, store, jobs)
         if estimate:
             return
-        runs = {run.key: run.experiment.iterations for figure in prepared for run in figure.all}
-        with watching(out, watch), use.session(), showing(len(runs), sum(runs.values())) as overview:
+        runs = {run.key: run.experiment.iterations for figure in figure_runs for run in figure.all}
+        with watching(out, watch), chosen_engine.session(), showing(len(runs), sum(runs.values())) as overview:
             judgements = reproducing.reproduce(
-                prepared, size, out, store, use, overview.progress, warn, followers=[overview.follower]
+                figure_runs, size, out, store, chosen_engine, overview.progress, warn, followers=[overview.follower]
             )
     for figure in loaded:
         numbers = out / "figures" / f"{figure.name}.csv"
@@ -245,20 +246,27 @@ def sweep(
 
     The output is one table with all results.
     """
-    use = choose_engine(engine, address, jobs)
+    chosen_engine = choose_engine(engine, address, jobs)
 
+    from efhc.experiments.runs.experiment_folder import OWN_RUNS
     from efhc.experiments.runs.store import RunStore
     from efhc.experiments.studies import sweep as sweeping
 
     points = sweeping.load_sweep(file, with_log(overrides, log))
     out = out or Path("runs") / f"{file.stem}-sweep"
-    prepare(*(point.experiment for point in points))
+    fetch_data(*(point.experiment for point in points))
     with stoppable():
         runs = sweeping.runs_of(points)
         iterations = {run.key: run.experiment.iterations for _, run in runs}
         with watching(out, watch), showing(len(iterations), sum(iterations.values())) as overview:
             table = sweeping.run_sweep(
-                runs, out, RunStore(out / "runs", warn), use, overview.progress, warn, followers=[overview.follower]
+                runs,
+                out,
+                RunStore(out / OWN_RUNS, warn),
+                chosen_engine,
+                overview.progress,
+                warn,
+                followers=[overview.follower],
             )
     header, rows = sweeping.summary_rows(table)
     caption = TIME_UNIT if "time" in header else None
@@ -320,7 +328,7 @@ def tune(
     and the tuned config.
     """
     require("tune")
-    use = choose_engine(engine, address, jobs)
+    chosen_engine = choose_engine(engine, address, jobs)
 
     from rich.status import Status
 
@@ -335,12 +343,15 @@ def tune(
     experiment = load_experiment(file, with_log(overrides, log))
     require_lockstep(experiment, "a tuning")
     strategy, ranges = read_ranges(parameter or ["r"], list(experiment.strategies), strategy, low, high)
-    prepare(experiment)
-    with stoppable(), watching(out, watch), use.session(), Status("preparing", console=errors) as status:
+    fetch_data(experiment)
+    with stoppable(), watching(out, watch), chosen_engine.session(), Status("preparing", console=errors) as status:
         lines, overview = NowAndThen(FIRST_SECONDS, LINE_SECONDS), Overview(1, 1)
 
-        def tell(trial: int, values: Mapping[str, float], iterations: int, share: float) -> None:
-            which = {0: "the winner, on the test samples", -1: "ZT, of which the budget is a share"}
+        def show_trial(trial: int, values: Mapping[str, float], iterations: int, share: float) -> None:
+            which = {
+                tuning.FINAL: "the winner, on the test samples",
+                tuning.OF_ZT: "ZT, of which the budget is a share",
+            }
             words = [which.get(trial, f"trial {trial} of {trials}") + ":", *_values_words(values)]
             accuracy = "" if overview.accuracy is None else f", accuracy {overview.accuracy:.3f}"
             line = f"{' '.join(words)} {iterations:,} iterations, {share:.0%}{accuracy}"
@@ -352,12 +363,12 @@ def tune(
             experiment,
             amount,
             out,
-            use,
+            chosen_engine,
             parameters=ranges,
             strategy=strategy,
             trials=trials,
             on=on,
-            progress=tell,
+            progress=show_trial,
             warn=warn,
             followers=[overview.follower],
         )

@@ -25,7 +25,7 @@ class Driver(Protocol):
 
 
 class Observer:
-    """Sees nothing and asks for nothing; subclasses override what they need."""
+    """Does nothing; subclasses override what they need."""
 
     def next_look(self, k: int) -> int | None:
         """The least iteration after `k` at which the observer must see the state, or None for no more.
@@ -52,7 +52,7 @@ class LookAt(Observer):
         self._iterations: Ints = np.unique(np.fromiter(iterations, dtype=np.int64))
 
     def look(self, state: State) -> None:
-        """The state after `state.k` iterations, one of those that were asked for."""
+        """The state after `state.k` iterations, one of those that were given."""
         raise NotImplementedError
 
     def next_look(self, k: int) -> int | None:

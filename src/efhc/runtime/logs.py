@@ -21,7 +21,7 @@ LEVELS = ("debug", "info", "warning", "error")
 LONGEST = 500
 """The largest number of characters of a text that a line repeats."""
 LIMITED = frozenset({"refused"})
-"""Events that somebody else can cause as often as they like."""
+"""Events that another process can cause without limit."""
 PER_REASON, PER_EVENT, WINDOW = 10, 100, 60.0
 """How many lines of a limited event are written with the same reason, and with any, within how many seconds."""
 

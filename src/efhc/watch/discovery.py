@@ -145,7 +145,7 @@ class _File(NamedTuple):
 
 
 class Discovery:
-    """Searches for runs again and again. A file is read only if it has changed since."""
+    """Searches for runs repeatedly. A file is read only if it has changed since."""
 
     def __init__(self, root: Path, store: Path | None = None) -> None:
         """`store` is a folder elsewhere that has the runs of the experiments in `root`."""
@@ -239,7 +239,7 @@ class Discovery:
             return self._damaged(folder, f"{'config.toml' if config.content is None else 'meta.json'} is damaged")
         if (count := len(config.content["strategies"]) * len(config.content["seeds"])) > MOST_RUNS:
             raise ValueError(f"it has {count:,} runs; a page shows at most {MOST_RUNS:,}")
-        if "asked_as" in meta or LIVE in names:  # the folder of a single run
+        if "names" in meta or LIVE in names:  # the folder of a single run
             single = self._single(folder)
             runs = [] if single is None else [single]
         else:
@@ -282,8 +282,8 @@ class Discovery:
         """Return the runs of an experiment that have a folder, by strategy and seed.
 
         A store outside of the watched folder is read only if the experiment's meta.json, which names it, belongs to
-        the reader or to root. Otherwise anybody who may write in the watched folder could show what the reader alone
-        may read.
+        the reader or to root. Otherwise any user who may write in the watched folder could show what the reader
+        alone may read.
         """
         store, elsewhere = folder / OWN_RUNS, store_in(meta.content)
         if self._store_elsewhere is not None:

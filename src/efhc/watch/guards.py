@@ -58,7 +58,7 @@ def is_loopback(host: str) -> bool:
 
 
 def choose_token(host: str, token: str | None) -> str | None:
-    """Return the token to ask for, a new one for "auto". Raises `InputError` for an open address without one."""
+    """Return the token that is required, a new one for "auto". Raises `InputError` for an open address without one."""
     if token == AUTO:
         return secrets.token_urlsafe(24)
     if token is not None and not TOKEN.fullmatch(token):
@@ -90,7 +90,7 @@ class Guards:
             return 405, "only GET: this page changes nothing"
         if not self._names_us(request):
             return 421, "this server does not answer to that name; open it by its loopback address"
-        if not _is_asked_by_us(request):
+        if not _is_from_our_page(request):
             return 403, "the request comes from another site"
         if self.token is not None and not any(map(self.is_token, self._given(request))):
             return 401, "a token is needed: open the address that `efhc watch` printed"
@@ -130,7 +130,7 @@ def is_the_page(request: Request) -> bool:
     return request.url.path == "/"
 
 
-def _is_asked_by_us(request: Request) -> bool:
+def _is_from_our_page(request: Request) -> bool:
     """Return whether a request comes from our page or the user. Other sites may link to the page: it holds no data."""
     site = request.headers.get("sec-fetch-site", "none")
     leads_here = is_the_page(request) and request.headers.get("sec-fetch-mode") == "navigate"

@@ -8,7 +8,7 @@ from threading import Lock, Thread
 
 
 class Repeated:
-    """Calls a function again and again, one call at a time, whenever `begin` is called and the pause is over.
+    """Calls a function repeatedly, one call at a time, whenever `begin` is called and the pause is over.
 
     A pause lasts at least `seconds`, and `rest` times as long as the call before it.
     """

@@ -77,7 +77,7 @@ class Page:
 
         if self._guards.is_token(request.query_params.get("token", "")):
             # The page leads on by itself: a redirect of a link on another site would come without the cookie.
-            # Without an icon of its own, a browser would ask for /favicon.ico, which is not there.
+            # Without an icon of its own, a browser would request /favicon.ico, which is not there.
             leads_on = '<meta http-equiv="refresh" content="0; url=/"><link rel="icon" href="data:,">'
             answer = HTMLResponse(f"<!doctype html>{leads_on}<title>efhc</title>")
             answer.headers["Set-Cookie"] = self._guards.set_cookie()

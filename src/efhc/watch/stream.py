@@ -65,7 +65,7 @@ class Changes:
 
     def _rows_of(self, run: str, parts: Iterable[Part]) -> Iterator[Event]:
         """Yield new rows of a run, after what else is new of the run that the page shows."""
-        final = self._watcher.final(run)
+        final = self._watcher.final_generation(run)
         due = [part for part in parts if final is None or self._sent.get((run, part), (None,))[0] != final]
         if final in self._unreadable or (not due and run != self._run):
             return

@@ -1,6 +1,6 @@
 """Files, folders and answers that others may have written: what of them is read, and how.
 
-Nobody who may write in the watched folder can show files that the reader alone may read, or stop the page: links are
+A user who may write in the watched folder cannot show files that the reader alone may read, or stop the page: links are
 followed only if the reader made them or if they stay within the folder, files must be regular and of bounded size, and
 the number of rows of a table and of levels in a file is limited.
 """
@@ -47,7 +47,7 @@ def may_enter(folder: Path, root: Path) -> bool:
     """Return whether a folder within the watched one is read.
 
     A link that leads out of the watched folder is followed only if it belongs to the reader or to root. Otherwise
-    anybody who may write in the watched folder could show files that the reader alone may read.
+    any user who may write in the watched folder could show files that the reader alone may read.
     """
     try:
         found = folder.lstat()

@@ -149,7 +149,7 @@ class Watcher:
         found = self._groups.get(group or "")
         return [run.id for run in found.runs] if found is not None else []
 
-    def final(self, run: str) -> Hashable | None:
+    def final_generation(self, run: str) -> Hashable | None:
         """Return the generation of a complete run, whose rows do not change. No file is read.
 
         None: the run is being made, or is not there.

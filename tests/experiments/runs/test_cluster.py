@@ -54,7 +54,7 @@ def runs_of(**fields: Any) -> list[Run]:
 def assert_as_made_here(runs: list[Run], made: RunStore, folder: Path) -> None:
     """Bit for bit."""
     here = RunStore(folder)
-    here.complete(runs, LocalEngine(), silent)
+    here.make_missing(runs, LocalEngine(), silent)
     for run in runs:
         for name in LOCKSTEP.names:
             table = f"{name}.parquet"
@@ -170,7 +170,7 @@ def no_runs(tmp_path) -> Any:
     def ask(maker: ClusterEngine) -> str:
         runs, _ = runs_of(), engine._imported_ray()
         with pytest.raises(efhc.InputError) as caught:
-            RunStore(tmp_path / "none").complete(runs, maker, silent)
+            RunStore(tmp_path / "none").make_missing(runs, maker, silent)
         assert not (tmp_path / "none").exists() or list((tmp_path / "none").iterdir()) == []
         return str(caught.value)
 
@@ -211,7 +211,7 @@ def test_ray_on_this_machine_makes_the_tables_that_are_made_here(tmp_path):
     before, engine = signal.getsignal(signal.SIGTERM), ClusterEngine(jobs=2)
     with engine.session():  # Ray is started once for both batches
         for batch in (runs[:3], runs[3:]):
-            store.complete(batch, engine, lambda run, share: told.append((run.key, share)), followers=[Heard])
+            store.make_missing(batch, engine, lambda run, share: told.append((run.key, share)), followers=[Heard])
             assert ray.is_initialized()
     assert not ray.is_initialized()
     assert signal.getsignal(signal.SIGTERM) is before
@@ -232,7 +232,7 @@ def test_a_cluster_without_nodes_is_not_waited_for_forever(nodes, tmp_path, monk
     monkeypatch.setattr(engine, "IDLE_SECONDS", 1.0)
     nodes.of(0)
     with pytest.raises(efhc.EfhcError, match=r"^engine: no node is left in the cluster; 4 runs are still to be made$"):
-        RunStore(tmp_path).complete(runs_of(), ClusterEngine(nodes.address), silent)
+        RunStore(tmp_path).make_missing(runs_of(), ClusterEngine(nodes.address), silent)
 
 
 def test_a_node_needs_no_files(nodes, tmp_path, monkeypatch):
@@ -250,7 +250,7 @@ def test_a_node_needs_no_files(nodes, tmp_path, monkeypatch):
         strategies={"EF-HC": efhc.EventTriggered()},
     )
     store = RunStore(tmp_path / "ray")
-    store.complete(runs, ClusterEngine("auto"), silent)
+    store.make_missing(runs, ClusterEngine("auto"), silent)
     assert set(store.meta(runs[0])["input_sha256"]) == {"data.path", "network.path", "model.loss"}
     assert_as_made_here(runs, store, tmp_path / "here")
 
@@ -267,7 +267,7 @@ def test_parts_of_ones_own_are_made_on_two_nodes(nodes, tmp_path):
     experiment = efhc.load_experiment(EXAMPLES / "own-parts.toml", ["iterations=20", "seeds=[0, 1]"])
     runs = Runs().of(experiment)
     store = RunStore(tmp_path / "ray", with_models=True)
-    assert store.complete(runs, ClusterEngine(nodes.address), silent) == {}
+    assert store.make_missing(runs, ClusterEngine(nodes.address), silent) == {}
     named = {run.strategy: set(store.meta(run)["input_sha256"]) for run in runs}
     assert named["ZT"] == {"network.kind", "partition.kind"}
     assert named["staggered"] == {"network.kind", "partition.kind", "strategies.own.kind"}
@@ -319,7 +319,7 @@ def test_a_run_that_ends_its_worker_every_time_is_an_error(nodes, tmp_path, monk
     killing.start()
     try:
         with pytest.raises(efhc.EfhcError, match=r"^engine: EF-HC, seed 0 lost its worker 1 times, .*\)$"):
-            RunStore(tmp_path).complete([run], ClusterEngine(nodes.address, jobs=1), silent)
+            RunStore(tmp_path).make_missing([run], ClusterEngine(nodes.address, jobs=1), silent)
     finally:
         done = True
         killing.join()
@@ -337,7 +337,7 @@ def test_runs_of_a_killed_node_are_made_elsewhere(nodes, tmp_path, capfd):
             nodes.cluster.remove_node(doomed, allow_graceful=False)
 
     with warmed_up(nodes):  # both nodes have a process that is ready, however busy the machine is
-        store.complete(runs, ClusterEngine(), kill_one)
+        store.make_missing(runs, ClusterEngine(), kill_one)
     assert "Traceback" not in "".join(capfd.readouterr())
     assert in_flight
     wait_for(lambda: not any(map(is_alive, in_flight)))
@@ -392,7 +392,7 @@ if __name__ == "__main__":
     runs = Runs().of(efhc.Experiment(iterations=2000, evaluate_every=1000, devices=6, seeds=tuple(range(100))))
     out, jobs, progress = sys.argv[1:]
     try:
-        RunStore(Path(out)).complete(runs, ClusterEngine(jobs=int(jobs)), globals()[progress])
+        RunStore(Path(out)).make_missing(runs, ClusterEngine(jobs=int(jobs)), globals()[progress])
     except KeyboardInterrupt:
         sys.exit(130)
     except efhc.EfhcError as error:
@@ -427,7 +427,7 @@ def test_an_error_in_a_run_is_the_same_as_here(own_ray, tmp_path):
     ):
         run, *_ = runs_of(**wrong)
         here, there = (
-            RunStore(tmp_path / f"{number} {type(maker).__name__}").complete([run], maker, silent)[run.key]
+            RunStore(tmp_path / f"{number} {type(maker).__name__}").make_missing([run], maker, silent)[run.key]
             for maker in (LocalEngine(jobs=1), ClusterEngine())
         )
         assert type(here) is type(there) is kind
@@ -446,7 +446,7 @@ def test_without_ray_one_line_says_how_to_get_it(tmp_path, monkeypatch):
     with pytest.raises(
         efhc.EfhcError, match=r"^--engine ray needs Ray: install the extra \[cluster\] \(docs/install.md\)$"
     ):
-        RunStore(tmp_path).complete(runs_of(), ClusterEngine(), silent)
+        RunStore(tmp_path).make_missing(runs_of(), ClusterEngine(), silent)
 
 
 @pytest.mark.parametrize(
@@ -488,7 +488,7 @@ def test_a_cluster_that_ray_cannot_join_for_its_own_reasons(nodes, no_runs, monk
 def test_where_ray_cannot_be_started(tmp_path, monkeypatch):
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path / ("x" * 100)))  # too long for a socket
     with pytest.raises(efhc.EfhcError, match=r"^engine: Ray cannot be used \(.*path.*\)$"):
-        RunStore(tmp_path / "runs").complete(runs_of(), ClusterEngine(), silent)
+        RunStore(tmp_path / "runs").make_missing(runs_of(), ClusterEngine(), silent)
 
 
 def test_auto_without_a_cluster(no_runs, tmp_path_factory, monkeypatch):

@@ -54,7 +54,7 @@ def test_an_input_file_that_changes_while_runs_are_made_changes_no_run(tmp_path)
         links.write_text(second)
 
     store = RunStore(tmp_path / "runs")
-    store.complete(runs, LocalEngine(1), edit)
+    store.make_missing(runs, LocalEngine(1), edit)
     for run in runs:
         assert_frame_equal(store.table(run, "metrics"), undisturbed.metrics.filter(seed=run.seed), check_exact=True)
     links.write_text(second)
@@ -69,7 +69,7 @@ def test_code_that_changes_while_runs_are_made_changes_no_run(tmp_path):
     config.write_text(f'iterations = 12\ndevices = 6\nseeds = [0, 1, 2]\n[strategies]\nmine = "{code}:Own"\n')
     runs = Runs().of(efhc.load_experiment(config))
     store = RunStore(tmp_path / "runs")
-    store.complete(runs, LocalEngine(1), lambda run, share: code.write_text(text.format('float("inf")')))
+    store.make_missing(runs, LocalEngine(1), lambda run, share: code.write_text(text.format('float("inf")')))
     assert all((store.table(run, "metrics")["fired"] == 6).all() for run in runs)
     others = Runs().of(efhc.load_experiment(config))
     assert {run.key for run in others}.isdisjoint(run.key for run in runs)
@@ -80,12 +80,12 @@ def test_a_complete_run_of_other_inputs_than_its_name_says_is_made_again(tmp_pat
     links.write_text("0 1\n1 2\n2 3\n3 4\n4 5\n")
     runs = Runs().of(efhc.Experiment(**ONE, network=efhc.EdgeListFile(path=links)))
     store = RunStore(tmp_path / "runs", said.append) if (said := []) is not None else None
-    store.complete(runs, LocalEngine(1), lambda run, share: None)
+    store.make_missing(runs, LocalEngine(1), lambda run, share: None)
     meta = store.directory(runs[0]) / "meta.json"
     facts = json.loads(meta.read_text())
     facts["input_sha256"]["network.path"] = "0" * 64
     meta.write_text(json.dumps(facts))
-    store.complete(runs, LocalEngine(1), lambda run, share: None)
+    store.make_missing(runs, LocalEngine(1), lambda run, share: None)
     assert len(said) == 1
     assert "other input files" in said[0]
 
@@ -96,7 +96,7 @@ def test_a_complete_run_of_other_inputs_than_its_name_says_is_made_again(tmp_pat
 def test_a_finished_run_that_cannot_be_read_is_not_touched(tmp_path, monkeypatch):
     runs = Runs().of(efhc.Experiment(**ONE))
     store = RunStore(tmp_path)
-    store.complete(runs, LocalEngine(1), lambda run, share: None)
+    store.make_missing(runs, LocalEngine(1), lambda run, share: None)
     folder = store.directory(runs[0])
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     original = Path.open
@@ -108,7 +108,7 @@ def test_a_finished_run_that_cannot_be_read_is_not_touched(tmp_path, monkeypatch
 
     monkeypatch.setattr(Path, "open", denied)
     with pytest.raises(EfhcError, match=r"metrics\.parquet cannot be read \(Permission denied\)"):
-        store.complete(runs, LocalEngine(1), lambda run, share: None)
+        store.make_missing(runs, LocalEngine(1), lambda run, share: None)
     monkeypatch.undo()
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
@@ -451,15 +451,15 @@ def test_a_piece_that_cannot_be_written_whole_does_not_count(tmp_path, monkeypat
 
 def test_a_run_without_models_is_made_again_where_models_are_wanted(tmp_path):
     (run,) = Runs().of(efhc.Experiment(**ONE))
-    RunStore(tmp_path).complete([run], LocalEngine(1), lambda run, share: None)
+    RunStore(tmp_path).make_missing([run], LocalEngine(1), lambda run, share: None)
     said: list[str] = []
     store = RunStore(tmp_path, said.append, with_models=True)
-    store.complete([run], LocalEngine(1), lambda run, share: None)
+    store.make_missing([run], LocalEngine(1), lambda run, share: None)
     models = store.directory(run) / "models.safetensors"
     content = bytearray(models.read_bytes())
     content[-5] ^= 1
     models.write_bytes(content)
-    store.complete([run], LocalEngine(1), lambda run, share: None)
+    store.make_missing([run], LocalEngine(1), lambda run, share: None)
     assert len(said) == 1
     assert "models.safetensors is damaged" in said[0]
     assert models.read_bytes() != bytes(content)
@@ -562,9 +562,9 @@ def test_a_run_under_the_name_of_another_is_moved_aside(tmp_path):
     zero, random = Runs().of(efhc.Experiment(**{**SMALL, "strategies": {"ZT": "zt", "RG": "rg"}}))
     said: list[str] = []
     store = RunStore(tmp_path, said.append)
-    store.complete([zero], LocalEngine(1), lambda run, share: None)
+    store.make_missing([zero], LocalEngine(1), lambda run, share: None)
     shutil.copytree(store.directory(zero), store.directory(random))
-    store.complete([random], LocalEngine(1), lambda run, share: None)
+    store.make_missing([random], LocalEngine(1), lambda run, share: None)
     assert "not the run that its name says" in said[0]
     assert store.table(random, "metrics")["fired"].sum() < 6 * 12
 

@@ -22,7 +22,7 @@ def silent(run, share):
 
 def complete(runs, path, warn=lambda text: None, jobs=None):
     store = RunStore(path, warn)
-    store.complete(runs, LocalEngine(jobs), silent)
+    store.make_missing(runs, LocalEngine(jobs), silent)
     return store
 
 
@@ -91,7 +91,7 @@ def test_a_stopped_run_that_is_damaged_is_made_again(tmp_path, file):
     runs = Runs().of(SMALL)[:1]
     complete(runs, tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
-        RunStore(tmp_path / "stopped").complete(runs, LocalEngine(), stop_at(0.3))
+        RunStore(tmp_path / "stopped").make_missing(runs, LocalEngine(), stop_at(0.3))
     (tmp_path / "stopped" / runs[0].key / file).write_bytes(b"{")
     said: list[str] = []
     complete(runs, tmp_path / "stopped", said.append)
@@ -113,7 +113,7 @@ def test_files_made_elsewhere_are_kept_and_found(tmp_path):
     store = RunStore(tmp_path / "here")
     store.keep(run, {path.name: path.read_bytes() for path in made.iterdir()})
     shutil.rmtree(tmp_path / "there")
-    store.complete([run], LocalEngine(), silent)
+    store.make_missing([run], LocalEngine(), silent)
     assert set(LOCKSTEP.names) <= {path.stem for path in (tmp_path / "here" / run.key).iterdir()}
     assert isinstance(store.curve(run), pl.DataFrame)
 

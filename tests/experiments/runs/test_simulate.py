@@ -183,7 +183,7 @@ def test_a_run_directory_is_complete_and_its_config_runs_again(tmp_path):
     assert [session["wall_seconds"] for session in meta["sessions"]] == [meta["wall_seconds"]]
     assert [(one["strategy"], one["seed"]) for one in meta["runs"]] == [*first.states]
     of_run = json.loads((run / "runs" / meta["runs"][0]["key"] / "meta.json").read_text())
-    assert of_run["asked_as"] == {"experiment": "experiment", "strategy": "EF-HC"}
+    assert of_run["names"] == {"experiment": "experiment", "strategy": "EF-HC"}
     assert of_run["table_sha256"].keys() == {"metrics", "events", "network", "devices", "models"}
     assert tomllib.loads((run / "config.toml").read_text())["iterations"] == 12
 

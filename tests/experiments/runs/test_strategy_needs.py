@@ -15,7 +15,7 @@ from efhc.experiments.runs import resources
 from efhc.experiments.runs.run import Runs
 from efhc.experiments.runs.tables import require_papers_form
 from efhc.experiments.studies.theory_check import check_run
-from efhc.experiments.studies.theory_monitor import TheoryWatcher
+from efhc.experiments.studies.theory_monitor import TheoryMonitor
 from efhc.experiments.studies.theory_plan import plan_theory
 
 SMALL = {"devices": 4, "seeds": 0, "iterations": 2, "network": efhc.Ring()}
@@ -97,7 +97,7 @@ def test_the_papers_analysis_is_for_strategies_of_its_form(tmp_path):
         r"thresholds, which the paper's analysis is about"
     )
     with pytest.raises(InputError, match=refused):
-        TheoryWatcher(changed, print)
+        TheoryMonitor(changed, print)
     with pytest.raises(InputError, match=refused):
         plan_theory(changed)
     efhc.simulate(**SMALL, strategies={"entrywise": efhc.Entrywise()}, out=tmp_path / "run")

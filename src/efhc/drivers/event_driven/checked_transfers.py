@@ -104,7 +104,7 @@ class CheckedTransfers(Carrier):
         return Notice(ticket, what)
 
     def _require_progress(self, now: float, notices: list[Notice]) -> None:
-        """Raise `InputError` if the model has been asked again and again at this instant and nothing comes of it."""
+        """Raise `InputError` if `take` was called many times at this instant and nothing came of it."""
         stalled = {notice.ticket for notice in notices if notice.what == "stalled"}
         if len(stalled) < len(notices) or stalled - self._stalled:
             self._empty_takes, self._empty_since = 0, now

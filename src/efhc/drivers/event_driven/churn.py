@@ -101,7 +101,7 @@ class ChurnRates(ChurnPolicy):
 
     @property
     def starts_over(self) -> bool:
-        """Whether devices come back without what they had, again and again: they may never finish."""
+        """Whether devices come back without what they had, any number of times: they may never finish."""
         leaves = self.leave_every is not None and self.join_after is not None
         loses = self.crash_every is not None and self.restart_after is not None and self.journal == "lose"
         return self.start == "fresh" and (leaves or loses)

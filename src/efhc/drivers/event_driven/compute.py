@@ -35,7 +35,7 @@ class ComputeClock(Protocol):
     """The compute times of one run."""
 
     def seconds(self, device: int, k: int) -> float:
-        """Return how long the gradient of `device` at its step `k` takes, the same each time it is asked."""
+        """Return how long the gradient of `device` at its step `k` takes, the same in each call."""
         ...
 
 
@@ -151,12 +151,12 @@ class CheckedClock:
 
     def __init__(self, policy: Any, clock: Any) -> None:
         self._policy, self._clock = policy, clock
-        self._asked = False
+        self._was_checked_twice = False
 
     def seconds(self, device: int, k: int) -> float:
         found = self._checked(device, k)
-        if not self._asked:
-            self._asked = True
+        if not self._was_checked_twice:
+            self._was_checked_twice = True
             if (again := self._checked(device, k)) != found:
                 given = f"{found} and then {again} for device {device} at k = {k}"
                 raise InputError("driver.compute", given, "times that depend on the arguments only")

@@ -98,7 +98,7 @@ class MessagesInFlight(Saved):
     def silent_devices(self, now: float) -> dict[int, float]:
         """Return the devices that have a model to send at rate 0, and since when.
 
-        Links of the user's own tell no rates: a device of theirs is silent if none of its models has moved since.
+        Links of the user's own have no known rates: a device of theirs is silent if none of its models has moved since.
         """
         moving = {
             sender

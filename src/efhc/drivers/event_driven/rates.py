@@ -24,7 +24,7 @@ from efhc.network.bandwidths import LARGEST, SMALLEST
 
 
 class Rates(Protocol):
-    """The rates of all devices over time. Times may be asked in any order; the answers are the same each time."""
+    """The rates of all devices over time. Times may be given in any order; the results are the same each time."""
 
     def rate(self, device: int, seconds: float) -> float:
         """Return how many parameters per second the device sends from this time on."""
@@ -134,7 +134,7 @@ class MarkovRates(RatePolicy):
 
 
 class _TwoStates:
-    """The courses of all devices. Each is drawn when it is first asked for."""
+    """The courses of all devices. Each is drawn when it is first used."""
 
     def __init__(self, policy: MarkovRates, bandwidths: Floats, randomness: Randomness) -> None:
         self._rates = [(policy.bad_share * good, good) for (good,) in _plain(bandwidths)]

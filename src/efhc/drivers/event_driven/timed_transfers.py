@@ -315,7 +315,7 @@ class TimedTransfers(Carrier):
         return holder is not None and holder.serial == entry[1]
 
     def _drop_void_entries(self) -> None:
-        """Keep the heap from growing without end where messages are cancelled again and again."""
+        """Keep the heap from growing without end where many messages are cancelled."""
         if len(self._heap) > 64 + 2 * (len(self._messages) + len(self._pipes)):
             self._heap[:] = filter(self._is_live, self._heap)  # in place: `take` is at work on it
             heapify(self._heap)

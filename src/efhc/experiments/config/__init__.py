@@ -1,1 +1,1 @@
-"""What a user asks for: the experiment, as a TOML file or as Python objects."""
+"""What a user sets: the experiment, as a TOML file or as Python objects."""

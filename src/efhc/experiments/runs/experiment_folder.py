@@ -91,7 +91,7 @@ class ExperimentFolder(RunFolder):
         with writing(self.path):
             for leftover in filter(is_unfinished, self.path.glob(f".*{UNFINISHED}")):
                 leftover.unlink()
-            # The lock of the experiment is held, so nobody else works in a store of its own.
+            # The lock of the experiment is held, so no other process works in a store of its own.
             for leftover in filter(is_unfinished, (self.path / OWN_RUNS).glob(f".*{UNFINISHED}")):
                 shutil.rmtree(leftover, ignore_errors=True)
 

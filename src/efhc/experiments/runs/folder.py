@@ -57,7 +57,7 @@ class DamagedError(EfhcError):
 
 
 class _Facts(BaseModel, strict=True):
-    """The types of all that is read from a meta.json, which somebody else may have written."""
+    """The types of all that is read from a meta.json, which may come from another user."""
 
 
 class _Session(_Facts):
@@ -166,7 +166,7 @@ class RunFolder:
         """Return the experiment of config.toml.
 
         Settings such as "file.py:Name" run the Python code that they name. With `trust_code` = False such a config is
-        refused: use it for folders that somebody else made.
+        refused: use it for folders that come from another user.
         """
         tables = self.config
         if not trust_code and (code := named_code(tables)):
@@ -388,7 +388,7 @@ def _rows_at_once(table: pl.LazyFrame) -> int | None:
 
 
 class Snapshots(Mapping[int, Floats]):
-    """The models of single iterations. Each file is read when its iteration is asked for."""
+    """The models of single iterations. Each file is read when its iteration is looked up."""
 
     def __init__(self, folder: RunFolder, run: str) -> None:
         self._run_folder, self._folder = folder, folder.path / "snapshots" / run

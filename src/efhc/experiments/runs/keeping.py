@@ -5,6 +5,15 @@ gets its folder and, with each checkpoint, pieces of its tables: consecutive str
 position is a number of iterations or of pieces, depending on the driver. A checkpoint stores, as named arrays and
 texts, all that the driver needs to continue after the last piece; the driver checks them when it resumes. A piece
 counts only once a later checkpoint lists it. A run that ends before it gets a folder is written in one step.
+
+The way of a run into its store:
+
+    RunStore.keeper             begins: a `RunKeeper` for the driver, or None if the run is there already
+    RunKeeper.put_away          takes the next piece of the tables from the driver, as does `RunKeeper.checkpoint`
+    RunKeeper.finish            ends: the tables are put together from the pieces, and written by
+      UnfinishedRun.finish_run  if the run has a folder
+      RunStore.add              if it has none: all files in one step, or memory only
+    RunStore.keep               writes the files of a run that was made on another machine
 """
 
 from __future__ import annotations

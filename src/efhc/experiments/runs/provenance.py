@@ -38,8 +38,8 @@ def _versions() -> dict[str, str]:
 def _git_state(folder: Path) -> dict[str, Any] | None:
     """Return the commit of the repository of the current folder; None outside of one.
 
-    Whether files have changed since is not asked: the repository may be somebody else's, and `git status` runs
-    programs that its settings name (filters, monitors, transports).
+    Whether files have changed since is not recorded: the repository may belong to another user, and `git status`
+    runs programs that its settings name (filters, monitors, transports).
     """
     command = ["git", "-c", "core.fsmonitor=", "rev-parse", "--verify", "HEAD"]
     quiet = os.environ | {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "GIT_NO_LAZY_FETCH": "1"}
@@ -63,7 +63,7 @@ def machine() -> dict[str, Any]:
 
 
 def process_mark(pid: int) -> str | None:
-    """Return what tells a process from a later one with the same pid: when and in which boot it began.
+    """Return what distinguishes a process from a later one with the same pid: when and in which boot it began.
 
     Returns None if there is no such process, or if the system does not say (outside of Linux).
     """
@@ -81,7 +81,7 @@ own_mark = cache(process_mark)
 
 
 def is_running(pid: int, host: str, mark: str | None) -> bool | None:
-    """Return whether a process runs on this machine. None: nobody here can know."""
+    """Return whether a process runs on this machine. None: it cannot be known here."""
     if host != platform.node():
         return None
     if mark is not None:
@@ -92,6 +92,6 @@ def is_running(pid: int, host: str, mark: str | None) -> bool | None:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):  # no system has a pid that overflows
         return False
-    except OSError:  # it belongs to somebody else
+    except OSError:  # it belongs to another user
         return True
     return True

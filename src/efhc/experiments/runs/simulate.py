@@ -111,12 +111,12 @@ def simulate(
         if _is_whole(folder, runs):  # only read: it may lie where nothing can be written
             folder.check_same(experiment, inputs.checksums)
             return Result.in_folder(folder.in_the_order_begun(experiment), folder)
-    use = plan(experiment, inputs.data, jobs, len({run.key for run in runs}), keeps_models=folder is None)
+    run_plan = plan(experiment, inputs.data, jobs, len({run.key for run in runs}), keeps_models=folder is None)
     if folder and store is not None and Path(store).absolute().is_relative_to(folder.path.absolute()):
         raise InputError("--store", store, "a folder outside of --out")
     if folder:
         to_tables(experiment)  # what cannot be named is refused before anything is written
-    _check_first(runs, use.threads_per_run, warn)
+    _check_first(runs, run_plan.threads_per_run, warn)
     engine = engine or LocalEngine(jobs, checkpoint_seconds)
     readers = [followers] if callable(followers) else followers
 
@@ -128,7 +128,7 @@ def simulate(
         ):
             report = progress or (bar.progress_of(experiment.iterations) if bar else lambda strategy, seed, done: None)
             shown = [*readers, bar.follower] if bar else readers
-            failures = kept.complete(runs, engine, _by_name(runs, report), observers, [*shown, *logged])
+            failures = kept.make_missing(runs, engine, _by_name(runs, report), observers, [*shown, *logged])
         if len(failures) == len({run.key for run in runs}):
             raise next(iter(failures.values()))
         for error in failures.values():

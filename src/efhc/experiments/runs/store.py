@@ -87,7 +87,7 @@ class RunStore:
 
     # Making runs
 
-    def complete(
+    def make_missing(
         self,
         runs: Iterable[Run],
         engine: Engine,
@@ -100,7 +100,7 @@ class RunStore:
         missing = {run.key: run for run in self.find_missing(wanted.values())}
         for run in wanted.values():
             if run.key not in missing:
-                RunFolder(self.directory(run)).remove_unfinished()  # whoever completed it may have been killed before
+                RunFolder(self.directory(run)).remove_unfinished()  # its process may have been killed before
                 progress(run, 1.0)
         if not missing:
             return {}
@@ -249,7 +249,7 @@ class RunStore:
 def _begin(folder: RunFolder, run: Run) -> None:
     """Begin a session in the folder of a run. Its names there are those of the experiment that it is made for."""
     names = {"experiment": run.whole.name, "strategy": run.strategy}
-    folder.begin_session(run.tables or to_tables(run.experiment), run.inputs.checksums, asked_as=names)
+    folder.begin_session(run.tables or to_tables(run.experiment), run.inputs.checksums, names=names)
 
 
 class StoredRun:

@@ -123,7 +123,7 @@ def unlisted_runs(
 
 def names_in_meta(meta: Mapping[str, Any]) -> tuple[str, str | None] | None:
     """Return the names of strategy and experiment in the meta.json of a single run. None: it has none."""
-    names = meta.get("asked_as")
+    names = meta.get("names")
     if not isinstance(names, dict) or not isinstance(names.get("strategy"), str):
         return None
     return names["strategy"], names.get("experiment") if isinstance(names.get("experiment"), str) else None

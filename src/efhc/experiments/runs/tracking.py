@@ -213,7 +213,7 @@ class _Worker:
         return True
 
     def _report(self, text: str) -> None:
-        with suppress(Warning):  # where warnings are errors, they are errors of whoever waits for runs
+        with suppress(Warning):  # where warnings are errors, they are raised where the runs are waited for
             self._warn(f"log: {self._kind}: {text}")
 
 

@@ -77,7 +77,7 @@ class FigureRuns:
         return list({run.key: run for _, runs in self.parts for run in runs}.values())
 
 
-def prepare(figures: Sequence[Figure]) -> list[FigureRuns]:
+def runs_of_figures(figures: Sequence[Figure]) -> list[FigureRuns]:
     """Load the data and find the runs of the figures. Raises `InputError` for whatever is wrong with them."""
     for name, files in Counter(figure.name for figure in figures).items():
         if files > 1:
@@ -112,7 +112,7 @@ def reproduce(
     )
     with tracking(experiments, out, warn, name=names) as trackers:
         for one in figures:
-            failures = store.complete(one.all, engine, progress, followers=[*trackers, *followers])
+            failures = store.make_missing(one.all, engine, progress, followers=[*trackers, *followers])
             made = _Made(one, store, failures)
             for line in made.failed:
                 warn(f"{one.figure.name}: {line}")

@@ -156,7 +156,7 @@ def run_sweep(
     settings = [",".join(f"{short[key]}={value}" for key, value in point.settings.items()) for point, _ in runs]
     names = tracker_names([(as_folder(one), [run]) for one, (_, run) in zip(settings, runs, strict=True)])
     with tracking(experiments, out, warn, name=names) as trackers:
-        failures = store.complete([run for _, run in runs], engine, progress, followers=[*trackers, *followers])
+        failures = store.make_missing([run for _, run in runs], engine, progress, followers=[*trackers, *followers])
     table = sweep_table(runs, store, failures)
     means = summary(table)
     write_safely(out / RESULTS, parquet(table))
@@ -178,7 +178,7 @@ def run_sweep(
 def tracker_names(parts: Iterable[tuple[str, Iterable[Run]]]) -> Callable[[Run], str]:
     """Return what names each run of a study for trackers: by the first part that has it.
 
-    Runs that would share a name, because a folder's name cannot tell their parts apart, have their key in it.
+    Runs that would share a name, because their parts look the same in a folder's name, have their key in it.
     """
     names: dict[str, str] = {}
     for part, runs in parts:
@@ -361,7 +361,7 @@ def failed_runs(table: pl.DataFrame) -> list[str]:
 
 
 def _short_names(keys: list[str]) -> list[str]:
-    """Return the last part of each key, preceded by as many parts as it takes to tell the keys apart."""
+    """Return the last part of each key, preceded by as many parts as make the keys different."""
     names = []
     for key in keys:
         parts = key.split(".")

@@ -27,7 +27,7 @@ from efhc.theory.linear_problem import LinearProblem
 
 
 @dataclass(frozen=True)
-class TheoryWatcher:
+class TheoryMonitor:
     """Reports each assumption that a run breaks, once; with `strict`, stops it there."""
 
     experiment: Experiment
@@ -71,25 +71,25 @@ class TheoryWatcher:
 class _TheoryObserver(Observer):
     """Checks every iteration of one run."""
 
-    def __init__(self, watcher: TheoryWatcher, name: str, scenario: Scenario, smoothness: float | None) -> None:
-        self._watcher, self._name, self._scenario, self._smoothness = watcher, name, scenario, smoothness
+    def __init__(self, theory: TheoryMonitor, name: str, scenario: Scenario, smoothness: float | None) -> None:
+        self._theory, self._name, self._scenario, self._smoothness = theory, name, scenario, smoothness
 
     def next_look(self, k: int) -> int | None:
-        return k + 1 if self._watcher.strict else None  # a strict run keeps the state of the iteration that broke
+        return k + 1 if self._theory.strict else None  # a strict run keeps the state of the iteration that broke
 
     def begin(self, state: State) -> None:
-        self._watcher.broken.setdefault(self._name, 0)
-        devices, window = len(state.models), self._watcher.within
+        self._theory.broken.setdefault(self._name, 0)
+        devices, window = len(state.models), self._theory.within
         self._monitor = Monitor(devices, window, self._scenario.step_size, self._smoothness, state.k)
 
     def after(self, steps: Steps, state: State) -> None:
         for row, (fired, used) in enumerate(zip(steps.fired, steps.used, strict=True)):
             for check in self._monitor.look(steps.k + row, steps.graph, fired, used):
-                self._watcher.broken[self._name] += 1
+                self._theory.broken[self._name] += 1
                 text = f"{self._name}: {check.warning}"
-                if self._watcher.strict:
+                if self._theory.strict:
                     raise AssumptionBroken(text)
-                self._watcher.report(text)
+                self._theory.report(text)
 
 
 def _certain_smoothness(experiment: Experiment, scenario: Scenario) -> float | None:

@@ -37,7 +37,7 @@ from efhc.base.saving import lock, write_safely, writing
 from efhc.experiments.config.experiment import Experiment
 from efhc.experiments.config.files import first_difference, to_tables, to_toml
 from efhc.experiments.runs.events import FollowerFactory
-from efhc.experiments.runs.experiment_folder import refuse_experiment
+from efhc.experiments.runs.experiment_folder import OWN_RUNS, refuse_experiment
 from efhc.experiments.runs.run import Run, Runs
 from efhc.experiments.runs.store import Engine, RunStore
 from efhc.experiments.runs.tables import require_lockstep
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
 JOURNAL = "optuna.journal"
-RUNS, TRIALS, TUNED, TEST, FIGURES = "runs", "trials.csv", "tuned.toml", "test.csv", ("tuning.png", "tuning.pdf")
+TRIALS, TUNED, TEST, FIGURES = "trials.csv", "tuned.toml", "test.csv", ("tuning.png", "tuning.pdf")
 STATES = {"COMPLETE": "complete", "PRUNED": "pruned", "FAIL": "failed"}
 FINAL = 0
 """The number that progress is reported under while the winner is measured on the test samples."""
@@ -100,11 +100,13 @@ def tune(
     logging.set_verbosity(logging.WARNING)  # Optuna does not log trials, which the caller reports
     try:
         with lock(out / ".lock"), tracked as trackers:
-            trial_runs = _TrialRuns(runs, RunStore(out / RUNS, warn), engine, progress, [*trackers, *followers], names)
+            trial_runs = _TrialRuns(
+                runs, RunStore(out / OWN_RUNS, warn), engine, progress, [*trackers, *followers], names
+            )
             journal = _Journal(out, identity)
             if budget.kind == "zt":  # evaluated once: only its transmission time is of interest
                 changed = {"strategies": {"ZT": ZeroThreshold()}, "evaluate_every": experiment.iterations}
-                zt = trial_runs.curves(experiment.model_copy(update=changed), OF_ZT, {})
+                zt = trial_runs.make_and_read(experiment.model_copy(update=changed), OF_ZT, {})
                 search = replace(search, budget=budget.measured_by(zt))
             while len(finished := journal.finished()) < trials:
                 if (values := search.next_values(finished)) is None:
@@ -222,7 +224,7 @@ def _test(tuning: Tuning, trial_runs: _TrialRuns) -> pl.DataFrame | None:
     """Measure the winner on the test samples. Returns None if one of its runs fails."""
     search = tuning.search
     try:
-        curves = trial_runs.curves(search.final(tuning.best_values), FINAL, tuning.best_values)
+        curves = trial_runs.make_and_read(search.final(tuning.best_values), FINAL, tuning.best_values)
     except _RunFailed:
         return None
     accuracies, spent = search.budget.accuracies(curves), search.budget.spent(curves)
@@ -248,8 +250,8 @@ class _TrialRuns:
     names: dict[str, str]
     """What trackers call the runs, by key."""
 
-    def curves(self, experiment: Experiment, trial: int, values: Mapping[str, float]) -> pl.DataFrame:
-        """Return the curves of all seeds of an experiment. Raises `_RunFailed` if a run fails."""
+    def make_and_read(self, experiment: Experiment, trial: int, values: Mapping[str, float]) -> pl.DataFrame:
+        """Make the runs of all seeds of an experiment and return their curves. Raises `_RunFailed` if a run fails."""
         runs = self.runs.of(experiment)
         shares = dict.fromkeys((run.key for run in runs), 0.0)
 
@@ -259,7 +261,7 @@ class _TrialRuns:
 
         part = {FINAL: "winner", OF_ZT: "ZT"}.get(trial, f"trial{trial:03d}/{experiment.iterations}")
         self.names.update({run.key: f"{part}/{name_of(run)}" for run in runs})
-        failures = self.store.complete(runs, self.engine, report, followers=self.followers)
+        failures = self.store.make_missing(runs, self.engine, report, followers=self.followers)
         if failures:
             raise _RunFailed(str(next(iter(failures.values()))))
         return pl.concat(self.store.curve(run) for run in runs)
@@ -292,7 +294,7 @@ def _run_trial(search: Search, values: Values, trial_runs: _TrialRuns, finished:
     for rung, iterations in enumerate(search.rungs):
         trial.set_user_attr("iterations", iterations)
         try:
-            curves = trial_runs.curves(search.part(values, iterations), len(finished) + 1, values)
+            curves = trial_runs.make_and_read(search.part(values, iterations), len(finished) + 1, values)
         except _RunFailed as error:
             trial.set_user_attr("error", str(error))
             study.tell(trial, state=TrialState.FAIL)
