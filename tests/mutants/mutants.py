@@ -144,7 +144,7 @@ MUTANTS = [
     Mutant("a restart forgets doubts", "core/device.py", "if link.in_doubt}", "if False}", DEVICE),
     Mutant("steps in the order of commits", "core/device.py", "sorted(device.steps, key=_neighbour_of)", "device.steps[::-1]", CLOCKS),
     Mutant("a model takes no time", "drivers/event_driven/in_flight.py", "(self._parameters, self.model_bytes) if is_model", "(0, self.model_bytes) if is_model", CLOCKS),
-    Mutant("no timer runs out", "drivers/event_driven/exchange_links.py", "if since + self._seconds > run.now:", "if True:", "tests/drivers/event_driven/test_hand_worked_times.py -k patience"),
+    Mutant("no timer runs out", "drivers/event_driven/timers.py", "if since + self._seconds > run.now:", "if True:", "tests/drivers/event_driven/test_hand_worked_times.py -k patience"),
     Mutant("a repeated frame is a step again", "core/half_steps.py", "is_repeated, last, effects = frame.number <= end.last_received", "is_repeated, last, effects = frame.number < end.last_received", HALF_STEPS),
     Mutant("h keeps the part of a link that is gone", "core/half_steps.py", "effects.append(TakeBack(neighbour, end.link_correction))", "pass", HALF_STEPS),
     Mutant("two that have just met wait for the trigger", "core/half_steps.py", "0.0 if end.is_new or is_redundant else decided", "0.0 if is_redundant else decided", "tests/conformance/test_drivers_agree.py -k half"),

@@ -218,7 +218,7 @@ class GeneralLockstep:
         return {OWN + name: array for name, array in checked.items()}
 
     def _decision(self, now: Now, own: dict[str, np.ndarray]) -> TriggerDecision:
-        """Ask the trigger for its thresholds, or find out how to ask it once drifts are known."""
+        """Call the trigger for its thresholds, or return how to call it once drifts are known."""
         trigger = self._feedback
         if trigger is None:
             return TriggerDecision(self._reader.thresholds(self._trigger, now.k), None, self._is_entrywise)
